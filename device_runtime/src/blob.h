@@ -1,0 +1,38 @@
+/* Blobs: objects and weights, named by the BLAKE2b-256 of their content. */
+#ifndef MLC_BLOB_H
+#define MLC_BLOB_H
+
+#include "blake2b.h"
+#include "failure.h"
+#include "segment.h"
+
+enum { MAX_BLOBS = 512 };
+
+typedef struct {
+    bool present;
+    bool complete;
+    uint8_t hash[HASH_BYTES];
+    Segment segment;
+    size_t have;   /* bytes that have arrived, in order */
+    unsigned uses; /* modules that need it */
+    Blake2b hashing;
+} Blob;
+
+Blob *blob_find(const uint8_t hash[HASH_BYTES]); /* NULL: none; it may be incomplete */
+
+/* The complete blob of that name; NULL after a failure that says what to send. */
+Blob *blob_need(const uint8_t hash[HASH_BYTES], const char *what, Failure *failure);
+
+/* Room for data at `offset` of a blob of `total` bytes, which must be where it ends so far; a blob
+ * that is not here begins at offset 0. NULL after a failure. */
+Blob *blob_open(const uint8_t hash[HASH_BYTES], uint64_t total, uint64_t offset, uint64_t size,
+                Failure *failure);
+
+/* `size` bytes were written to the blob's end. The last of them checks the hash: a blob whose
+ * content is not what its name says is removed, and that is a failure. */
+bool blob_extend(Blob *blob, size_t size, Failure *failure);
+
+void blob_free(Blob *blob);
+Blob *blob_slot(unsigned slot); /* of MAX_BLOBS; NULL when empty */
+
+#endif

@@ -1,0 +1,31 @@
+/* How an operation says that it did not succeed: what went wrong, where, and what mends it. */
+#ifndef MLC_FAILURE_H
+#define MLC_FAILURE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* One for each of ERROR_KINDS on the wire, in that order. */
+typedef enum { PROTOCOL, REFUSED, CRASHED, TIMEOUT, MEMORY } FailureKind;
+
+/* The part of a module that was at work. `signal` is empty when no signal ended it. */
+typedef struct {
+    char signal[16];
+    char kernel[128];
+    char layer[256];
+    uint32_t call;
+} Place;
+
+typedef struct {
+    bool failed;
+    bool placed; /* place is known */
+    FailureKind kind;
+    char text[640];
+    Place place;
+} Failure;
+
+/* Records the first failure, keeps it against later ones, and returns false. */
+bool fail(Failure *failure, FailureKind kind, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

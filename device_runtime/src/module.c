@@ -1,0 +1,466 @@
+#define _GNU_SOURCE /* MAP_ANONYMOUS */
+#include "module.h"
+
+#include "cpu.h"
+#include "load.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* The state of taking one section apart. Structures go one after the other into a single mapping;
+ * pages of it that are not reached cost nothing. */
+typedef struct {
+    Reader r;
+    uint8_t *free, *end;
+    Module *module;
+    Failure *failure;
+} Parser;
+
+/* Records a failure and makes the rest of the parse quiet. */
+#define REFUSE(p, ...)                             \
+    do {                                           \
+        if (!(p)->r.why)                           \
+            fail((p)->failure, REFUSED, __VA_ARGS__); \
+        read_fail(&(p)->r, "refused");             \
+    } while (0)
+
+static void *take(Parser *p, size_t count, size_t size) {
+    size_t bytes = (count * size + 15) / 16 * 16; /* count <= MAX_METADATA, size is a struct's */
+    if (bytes > (size_t)(p->end - p->free)) {
+        REFUSE(p, "the module's metadata is too large");
+        return NULL;
+    }
+    void *taken = p->free;
+    p->free += bytes;
+    return taken;
+}
+
+/* An array's elements, zeroed; *count is 0 whenever the parse has failed. */
+static void *take_array(Parser *p, size_t size, uint32_t *count) {
+    *count = read_array(&p->r);
+    void *taken = take(p, *count, size);
+    if (!taken) *count = 0;
+    return taken;
+}
+
+static const char *take_str(Parser *p) {
+    Bytes b = read_str(&p->r);
+    char *text = take(p, b.size + 1, 1);
+    if (!text) return "";
+    memcpy(text, b.data, b.size);
+    return text;
+}
+
+/* ---- The parts of a kernel ---- */
+
+static int32_t scalar_index(Parser *p, const Kernel *kernel) {
+    const char *name = take_str(p);
+    for (uint32_t i = 0; i < kernel->scalar_count; i++)
+        if (strcmp(kernel->scalars[i], name) == 0) return (int32_t)i;
+    REFUSE(p, "kernel '%s' names a dimension '%s' that is none of its scalars", kernel->name, name);
+    return -1;
+}
+
+static bool at_str(const Parser *p) { /* fixstr, str8, str16, str32 */
+    if (p->r.at == p->r.end) return false;
+    return (*p->r.at & 0xe0) == 0xa0 || (*p->r.at >= 0xd9 && *p->r.at <= 0xdb);
+}
+
+/* An extent, or, for a kernel, the name of one of its scalars. */
+static Dimension parse_dimension(Parser *p, const Kernel *kernel) {
+    if (kernel && at_str(p)) return (Dimension){.scalar = scalar_index(p, kernel)};
+    return (Dimension){.extent = read_uint(&p->r), .scalar = -1};
+}
+
+static Param parse_param(Parser *p, const Kernel *kernel) {
+    Param param = {.name = ""};
+    for (uint32_t left = read_map(&p->r); left > 0 && !p->r.why; left--) {
+        Bytes key = read_str(&p->r);
+        if (bytes_are(key, "name")) {
+            param.name = take_str(p);
+        } else if (bytes_are(key, "dtype")) {
+            Bytes name = read_str(&p->r);
+            param.dtype = dtype_of(name);
+            if (!param.dtype)
+                REFUSE(p, "the module uses dtype '%.*s', which this runtime does not know",
+                       (int)(name.size < 32 ? name.size : 32), (const char *)name.data);
+        } else if (bytes_are(key, "shape")) {
+            param.shape = take_array(p, sizeof *param.shape, &param.rank);
+            for (uint32_t i = 0; i < param.rank; i++) param.shape[i] = parse_dimension(p, kernel);
+        } else if (bytes_are(key, "output")) {
+            param.output = read_bool(&p->r);
+        } else {
+            read_skip(&p->r);
+        }
+    }
+    if (param.dtype == NO_DTYPE) REFUSE(p, "parameter '%s' has no dtype", param.name);
+    if (param.rank > MAX_RANK)
+        REFUSE(p, "parameter '%s' has %u dimensions; this runtime takes %d", param.name, param.rank,
+               MAX_RANK);
+    return param;
+}
+
+static Param *parse_params(Parser *p, const Kernel *kernel, uint32_t *count) {
+    Param *params = take_array(p, sizeof *params, count);
+    for (uint32_t i = 0; i < *count; i++) params[i] = parse_param(p, kernel);
+    return params;
+}
+
+static void parse_scalars(Parser *p, Kernel *kernel) {
+    kernel->scalars = take_array(p, sizeof *kernel->scalars, &kernel->scalar_count);
+    for (uint32_t i = 0; i < kernel->scalar_count; i++) kernel->scalars[i] = take_str(p);
+    if (kernel->scalar_count > MAX_SCALARS)
+        REFUSE(p, "kernel '%s' has %u symbolic dimensions; this runtime takes %d", kernel->name,
+               kernel->scalar_count, MAX_SCALARS);
+}
+
+/* The map is read twice: names and scalars first, since shapes and tasks refer to them. */
+static void parse_kernel(Parser *p, Kernel *kernel) {
+    Reader begin = p->r;
+    *kernel = (Kernel){.name = "", .tasks = {.extent = 1, .scalar = -1}};
+    for (uint32_t left = read_map(&p->r); left > 0 && !p->r.why; left--) {
+        Bytes key = read_str(&p->r);
+        if (bytes_are(key, "name"))
+            kernel->name = take_str(p);
+        else if (bytes_are(key, "scalars"))
+            parse_scalars(p, kernel);
+        else
+            read_skip(&p->r);
+    }
+    if (p->r.why) return;
+    p->r = begin;
+    for (uint32_t left = read_map(&p->r); left > 0 && !p->r.why; left--) {
+        Bytes key = read_str(&p->r);
+        if (bytes_are(key, "params"))
+            kernel->params = parse_params(p, kernel, &kernel->param_count);
+        else if (bytes_are(key, "tasks"))
+            kernel->tasks = parse_dimension(p, kernel);
+        else if (bytes_are(key, "workspace"))
+            kernel->workspace = read_uint(&p->r);
+        else
+            read_skip(&p->r);
+    }
+    if (kernel->param_count > MLC_MAX_OPERANDS)
+        REFUSE(p, "kernel '%s' has %u parameters; this runtime takes %d", kernel->name,
+               kernel->param_count, MLC_MAX_OPERANDS);
+    if (kernel->tasks.scalar < 0 && kernel->tasks.extent > INT32_MAX)
+        REFUSE(p, "kernel '%s' has more than 2^31 tasks", kernel->name);
+    if (kernel->workspace > p->module->workspace) p->module->workspace = kernel->workspace;
+}
+
+static void parse_kernels(Parser *p) {
+    Module *m = p->module;
+    m->kernels = take_array(p, sizeof *m->kernels, &m->kernel_count);
+    for (uint32_t i = 0; i < m->kernel_count && !p->r.why; i++) parse_kernel(p, &m->kernels[i]);
+}
+
+/* ---- The model ---- */
+
+static void parse_operand(Parser *p, Call *call, uint32_t i) {
+    if (read_array(&p->r) != 4) read_fail(&p->r, "an operand has four numbers");
+    uint64_t space = read_uint(&p->r), index = read_uint(&p->r), offset = read_uint(&p->r);
+    call->sizes[i] = read_uint(&p->r);
+    if (space > MLC_OUTPUT || index > UINT32_MAX || offset > SIZE_MAX || offset % MLC_ALIGNMENT)
+        REFUSE(p, "layer '%s': operand %u is not a place in memory", call->layer, i);
+    call->operands[i] = (mlc_operand){(enum mlc_space)space, (uint32_t)index, (size_t)offset};
+}
+
+static void parse_call(Parser *p, Call *call) {
+    uint32_t count = 0;
+    *call = (Call){.layer = ""};
+    if (read_array(&p->r) != 3) read_fail(&p->r, "a call has three parts");
+    uint64_t kernel = read_uint(&p->r);
+    call->kernel = kernel < UINT32_MAX ? (uint32_t)kernel : UINT32_MAX;
+    call->layer = take_str(p);
+    call->operands = take_array(p, sizeof *call->operands, &count);
+    call->sizes = take(p, count, sizeof *call->sizes);
+    if (!call->sizes) return;
+    call->operand_count = count;
+    for (uint32_t i = 0; i < count && !p->r.why; i++) parse_operand(p, call, i);
+}
+
+static void parse_model(Parser *p) {
+    Model *model = &p->module->model;
+    *model = (Model){.present = true};
+    for (uint32_t left = read_map(&p->r); left > 0 && !p->r.why; left--) {
+        Bytes key = read_str(&p->r);
+        if (bytes_are(key, "inputs")) {
+            model->inputs = parse_params(p, NULL, &model->input_count);
+        } else if (bytes_are(key, "outputs")) {
+            model->outputs = parse_params(p, NULL, &model->output_count);
+        } else if (bytes_are(key, "arena")) {
+            model->arena = read_uint(&p->r);
+        } else if (bytes_are(key, "weights")) {
+            model->weights = read_uint(&p->r);
+        } else if (bytes_are(key, "weights_hash")) {
+            Bytes hash = read_bin(&p->r);
+            if (hash.size == HASH_BYTES)
+                memcpy(model->weights_hash, hash.data, HASH_BYTES);
+            else if (hash.size != 0)
+                REFUSE(p, "the hash of the model's weights has %zu bytes, not 32", hash.size);
+        } else if (bytes_are(key, "calls")) {
+            model->calls = take_array(p, sizeof *model->calls, &model->call_count);
+            for (uint32_t i = 0; i < model->call_count && !p->r.why; i++)
+                parse_call(p, &model->calls[i]);
+        } else {
+            read_skip(&p->r);
+        }
+    }
+}
+
+/* ---- Checks ---- */
+
+static bool param_bytes(const Param *param, uint64_t *bytes) {
+    TensorType type = {.dtype = param->dtype, .rank = param->rank};
+    for (uint32_t i = 0; i < param->rank; i++) type.shape[i] = param->shape[i].extent;
+    return tensor_bytes(&type, bytes);
+}
+
+/* Bytes of the memory that an operand lies in; 0 when there is no such memory. */
+static uint64_t room_of(const Model *model, const mlc_operand *operand) {
+    uint64_t bytes = 0;
+    switch (operand->space) {
+    case MLC_ARENA:
+        return model->arena;
+    case MLC_WEIGHTS:
+        return model->weights;
+    case MLC_INPUT:
+        if (operand->index < model->input_count) param_bytes(&model->inputs[operand->index], &bytes);
+        return bytes;
+    case MLC_OUTPUT:
+        if (operand->index < model->output_count)
+            param_bytes(&model->outputs[operand->index], &bytes);
+        return bytes;
+    }
+    return 0;
+}
+
+static void check_call(Parser *p, const Model *model, const Call *call, uint32_t number) {
+    if (call->kernel >= p->module->kernel_count) {
+        REFUSE(p, "call %u (layer '%s') names kernel %u of %u", number, call->layer, call->kernel,
+               p->module->kernel_count);
+        return;
+    }
+    const Kernel *kernel = &p->module->kernels[call->kernel];
+    if (call->operand_count != kernel->param_count || kernel->scalar_count > 0) {
+        REFUSE(p, "call %u (layer '%s'): kernel '%s' takes %u operands and %u symbolic dimensions, "
+               "the call has %u and none",
+               number, call->layer, kernel->name, kernel->param_count, kernel->scalar_count,
+               call->operand_count);
+        return;
+    }
+    for (uint32_t i = 0; i < call->operand_count; i++) {
+        const mlc_operand *operand = &call->operands[i];
+        const Param *param = &kernel->params[i];
+        uint64_t bytes, size = call->sizes[i], room = room_of(model, operand);
+        bool fits = param_bytes(param, &bytes) && bytes <= size && size <= room &&
+                    operand->offset <= room - size;
+        if (!fits)
+            REFUSE(p, "call %u (layer '%s'): '%s' lies outside its memory (offset %zu, size %llu, "
+                   "of %llu)",
+                   number, call->layer, param->name, operand->offset, (unsigned long long)size,
+                   (unsigned long long)room);
+        if (param->output && operand->space != MLC_ARENA && operand->space != MLC_OUTPUT)
+            REFUSE(p, "call %u (layer '%s'): '%s' would overwrite the model's %s", number,
+                   call->layer, param->name, operand->space == MLC_INPUT ? "input" : "weights");
+    }
+}
+
+static void check_model(Parser *p) {
+    const Model *model = &p->module->model;
+    if (!model->present || p->r.why) return;
+    if (model->input_count + model->output_count > MLC_MAX_OPERANDS)
+        REFUSE(p, "the model has %u inputs and outputs; this runtime takes %d",
+               model->input_count + model->output_count, MLC_MAX_OPERANDS);
+    for (uint32_t i = 0; i < model->call_count && !p->r.why; i++)
+        check_call(p, model, &model->calls[i], i);
+}
+
+/* What the board's CPU has, for a message; as many names as fit. */
+static const char *board_features(char *text, size_t size) {
+    size_t used = 0;
+    text[0] = 0;
+    for (size_t i = 0; mlc_cpu_feature(i) && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "",
+                                 mlc_cpu_feature(i));
+    return used > 0 ? text : "none";
+}
+
+static void check_features(Parser *p) {
+    char model[48], has[320];
+    for (uint32_t left = read_array(&p->r); left > 0 && !p->r.why; left--) {
+        Bytes b = read_str(&p->r);
+        char name[40] = {0};
+        memcpy(name, b.data, b.size < sizeof name - 1 ? b.size : sizeof name - 1);
+        if (!p->r.why && !mlc_cpu_has(name))
+            REFUSE(p, "the module uses the CPU feature '%s', which this board (%s) does not have; it "
+                   "has: %s; try: a target for this board, or -mattr=-%s",
+                   name, mlc_cpu_model(0, model, sizeof model),
+                   board_features(has, sizeof has), name);
+    }
+}
+
+/* ABI, machine and features come before the rest, which another ABI may write in another way. */
+static void check_board(Parser *p) {
+    Reader begin = p->r;
+    uint64_t abi = 0;
+    for (uint32_t left = read_map(&p->r); left > 0 && !p->r.why; left--) {
+        Bytes key = read_str(&p->r);
+        if (bytes_are(key, "abi"))
+            abi = read_uint(&p->r);
+        else
+            read_skip(&p->r);
+    }
+    if (abi != MLC_ABI_VERSION)
+        REFUSE(p, "the module has ABI version %llu, this runtime has version %d; try: compile and "
+               "run it with the same version of mlc-deploy",
+               (unsigned long long)abi, MLC_ABI_VERSION);
+    if (p->r.why) return;
+    p->r = begin;
+    for (uint32_t left = read_map(&p->r); left > 0 && !p->r.why; left--) {
+        Bytes key = read_str(&p->r);
+        if (bytes_are(key, "machine")) {
+            Bytes machine = read_str(&p->r);
+            if (!bytes_are(machine, mlc_machine()))
+                REFUSE(p, "the module is for %.*s, this runtime is for %s; try: another target",
+                       (int)(machine.size < 32 ? machine.size : 32), (const char *)machine.data,
+                       mlc_machine());
+        } else if (bytes_are(key, "features")) {
+            check_features(p);
+        } else {
+            read_skip(&p->r);
+        }
+    }
+    if (!p->r.why) p->r = begin;
+}
+
+/* ---- Entry ---- */
+
+static void parse(Parser *p) {
+    check_board(p);
+    Reader begin = p->r;
+    p->module->target = "";
+    for (uint32_t left = read_map(&p->r); left > 0 && !p->r.why; left--) {
+        Bytes key = read_str(&p->r);
+        if (bytes_are(key, "target"))
+            p->module->target = take_str(p);
+        else if (bytes_are(key, "kernels"))
+            parse_kernels(p);
+        else
+            read_skip(&p->r);
+    }
+    if (!p->r.why) p->r = begin; /* the calls refer to kernels, wherever the map has them */
+    for (uint32_t left = read_map(&p->r); left > 0 && !p->r.why; left--) {
+        if (bytes_are(read_str(&p->r), "model"))
+            parse_model(p);
+        else
+            read_skip(&p->r);
+    }
+    check_model(p);
+    if (p->r.why) fail(p->failure, REFUSED, "the module's metadata is not in order: %s", p->r.why);
+}
+
+bool module_parse(Module *module, const void *object, size_t size, Failure *failure) {
+    char why[160];
+    size_t found = 0;
+    *module = (Module){0};
+    const uint8_t *section =
+        mlc_object_section(object, size, MLC_SECTION, &found, why, sizeof why);
+    if (!section) return fail(failure, REFUSED, "%s", why);
+    if (found > MAX_METADATA)
+        return fail(failure, REFUSED, "the module's metadata has %zu bytes; %d are the most", found,
+                    MAX_METADATA);
+    size_t room = found * 64 + 4096; /* an encoded byte becomes at most one struct's share */
+    void *memory = mmap(NULL, room, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return fail(failure, MEMORY, "no memory for the module's metadata (%zu bytes)", found);
+    module->memory = memory;
+    module->memory_size = room;
+    Parser p = {.r = reader_of(section, found),
+                .free = memory,
+                .end = (uint8_t *)memory + room,
+                .module = module,
+                .failure = failure};
+    parse(&p);
+    if (failure->failed) module_free(module);
+    return !failure->failed;
+}
+
+void module_free(Module *module) {
+    if (module->memory) munmap(module->memory, module->memory_size);
+    *module = (Module){0};
+}
+
+const Kernel *module_kernel(const Module *module, const char *name, Failure *failure) {
+    for (uint32_t i = 0; i < module->kernel_count; i++)
+        if (strcmp(module->kernels[i].name, name) == 0) return &module->kernels[i];
+    fail(failure, REFUSED, "the module has no kernel '%s'; it has %u, the first is '%s'", name,
+         module->kernel_count, module->kernel_count ? module->kernels[0].name : "");
+    return NULL;
+}
+
+/* ---- Arguments ---- */
+
+static const char *shape_text(const TensorType *type, char *text, size_t size) {
+    size_t used = (size_t)snprintf(text, size, "%s (", dtype_name(type->dtype));
+    for (uint32_t i = 0; i < type->rank && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%llu", i ? ", " : "",
+                                 (unsigned long long)type->shape[i]);
+    if (used < size) snprintf(text + used, size - used, ")");
+    return text;
+}
+
+static const char *param_text(const Param *param, const char *const *scalar_names, char *text,
+                              size_t size) {
+    size_t used = (size_t)snprintf(text, size, "%s (", dtype_name(param->dtype));
+    for (uint32_t i = 0; i < param->rank && used < size; i++) {
+        const Dimension *d = &param->shape[i];
+        const char *comma = i ? ", " : "";
+        used += (size_t)(d->scalar < 0
+                             ? snprintf(text + used, size - used, "%s%llu", comma,
+                                        (unsigned long long)d->extent)
+                             : snprintf(text + used, size - used, "%s%s", comma,
+                                        scalar_names[d->scalar]));
+    }
+    if (used < size) snprintf(text + used, size - used, ")");
+    return text;
+}
+
+bool params_accept(const Param *params, uint32_t count, const char *const *scalar_names,
+                   int64_t *scalars, uint32_t scalar_count, const TensorType *const *arguments,
+                   const char *what, Failure *failure) {
+    for (uint32_t i = 0; i < scalar_count; i++) scalars[i] = -1; /* not bound yet */
+    for (uint32_t i = 0; i < count; i++) {
+        const Param *param = &params[i];
+        const TensorType *given = arguments[i];
+        char expected[96], got[96];
+        bool same = param->dtype == given->dtype && param->rank == given->rank;
+        for (uint32_t d = 0; same && d < param->rank; d++) {
+            int32_t scalar = param->shape[d].scalar;
+            if (scalar < 0) {
+                same = param->shape[d].extent == given->shape[d];
+            } else if (scalars[scalar] < 0) {
+                scalars[scalar] = (int64_t)given->shape[d];
+            } else if ((uint64_t)scalars[scalar] != given->shape[d]) {
+                return fail(failure, REFUSED,
+                            "%s: '%s' is %s with %s = %lld, but dimension %u of the given one is "
+                            "%llu",
+                            what, param->name,
+                            param_text(param, scalar_names, expected, sizeof expected),
+                            scalar_names[scalar], (long long)scalars[scalar], d,
+                            (unsigned long long)given->shape[d]);
+            }
+        }
+        if (!same)
+            return fail(failure, REFUSED, "%s: '%s' is %s, given %s", what, param->name,
+                        param_text(param, scalar_names, expected, sizeof expected),
+                        shape_text(given, got, sizeof got));
+    }
+    for (uint32_t i = 0; i < scalar_count; i++)
+        if (scalars[i] < 0)
+            return fail(failure, REFUSED, "%s: no parameter says what dimension '%s' is", what,
+                        scalar_names[i]);
+    return true;
+}

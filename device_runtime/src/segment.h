@@ -1,0 +1,31 @@
+/* Memory that more than one process maps: a memfd and this process' view of it. Segments outlive
+ * the worker that uses them, which is why tensors and blobs live in them. */
+#ifndef MLC_SEGMENT_H
+#define MLC_SEGMENT_H
+
+#include "failure.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+    int fd;
+    uint8_t *data;
+    size_t size;
+} Segment;
+
+/* A zeroed segment of `size` bytes for `what` (named in messages), or false: all segments together
+ * may take three quarters of the board's memory, so that the board itself stays alive. */
+bool segment_new(Segment *segment, uint64_t size, const char *what, Failure *failure);
+void segment_free(Segment *segment);
+
+/* Maps a segment that another process made; NULL when there is no room. On both sides lies memory
+ * that faults, so that a stray access ends in an error and not in the neighbour. */
+void *segment_map(int fd, size_t size, bool writable);
+void segment_unmap(void *data, size_t size);
+
+/* The board's memory in bytes, and how much segments may take of it. */
+uint64_t memory_size(void);
+uint64_t memory_for_segments(void);
+
+#endif

@@ -1,0 +1,501 @@
+/* The methods of the wire: what each request does. mlc_rpc/wire.py describes them. */
+#define _GNU_SOURCE /* syscall() */
+#include "session.h"
+
+#include "../include/mlc_abi.h"
+#include "cpu.h"
+#include "load.h"
+#include "module.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+/* ---- About the board ---- */
+
+static void random_bytes(uint8_t *to, size_t size) {
+    long got = syscall(SYS_getrandom, to, size, 0U);
+    if (got == (long)size) return;
+    int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    ssize_t read_bytes = fd < 0 ? -1 : read(fd, to, size);
+    (void)read_bytes; /* the nonce is for streams that have no other protection; this one has */
+    if (fd >= 0) close(fd);
+}
+
+static void hello(Request *q) {
+    uint8_t nonce[32] = {0};
+    uint64_t major = read_uint(&q->params), minor = read_uint(&q->params);
+    Bytes theirs = read_bin(&q->params);
+    if (!q->params.why && theirs.size != sizeof nonce) read_fail(&q->params, "a nonce has 32 bytes");
+    if (!understood(q)) return;
+    if (major != WIRE_MAJOR) {
+        fail(&q->failure, REFUSED,
+             "the client speaks version %llu.%llu of the wire, this runtime %s speaks %d.%d; try: "
+             "the runtime that came with the client",
+             (unsigned long long)major, (unsigned long long)minor, RUNTIME_VERSION, WIRE_MAJOR,
+             WIRE_MINOR);
+        return;
+    }
+    q->session->greeted = true;
+    random_bytes(nonce, sizeof nonce);
+    write_array(&q->result, 3);
+    write_uint(&q->result, WIRE_MAJOR);
+    write_uint(&q->result, WIRE_MINOR);
+    write_bin(&q->result, nonce, sizeof nonce);
+}
+
+static void describe(Request *q) {
+    Writer *w = &q->result;
+    struct utsname system = {0};
+    uname(&system);
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t cores = online > 0 ? (uint32_t)online : 1;
+    uint32_t features = 0;
+    while (mlc_cpu_feature(features)) features++;
+    write_map(w, 9);
+    write_str(w, "runtime");
+    write_str(w, RUNTIME_VERSION);
+    write_str(w, "machine");
+    write_str(w, mlc_machine());
+    write_str(w, "abi");
+    write_uint(w, MLC_ABI_VERSION);
+    write_str(w, "features");
+    write_array(w, features);
+    for (uint32_t i = 0; i < features; i++) write_str(w, mlc_cpu_feature(i));
+    write_str(w, "kernel");
+    write_str(w, system.release);
+    write_str(w, "cores");
+    write_uint(w, cores);
+    write_str(w, "memory");
+    write_uint(w, memory_size());
+    write_str(w, "page_size");
+    write_uint(w, (uint64_t)sysconf(_SC_PAGESIZE));
+    write_str(w, "cpus");
+    if (cores > 64) cores = 64; /* enough to see every kind of core that a board has */
+    write_array(w, cores);
+    for (uint32_t i = 0; i < cores; i++) {
+        char model[48];
+        write_map(w, 2);
+        write_str(w, "model");
+        write_str(w, mlc_cpu_model(i, model, sizeof model));
+        write_str(w, "midr");
+        write_uint(w, mlc_cpu_midr(i));
+    }
+}
+
+static void ping(Request *q) {
+    const uint8_t *payload = q->params.at;
+    read_skip(&q->params);
+    if (!understood(q)) return;
+    q->session->body = payload; /* sent as it came */
+    q->session->body_left = (size_t)(q->params.at - payload);
+}
+
+/* ---- Tensors ---- */
+
+static Tensor *tensor_param(Request *q, uint64_t id) {
+    return understood(q) ? tensor_find(id, &q->failure) : NULL;
+}
+
+/* Whether [offset, offset + size) lies within `whole` bytes. */
+static bool within(Request *q, uint64_t offset, uint64_t size, size_t whole) {
+    if (size > MAX_CHUNK)
+        return fail(&q->failure, REFUSED, "%s: %llu bytes at once; %d are the most", q->method,
+                    (unsigned long long)size, MAX_CHUNK);
+    if (size <= whole && offset <= whole - size) return true;
+    return fail(&q->failure, REFUSED, "%s: %llu bytes at offset %llu reach outside its %zu bytes",
+                q->method, (unsigned long long)size, (unsigned long long)offset, whole);
+}
+
+static void answer_with_bin(Request *q, const Segment *segment, uint64_t offset, uint64_t size) {
+    write_bin_head(&q->result, (size_t)size);
+    q->session->body = segment->data + offset;
+    q->session->body_left = (size_t)size;
+}
+
+static void tensor_new_(Request *q) {
+    TensorType type = {.dtype = NO_DTYPE};
+    Bytes name = read_str(&q->params);
+    type.dtype = dtype_of(name);
+    type.rank = read_array(&q->params);
+    for (uint32_t i = 0; i < type.rank && i < MAX_RANK; i++) {
+        type.shape[i] = read_uint(&q->params);
+        if (type.shape[i] > (uint64_t)INT64_MAX) read_fail(&q->params, "an extent is below 2^63");
+    }
+    if (!understood(q)) return;
+    if (type.dtype == NO_DTYPE) {
+        fail(&q->failure, REFUSED, "there is no dtype '%.*s'",
+             (int)(name.size < 32 ? name.size : 32), (const char *)name.data);
+    } else if (type.rank > MAX_RANK) {
+        fail(&q->failure, REFUSED, "a tensor has at most %d dimensions, not %u", MAX_RANK,
+             type.rank);
+    } else {
+        Tensor *tensor = tensor_new(&type, &q->failure);
+        if (tensor) write_uint(&q->result, tensor->id);
+    }
+}
+
+static void tensor_write(Request *q) {
+    size_t size;
+    uint64_t id = read_uint(&q->params), offset = read_uint(&q->params);
+    q->arrived = read_partial_bin(&q->params, &size);
+    Tensor *tensor = tensor_param(q, id);
+    if (!tensor || !within(q, offset, size, tensor->segment.size)) return;
+    q->session->upload.to = tensor->segment.data + offset;
+    q->session->upload.blob = NULL;
+}
+
+static void tensor_read(Request *q) {
+    uint64_t id = read_uint(&q->params), offset = read_uint(&q->params);
+    uint64_t size = read_uint(&q->params);
+    Tensor *tensor = tensor_param(q, id);
+    if (tensor && within(q, offset, size, tensor->segment.size))
+        answer_with_bin(q, &tensor->segment, offset, size);
+}
+
+static void tensor_fill(Request *q) {
+    uint64_t id = read_uint(&q->params);
+    Bytes kind = read_str(&q->params);
+    uint64_t seed = read_uint(&q->params);
+    Tensor *tensor = tensor_param(q, id);
+    if (!tensor) return;
+    bool random = bytes_are(kind, "random");
+    if (!random && !bytes_are(kind, "zero")) {
+        fail(&q->failure, REFUSED, "tensor.fill: kind is 'zero' or 'random', not '%.*s'",
+             (int)(kind.size < 32 ? kind.size : 32), (const char *)kind.data);
+        return;
+    }
+    q->session->fill = fill_begin(tensor, random, seed);
+    q->session->fill_id = q->id;
+    q->later = true;
+}
+
+static void tensor_free(Request *q) {
+    Tensor *tensor = tensor_param(q, read_uint(&q->params));
+    if (!tensor) return;
+    tensor->freed = true;
+    link_tidy();
+    write_nil(&q->result);
+}
+
+/* ---- Blobs ---- */
+
+static const uint8_t *read_hash(Request *q) {
+    Bytes hash = read_bin(&q->params);
+    if (!q->params.why && hash.size != HASH_BYTES) read_fail(&q->params, "a hash has 32 bytes");
+    return hash.data;
+}
+
+static void blob_has(Request *q) {
+    const uint8_t *hash = read_hash(q);
+    if (!understood(q)) return;
+    const Blob *blob = blob_find(hash);
+    write_array(&q->result, 2);
+    write_uint(&q->result, blob ? blob->have : 0);
+    write_bool(&q->result, blob && blob->complete);
+}
+
+static void blob_put(Request *q) {
+    size_t size;
+    const uint8_t *hash = read_hash(q);
+    uint64_t total = read_uint(&q->params), offset = read_uint(&q->params);
+    q->arrived = read_partial_bin(&q->params, &size);
+    if (!understood(q) || !within(q, 0, size, MAX_CHUNK)) return;
+    Blob *blob = blob_open(hash, total, offset, size, &q->failure);
+    if (!blob) return;
+    q->session->upload.to = blob->segment.data + offset;
+    q->session->upload.blob = blob;
+    q->session->upload.size = size;
+}
+
+static void blob_get(Request *q) {
+    const uint8_t *hash = read_hash(q);
+    uint64_t offset = read_uint(&q->params), size = read_uint(&q->params);
+    const Blob *blob = understood(q) ? blob_need(hash, "wanted", &q->failure) : NULL;
+    if (blob && within(q, offset, size, blob->segment.size))
+        answer_with_bin(q, &blob->segment, offset, size);
+}
+
+static void blob_free_(Request *q) {
+    const uint8_t *hash = read_hash(q);
+    Blob *blob = understood(q) ? blob_find(hash) : NULL;
+    if (blob && blob->uses > 0)
+        fail(&q->failure, REFUSED, "blob.free: %u modules need this blob; try: module.free first",
+             blob->uses);
+    else if (blob)
+        blob_free(blob);
+    write_nil(&q->result);
+}
+
+/* ---- Modules ---- */
+
+static bool idle(Request *q) {
+    if (!understood(q)) return false;
+    if (!link_busy()) return true;
+    return fail(&q->failure, REFUSED,
+                "%s: busy: the board carries out another request; try: wait for its answer",
+                q->method);
+}
+
+static ModuleRecord *module_param(Request *q, uint64_t id) {
+    ModuleRecord *module = &module_records[id % MAX_MODULES];
+    if (module->id && module->id == id) return module;
+    fail(&q->failure, REFUSED, "there is no module %llu on the board; was it freed?",
+         (unsigned long long)id);
+    return NULL;
+}
+
+static void module_forget(ModuleRecord *module) {
+    Tensor *arena = module->arena ? tensor_find(module->arena, NULL) : NULL;
+    if (arena) arena->freed = true;
+    link_drop_module(module);
+    link_tidy();
+    module->object->uses--;
+    if (module->weights) module->weights->uses--;
+    *module = (ModuleRecord){0};
+}
+
+static void module_load(Request *q) {
+    static uint32_t turn; /* in the id, above the slot's number, so that ids do not come back */
+    const uint8_t *object_hash = read_hash(q);
+    const uint8_t *weights_hash = read_nil(&q->params) ? NULL : read_hash(q);
+    if (!idle(q)) return;
+    Blob *object = blob_need(object_hash, "object", &q->failure), *weights = NULL;
+    if (object && weights_hash) weights = blob_need(weights_hash, "weights", &q->failure);
+    unsigned slot = 0;
+    while (slot < MAX_MODULES && module_records[slot].id) slot++;
+    if (slot == MAX_MODULES || turn >= UINT32_MAX / MAX_MODULES - 1)
+        fail(&q->failure, REFUSED, "there are %d modules already; try: free some", MAX_MODULES);
+    if (q->failure.failed) return;
+    ModuleRecord *module = &module_records[slot];
+    *module = (ModuleRecord){
+        .id = ++turn * MAX_MODULES + slot, .object = object, .weights = weights};
+    object->uses++;
+    if (weights) weights->uses++;
+    if (!link_load(module, &q->failure)) {
+        module_forget(module);
+        return;
+    }
+    q->later = true;
+    q->session->pending.kind = LOAD;
+    q->session->pending.id = q->id;
+    q->session->pending.module = module;
+}
+
+static void module_free_(Request *q) {
+    uint64_t id = read_uint(&q->params);
+    ModuleRecord *module = idle(q) ? module_param(q, id) : NULL;
+    if (!module) return;
+    module_forget(module);
+    write_nil(&q->result);
+}
+
+/* ---- Running ---- */
+
+/* An option's value into *to, within [least, most]. */
+static void option_uint(Request *q, const char *name, uint64_t least, uint64_t most, uint32_t *to) {
+    uint64_t value = read_uint(&q->params);
+    if (!q->params.why && (value < least || value > most))
+        fail(&q->failure, REFUSED, "%s: %s = %llu, which must be %llu to %llu", q->method, name,
+             (unsigned long long)value, (unsigned long long)least, (unsigned long long)most);
+    *to = (uint32_t)value;
+}
+
+static void option_milliseconds(Request *q, const char *name, double *to) {
+    *to = read_number(&q->params);
+    if (!(*to >= 0 && *to <= 1e7))
+        fail(&q->failure, REFUSED, "%s: %s must be 0 to 10000000 milliseconds", q->method, name);
+}
+
+static bool timer_option(Request *q, Bytes key, TimerOptions *t) {
+    if (bytes_are(key, "number"))
+        option_uint(q, "number", 1, UINT32_MAX, &t->number);
+    else if (bytes_are(key, "repeat"))
+        option_uint(q, "repeat", 1, MAX_REPEAT, &t->repeat);
+    else if (bytes_are(key, "min_repeat_ms"))
+        option_milliseconds(q, "min_repeat_ms", &t->min_repeat_ms);
+    else if (bytes_are(key, "limit_zero_time_iterations"))
+        option_uint(q, "limit_zero_time_iterations", 0, UINT32_MAX, &t->limit_zero_time_iterations);
+    else if (bytes_are(key, "cooldown_interval_ms"))
+        option_milliseconds(q, "cooldown_interval_ms", &t->cooldown_interval_ms);
+    else if (bytes_are(key, "repeats_to_cooldown"))
+        option_uint(q, "repeats_to_cooldown", 0, UINT32_MAX, &t->repeats_to_cooldown);
+    else if (bytes_are(key, "cache_flush_bytes")) {
+        uint32_t bytes = 0;
+        option_uint(q, "cache_flush_bytes", 0, 1 << 30, &bytes);
+        t->cache_flush_bytes = bytes;
+    } else
+        return false;
+    return true;
+}
+
+static void read_options(Request *q, RunOrder *run, uint32_t *timeout_ms) {
+    uint32_t threads = 1;
+    for (uint32_t left = read_map(&q->params); left > 0 && !q->params.why; left--) {
+        Bytes key = read_str(&q->params);
+        if (bytes_are(key, "timeout_ms"))
+            option_uint(q, "timeout_ms", 0, UINT32_MAX, timeout_ms);
+        else if (bytes_are(key, "until"))
+            option_uint(q, "until", 0, UINT32_MAX, &run->until);
+        else if (bytes_are(key, "threads"))
+            option_uint(q, "threads", 1, 1024, &threads);
+        else if (bytes_are(key, "mark") && !run->timed)
+            run->mark = read_bool(&q->params);
+        else if (!(run->timed && timer_option(q, key, &run->timer))) {
+            if (!q->params.why)
+                fail(&q->failure, REFUSED, "%s has no option '%.*s'", q->method,
+                     (int)(key.size < 40 ? key.size : 40), (const char *)key.data);
+            return;
+        }
+    }
+}
+
+static bool read_kernel(Request *q, RunOrder *run) {
+    run->whole_model = read_nil(&q->params);
+    if (run->whole_model) return true;
+    Bytes name = read_str(&q->params);
+    if (name.size >= sizeof run->kernel)
+        return fail(&q->failure, REFUSED, "the module has no kernel with so long a name");
+    memcpy(run->kernel, name.data, name.size);
+    return true;
+}
+
+static void read_args(Request *q, RunOrder *run) {
+    run->arg_count = read_array(&q->params);
+    if (run->arg_count > MAX_ARGS) {
+        fail(&q->failure, REFUSED, "%s: %u arguments; %d are the most", q->method, run->arg_count,
+             MAX_ARGS);
+        return;
+    }
+    for (uint32_t i = 0; i < run->arg_count; i++) {
+        uint64_t id = read_uint(&q->params);
+        if (!q->params.why && tensor_find(id, &q->failure)) run->args[i] = (uint32_t)id;
+    }
+}
+
+static void execute(Request *q, bool timed) {
+    RunOrder run = {.timed = timed, .timer = TIMER_DEFAULTS, .until = UINT32_MAX};
+    uint32_t timeout_ms = 0;
+    uint64_t id = read_uint(&q->params);
+    if (!read_kernel(q, &run)) return;
+    read_args(q, &run);
+    if (q->failure.failed) return;
+    read_options(q, &run, &timeout_ms);
+    if (q->failure.failed || !idle(q)) return;
+    ModuleRecord *module = module_param(q, id);
+    if (!module) return;
+    if (run.whole_model && module->arena && !tensor_find(module->arena, &q->failure)) return;
+    run.arena = run.whole_model ? module->arena : 0;
+    if (!link_run(module, &run, timeout_ms, &q->failure)) return;
+    q->later = true;
+    q->session->pending.kind = EXECUTE;
+    q->session->pending.id = q->id;
+    q->session->pending.module = module;
+}
+
+static void run(Request *q) { execute(q, false); }
+
+static void time_(Request *q) { execute(q, true); }
+
+/* ---- The worker's answers ---- */
+
+/* {module, arena, image_bytes, metadata} */
+static void answer_load(Session *s, uint32_t id, ModuleRecord *module, const Answer *answer) {
+    char why[160];
+    size_t size = 0;
+    Failure failure = answer->failure;
+    const Segment *object = &module->object->segment;
+    const uint8_t *metadata = NULL;
+    if (!failure.failed) {
+        metadata = mlc_object_section(object->data, object->size, MLC_SECTION, &size, why,
+                                      sizeof why);
+        if (!metadata) fail(&failure, REFUSED, "%s", why);
+    }
+    if (!failure.failed && answer->arena > 0) {
+        TensorType type = {.dtype = UINT8, .rank = 1, .shape = {answer->arena}};
+        Tensor *arena = tensor_new(&type, &failure);
+        module->arena = arena ? arena->id : 0;
+    }
+    if (failure.failed) {
+        module_forget(module);
+        response_failure(s, id, &failure);
+        return;
+    }
+    Writer w = response_begin(s, id);
+    write_map(&w, 4);
+    write_str(&w, "module");
+    write_uint(&w, module->id);
+    write_str(&w, "arena");
+    if (module->arena)
+        write_uint(&w, module->arena);
+    else
+        write_nil(&w);
+    write_str(&w, "image_bytes");
+    write_uint(&w, answer->image);
+    write_str(&w, "metadata");
+    write_bin_head(&w, size);
+    s->body = metadata;
+    s->body_left = size;
+    response_end(s, &w);
+}
+
+static void answer_run(Session *s, uint32_t id, const Answer *answer) {
+    Failure failure = answer->failure;
+    Scan scan = {0};
+    /* A kernel that went astray may have written over the reply: the stream must stay msgpack. */
+    if (!failure.failed && (scan_message(&scan, link_reply(), answer->reply) != SCAN_DONE ||
+                            scan.at != answer->reply))
+        fail(&failure, CRASHED, "the worker's memory is damaged: its reply is not msgpack");
+    if (failure.failed) {
+        response_failure(s, id, &failure);
+        return;
+    }
+    Writer w = response_begin(s, id);
+    s->body = link_reply();
+    s->body_left = answer->reply;
+    response_end(s, &w);
+}
+
+void session_answer(Session *s, const Answer *answer) {
+    PendingKind kind = s->pending.kind;
+    s->pending.kind = NOTHING;
+    switch (kind) {
+    case NOTHING:
+        break;
+    case LOAD:
+        answer_load(s, s->pending.id, s->pending.module, answer);
+        break;
+    case EXECUTE:
+        answer_run(s, s->pending.id, answer);
+        break;
+    }
+}
+
+/* ---- The table, as in mlc_rpc/wire.py ---- */
+
+static const Method METHODS[] = {
+    {"hello", 3, hello, false},
+    {"describe", 0, describe, false},
+    {"ping", 1, ping, false},
+    {"tensor.new", 2, tensor_new_, false},
+    {"tensor.write", 3, tensor_write, true},
+    {"tensor.read", 3, tensor_read, false},
+    {"tensor.fill", 3, tensor_fill, false},
+    {"tensor.free", 1, tensor_free, false},
+    {"blob.has", 1, blob_has, false},
+    {"blob.put", 4, blob_put, true},
+    {"blob.get", 3, blob_get, false},
+    {"blob.free", 1, blob_free_, false},
+    {"module.load", 2, module_load, false},
+    {"module.free", 1, module_free_, false},
+    {"run", 4, run, false},
+    {"time", 4, time_, false},
+};
+
+const Method *method_find(Bytes name) {
+    for (size_t i = 0; i < sizeof METHODS / sizeof *METHODS; i++)
+        if (bytes_are(name, METHODS[i].name)) return &METHODS[i];
+    return NULL;
+}

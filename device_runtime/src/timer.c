@@ -1,0 +1,75 @@
+#define _GNU_SOURCE /* nanosleep, MAP_ANONYMOUS */
+#include "timer.h"
+
+#include "execute.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <time.h>
+
+const TimerOptions TIMER_DEFAULTS = {.number = 10,
+                                     .repeat = 1,
+                                     .limit_zero_time_iterations = 100,
+                                     .repeats_to_cooldown = 1};
+
+static void rest(double milliseconds) {
+    struct timespec left = {.tv_sec = (time_t)(milliseconds / 1e3)};
+    left.tv_nsec = (long)((milliseconds - (double)left.tv_sec * 1e3) * 1e6);
+    while (nanosleep(&left, &left) != 0 && errno == EINTR) continue;
+}
+
+/* Touching more memory than the caches hold empties them on every machine; flush instructions are
+ * privileged or absent on some. 32 bytes is the smallest line among them. */
+static void flush_caches(volatile uint8_t *buffer, size_t size) {
+    for (size_t i = 0; i < size; i += 32) buffer[i] = (uint8_t)(buffer[i] + 1);
+}
+
+/* How many runs would last min_repeat_ms, judged by a sample that did not. */
+static uint32_t grown(uint32_t number, double milliseconds, double min_repeat_ms) {
+    double golden = (double)number * 1.618 + 1;
+    double enough = milliseconds > 0 ? min_repeat_ms / (milliseconds / (double)number) + 1 : 0;
+    double most = enough > golden ? enough : golden;
+    return most < (double)UINT32_MAX ? (uint32_t)most : UINT32_MAX;
+}
+
+static bool sample(const TimerOptions *options, bool (*run)(void *), void *context,
+                   volatile uint8_t *cache, double *seconds, uint32_t *number) {
+    uint32_t runs = options->number, zeros = 0;
+    for (;;) {
+        flush_caches(cache, (size_t)options->cache_flush_bytes);
+        uint64_t start = mlc_nanoseconds();
+        for (uint32_t i = 0; i < runs; i++)
+            if (!run(context)) return false;
+        uint64_t took = mlc_nanoseconds() - start;
+        double milliseconds = (double)took / 1e6;
+        *seconds = milliseconds / 1e3 / (double)runs;
+        *number = runs;
+        if (took == 0) zeros++;
+        bool hopeless = zeros > 0 && zeros >= options->limit_zero_time_iterations;
+        if (milliseconds >= options->min_repeat_ms || hopeless || runs == UINT32_MAX) return true;
+        runs = grown(runs, milliseconds, options->min_repeat_ms);
+    }
+}
+
+bool time_evaluate(const TimerOptions *options, bool (*run)(void *), void *context,
+                   double *seconds, uint32_t *number, Failure *failure) {
+    size_t size = (size_t)options->cache_flush_bytes;
+    void *cache = NULL;
+    if (size > 0) {
+        cache = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (cache == MAP_FAILED)
+            return fail(failure, MEMORY,
+                        "no memory for cache_flush_bytes = %zu; try: a few times the size of the "
+                        "board's last cache",
+                        size);
+    }
+    bool ok = run(context); /* faults pages in, fills caches; not measured */
+    for (uint32_t i = 0; ok && i < options->repeat; i++) {
+        ok = sample(options, run, context, cache, &seconds[i], &number[i]);
+        bool tired = options->repeats_to_cooldown > 0 && (i + 1) % options->repeats_to_cooldown == 0;
+        if (ok && tired && options->cooldown_interval_ms > 0 && i + 1 < options->repeat)
+            rest(options->cooldown_interval_ms);
+    }
+    if (cache) munmap(cache, size);
+    return ok;
+}

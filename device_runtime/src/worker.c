@@ -1,0 +1,412 @@
+#define _GNU_SOURCE /* recvmsg flags, prctl */
+#include "worker.h"
+
+#include "load.h"
+#include "module.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+typedef struct {
+    uint32_t id; /* 0: nothing mapped here */
+    TensorType type;
+    void *data;
+    size_t size;
+} Mapped;
+
+typedef struct {
+    uint32_t id; /* 0: nothing loaded here */
+    mlc_image image;
+    Module about;
+    mlc_kernel **entries; /* per kernel */
+    mlc_call *calls;      /* of the model */
+    uint64_t *nanoseconds; /* per call of the model, or of one kernel */
+    void *tables;          /* where these three live */
+    size_t tables_size;
+    void *weights;
+    size_t weights_size;
+    void *workspace;
+    Failure failure; /* why it could not be loaded */
+} Loaded;
+
+static Mapped tensors[MAX_TENSORS];
+static Loaded modules[MAX_MODULES];
+static Shared *shared;
+
+static void *fresh(size_t size) {
+    void *data = mmap(NULL, size ? size : 1, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return data == MAP_FAILED ? NULL : data;
+}
+
+static bool no_memory(Failure *failure, const char *what, uint64_t size) {
+    return fail(failure, MEMORY, "no memory for %s (%llu bytes); try: free tensors and modules",
+                what, (unsigned long long)size);
+}
+
+/* ---- Tensors ---- */
+
+static void drop_tensor(uint32_t id) {
+    Mapped *m = &tensors[id % MAX_TENSORS];
+    if (m->id != id) return;
+    segment_unmap(m->data, m->size);
+    *m = (Mapped){0};
+}
+
+static void map_tensor(const Order *order, int fd) {
+    Mapped *m = &tensors[order->id % MAX_TENSORS];
+    drop_tensor(m->id);
+    m->data = segment_map(fd, order->tensor.size, true);
+    m->size = order->tensor.size;
+    m->type = order->tensor.type;
+    m->id = m->data ? order->id : 0;
+}
+
+static Mapped *tensor_at(uint32_t id, Failure *failure) {
+    Mapped *m = &tensors[id % MAX_TENSORS];
+    if (m->id == id) return m;
+    fail(failure, MEMORY, "no room to map tensor %u next to the others; try: free some", id);
+    return NULL;
+}
+
+/* ---- Modules ---- */
+
+static void drop_module(uint32_t id) {
+    Loaded *m = &modules[id % MAX_MODULES];
+    if (m->id != id) return;
+    mlc_unload(&m->image);
+    if (m->tables) munmap(m->tables, m->tables_size);
+    if (m->workspace) munmap(m->workspace, (size_t)m->about.workspace);
+    segment_unmap(m->weights, m->weights_size);
+    module_free(&m->about);
+    *m = (Loaded){0};
+}
+
+static bool weights_match(const LoadOrder *order, const Model *model, Failure *failure) {
+    if (model->weights == 0) return true;
+    const uint8_t *want = model->weights_hash, *got = order->weights_hash;
+    if (!order->has_weights)
+        return fail(failure, REFUSED,
+                    "the module's model needs its weights, blob %02x%02x%02x%02x... of %llu bytes",
+                    want[0], want[1], want[2], want[3], (unsigned long long)model->weights);
+    if (memcmp(want, got, HASH_BYTES) != 0 || model->weights != order->weights_size)
+        return fail(failure, REFUSED,
+                    "the module's model needs weights %02x%02x%02x%02x... of %llu bytes, given "
+                    "%02x%02x%02x%02x... of %zu bytes",
+                    want[0], want[1], want[2], want[3], (unsigned long long)model->weights, got[0],
+                    got[1], got[2], got[3], order->weights_size);
+    return true;
+}
+
+/* Addresses of the kernels, and the call table as the executor wants it. */
+static bool make_tables(Loaded *m, Failure *failure) {
+    const Model *model = &m->about.model;
+    size_t calls = model->call_count, kernels = m->about.kernel_count;
+    size_t times = calls > 0 ? calls : 1;
+    m->tables_size = calls * sizeof(mlc_call) + times * sizeof(uint64_t) +
+                     kernels * sizeof(mlc_kernel *);
+    m->tables = fresh(m->tables_size);
+    if (!m->tables) return no_memory(failure, "the call table", m->tables_size);
+    m->calls = m->tables;
+    m->nanoseconds = (uint64_t *)(void *)(m->calls + calls);
+    m->entries = (mlc_kernel **)(void *)(m->nanoseconds + times);
+    for (size_t i = 0; i < kernels; i++) {
+        void *symbol = mlc_image_symbol(&m->image, m->about.kernels[i].name);
+        if (!symbol)
+            return fail(failure, REFUSED, "the object does not define its kernel '%s'",
+                        m->about.kernels[i].name);
+        memcpy(&m->entries[i], &symbol, sizeof symbol); /* ISO C has no cast from data to code */
+    }
+    for (size_t i = 0; i < calls; i++) {
+        const Call *call = &model->calls[i];
+        m->calls[i] = (mlc_call){.kernel = m->entries[call->kernel],
+                                 .operands = call->operands,
+                                 .operand_count = call->operand_count,
+                                 .tasks = (int32_t)m->about.kernels[call->kernel].tasks.extent};
+    }
+    return true;
+}
+
+static bool load_parts(Loaded *m, const LoadOrder *order, const void *object, int weights_fd,
+                       Failure *failure) {
+    char why[256];
+    if (!module_parse(&m->about, object, order->object_size, failure)) return false;
+    if (!weights_match(order, &m->about.model, failure)) return false;
+    const char *bad = mlc_load(&m->image, object, order->object_size, why, sizeof why);
+    if (bad) return fail(failure, REFUSED, "%s", bad);
+    if (order->has_weights) { /* read-only, so that a stray write faults and the blob stays true */
+        m->weights_size = order->weights_size;
+        m->weights = segment_map(weights_fd, m->weights_size, false);
+        if (!m->weights) return no_memory(failure, "the weights", m->weights_size);
+    }
+    uint64_t workspace = m->about.workspace;
+    if (workspace > memory_for_segments()) return no_memory(failure, "a workspace", workspace);
+    if (workspace > 0) {
+        m->workspace = fresh((size_t)workspace);
+        if (!m->workspace) return no_memory(failure, "a workspace", workspace);
+    }
+    return make_tables(m, failure);
+}
+
+static void load_module(const Order *order, int object_fd, int weights_fd, Answer *answer) {
+    Loaded *m = &modules[order->id % MAX_MODULES];
+    drop_module(m->id);
+    void *object = segment_map(object_fd, order->load.object_size, false);
+    if (!object) {
+        no_memory(&answer->failure, "the object", order->load.object_size);
+    } else {
+        load_parts(m, &order->load, object, weights_fd, &answer->failure);
+        segment_unmap(object, order->load.object_size);
+    }
+    m->id = order->id;
+    if (answer->failure.failed) {
+        drop_module(order->id);
+        m->id = order->id;
+        m->failure = answer->failure;
+        return;
+    }
+    answer->arena = m->about.model.arena;
+    answer->image = m->image.size;
+}
+
+/* ---- Running ---- */
+
+/* One run, ready to be repeated. A single kernel is a call table of one, with its arguments in the
+ * place of a model's inputs. */
+typedef struct {
+    Loaded *module;
+    mlc_run run;
+    mlc_call single;
+    mlc_operand operands[MAX_ARGS];
+    int64_t scalars[MAX_SCALARS];
+    const Kernel *kernel; /* NULL: the whole model */
+    void *args[MAX_ARGS];
+    const TensorType *types[MAX_ARGS];
+    Failure *failure;
+} Job;
+
+static bool count_is(const char *what, uint32_t want, uint32_t given, Failure *failure) {
+    if (want == given) return true;
+    return fail(failure, REFUSED, "%s takes %u arguments, given %u", what, want, given);
+}
+
+static bool prepare_model(Job *job, const RunOrder *order) {
+    const Model *model = &job->module->about.model;
+    Failure *failure = job->failure;
+    if (!model->present)
+        return fail(failure, REFUSED, "the module holds no model; try: name one of its kernels");
+    uint32_t inputs = model->input_count;
+    if (!count_is("the model", inputs + model->output_count, order->arg_count, failure) ||
+        !params_accept(model->inputs, inputs, NULL, NULL, 0, job->types, "the model", failure) ||
+        !params_accept(model->outputs, model->output_count, NULL, NULL, 0, job->types + inputs,
+                       "the model", failure))
+        return false;
+    job->run.calls = job->module->calls;
+    job->run.call_count = order->until < model->call_count ? order->until : model->call_count;
+    job->run.inputs = job->args;
+    job->run.outputs = job->args + inputs;
+    if (model->arena > 0) {
+        Mapped *arena = order->arena ? tensor_at(order->arena, failure) : NULL;
+        if (!arena || arena->size < model->arena)
+            return fail(failure, REFUSED, "the model has no arena; was its tensor freed?");
+        job->run.arena = arena->data;
+    }
+    return true;
+}
+
+static bool prepare_kernel(Job *job, const RunOrder *order) {
+    char what[MAX_NAME + 16];
+    const Kernel *k = job->kernel;
+    Failure *failure = job->failure;
+    snprintf(what, sizeof what, "kernel '%s'", k->name);
+    if (!count_is(what, k->param_count, order->arg_count, failure) ||
+        !params_accept(k->params, k->param_count, k->scalars, job->scalars, k->scalar_count,
+                       job->types, what, failure))
+        return false;
+    uint64_t tasks = k->tasks.scalar < 0 ? k->tasks.extent : (uint64_t)job->scalars[k->tasks.scalar];
+    if (tasks > INT32_MAX) return fail(failure, REFUSED, "%s: more than 2^31 tasks", what);
+    for (uint32_t i = 0; i < k->param_count; i++)
+        job->operands[i] = (mlc_operand){.space = MLC_INPUT, .index = i};
+    job->single = (mlc_call){.kernel = job->module->entries[k - job->module->about.kernels],
+                             .operands = job->operands,
+                             .operand_count = k->param_count,
+                             .tasks = (int32_t)tasks,
+                             .scalars = job->scalars};
+    job->run.calls = &job->single;
+    job->run.call_count = 1;
+    job->run.inputs = job->args;
+    return true;
+}
+
+static bool prepare(Job *job, const Order *order) {
+    const RunOrder *run = &order->run;
+    Loaded *m = &modules[order->id % MAX_MODULES];
+    if (m->id != order->id) return fail(job->failure, REFUSED, "module %u is not here", order->id);
+    if (m->failure.failed) {
+        *job->failure = m->failure;
+        return false;
+    }
+    for (uint32_t i = 0; i < run->arg_count; i++) {
+        Mapped *tensor = tensor_at(run->args[i], job->failure);
+        if (!tensor) return false;
+        job->args[i] = tensor->data;
+        job->types[i] = &tensor->type;
+    }
+    job->module = m;
+    job->run.weights = m->weights;
+    job->run.workspace = m->workspace;
+    job->run.progress = &shared->call;
+    job->run.mark = run->mark;
+    if (run->whole_model) return prepare_model(job, run);
+    job->kernel = module_kernel(&m->about, run->kernel, job->failure);
+    return job->kernel && prepare_kernel(job, run);
+}
+
+static bool bad_status(const Job *job, int32_t status, uint32_t failed) {
+    const Module *about = &job->module->about;
+    const Call *call = job->kernel ? NULL : &about->model.calls[failed];
+    const char *name = call ? about->kernels[call->kernel].name : job->kernel->name;
+    Place place = {.call = failed};
+    snprintf(place.kernel, sizeof place.kernel, "%s", name);
+    snprintf(place.layer, sizeof place.layer, "%s", call ? call->layer : "");
+    fail(job->failure, CRASHED, "kernel '%s' (layer '%s', call %u) returned status %d%s",
+         place.kernel, place.layer, failed, (int)status,
+         status == MLC_OUT_OF_BOUNDS ? ": an access outside its buffer" : "");
+    job->failure->placed = true;
+    job->failure->place = place;
+    return false;
+}
+
+static bool run_once(void *context) {
+    Job *job = context;
+    uint32_t failed = 0;
+    int32_t status = mlc_execute(&job->run, &failed);
+    return status == MLC_OK || bad_status(job, status, failed);
+}
+
+/* {nanoseconds: [uint]} */
+static bool run_and_report(Job *job, Writer *w) {
+    job->run.nanoseconds = job->module->nanoseconds;
+    shared->phase = RUNNING;
+    if (!run_once(job)) return false;
+    write_map(w, 1);
+    write_str(w, "nanoseconds");
+    write_array(w, job->run.call_count);
+    for (uint32_t i = 0; i < job->run.call_count; i++) write_uint(w, job->run.nanoseconds[i]);
+    return true;
+}
+
+/* {samples: [float], number: [uint]} */
+static bool time_and_report(Job *job, const TimerOptions *options, Writer *w) {
+    static double seconds[MAX_REPEAT];
+    static uint32_t number[MAX_REPEAT];
+    shared->phase = TIMING;
+    if (!time_evaluate(options, run_once, job, seconds, number, job->failure)) return false;
+    write_map(w, 2);
+    write_str(w, "samples");
+    write_array(w, options->repeat);
+    for (uint32_t i = 0; i < options->repeat; i++) write_double(w, seconds[i]);
+    write_str(w, "number");
+    write_array(w, options->repeat);
+    for (uint32_t i = 0; i < options->repeat; i++) write_uint(w, number[i]);
+    return true;
+}
+
+static void run(const Order *order, Answer *answer) {
+    Job job = {.failure = &answer->failure};
+    Writer w = writer_to(shared->reply, sizeof shared->reply);
+    shared->call = 0;
+    if (!prepare(&job, order)) return;
+    bool ok = order->run.timed ? time_and_report(&job, &order->run.timer, &w)
+                               : run_and_report(&job, &w);
+    if (ok && w.full) fail(&answer->failure, REFUSED, "the answer is too long for one message");
+    answer->reply = (size_t)(w.at - shared->reply);
+}
+
+/* ---- The process ---- */
+
+static void cap(int resource, uint64_t most) {
+    struct rlimit limit;
+    if (getrlimit(resource, &limit) != 0) return;
+    if (limit.rlim_cur > most) limit.rlim_cur = most;
+    setrlimit(resource, &limit);
+}
+
+/* Kernels are trusted to be the user's, not to be right: what they do wrong must cost this process
+ * only, and not the board. */
+static void confine(void) {
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    cap(RLIMIT_CORE, 0);
+    cap(RLIMIT_STACK, 8 << 20); /* an endless recursion ends soon, even where none is set */
+    cap(RLIMIT_AS, memory_size() + ((uint64_t)256 << 20));
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (fd >= 0) { /* when memory runs out, the system is to pick the worker, not the supervisor */
+        ssize_t written = write(fd, "1000", 4);
+        (void)written;
+        close(fd);
+    }
+    int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int standard = 0; standard <= 2; standard++) { /* the stream is the supervisor's */
+        close(standard);
+        if (nowhere >= 0) dup2(nowhere, standard);
+    }
+}
+
+/* One order with its descriptors (-1: none); false when the supervisor has gone. */
+static bool receive(int socket, Order *order, int fds[2]) {
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+    } control;
+    struct iovec part = {.iov_base = order, .iov_len = sizeof *order};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
+    fds[0] = fds[1] = -1;
+    memset(order, 0, sizeof *order);
+    if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) <= 0) return false;
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    if (head && head->cmsg_type == SCM_RIGHTS)
+        memcpy(fds, CMSG_DATA(head), head->cmsg_len - CMSG_LEN(0));
+    return true;
+}
+
+_Noreturn void worker_main(int socket, Shared *memory) {
+    static Order order;
+    int fds[2];
+    shared = memory;
+    confine();
+    while (receive(socket, &order, fds)) {
+        Answer answer = {0};
+        switch (order.kind) {
+        case MAP_TENSOR:
+            map_tensor(&order, fds[0]);
+            break;
+        case DROP_TENSOR:
+            drop_tensor(order.id);
+            break;
+        case LOAD_MODULE:
+            shared->phase = LOADING;
+            load_module(&order, fds[0], fds[1], &answer);
+            break;
+        case DROP_MODULE:
+            drop_module(order.id);
+            break;
+        case RUN:
+            run(&order, &answer);
+            break;
+        }
+        shared->phase = IDLE;
+        for (int i = 0; i < 2; i++)
+            if (fds[i] >= 0) close(fds[i]); /* the mapping is enough */
+        if (order.answer && send(socket, &answer, sizeof answer, MSG_NOSIGNAL) < 0) break;
+    }
+    _exit(0);
+}

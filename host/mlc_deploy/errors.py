@@ -1,0 +1,58 @@
+"""The errors that a user's mistake raises: what is wrong, where, how to mend it.
+
+    MlcError
+      ├ InstallError     this installation lacks one of its files
+      ├ ImporterError    a model file cannot be read, or holds what is not supported
+      ├ ScheduleError    a schedule primitive does not apply, or would change the result
+      ├ LowerError       a scheduled function cannot be made into flat loops
+      └ CodegenError     flat loops cannot be made into an object for the target
+
+`mlc_targets.TargetError` and `mlc_rpc.RpcError` have the same form and are roots of their own,
+since those packages import nothing of this one. Our own mistakes are `assert`s.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+
+class MlcError(Exception):
+    """A mistake that the user can mend.
+
+    `what` is one sentence without a full stop; `where` is the line of the program, the file or the
+    layer it is about; `mend` says what to do. The message is
+
+        unroll: loop 'k' has extent n, which is not a constant
+          in:  for k in unroll(n)
+          try: split 'k' by a constant first, then unroll its inner loop
+    """
+
+    def __init__(self, what: str, *, where: str = "", mend: str = "") -> None:
+        self.what, self.where, self.mend = what, where, mend
+        super().__init__(what + _entry("in:  ", where) + _entry("try: ", mend))
+
+
+def _entry(label: str, text: str) -> str:
+    if not text:
+        return ""
+    return "\n  " + label + textwrap.indent(text, " " * 7).lstrip()
+
+
+class InstallError(MlcError):
+    """This installation lacks one of its own files."""
+
+
+class ImporterError(MlcError):
+    """A model file cannot be read, or holds what is not supported."""
+
+
+class ScheduleError(MlcError):
+    """A schedule primitive does not apply here, or would change the result."""
+
+
+class LowerError(MlcError):
+    """A scheduled function cannot be made into flat loops."""
+
+
+class CodegenError(MlcError):
+    """Flat loops cannot be made into an object for the target."""

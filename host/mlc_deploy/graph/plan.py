@@ -1,0 +1,160 @@
+"""Where each tensor lies: in the arena, the weights, or a caller's input or output.
+
+A view (reshape) is its argument's memory. Every tensor that is neither weight, input nor output
+gets a place in one arena; those that are not needed at the same time share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ..ir.names import Names
+from ..ops.shape import VIEWS
+from .nodes import Binding, Call, Function, Value, Var
+
+ALIGNMENT = 64  # of every offset, as generated code and the runtime agree (mlc_abi.h)
+
+Space = Literal["arena", "weights", "input", "output"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`size` bytes from `offset` of a space; `index` is the number of the input or output."""
+
+    space: Space
+    index: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A tensor's size in bytes, and the numbers of the first and the last call that touch it."""
+
+    size: int
+    begin: int
+    end: int
+
+    def meets(self, other: Interval) -> bool:
+        return self.begin <= other.end and other.begin <= self.end
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """places of all variables; `lower_bound` is the most that is alive at once."""
+
+    places: Mapping[Var, Place]
+    arena: int
+    lower_bound: int
+
+
+def is_view(binding: Binding) -> bool:
+    return isinstance(binding.call, Call) and binding.call.op in VIEWS
+
+
+def align(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def roots(function: Function) -> dict[Value, Value]:
+    """For every value read through a view, the value whose memory it is."""
+    found: dict[Value, Value] = {}
+    for binding in function.bindings:
+        if is_view(binding):
+            (source,) = binding.call.args
+            found[binding.outputs[0]] = found.get(source, source)
+    return found
+
+
+def own_outputs(function: Function) -> Function:
+    """Every output becomes memory that a call writes: what is an input, a constant, or the same
+    memory as another output is copied."""
+    root_of = roots(function)
+    computed = {v for b in function.bindings if not is_view(b) for v in b.outputs}
+    names = Names(v.name for b in function.bindings for v in b.outputs)
+    taken: set[Value] = set()
+    copies: list[Binding] = []
+    outputs: list[Value] = []
+    for value, name in zip(function.outputs, function.output_names, strict=True):
+        root = root_of.get(value, value)
+        if root not in computed or root in taken:
+            copy = Var(names.fresh(f"{name}.copy"), value.type)
+            copies.append(Binding((copy,), Call("copy", (value,), {}), name))
+            value = copy
+        taken.add(root)
+        outputs.append(value)
+    if not copies:
+        return function
+    bindings = (*function.bindings, *copies)
+    return replace(function, bindings=bindings, outputs=tuple(outputs))
+
+
+def plan_memory(function: Function, calls: Sequence[Binding]) -> MemoryPlan:
+    """Places for the variables of a function whose outputs are own; `calls` are its bindings that
+    run, in order (views do not)."""
+    root_of = roots(function)
+    size = {v: v.type.bytes for v in function.params}
+    size.update((v, v.type.bytes) for b in function.bindings for v in b.outputs)
+    fixed: dict[Value, Place] = {
+        p: Place("input", n, 0, size[p]) for n, p in enumerate(function.params)
+    }
+    for n, value in enumerate(function.outputs):
+        fixed[root_of.get(value, value)] = Place("output", n, 0, value.type.bytes)
+    intervals: dict[Var, Interval] = {}
+    for time, call in enumerate(calls):
+        for value in (*call.outputs, *call.call.args):
+            root = root_of.get(value, value)
+            if isinstance(root, Var) and root not in fixed:
+                begin = intervals[root].begin if root in intervals else time
+                intervals[root] = Interval(align(size[root]), begin, time)
+    offsets = place_intervals(list(intervals.values()))
+    places = {v: p for v, p in fixed.items() if isinstance(v, Var)}
+    for var, offset in zip(intervals, offsets, strict=True):
+        places[var] = Place("arena", 0, offset, size[var])
+    for view, root in root_of.items():
+        if root in places:
+            assert isinstance(view, Var) and isinstance(root, Var)
+            places[view] = places[root]
+    ends = [o + i.size for o, i in zip(offsets, intervals.values(), strict=True)]
+    return MemoryPlan(places, max(ends, default=0), lower_bound(list(intervals.values())))
+
+
+def place_intervals(intervals: Sequence[Interval]) -> list[int]:
+    """An offset for each, so that none that are alive at once overlap: the largest first, each into
+    the smallest gap that holds it."""
+    offsets: dict[int, int] = {}
+    order = sorted(range(len(intervals)), key=lambda n: (-intervals[n].size, intervals[n].begin))
+    for n in order:
+        mine = intervals[n]
+        busy = sorted(
+            (offsets[k], intervals[k].size) for k in offsets if intervals[k].meets(mine)
+        )
+        offsets[n] = _best_gap(busy, mine.size)
+    return [offsets[n] for n in range(len(intervals))]
+
+
+def _best_gap(busy: Sequence[tuple[int, int]], size: int) -> int:
+    """The offset of the smallest gap between busy (offset, size) that holds size; else the end."""
+    best: tuple[int, int] | None = None
+    end = 0
+    for offset, length in busy:
+        gap = offset - end
+        if gap >= size and (best is None or gap < best[0]):
+            best = gap, end
+        end = max(end, offset + length)
+    return end if best is None else best[1]
+
+
+def lower_bound(intervals: Sequence[Interval]) -> int:
+    """The largest sum of sizes that are alive at one time: no plan needs less."""
+    changes: dict[int, int] = {}
+    for i in intervals:
+        changes[i.begin] = changes.get(i.begin, 0) + i.size
+        changes[i.end + 1] = changes.get(i.end + 1, 0) - i.size
+    alive = most = 0
+    for time in sorted(changes):
+        alive += changes[time]
+        most = max(most, alive)
+    return most

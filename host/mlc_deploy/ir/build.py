@@ -1,0 +1,337 @@
+"""Making expressions: dtypes are checked, constants folded, and x + 0, x * 1 … left out."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import nodes
+from .dtypes import dtype_of, numpy_dtype, value_range, with_lanes
+from .nodes import (
+    Arithmetic,
+    Binary,
+    Block,
+    Broadcast,
+    Buffer,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Dim,
+    Expr,
+    ExprLike,
+    For,
+    IterVar,
+    Load,
+    Not,
+    Select,
+    Seq,
+    Stmt,
+)
+
+INDEX = "int32"
+MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+NEGATED = {"==": "!=", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+
+
+def const(value: int | float | bool, dtype: str | None = None) -> Const:
+    """A constant; Python ints are int32 (int64 where they need it), floats float32."""
+    if dtype is None:
+        if isinstance(value, (bool, np.bool_)):
+            dtype = "bool"
+        elif isinstance(value, (int, np.integer)):
+            dtype = "int32" if -(1 << 31) <= int(value) < 1 << 31 else "int64"
+        else:
+            dtype = "float32"
+    kind = dtype_of(dtype)
+    if kind.kind == "float":
+        with np.errstate(over="ignore"):
+            return Const(float(numpy_dtype(dtype).type(value)), dtype)
+    if kind.kind == "bool":
+        return Const(bool(value), dtype)
+    low, high = value_range(dtype)
+    whole = int(value)
+    if not low <= whole <= high:
+        whole = (whole - int(low)) % (1 << kind.bits) + int(low)
+    return Const(whole, dtype)
+
+
+TRUE = Const(True, "bool")
+FALSE = Const(False, "bool")
+
+
+def expr(value: ExprLike, dtype: str | None = None) -> Expr:
+    """An expression from a Python number; expressions pass as they are."""
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, IterVar):
+        return value.as_expr()
+    if not isinstance(value, (int, float, bool, np.number, np.bool_)):
+        raise TypeError(f"expected an expression or a number, got {type(value).__name__}: {value!r}")
+    return const(value, dtype)
+
+
+def dim(extent: Dim) -> Dim:
+    """A dimension: a Python int where it is constant."""
+    if isinstance(extent, Const):
+        return int(extent)
+    return extent if isinstance(extent, Expr) else operator.index(extent)
+
+
+def is_const(e: Expr, value: int | float | bool) -> bool:
+    return isinstance(e, Const) and e.value == value
+
+
+def promoted(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
+    """Both sides in one dtype. A Python number takes the other side's; int32 widens to int64;
+    a scalar is broadcast to a vector's lanes. Other mixtures raise TypeError."""
+    if not isinstance(a, Arithmetic):
+        b = expr(b)
+        a = const(a, dtype_for_number(a, b.dtype))
+    elif not isinstance(b, Arithmetic):
+        a = expr(a)
+        b = const(b, dtype_for_number(b, a.dtype))
+    left, right = expr(a), expr(b)
+    if left.dtype == right.dtype:
+        return left, right
+    x, y = dtype_of(left.dtype), dtype_of(right.dtype)
+    if x.lanes != y.lanes:
+        if x.lanes == 1:
+            return promoted(broadcast(left, y.lanes), right)
+        if y.lanes == 1:
+            return promoted(left, broadcast(right, x.lanes))
+    elif {x.scalar, y.scalar} == {"int32", "int64"}:
+        return cast("int64", left), cast("int64", right)
+    raise TypeError(
+        f"'{left}' is {left.dtype} and '{right}' is {right.dtype}\n"
+        f"  try: .astype(\"{left.dtype}\") on one of them"
+    )
+
+
+def dtype_for_number(value: object, other: str) -> str:
+    """The dtype a Python number takes beside an expression of dtype `other`."""
+    kind = dtype_of(other)
+    if kind.is_integer and isinstance(value, (float, np.floating)) and not float(value).is_integer():
+        raise TypeError(f"{value} beside an expression of {other}\n  try: .astype on the expression")
+    return kind.scalar if kind.kind != "bool" or isinstance(value, (bool, np.bool_)) else INDEX
+
+
+def _truncated(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+FOLD: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "tdiv": _truncated,
+    "tmod": lambda a, b: a - b * _truncated(a, b),
+    "min": min,
+    "max": max,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+DIVISIONS = ("//", "%", "tdiv", "tmod")
+
+
+def _fold_floats(op: str, a: float, b: float, dtype: str) -> Const:
+    x, y = numpy_dtype(dtype).type(a), numpy_dtype(dtype).type(b)
+    with np.errstate(all="ignore"):
+        if op == "min":
+            return const(float(np.minimum(x, y)), dtype)
+        if op == "max":
+            return const(float(np.maximum(x, y)), dtype)
+        if op == "/":
+            return const(float(np.divide(x, y)), dtype)
+        return const(float(FOLD[op](x, y)), dtype)
+
+
+def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
+    """`a op b`, folded. Raises TypeError for mixed dtypes and for an integer `/`."""
+    if op in ("and", "or"):
+        return _logical(op, expr(a), expr(b))
+    x, y = promoted(a, b)
+    kind = dtype_of(x.dtype)
+    if op == "/" and kind.kind != "float":
+        raise TypeError(
+            f"'/' on {x.dtype}: '{x} / {y}'\n  try: // (rounds down), te.truncdiv, or .astype"
+        )
+    if kind.kind == "float" and op in ("//", "%", "tdiv", "tmod", "&", "|", "^", "<<", ">>"):
+        raise TypeError(f"'{op}' on {x.dtype}: '{x} {op} {y}'\n  try: te.floor, te.fmod or .astype")
+    if isinstance(x, Const) and isinstance(y, Const):
+        if kind.kind == "float":
+            return _fold_floats(op, float(x.value), float(y.value), x.dtype)
+        if not (op in DIVISIONS and y.value == 0):
+            return const(FOLD[op](x.value, y.value), x.dtype)
+    if kind.is_integer and kind.lanes == 1:
+        found = _integer_identity(op, x, y)
+        if found is not None:
+            return found
+    return Binary(op, x, y, x.dtype)
+
+
+def _integer_identity(op: str, a: Expr, b: Expr) -> Expr | None:
+    left = a.value if isinstance(a, Const) else None
+    right = b.value if isinstance(b, Const) else None
+    match op:
+        case "+":
+            return b if left == 0 else a if right == 0 else None
+        case "-" | "<<" | ">>":
+            return a if right == 0 else None
+        case "*":
+            if left == 0 or right == 0:
+                return const(0, a.dtype)
+            return b if left == 1 else a if right == 1 else None
+        case "//" | "tdiv":
+            return a if right == 1 else a if left == 0 else None
+        case "%" | "tmod":
+            return const(0, a.dtype) if right == 1 else a if left == 0 else None
+        case "min" | "max":
+            return a if a is b else None
+    return None
+
+
+def _logical(op: str, a: Expr, b: Expr) -> Expr:
+    neutral = op == "and"
+    for x, y in ((a, b), (b, a)):
+        if isinstance(x, Const):
+            return y if bool(x.value) == neutral else x
+    if dtype_of(a.dtype).lanes != dtype_of(b.dtype).lanes:
+        a, b = promoted(a, b)
+    return Binary(op, a, b, a.dtype)
+
+
+def all_of(*conditions: Expr) -> Expr:
+    """The conjunction; TRUE for none."""
+    result: Expr = TRUE
+    for condition in conditions:
+        result = _logical("and", result, condition)
+    return result
+
+
+def any_of(*conditions: Expr) -> Expr:
+    result: Expr = FALSE
+    for condition in conditions:
+        result = _logical("or", result, condition)
+    return result
+
+
+def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
+    x, y = promoted(a, b)
+    if isinstance(x, Const) and isinstance(y, Const):
+        return TRUE if FOLD[op](x.value, y.value) else FALSE
+    return Compare(op, x, y, with_lanes("bool", dtype_of(x.dtype).lanes))
+
+
+def not_(a: Expr) -> Expr:
+    match a:
+        case Const():
+            return FALSE if a.value else TRUE
+        case Not():
+            return a.a
+        case Compare(op, x, y) if dtype_of(x.dtype).kind != "float":
+            return Compare(NEGATED[op], x, y, a.dtype)
+    return Not(a, a.dtype)
+
+
+def select(condition: ExprLike, a: ExprLike, b: ExprLike) -> Expr:
+    """a where condition, else b; both are evaluated."""
+    x, y = promoted(a, b)
+    test = expr(condition)
+    if isinstance(test, Const):
+        return x if test.value else y
+    lanes = max(dtype_of(test.dtype).lanes, dtype_of(x.dtype).lanes)
+    return Select(test, broadcast(x, lanes), broadcast(y, lanes), with_lanes(x.dtype, lanes))
+
+
+def if_then_else(condition: ExprLike, a: ExprLike, b: ExprLike) -> Expr:
+    """a where condition, else b; only the one taken is evaluated."""
+    x, y = promoted(a, b)
+    test = expr(condition)
+    if isinstance(test, Const):
+        return x if test.value else y
+    return Call("if_then_else", (test, x, y), x.dtype)
+
+
+def cast(dtype: str, a: ExprLike) -> Expr:
+    """Conversion to a (scalar) dtype, keeping the lanes."""
+    if not isinstance(a, Arithmetic):
+        return const(a, dtype)
+    value = expr(a)
+    kind = dtype_of(value.dtype)
+    dtype = with_lanes(dtype, kind.lanes)
+    if value.dtype == dtype:
+        return value
+    if isinstance(value, Const):
+        if dtype_of(dtype).is_integer and isinstance(value.value, float):
+            if not math.isfinite(value.value):
+                return Cast(dtype, value)
+            return const(math.trunc(value.value), dtype)
+        return const(value.value, dtype)
+    return Cast(dtype, value)
+
+
+def broadcast(value: Expr, lanes: int) -> Expr:
+    kind = dtype_of(value.dtype)
+    if kind.lanes == lanes:
+        return value
+    assert kind.lanes == 1, f"{value} has {kind.lanes} lanes already"
+    return Broadcast(value, lanes, with_lanes(value.dtype, lanes))
+
+
+def load(buffer: Buffer, indices: Sequence[ExprLike]) -> Expr:
+    given = tuple(expr(index) for index in indices)
+    if len(given) != buffer.ndim:
+        raise IndexError(
+            f"buffer '{buffer.name}' has {buffer.ndim} dimensions {shape_text(buffer.shape)}, "
+            f"indexed with {len(given)}"
+        )
+    for index in given:
+        if not dtype_of(index.dtype).is_integer:
+            raise TypeError(f"index '{index}' of buffer '{buffer.name}' is {index.dtype}")
+    lanes = max((dtype_of(i.dtype).lanes for i in given), default=1)
+    return Load(buffer, given, with_lanes(buffer.dtype, lanes))
+
+
+def call(name: str, dtype: str, *args: ExprLike) -> Expr:
+    return Call(name, tuple(expr(a) for a in args), dtype)
+
+
+def seq(stmts: Iterable[Stmt]) -> Stmt:
+    """A sequence, flattened; one statement stands for itself."""
+    flat: list[Stmt] = []
+    for stmt in stmts:
+        flat.extend(stmt.stmts if isinstance(stmt, Seq) else (stmt,))
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def loop_nest(loops: Sequence[tuple[nodes.Var, Expr]], body: Stmt) -> Stmt:
+    """Serial loops around body, the first outermost."""
+    for var, extent in reversed(loops):
+        body = For(var, extent, "serial", body)
+    return body
+
+
+def shape_text(shape: Sequence[Dim]) -> str:
+    inside = ", ".join(str(extent) for extent in shape)
+    return f"({inside},)" if len(shape) == 1 else f"({inside})"
+
+
+def is_root(block: Block) -> bool:
+    return not block.iters

@@ -1,0 +1,290 @@
+"""The reference interpreter: a PrimFunc as a Python function over numpy arrays.
+
+Slow and plain on purpose: it is what every pass and every compiled kernel is held against. It
+understands blocks and flat loops alike, vectors included, and checks every index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .build import is_const, is_root
+from .dtypes import dtype_of, numpy_dtype
+from .nodes import (
+    Binary,
+    Block,
+    Broadcast,
+    Buffer,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Dim,
+    Evaluate,
+    Expr,
+    For,
+    If,
+    Let,
+    Load,
+    Not,
+    PrimFunc,
+    Ramp,
+    Select,
+    Seq,
+    Shuffle,
+    Stmt,
+    Store,
+    Var,
+)
+from .rewrite import statements, walk
+
+Array = NDArray[Any]
+Intrinsic = Callable[..., Any]
+
+
+def run(func: PrimFunc, *args: Array | int) -> None:
+    """Runs func on its parameters in order; outputs are written in place.
+
+    Raises ValueError where an argument does not fit its parameter, IndexError for an access
+    outside its buffer.
+    """
+    if len(args) != len(func.params):
+        raise ValueError(f"{func.name} takes {len(func.params)} arguments, {len(args)} given")
+    scalars: dict[Var, int] = {}
+    arrays: dict[Buffer, Array] = {}
+    for param, given in zip(func.params, args, strict=True):
+        if isinstance(param, Var):
+            scalars[param] = int(given)  # type: ignore[arg-type]
+        else:
+            arrays[param] = _argument(param, np.asarray(given), scalars)
+    program = _Program(func, scalars)
+    for buffer in program.allocs:
+        shape = tuple(_value(extent, scalars) for extent in buffer.shape)
+        arrays[buffer] = np.full(shape, _poison(buffer.dtype), numpy_dtype(buffer.dtype))
+    with np.errstate(all="ignore"):
+        program.function(arrays)
+
+
+def _poison(dtype: str) -> Any:
+    """What fresh memory holds: something that shows when it is read unwritten."""
+    return np.nan if dtype_of(dtype).kind == "float" else 85
+
+
+def _argument(param: Buffer, given: Array, scalars: dict[Var, int]) -> Array:
+    if given.dtype != numpy_dtype(param.dtype):
+        raise ValueError(f"'{param.name}' is {param.dtype}, given {given.dtype}")
+    if len(param.shape) == given.ndim:
+        for extent, actual in zip(param.shape, given.shape, strict=True):
+            if isinstance(extent, Var):
+                scalars.setdefault(extent, actual)
+    shape = tuple(_value(extent, scalars) for extent in param.shape)
+    if math.prod(shape) != given.size or (given.ndim == len(shape) and given.shape != shape):
+        raise ValueError(f"'{param.name}' has shape {shape}, given {given.shape}")
+    flat = given.reshape(shape)
+    if not np.shares_memory(flat, given) and given.size:
+        raise ValueError(f"'{param.name}' must be contiguous")
+    return flat
+
+
+def _value(extent: Dim, scalars: dict[Var, int]) -> int:
+    if isinstance(extent, int):
+        return extent
+    names = {v: f"v{n}" for n, v in enumerate(scalars)}
+    source = _Writer({}, names).expr(extent)
+    return int(eval(source, dict(INTRINSICS), {names[v]: x for v, x in scalars.items()}))
+
+
+class _Program:
+    """func compiled to Python source, with what its names mean."""
+
+    def __init__(self, func: PrimFunc, scalars: dict[Var, int]) -> None:
+        self.allocs = [b for n in statements(func.body) if isinstance(n, Block) for b in n.allocs]
+        used = [n.buffer for n in walk(func.body) if isinstance(n, (Load, Store))]
+        buffers = {b: f"b{n}" for n, b in enumerate(dict.fromkeys([*func.buffers, *used]))}
+        names = {v: f"s{n}" for n, v in enumerate(scalars)}
+        writer = _Writer(buffers, names)
+        lines = [f"    {line}" for line in writer.stmt(func.body)] or ["    pass"]
+        source = "\n".join([f"def program({', '.join(buffers.values())}):", *lines])
+        scope: dict[str, Any] = {
+            **INTRINSICS,
+            **writer.constants,
+            **{names[v]: x for v, x in scalars.items()},
+        }
+        exec(compile(source, func.name, "exec"), scope)
+        self._function = scope["program"]
+        self._buffers = buffers
+        missing = [b for b in buffers if b not in func.buffers and b not in self.allocs]
+        self.allocs += missing  # flat programs carry their scratch buffers without a block
+
+    def function(self, arrays: dict[Buffer, Array]) -> None:
+        self._function(*(arrays[b] for b in self._buffers))
+
+
+class _Writer:
+    def __init__(self, buffers: dict[Buffer, str], names: dict[Var, str]) -> None:
+        self.buffers = buffers
+        self.names = names
+        self.constants: dict[str, Any] = {}
+
+    def name(self, v: Var) -> str:
+        return self.names.setdefault(v, f"v{len(self.names)}")
+
+    def stmt(self, s: Stmt) -> Iterator[str]:
+        match s:
+            case For():
+                yield f"for {self.name(s.var)} in range({self.expr(s.extent)}):"
+                yield from self.indented(s.body)
+            case Block():
+                yield from self.block(s)
+            case Store(buffer, indices, value):
+                yield f"{self.place(buffer, indices)} = {self.expr(value)}"
+            case If(condition, then, otherwise):
+                yield f"if {self.expr(condition)}:"
+                yield from self.indented(then)
+                if otherwise is not None:
+                    yield "else:"
+                    yield from self.indented(otherwise)
+            case Let(var, value, body):
+                yield f"{self.name(var)} = {self.expr(value)}"
+                yield from self.stmt(body)
+            case Seq(stmts):
+                for stmt in stmts:
+                    yield from self.stmt(stmt)
+            case Evaluate(value):
+                yield self.expr(value)
+
+    def indented(self, s: Stmt) -> Iterator[str]:
+        lines = [f"    {line}" for line in self.stmt(s)]
+        yield from lines or ["    pass"]
+
+    def block(self, b: Block) -> Iterator[str]:
+        for i in b.iters:
+            yield f"{self.name(i.var)} = {self.expr(i.binding)}"
+        inner = list(self.block_body(b))
+        if is_const(b.predicate, True):
+            yield from inner
+        else:
+            yield f"if {self.expr(b.predicate)}:"
+            yield from (f"    {line}" for line in inner)
+
+    def block_body(self, b: Block) -> Iterator[str]:
+        if not is_root(b):
+            for i in b.iters:
+                yield f"check({self.name(i.var)}, {self.expr(i.extent)})"
+        if b.init is not None:
+            zeros = [f"{self.name(i.var)} == 0" for i in b.iters if i.kind == "reduce"]
+            yield f"if {' and '.join(zeros) or 'True'}:"
+            yield from self.indented(b.init)
+        yield from self.stmt(b.body)
+
+    def place(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
+        checked = (
+            f"check({self.expr(i)}, {self.extent(n)})"
+            for i, n in zip(indices, buffer.shape, strict=True)
+        )
+        return f"{self.buffers[buffer]}[{', '.join(checked) or '()'}]"
+
+    def extent(self, extent: Dim) -> str:
+        return str(extent) if isinstance(extent, int) else self.expr(extent)
+
+    def expr(self, e: Expr) -> str:
+        match e:
+            case Const(value, dtype):
+                if dtype in ("int32", "int64", "bool"):
+                    return str(value) if value >= 0 else f"({value})"
+                return self.constant(numpy_dtype(dtype).type(value))
+            case Var():
+                return self.name(e)
+            case Load(buffer, indices):
+                return self.place(buffer, indices)
+            case Binary(op, a, b):
+                x, y = self.expr(a), self.expr(b)
+                if op in ("min", "max", "tdiv", "tmod", "and", "or"):
+                    return f"{op}_({x}, {y})" if op not in ("and", "or") else f"({x} {op} {y})"
+                return f"({x} {op} {y})"
+            case Compare(op, a, b):
+                return f"({self.expr(a)} {op} {self.expr(b)})"
+            case Not(a):
+                return f"(not {self.expr(a)})"
+            case Select(c, a, b):
+                return f"select_({self.expr(c)}, {self.expr(a)}, {self.expr(b)})"
+            case Cast(dtype, a):
+                caster = self.constant(numpy_dtype(dtype).type)
+                return f"cast_({caster}, {self.expr(a)})"
+            case Call("if_then_else", (c, a, b)):
+                return f"({self.expr(a)} if {self.expr(c)} else {self.expr(b)})"
+            case Call(name, args, dtype):
+                values = ", ".join(self.expr(a) for a in args)
+                return f"cast_({self.constant(numpy_dtype(dtype).type)}, {name}_({values}))"
+            case Ramp(base, stride, lanes):
+                return f"({self.expr(base)} + {self.expr(stride)} * arange({lanes}))"
+            case Broadcast(value, lanes):
+                return f"broadcast_({self.expr(value)}, {lanes})"
+            case Shuffle(vectors, lanes):
+                parts = ", ".join(self.expr(v) for v in vectors)
+                return f"concatenate([atleast_1d(p) for p in ({parts},)])[{list(lanes)}]"
+        raise TypeError(f"cannot interpret {type(e).__name__}: {e}")
+
+    def constant(self, value: Any) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+
+def _check(index: Any, extent: int) -> Any:
+    if type(index) is int and 0 <= index < extent:
+        return index
+    if np.any(np.less(index, 0)) or np.any(np.greater_equal(index, extent)):
+        raise IndexError(f"index {index} is outside [0, {extent})")
+    return index
+
+
+def _truncated_division(a: Any, b: Any) -> Any:
+    return np.trunc(np.divide(a, b)).astype(np.asarray(a).dtype) if b else a
+
+
+def _cast(to: Any, value: Any) -> Any:
+    """Converts to a numpy type; float to integer truncates, integers wrap."""
+    return np.asarray(value).astype(to)[()]
+
+
+def _erf(x: Any) -> Any:
+    return np.vectorize(math.erf, otypes=[np.float64])(x)[()]
+
+
+INTRINSICS: dict[str, Any] = {
+    "check": _check,
+    "arange": np.arange,
+    "concatenate": np.concatenate,
+    "atleast_1d": np.atleast_1d,
+    "broadcast_": lambda value, lanes: np.full(lanes, value),
+    "cast_": _cast,
+    "select_": lambda c, a, b: np.where(c, a, b)[()],
+    "min_": np.minimum,
+    "max_": np.maximum,
+    "tdiv_": _truncated_division,
+    "tmod_": np.fmod,
+    "exp_": lambda x: np.exp(np.float64(x)),
+    "log_": lambda x: np.log(np.float64(x)),
+    "sin_": lambda x: np.sin(np.float64(x)),
+    "cos_": lambda x: np.cos(np.float64(x)),
+    "tan_": lambda x: np.tan(np.float64(x)),
+    "tanh_": lambda x: np.tanh(np.float64(x)),
+    "erf_": _erf,
+    "sigmoid_": lambda x: 1 / (1 + np.exp(-np.float64(x))),
+    "sqrt_": np.sqrt,
+    "floor_": np.floor,
+    "ceil_": np.ceil,
+    "round_": np.rint,
+    "trunc_": np.trunc,
+    "pow_": lambda x, y: np.power(np.float64(x), np.float64(y)),
+    "fmod_": np.fmod,
+    "fma_": lambda x, y, z: np.float64(x) * np.float64(y) + np.float64(z),
+    "abs_": np.abs,
+    "likely_": lambda x: x,
+}

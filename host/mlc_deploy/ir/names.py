@@ -1,0 +1,41 @@
+"""Names that are unique within a PrimFunc, derived deterministically."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .nodes import Block, For, IterVar, Let, PrimFunc, Var
+from .rewrite import walk
+
+
+class Names:
+    """The names taken so far; `fresh` takes one more."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+
+    def fresh(self, wanted: str) -> str:
+        """`wanted`, or wanted_1, wanted_2 … where it is taken."""
+        name, number = wanted, 0
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._taken.add(name)
+        return name
+
+
+def names_of(func: PrimFunc) -> Names:
+    """The names of a function's parameters, loops, iterations and buffers."""
+    taken = {p.name for p in func.params}
+    for n in walk(func.body):
+        match n:
+            case For(Var(name)) | Let(Var(name)) | IterVar(Var(name)):
+                taken.add(name)
+            case Block():
+                taken.update(b.name for b in n.allocs)
+    return Names(taken)
+
+
+def block_names_of(func: PrimFunc) -> Names:
+    """The names of a function's blocks, which are a namespace of their own."""
+    return Names(n.name for n in walk(func.body) if isinstance(n, Block))

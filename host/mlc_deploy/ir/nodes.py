@@ -1,0 +1,436 @@
+"""Loop IR: what stands between a tensor expression and LLVM.
+
+Nodes are values: rebuilt, never edited, compared by identity (`structural.py` has equality up to
+names). Every loop starts at 0 and steps by 1. Semantics:
+
+- Integer `//` and `%` round towards minus infinity, as Python's; `tdiv` and `tmod` towards zero, as
+  C's. Integer overflow is undefined behaviour of the program, never of a pass.
+- `min`/`max` of floats: a NaN on either side gives NaN.
+- Float expressions keep their order. A reduction's steps may run in any order.
+- `Select` evaluates both sides; the call `if_then_else(cond, a, b)` only the one it takes, so it
+  may guard a load that would be out of bounds.
+- A Block runs its body once per point of its iteration domain. Its reads, writes and init say what
+  may move: two instances of a block conflict only where they say so. `init` runs before the first
+  step of the reduction for each point of the spatial iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, Union
+
+from .dtypes import dtype_of, with_lanes
+
+node = dataclass(frozen=True, slots=True, eq=False)
+
+ForKind = Literal["serial", "parallel", "vectorized", "unrolled"]
+IterKind = Literal["spatial", "reduce"]
+Scope = Literal["global", "local"]
+NO_ANNOTATIONS: Mapping[str, Any] = MappingProxyType({})
+
+
+def _no_annotations() -> Mapping[str, Any]:
+    return NO_ANNOTATIONS
+
+
+
+class Node:
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        from .printer import script
+
+        return script(self)
+
+
+# ---------------------------------------------------------------------------------- expressions
+
+
+class Arithmetic:
+    """Operators that make expressions; they fold constants (the functions stand in build.py)."""
+
+    __slots__ = ()
+
+    def __add__(self, other: ExprLike) -> Expr:
+        return build.binary("+", self, other)
+
+    def __radd__(self, other: ExprLike) -> Expr:
+        return build.binary("+", other, self)
+
+    def __sub__(self, other: ExprLike) -> Expr:
+        return build.binary("-", self, other)
+
+    def __rsub__(self, other: ExprLike) -> Expr:
+        return build.binary("-", other, self)
+
+    def __mul__(self, other: ExprLike) -> Expr:
+        return build.binary("*", self, other)
+
+    def __rmul__(self, other: ExprLike) -> Expr:
+        return build.binary("*", other, self)
+
+    def __truediv__(self, other: ExprLike) -> Expr:
+        return build.binary("/", self, other)
+
+    def __rtruediv__(self, other: ExprLike) -> Expr:
+        return build.binary("/", other, self)
+
+    def __floordiv__(self, other: ExprLike) -> Expr:
+        return build.binary("//", self, other)
+
+    def __rfloordiv__(self, other: ExprLike) -> Expr:
+        return build.binary("//", other, self)
+
+    def __mod__(self, other: ExprLike) -> Expr:
+        return build.binary("%", self, other)
+
+    def __rmod__(self, other: ExprLike) -> Expr:
+        return build.binary("%", other, self)
+
+    def __and__(self, other: ExprLike) -> Expr:
+        return build.binary("&", self, other)
+
+    def __or__(self, other: ExprLike) -> Expr:
+        return build.binary("|", self, other)
+
+    def __xor__(self, other: ExprLike) -> Expr:
+        return build.binary("^", self, other)
+
+    def __lshift__(self, other: ExprLike) -> Expr:
+        return build.binary("<<", self, other)
+
+    def __rshift__(self, other: ExprLike) -> Expr:
+        return build.binary(">>", self, other)
+
+    def __neg__(self) -> Expr:
+        return build.binary("-", 0, self)
+
+    def __lt__(self, other: ExprLike) -> Expr:
+        return build.compare("<", self, other)
+
+    def __le__(self, other: ExprLike) -> Expr:
+        return build.compare("<=", self, other)
+
+    def __gt__(self, other: ExprLike) -> Expr:
+        return build.compare(">", self, other)
+
+    def __ge__(self, other: ExprLike) -> Expr:
+        return build.compare(">=", self, other)
+
+    def equal(self, other: ExprLike) -> Expr:
+        """`==` as an expression (Python's `==` on nodes is identity)."""
+        return build.compare("==", self, other)
+
+    def astype(self, dtype: str) -> Expr:
+        return build.cast(dtype, self)
+
+
+class Expr(Arithmetic, Node):
+    """A value without side effects. `dtype` names its type, lanes included."""
+
+    __slots__ = ()
+    dtype: str
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"the value of '{self}' is not known while the program is being built\n"
+            "  try: te.if_then_else(condition, a, b) or te.select instead of 'if', 'and', 'or'"
+        )
+
+
+ExprLike = Union[Arithmetic, int, float, bool]
+
+
+@node
+class Const(Expr):
+    value: int | float | bool
+    dtype: str
+
+    def __index__(self) -> int:
+        if isinstance(self.value, float):
+            raise TypeError(f"{self.value} is not an integer")
+        return int(self.value)
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+
+@node
+class Var(Expr):
+    name: str
+    dtype: str = "int32"
+
+
+@node
+class Load(Expr):
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    dtype: str
+
+
+@node
+class Binary(Expr):
+    """op: + - * / // % tdiv tmod min max & | ^ << >> and or; both sides have `dtype`."""
+
+    op: str
+    a: Expr
+    b: Expr
+    dtype: str
+
+
+@node
+class Compare(Expr):
+    """op: == != < <= > >=; both sides of one dtype."""
+
+    op: str
+    a: Expr
+    b: Expr
+    dtype: str
+
+
+@node
+class Not(Expr):
+    a: Expr
+    dtype: str
+
+
+@node
+class Select(Expr):
+    condition: Expr
+    a: Expr
+    b: Expr
+    dtype: str
+
+
+@node
+class Cast(Expr):
+    """Value conversion: float to integer truncates towards zero, integers wrap."""
+
+    dtype: str
+    a: Expr
+
+
+@node
+class Call(Expr):
+    """A named intrinsic. Without side effects, but for those in SIDE_EFFECTS."""
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: str
+
+
+@node
+class Reduce(Expr):
+    """A reduction, at the top of a tensor expression only: TE lowers it to a block with init.
+
+    `combine` is "+", "min" or "max" (an operator of Binary); `identity` its neutral element.
+    """
+
+    combine: str
+    value: Expr
+    axes: tuple[IterVar, ...]
+    condition: Expr
+    identity: Expr
+    dtype: str
+
+
+@node
+class Ramp(Expr):
+    """base, base + stride, … : `lanes` values of base's dtype."""
+
+    base: Expr
+    stride: Expr
+    lanes: int
+    dtype: str
+
+
+@node
+class Broadcast(Expr):
+    value: Expr
+    lanes: int
+    dtype: str
+
+
+@node
+class Shuffle(Expr):
+    """Lanes picked by number from the concatenation of the vectors."""
+
+    vectors: tuple[Expr, ...]
+    lanes: tuple[int, ...]
+    dtype: str
+
+
+# ----------------------------------------------------------------------------------- statements
+
+
+class Stmt(Node):
+    __slots__ = ()
+
+
+@node
+class For(Stmt):
+    var: Var
+    extent: Expr
+    kind: ForKind
+    body: Stmt
+    annotations: Mapping[str, Any] = field(default_factory=_no_annotations)
+
+    @property
+    def name(self) -> str:
+        return self.var.name
+
+
+@node
+class IterVar(Arithmetic, Node):
+    """An iteration variable of a block: runs over [0, extent), and is `binding` in the loops.
+    In arithmetic it stands for its variable."""
+
+    var: Var
+    extent: Expr
+    kind: IterKind
+    binding: Expr
+
+    def as_expr(self) -> Expr:
+        return self.var
+
+
+@node
+class Region(Node):
+    """A box of a buffer: [minimum, minimum + extent) per dimension."""
+
+    buffer: Buffer
+    minimum: tuple[Expr, ...]
+    extent: tuple[Expr, ...]
+
+
+@node
+class Block(Stmt):
+    name: str
+    iters: tuple[IterVar, ...]
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+    body: Stmt
+    init: Stmt | None = None
+    predicate: Expr = field(default_factory=lambda: build.TRUE)
+    allocs: tuple[Buffer, ...] = ()
+    annotations: Mapping[str, Any] = field(default_factory=_no_annotations)
+
+
+@node
+class Store(Stmt):
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+@node
+class If(Stmt):
+    condition: Expr
+    then: Stmt
+    otherwise: Stmt | None = None
+
+
+@node
+class Let(Stmt):
+    var: Var
+    value: Expr
+    body: Stmt
+
+
+@node
+class Seq(Stmt):
+    stmts: tuple[Stmt, ...]
+
+
+@node
+class Evaluate(Stmt):
+    value: Expr
+
+
+# ------------------------------------------------------------------------ buffers and functions
+
+Dim = Union[int, Expr]
+
+
+class Buffer(Node):
+    """A tensor in memory: elements of `dtype`, row-major unless `strides` (in elements) are given.
+
+    Constant dimensions are Python ints, symbolic ones expressions. scope "local" is per thread,
+    small, and meant for registers or the stack. alignment in bytes of element 0.
+    """
+
+    __slots__ = ("name", "shape", "dtype", "strides", "scope", "alignment")
+
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[Dim, ...],
+        dtype: str = "float32",
+        strides: tuple[Dim, ...] | None = None,
+        scope: Scope = "global",
+        alignment: int = 64,
+    ) -> None:
+        dtype_of(dtype)
+        self.name = name
+        self.shape = tuple(build.dim(extent) for extent in shape)
+        self.dtype = dtype
+        self.strides = strides
+        self.scope: Scope = scope
+        self.alignment = alignment
+
+    def __getitem__(self, indices: ExprLike | tuple[ExprLike, ...]) -> Expr:
+        given = indices if isinstance(indices, tuple) else (indices,)
+        return build.load(self, given)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def replace(self, **changes: Any) -> Buffer:
+        kept = {key: getattr(self, key) for key in Buffer.__slots__}
+        return Buffer(**{**kept, **changes})
+
+
+@node
+class PrimFunc(Node):
+    """One kernel-to-be. Parameters are buffers (in order of passing) and integer variables.
+
+    `outputs` are names of the parameters it writes; the body is a root block without iterations.
+    """
+
+    name: str
+    params: tuple[Buffer | Var, ...]
+    body: Stmt
+    attrs: Mapping[str, Any] = field(default_factory=_no_annotations)
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return tuple(p for p in self.params if isinstance(p, Buffer))
+
+    def script(self) -> str:
+        return str(self)
+
+
+@node
+class IRModule(Node):
+    """Functions by name: PrimFuncs, and the graph level's functions."""
+
+    functions: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.functions[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.functions)
+
+    def script(self) -> str:
+        return str(self)
+
+
+def vector_dtype(e: Expr, lanes: int) -> str:
+    return with_lanes(e.dtype, lanes)
+
+
+from . import build  # noqa: E402  (operators on Expr are written in terms of it)

@@ -1,0 +1,29 @@
+"""What a statement reads and writes, element by element."""
+
+from __future__ import annotations
+
+from .build import const
+from .nodes import Buffer, Expr, Load, Region, Stmt, Store
+from .rewrite import walk
+from .structural import fingerprint
+
+
+def point_regions(s: Stmt) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
+    """(reads, writes) of the loads and stores in s, each distinct access once, in order met.
+
+    The regions are single elements in terms of s's free variables; s must hold no loops.
+    """
+    reads: dict[tuple[object, ...], Region] = {}
+    writes: dict[tuple[object, ...], Region] = {}
+
+    def add(found: dict[tuple[object, ...], Region], b: Buffer, indices: tuple[Expr, ...]) -> None:
+        region = Region(b, indices, (const(1),) * len(indices))
+        found.setdefault(fingerprint(region, free_by_identity=True), region)
+
+    for n in walk(s):
+        match n:
+            case Load(buffer, indices):
+                add(reads, buffer, indices)
+            case Store(buffer, indices):
+                add(writes, buffer, indices)
+    return tuple(reads.values()), tuple(writes.values())

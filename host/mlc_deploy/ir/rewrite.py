@@ -1,0 +1,342 @@
+"""Walking and rebuilding the IR. A pass names only what it changes; the rest is `rebuild`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+from . import build
+from .nodes import (
+    Binary,
+    Block,
+    Broadcast,
+    Buffer,
+    Call,
+    Cast,
+    Compare,
+    Evaluate,
+    Expr,
+    For,
+    If,
+    IterVar,
+    Let,
+    Load,
+    Node,
+    Not,
+    PrimFunc,
+    Ramp,
+    Reduce,
+    Region,
+    Select,
+    Seq,
+    Shuffle,
+    Stmt,
+    Store,
+    Var,
+)
+
+N = TypeVar("N", bound=Node)
+Visit = Callable[[Any], Any]
+
+
+def _each(nodes: tuple[N, ...], f: Visit) -> tuple[N, ...]:
+    """f over a tuple; the same tuple when f changed none."""
+    changed = tuple(f(n) for n in nodes)
+    return nodes if all(a is b for a, b in zip(changed, nodes, strict=True)) else changed
+
+
+def rebuild(n: N, f: Visit) -> N:
+    """n with f applied to every child; n itself when f changed none of them.
+
+    Expressions whose children changed are made through build.py, so constants fold on the way.
+    """
+    visit = _REBUILD.get(type(n))
+    return n if visit is None else cast(N, visit(n, f))
+
+
+def _load(n: Load, f: Visit) -> Expr:
+    indices = _each(n.indices, f)
+    return n if indices is n.indices else build.load(n.buffer, indices)
+
+
+def _binary(n: Binary, f: Visit) -> Expr:
+    a, b = f(n.a), f(n.b)
+    return n if a is n.a and b is n.b else build.binary(n.op, a, b)
+
+
+def _compare(n: Compare, f: Visit) -> Expr:
+    a, b = f(n.a), f(n.b)
+    return n if a is n.a and b is n.b else build.compare(n.op, a, b)
+
+
+def _not(n: Not, f: Visit) -> Expr:
+    a = f(n.a)
+    return n if a is n.a else build.not_(a)
+
+
+def _select(n: Select, f: Visit) -> Expr:
+    c, a, b = f(n.condition), f(n.a), f(n.b)
+    return n if c is n.condition and a is n.a and b is n.b else build.select(c, a, b)
+
+
+def _cast(n: Cast, f: Visit) -> Expr:
+    a = f(n.a)
+    return n if a is n.a else build.cast(n.dtype.partition("x")[0], a)
+
+
+def _call(n: Call, f: Visit) -> Expr:
+    args = _each(n.args, f)
+    if args is n.args:
+        return n
+    if n.name == "if_then_else":
+        return build.if_then_else(*args)
+    return Call(n.name, args, n.dtype)
+
+
+def _reduce(n: Reduce, f: Visit) -> Expr:
+    value, condition, axes = f(n.value), f(n.condition), _each(n.axes, f)
+    if value is n.value and condition is n.condition and axes is n.axes:
+        return n
+    return Reduce(n.combine, value, axes, condition, n.identity, n.dtype)
+
+
+def _ramp(n: Ramp, f: Visit) -> Expr:
+    base, stride = f(n.base), f(n.stride)
+    return n if base is n.base and stride is n.stride else Ramp(base, stride, n.lanes, n.dtype)
+
+
+def _broadcast(n: Broadcast, f: Visit) -> Expr:
+    value = f(n.value)
+    return n if value is n.value else build.broadcast(value, n.lanes)
+
+
+def _shuffle(n: Shuffle, f: Visit) -> Expr:
+    vectors = _each(n.vectors, f)
+    return n if vectors is n.vectors else Shuffle(vectors, n.lanes, n.dtype)
+
+
+def _for(n: For, f: Visit) -> Stmt:
+    extent, body = f(n.extent), f(n.body)
+    if extent is n.extent and body is n.body:
+        return n
+    return For(n.var, extent, n.kind, body, n.annotations)
+
+
+def _iter(n: IterVar, f: Visit) -> IterVar:
+    extent, binding = f(n.extent), f(n.binding)
+    if extent is n.extent and binding is n.binding:
+        return n
+    return IterVar(n.var, extent, n.kind, binding)
+
+
+def _region(n: Region, f: Visit) -> Region:
+    minimum, extent = _each(n.minimum, f), _each(n.extent, f)
+    if minimum is n.minimum and extent is n.extent:
+        return n
+    return Region(n.buffer, minimum, extent)
+
+
+def _block(n: Block, f: Visit) -> Stmt:
+    iters, predicate = _each(n.iters, f), f(n.predicate)
+    reads, writes = _each(n.reads, f), _each(n.writes, f)
+    init = None if n.init is None else f(n.init)
+    body = f(n.body)
+    same = (
+        iters is n.iters
+        and predicate is n.predicate
+        and reads is n.reads
+        and writes is n.writes
+        and init is n.init
+        and body is n.body
+    )
+    if same:
+        return n
+    return Block(n.name, iters, reads, writes, body, init, predicate, n.allocs, n.annotations)
+
+
+def _store(n: Store, f: Visit) -> Stmt:
+    indices, value = _each(n.indices, f), f(n.value)
+    return n if indices is n.indices and value is n.value else Store(n.buffer, indices, value)
+
+
+def _if(n: If, f: Visit) -> Stmt:
+    condition, then = f(n.condition), f(n.then)
+    otherwise = None if n.otherwise is None else f(n.otherwise)
+    if condition is n.condition and then is n.then and otherwise is n.otherwise:
+        return n
+    return If(condition, then, otherwise)
+
+
+def _let(n: Let, f: Visit) -> Stmt:
+    value, body = f(n.value), f(n.body)
+    return n if value is n.value and body is n.body else Let(n.var, value, body)
+
+
+def _seq(n: Seq, f: Visit) -> Stmt:
+    stmts = _each(n.stmts, f)
+    return n if stmts is n.stmts else build.seq(stmts)
+
+
+def _evaluate(n: Evaluate, f: Visit) -> Stmt:
+    value = f(n.value)
+    return n if value is n.value else Evaluate(value)
+
+
+_REBUILD: dict[type, Callable[[Any, Visit], Any]] = {
+    Load: _load,
+    Binary: _binary,
+    Compare: _compare,
+    Not: _not,
+    Select: _select,
+    Cast: _cast,
+    Call: _call,
+    Reduce: _reduce,
+    Ramp: _ramp,
+    Broadcast: _broadcast,
+    Shuffle: _shuffle,
+    For: _for,
+    IterVar: _iter,
+    Region: _region,
+    Block: _block,
+    Store: _store,
+    If: _if,
+    Let: _let,
+    Seq: _seq,
+    Evaluate: _evaluate,
+}
+
+
+def children(n: Node) -> tuple[Node, ...]:
+    """The direct children, in printed order (a For's and an IterVar's own variable left out)."""
+    match n:
+        case Load(_, indices):
+            return indices
+        case Binary(_, a, b) | Compare(_, a, b):
+            return (a, b)
+        case Not(a) | Cast(_, a) | Broadcast(a) | Evaluate(a):
+            return (a,)
+        case Select(c, a, b):
+            return (c, a, b)
+        case Call(_, args):
+            return args
+        case Reduce():
+            return (*n.axes, n.value, n.condition)
+        case Ramp(base, stride):
+            return (base, stride)
+        case Shuffle(vectors):
+            return vectors
+        case For():
+            return (n.extent, n.body)
+        case IterVar():
+            return (n.extent, n.binding)
+        case Region():
+            return (*n.minimum, *n.extent)
+        case Block():
+            init = () if n.init is None else (n.init,)
+            return (*n.iters, n.predicate, *n.reads, *n.writes, *init, n.body)
+        case Store():
+            return (*n.indices, n.value)
+        case If(c, then, otherwise):
+            return (c, then) if otherwise is None else (c, then, otherwise)
+        case Let():
+            return (n.value, n.body)
+        case Seq(stmts):
+            return stmts
+        case PrimFunc():
+            return (n.body,)
+    return ()
+
+
+def walk(n: Node) -> Iterator[Node]:
+    """n and everything below it, parents first."""
+    stack = [n]
+    while stack:
+        top = stack.pop()
+        yield top
+        stack.extend(reversed(children(top)))
+
+
+def statements(n: Node) -> Iterator[Stmt]:
+    """n's statements, parents first; expressions are not entered."""
+    stack = [n]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, Stmt):
+            yield top
+        stack.extend(c for c in reversed(children(top)) if isinstance(c, Stmt))
+
+
+def substitute(n: N, values: Mapping[Var, Expr]) -> N:
+    """n with variables replaced. Values must have the variables' dtypes."""
+    if not values:
+        return n
+
+    def visit(m: Any) -> Any:
+        if type(m) is Var:
+            return values.get(m, m)
+        return rebuild(m, visit)
+
+    return cast(N, visit(n))
+
+
+def replace_buffers(n: N, buffers: Mapping[Buffer, Buffer]) -> N:
+    """n with every use of a buffer (accesses, regions, allocations) turned to another."""
+    if not buffers:
+        return n
+
+    def swap(m: Any) -> Any:
+        match m:
+            case Load(buffer, indices) if buffer in buffers:
+                return build.load(buffers[buffer], tuple(visit(i) for i in indices))
+            case Store(buffer, indices, value) if buffer in buffers:
+                return Store(buffers[buffer], tuple(visit(i) for i in indices), visit(value))
+            case Region(buffer, minimum, extent) if buffer in buffers:
+                return Region(buffers[buffer], minimum, extent)
+            case Block() if any(b in buffers for b in m.allocs):
+                allocs = tuple(buffers.get(b, b) for b in m.allocs)
+                inner = rebuild(m, visit)
+                return with_fields(inner, allocs=allocs)
+        return rebuild(m, visit)
+
+    def visit(m: Any) -> Any:
+        return swap(m)
+
+    return cast(N, visit(n))
+
+
+def with_fields(n: N, **changes: Any) -> N:
+    """A copy of a node with some fields changed (dataclasses.replace, spelled for nodes)."""
+    kept = {name: getattr(n, name) for name in n.__dataclass_fields__}  # type: ignore[attr-defined]
+    return type(n)(**{**kept, **changes})
+
+
+def replace_node(root: N, old: Node, replacement: Node | None) -> N:
+    """root with the statement `old` (found by identity) replaced; None removes it from its Seq."""
+
+    def visit(m: Any) -> Any:
+        if m is old:
+            return replacement
+        if not isinstance(m, Stmt):
+            return m
+        if isinstance(m, Seq) and replacement is None and any(s is old for s in m.stmts):
+            return build.seq(s for s in m.stmts if s is not old)
+        return rebuild(m, visit)
+
+    return cast(N, visit(root))
+
+
+def free_vars(n: Node) -> set[Var]:
+    """Variables used in n that n does not bind."""
+    used: set[Var] = set()
+    bound: set[Var] = set()
+    for m in walk(n):
+        match m:
+            case Var():
+                used.add(m)
+            case For(var) | Let(var) | IterVar(var):
+                bound.add(var)
+    return used - bound
+
+
+def loads(n: Node) -> Iterator[Load]:
+    return (m for m in walk(n) if isinstance(m, Load))

@@ -1,0 +1,3 @@
+"""Passes from scheduled PrimFuncs to flat loops."""
+
+from .pipeline import STEPS, Kernel, lower

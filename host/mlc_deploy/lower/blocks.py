@@ -1,0 +1,37 @@
+"""From blocks to plain statements: inits, predicates and iteration variables become code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ir import Block, Expr, If, PrimFunc, Stmt, Var, all_of, rebuild, seq, substitute, with_fields
+from ..ir.build import TRUE, compare, is_const, is_root
+
+
+def lower_blocks(func: PrimFunc) -> PrimFunc:
+    """block(v = e) where p: init; S   =>   if p: { if reduction begins: init[v := e]; S[v := e] }
+
+    A reduction begins where every loop that it is bound to is at 0. The root block stays, as the
+    place of the buffers that the function allocates.
+    """
+    allocs = []
+
+    def visit(m: Any) -> Any:
+        if isinstance(m, Expr):
+            return m
+        if not isinstance(m, Block):
+            return rebuild(m, visit)
+        allocs.extend(m.allocs)
+        if is_root(m):
+            return visit(m.body)
+        values: dict[Var, Expr] = {i.var: i.binding for i in m.iters}
+        body: Stmt = substitute(visit(m.body), values)
+        if m.init is not None:
+            begins = [compare("==", i.binding, 0) for i in m.iters if i.kind == "reduce"]
+            init = substitute(m.init, values)
+            start = all_of(*begins)
+            body = seq([init if is_const(start, True) else If(start, init), body])
+        return body if is_const(m.predicate, True) else If(m.predicate, body)
+
+    body = visit(func.body)
+    return with_fields(func, body=Block("root", (), (), (), body, None, TRUE, tuple(allocs)))

@@ -1,0 +1,103 @@
+"""Buffer compaction: scratch buffers shrink to what is live between their writes and reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..arith import Bounds, loop_ranges, simplify_expr
+from ..arith.regions import Interval, region_under, union_all
+from ..ir import (
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    Load,
+    PrimFunc,
+    Region,
+    Store,
+    Var,
+    children,
+    const,
+    load,
+    rebuild,
+    with_fields,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One load or store and the loops around it, outermost first."""
+
+    indices: tuple[Expr, ...]
+    loops: tuple[For, ...]
+
+
+def compact_buffers(func: PrimFunc) -> PrimFunc:
+    """alloc B[n, m]; for i: B[i, j] …   =>   alloc B[1, m]; for i: B[0, j] …
+
+    A buffer whose uses all lie within some loops needs only the region that one turn of them
+    touches; indices are taken relative to its minimum.
+    """
+    root = func.body
+    assert isinstance(root, Block)
+    uses: dict[Buffer, list[Access]] = {b: [] for b in root.allocs}
+    _collect(root.body, (), uses)
+    shrunk: dict[Buffer, tuple[Buffer, list[Interval]]] = {}
+    for buffer, found in uses.items():
+        if found:
+            box = _live_box(buffer, found)
+            shape = tuple(int(n) if isinstance(n, Const) else n for _, n in box)
+            shrunk[buffer] = (buffer.replace(shape=shape), box)
+
+    def visit(m: Any) -> Any:
+        match m:
+            case Load(buffer, indices) if buffer in shrunk:
+                small, box = shrunk[buffer]
+                return load(small, tuple(visit(i) - low for i, (low, _) in zip(indices, box)))
+            case Store(buffer, indices, value) if buffer in shrunk:
+                small, box = shrunk[buffer]
+                moved = tuple(visit(i) - low for i, (low, _) in zip(indices, box))
+                return Store(small, moved, visit(value))
+        return rebuild(m, visit)
+
+    allocs = tuple(shrunk[b][0] for b in root.allocs if b in shrunk)
+    return with_fields(func, body=with_fields(root, body=visit(root.body), allocs=allocs))
+
+
+def _collect(s: Any, loops: tuple[For, ...], uses: dict[Buffer, list[Access]]) -> None:
+    match s:
+        case Load(buffer, indices) | Store(buffer, indices) if buffer in uses:
+            uses[buffer].append(Access(indices, loops))
+        case For():
+            _collect(s.extent, loops, uses)
+            _collect(s.body, (*loops, s), uses)
+            return
+    for child in children(s):
+        _collect(child, loops, uses)
+
+
+def _live_box(buffer: Buffer, found: list[Access]) -> list[Interval]:
+    shared = found[0].loops
+    for access in found[1:]:
+        common = 0
+        while (
+            common < min(len(shared), len(access.loops)) and shared[common] is access.loops[common]
+        ):
+            common += 1
+        shared = shared[:common]
+    ranges: dict[Var, Bounds] = loop_ranges(list(shared))
+    boxes = []
+    for access in found:
+        inner = loop_ranges(list(access.loops))
+        relaxed = {v: r for v, r in inner.items() if v not in ranges}
+        region = Region(buffer, access.indices, (const(1),) * buffer.ndim)
+        boxes.append(region_under(region, {}, relaxed, ranges))
+    box = union_all(boxes, buffer.shape, ranges)
+    assert box is not None
+    return [
+        (simplify_expr(low, ranges), n) if isinstance(n, Const) else (const(0), n) for low, n in box
+    ]
+
+

@@ -1,0 +1,314 @@
+"""Operators that take one element of each input, broadcast, to one element of the output.
+
+One line per operator: its name, its inputs' kinds of dtype, and the same function on expressions
+and on arrays. Attributes arrive as keywords.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import te
+from ..ir import Dim, Expr, call, const, dtype_of, same_expr
+from ..te import Tensor
+from .registry import Array, Attrs, Operator, register, require
+
+FLOAT = ("float",)
+NUMBER = ("float", "int", "uint")
+INTEGER = ("int", "uint")
+SIGNED = ("float", "int")
+BOOL = ("bool",)
+ANY = ("float", "int", "uint", "bool")
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """`element` on expressions and `array` on arrays compute the same thing."""
+
+    name: str
+    kinds: tuple[str, ...]
+    element: Callable[..., Expr]
+    array: Callable[..., Any]
+    inputs: int = 1
+    gives_bool: bool = False
+
+
+# --------------------------------------------------------------------------------- broadcasting
+
+
+def same_extent(a: Dim, b: Dim) -> bool:
+    if isinstance(a, int) or isinstance(b, int):
+        return a is b or a == b
+    return same_expr(a, b)
+
+
+def broadcast_shape(op: str, shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
+    """The shape the shapes broadcast to, as numpy has it; ValueError naming op and the shapes."""
+    rank = max(len(shape) for shape in shapes)
+    result: list[Dim] = [1] * rank
+    for shape in shapes:
+        for axis, extent in enumerate(shape, rank - len(shape)):
+            if isinstance(result[axis], int) and result[axis] == 1:
+                result[axis] = extent
+            elif not (isinstance(extent, int) and extent == 1):
+                fits = same_extent(result[axis], extent)
+                require(fits, f"{op}: the shapes {_listed(shapes)} do not broadcast")
+    return tuple(result)
+
+
+def _listed(shapes: Sequence[tuple[Dim, ...]]) -> str:
+    return " and ".join(str(list(shape)) for shape in shapes)
+
+
+def element_at(tensor: Tensor, index: Sequence[Expr]) -> Expr:
+    """The element that broadcasting puts at index."""
+    own = index[len(index) - tensor.ndim :]
+    return tensor[
+        tuple(
+            const(0) if isinstance(extent, int) and extent == 1 else i
+            for extent, i in zip(tensor.shape, own, strict=True)
+        )
+    ]
+
+
+# --------------------------------------------------------------------- functions of some length
+
+
+def _clip(x: Expr, min: float | None = None, max: float | None = None) -> Expr:
+    low = x if min is None else te.maximum(x, min)
+    return low if max is None else te.minimum(low, max)
+
+
+def _clip_array(x: Array, min: float | None = None, max: float | None = None) -> Array:
+    low = x if min is None else np.maximum(x, x.dtype.type(min))
+    return low if max is None else np.minimum(low, x.dtype.type(max))
+
+
+def _sign(x: Expr) -> Expr:
+    if dtype_of(x.dtype).kind == "uint":
+        return te.minimum(x, 1)
+    below = te.select(x < 0, const(-1, x.dtype), x)
+    return te.select(x > 0, const(1, x.dtype), below)
+
+
+def _softplus(x: Expr) -> Expr:
+    """log(1 + e^x), without overflow."""
+    return te.maximum(x, 0) + te.log(te.exp(-te.abs(x)) + 1)
+
+
+def _gelu(x: Expr, approximate: str = "none") -> Expr:
+    if approximate == "tanh":
+        inner = (x * x * x * 0.044715 + x) * math.sqrt(2 / math.pi)
+        return x * 0.5 * (te.tanh(inner) + 1)
+    return x * 0.5 * (te.erf(x * math.sqrt(0.5)) + 1)
+
+
+def _gelu_array(x: Array, approximate: str = "none") -> Array:
+    if approximate == "tanh":
+        inner = (x * x * x * 0.044715 + x) * math.sqrt(2 / math.pi)
+        return np.asarray(0.5 * x * (np.tanh(inner) + 1))
+    return np.asarray(0.5 * x * (erf_array(x * math.sqrt(0.5)) + 1))
+
+
+def erf_array(x: Array) -> Array:
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x)).astype(x.dtype)
+
+
+def _elu(x: Expr, alpha: float) -> Expr:
+    return te.select(x < 0, (te.exp(te.minimum(x, 0)) - 1) * alpha, x)
+
+
+def _selu(x: Expr, alpha: float, gamma: float) -> Expr:
+    return te.select(x > 0, x, (te.exp(te.minimum(x, 0)) - 1) * alpha) * gamma
+
+
+def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
+    return te.minimum(te.maximum(x * alpha + beta, 0), 1)
+
+
+def _divide(a: Expr, b: Expr) -> Expr:
+    return a / b if dtype_of(a.dtype).kind == "float" else te.truncdiv(a, b)
+
+
+def divide_array(a: Array, b: Array) -> Array:
+    """Integers are divided towards zero; x / 0 gives 0."""
+    if a.dtype.kind == "f":
+        return np.asarray(a / b)
+    quotient = np.floor_divide(a, b)
+    return np.asarray(quotient + ((quotient < 0) & (quotient * b != a)).astype(a.dtype))
+
+
+def _mod(a: Expr, b: Expr, truncated: bool) -> Expr:
+    if dtype_of(a.dtype).kind == "float":
+        return te.fmod(a, b)
+    return te.truncmod(a, b) if truncated else a % b
+
+
+def _mod_array(a: Array, b: Array, truncated: bool) -> Array:
+    return np.fmod(a, b) if truncated or a.dtype.kind == "f" else np.mod(a, b)
+
+
+def _cast(x: Expr, dtype: str) -> Expr:
+    if dtype == "bool" and x.dtype != "bool":
+        return te.not_(x.equal(0))
+    return x.astype(dtype)
+
+
+def _logical(op: str) -> Callable[[Expr, Expr], Expr]:
+    def combine(a: Expr, b: Expr) -> Expr:
+        match op:
+            case "and":
+                return te.all_of(a, b)
+            case "or":
+                return te.any_of(a, b)
+        return te.any_of(te.all_of(a, te.not_(b)), te.all_of(te.not_(a), b))
+
+    return combine
+
+
+def _softplus_array(x: Array) -> Array:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _float_call(name: str) -> Callable[[Expr], Expr]:
+    return lambda x: call(name, x.dtype, x)
+
+
+# ------------------------------------------------------------------------------------ the table
+
+TABLE = (
+    # one input
+    Elementwise("copy", ANY, lambda x: x, lambda x: x),
+    Elementwise("relu", NUMBER, lambda x: te.maximum(x, 0), lambda x: np.maximum(x, 0)),
+    Elementwise("clip", NUMBER, _clip, _clip_array),
+    Elementwise("sigmoid", FLOAT, te.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
+    Elementwise("tanh", FLOAT, te.tanh, np.tanh),
+    Elementwise("exp", FLOAT, te.exp, np.exp),
+    Elementwise("log", FLOAT, te.log, np.log),
+    Elementwise("sqrt", FLOAT, te.sqrt, np.sqrt),
+    Elementwise("erf", FLOAT, te.erf, erf_array),
+    Elementwise("sin", FLOAT, te.sin, np.sin),
+    Elementwise("cos", FLOAT, te.cos, np.cos),
+    Elementwise("tan", FLOAT, te.tan, np.tan),
+    Elementwise("floor", FLOAT, te.floor, np.floor),
+    Elementwise("ceil", FLOAT, te.ceil, np.ceil),
+    Elementwise("round", FLOAT, te.round, np.round),
+    Elementwise("reciprocal", FLOAT, lambda x: 1 / x, lambda x: 1 / x),
+    Elementwise("abs", NUMBER, te.abs, np.abs),
+    Elementwise("negative", SIGNED, lambda x: -x, np.negative),
+    Elementwise("sign", NUMBER, _sign, np.sign),
+    Elementwise("logical_not", BOOL, te.not_, np.logical_not),
+    Elementwise("softplus", FLOAT, _softplus, _softplus_array),
+    Elementwise("softsign", FLOAT, lambda x: x / (te.abs(x) + 1), lambda x: x / (np.abs(x) + 1)),
+    Elementwise("gelu", FLOAT, _gelu, _gelu_array),
+    Elementwise(
+        "leaky_relu",
+        FLOAT,
+        lambda x, alpha: te.select(x < 0, x * alpha, x),
+        lambda x, alpha: np.where(x < 0, x * alpha, x),
+    ),
+    Elementwise(
+        "thresholded_relu",
+        FLOAT,
+        lambda x, alpha: te.select(x > alpha, x, const(0, x.dtype)),
+        lambda x, alpha: np.where(x > alpha, x, 0),
+    ),
+    Elementwise(
+        "elu",
+        FLOAT,
+        _elu,
+        lambda x, alpha: np.where(x < 0, np.expm1(x) * alpha, x),
+    ),
+    Elementwise(
+        "selu",
+        FLOAT,
+        _selu,
+        lambda x, alpha, gamma: np.where(x > 0, x, np.expm1(x) * alpha) * gamma,
+    ),
+    Elementwise(
+        "hard_sigmoid",
+        FLOAT,
+        _hard_sigmoid,
+        lambda x, alpha, beta: np.clip(x * alpha + beta, 0, 1),
+    ),
+    # two inputs of one dtype
+    Elementwise("add", NUMBER, lambda a, b: a + b, np.add, 2),
+    Elementwise("subtract", NUMBER, lambda a, b: a - b, np.subtract, 2),
+    Elementwise("multiply", NUMBER, lambda a, b: a * b, np.multiply, 2),
+    Elementwise("divide", NUMBER, _divide, divide_array, 2),
+    Elementwise("mod", NUMBER, _mod, _mod_array, 2),
+    Elementwise("power", FLOAT, te.pow, np.power, 2),
+    Elementwise("minimum", NUMBER, te.minimum, np.minimum, 2),
+    Elementwise("maximum", NUMBER, te.maximum, np.maximum, 2),
+    Elementwise("equal", ANY, lambda a, b: a.equal(b), np.equal, 2, True),
+    Elementwise("less", NUMBER, lambda a, b: a < b, np.less, 2, True),
+    Elementwise("less_equal", NUMBER, lambda a, b: a <= b, np.less_equal, 2, True),
+    Elementwise("greater", NUMBER, lambda a, b: a > b, np.greater, 2, True),
+    Elementwise("greater_equal", NUMBER, lambda a, b: a >= b, np.greater_equal, 2, True),
+    Elementwise("logical_and", BOOL, _logical("and"), np.logical_and, 2),
+    Elementwise("logical_or", BOOL, _logical("or"), np.logical_or, 2),
+    Elementwise("logical_xor", BOOL, _logical("xor"), np.logical_xor, 2),
+)
+
+
+def _operator(entry: Elementwise) -> Operator:
+    def check(dtypes: Sequence[str]) -> None:
+        name, taken = entry.name, len(dtypes)
+        require(taken == entry.inputs, f"{name}: takes {entry.inputs} inputs, was given {taken}")
+        kind = dtype_of(dtypes[0]).kind
+        require(kind in entry.kinds, f"{name}: does not take {dtypes[0]}")
+        same = all(dtype == dtypes[0] for dtype in dtypes)
+        require(same, f"{name}: inputs of different dtypes, {' and '.join(dtypes)}")
+
+    def compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+        check([t.dtype for t in inputs])
+        shape = broadcast_shape(entry.name, [t.shape for t in inputs])
+        return [
+            te.compute(
+                shape,
+                lambda *i: entry.element(*(element_at(t, i) for t in inputs), **attrs),
+                name=entry.name,
+            )
+        ]
+
+    def evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+        dtype = np.dtype(bool) if entry.gives_bool else inputs[0].dtype
+        return [np.asarray(entry.array(*inputs, **attrs)).astype(dtype, copy=False)]
+
+    return Operator(entry.name, compute, evaluate, "injective")
+
+
+for _entry in TABLE:
+    register(_operator(_entry))
+
+
+def _compute_cast(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    (x,) = inputs
+    return [te.compute(x.shape, lambda *i: _cast(x[i], attrs["dtype"]), name="cast")]
+
+
+def _evaluate_cast(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    return [inputs[0].astype(attrs["dtype"])]
+
+
+def _compute_where(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    test, a, b = inputs
+    require(test.dtype == "bool", f"where: the condition is {test.dtype}, not bool")
+    require(a.dtype == b.dtype, f"where: inputs of different dtypes, {a.dtype} and {b.dtype}")
+    shape = broadcast_shape("where", [t.shape for t in inputs])
+    return [
+        te.compute(
+            shape,
+            lambda *i: te.select(element_at(test, i), element_at(a, i), element_at(b, i)),
+            name="where",
+        )
+    ]
+
+
+register(Operator("cast", _compute_cast, _evaluate_cast, "injective"))
+register(Operator("where", _compute_where, lambda x, _: [np.where(x[0], x[1], x[2])], "injective"))

@@ -1,0 +1,205 @@
+"""Convolution, matrix products, and the normalizations that are not mere arithmetic.
+
+Convolutions are NCHW with OIHW weights; one dimension is two with height 1. Attributes: strides
+and dilations (height, width), pads (top, left, bottom, right), groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import te
+from ..ir import Expr, dtype_of
+from ..te import Tensor
+from .elementwise import broadcast_shape, element_at, same_extent
+from .registry import Array, Attrs, Operator, register, require
+from .shape import pad_array, padded
+
+
+def window_extent(
+    size: Any, kernel: Any, stride: int, dilation: int, ceil_mode: bool = False
+) -> Any:
+    """How many windows of a kernel fit into size (padding included) elements."""
+    room = size - (dilation * (kernel - 1) + 1)
+    return (room + (stride - 1 if ceil_mode else 0)) // stride + 1
+
+
+def _compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    x, w = inputs
+    require(x.ndim == w.ndim == 4, f"conv2d: {x.ndim} and {w.ndim} dimensions, not 4")
+    require(x.dtype == w.dtype, f"conv2d: data is {x.dtype}, weights are {w.dtype}")
+    (sh, sw), (dh, dw) = attrs["strides"], attrs["dilations"]
+    top, left, bottom, right = attrs["pads"]
+    groups = attrs["groups"]
+    require(min(sh, sw, dh, dw, groups) > 0, "conv2d: strides, dilations and groups are positive")
+    require(min(attrs["pads"]) >= 0, "conv2d: negative pads")
+    out_channels, group_in, kh, kw = w.shape
+    fits = x.shape[1] == group_in * groups and out_channels % groups == 0
+    require(
+        fits, f"conv2d: {x.shape[1]} channels, weights {list(w.shape)}, {groups} groups do not fit"
+    )
+    group_out = out_channels // groups
+    data = padded(x, (0, 0, top, left, 0, 0, bottom, right), 0)
+    height = window_extent(data.shape[2], kh, sh, dh)
+    width = window_extent(data.shape[3], kw, sw, dw)
+    positive = all(not isinstance(extent, int) or extent > 0 for extent in (height, width))
+    require(positive, f"conv2d: the kernel {[kh, kw]} is larger than the data {list(x.shape)}")
+    c = te.reduce_axis((0, group_in), "c")
+    ky, kx = te.reduce_axis((0, kh), "ky"), te.reduce_axis((0, kw), "kx")
+
+    def element(n: Expr, f: Expr, y: Expr, x: Expr) -> Expr:
+        channel = f // group_out * group_in + c if groups > 1 else c
+        return te.sum(
+            data[n, channel, y * sh + ky * dh, x * sw + kx * dw] * w[f, c, ky, kx], (c, ky, kx)
+        )
+
+    return [te.compute((x.shape[0], out_channels, height, width), element, name="conv2d")]
+
+
+def _evaluate_conv2d(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    """One matrix product per kernel tap, summed up."""
+    x, w = inputs
+    (sh, sw), (dh, dw) = attrs["strides"], attrs["dilations"]
+    top, left, bottom, right = attrs["pads"]
+    groups = attrs["groups"]
+    data = wide(pad_array(x, (0, 0, top, left, 0, 0, bottom, right)))
+    batch, channels = x.shape[:2]
+    out_channels, group_in, kh, kw = w.shape
+    height = window_extent(data.shape[2], kh, sh, dh)
+    width = window_extent(data.shape[3], kw, sw, dw)
+    weights = wide(w).reshape(groups, out_channels // groups, group_in, kh, kw)
+    total = np.zeros((batch, groups, out_channels // groups, height * width), data.dtype)
+    for ky in range(kh):
+        for kx in range(kw):
+            rows = slice(ky * dh, ky * dh + (height - 1) * sh + 1, sh)
+            columns = slice(kx * dw, kx * dw + (width - 1) * sw + 1, sw)
+            tap = data[:, :, rows, columns].reshape(batch, groups, channels // groups, -1)
+            total += weights[..., ky, kx] @ tap
+    return [total.reshape(batch, out_channels, height, width).astype(x.dtype, copy=False)]
+
+
+def wide(x: Array) -> Array:
+    """float16 as float32, which is what sums are kept in."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
+def _compute_dense(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """x [M, K] times w: [N, K] where attrs' transpose_b, else [K, N]."""
+    x, w = inputs
+    require(x.ndim == w.ndim == 2, f"dense: {x.ndim} and {w.ndim} dimensions, not 2")
+    require(x.dtype == w.dtype, f"dense: data is {x.dtype}, weights are {w.dtype}")
+    transposed = attrs["transpose_b"]
+    n, k = w.shape if transposed else w.shape[::-1]
+    fits = same_extent(x.shape[1], k)
+    require(fits, f"dense: {list(x.shape)} and weights {list(w.shape)} do not fit")
+    over = te.reduce_axis((0, k), "k")
+    return [
+        te.compute(
+            (x.shape[0], n),
+            lambda i, j: te.sum(x[i, over] * (w[j, over] if transposed else w[over, j]), over),
+            name="dense",
+        )
+    ]
+
+
+def _evaluate_dense(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    x, w = inputs
+    return [(wide(x) @ wide(w.T if attrs["transpose_b"] else w)).astype(x.dtype, copy=False)]
+
+
+def _compute_matmul(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """[..., M, K] times [..., K, N]; the leading dimensions broadcast."""
+    a, b = inputs
+    require(a.ndim >= 2 and b.ndim >= 2, f"matmul: {a.ndim} and {b.ndim} dimensions")
+    require(a.dtype == b.dtype, f"matmul: inputs of different dtypes, {a.dtype} and {b.dtype}")
+    fits = same_extent(a.shape[-1], b.shape[-2])
+    require(fits, f"matmul: {list(a.shape)} and {list(b.shape)} do not fit")
+    batch = broadcast_shape("matmul", [a.shape[:-2], b.shape[:-2]])
+    over = te.reduce_axis((0, a.shape[-1]), "k")
+
+    def element(*i: Expr) -> Expr:
+        return te.sum(
+            element_at(a, (*i[:-1], over.var)) * element_at(b, (*i[:-2], over.var, i[-1])), over
+        )
+
+    return [te.compute((*batch, a.shape[-2], b.shape[-1]), element, name="matmul")]
+
+
+def _evaluate_matmul(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    a, b = inputs
+    return [np.matmul(wide(a), wide(b)).astype(a.dtype, copy=False)]
+
+
+def _compute_batch_norm(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """(x - mean) / sqrt(variance + epsilon) * scale + shift, per channel (axis 1)."""
+    x, scale, shift, mean, variance = inputs
+    for t in inputs[1:]:
+        fits = t.ndim == 1 and x.ndim >= 2 and same_extent(t.shape[0], x.shape[1])
+        require(fits, f"batch_norm: parameter {list(t.shape)} for data {list(x.shape)}")
+
+    def element(*i: Expr) -> Expr:
+        c = i[1]
+        factor = scale[c] / te.sqrt(variance[c] + attrs["epsilon"])
+        return (x[i] - mean[c]) * factor + shift[c]
+
+    return [te.compute(x.shape, element, name="batch_norm")]
+
+
+def _evaluate_batch_norm(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    x = inputs[0]
+    along = (1, -1) + (1,) * (x.ndim - 2)
+    scale, shift, mean, variance = (wide(a).reshape(along) for a in inputs[1:])
+    factor = scale / np.sqrt(variance + variance.dtype.type(attrs["epsilon"]))
+    return [((wide(x) - mean) * factor + shift).astype(x.dtype, copy=False)]
+
+
+def _compute_lrn(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """x / (bias + alpha / size * (sum of squares over size channels around)) ^ beta."""
+    (x,) = inputs
+    size, alpha, beta, bias = (attrs[key] for key in ("size", "alpha", "beta", "bias"))
+    kind = dtype_of(x.dtype).kind
+    require(kind == "float" and x.ndim >= 2 and size > 0, f"lrn: {x.dtype}{list(x.shape)}")
+    before = (size - 1) // 2
+    k = te.reduce_axis((0, size), "k")
+    around = [0] * (2 * x.ndim)
+    around[1], around[x.ndim + 1] = before, size - 1 - before
+    data = padded(x, around, 0)
+
+    def square(*i: Expr) -> Expr:
+        value = data[(i[0], i[1] + k, *i[2:])]
+        return te.sum(value * value, k)
+
+    squares = te.compute(x.shape, square, name="squares")
+    return [
+        te.compute(
+            x.shape,
+            lambda *i: x[i] / te.pow(squares[i] * (alpha / size) + bias, beta),
+            name="lrn",
+        )
+    ]
+
+
+def _evaluate_lrn(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    x, size = wide(inputs[0]), attrs["size"]
+    before = (size - 1) // 2
+    channels = x.shape[1]
+    squares = np.zeros_like(x)
+    for offset in range(-before, size - before):
+        low, high = max(0, -offset), min(channels, channels - offset)
+        if low < high:
+            squares[:, low:high] += x[:, low + offset : high + offset] ** 2
+    scale = squares * (attrs["alpha"] / size) + attrs["bias"]
+    return [(x / scale ** attrs["beta"]).astype(inputs[0].dtype)]
+
+
+for _op in (
+    Operator("conv2d", _compute_conv2d, _evaluate_conv2d, "anchor"),
+    Operator("dense", _compute_dense, _evaluate_dense, "anchor"),
+    Operator("matmul", _compute_matmul, _evaluate_matmul, "anchor"),
+    Operator("batch_norm", _compute_batch_norm, _evaluate_batch_norm, "injective"),
+    Operator("lrn", _compute_lrn, _evaluate_lrn, "reduction"),
+):
+    register(_op)

@@ -1,0 +1,181 @@
+"""Pooling over windows of any number of spatial dimensions (NC…).
+
+Attributes, per spatial dimension: kernel, strides, dilations, pads (beginnings, then ends);
+ceil_mode, and for the average count_include_pad. A window that ceil_mode lets reach beyond the
+padding takes nothing, and counts nothing, there.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import te
+from ..ir import Expr, const, dtype_of, value_range
+from ..te import Tensor
+from .nn import wide, window_extent
+from .registry import Array, Attrs, Operator, register, require
+from .shape import pad_array, padded
+
+
+def _extents(shape: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """The spatial extents of the output. With ceil_mode a last window that would begin in the
+    padding at the end is left out."""
+    spatial = shape[2:]
+    rank = len(spatial)
+    pads = attrs["pads"]
+    result: list[Any] = []
+    for axis, extent in enumerate(spatial):
+        k, s, d = (attrs[key][axis] for key in ("kernel", "strides", "dilations"))
+        size = extent + pads[axis] + pads[rank + axis]
+        out = window_extent(size, k, s, d, attrs["ceil_mode"])
+        if attrs["ceil_mode"] and isinstance(out, int) and (out - 1) * s >= extent + pads[axis]:
+            out -= 1
+        result.append(out)
+    return result
+
+
+def _check(name: str, shape: Sequence[Any], attrs: Attrs) -> None:
+    rank = len(shape) - 2
+    require(rank >= 1, f"{name}: data {list(shape)} has no spatial dimension")
+    sizes = [len(attrs[key]) for key in ("kernel", "strides", "dilations")]
+    fits = sizes == [rank] * 3 and len(attrs["pads"]) == 2 * rank
+    require(fits, f"{name}: attributes are not for {rank} spatial dimensions")
+    positive = all(v > 0 for key in ("kernel", "strides", "dilations") for v in attrs[key])
+    require(positive, f"{name}: kernel, strides and dilations are positive")
+    require(min(attrs["pads"]) >= 0, f"{name}: negative pads")
+    for axis, out in enumerate(_extents(shape, attrs)):
+        some = not isinstance(out, int) or out > 0
+        require(some, f"{name}: the kernel {list(attrs['kernel'])} is larger than {list(shape)}")
+        reach = attrs["dilations"][axis] * (attrs["kernel"][axis] - 1) + 1
+        inside = max(attrs["pads"][axis], attrs["pads"][rank + axis]) < reach
+        require(inside, f"{name}: pads {list(attrs['pads'])} are as large as the kernel")
+
+
+def _overhang(shape: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """How far each dimension's last window reaches beyond data and padding."""
+    rank = len(shape) - 2
+    result: list[Any] = []
+    for axis, out in enumerate(_extents(shape, attrs)):
+        k, s, d = (attrs[key][axis] for key in ("kernel", "strides", "dilations"))
+        size = shape[2 + axis] + attrs["pads"][axis] + attrs["pads"][rank + axis]
+        over = (out - 1) * s + d * (k - 1) + 1 - size if attrs["ceil_mode"] else 0
+        result.append(max(over, 0) if isinstance(over, int) else over)
+    return result
+
+
+def _all_pads(shape: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """pads for every dimension of the data, overhang included."""
+    rank = len(shape) - 2
+    over = _overhang(shape, attrs)
+    ends = [attrs["pads"][rank + axis] + over[axis] for axis in range(rank)]
+    return [0, 0, *attrs["pads"][:rank], 0, 0, *ends]
+
+
+def _window(data: Tensor, attrs: Attrs, outputs: Sequence[Expr]) -> tuple[Any, list[Any]]:
+    """The element under a window's taps, and the axes over the taps."""
+    taps = [te.reduce_axis((0, k), f"k{axis}") for axis, k in enumerate(attrs["kernel"])]
+    place = [
+        o * s + k * d
+        for o, s, k, d in zip(outputs[2:], attrs["strides"], taps, attrs["dilations"], strict=True)
+    ]
+    return data[(outputs[0], outputs[1], *place)], taps
+
+
+def _compute_max(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    (x,) = inputs
+    _check("max_pool", x.shape, attrs)
+    data = padded(x, _all_pads(x.shape, attrs), te.min_value(x.dtype))
+
+    def element(*i: Expr) -> Expr:
+        value, taps = _window(data, attrs, i)
+        return te.max(value, taps)
+
+    return [te.compute((*x.shape[:2], *_extents(x.shape, attrs)), element, name="max_pool")]
+
+
+def _compute_avg(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    (x,) = inputs
+    require(dtype_of(x.dtype).kind == "float", f"avg_pool: does not take {x.dtype}")
+    _check("avg_pool", x.shape, attrs)
+    data = padded(x, _all_pads(x.shape, attrs), 0)
+    shape = (*x.shape[:2], *_extents(x.shape, attrs))
+
+    def element(*i: Expr) -> Expr:
+        value, taps = _window(data, attrs, i)
+        return te.sum(value, taps)
+
+    total = te.compute(shape, element, name="pool_sum")
+    return [
+        te.compute(
+            shape, lambda *i: total[i] / _count(x.shape, attrs, i).astype(x.dtype), name="avg_pool"
+        )
+    ]
+
+
+def _count(shape: Sequence[Any], attrs: Attrs, index: Sequence[Expr]) -> Expr:
+    """How many taps of the window at index count."""
+    rank = len(shape) - 2
+    over = _overhang(shape, attrs)
+    count: Expr = const(1)
+    for axis in range(rank):
+        k, s, d = (attrs[key][axis] for key in ("kernel", "strides", "dilations"))
+        before, after = attrs["pads"][axis], attrs["pads"][rank + axis]
+        low, high = -before, shape[2 + axis] + after
+        if not attrs["count_include_pad"]:
+            low, high = 0, shape[2 + axis]
+        start = index[2 + axis] * s - before
+        end: Expr = const(k)
+        begin: Expr = const(0)
+        if high < shape[2 + axis] + after or not isinstance(over[axis], int) or over[axis]:
+            end = te.minimum(k, (high - start + (d - 1)) // d)
+        if low > -before:
+            begin = te.maximum(0, (low - start + (d - 1)) // d)
+        count = count * (end - begin)
+    return count
+
+
+def _taps(data: Array, attrs: Attrs, extents: Sequence[int]) -> Any:
+    """The data under each tap, as an array of the output's shape, one after another."""
+    for tap in itertools.product(*map(range, attrs["kernel"])):
+        place = tuple(
+            slice(k * d, k * d + (n - 1) * s + 1, s)
+            for k, d, s, n in zip(tap, attrs["dilations"], attrs["strides"], extents, strict=True)
+        )
+        yield data[(slice(None), slice(None), *place)]
+
+
+def _evaluate_max(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    (x,) = inputs
+    lowest = -np.inf if x.dtype.kind == "f" else value_range(str(x.dtype))[0]
+    data = pad_array(x, _all_pads(x.shape, attrs), value=lowest)
+    taps = _taps(data, attrs, _extents(x.shape, attrs))
+    result = next(taps).copy()
+    for tap in taps:
+        np.maximum(result, tap, out=result)
+    return [result]
+
+
+def _evaluate_avg(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    x = inputs[0]
+    rank = x.ndim - 2
+    extents = _extents(x.shape, attrs)
+    pads = _all_pads(x.shape, attrs)
+    data = wide(pad_array(x, pads))
+    # Ones where an element counts: the data, or the data and its padding; never the overhang.
+    own = list(attrs["pads"]) if attrs["count_include_pad"] else [0] * (2 * rank)
+    counted = np.ones((1, 1, *(n + own[a] + own[rank + a] for a, n in enumerate(x.shape[2:]))))
+    rest = [p - o for p, o in zip([*pads[2 : 2 + rank], *pads[4 + rank :]], own, strict=True)]
+    ones = pad_array(counted, [0, 0, *rest[:rank], 0, 0, *rest[rank:]])
+    total = np.zeros((*x.shape[:2], *extents), data.dtype)
+    for tap in _taps(data, attrs, extents):
+        total += tap
+    count = sum(_taps(ones, attrs, extents)).astype(data.dtype)
+    return [(total / count).astype(x.dtype, copy=False)]
+
+
+register(Operator("max_pool", _compute_max, _evaluate_max, "reduction"))
+register(Operator("avg_pool", _compute_avg, _evaluate_avg, "reduction"))

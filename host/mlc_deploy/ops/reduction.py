@@ -1,0 +1,181 @@
+"""Operators that reduce axes of their input: sums, extrema and their places, softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import te
+from ..ir import Dim, Expr, IterVar, const, dtype_of
+from ..te import Tensor
+from .elementwise import divide_array
+from .registry import Array, Attrs, Operator, register, require
+from .shape import normal_axis
+
+COMBINE = {"sum": "+", "prod": "*", "max": "max", "min": "min", "mean": "+"}
+
+
+class _Axes:
+    """The axes of a reduction, and how an output's index becomes the input's."""
+
+    def __init__(self, op: str, x: Tensor, axes: Sequence[int], keepdims: bool) -> None:
+        self.reduced = tuple(sorted(normal_axis(op, axis, x.ndim) for axis in axes))
+        require(len(set(self.reduced)) == len(axes) > 0, f"{op}: axes {list(axes)}")
+        self.keepdims = keepdims
+        self.over = {
+            axis: te.reduce_axis(_range(x.shape[axis]), f"k{axis}") for axis in self.reduced
+        }
+        self.shape = [
+            1 if axis in self.over else extent
+            for axis, extent in enumerate(x.shape)
+            if keepdims or axis not in self.over
+        ]
+        self.rank = x.ndim
+
+    @property
+    def iters(self) -> list[IterVar]:
+        return list(self.over.values())
+
+    def source(self, index: Sequence[Expr]) -> tuple[Any, ...]:
+        own = iter(index)
+        result: list[Any] = []
+        for axis in range(self.rank):
+            if axis in self.over:
+                result.append(self.over[axis])
+                if self.keepdims:
+                    next(own)
+            else:
+                result.append(next(own))
+        return tuple(result)
+
+
+def _range(extent: Dim) -> Any:
+    return (0, extent)
+
+
+def _reduction(name: str) -> Operator:
+    """attrs: axes (at least one), keepdims."""
+
+    def compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+        (x,) = inputs
+        require(dtype_of(x.dtype).kind != "bool", f"{name}: does not take bool")
+        axes = _Axes(name, x, attrs["axes"], attrs["keepdims"])
+        total = te.compute(
+            axes.shape,
+            lambda *i: te.reduce(COMBINE[name], x[axes.source(i)], axes.iters),
+            name="sum" if name == "mean" else name,
+        )
+        if name != "mean":
+            return [total]
+        count: Any = 1
+        for axis in axes.reduced:
+            count = count * x.shape[axis]
+        if dtype_of(x.dtype).kind != "float":
+            return [te.compute(axes.shape, lambda *i: te.truncdiv(total[i], count), name=name)]
+        share = 1.0 / count if isinstance(count, int) and count else None
+        if share is None:
+            return [te.compute(axes.shape, lambda *i: total[i] / count.astype(x.dtype), name=name)]
+        return [te.compute(axes.shape, lambda *i: total[i] * const(share, x.dtype), name=name)]
+
+    def evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+        x, axes, keepdims = inputs[0], tuple(attrs["axes"]), attrs["keepdims"]
+        wide = x.astype(np.float32) if x.dtype == np.float16 else x
+        if name == "mean" and x.dtype.kind != "f":
+            total = np.sum(x, axes, dtype=x.dtype, keepdims=keepdims)
+            count = np.prod([x.shape[axis] for axis in axes])
+            return [divide_array(np.asarray(total), np.asarray(count, x.dtype)).astype(x.dtype)]
+        function = getattr(np, name)
+        options = {} if name in ("max", "min") else {"dtype": wide.dtype}
+        result = function(wide, axis=axes, keepdims=keepdims, **options)
+        return [np.asarray(result).astype(x.dtype, copy=False)]
+
+    return Operator(name, compute, evaluate, "reduction")
+
+
+def _place(name: str, extremum: str) -> Operator:
+    """attrs: axis, keepdims, last (of equal ones, take the last). Gives int64."""
+
+    def compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+        (x,) = inputs
+        best_axes = _Axes(name, x, [attrs["axis"]], True)
+        best = te.compute(
+            best_axes.shape,
+            lambda *i: te.reduce(extremum, x[best_axes.source(i)], best_axes.iters),
+            name=extremum,
+        )
+        axes = _Axes(name, x, [attrs["axis"]], attrs["keepdims"])
+        (axis,) = axes.reduced
+        (k,) = axes.iters
+        nowhere = const(-1 if attrs["last"] else (1 << 31) - 1)
+
+        def element(*i: Expr) -> Expr:
+            at = axes.source(i)
+            top = best[tuple(const(0) if d == axis else a for d, a in enumerate(at))]
+            return te.reduce(
+                "max" if attrs["last"] else "min", te.select(x[at].equal(top), k.var, nowhere), k
+            )
+
+        place = te.compute(axes.shape, element, name="place")
+        return [te.compute(axes.shape, lambda *i: place[i].astype("int64"), name=name)]
+
+    def evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+        (x,) = inputs
+        axis, find = attrs["axis"], getattr(np, name)
+        if attrs["last"]:
+            place = x.shape[axis] - 1 - find(np.flip(x, axis), axis, keepdims=attrs["keepdims"])
+        else:
+            place = find(x, axis, keepdims=attrs["keepdims"])
+        return [np.asarray(place, np.int64)]
+
+    return Operator(name, compute, evaluate, "reduction")
+
+
+def _softmax(name: str) -> Operator:
+    """attrs: axis. e^(x - max) / sum, or its logarithm."""
+    log = name == "log_softmax"
+
+    def compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+        (x,) = inputs
+        require(dtype_of(x.dtype).kind == "float", f"{name}: does not take {x.dtype}")
+        top_axes = _Axes(name, x, [attrs["axis"]], False)
+        sum_axes = _Axes(name, x, [attrs["axis"]], False)
+        (axis,) = top_axes.reduced
+
+        def rest(i: Sequence[Expr]) -> tuple[Expr, ...]:
+            return (*i[:axis], *i[axis + 1 :])
+
+        top = te.compute(
+            top_axes.shape, lambda *i: te.max(x[top_axes.source(i)], top_axes.iters), name="top"
+        )
+        power = te.compute(x.shape, lambda *i: te.exp(x[i] - top[rest(i)]), name="power")
+        total = te.compute(
+            sum_axes.shape,
+            lambda *i: te.sum(power[sum_axes.source(i)], sum_axes.iters),
+            name="total",
+        )
+        if log:
+            return [
+                te.compute(
+                    x.shape, lambda *i: x[i] - top[rest(i)] - te.log(total[rest(i)]), name=name
+                )
+            ]
+        return [te.compute(x.shape, lambda *i: power[i] / total[rest(i)], name=name)]
+
+    def evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+        x, axis = inputs[0], attrs["axis"]
+        wide = x.astype(np.float32) if x.dtype == np.float16 else x
+        below = wide - wide.max(axis, keepdims=True)
+        total = np.exp(below).sum(axis, keepdims=True)
+        return [(below - np.log(total) if log else np.exp(below) / total).astype(x.dtype)]
+
+    return Operator(name, compute, evaluate, "reduction")
+
+
+for _name in COMBINE:
+    register(_reduction(_name))
+register(_place("argmax", "max"))
+register(_place("argmin", "min"))
+register(_softmax("softmax"))
+register(_softmax("log_softmax"))

@@ -1,0 +1,137 @@
+"""The operators that graphs are made of: what each computes, as TE and as numpy.
+
+An operator's TE definition is also its type inference: run on placeholders it says the outputs'
+shapes and dtypes, or refuses the inputs. How an operator is computed well on a given machine is
+the strategies' matter (strategy.py).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import index
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ir import Dim, dtype_of
+from ..te import Tensor, placeholder
+
+Attrs = Mapping[str, Any]
+Array = NDArray[Any]
+
+# What fusion may do with an operator: "injective" is one expression per output element, without
+# reduction; "reduction" reduces its input; "anchor" is worth a schedule of its own (convolution,
+# matrix product); "opaque" fuses with nothing.
+Pattern = Literal["injective", "reduction", "anchor", "opaque"]
+
+MAX_ELEMENTS = (1 << 31) - 1  # indices are int32
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """compute(inputs, attrs) gives the output tensors; evaluate does the same on numpy arrays.
+
+    Both raise ValueError, naming the operator, for inputs they do not take.
+    """
+
+    name: str
+    compute: Callable[[Sequence[Tensor], Attrs], Sequence[Tensor]]
+    evaluate: Callable[[Sequence[Array], Attrs], Sequence[Array]]
+    pattern: Pattern
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """What is known of a value before it is there."""
+
+    shape: tuple[Dim, ...]
+    dtype: str
+
+    @property
+    def elements(self) -> int:
+        """How many; TypeError unless the shape is constant."""
+        sizes: list[int] = [index(extent) for extent in self.shape]  # type: ignore[arg-type]
+        return math.prod(sizes)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * dtype_of(self.dtype).bytes
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+OPERATORS: dict[str, Operator] = {}
+
+
+def register(op: Operator) -> Operator:
+    assert op.name not in OPERATORS, f"operator {op.name} is registered twice"
+    OPERATORS[op.name] = op
+    return op
+
+
+def operator(name: str) -> Operator:
+    """The operator of that name; KeyError naming the nearest ones."""
+    found = OPERATORS.get(name)
+    if found is None:
+        near = difflib.get_close_matches(name, OPERATORS, 3)
+        raise KeyError(f"no operator '{name}'\n  try: {', '.join(near) or 'ops.OPERATORS'}")
+    return found
+
+
+def frozen_attrs(attrs: Attrs) -> dict[str, Any]:
+    """attrs as plain values that hash: lists and arrays become tuples, numpy's scalars Python's."""
+    return {key: _frozen(value) for key, value in sorted(attrs.items())}
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    return tuple(_frozen(v) for v in value) if isinstance(value, (list, tuple)) else value
+
+
+def infer_types(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    """The types of the outputs. Raises ValueError, naming the operator, for what it refuses."""
+    return _infer(op, tuple(inputs), tuple(frozen_attrs(attrs).items()))
+
+
+@lru_cache(maxsize=4096)
+def _infer(
+    op: str, inputs: tuple[TensorType, ...], attrs: tuple[tuple[str, Any], ...]
+) -> tuple[TensorType, ...]:
+    outputs = compute(
+        op, [placeholder(t.shape, t.dtype, f"p{n}") for n, t in enumerate(inputs)], dict(attrs)
+    )
+    types = tuple(TensorType(t.shape, t.dtype) for t in outputs)
+    for t in types:
+        fixed = [extent for extent in t.shape if isinstance(extent, int)]
+        if any(extent < 0 for extent in fixed):
+            raise ValueError(f"{op}: the output would have the shape {list(t.shape)}")
+        if math.prod(fixed) > MAX_ELEMENTS:
+            raise ValueError(f"{op}: {t} has more elements than 32-bit indices reach")
+    return types
+
+
+def compute(op: str, inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:
+    """The operator's tensor expression; ValueError, naming the operator, for inputs it refuses."""
+    try:
+        return tuple(operator(op).compute(inputs, attrs))
+    except (TypeError, IndexError) as error:  # of mixed dtypes, or ranks that do not fit
+        raise ValueError(f"{op}: {error}") from error
+
+
+def evaluate(op: str, inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
+    """The operator on arrays. Float overflow, 0/0 and the like give inf and nan, silently."""
+    with np.errstate(all="ignore"):
+        return tuple(np.asarray(a) for a in operator(op).evaluate(inputs, attrs))
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuses an operator's input; the message begins with the operator's name."""
+    if not condition:
+        raise ValueError(message)

@@ -1,0 +1,285 @@
+"""Operators that move elements: each output element is one input element, or a fill value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import te
+from ..ir import Dim, Expr, ExprLike, const, expr
+from ..te import Tensor
+from .elementwise import broadcast_shape, element_at, same_extent
+from .registry import Array, Attrs, Operator, register, require
+
+# Operators whose output is the input's memory, read with another shape.
+VIEWS = ("reshape",)
+
+
+def normal_axis(op: str, axis: int, rank: int) -> int:
+    """axis counted from the front; ValueError naming op where the tensor has no such axis."""
+    require(-rank <= axis < rank, f"{op}: axis {axis} of a tensor with {rank} dimensions")
+    return axis % rank
+
+
+# ----------------------------------------------------------------------- reshape, transpose, …
+
+
+def unflatten(flat: Expr, shape: Sequence[Dim]) -> tuple[Expr, ...]:
+    """The index of an element by its number in row-major order."""
+    index: list[Expr] = []
+    for axis, extent in reversed(list(enumerate(shape))):
+        index.append(flat % extent if axis else flat)
+        flat = flat // extent
+    return tuple(reversed(index))
+
+
+def flatten(index: Sequence[ExprLike], shape: Sequence[Dim]) -> Expr:
+    flat: Expr = const(0)
+    for i, extent in zip(index, shape, strict=True):
+        flat = expr(flat * extent + i)
+    return flat
+
+
+def _compute_reshape(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """attrs: shape."""
+    (x,) = inputs
+    shape = attrs["shape"]
+    known = [e for e in (*x.shape, *shape) if isinstance(e, int)]
+    if len(known) == x.ndim + len(shape):
+        fits = math.prod(x.shape) == math.prod(shape)
+        require(fits, f"reshape: {list(x.shape)} has not as many elements as {list(shape)}")
+    return [
+        te.compute(
+            shape,
+            lambda *i: x[unflatten(flatten(i, shape), x.shape)],
+            name="reshape",
+        )
+    ]
+
+
+def _compute_transpose(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """attrs: axes, so that output axis n is input axis axes[n]."""
+    (x,) = inputs
+    axes = tuple(attrs["axes"])
+    fits = sorted(axes) == list(range(x.ndim))
+    require(fits, f"transpose: axes {list(axes)} do not permute {x.ndim} dimensions")
+    back = [axes.index(axis) for axis in range(x.ndim)]
+    return [
+        te.compute(
+            [x.shape[axis] for axis in axes],
+            lambda *i: x[tuple(i[axis] for axis in back)],
+            name="transpose",
+        )
+    ]
+
+
+def _compute_broadcast(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """attrs: shape, which the input's must broadcast to."""
+    (x,) = inputs
+    shape = tuple(attrs["shape"])
+    result = broadcast_shape("broadcast_to", [x.shape, shape])
+    fits = len(result) == len(shape) and all(map(same_extent, result, shape))
+    require(fits, f"broadcast_to: {list(x.shape)} does not broadcast to {list(shape)}")
+    return [te.compute(shape, lambda *i: element_at(x, i), name="broadcast_to")]
+
+
+def _compute_tile(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """attrs: reps, one per dimension."""
+    (x,) = inputs
+    reps = attrs["reps"]
+    require(len(reps) == x.ndim, f"tile: {len(reps)} repeats for {x.ndim} dimensions")
+    return [
+        te.compute(
+            [extent * n for extent, n in zip(x.shape, reps, strict=True)],
+            lambda *i: x[tuple(k % extent for k, extent in zip(i, x.shape, strict=True))],
+            name="tile",
+        )
+    ]
+
+
+# ------------------------------------------------------------------------------- concat, slice
+
+
+def _compute_concat(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """attrs: axis. Inputs have one dtype, and one shape but for that axis."""
+    axis = normal_axis("concatenate", attrs["axis"], inputs[0].ndim)
+    first = inputs[0]
+    for t in inputs:
+        fits = t.ndim == first.ndim and all(
+            k == axis or same_extent(a, b)
+            for k, (a, b) in enumerate(zip(t.shape, first.shape, strict=True))
+        )
+        require(fits, f"concatenate: {list(first.shape)} and {list(t.shape)} on axis {axis}")
+        same = t.dtype == first.dtype
+        require(same, f"concatenate: inputs of different dtypes, {first.dtype} and {t.dtype}")
+    starts: list[Any] = [0]
+    for t in inputs:
+        starts.append(starts[-1] + t.shape[axis])
+
+    def element(*i: Expr) -> Expr:
+        def read(n: int) -> Expr:
+            return inputs[n][tuple(k - starts[n] if d == axis else k for d, k in enumerate(i))]
+
+        value = read(len(inputs) - 1)
+        for n in reversed(range(len(inputs) - 1)):
+            value = te.if_then_else(i[axis] < starts[n + 1], read(n), value)
+        return value
+
+    shape = [starts[-1] if d == axis else extent for d, extent in enumerate(first.shape)]
+    return [te.compute(shape, element, name="concatenate")]
+
+
+def _compute_slice(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """attrs: begin, step, shape, per dimension: output[i] = input[begin + i * step]."""
+    (x,) = inputs
+    begin, step, shape = attrs["begin"], attrs["step"], attrs["shape"]
+    require(len(begin) == len(step) == len(shape) == x.ndim, "slice: one begin per dimension")
+    for b, s, n, extent in zip(begin, step, shape, x.shape, strict=True):
+        inside = (
+            n == 0
+            or not isinstance(extent, int)
+            or all(0 <= k < extent for k in (b, b + (n - 1) * s))
+        )
+        require(inside, f"slice: {n} elements from {b} by {s} leave {list(x.shape)}")
+    return [
+        te.compute(
+            shape,
+            lambda *i: x[tuple(k * s + b for b, s, k in zip(begin, step, i, strict=True))],
+            name="slice",
+        )
+    ]
+
+
+def _evaluate_slice(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    along = zip(attrs["begin"], attrs["step"], attrs["shape"], strict=True)
+    return [inputs[0][np.ix_(*(b + s * np.arange(n) for b, s, n in along))]]
+
+
+# ---------------------------------------------------------------------------------- pad, gather
+
+
+def padded(x: Tensor, pads: Sequence[int], value: ExprLike, name: str = "pad") -> Tensor:
+    """x with a border of value: pads are those at the beginnings, then those at the ends.
+
+    A negative pad cuts off. x itself where nothing is padded.
+    """
+    before, after = pads[: x.ndim], pads[x.ndim :]
+    if not any(pads):
+        return x
+
+    def element(*i: Expr) -> Expr:
+        at = tuple(k - b for k, b in zip(i, before, strict=True))
+        guards = []
+        for k, b, a, extent in zip(at, before, after, x.shape, strict=True):
+            guards += [k >= 0] if b > 0 else []
+            guards += [k < extent] if a > 0 else []
+        return te.if_then_else(te.all_of(*guards), x[at], expr(value, x.dtype))
+
+    shape = [extent + b + a for extent, b, a in zip(x.shape, before, after, strict=True)]
+    tensor: Tensor = te.compute(shape, element, name=name)
+    return tensor
+
+
+def _compute_pad(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """attrs: pads (beginnings, then ends), mode (constant, edge, reflect, wrap), value."""
+    (x,) = inputs
+    pads, mode = attrs["pads"], attrs["mode"]
+    require(len(pads) == 2 * x.ndim, f"pad: {len(pads)} pads for {x.ndim} dimensions")
+    if mode == "constant":
+        value = attrs["value"]
+        if not any(pads):
+            return [te.compute(x.shape, lambda *i: x[i], name="pad")]
+        return [padded(x, pads, const(value, x.dtype))]
+    before, after = pads[: x.ndim], pads[x.ndim :]
+    reach = {"edge": 1, "reflect": 2, "wrap": 1}
+    require(mode in reach, f"pad: no mode '{mode}'")
+    for b, a, extent in zip(before, after, x.shape, strict=True):
+        enough = not isinstance(extent, int) or extent >= reach[mode] or max(a, b) <= 0
+        require(enough, f"pad: {list(x.shape)} is too small for mode '{mode}'")
+
+    def source(k: Expr, extent: Any) -> Any:
+        match mode:
+            case "edge":
+                return te.minimum(te.maximum(k, 0), extent - 1)
+            case "wrap":
+                return k % extent
+        turn = k % (2 * (extent - 1))
+        return te.minimum(turn, 2 * (extent - 1) - turn)
+
+    def element(*i: Expr) -> Expr:
+        return x[
+            tuple(
+                source(k - b, extent) if a or b else k
+                for k, b, a, extent in zip(i, before, after, x.shape, strict=True)
+            )
+        ]
+
+    shape = [extent + b + a for extent, b, a in zip(x.shape, before, after, strict=True)]
+    return [te.compute(shape, element, name="pad")]
+
+
+def _evaluate_pad(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    (x,) = inputs
+    return [pad_array(x, attrs["pads"], attrs["mode"], attrs.get("value"))]
+
+
+def pad_array(x: Array, pads: Sequence[int], mode: str = "constant", value: Any = 0) -> Array:
+    pairs = list(zip(pads[: x.ndim], pads[x.ndim :], strict=True))
+    cut = tuple(slice(max(-b, 0), n - max(-a, 0)) for (b, a), n in zip(pairs, x.shape, strict=True))
+    grow = [(max(b, 0), max(a, 0)) for b, a in pairs]
+    if mode == "constant":
+        return np.pad(x[cut], grow, constant_values=value)
+    result: Array = np.pad(x, grow, mode=mode)  # type: ignore[call-overload]
+    kept = (slice(max(-b, 0), n + max(b, 0) + a) for (b, a), n in zip(pairs, x.shape, strict=True))
+    return result[tuple(kept)]
+
+
+def _compute_gather(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """attrs: axis. Negative indices count from the end; those beyond are clamped."""
+    x, indices = inputs
+    axis = normal_axis("gather", attrs["axis"], x.ndim)
+    extent: Any = x.shape[axis]
+
+    def element(*i: Expr) -> Expr:
+        picked = indices[i[axis : axis + indices.ndim]].astype("int32")
+        picked = te.select(picked < 0, picked + extent, picked)
+        inside = te.minimum(te.maximum(picked, 0), extent - 1)
+        return x[(*i[:axis], inside, *i[axis + indices.ndim :])]
+
+    shape = [*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]]
+    return [te.compute(shape, element, name="gather")]
+
+
+def _evaluate_gather(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    x, indices = inputs
+    axis = attrs["axis"]
+    picked = np.where(indices < 0, indices + x.shape[axis], indices)
+    return [np.take(x, picked, axis, mode="clip")]
+
+
+for _op in (
+    Operator("reshape", _compute_reshape, lambda x, a: [x[0].reshape(a["shape"])], "injective"),
+    Operator(
+        "transpose", _compute_transpose, lambda x, a: [x[0].transpose(a["axes"])], "injective"
+    ),
+    Operator(
+        "broadcast_to",
+        _compute_broadcast,
+        lambda x, a: [np.broadcast_to(x[0], a["shape"])],
+        "injective",
+    ),
+    Operator("tile", _compute_tile, lambda x, a: [np.tile(x[0], a["reps"])], "injective"),
+    Operator(
+        "concatenate",
+        _compute_concat,
+        lambda x, a: [np.concatenate(list(x), a["axis"])],
+        "injective",
+    ),
+    Operator("slice", _compute_slice, _evaluate_slice, "injective"),
+    Operator("pad", _compute_pad, _evaluate_pad, "injective"),
+    Operator("gather", _compute_gather, _evaluate_gather, "injective"),
+):
+    register(_op)

@@ -1,0 +1,332 @@
+"""Primitives on loops: split, fuse, reorder, and the kinds of loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ..arith import Linear, bounds, expr_bounds, linear, loop_ranges, simplify_expr, to_expr
+from ..arith.linear import Atom
+from ..ir import (
+    Block,
+    Const,
+    Expr,
+    For,
+    PrimFunc,
+    Stmt,
+    Var,
+    all_of,
+    const,
+    expr,
+    is_const,
+    rebuild,
+    same_expr,
+    statements,
+    substitute,
+    with_fields,
+)
+from ..ir.build import compare, is_root
+from ..ir.names import names_of
+from ..ir.nodes import ForKind
+from .tree import (
+    blocks_in,
+    bound_to,
+    find_loop,
+    is_complete,
+    is_reduction,
+    loop_at,
+    loops_of,
+    path_to,
+    ranges_at,
+    refuse,
+    replace,
+    root_block,
+    vars_in,
+)
+
+
+def guard_blocks(s: Stmt, condition: Expr) -> Stmt:
+    """s with `condition` added to the predicate of its outermost blocks."""
+    if is_const(condition, True):
+        return s
+
+    def visit(m: Any) -> Any:
+        if isinstance(m, Block) and not is_root(m):
+            return with_fields(m, predicate=all_of(m.predicate, condition))
+        return rebuild(m, visit) if isinstance(m, Stmt) else m
+
+    guarded: Stmt = visit(s)
+    return guarded
+
+
+def split(
+    func: PrimFunc, loop: str, factors: Sequence[int | Expr | None]
+) -> tuple[PrimFunc, list[str]]:
+    """for i in range(n): S   =>   for i_0 in range(ceil(n / f)): for i_1 in range(f): S[i := i_0*f + i_1]
+
+    Guarded by `i_0*f + i_1 < n` where the factors do not divide n. One factor may be None: it is
+    inferred. Raises ScheduleError for factors that do not cover n.
+    """
+    path = find_loop(func, loop, "split")
+    target = loop_at(path)
+    _require_serial("split", target)
+    given = list(factors)
+    if len(given) < 2 or given.count(None) > 1:
+        refuse(
+            "split", f"loop '{loop}' needs two factors or more, at most one of them None", target
+        )
+    for factor in given:
+        if isinstance(factor, int) and factor < 1:
+            refuse("split", f"factor {factor} of loop '{loop}' is not positive", target)
+    sizes: list[Expr] = [expr(f) if f is not None else const(1) for f in given]
+    ranges = ranges_at(path)
+    others = expr(1)
+    for size in sizes:
+        others = others * size
+    if None in given:
+        inferred = simplify_expr((target.extent + others - 1) // others, ranges)
+        sizes[given.index(None)] = inferred
+        others = simplify_expr(others * inferred, ranges)
+    lacking = expr_bounds(target.extent - others, ranges)[1]
+    if lacking is None or lacking > 0:
+        refuse(
+            "split",
+            f"factors {[str(f) for f in given]} of loop '{loop}' do not cover its extent "
+            f"{target.extent}",
+            target,
+            "leave one factor None and it is inferred",
+        )
+    names = names_of(func)
+    dtype = target.var.dtype
+    inner = [Var(names.fresh(f"{loop}_{n}"), dtype) for n in range(len(sizes))]
+    index: Expr = const(0, dtype)
+    for v, size in zip(inner, sizes, strict=True):
+        index = index * size + v
+    for v, size in zip(inner, sizes, strict=True):
+        high = expr_bounds(size, ranges)[1]
+        ranges[v] = (0, None if high is None else high - 1)
+    index = simplify_expr(index, ranges)
+    guard = simplify_expr(compare("<", index, target.extent), ranges)
+    if isinstance(target.extent, Const) and prod(int(s) for s in sizes) == target.extent.value:  # type: ignore[call-overload]
+        guard = const(True)
+    body = guard_blocks(substitute(target.body, {target.var: index}), guard)
+    for v, size in reversed(list(zip(inner, sizes, strict=True))):
+        body = For(v, size, "serial", body)
+    return replace(func, target, body), [v.name for v in inner]
+
+
+def fuse(func: PrimFunc, loops: Sequence[str]) -> tuple[PrimFunc, str]:
+    """for i in range(n): for j in range(m): S   =>   for i_j_fused in range(n*m): S[i := ij//m, j := ij%m]"""
+    if len(loops) < 2:
+        refuse("fuse", "two loops or more are needed")
+    path = find_loop(func, loops[0], "fuse")
+    nest = [loop_at(path)]
+    for name in loops[1:]:
+        find_loop(func, name, "fuse")
+        inner = nest[-1].body
+        if not (isinstance(inner, For) and inner.var.name == name):
+            refuse(
+                "fuse",
+                f"loop '{name}' is not the only statement right inside loop '{nest[-1].name}'",
+                nest[-1],
+                "reorder them next to each other first",
+            )
+        nest.append(inner)
+    for n, inner in enumerate(nest):
+        _require_serial("fuse", inner)
+        outer = vars_in(inner.extent) & {o.var for o in nest[:n]}
+        if outer:
+            refuse("fuse", f"the extent of loop '{inner.name}' depends on another loop", inner)
+    var = Var(names_of(func).fresh("_".join([*loops, "fused"])), nest[0].var.dtype)
+    values: dict[Var, Expr] = {}
+    rest: Expr = var
+    for inner in reversed(nest[1:]):
+        values[inner.var] = rest % inner.extent
+        rest = rest // inner.extent
+    values[nest[0].var] = rest
+    extent: Expr = const(1, var.dtype)
+    for inner in nest:
+        extent = extent * inner.extent
+    body = substitute(nest[-1].body, values)
+    return replace(func, nest[0], For(var, extent, "serial", body)), var.name
+
+
+def reorder(func: PrimFunc, order: Sequence[str]) -> PrimFunc:
+    """The loops in the given order, outermost first; loops between them stay where they are."""
+    if len(set(order)) != len(order):
+        refuse("reorder", f"a loop stands twice in {list(order)}")
+    if len(order) < 2:
+        return func
+    paths = [find_loop(func, name, "reorder") for name in order]
+    deepest = max(paths, key=len)
+    chain = loops_of(deepest)
+    wanted = {name: loop_at(path) for name, path in zip(order, paths, strict=True)}
+    for name, loop in wanted.items():
+        if loop not in chain:
+            refuse("reorder", f"loop '{name}' is not in one nest with '{order[0]}'", loop)
+    first = min(chain.index(loop) for loop in wanted.values())
+    nest = chain[first:]
+    for outer, inner in zip(nest, nest[1:], strict=False):
+        if outer.body is not inner:
+            refuse(
+                "reorder",
+                f"other statements stand between loop '{outer.name}' and loop '{inner.name}'",
+                outer,
+            )
+    for block in blocks_in(nest[-1].body):
+        _require_free_order("reorder", func, block)
+    sequence = iter(order)
+    permuted = [wanted[next(sequence)] if loop in wanted.values() else loop for loop in nest]
+    for n, loop in enumerate(permuted):
+        inside = {other.var for other in permuted[n + 1 :]}
+        if vars_in(loop.extent) & inside:
+            refuse("reorder", f"the extent of loop '{loop.name}' depends on a loop inside it", loop)
+    body = nest[-1].body
+    for loop in reversed(permuted):
+        body = with_fields(loop, body=body)
+    return replace(func, nest[0], body)
+
+
+def _require_free_order(primitive: str, func: PrimFunc, block: Block) -> None:
+    """The instances of a block may run in any order: it is complete, a reduction, or its update."""
+    if is_complete(func, block) or is_reduction(func, block):
+        return
+    reduced = any(i.kind == "reduce" for i in block.iters)
+    own = {w.buffer for w in block.writes}
+    update = reduced and all(r in block.writes or r.buffer not in own for r in block.reads)
+    if not (update or not any(r.buffer in own for r in block.reads) or _same_element(block)):
+        refuse(primitive, f"block '{block.name}' reads other elements of what it writes", block)
+
+
+def _same_element(block: Block) -> bool:
+    """Whether every read of an own output is of the very element that is written."""
+    return all(
+        any(
+            len(r.minimum) == len(w.minimum)
+            and all(same_expr(a, b) for a, b in zip(r.minimum, w.minimum, strict=True))
+            for w in block.writes
+            if w.buffer is r.buffer
+        )
+        for r in block.reads
+        if any(w.buffer is r.buffer for w in block.writes)
+    )
+
+
+def set_kind(func: PrimFunc, loop: str, kind: ForKind) -> PrimFunc:
+    """Marks a loop parallel, vectorized or unrolled (or serial again)."""
+    primitive = {"vectorized": "vectorize", "unrolled": "unroll"}.get(kind, kind)
+    path = find_loop(func, loop, primitive)
+    target = loop_at(path)
+    if kind in ("vectorized", "unrolled") and not isinstance(target.extent, Const):
+        refuse(
+            primitive,
+            f"loop '{loop}' has extent {target.extent}, which is not a constant",
+            target,
+            f"split '{loop}' by a constant first, then {primitive} its inner loop",
+        )
+    if kind in ("parallel", "vectorized"):
+        _require_independent(primitive, func, target)
+    if kind == "vectorized":
+        inner = [s for s in _statements_below(target) if isinstance(s, For)]
+        if any(s.kind == "vectorized" for s in inner):
+            refuse(primitive, f"loop '{loop}' holds a vectorized loop already", target)
+    return replace(func, target, with_fields(target, kind=kind))
+
+
+def _statements_below(target: For) -> list[Stmt]:
+    return list(statements(target.body))
+
+
+def _require_independent(primitive: str, func: PrimFunc, target: For) -> None:
+    """Turns of the loop may run at once: no block below reduces over it, or writes what another
+    turn writes or reads (but for a buffer that lives within one turn)."""
+    for block in blocks_in(target.body):
+        _require_free_order(primitive, func, block)
+        if target.var in bound_to(block, "reduce"):
+            refuse(
+                primitive,
+                f"loop '{target.name}' carries the reduction of block '{block.name}'",
+                target,
+                f"{primitive} a spatial loop, or rfactor the reduction first",
+            )
+        if not _disjoint(target, block) and not all(
+            _private(func, target, w.buffer) for w in block.writes
+        ):
+            refuse(
+                primitive,
+                f"turns of loop '{target.name}' write the same elements in block '{block.name}'",
+                target,
+            )
+
+
+def _disjoint(target: For, block: Block) -> bool:
+    """Whether different turns of the loop write different elements: some spatial iteration moves
+    with the loop by more than the loops inside move it."""
+    inner = [s for s in statements(target.body) if isinstance(s, For)]
+    ranges = loop_ranges(inner)
+    moving = {loop.var for loop in inner}
+    for i in block.iters:
+        if i.kind != "spatial":
+            continue
+        form = linear(i.binding, {})
+        step = form.terms.get(target.var)
+        if step is None:
+            if target.var in vars_in(i.binding):
+                return True  # a part of a fused loop; its other parts are other iterations
+            continue
+        within = Linear(0, {a: c for a, c in form.terms.items() if _moves(a, moving)})
+        low, high = bounds(within, ranges)
+        if low is not None and high is not None and high - low < abs(step):
+            return True
+    return False
+
+
+def _moves(atom: Atom, moving: set[Var]) -> bool:
+    return bool(vars_in(to_expr(Linear(0, {atom: 1}), "int32")) & moving)
+
+
+def _private(func: PrimFunc, target: For, buffer: Any) -> bool:
+    """Whether all uses of a buffer are within the loop, so that each turn has its own."""
+    if buffer not in root_block(func).allocs:
+        return False
+    inside = set(blocks_in(target.body))
+    users = [b for b in blocks_in(func.body) if any(r.buffer is buffer for r in (*b.reads, *b.writes))]
+    return all(b in inside for b in users)
+
+
+def add_unit_loop(func: PrimFunc, at: str) -> tuple[PrimFunc, str]:
+    """S   =>   for u in range(1): S, around a block or a loop."""
+    path = path_to(
+        func, lambda s: (isinstance(s, Block) and s.name == at) or (isinstance(s, For) and s.name == at)
+    )
+    if path is None:
+        refuse("add_unit_loop", f"no loop or block '{at}'")
+    var = Var(names_of(func).fresh("u"))
+    return replace(func, path[-1], For(var, const(1), "serial", path[-1])), var.name
+
+
+def annotate(func: PrimFunc, at: str, key: str, value: Any) -> PrimFunc:
+    """Adds (or with None removes) an annotation of a loop or block."""
+    path = path_to(
+        func, lambda s: (isinstance(s, Block) and s.name == at) or (isinstance(s, For) and s.name == at)
+    )
+    if path is None:
+        refuse("annotate", f"no loop or block '{at}'")
+    target = path[-1]
+    assert isinstance(target, (Block, For))
+    notes = {**target.annotations, key: value}
+    if value is None:
+        del notes[key]
+    return replace(func, target, with_fields(target, annotations=notes))
+
+
+def _require_serial(primitive: str, loop: For) -> None:
+    if loop.kind != "serial":
+        refuse(
+            primitive,
+            f"loop '{loop.name}' is {loop.kind} already",
+            loop,
+            f"{primitive} it before it is made {loop.kind}",
+        )
+

@@ -1,0 +1,192 @@
+"""Finding and replacing loops and blocks by name, and the facts that legality is decided from."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from typing import NoReturn
+
+from ..arith import Bounds, loop_ranges
+from ..errors import ScheduleError
+from ..ir import (
+    Block,
+    Buffer,
+    Expr,
+    For,
+    IterVar,
+    Load,
+    PrimFunc,
+    Region,
+    Stmt,
+    Store,
+    Var,
+    children,
+    replace_node,
+    seq,
+    statements,
+    walk,
+    with_fields,
+)
+from ..ir.build import is_root
+from ..ir.nodes import Seq
+from ..ir.printer import loop_header, script
+from ..ir.regions import point_regions
+
+
+def refuse(primitive: str, why: str, at: Stmt | None = None, mend: str = "") -> NoReturn:
+    """Raises ScheduleError: the primitive, why it is illegal, and the loop or block it is about."""
+    raise ScheduleError(f"{primitive}: {why}", where=excerpt(at) if at is not None else "", mend=mend)
+
+
+def excerpt(s: Stmt) -> str:
+    """The first line of a loop or block, as messages quote it."""
+    return loop_header(s) if isinstance(s, For) else script(s).splitlines()[0]
+
+
+def path_to(func: PrimFunc, wanted: Callable[[Stmt], bool]) -> list[Stmt] | None:
+    """The statements from the function's body down to the first wanted one, inclusive."""
+    path: list[Stmt] = []
+
+    def visit(s: Stmt) -> bool:
+        path.append(s)
+        if wanted(s) or any(visit(c) for c in children(s) if isinstance(c, Stmt)):
+            return True
+        path.pop()
+        return False
+
+    return path if visit(func.body) else None
+
+
+def find_loop(func: PrimFunc, name: str, primitive: str) -> list[Stmt]:
+    """The path to the loop of that name; ScheduleError naming the nearest loops."""
+    path = path_to(func, lambda s: isinstance(s, For) and s.var.name == name)
+    if path is None:
+        loops = [s.var.name for s in statements(func.body) if isinstance(s, For)]
+        refuse(primitive, f"no loop '{name}'", mend=_nearest(name, loops))
+    return path
+
+
+def find_block(func: PrimFunc, name: str, primitive: str) -> list[Stmt]:
+    """The path to the block of that name; ScheduleError naming the nearest blocks."""
+    path = path_to(func, lambda s: isinstance(s, Block) and s.name == name)
+    if path is None:
+        blocks = [s.name for s in statements(func.body) if isinstance(s, Block)]
+        refuse(primitive, f"no block '{name}'", mend=_nearest(name, blocks))
+    return path
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, 3) or known[:8]
+    return f"one of {', '.join(near)}" if near else ""
+
+
+def loop_at(path: list[Stmt]) -> For:
+    assert isinstance(path[-1], For)
+    return path[-1]
+
+
+def block_at(path: list[Stmt]) -> Block:
+    assert isinstance(path[-1], Block)
+    return path[-1]
+
+
+def loops_of(path: list[Stmt]) -> list[For]:
+    """The loops on a path, outermost first."""
+    return [s for s in path if isinstance(s, For)]
+
+
+def blocks_in(s: Stmt) -> Iterator[Block]:
+    """The blocks in s, the root apart."""
+    return (b for b in statements(s) if isinstance(b, Block) and not is_root(b))
+
+
+def ranges_at(path: list[Stmt]) -> dict[Var, Bounds]:
+    """The ranges of the loops on a path."""
+    return loop_ranges(loops_of(path))
+
+
+def replace(func: PrimFunc, old: Stmt, to: Stmt | None) -> PrimFunc:
+    """func with a statement replaced, or removed together with the loops that it leaves empty."""
+    if to is None:
+        path = path_to(func, lambda s: s is old)
+        assert path is not None
+        for outer in reversed(path[:-1]):
+            if isinstance(outer, For):
+                old = outer
+                continue
+            break
+    return with_fields(func, body=replace_node(func.body, old, to if to is not None else Seq(())))
+
+
+def root_block(func: PrimFunc) -> Block:
+    assert isinstance(func.body, Block) and is_root(func.body), "a scheduled function has a root"
+    return func.body
+
+
+def with_allocs(func: PrimFunc, add: Iterable[Buffer] = (), drop: Iterable[Buffer] = ()) -> PrimFunc:
+    root = root_block(func)
+    dropped = set(drop)
+    allocs = tuple(b for b in root.allocs if b not in dropped) + tuple(add)
+    return with_fields(func, body=with_fields(root, allocs=allocs))
+
+
+def writers(func: PrimFunc, buffer: Buffer) -> list[Block]:
+    return [b for b in blocks_in(func.body) if any(r.buffer is buffer for r in b.writes)]
+
+
+def readers(func: PrimFunc, buffer: Buffer) -> list[Block]:
+    """Blocks that read the buffer, a reduction's reading of its own output apart."""
+    return [b for b in blocks_in(func.body) if any(r.buffer is buffer for r in b.reads)]
+
+
+def is_complete(func: PrimFunc, block: Block) -> bool:
+    """Whether the block alone writes its outputs, each element once, and never reads them."""
+    return (
+        block.init is None
+        and all(i.kind == "spatial" for i in block.iters)
+        and not _reads_own(block)
+        and all(len(writers(func, w.buffer)) == 1 for w in block.writes)
+    )
+
+
+def is_reduction(func: PrimFunc, block: Block) -> bool:
+    """Whether the block alone writes its outputs, by an init and steps in any order."""
+    reduced = {i.var for i in block.iters if i.kind == "reduce"}
+    return (
+        block.init is not None
+        and not _reads_own(block)
+        and all(len(writers(func, w.buffer)) == 1 for w in block.writes)
+        and not any(
+            n in reduced for w in block.writes for low in w.minimum for n in walk(low)
+        )
+    )
+
+
+def _reads_own(block: Block) -> bool:
+    written = {w.buffer for w in block.writes}
+    return any(r.buffer in written for r in block.reads)
+
+
+def vars_in(e: Expr | IterVar | Region) -> set[Var]:
+    return {n for n in walk(e) if isinstance(n, Var)}
+
+
+def bound_to(block: Block, kind: str) -> set[Var]:
+    """The loop variables that a block's iterations of a kind are bound to."""
+    return {v for i in block.iters if i.kind == kind for v in vars_in(i.binding)}
+
+
+def refreshed(block: Block) -> Block:
+    """The block with reads and writes computed again from its body (which holds no loops)."""
+    parts = [block.body] if block.init is None else [block.init, block.body]
+    reads, writes = point_regions(seq(parts))
+    own = {w.buffer for w in writes} if block.init is not None else set()
+    return with_fields(block, reads=tuple(r for r in reads if r.buffer not in own), writes=writes)
+
+
+def accesses(block: Block, buffer: Buffer) -> list[Load | Store]:
+    return [
+        n
+        for n in walk(block)
+        if isinstance(n, (Load, Store)) and n.buffer is buffer
+    ]

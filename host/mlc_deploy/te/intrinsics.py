@@ -1,0 +1,121 @@
+"""Scalar functions on expressions. Which of them become vector code is the lowering's matter."""
+
+from __future__ import annotations
+
+from ..ir import Expr, ExprLike, binary, call, dtype_of, expr, select
+
+FLOAT_CALLS = (
+    "exp log sin cos tan tanh erf sigmoid sqrt rsqrt floor ceil round trunc".split()
+)
+
+
+def _float(name: str, x: ExprLike) -> Expr:
+    value = expr(x)
+    if dtype_of(value.dtype).kind != "float":
+        raise TypeError(f"{name} of '{value}', which is {value.dtype}\n  try: .astype(\"float32\")")
+    return call(name, value.dtype, value)
+
+
+def exp(x: ExprLike) -> Expr:
+    return _float("exp", x)
+
+
+def log(x: ExprLike) -> Expr:
+    return _float("log", x)
+
+
+def sin(x: ExprLike) -> Expr:
+    return _float("sin", x)
+
+
+def cos(x: ExprLike) -> Expr:
+    return _float("cos", x)
+
+
+def tan(x: ExprLike) -> Expr:
+    return _float("tan", x)
+
+
+def tanh(x: ExprLike) -> Expr:
+    return _float("tanh", x)
+
+
+def erf(x: ExprLike) -> Expr:
+    return _float("erf", x)
+
+
+def sigmoid(x: ExprLike) -> Expr:
+    """1 / (1 + exp(-x)), without overflow for any x."""
+    return _float("sigmoid", x)
+
+
+def sqrt(x: ExprLike) -> Expr:
+    return _float("sqrt", x)
+
+
+def rsqrt(x: ExprLike) -> Expr:
+    """1 / sqrt(x), divided exactly."""
+    return 1 / sqrt(x)
+
+
+def floor(x: ExprLike) -> Expr:
+    return _float("floor", x)
+
+
+def ceil(x: ExprLike) -> Expr:
+    return _float("ceil", x)
+
+
+def round(x: ExprLike) -> Expr:
+    """To the nearest integer, half to even."""
+    return _float("round", x)
+
+
+def trunc(x: ExprLike) -> Expr:
+    return _float("trunc", x)
+
+
+def _binary_float(name: str, x: ExprLike, y: ExprLike) -> Expr:
+    total = expr(x) + y if not isinstance(x, (int, float)) else x + expr(y)
+    if dtype_of(total.dtype).kind != "float":
+        raise TypeError(f"{name} needs floats, got {total.dtype}")
+    return call(name, total.dtype, _as(x, total.dtype), _as(y, total.dtype))
+
+
+def _as(x: ExprLike, dtype: str) -> Expr:
+    return expr(x, dtype)
+
+
+def pow(x: ExprLike, y: ExprLike) -> Expr:
+    return _binary_float("pow", x, y)
+
+
+def fmod(x: ExprLike, y: ExprLike) -> Expr:
+    """The remainder of x / y rounded towards zero, with x's sign."""
+    return _binary_float("fmod", x, y)
+
+
+def fma(x: ExprLike, y: ExprLike, z: ExprLike) -> Expr:
+    """x * y + z, rounded once where the CPU has such an instruction, else twice."""
+    value = expr(x)
+    return call("fma", value.dtype, value, _as(y, value.dtype), _as(z, value.dtype))
+
+
+def abs(x: ExprLike) -> Expr:
+    value = expr(x)
+    kind = dtype_of(value.dtype)
+    if kind.kind in ("uint", "bool"):
+        return value
+    if kind.kind == "int":
+        return select(value < 0, -value, value)
+    return call("abs", value.dtype, value)
+
+
+def truncdiv(a: ExprLike, b: ExprLike) -> Expr:
+    """Integer division towards zero, as C's `/`."""
+    return binary("tdiv", a, b)
+
+
+def truncmod(a: ExprLike, b: ExprLike) -> Expr:
+    """What truncdiv leaves, as C's `%`."""
+    return binary("tmod", a, b)

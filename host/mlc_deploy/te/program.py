@@ -1,0 +1,131 @@
+"""From a graph of tensor expressions to a PrimFunc of loops and blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..ir import (
+    Block,
+    Buffer,
+    Expr,
+    IterVar,
+    PrimFunc,
+    Reduce,
+    Stmt,
+    Store,
+    Var,
+    binary,
+    const,
+    expr,
+    if_then_else,
+    is_const,
+    replace_buffers,
+    seq,
+    substitute,
+)
+from ..ir.build import loop_nest
+from ..ir.names import Names
+from ..ir.regions import point_regions
+from .tensor import ComputeOp, PlaceholderOp, Tensor
+
+
+def create_prim_func(args: Sequence[Tensor | Var], name: str = "main") -> PrimFunc:
+    """Loops and blocks for the tensors in args, which become the parameters in this order.
+
+    Computed tensors that args leaves out become buffers within; those it names are outputs. Raises
+    ValueError when a placeholder that is needed is missing, or an argument stands twice.
+    """
+    tensors = [a for a in args if isinstance(a, Tensor)]
+    if len(set(tensors)) != len(tensors):
+        raise ValueError("create_prim_func: an argument stands twice in args")
+    order = _topological(tensors)
+    missing = [t.name for t in order if isinstance(t.op, PlaceholderOp) and t not in tensors]
+    if missing:
+        raise ValueError(
+            f"create_prim_func: the outputs read {', '.join(missing)}, which args leaves out\n"
+            "  try: add the placeholders to args"
+        )
+    names, block_names = Names(), Names()
+    buffers: dict[Tensor, Buffer] = {}
+    for tensor in [*tensors, *(t for t in order if t not in tensors)]:
+        buffers[tensor] = Buffer(names.fresh(tensor.name), tensor.shape, tensor.dtype)
+    body: list[Stmt] = []
+    done: set[ComputeOp] = set()
+    for tensor in order:
+        if isinstance(tensor.op, ComputeOp) and tensor.op not in done:
+            done.add(tensor.op)
+            outputs = sorted((t for t in order if t.op is tensor.op), key=lambda t: t.output)
+            body.append(_nest(tensor.op, outputs, buffers, names, block_names))
+    inner = tuple(b for t, b in buffers.items() if t not in tensors)
+    root = Block("root", (), (), (), seq(body), allocs=inner)
+    params = tuple(buffers[a] if isinstance(a, Tensor) else a for a in args)
+    return PrimFunc(name, params, root)
+
+
+def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """Every tensor the outputs need, producers first."""
+    order: dict[Tensor, None] = {}
+
+    def visit(tensor: Tensor) -> None:
+        if tensor in order:
+            return
+        if isinstance(tensor.op, ComputeOp):
+            for source in tensor.op.input_tensors:
+                visit(source)
+        order[tensor] = None
+
+    for tensor in outputs:
+        visit(tensor)
+    return list(order)
+
+
+def _nest(
+    op: ComputeOp,
+    outputs: Sequence[Tensor],
+    buffers: dict[Tensor, Buffer],
+    names: Names,
+    block_names: Names,
+) -> Stmt:
+    """One block for an operation, in loops over its axes."""
+    loops: list[tuple[Var, Expr]] = []
+    iters: list[IterVar] = []
+    to_block: dict[Var, Expr] = {}
+    for axis in (*op.axis, *op.reduce_axis):
+        loop = Var(names.fresh(axis.var.name), axis.var.dtype)
+        inside = Var(f"v_{loop.name}", axis.var.dtype)
+        names.fresh(inside.name)
+        loops.append((loop, axis.extent))
+        iters.append(IterVar(inside, axis.extent, axis.kind, loop))
+        to_block[axis.var] = inside
+    here = tuple(to_block[axis.var] for axis in op.axis)
+    swap: dict[Buffer, Buffer] = dict(buffers)
+    init: list[Stmt] = []
+    body: list[Stmt] = []
+    for tensor in outputs:
+        value = replace_buffers(substitute(op.body[tensor.output], to_block), swap)
+        out = buffers[tensor]
+        if isinstance(value, Reduce):
+            init.append(Store(out, here, value.identity))
+            step = binary(value.combine, out[here], value.value)
+            if not is_const(value.condition, True):
+                step = if_then_else(value.condition, step, out[here])
+            body.append(Store(out, here, step))
+        else:
+            body.append(Store(out, here, value))
+    stmt = seq(body)
+    reads, writes = point_regions(stmt)
+    block = Block(
+        block_names.fresh(op.name),
+        tuple(iters) or (_unit_iter(names),),
+        tuple(r for r in reads if r.buffer not in {w.buffer for w in writes}),
+        writes,
+        stmt,
+        seq(init) if init else None,
+        annotations=dict(op.attrs),
+    )
+    return loop_nest(loops, block)
+
+
+def _unit_iter(names: Names) -> IterVar:
+    """A block of a scalar result still has one iteration, so that it is no root."""
+    return IterVar(Var(names.fresh("vu")), expr(1), "spatial", const(0))

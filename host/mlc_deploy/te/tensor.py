@@ -1,0 +1,218 @@
+"""Tensors, and the operations that produce them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+from ..ir import (
+    Buffer,
+    Dim,
+    Expr,
+    ExprLike,
+    IterVar,
+    Reduce,
+    Var,
+    binary,
+    const,
+    dtype_of,
+    expr,
+    loads,
+    value_range,
+    walk,
+)
+from ..ir.build import TRUE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlaceholderOp:
+    """An input."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComputeOp:
+    """output[axis] = body[i] for output i; all outputs have one shape."""
+
+    name: str
+    axis: tuple[IterVar, ...]
+    body: tuple[Expr, ...]
+    attrs: Mapping[str, Any]
+
+    @property
+    def reduce_axis(self) -> tuple[IterVar, ...]:
+        match self.body[0]:
+            case Reduce(axes=axes):
+                return axes
+        return ()
+
+    @property
+    def input_tensors(self) -> tuple[Tensor, ...]:
+        """The tensors it reads, each once, in the order met."""
+        found: dict[Tensor, None] = {}
+        for body in self.body:
+            for load in loads(body):
+                assert isinstance(load.buffer, Tensor)
+                found[load.buffer] = None
+        return tuple(found)
+
+
+Operation = Union[PlaceholderOp, ComputeOp]
+
+
+class Tensor(Buffer):
+    """A buffer that knows the operation that produces it."""
+
+    __slots__ = ("op", "output")
+
+    def __init__(
+        self, name: str, shape: Sequence[Dim], dtype: str, op: Operation, output: int = 0
+    ) -> None:
+        super().__init__(name, tuple(shape), dtype)
+        self.op = op
+        self.output = output
+
+    def __call__(self, *indices: ExprLike) -> Expr:
+        return self[indices]
+
+    def __repr__(self) -> str:
+        return f"Tensor(name={self.name!r}, shape={self.shape}, dtype={self.dtype!r})"
+
+
+def var(name: str = "n", dtype: str = "int32") -> Var:
+    """A symbolic dimension."""
+    return Var(name, dtype)
+
+
+def placeholder(shape: Sequence[Dim], dtype: str = "float32", name: str = "placeholder") -> Tensor:
+    """An input tensor; a dimension is an int or an expression of te.var."""
+    return Tensor(name, shape, dtype, PlaceholderOp(name))
+
+
+def reduce_axis(dom: tuple[ExprLike, ExprLike] | ExprLike, name: str = "rv") -> IterVar:
+    """An axis to reduce over: reduce_axis((0, n)). Only ranges from 0 are supported."""
+    low, high = dom if isinstance(dom, tuple) else (0, dom)
+    if not (isinstance(low, int) and low == 0):
+        raise ValueError(
+            f"reduce_axis '{name}' begins at {low}; axes begin at 0\n"
+            f"  try: reduce_axis((0, {high} - {low})) and add {low} where it is used"
+        )
+    variable = Var(name)
+    return IterVar(variable, expr(high), "reduce", variable)
+
+
+def compute(
+    shape: Sequence[Dim],
+    fcompute: Callable[..., Any],
+    name: str = "compute",
+    attrs: Mapping[str, Any] | None = None,
+) -> Any:
+    """The tensor of `shape` whose element at (i, j, …) is fcompute(i, j, …).
+
+    fcompute gives an expression, a reduction (te.sum …), or a tuple of expressions: then a tuple of
+    tensors is returned, all of this shape. Raises TypeError where it gives anything else.
+    """
+    dims = tuple(shape)
+    names = _axis_names(fcompute, len(dims))
+    axis = tuple(
+        IterVar(v := Var(n), expr(extent), "spatial", v)
+        for n, extent in zip(names, dims, strict=True)
+    )
+    given = fcompute(*(i.var for i in axis))
+    several = isinstance(given, (tuple, list))
+    body = tuple(expr(e) for e in (given if several else (given,)))
+    for e in body:
+        _check_reduce(e, name)
+    op = ComputeOp(name, axis, body, dict(attrs or {}))
+    outputs = tuple(
+        Tensor(name if n == 0 else f"{name}_{n}", dims, e.dtype, op, n) for n, e in enumerate(body)
+    )
+    return outputs if several else outputs[0]
+
+
+def _axis_names(fcompute: Callable[..., Any], ndim: int) -> list[str]:
+    parameters = list(inspect.signature(fcompute).parameters.values())
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        named = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+        return named + [f"i{n}" for n in range(len(named), ndim)]
+    required = [p for p in parameters if p.default is inspect.Parameter.empty]
+    if len(required) != ndim:
+        raise TypeError(
+            f"te.compute of shape with {ndim} dimensions, but its function takes "
+            f"{len(required)}: ({', '.join(p.name for p in required)})"
+        )
+    return [p.name for p in required]
+
+
+def _check_reduce(e: Expr, name: str) -> None:
+    below = [n for n in walk(e) if isinstance(n, Reduce) and n is not e]
+    if below:
+        raise TypeError(
+            f"te.compute '{name}': a reduction stands inside another expression\n"
+            "  try: compute the reduction as a tensor of its own first"
+        )
+
+
+def reduce(
+    combine: str,
+    value: ExprLike,
+    axis: IterVar | Sequence[IterVar],
+    where: Expr = TRUE,
+    identity: ExprLike | None = None,
+) -> Reduce:
+    """A reduction by an operator of the IR ("+", "*", "min", "max") over axes."""
+    element = expr(value)
+    axes = (axis,) if isinstance(axis, IterVar) else tuple(axis)
+    if not axes or any(a.kind != "reduce" for a in axes):
+        raise TypeError("a reduction needs axes made by te.reduce_axis")
+    if identity is None:
+        identity = _identity(combine, element.dtype)
+    return Reduce(combine, element, axes, where, expr(identity, element.dtype), element.dtype)
+
+
+def _identity(combine: str, dtype: str) -> Expr:
+    match combine:
+        case "+":
+            return const(0, dtype)
+        case "*":
+            return const(1, dtype)
+        case "max":
+            return min_value(dtype)
+        case "min":
+            return max_value(dtype)
+    raise ValueError(f"no identity is known for '{combine}'\n  try: give identity=")
+
+
+def sum(value: ExprLike, axis: IterVar | Sequence[IterVar], where: Expr = TRUE) -> Reduce:  # noqa: A001
+    return reduce("+", value, axis, where)
+
+
+def max(value: ExprLike, axis: IterVar | Sequence[IterVar], where: Expr = TRUE) -> Reduce:  # noqa: A001
+    return reduce("max", value, axis, where)
+
+
+def min(value: ExprLike, axis: IterVar | Sequence[IterVar], where: Expr = TRUE) -> Reduce:  # noqa: A001
+    return reduce("min", value, axis, where)
+
+
+def maximum(a: ExprLike, b: ExprLike) -> Expr:
+    """The larger of two expressions, elementwise."""
+    return binary("max", a, b)
+
+
+def minimum(a: ExprLike, b: ExprLike) -> Expr:
+    """The smaller of two expressions, elementwise."""
+    return binary("min", a, b)
+
+
+def min_value(dtype: str) -> Expr:
+    """The smallest value: minus infinity for floats."""
+    return const(float("-inf") if dtype_of(dtype).kind == "float" else value_range(dtype)[0], dtype)
+
+
+def max_value(dtype: str) -> Expr:
+    """The largest value: infinity for floats."""
+    return const(float("inf") if dtype_of(dtype).kind == "float" else value_range(dtype)[1], dtype)

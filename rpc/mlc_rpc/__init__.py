@@ -1,0 +1,49 @@
+"""Talking to a board: `connect` to one, then load, run and time on it.
+
+    transport   bytes to the program on a board: local, qemu, ssh
+    link        requests and responses over such bytes (the wire is in wire.py)
+    session     what is done with a board: tensors, blobs, modules
+
+This package knows nothing of the compiler, and imports nothing of it.
+"""
+
+from mlc_rpc.connect import connect
+from mlc_rpc.counters import CallCounts, CounterError
+from mlc_rpc.errors import (
+    Crashed,
+    Lost,
+    Mismatch,
+    OutOfMemory,
+    ProtocolError,
+    Refused,
+    RpcError,
+    Timeout,
+    Unreachable,
+)
+from mlc_rpc.module import ModelRun, RemoteFunction, RemoteModule, Run
+from mlc_rpc.session import Device, Session
+from mlc_rpc.tensor import RemoteTensor
+from mlc_rpc.timing import Timing
+
+__all__ = [
+    "CallCounts",
+    "CounterError",
+    "Crashed",
+    "Device",
+    "Lost",
+    "Mismatch",
+    "ModelRun",
+    "OutOfMemory",
+    "ProtocolError",
+    "Refused",
+    "RemoteFunction",
+    "RemoteModule",
+    "RemoteTensor",
+    "RpcError",
+    "Run",
+    "Session",
+    "Timeout",
+    "Timing",
+    "Unreachable",
+    "connect",
+]

@@ -1,0 +1,52 @@
+"""From a board's URL to a session with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mlc_rpc.session import CALL_SECONDS, Session
+from mlc_rpc.transport import LocalUrl, QemuUrl, Runtime, SshUrl, Transport, parse_url
+
+
+def connect(
+    url: str,
+    runtime: Runtime,
+    *,
+    machine: str | None = None,
+    plugin: Path | None = None,
+    timeout: float = CALL_SECONDS,
+) -> Session:
+    """A session with the board at `url` (transport.SCHEMES).
+
+    `runtime` gives the board's program for a machine ("aarch64", "arm", "x86_64"); `machine` is the
+    one wanted where the board could be several (qemu://max); `plugin` is QEMU's counting plugin,
+    built for this host. `timeout` in seconds, for connecting and as the default of short calls.
+
+    Raises Unreachable, Mismatch.
+    """
+    return Session(open_transport(url, runtime, machine, plugin, timeout), timeout=timeout)
+
+
+def open_transport(
+    url: str,
+    runtime: Runtime,
+    machine: str | None = None,
+    plugin: Path | None = None,
+    timeout: float = CALL_SECONDS,
+) -> Transport:
+    """The board's program, started. Raises Unreachable."""
+    # Each transport is imported when it is asked for: paramiko is slow to import, and the others
+    # use what Windows lacks.
+    match parse_url(url):
+        case LocalUrl():
+            from mlc_rpc.local import open_local
+
+            return open_local(runtime)
+        case QemuUrl() as board:
+            from mlc_rpc.qemu import open_qemu
+
+            return open_qemu(board, runtime, machine, plugin)
+        case SshUrl() as board:
+            from mlc_rpc.ssh import open_ssh
+
+            return open_ssh(board, runtime, timeout)

@@ -1,0 +1,107 @@
+"""Executed instructions per call, from the records of QEMU's counting plugin.
+
+The plugin (device_runtime/qemu_plugin/count.c) appends one record for each mark that the board's
+program makes: a begin and an end around each call, and first a pair with index CALIBRATION around
+a kernel that only returns. What that pair counts is what marking costs, and is subtracted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CLASSES = ("mac", "vector", "load", "store", "branch", "scalar")
+BEGIN, END = 1, 2
+CALIBRATION = 0xFFFFFFFF
+RECORD = struct.Struct(f"<II{len(CLASSES)}Q")  # tag, index, instructions so far by class
+
+
+class CounterError(Exception):
+    """The plugin's file is torn, or its marks do not pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One mark: BEGIN or END of a call, and the instructions of each class executed so far."""
+
+    tag: int
+    index: int
+    counters: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallCounts:
+    """Instructions that one call executed, by class; `index` as in the call table."""
+
+    index: int
+    by_class: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_class.values())
+
+
+def parse_records(data: bytes) -> list[Record]:
+    """Raises CounterError when `data` is no whole number of records, or holds an unknown tag."""
+    if len(data) % RECORD.size:
+        raise CounterError(
+            f"counter file is torn: {len(data)} bytes are no multiple of {RECORD.size}\n"
+            "  try: run again; QEMU was killed while it wrote, or the disk is full"
+        )
+    records = [Record(tag, index, tuple(rest)) for tag, index, *rest in RECORD.iter_unpack(data)]
+    for number, record in enumerate(records):
+        if record.tag not in (BEGIN, END):
+            raise CounterError(
+                f"counter file is torn: record {number} has tag {record.tag}, neither begin nor end"
+            )
+    return records
+
+
+def per_call(records: Sequence[Record]) -> list[CallCounts]:
+    """Counts of each call in the order of the marks, what marking costs subtracted.
+
+    Raises CounterError when a begin has no end, or a call no calibration before it.
+    """
+    if len(records) % 2:
+        raise CounterError(f"call {records[-1].index} began and never ended: was it killed?")
+    calls: list[CallCounts] = []
+    cost: tuple[int, ...] | None = None
+    for begin, end in zip(records[::2], records[1::2], strict=True):
+        if (begin.tag, end.tag) != (BEGIN, END) or begin.index != end.index:
+            raise CounterError(
+                f"marks do not pair: tag {begin.tag} of call {begin.index} "
+                f"is followed by tag {end.tag} of call {end.index}"
+            )
+        spent = tuple(b - a for a, b in zip(begin.counters, end.counters, strict=True))
+        if begin.index == CALIBRATION:
+            cost = spent
+        elif cost is None:
+            raise CounterError(f"call {begin.index} comes before any calibration")
+        else:
+            net = (a - b for a, b in zip(spent, cost, strict=True))
+            calls.append(CallCounts(begin.index, dict(zip(CLASSES, net, strict=True))))
+    return calls
+
+
+class Counter:
+    """The plugin's file while the board's program runs: `start`, a marked run, `take`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def start(self) -> None:
+        """Passes over what was counted so far, such as a run that crashed half way."""
+        self._offset = self._path.stat().st_size if self._path.exists() else 0
+
+    def take(self) -> list[CallCounts]:
+        """Counts of the calls since `start` or the last `take`. Raises CounterError."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        self._offset += len(data)
+        return per_call(parse_records(data))

@@ -1,0 +1,95 @@
+"""What can go wrong between the client and a board.
+
+    RpcError
+    ├── Unreachable      no session came about: no such program, host, CPU or permission
+    │   └── Mismatch     the board answered, but speaks another version of the wire
+    ├── Lost             the session ended under the caller: the board's program or the link died
+    ├── Timeout          a deadline passed, on the board or here
+    ├── Crashed          a kernel died of a signal; the session and its tensors live on
+    ├── Refused          the board understood and said no: wrong machine, feature, argument, busy
+    ├── OutOfMemory      the board has not the memory that was asked for
+    └── ProtocolError    one side sent what the wire does not allow: a mistake in the programs
+
+`str(error)` says what, then where ("on"), then how to mend it ("try").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class RpcError(Exception):
+    """`board` and `method` say where ("" where unknown), `attempt` how to mend it.
+
+    `signal`, `kernel` and `layer` are the board's own words on a kernel that failed, `call` the
+    index of the call in the model's call table; empty and -1 where they do not apply.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        board: str = "",
+        method: str = "",
+        attempt: str = "",
+        details: Mapping[str, object] | None = None,
+    ) -> None:
+        self.what = what
+        self.board = board
+        self.method = method
+        self.attempt = attempt
+        self.details = dict(details or {})
+        self.signal = str(self.details.get("signal", ""))
+        self.kernel = str(self.details.get("kernel", ""))
+        self.layer = str(self.details.get("layer", ""))
+        call = self.details.get("call", -1)
+        self.call = call if isinstance(call, int) else -1
+        where = ", ".join(filter(None, (board, method and f"method {method}")))
+        lines = [what]
+        if where:
+            lines.append(f"  on:  {where}")
+        if attempt:
+            lines.append(f"  try: {attempt}")
+        super().__init__("\n".join(lines))
+
+
+class Unreachable(RpcError):
+    """No session came about."""
+
+
+class Mismatch(Unreachable):
+    """The board's program speaks a version of the wire that this client does not."""
+
+
+class Lost(RpcError):
+    """The session ended while it was in use; everything held on the board is gone."""
+
+
+class Timeout(RpcError):
+    """A deadline passed."""
+
+
+class Crashed(RpcError):
+    """A kernel died of a signal, or its worker process did."""
+
+
+class Refused(RpcError):
+    """The board understood the request and said no."""
+
+
+class OutOfMemory(RpcError):
+    """The board has not the memory that was asked for."""
+
+
+class ProtocolError(RpcError):
+    """One side sent what the wire does not allow."""
+
+
+# What the board's error kinds become (wire.ERROR_KINDS), and what to do about each.
+KINDS: dict[str, tuple[type[RpcError], str]] = {
+    "protocol": (ProtocolError, "use the client and the board's program of the same release"),
+    "refused": (Refused, ""),
+    "crashed": (Crashed, "build the kernel with bound checks; tensors and modules are still there"),
+    "timeout": (Timeout, "a larger timeout, if the kernel is slow rather than stuck"),
+    "memory": (OutOfMemory, "close tensors that are no longer used, or a smaller model"),
+}

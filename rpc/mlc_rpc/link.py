@@ -1,0 +1,299 @@
+"""Requests and responses over a transport: framing, pipelining, deadlines, and who is to blame.
+
+One thread reads; any thread may call. What is sent while the board works is answered in any order.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import msgpack
+
+from mlc_rpc.errors import (
+    KINDS,
+    Lost,
+    Mismatch,
+    ProtocolError,
+    RpcError,
+    Timeout,
+    Unreachable,
+)
+from mlc_rpc.transport import Buffer, Transport
+from mlc_rpc.wire import MAX_BANNER, MAX_CHUNK, MAX_MESSAGE, PREAMBLE, VERSION
+
+WINDOW = 8  # chunks under way at a time
+CHUNK_SECONDS = 60.0  # per chunk: slow links are slow, dead ones are found by ssh's keepalive
+READ_BYTES = 1 << 20
+REQUEST, RESPONSE, NOTIFY = 0, 1, 2
+
+
+@dataclass(slots=True)
+class Pending:
+    """A request that was sent. `answer` gets [error, result], or None when the session ended."""
+
+    id: int
+    method: str
+    deadline: float  # of time.monotonic()
+    answer: SimpleQueue[tuple[Any, Any] | None] = field(default_factory=SimpleQueue)
+
+
+class Link:
+    """A transport that answers requests. `sent_bytes` counts what went to the board."""
+
+    def __init__(self, transport: Transport, timeout: float) -> None:
+        """Waits for the preamble, and exchanges versions. Raises Unreachable, Mismatch, Timeout."""
+        self.transport = transport
+        self.board = transport.board
+        self.sent_bytes = 0
+        self._pending: dict[int, Pending] = {}
+        self._next_id = 0
+        self._state = threading.Lock()  # of _pending, _next_id, _ended
+        self._writing = threading.Lock()
+        self._ended: Callable[[str], RpcError] | None = None  # method -> what to raise
+        self._begun: SimpleQueue[RpcError | None] = SimpleQueue()
+        self._packer = msgpack.Packer()
+        self._reader = threading.Thread(target=self._read, name=f"{self.board} reader", daemon=True)
+        self._reader.start()
+        try:
+            self._greet(timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, method: str, *params: object, timeout: float, tail: Buffer | None = None) -> Any:
+        """The result of one request. `tail` is a last parameter of bytes, sent without a copy."""
+        return self.wait(self.send(method, params, timeout, tail))
+
+    def stream(
+        self, method: str, requests: Iterable[tuple[Sequence[object], Buffer | None]], timeout: float
+    ) -> Iterator[Any]:
+        """Results of many requests in order, WINDOW of them under way at a time.
+
+        `timeout` is each request's own.
+        """
+        window: deque[Pending] = deque()
+        for params, tail in requests:
+            window.append(self.send(method, params, timeout, tail))
+            if len(window) == WINDOW:
+                yield self.wait(window.popleft())
+        while window:
+            yield self.wait(window.popleft())
+
+    def send(
+        self, method: str, params: Sequence[object], timeout: float, tail: Buffer | None = None
+    ) -> Pending:
+        """Sends a request without waiting. Raises Lost when the session ended, Timeout."""
+        pending = Pending(0, method, time.monotonic() + timeout)
+        with self._state:
+            if self._ended:
+                raise self._ended(method)
+            pending.id = self._next_id
+            self._next_id = (self._next_id + 1) & 0xFFFFFFFF
+            self._pending[pending.id] = pending
+        try:
+            with self._writing:
+                frame = _frame(self._packer, pending.id, method, params, tail)
+                self.transport.write(frame, timeout)
+                self.sent_bytes += sum(map(len, frame))
+        except KeyboardInterrupt:
+            self.close()
+            raise
+        except TimeoutError:
+            # Half a frame is on its way: nothing sent after it would be understood.
+            self._end(lambda m: self._timeout(m, f"the board took no more bytes for {timeout:g} s"))
+            self.transport.close()
+        except (OSError, ValueError) as error:
+            self._end(self._lost(f"the board takes no more input ({error})"))
+        return pending
+
+    def wait(self, pending: Pending) -> Any:
+        """The result of a request. Raises Timeout, Lost, or what the board answered."""
+        try:
+            left = max(pending.deadline - time.monotonic(), 0)
+            answer = pending.answer.get(timeout=left)
+        except Empty:
+            with self._state:
+                self._pending.pop(pending.id, None)
+            raise self._timeout(pending.method, "no answer from the board in time") from None
+        except KeyboardInterrupt:
+            self.close()
+            raise
+        if answer is None:
+            assert self._ended
+            raise self._ended(pending.method)
+        error, result = answer
+        if error is not None:
+            raise self._remote_error(error, pending.method)
+        return result
+
+    def close(self) -> None:
+        """Ends the board's program. Calls under way raise Lost. Safe to call again."""
+        self._end(lambda method: Lost("the session is closed", board=self.board, method=method))
+        self.transport.close()
+        self._reader.join(1.0)
+
+    def _greet(self, timeout: float) -> None:
+        try:
+            failure = self._begun.get(timeout=timeout)
+        except Empty:
+            raise Unreachable(
+                f"nothing from the board's program in {timeout:g} s",
+                board=self.board,
+                attempt="a larger timeout, or start the program by hand to see what it says",
+            ) from None
+        if failure:
+            raise failure
+        hello = self.call("hello", *VERSION, os.urandom(32), timeout=timeout)
+        match hello:
+            case [int(major), int(minor), bytes()]:
+                pass
+            case _:
+                raise self._protocol(f"hello was answered by {hello!r}", "hello")
+        if major != VERSION[0]:
+            ours = ".".join(map(str, VERSION))
+            raise Mismatch(
+                f"the board's program speaks version {major}.{minor} of the wire, "
+                f"this client version {ours}",
+                board=self.board,
+                attempt="use the client and the board's program of the same release",
+            )
+
+    def _read(self) -> None:
+        """The reader thread: from the preamble to the end of the stream."""
+        unpacker = msgpack.Unpacker(
+            raw=False,
+            unicode_errors="replace",
+            strict_map_key=True,
+            max_buffer_size=READ_BYTES + MAX_MESSAGE,
+        )
+        try:
+            data = self._skip_banner()
+            self._begun.put(None)
+            while True:
+                unpacker.feed(data)
+                for message in unpacker:
+                    self._deliver(message)
+                data = self.transport.read(READ_BYTES)
+                if not data:
+                    break
+            self._end(self._lost("the board's program ended"))
+        except Unreachable as error:
+            self._begun.put(error)
+        except ProtocolError as error:
+            what = error.what
+            self._end(lambda method: self._protocol(what, method))
+        except OSError as error:
+            self._end(self._lost(f"the link broke ({error})"))
+        except Exception as error:  # whatever msgpack raises on bytes that are no msgpack
+            what = f"the board sent what is no message ({error or type(error).__name__})"
+            self._end(lambda method: self._protocol(what, method))
+
+    def _skip_banner(self) -> bytes:
+        """What follows the preamble. Raises Unreachable when none comes."""
+        seen = b""
+        while PREAMBLE not in seen:
+            try:
+                data = self.transport.read(READ_BYTES)
+            except OSError:
+                data = b""
+            if not data:
+                raise self._unstarted("the board's program did not start", seen)
+            seen += data
+            if len(seen) > MAX_BANNER + len(PREAMBLE) and PREAMBLE not in seen:
+                raise self._unstarted(
+                    f"{MAX_BANNER} bytes came from the board, and no sign of our program", seen
+                )
+        return seen.split(PREAMBLE, 1)[1]
+
+    def _deliver(self, message: Any) -> None:
+        match message:
+            case [2, str(), list()]:
+                pass  # no notification is known yet, and unknown ones are ignored
+            case [1, int(id), error, result]:
+                with self._state:
+                    pending = self._pending.pop(id, None)
+                if pending:  # else its deadline has passed
+                    pending.answer.put((error, result))
+                elif id >= self._next_id:
+                    raise self._protocol(f"answer to request {id}, which was never made", "")
+            case _:
+                raise self._protocol(f"neither answer nor notification: {message!r:.100}", "")
+
+    def _end(self, error: Callable[[str], RpcError]) -> None:
+        """Fails every request under way and all that follow; the first reason stays."""
+        with self._state:
+            self._ended = self._ended or error
+            waiting, self._pending = self._pending, {}
+        for pending in waiting.values():
+            pending.answer.put(None)
+
+    def _lost(self, what: str) -> Callable[[str], RpcError]:
+        def error(method: str) -> RpcError:
+            words = self.transport.last_words()
+            return Lost(
+                f"{what}: {words}" if words else what,
+                board=self.board,
+                method=method,
+                attempt="connect again; what was on the board must be sent again",
+            )
+
+        return error
+
+    def _unstarted(self, what: str, seen: bytes = b"") -> RpcError:
+        printed = seen[-500:].decode(errors="replace").strip()
+        words = self.transport.last_words()
+        notes = filter(None, (words, printed and f"it printed: {printed}"))
+        return Unreachable(": ".join((what, "; ".join(notes))).removesuffix(": "), board=self.board)
+
+    def _timeout(self, method: str, what: str) -> RpcError:
+        return Timeout(
+            what,
+            board=self.board,
+            method=method,
+            attempt="a larger timeout; if ping does not answer either, connect again",
+        )
+
+    def _protocol(self, what: str, method: str) -> RpcError:
+        return ProtocolError(what, board=self.board, method=method, attempt=KINDS["protocol"][1])
+
+    def _remote_error(self, error: Any, method: str) -> RpcError:
+        match error:
+            case [str(kind), str(text), details] if kind in KINDS:
+                cls, attempt = KINDS[kind]
+                known = details if isinstance(details, dict) else {}
+                return cls(text, board=self.board, method=method, attempt=attempt, details=known)
+            case _:
+                return self._protocol(f"an error that is none: {error!r:.200}", method)
+
+
+def chunks(size: int) -> Iterator[tuple[int, int]]:
+    """(offset, size) of the chunks of `size` bytes."""
+    return ((at, min(MAX_CHUNK, size - at)) for at in range(0, size, MAX_CHUNK))
+
+
+def _frame(
+    packer: msgpack.Packer, id: int, method: str, params: Sequence[object], tail: Buffer | None
+) -> list[Buffer]:
+    """[0, id, method, params], with `tail` as a last parameter that is not copied."""
+    if tail is None:
+        return [packer.pack([REQUEST, id, method, list(params)])]
+    size = tail.nbytes if isinstance(tail, memoryview) else len(tail)
+    head = b"".join(
+        (
+            packer.pack_array_header(4),
+            packer.pack(REQUEST),
+            packer.pack(id),
+            packer.pack(method),
+            packer.pack_array_header(len(params) + 1),
+            *(packer.pack(param) for param in params),
+            b"\xc6" + size.to_bytes(4, "big"),
+        )
+    )
+    return [head, tail] if size else [head]

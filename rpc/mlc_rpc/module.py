@@ -1,0 +1,347 @@
+"""A loaded object on the board: its kernels, and its model where it holds one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from mlc_rpc.counters import CallCounts
+from mlc_rpc.errors import ProtocolError, Refused
+from mlc_rpc.tensor import RemoteTensor
+from mlc_rpc.timing import Timing
+
+if TYPE_CHECKING:
+    from mlc_rpc.session import Session
+
+RUN_SECONDS = 60.0
+TIME_SECONDS = 600.0
+GRACE_SECONDS = 10.0  # the board ends a run that is too long; it has this long to say so
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A tensor that a kernel or model takes or gives. A `str` extent is a symbolic dimension."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    output: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A function of the object."""
+
+    name: str
+    params: tuple[Param, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """Where an argument's bytes are: `offset` and `size` in the arena, the weights, an input..."""
+
+    space: int  # mlc_space: 0 arena, 1 weights, 2 input, 3 output
+    index: int  # which input or output
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the call table: `kernel` by name, for the model's `layer`."""
+
+    kernel: str
+    layer: str
+    args: tuple[Arg, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What the object's model takes and gives, and the calls that it consists of."""
+
+    inputs: tuple[Param, ...]
+    outputs: tuple[Param, ...]
+    calls: tuple[Call, ...]
+    arena_bytes: int
+    weights_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The object's ".mlc" section (device_runtime/include/mlc_abi.h)."""
+
+    target: str
+    kernels: dict[str, Kernel]
+    model: Model | None
+
+
+def parse_metadata(data: bytes) -> Metadata:
+    """Raises LookupError, TypeError, ValueError on what is no such section."""
+    root = msgpack.unpackb(data, raw=False)
+    kernels = [Kernel(str(k["name"]), _params(k["params"])) for k in root["kernels"]]
+    model = None
+    if found := root.get("model"):
+        model = Model(
+            _params(found["inputs"]),
+            tuple(Param(p.name, p.dtype, p.shape, True) for p in _params(found["outputs"])),
+            tuple(
+                Call(kernels[kernel].name, str(layer), tuple(Arg(*arg) for arg in args))
+                for kernel, layer, args in found["calls"]
+            ),
+            int(found["arena"]),
+            int(found["weights"]),
+        )
+    return Metadata(str(root["target"]), {kernel.name: kernel for kernel in kernels}, model)
+
+
+def _params(rows: Sequence[Mapping[str, Any]]) -> tuple[Param, ...]:
+    return tuple(
+        Param(str(r["name"]), str(r["dtype"]), tuple(r["shape"]), bool(r.get("output", False)))
+        for r in rows
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: nanoseconds of each call on the board; executed instructions where counted."""
+
+    nanoseconds: tuple[int, ...]
+    counts: tuple[CallCounts, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRun:
+    """One run of a model."""
+
+    outputs: dict[str, NDArray[Any]]
+    run: Run
+
+
+class RemoteFunction:
+    """A kernel on the board, or (name None) the module's model. Takes tensors on the board.
+
+    A model takes its inputs and then its outputs; a kernel its parameters in order.
+    """
+
+    def __init__(self, module: RemoteModule, name: str | None) -> None:
+        self.module = module
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<RemoteFunction {self.name or 'model'} on {self.module.session.board}>"
+
+    def __call__(self, *args: RemoteTensor, timeout: float = RUN_SECONDS) -> None:
+        """Runs once. Raises Crashed, Timeout, Refused (wrong arguments, a board that is busy)."""
+        self._run(args, {}, timeout)
+
+    def profile(
+        self,
+        *args: RemoteTensor,
+        until: int | None = None,
+        threads: int = 1,
+        timeout: float = RUN_SECONDS,
+    ) -> Run:
+        """Runs once, each call timed, and counted where the board counts. `until`: calls to run."""
+        counter = self.module.session.counter
+        options: dict[str, object] = {"threads": threads, "mark": counter is not None}
+        if until is not None:
+            options["until"] = until
+        if counter:
+            counter.start()
+        nanoseconds = self._run(args, options, timeout)
+        return Run(nanoseconds, tuple(counter.take()) if counter else None)
+
+    def time_evaluator(
+        self,
+        number: int = 10,
+        repeat: int = 1,
+        min_repeat_ms: int = 0,
+        limit_zero_time_iterations: int = 100,
+        cooldown_interval_ms: int = 0,
+        repeats_to_cooldown: int = 1,
+        cache_flush_bytes: int = 0,
+        *,
+        threads: int = 1,
+        timeout: float = TIME_SECONDS,
+    ) -> Callable[..., Timing]:
+        """A function of the same arguments that times the run on the board.
+
+        A sample is the mean of `number` runs, more of them when they take less than
+        `min_repeat_ms` together; there are `repeat` samples after one discarded run.
+        """
+        options = {
+            "number": number,
+            "repeat": repeat,
+            "min_repeat_ms": min_repeat_ms,
+            "limit_zero_time_iterations": limit_zero_time_iterations,
+            "cooldown_interval_ms": cooldown_interval_ms,
+            "repeats_to_cooldown": repeats_to_cooldown,
+            "cache_flush_bytes": cache_flush_bytes,
+            "threads": threads,
+        }
+
+        def evaluate(*args: RemoteTensor) -> Timing:
+            answer = self._call("time", args, options, timeout)
+            try:
+                samples = tuple(float(sample) for sample in answer["samples"])
+                runs = tuple(int(n) for n in answer["number"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise self._protocol("time", answer) from error
+            if not samples:
+                raise self._protocol("time", answer)
+            return Timing(samples, runs, self.module.session.emulated)
+
+        return evaluate
+
+    def _run(
+        self, args: Sequence[RemoteTensor], options: dict[str, object], timeout: float
+    ) -> tuple[int, ...]:
+        answer = self._call("run", args, options, timeout)
+        try:
+            return tuple(int(n) for n in answer["nanoseconds"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._protocol("run", answer) from error
+
+    def _call(
+        self, method: str, args: Sequence[RemoteTensor], options: Mapping[str, object], timeout: float
+    ) -> Any:
+        for position, arg in enumerate(args):
+            if not isinstance(arg, RemoteTensor):
+                raise TypeError(
+                    f"argument {position} of {self.name or 'the model'} is no tensor on the board "
+                    f"but {type(arg).__name__}\n  try: board.tensor(...)"
+                )
+        return self.module.session.call(
+            method,
+            self.module.handle,
+            self.name,
+            [arg.handle for arg in args],
+            {**options, "timeout_ms": max(1, round(timeout * 1000))},
+            timeout=timeout + GRACE_SECONDS,
+        )
+
+    def _protocol(self, method: str, answer: object) -> ProtocolError:
+        board = self.module.session.board
+        return ProtocolError(f"answer {answer!r:.100}", board=board, method=method)
+
+
+class RemoteModule:
+    """A loaded object. `module["add"]` is a kernel; `run` runs its model.
+
+    `arena` is the memory that the model's calls share, as uint8: what a layer left there is at the
+    offsets that the call table gives (`metadata.model.calls`).
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        handle: int,
+        metadata: Metadata,
+        arena: RemoteTensor | None,
+        image_bytes: int,
+    ) -> None:
+        self.session = session
+        self.handle = handle
+        self.metadata = metadata
+        self.arena = arena
+        self.image_bytes = image_bytes
+        self._inputs: list[RemoteTensor] | None = None
+        self._outputs: list[RemoteTensor] | None = None
+
+    def __getitem__(self, name: str) -> RemoteFunction:
+        """Raises Refused, naming the nearest kernels."""
+        if name not in self.metadata.kernels:
+            known = list(self.metadata.kernels)
+            near = get_close_matches(name, known, 5, 0.4) or known[:5]
+            raise Refused(
+                f"the module has no kernel '{name}'",
+                board=self.session.board,
+                attempt=", ".join(near),
+            )
+        return RemoteFunction(self, name)
+
+    @property
+    def entry(self) -> RemoteFunction:
+        """The model as a function of tensors on the board: inputs, then outputs."""
+        self._model()
+        return RemoteFunction(self, None)
+
+    def run(
+        self, inputs: Mapping[str, NDArray[Any]], timeout: float = RUN_SECONDS
+    ) -> dict[str, NDArray[Any]]:
+        """The model's outputs by name. Raises Refused when an input is missing or unknown."""
+        args = self._bind(inputs)
+        self.entry(*args, timeout=timeout)
+        return self._results()
+
+    def profile(
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        *,
+        until: int | None = None,
+        threads: int = 1,
+        timeout: float = RUN_SECONDS,
+    ) -> ModelRun:
+        """As `run`, with nanoseconds and instructions of every call of the call table."""
+        args = self._bind(inputs)
+        run = self.entry.profile(*args, until=until, threads=threads, timeout=timeout)
+        return ModelRun(self._results(), run)
+
+    def time(
+        self, inputs: Mapping[str, NDArray[Any]], *, timeout: float = TIME_SECONDS, **options: int
+    ) -> Timing:
+        """Times the model; `options` are time_evaluator's."""
+        args = self._bind(inputs)
+        return self.entry.time_evaluator(timeout=timeout, **options)(*args)
+
+    def close(self) -> None:
+        """Unloads the object and frees its model's tensors."""
+        for tensor in (self._inputs or []) + (self._outputs or []):
+            tensor.close()
+        self._inputs = self._outputs = None
+        self.session.call("module.free", self.handle)
+
+    def _model(self) -> Model:
+        if self.metadata.model is None:
+            raise Refused(
+                "the module holds no model",
+                board=self.session.board,
+                attempt=f"one of its kernels: {', '.join(list(self.metadata.kernels)[:5])}",
+            )
+        return self.metadata.model
+
+    def _bind(self, inputs: Mapping[str, NDArray[Any]]) -> list[RemoteTensor]:
+        """Inputs written to the board, and the outputs after them."""
+        model = self._model()
+        names = [param.name for param in model.inputs]
+        if set(inputs) != set(names):
+            missing = ", ".join(n for n in names if n not in inputs)
+            unknown = ", ".join(n for n in inputs if n not in names)
+            said = (missing and f"missing: {missing}", unknown and f"unknown: {unknown}")
+            raise Refused(
+                f"the model's inputs are not these ({'; '.join(filter(None, said))})",
+                board=self.session.board,
+                attempt=f"inputs {', '.join(f'{p.name}: {p}' for p in model.inputs)}",
+            )
+        if self._inputs is None or self._outputs is None:
+            self._inputs = [self._allocate(param) for param in model.inputs]
+            self._outputs = [self._allocate(param) for param in model.outputs]
+        for name, tensor in zip(names, self._inputs, strict=True):
+            tensor.write(np.asarray(inputs[name]))
+        return self._inputs + self._outputs
+
+    def _allocate(self, param: Param) -> RemoteTensor:
+        return self.session.empty([int(extent) for extent in param.shape], param.dtype)
+
+    def _results(self) -> dict[str, NDArray[Any]]:
+        names = [param.name for param in self._model().outputs]
+        return {n: t.numpy() for n, t in zip(names, self._outputs or [], strict=True)}

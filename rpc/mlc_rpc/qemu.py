@@ -1,0 +1,125 @@
+"""qemu://, the runtime under QEMU's user-mode emulation: the stand-in for a board.
+
+Executed instructions are counted by a plugin of ours where this QEMU takes it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+import subprocess
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+from mlc_rpc.counters import Counter
+from mlc_rpc.errors import Unreachable
+from mlc_rpc.process import ProcessTransport, runtime_file
+from mlc_rpc.transport import QemuUrl, Runtime, Transport
+
+MACHINES = ("aarch64", "arm")
+PROBE_SECONDS = 20
+
+
+def open_qemu(
+    url: QemuUrl, runtime: Runtime, machine: str | None = None, plugin: Path | None = None
+) -> Transport:
+    """`machine` decides where a CPU's name fits both ("max"); aarch64 where nothing decides.
+
+    `plugin` is the built counting plugin for this host, None where there is none.
+    Raises Unreachable when QEMU is missing or does not know the CPU.
+    """
+    board = f"qemu://{url.option}"
+    machine = machine or _machine_of(url.cpu, board)
+    qemu = find_qemu(machine, board)
+    known = cpu_names(qemu)
+    if url.cpu not in known:
+        raise Unreachable(
+            f"{Path(qemu).name} has no CPU '{url.cpu}'",
+            board=board,
+            attempt=f"one of {', '.join(_nearest(url.cpu, known))}",
+        )
+    folder = tempfile.TemporaryDirectory(prefix="mlc-qemu-")
+    program = runtime_file(runtime, machine, folder.name)
+    options: list[str] = []
+    if plugin is None:
+        reason = "no counting plugin was given"
+    else:
+        reason = refusal(qemu, plugin, program)
+        if not reason:
+            counts = Path(folder.name, "counts")
+            options = ["-plugin", f"{plugin},out={counts}"]
+    command = [qemu, "-cpu", url.option, *options, program]
+    transport = ProcessTransport(board, command, folder)
+    transport.emulated = True
+    transport.why_not_counting = reason
+    if options:
+        transport.counter = Counter(counts)
+    else:
+        transport.warnings = (f"executed instructions are not counted: {reason}",)
+    return transport
+
+
+def find_qemu(machine: str, board: str = "qemu://") -> str:
+    """Path of the emulator for a machine. Raises Unreachable when it is not installed."""
+    if machine not in MACHINES:
+        raise Unreachable(
+            f"qemu:// emulates {' and '.join(MACHINES)}, not {machine}",
+            board=board,
+            attempt="local://" if machine == "x86_64" else f"one of {', '.join(MACHINES)}",
+        )
+    for name in (f"qemu-{machine}", f"qemu-{machine}-static"):
+        if path := shutil.which(name):
+            return path
+    raise Unreachable(
+        f"qemu-{machine} is not installed", board=board, attempt="apt install qemu-user"
+    )
+
+
+@lru_cache
+def cpu_names(qemu: str) -> tuple[str, ...]:
+    """The CPUs that this QEMU emulates."""
+    asked = subprocess.run(
+        [qemu, "-cpu", "help"], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+    )
+    return tuple(line.split()[0] for line in asked.stdout.splitlines()[1:] if line.strip())
+
+
+@lru_cache
+def refusal(qemu: str, plugin: Path, program: str) -> str:
+    """Why this QEMU does not take the plugin; "" when it does. Found out by trying."""
+    if not plugin.exists():
+        return f"the counting plugin {plugin.name} is not built"
+    tried = subprocess.run(
+        [qemu, "-plugin", f"{plugin},out=/dev/null", program, "--version"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=PROBE_SECONDS,
+        check=False,
+    )
+    if tried.returncode == 0:
+        return ""
+    said = [line for line in (tried.stderr or tried.stdout).splitlines() if line.strip()]
+    return f"this QEMU takes no such plugin ({said[0] if said else 'it did not say why'})"
+
+
+def _machine_of(cpu: str, board: str) -> str:
+    """The first machine whose QEMU knows the CPU; aarch64 where none does or none is installed."""
+    installed = [m for m in MACHINES if shutil.which(f"qemu-{m}") or shutil.which(f"qemu-{m}-static")]
+    for machine in installed:
+        if cpu in cpu_names(find_qemu(machine, board)):
+            return machine
+    if not installed:
+        return MACHINES[0]
+    names = {name: None for m in installed for name in cpu_names(find_qemu(m, board))}
+    raise Unreachable(
+        f"QEMU has no CPU '{cpu}'",
+        board=board,
+        attempt=f"one of {', '.join(_nearest(cpu, tuple(names)))}",
+    )
+
+
+def _nearest(name: str, known: tuple[str, ...]) -> list[str]:
+    return sorted(known, key=lambda k: -difflib.SequenceMatcher(None, name, k).ratio())[:12]

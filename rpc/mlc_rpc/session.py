@@ -1,0 +1,247 @@
+"""A board in use: what it is, tensors and blobs on it, modules loaded into it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from hashlib import blake2b
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlc_rpc.counters import Counter
+from mlc_rpc.errors import ProtocolError, Refused
+from mlc_rpc.link import CHUNK_SECONDS, Link, chunks
+from mlc_rpc.module import RemoteModule, parse_metadata
+from mlc_rpc.tensor import RemoteTensor, dtype_name
+from mlc_rpc.transport import Transport
+from mlc_rpc.wire import HASH_BYTES
+
+PING_SECONDS = 5.0
+CALL_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """One core. `model` is "" and `midr` 0 where the board does not know."""
+
+    model: str = ""
+    midr: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What the board says of itself. Memory and pages in bytes."""
+
+    runtime: str  # version of the program
+    machine: str  # of its user space: "aarch64", "arm", "x86_64"
+    abi: int
+    features: frozenset[str]  # by LLVM's names
+    kernel: str
+    cores: int
+    memory: int
+    page_size: int
+    cpus: tuple[Cpu, ...]
+
+
+class Deployable(Protocol):
+    """What `load` takes besides bytes: an object file and the weights of its model."""
+
+    def object_bytes(self) -> bytes: ...
+
+    def weights_bytes(self) -> bytes | None: ...
+
+
+class Session:
+    """Everything that is done with one board, until `close`. Usable from several threads.
+
+    Every call raises RpcError's kinds (mlc_rpc.errors) and has a deadline. Ctrl-C during a call
+    ends the board's program.
+    """
+
+    def __init__(self, transport: Transport, *, timeout: float = CALL_SECONDS) -> None:
+        """`timeout` is the default deadline, in seconds, of a call that does no work of the user's.
+
+        Raises Unreachable when no program of ours is at the other end, Mismatch when it is another
+        version's.
+        """
+        self.link = Link(transport, timeout)
+        self.timeout = timeout
+        self.board = transport.board
+        self.emulated = transport.emulated
+        self.warnings = transport.warnings
+        self.why_not_counting = transport.why_not_counting
+        self._garbage: deque[int] = deque()  # tensors that nobody holds any more
+        try:
+            self.device = self._describe()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Session {self.board}, {self.device.machine}, {self.device.cores} cores>"
+
+    @property
+    def counting(self) -> bool:
+        """Whether executed instructions are counted here; else `why_not_counting` says why."""
+        return self.counter is not None
+
+    @property
+    def counter(self) -> Counter | None:
+        """Where marked runs are counted."""
+        return self.link.transport.counter
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent to the board so far, framing included."""
+        return self.link.sent_bytes
+
+    def close(self) -> None:
+        """Ends the board's program; what it held is gone. Safe to call again."""
+        self.link.close()
+
+    def call(self, method: str, *params: object, timeout: float | None = None) -> Any:
+        """One request of wire.METHODS."""
+        return self.link.call(method, *params, timeout=timeout or self.timeout)
+
+    def ping(self, timeout: float = PING_SECONDS) -> float:
+        """Seconds to the board and back."""
+        start = time.perf_counter()
+        self.call("ping", None, timeout=timeout)
+        return time.perf_counter() - start
+
+    # Tensors
+
+    def tensor(self, array: NDArray[Any]) -> RemoteTensor:
+        """A tensor on the board with the array's shape, dtype and content."""
+        array = np.asarray(array)
+        made = self.empty(array.shape, dtype_name(array.dtype))
+        made.write(array)
+        return made
+
+    def empty(self, shape: Sequence[int], dtype: str = "float32") -> RemoteTensor:
+        """A tensor on the board, zeros until written."""
+        while self._garbage:
+            self.call("tensor.free", self._garbage.popleft())
+        shape = tuple(int(extent) for extent in shape)
+        handle = self.call("tensor.new", dtype, shape)
+        return RemoteTensor(self.link, self._garbage, handle, shape, dtype)
+
+    def random(self, shape: Sequence[int], dtype: str = "float32", seed: int = 1) -> RemoteTensor:
+        """A tensor that the board fills itself: nothing is sent. Floats are uniform in [-1, 1)."""
+        made = self.empty(shape, dtype)
+        made.fill("random", seed)
+        return made
+
+    # Blobs
+
+    def put(self, data: bytes | memoryview) -> bytes:
+        """Leaves `data` on the board under its BLAKE2b-256 hash, which is returned.
+
+        What is there already, of this session or an earlier one that broke off, is not sent again.
+        """
+        view = memoryview(data).cast("B")
+        name = blake2b(view, digest_size=HASH_BYTES).digest()
+        size, complete = self._blob(name)
+        if complete:
+            return name
+        try:
+            self._send_blob(name, view, size)
+        except Refused:
+            if size == 0:
+                raise
+            # The part that was there is damaged. The board has dropped it by now, or says so again.
+            self._send_blob(name, view, self._blob(name)[0])
+        return name
+
+    def has(self, name: bytes) -> bool:
+        """Whether the board holds the whole blob."""
+        return self._blob(name)[1]
+
+    def get(self, name: bytes) -> bytes:
+        """The content of a blob. Raises Refused when the board does not hold it."""
+        size, complete = self._blob(name)
+        if not complete:
+            raise Refused(
+                f"blob {name.hex()[:12]} is not on the board", board=self.board, method="blob.get"
+            )
+        data = bytearray(size)
+        requests = (((name, at, step), None) for at, step in chunks(size))
+        for (at, step), part in zip(
+            chunks(size), self.link.stream("blob.get", requests, CHUNK_SECONDS), strict=True
+        ):
+            data[at : at + step] = part
+        return bytes(data)
+
+    def _blob(self, name: bytes) -> tuple[int, bool]:
+        match self.call("blob.has", name):
+            case [int(size), bool(complete)]:
+                return size, complete
+            case answer:
+                raise ProtocolError(f"answer {answer!r:.100}", board=self.board, method="blob.has")
+
+    def _send_blob(self, name: bytes, view: memoryview, start: int) -> None:
+        total = len(view)
+        pieces = chunks(total - start) if total else iter([(0, 0)])
+        requests = (
+            ((name, total, start + at), view[start + at : start + at + step]) for at, step in pieces
+        )
+        for _ in self.link.stream("blob.put", requests, CHUNK_SECONDS):
+            pass
+
+    # Modules
+
+    def load(
+        self, program: bytes | Deployable, weights: bytes | memoryview | None = None
+    ) -> RemoteModule:
+        """Loads an object file, and with it the weights of its model.
+
+        The board refuses an object for another machine, or one that needs CPU features it lacks.
+        """
+        if isinstance(program, bytes):
+            code = self.put(program)
+        else:
+            code, weights = self.put(program.object_bytes()), program.weights_bytes()
+        data = self.put(weights) if weights is not None and len(weights) else None
+        answer = self.call("module.load", code, data, timeout=max(self.timeout, CHUNK_SECONDS))
+        try:
+            handle, image_bytes = int(answer["module"]), int(answer["image_bytes"])
+            metadata = parse_metadata(answer["metadata"])
+            arena = None
+            if metadata.model and answer["arena"] is not None:
+                shape = (metadata.model.arena_bytes,)
+                arena = RemoteTensor(self.link, None, int(answer["arena"]), shape, "uint8")
+        except (LookupError, TypeError, ValueError) as error:
+            raise ProtocolError(
+                f"an answer that is none ({error!r}): {answer!r:.200}",
+                board=self.board,
+                method="module.load",
+            ) from error
+        return RemoteModule(self, handle, metadata, arena, image_bytes)
+
+    def _describe(self) -> Device:
+        answer = self.call("describe")
+        try:
+            known = {f.name: answer[f.name] for f in fields(Device)}
+            known["features"] = frozenset(known["features"])
+            known["cpus"] = tuple(Cpu(str(c["model"]), int(c["midr"])) for c in known["cpus"])
+            return Device(**known)
+        except (LookupError, TypeError, ValueError) as error:
+            raise ProtocolError(
+                f"an answer that is none ({error!r}): {answer!r:.200}", board=self.board, method="describe"
+            ) from error

@@ -1,0 +1,110 @@
+"""A tensor that lives on the board."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from mlc_rpc.link import CHUNK_SECONDS, Link, chunks
+
+# Types that numpy lacks travel as what has their bits.
+_CARRIERS = {"bfloat16": "uint16"}
+
+
+def carrier(dtype: str) -> np.dtype[Any]:
+    """The numpy type that holds a board type's bits, little-endian as every board of ours is."""
+    return np.dtype(_CARRIERS.get(dtype, dtype)).newbyteorder("<")
+
+
+def dtype_name(dtype: DTypeLike) -> str:
+    """The board's name of a numpy type: "float32", "int8", "bool"."""
+    return np.dtype(dtype).name
+
+
+class RemoteTensor:
+    """`shape` and `dtype` of a tensor on the board; its bytes come and go by `numpy` and `write`.
+
+    Freed by `close`, or some time after nobody holds it (`garbage` then has its handle; None where
+    something else on the board owns the tensor).
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        garbage: deque[int] | None,
+        handle: int,
+        shape: Sequence[int],
+        dtype: str,
+    ) -> None:
+        self._link = link
+        self._garbage = garbage
+        self.handle = handle
+        self.shape = tuple(shape)
+        self.dtype = dtype
+        self.nbytes = math.prod(self.shape) * carrier(dtype).itemsize
+        self._open = garbage is not None
+
+    def __repr__(self) -> str:
+        return f"<RemoteTensor {self.dtype}{list(self.shape)} on {self._link.board}>"
+
+    def write(self, array: NDArray[Any]) -> None:
+        """Sends the array, which must have this tensor's shape and dtype (ValueError otherwise)."""
+        array = np.asarray(array)
+        expected = carrier(self.dtype)
+        if array.shape != self.shape or array.dtype != expected:
+            raise ValueError(
+                f"tensor is {self.dtype}{list(self.shape)}, "
+                f"the array {array.dtype.name}{list(array.shape)}\n"
+                "  try: array.astype(...) or array.reshape(...)"
+            )
+        flat = np.ascontiguousarray(array, dtype=expected).reshape(-1).view(np.uint8)
+        data = flat.data
+        requests = (((self.handle, at), data[at : at + step]) for at, step in chunks(self.nbytes))
+        for _ in self._link.stream("tensor.write", requests, CHUNK_SECONDS):
+            pass
+
+    def numpy(self) -> NDArray[Any]:
+        """The content as an array of this shape and dtype."""
+        return self.read_bytes(0, self.nbytes).view(carrier(self.dtype)).reshape(self.shape)
+
+    def read_bytes(self, offset: int, size: int) -> NDArray[np.uint8]:
+        """`size` bytes of the content from `offset`."""
+        flat = np.empty(size, np.uint8)
+        data = flat.data
+        requests = (((self.handle, offset + at, step), None) for at, step in chunks(size))
+        parts = self._link.stream("tensor.read", requests, CHUNK_SECONDS)
+        for (at, step), part in zip(chunks(size), parts, strict=True):
+            data[at : at + step] = part
+        return flat
+
+    def fill(self, kind: Literal["zero", "random"], seed: int = 1) -> None:
+        """The board fills the tensor itself, so that nothing is sent."""
+        self._link.call("tensor.fill", self.handle, kind, seed, timeout=CHUNK_SECONDS)
+
+    def close(self) -> None:
+        """Frees the tensor. Safe to call again."""
+        if self._open:
+            self._open = False
+            self._link.call("tensor.free", self.handle, timeout=CHUNK_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Collected at any moment and on any thread, perhaps one that is sending: so only noted.
+        if getattr(self, "_open", False) and self._garbage is not None:
+            self._garbage.append(self.handle)

@@ -1,0 +1,146 @@
+"""How bytes reach a board: what every transport gives, and the board URLs that choose one.
+
+A transport is a pair of byte streams to the program on the board, already started. Everything above
+it (framing, deadlines, tensors) is the session's.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from mlc_rpc.counters import Counter
+from mlc_rpc.errors import Unreachable
+
+# Gives the board's program for a machine ("aarch64", "arm", "x86_64"): its bytes or its file.
+Runtime = Callable[[str], bytes | Path]
+Buffer = bytes | memoryview
+
+SCHEMES = ("local://", "qemu://[CPU[,flags]]", "ssh://[user@]host[:port]")
+TAIL_BYTES = 8192
+
+
+_SSH = re.compile(
+    r"(?:(?P<user>[^@/\s]+)@)?"
+    r"(?:\[(?P<six>[^\]\s]+)\]|(?P<host>[^-@/:\s\[\]][^@/:\s\[\]]*))"
+    r"(?::(?P<port>\d+))?/?"
+)
+
+
+class Transport(ABC):
+    """Bytes to and from the program on a board. `board` is the URL it was opened with.
+
+    `counter` reads the executed instructions of marked runs; where it is None,
+    `why_not_counting` says why. `warnings` are for the user to see once.
+    """
+
+    board: str
+    emulated: bool = False
+    counter: Counter | None = None
+    why_not_counting: str = "instructions are counted on qemu:// boards only"
+    warnings: tuple[str, ...] = ()
+
+    @abstractmethod
+    def read(self, limit: int) -> bytes:
+        """Waits for at least one byte; b"" at the end of the stream. Raises OSError."""
+
+    @abstractmethod
+    def write(self, pieces: Sequence[Buffer], timeout: float) -> None:
+        """Writes all pieces within `timeout` seconds. Raises TimeoutError, OSError."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the board's program; a `read` under way ends soon after. Safe to call again."""
+
+    @abstractmethod
+    def last_words(self) -> str:
+        """How the board's program ended and the last that it said on stderr ("" for nothing)."""
+
+
+class Tail:
+    """The last TAIL_BYTES of a stream, fed by one thread and read by another."""
+
+    def __init__(self) -> None:
+        self._bytes = b""
+        self._lock = Lock()
+
+    def feed(self, data: bytes) -> None:
+        with self._lock:
+            self._bytes = (self._bytes + data)[-TAIL_BYTES:]
+
+    def text(self) -> str:
+        with self._lock:
+            return self._bytes.decode(errors="replace").strip()
+
+
+def join_words(ending: str, said: str) -> str:
+    """'exit status 1', 'bad option' -> 'exit status 1; it said: bad option'"""
+    return "; it said: ".join(filter(None, (ending, said)))
+
+
+@dataclass(frozen=True, slots=True)
+class LocalUrl:
+    """local://"""
+
+
+@dataclass(frozen=True, slots=True)
+class QemuUrl:
+    """qemu://cpu,flags; cpu is "max" where none was given, flags is without its first comma."""
+
+    cpu: str
+    flags: str = ""
+
+    @property
+    def option(self) -> str:
+        """What QEMU's -cpu takes."""
+        return f"{self.cpu},{self.flags}" if self.flags else self.cpu
+
+
+@dataclass(frozen=True, slots=True)
+class SshUrl:
+    """ssh://user@host:port; None where the ssh configuration decides."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+
+
+BoardUrl = LocalUrl | QemuUrl | SshUrl
+
+
+def parse_url(text: str) -> BoardUrl:
+    """The board that a URL names. Raises Unreachable when it names none."""
+    scheme, mark, rest = text.partition("://")
+    match scheme if mark else "":
+        case "local":
+            if rest:
+                raise _bad_url(text, "local:// takes nothing after it", "local://")
+            return LocalUrl()
+        case "qemu":
+            cpu, _, flags = rest.partition(",")
+            if not re.fullmatch(r"[\w.+-]*(,[\w.+-]+(=[\w.+-]*)?)*", rest):
+                raise _bad_url(text, f"'{rest}' is not CPU[,flag=value...]", "qemu://cortex-a53")
+            return QemuUrl(cpu or "max", flags)
+        case "ssh":
+            return _parse_ssh(text, rest)
+        case _:
+            known = ", ".join(SCHEMES)
+            raise _bad_url(text, f"'{text}' is not the URL of a board", f"one of {known}")
+
+
+def _parse_ssh(text: str, rest: str) -> SshUrl:
+    found = _SSH.fullmatch(rest)
+    if not found:
+        raise _bad_url(text, f"'{rest}' is not [user@]host[:port]", "ssh://pi@raspberrypi:22")
+    port = int(found["port"]) if found["port"] else None
+    if port is not None and not 0 < port < 65536:
+        raise _bad_url(text, f"port {port} is not between 1 and 65535", "ssh://pi@raspberrypi:22")
+    return SshUrl(found["six"] or found["host"], found["user"], port)
+
+
+def _bad_url(text: str, what: str, attempt: str) -> Unreachable:
+    return Unreachable(what, board=text, attempt=attempt)

@@ -1,0 +1,58 @@
+"""The machine that this runs on, as target attributes."""
+
+from __future__ import annotations
+
+import platform
+import struct
+import sys
+
+from .cpus import CPUS, cpu_features
+from .errors import TargetError
+from .features import VOCABULARY, closure, roots
+from .triples import read_triple
+
+
+def host_triple() -> str:
+    """The triple of programs that run here: of Python's own word size, not of the kernel's."""
+    machine = platform.machine().lower()
+    if struct.calcsize("P") == 4 and machine in ("aarch64", "arm64"):
+        machine = "armv7a"
+    system = {"darwin": "apple-darwin", "win32": "pc-windows-msvc"}.get(sys.platform, "linux")
+    if system == "linux":
+        system += "-gnueabihf" if machine.startswith("arm") and machine != "arm64" else "-gnu"
+    return str(read_triple(f"{machine}-{system}"))
+
+
+def host_attributes() -> dict[str, object]:
+    """mtriple, mcpu and mattr of this machine, the last saying where it differs from its CPU.
+
+    Raises TargetError where llvmlite, which reads the CPU, is not installed.
+    """
+    try:
+        from llvmlite import binding
+    except ImportError:
+        raise TargetError(
+            "the CPU of this machine is read by llvmlite, which is not installed",
+            "pip install llvmlite, or say what it is: llvm -mtriple=... -mcpu=...",
+        ) from None
+    triple = host_triple()
+    arch = read_triple(triple).family
+    cpu = binding.get_host_cpu_name()
+    if cpu not in CPUS[arch]:
+        cpu = "x86-64" if arch == "x86_64" else "generic"
+    try:
+        flags = dict(binding.get_host_cpu_features())
+    except RuntimeError:  # LLVM cannot tell on this system
+        flags = {}
+    return {"mtriple": triple, "mcpu": cpu, "mattr": difference(arch, cpu, flags)}
+
+
+def difference(arch: str, cpu: str, flags: dict[str, bool]) -> tuple[str, ...]:
+    """What turns `cpu` into a machine with `flags`; a machine like that may be a virtual one."""
+    has = cpu_features(arch, cpu)
+    known = {name for name in flags if name in VOCABULARY[arch]}
+    lacks = {name for name in known if not flags[name]}
+    removed = {name for name in has & lacks if not (closure(arch, name) - {name}) & lacks}
+    added = {name for name in known - has - lacks if not closure(arch, name) & lacks}
+    plus = (f"+{name}" for name in roots(arch, added))
+    return (*plus, *(f"-{name}" for name in sorted(removed)))

@@ -1,0 +1,324 @@
+"""From attributes as written to attributes as meant: names looked up, gaps filled, all checked.
+
+This is where a target is refused. After it every field has a value that LLVM and the boards know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from .boards import board, board_names
+from .cpus import CPUS, cpu_features
+from .errors import TargetError, nearest, suggest
+from .features import FLOOR, VOCABULARY, closure, closures, without
+from .host import host_attributes, host_triple
+from .llvm_names import MATTR_NAMES
+from .parse import FAST_MATH, KINDS, Value
+from .triples import Triple, read_triple
+
+SHORT_NAMES: Mapping[str, Mapping[str, Value]] = {
+    "aarch64": {"mtriple": "aarch64-linux-gnu"},
+    "armv8a": {"mtriple": "aarch64-linux-gnu"},
+    "arm64": {"mtriple": "aarch64-linux-gnu"},
+    "armv7a": {"mtriple": "armv7a-linux-gnueabihf", "mattr": ("+neon",)},
+    "armv6": {"mtriple": "armv6-linux-gnueabihf"},
+    "x86_64": {"mtriple": "x86_64-linux-gnu"},
+    "x86-64": {"mtriple": "x86_64-linux-gnu"},
+}
+
+_ABIS = {
+    "aarch64": ("aapcs", "darwinpcs"),
+    "arm": ("aapcs", "aapcs-linux"),
+    "x86_64": ("sysv",),
+}
+_RUNTIMES = ("c", "cpp", "crt")
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+
+
+# What others call a feature: the kernel's names and the manuals'.
+_OTHER_NAMES = {
+    "asimd": "neon",
+    "asimddp": "dotprod",
+    "asimdhp": "fullfp16",
+    "asimdrdm": "rdm",
+    "vfpv3": "vfp3",
+    "vfpv3d16": "vfp3d16",
+    "vfpv4": "vfp4",
+    "idiva": "hwdiv-arm",
+    "idivt": "hwdiv",
+    "matmul-int8": "i8mm",
+    "avx512_vnni": "avx512vnni",
+    "avx_vnni": "avxvnni",
+}
+
+
+def resolve(first: str, given: Mapping[str, Value]) -> dict[str, Any]:
+    """The fields of a Target (all but its host) from its first word and the attributes as read."""
+    kind, given = _look_up(first, given)
+    mcpu = str(given.get("mcpu", "")) or "generic"
+    triple, mcpu = _machine(given.get("mtriple"), mcpu)
+    arch = triple.family
+    mattr = _mattr(arch, _texts(given, "mattr"))
+    features_of(triple, mcpu, mattr)
+    device = _device(arch, str(given.get("device", "")))
+    return {
+        "kind": kind,
+        "keys": _keys(arch, _texts(given, "keys")),
+        "device": device,
+        "model": str(given.get("model", "")),
+        "tag": str(given.get("tag", "")),
+        "mtriple": str(triple),
+        "mcpu": mcpu,
+        "mattr": mattr,
+        "mfloat_abi": _float_abi(triple, str(given.get("mfloat-abi", ""))),
+        "mabi": _one_of("mabi", str(given.get("mabi", "")), _ABIS[arch]),
+        "num_cores": _within("num-cores", given.get("num-cores"), 1, 1024, 0),
+        "opt_level": _within("opt-level", given.get("opt-level"), 0, 3, 3),
+        "fast_math": _fast_math(given),
+        "libs": _words("libs", _texts(given, "libs")),
+        "runtime": _one_of("runtime", str(given.get("runtime", "")), _RUNTIMES),
+        "system_lib": bool(given.get("system-lib", False)),
+    }
+
+
+def features_of(triple: Triple, mcpu: str, mattr: tuple[str, ...]) -> frozenset[str]:
+    """What code for this machine may use; TargetError where the parts contradict each other."""
+    arch = triple.family
+    added = {m[1:] for m in mattr if m[0] == "+"}
+    removed = {m[1:] for m in mattr if m[0] == "-"}
+    base = _base(triple, mcpu)
+    features = without(arch, base | (closures(arch, added) & VOCABULARY[arch]), removed)
+    if FLOOR[arch] not in features:
+        culprit = next((r for r in sorted(removed) if r in closure(arch, FLOOR[arch])), FLOOR[arch])
+        raise TargetError(
+            f"mattr '-{culprit}' leaves no floating point, which every kernel needs",
+            f"leave '-{culprit}' out",
+        )
+    if arch == "arm" and "v7" not in features:
+        beyond = next((a for a in sorted(added) if closure(arch, a) & _ARMV7_ONLY), None)
+        if beyond:
+            raise TargetError(
+                f"mattr '+{beyond}' needs ARMv7, but mcpu '{mcpu}' is ARMv6",
+                "-mtriple=armv7a-linux-gnueabihf with -mcpu=cortex-a7 or another of its kind",
+            )
+    return features
+
+
+def takes_no_neon(triple: Triple, mcpu: str) -> bool:
+    """Whether NEON is there only when asked for: ARMv7-A in general, where some chips lack it."""
+    return triple.arch == "armv7a" and mcpu == "generic"
+
+
+_ARMV7_ONLY = frozenset({"vfp3d16", "thumb2", "fp16", "d32", "hwdiv", "hwdiv-arm", "v8"})
+
+
+def _base(triple: Triple, mcpu: str) -> frozenset[str]:
+    if takes_no_neon(triple, mcpu):
+        return without("arm", cpu_features("arm", "generic"), ("neon", "d32"))
+    if triple.arch == "armv8a" and mcpu == "generic":
+        return cpu_features("arm", "cortex-a53")
+    return cpu_features(triple.family, mcpu)
+
+
+def _look_up(first: str, given: Mapping[str, Value]) -> tuple[str, Mapping[str, Value]]:
+    """The kind, and the attributes with those of a board or a short name filled in."""
+    name = first.lower()
+    if name in KINDS:
+        return name, given
+    if name == "host":
+        base: Mapping[str, Value] = host_attributes()
+    elif name in SHORT_NAMES:
+        base = SHORT_NAMES[name]
+    elif name in board_names():
+        b = board(name)
+        base = {
+            "tag": b.name,
+            "model": b.model,
+            "mtriple": b.mtriple,
+            "mcpu": b.mcpu,
+            "mattr": b.mattr,
+            "num-cores": b.num_cores,
+        }
+    else:
+        raise _unknown(first)
+    said = {m[1:] for m in _texts(given, "mattr")}
+    kept = tuple(m for m in _texts(base, "mattr") if m[1:] not in said)
+    return "llvm", {**base, **given, "mattr": kept + _texts(given, "mattr")}
+
+
+def _unknown(name: str) -> TargetError:
+    for arch, cpus in CPUS.items():
+        if name in cpus:
+            example = f"llvm -mtriple={_EXAMPLE[arch]} -mcpu={name}"
+            return TargetError(f"'{name}' is a CPU, not a target", example)
+    try:
+        read_triple(name)
+    except TargetError:
+        names = {*KINDS, "host", *SHORT_NAMES, *board_names()}
+        near = suggest(name.lower(), names)
+        listed = f"{', '.join((*SHORT_NAMES, 'host'))}, or llvm -mtriple=... -mcpu=..."
+        return TargetError(f"unknown target or board '{name}'", near or listed)
+    return TargetError(f"'{name}' is a triple, not a target", f"llvm -mtriple={name}")
+
+
+_EXAMPLE = {
+    "aarch64": "aarch64-linux-gnu",
+    "arm": "armv7a-linux-gnueabihf",
+    "x86_64": "x86_64-linux-gnu",
+}
+
+
+def _machine(mtriple: Value, mcpu: str) -> tuple[Triple, str]:
+    """The triple and CPU, each completed from the other."""
+    triple = read_triple(str(mtriple)) if mtriple else read_triple(host_triple())
+    arch = triple.family
+    if mcpu == "generic" and arch == "x86_64":
+        mcpu = "x86-64"
+    if mcpu == "generic" and triple.arch == "armv6":
+        mcpu = "arm1176jzf-s"  # the ARMv6 of every board there is; "generic" has no floats there
+    if mcpu not in CPUS[arch]:
+        raise _unknown_cpu(arch, mcpu, from_host=not mtriple)
+    if arch == "arm":
+        has_v7 = "v7" in cpu_features("arm", mcpu)
+        if triple.arch == "arm":
+            triple = replace(triple, arch="armv7a" if has_v7 else "armv6")
+        wanted = {"armv6": "v6", "armv7a": "v7", "armv8a": "v8"}[triple.arch]
+        if mcpu != "generic" and wanted not in cpu_features("arm", mcpu):
+            raise TargetError(
+                f"mcpu '{mcpu}' is not of the triple's architecture, {triple.arch}",
+                f"-mtriple={replace(triple, arch='armv7a' if has_v7 else 'armv6')}",
+            )
+    return triple, mcpu
+
+
+def _unknown_cpu(arch: str, mcpu: str, from_host: bool) -> TargetError:
+    if mcpu == "native":
+        return TargetError("mcpu 'native' is not the name of a CPU", "the target 'host'")
+    if re.match(r"(cortex-[mr]\d|sc[03]00)", mcpu):
+        return TargetError(
+            f"mcpu '{mcpu}': M- and R-profile (microcontroller) cores are not supported",
+            "a Cortex-A core: " + suggest("cortex-a", CPUS["arm"]),
+        )
+    elsewhere = [other for other in CPUS if mcpu in CPUS[other]]
+    if elsewhere:
+        origin = " (this host's, since no mtriple is given)" if from_host else ""
+        return TargetError(
+            f"mcpu '{mcpu}' is a CPU of {' and '.join(elsewhere)}, not of {arch}{origin}",
+            " or ".join(f"-mtriple={_EXAMPLE[other]}" for other in elsewhere),
+        )
+    near = suggest(mcpu, CPUS[arch]) or "leave it out, for any CPU of that architecture"
+    return TargetError(f"unknown mcpu '{mcpu}' for {arch}", near)
+
+
+def _mattr(arch: str, given: tuple[str, ...]) -> tuple[str, ...]:
+    """`given` checked and in normal order, by name; each name once."""
+    signs: dict[str, str] = {}
+    for item in given:
+        sign, name = item[:1], item[1:]
+        if sign not in ("+", "-"):
+            raise TargetError(f"mattr '{item}' has no sign", f"+{item} or -{item}")
+        if name not in MATTR_NAMES[arch]:
+            raise _unknown_feature(arch, item)
+        if signs.setdefault(name, sign) != sign:
+            raise TargetError(f"mattr has both '+{name}' and '-{name}'", "one of the two")
+        if sign == "-" and (re.match(r"v\d", name) or (arch == "arm" and name == "thumb2")):
+            raise TargetError(
+                f"mattr '-{name}': an architecture level cannot be taken away",
+                "an -mcpu of the lower level",
+            )
+    for name, sign in signs.items():
+        gone = sorted(f for f in closure(arch, name) if signs.get(f) == "-")
+        if sign == "+" and gone:
+            raise TargetError(
+                f"mattr '+{name}' needs '{gone[0]}', which '-{gone[0]}' takes away",
+                f"leave '+{name}' or '-{gone[0]}' out",
+            )
+    return tuple(signs[name] + name for name in sorted(signs))
+
+
+def _unknown_feature(arch: str, item: str) -> TargetError:
+    sign, name = item[0], item[1:]
+    if name == "soft-float":
+        return TargetError(
+            f"mattr '{item}': kernels always use the floating-point unit",
+            "-mfloat-abi=soft, which only says how floats are passed, or leave it out",
+        )
+    elsewhere = [other for other in MATTR_NAMES if name in MATTR_NAMES[other]]
+    if name.lower() in _OTHER_NAMES and _OTHER_NAMES[name.lower()] in MATTR_NAMES[arch]:
+        hint = sign + _OTHER_NAMES[name.lower()]
+    else:
+        hint = " or ".join(sign + n for n in nearest(name, MATTR_NAMES[arch]))
+    if elsewhere:
+        whose = " and ".join(elsewhere)
+        what = f"mattr '{item}' is a feature of {whose}, not of {arch}"
+    else:
+        what = f"unknown mattr '{item}' for {arch}"
+    return TargetError(what, hint or f"leave '{item}' out")
+
+
+def _device(arch: str, given: str) -> str:
+    devices = ("cpu",) if arch == "x86_64" else ("arm_cpu", "cpu")
+    if given == "arm_cpu" and arch == "x86_64":
+        raise TargetError(
+            "device 'arm_cpu' is not of the triple's architecture, x86_64",
+            "-mtriple=aarch64-linux-gnu or -mtriple=armv7a-linux-gnueabihf",
+        )
+    return _one_of("device", given, devices) or devices[0]
+
+
+def _keys(arch: str, given: tuple[str, ...]) -> tuple[str, ...]:
+    """What is given first, then the keys that every machine of this architecture has."""
+    general = ("cpu",) if arch == "x86_64" else ("arm_cpu", "cpu")
+    own = dict.fromkeys(key for key in _words("keys", given) if key not in general)
+    return (*own, *general)
+
+
+def _float_abi(triple: Triple, given: str) -> str:
+    fits = "hard" if triple.hard_float else "soft"
+    if _one_of("mfloat-abi", given, ("hard", "soft")) in ("", fits):
+        return fits
+    if triple.family != "arm":
+        raise TargetError(f"mfloat-abi '{given}': {triple.family} has only the hard one", "hard")
+    other = triple.environment.removesuffix("hf") + ("" if triple.hard_float else "hf")
+    known = other in ("gnueabi", "musleabi", "eabi", "gnueabihf", "musleabihf", "eabihf")
+    raise TargetError(
+        f"mfloat-abi '{given}' contradicts the triple, whose environment '{triple.environment}' "
+        f"means {fits}",
+        f"-mtriple={replace(triple, environment=other)}" if known else f"-mfloat-abi={fits}",
+    )
+
+
+def _fast_math(given: Mapping[str, Value]) -> tuple[str, ...]:
+    every = bool(given.get("fast-math", False))
+    return tuple(flag for flag in FAST_MATH if given.get(f"fast-math-{flag}", every))
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value and value not in allowed:
+        raise TargetError(f"unknown {name} '{value}'", suggest(value, allowed))
+    return value
+
+
+def _within(name: str, value: Value, low: int, high: int, default: int) -> int:
+    if value is None:
+        return default
+    assert isinstance(value, int)
+    if not low <= value <= high:
+        raise TargetError(f"{name} is {value}, not within {low}..{high}", f"-{name}={high}")
+    return value
+
+
+def _words(name: str, values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if not _WORD.fullmatch(value):
+            raise TargetError(f"{name}: '{value}' is not a name", "letters, digits, '_', '.', '-'")
+    return values
+
+
+def _texts(given: Mapping[str, Value], name: str) -> tuple[str, ...]:
+    value = given.get(name, ())
+    assert isinstance(value, tuple)
+    return value

@@ -1,0 +1,116 @@
+"""Target triples: read in the usual spellings, written as architecture-vendor-os-environment.
+
+The environment says more on 32-bit ARM than elsewhere: `gnueabihf` passes floats in registers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .errors import TargetError, suggest
+
+# What users and tools write, and what is meant. A bare "arm" stays open: the CPU decides.
+_ARCHITECTURES = {
+    **dict.fromkeys(("aarch64", "arm64", "arm64e"), "aarch64"),
+    **dict.fromkeys(("arm", "armhf"), "arm"),
+    **dict.fromkeys(("armv6", "armv6l", "armv6k", "armv6kz", "armv6hl"), "armv6"),
+    **dict.fromkeys(("armv7", "armv7a", "armv7-a", "armv7l", "armv7hl", "armv7ve"), "armv7a"),
+    **dict.fromkeys(("armv8", "armv8a", "armv8-a", "armv8l"), "armv8a"),
+    **dict.fromkeys(("x86_64", "x86-64", "amd64", "x64", "x86_64h"), "x86_64"),
+}
+_VENDORS = {"unknown", "none", "pc", "apple", "redhat", "suse", "alpine", "poky", "w64", "nvidia"}
+_SYSTEMS = re.compile(r"(linux|android|darwin|macosx?|ios|windows|freebsd|netbsd|openbsd|none|elf)")
+_HARD = frozenset({"gnueabihf", "musleabihf", "eabihf"})
+_SOFT = frozenset({"gnueabi", "musleabi", "eabi", "androideabi", "android"})
+
+
+@dataclass(frozen=True, slots=True)
+class Triple:
+    """A normalised triple; `arch` is "aarch64", "armv6", "armv7a", "armv8a", "x86_64" or "arm"."""
+
+    arch: str
+    vendor: str
+    system: str
+    environment: str
+
+    def __str__(self) -> str:
+        return f"{self.arch}-{self.vendor}-{self.system}-{self.environment}"
+
+    @property
+    def family(self) -> str:
+        """ "aarch64", "arm" (all 32-bit ARM) or "x86_64"."""
+        return "arm" if self.arch.startswith("arm") else self.arch
+
+    @property
+    def hard_float(self) -> bool:
+        """Whether floats are passed in floating-point registers; only 32-bit ARM has a choice."""
+        return self.family != "arm" or self.environment in _HARD
+
+
+def read_triple(text: str) -> Triple:
+    """`text` in normal form, or a TargetError that says what is not supported."""
+    words = text.strip().split("-")
+    for joined in ("-".join(words[:2]), words[0]):  # "x86-64" and "armv7-a" hold a dash
+        if joined.lower() in _ARCHITECTURES:
+            rest = [w.lower() for w in words[joined.count("-") + 1 :]]
+            return _complete(text, _ARCHITECTURES[joined.lower()], rest)
+    raise _unsupported(text, words[0].lower())
+
+
+def _complete(text: str, arch: str, rest: list[str]) -> Triple:
+    vendor = "unknown"
+    if rest and (rest[0] in _VENDORS or len(rest) == 3) and not (rest == ["none"]):
+        vendor, rest = rest[0], rest[1:]
+        if vendor == "none":
+            vendor = "unknown"
+            # "arm-none-eabi": vendor left out, no operating system
+            if rest and not _SYSTEMS.match(rest[0]):
+                rest = ["none", *rest]
+    if rest and rest[0].startswith("android"):  # "aarch64-android", "aarch64-linux-android21"
+        rest = ["linux", *rest]
+    if not rest or not _SYSTEMS.match(rest[0]) or len(rest) > 2:
+        raise TargetError(
+            f"mtriple '{text}': no operating system that is known here",
+            f"{arch}-linux-{'gnueabihf' if arch.startswith('arm') else 'gnu'}",
+        )
+    system = {"elf": "none"}.get(rest[0], rest[0])
+    environment = rest[1] if len(rest) == 2 else _environment(arch, system)
+    triple = Triple(arch, vendor, system, environment)
+    if triple.family == "arm" and re.sub(r"\d+$", "", environment) not in _HARD | _SOFT:
+        raise TargetError(
+            f"mtriple '{text}': environment '{environment}' does not say how floats are passed",
+            suggest(environment, _HARD | _SOFT),
+        )
+    return triple
+
+
+def _environment(arch: str, system: str) -> str:
+    if arch.startswith("arm"):
+        return "gnueabihf" if system == "linux" else "eabihf"
+    return {"linux": "gnu", "none": "elf", "windows": "msvc"}.get(system, "unknown")
+
+
+def _unsupported(text: str, arch: str) -> TargetError:
+    known = set(_ARCHITECTURES)
+    if re.fullmatch(r"(armeb|armv\d\w*b|thumbeb|aarch64_be|arm64_be)\w*", arch):
+        return TargetError(
+            f"mtriple '{text}': big-endian ARM is not supported",
+            "aarch64-linux-gnu or armv7a-linux-gnueabihf",
+        )
+    if re.fullmatch(r"(thumb|arm)v?\d?(m|em|\.?\w*m|\w*m\.(base|main))", arch):
+        return TargetError(
+            f"mtriple '{text}': M-profile (microcontroller) cores are not supported",
+            "armv7a-linux-gnueabihf for a Cortex-A",
+        )
+    if arch.startswith("thumb"):
+        return TargetError(
+            f"mtriple '{text}': code is made in ARM state, not Thumb",
+            text.replace("thumb", "arm", 1),
+        )
+    if re.fullmatch(r"i[3-6]86|x86", arch):
+        return TargetError(f"mtriple '{text}': 32-bit x86 is not supported", "x86_64-linux-gnu")
+    return TargetError(
+        f"mtriple '{text}': unknown architecture '{arch}'",
+        suggest(arch, known) or "aarch64, armv7a or x86_64",
+    )

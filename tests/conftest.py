@@ -1,0 +1,104 @@
+"""What every test shares: groups, golden files, and a device runtime built from the sources."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import runtime_build
+
+# Groups are markers. The default run leaves them out, since each takes long or needs more than a
+# laptop; `--only GROUP` runs one of them, `--all` every test there is.
+GROUPS = {
+    "schedules": "many random schedules against the unscheduled program",
+    "fuzz": "mutated objects and frames under sanitizers (needs gcc or clang)",
+    "boards": "boards that are really there, or emulated with a whole kernel",
+    "train": "trains the shipped models again (needs the extra 'train')",
+}
+DEFAULT = "default"
+
+# Reasons why this run is no proof, whatever its tests say: it ends red and names them.
+not_green = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("mlc-deploy")
+    group.addoption("--only", choices=[DEFAULT, *GROUPS], help="run one group of tests")
+    group.addoption("--all", action="store_true", help="run every group of tests")
+    group.addoption("--regen", action="store_true", help="rewrite the golden files that differ")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, meaning in GROUPS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
+    config.stash[not_green] = []
+    if config.getoption("--regen"):
+        config.stash[not_green].append("golden files were rewritten: read git diff, run again")
+    if not hasattr(config, "workerinput"):  # the workers of xdist find it done
+        config.stash[not_green] += _mend_stale_runtime()
+
+
+def _mend_stale_runtime() -> list[str]:
+    """Builds what an editable install does not after a pull; a reason where it cannot."""
+    try:
+        runtime_build.build(say=lambda line: print(line, flush=True))
+    except runtime_build.BuildError as error:
+        return [f"the device runtime is not that of the sources: {error}"]
+    return []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all"):
+        return
+    only = config.getoption("--only") or DEFAULT
+    chosen: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        (chosen if only in (_groups(item) or {DEFAULT}) else others).append(item)
+    config.hook.pytest_deselected(items=others)
+    items[:] = chosen
+
+
+def _groups(item: pytest.Item) -> set[str]:
+    return {mark.name for mark in item.iter_markers()} & set(GROUPS)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.stash[not_green] and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for reason in terminalreporter.config.stash[not_green]:
+        terminalreporter.section("this run does not count", red=True)
+        terminalreporter.line(reason)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Compares text with `tests/golden/<test>.txt`: `golden(text)`, `golden(text, "another")`.
+
+    A name of one's own serves tests that compare several texts. `--regen` rewrites what differs.
+    """
+    folder = Path(__file__).parent / "golden"
+
+    def compare(text: str, name: str = "") -> None:
+        path = folder / (re.sub(r"[^\w.-]+", "_", name or request.node.name).strip("_") + ".txt")
+        expected = path.read_text() if path.exists() else ""
+        actual = text.rstrip("\n") + "\n"
+        if actual == expected:
+            return
+        if request.config.getoption("--regen"):
+            path.write_text(actual)
+            return
+        lines = difflib.unified_diff(
+            expected.splitlines(), actual.splitlines(), "golden", "actual", lineterm=""
+        )
+        diff = "\n".join(lines)
+        pytest.fail(f"{path} differs; if intended: pytest --regen\n{diff}", pytrace=False)
+
+    return compare
