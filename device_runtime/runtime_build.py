@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib.util
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -253,12 +253,24 @@ def _staged(sources: Sources) -> Iterator[Path]:
 
 
 def _zig(*arguments: str, folder: Path) -> None:
-    if importlib.util.find_spec("ziglang") is None:
-        raise BuildError(f"zig is not installed\n  try: {sys.executable} -m pip install {ZIG}")
+    _require_zig()
     command = [sys.executable, "-m", "ziglang", "cc", *arguments]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if result.returncode != 0:
         raise BuildError(f"{result.stderr.strip()}\n  in:  zig cc {' '.join(arguments)}")
+
+
+def _require_zig() -> None:
+    """Another version than the digest names would give its bits under a wrong digest."""
+    try:
+        installed = f"zig {importlib.metadata.version('ziglang')}"
+    except importlib.metadata.PackageNotFoundError:
+        installed = "no zig"
+    if installed != f"zig {ZIG_VERSION}":
+        raise BuildError(
+            f"zig {ZIG_VERSION} builds the device runtime, and {installed} is installed\n"
+            f"  try: {sys.executable} -m pip install {ZIG}"
+        )
 
 
 def main() -> int:

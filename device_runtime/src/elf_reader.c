@@ -129,8 +129,11 @@ mlc_elf_section mlc_elf_section_at(mlc_elf *elf, uint32_t index)
         .alignment = field(elf, base, (Field){32, 4, 48, 8}, where),
         .entry_size = field(elf, base, (Field){36, 4, 56, 8}, where),
     };
-    bool in_file = section.type != SHT_NOBITS && section.type != SHT_NULL;
-    if (in_file && (section.offset > elf->size || section.size > elf->size - section.offset))
+    if (section.type == SHT_NULL) /* whatever its other fields say */
+        return none;
+    if (section.type == SHT_NOBITS)
+        section.offset = 0;
+    else if (section.offset > elf->size || section.size > elf->size - section.offset)
         mlc_elf_fail(elf, "object ends inside section %u; try: send it again", index);
     bool table = section.type == SHT_SYMTAB || section.type == SHT_RELA || section.type == SHT_REL;
     if (table && section.entry_size != entry_size(elf, section.type))

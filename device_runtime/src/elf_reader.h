@@ -73,7 +73,7 @@ void mlc_elf_fail(mlc_elf *elf, const char *format, ...) __attribute__((format(p
 uint64_t mlc_elf_number(mlc_elf *elf, uint64_t offset, unsigned width, const char *where);
 
 /* The index-th section header; its bytes [offset, offset + size) are inside the object, unless it
- * is SHT_NOBITS, which has none. */
+ * is SHT_NOBITS, which has none there, at offset 0. An SHT_NULL one is all zeros. */
 mlc_elf_section mlc_elf_section_at(mlc_elf *elf, uint32_t index);
 
 /* The index-th entry of a table that mlc_elf_section_at returned. */

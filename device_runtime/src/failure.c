@@ -13,3 +13,11 @@ bool fail(Failure *failure, FailureKind kind, const char *format, ...) {
     va_end(args);
     return false;
 }
+
+void place_text(const Place *place, bool in_model, char *text, size_t size) {
+    if (in_model)
+        snprintf(text, size, "kernel '%s' (layer '%s', call %u)", place->kernel, place->layer,
+                 place->call);
+    else
+        snprintf(text, size, "kernel '%s'", place->kernel);
+}

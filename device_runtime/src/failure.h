@@ -3,6 +3,7 @@
 #define MLC_FAILURE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* One for each of ERROR_KINDS on the wire, in that order. */
@@ -23,6 +24,11 @@ typedef struct {
     char text[640];
     Place place;
 } Failure;
+
+enum { MAX_PLACE_TEXT = 448 };
+
+/* "kernel 'conv2d_1'", and of a model's "(layer 'features.3', call 3)" after it. */
+void place_text(const Place *place, bool in_model, char *text, size_t size);
 
 /* Records the first failure, keeps it against later ones, and returns false. */
 bool fail(Failure *failure, FailureKind kind, const char *format, ...)

@@ -273,10 +273,11 @@ static bool bad_status(const Job *job, int32_t status, uint32_t failed) {
     const Call *call = job->kernel ? NULL : &about->model.calls[failed];
     const char *name = call ? about->kernels[call->kernel].name : job->kernel->name;
     Place place = {.call = failed};
+    char where[MAX_PLACE_TEXT];
     snprintf(place.kernel, sizeof place.kernel, "%s", name);
     snprintf(place.layer, sizeof place.layer, "%s", call ? call->layer : "");
-    fail(job->failure, CRASHED, "kernel '%s' (layer '%s', call %u) returned status %d%s",
-         place.kernel, place.layer, failed, (int)status,
+    place_text(&place, call != NULL, where, sizeof where);
+    fail(job->failure, CRASHED, "%s returned status %d%s", where, (int)status,
          status == MLC_OUT_OF_BOUNDS ? ": an access outside its buffer" : "");
     job->failure->placed = true;
     job->failure->place = place;

@@ -260,13 +260,12 @@ static void find_place(Place *place) {
 
 static void tell_death(Failure *failure, int status) {
     Place place = {{0}, {0}, {0}, 0};
-    char where[480];
+    char where[MAX_PLACE_TEXT];
     int number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     uint32_t phase = worker.shared->phase;
     if (phase == RUNNING || phase == TIMING) {
         find_place(&place);
-        snprintf(where, sizeof where, "kernel '%s' (layer '%s', call %u)", place.kernel,
-                 place.layer, place.call);
+        place_text(&place, worker.run.whole_model, where, sizeof where);
     } else {
         snprintf(where, sizeof where, phase == LOADING ? "loading the module" : "the worker");
     }

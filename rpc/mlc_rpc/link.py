@@ -21,6 +21,7 @@ from mlc_rpc.errors import (
     Lost,
     Mismatch,
     ProtocolError,
+    Refused,
     RpcError,
     Timeout,
     Unreachable,
@@ -150,17 +151,18 @@ class Link:
             ) from None
         if failure:
             raise failure
-        hello = self.call("hello", *VERSION, os.urandom(32), timeout=timeout)
-        match hello:
-            case [int(major), int(minor), bytes()]:
-                pass
-            case _:
-                raise self._protocol(f"hello was answered by {hello!r}", "hello")
+        try:
+            match self.call("hello", *VERSION, os.urandom(32), timeout=timeout):
+                case [int(major), int(minor), bytes()]:
+                    pass
+                case answer:
+                    raise self._protocol(f"an answer that is none: {answer!r:.200}", "hello")
+        except Refused as error:
+            raise Mismatch(error.what, board=self.board) from error
         if major != VERSION[0]:
-            ours = ".".join(map(str, VERSION))
             raise Mismatch(
                 f"the board's program speaks version {major}.{minor} of the wire, "
-                f"this client version {ours}",
+                f"this client version {VERSION[0]}.{VERSION[1]}",
                 board=self.board,
                 attempt="use the client and the board's program of the same release",
             )
@@ -187,13 +189,11 @@ class Link:
         except Unreachable as error:
             self._begun.put(error)
         except ProtocolError as error:
-            what = error.what
-            self._end(lambda method: self._protocol(what, method))
+            self._end_talk(error.what)
         except OSError as error:
             self._end(self._lost(f"the link broke ({error})"))
         except Exception as error:  # whatever msgpack raises on bytes that are no msgpack
-            what = f"the board sent what is no message ({error or type(error).__name__})"
-            self._end(lambda method: self._protocol(what, method))
+            self._end_talk(f"the board sent what is no message ({error or type(error).__name__})")
 
     def _skip_banner(self) -> bytes:
         """What follows the preamble. Raises Unreachable when none comes."""
@@ -223,6 +223,8 @@ class Link:
                     pending.answer.put((error, result))
                 elif id >= self._next_id:
                     raise self._protocol(f"answer to request {id}, which was never made", "")
+            case [1, None, [str(), str(complaint), _], None]:
+                raise self._protocol(f"the board understood no more: {complaint}", "")
             case _:
                 raise self._protocol(f"neither answer nor notification: {message!r:.100}", "")
 
@@ -233,6 +235,11 @@ class Link:
             waiting, self._pending = self._pending, {}
         for pending in waiting.values():
             pending.answer.put(None)
+
+    def _end_talk(self, what: str) -> None:
+        """Ends the session with a board that does not keep to the wire."""
+        self._end(lambda method: self._protocol(what, method))
+        self.transport.close()
 
     def _lost(self, what: str) -> Callable[[str], RpcError]:
         def error(method: str) -> RpcError:

@@ -188,6 +188,10 @@ class Session:
             data[at : at + step] = part
         return bytes(data)
 
+    def forget(self, name: bytes) -> None:
+        """Drops a blob. Raises Refused while a module needs it."""
+        self.call("blob.free", name)
+
     def _blob(self, name: bytes) -> tuple[int, bool]:
         match self.call("blob.has", name):
             case [int(size), bool(complete)]:

@@ -128,7 +128,7 @@ ARM = {
     "v6k": "v6",
     "v6t2": "v6k thumb2",
     "v7": "v6t2",
-    "v8": "v7",
+    "v8": "v7 acquire-release perfmon",
     "v8.1a": "v8",
     "v8.2a": "v8.1a",
     "v8.3a": "v8.2a",

@@ -28,7 +28,7 @@ fuse-csel fuse-cset fuse-literals gcie gcs harden-sls-blr harden-sls-nocomdat ha
 hbc hcx ite kryo ldp-aligned-only lor ls64 lscp lse lse2 lsui max-interleave-factor-4 mec mops
 mpam mpamv2 mte mtetc neoverse512tvb neoversee1 neoversen1 neoversen2 neoversen3 neoversev1
 neoversev2 neoversev3 neoversev3AE nmi no-bti-at-return-twice no-neg-immediates no-sve-fp-ld1r
-no-zcz-fpr64 nv occmo olympus oryon-1 outline-atomics pan pan-rwv pauth pauth-lr pcdphint
+no-zcz-fpr64 nv occmo olympus  outline-atomics pan pan-rwv pauth pauth-lr pcdphint
 perfmon poe2 pops predictable-select-expensive predres prfm-slc-target rand ras rasv2 rcpc
 reserve-lr-for-ra reserve-x1 reserve-x10 reserve-x11 reserve-x12 reserve-x13 reserve-x14
 reserve-x15 reserve-x18 reserve-x2 reserve-x20 reserve-x21 reserve-x22 reserve-x23 reserve-x24
@@ -47,7 +47,7 @@ _ARM = """
 dsp a12 a15 a17 a32 a35 a5 a53 a55 a57 a7 a72 a73 a75 a76 a77 a78c a8 a9 aapcs-frame-chain
 acquire-release atomics-32 avoid-movs-shop avoid-muls avoid-partial-cpsr branch-align-64
 cheap-predicable-cpsr clrbhb cortex-a510 cortex-a710 cortex-a78 cortex-a78ae cortex-x1
-cortex-x1c crc d32 db dfb disable-postra-scheduler dont-widen-vmovs expand-fp-mlx exynos
+cortex-x1c crc d32 db dfb disable-postra-scheduler dont-widen-vmovs expand-fp-mlx
 fix-cmse-cve-2021-35465 fix-cortex-a57-aes-1742098 fp16 fp64 fpao fuse-aes fuse-literals
 harden-sls-blr harden-sls-nocomdat harden-sls-retbr hwdiv hwdiv-arm krait kryo long-calls
 loop-align mp muxed-units neon-fpmovs neonfp neoverse-v1 no-branch-predictor

@@ -58,7 +58,7 @@ _OTHER_NAMES = {
 def resolve(first: str, given: Mapping[str, Value]) -> dict[str, Any]:
     """The fields of a Target (all but its host) from its first word and the attributes as read."""
     kind, given = _look_up(first, given)
-    mcpu = str(given.get("mcpu", "")) or "generic"
+    mcpu = str(given.get("mcpu", "")).lower() or "generic"
     triple, mcpu = _machine(given.get("mtriple"), mcpu)
     arch = triple.family
     mattr = _mattr(arch, _texts(given, "mattr"))
@@ -226,8 +226,8 @@ def _mattr(arch: str, given: tuple[str, ...]) -> tuple[str, ...]:
             raise TargetError(f"mattr has both '+{name}' and '-{name}'", "one of the two")
         if sign == "-" and (re.match(r"v\d", name) or (arch == "arm" and name == "thumb2")):
             raise TargetError(
-                f"mattr '-{name}': an architecture level cannot be taken away",
-                "an -mcpu of the lower level",
+                f"mattr '-{name}': what the architecture itself has cannot be taken away",
+                "an -mcpu of the architecture that is meant",
             )
     for name, sign in signs.items():
         gone = sorted(f for f in closure(arch, name) if signs.get(f) == "-")
@@ -307,7 +307,8 @@ def _within(name: str, value: Value, low: int, high: int, default: int) -> int:
         return default
     assert isinstance(value, int)
     if not low <= value <= high:
-        raise TargetError(f"{name} is {value}, not within {low}..{high}", f"-{name}={high}")
+        closest = min(max(value, low), high)
+        raise TargetError(f"{name} is {value}, not within {low}..{high}", f"-{name}={closest}")
     return value
 
 

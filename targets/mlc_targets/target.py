@@ -34,9 +34,10 @@ _BITS = {
     **dict.fromkeys(("float64", "int64", "uint64"), 64),
 }
 
-# On 32-bit ARM, multiply-accumulate by lane is only selected where it is not called slow, and the
-# default scheduler hoists loads until registers spill.
-_ARM_HINTS = ("-slowfpvmlx", "+use-misched")
+# On 32-bit ARM, multiply-accumulate by lane is only selected where it is not called slow (and not
+# taken apart again, as on the Cortex-A9), and the default scheduler hoists loads until registers
+# spill.
+_ARM_HINTS = ("-slowfpvmlx", "-expand-fp-mlx", "+use-misched")
 
 _stack: ContextVar[tuple[Target, ...]] = ContextVar("mlc_targets_stack", default=())
 
@@ -252,7 +253,7 @@ def _values(spec: str | Mapping[str, object]) -> dict[str, Any]:
         if error.where:
             raise
         text = spec if isinstance(spec, str) else json.dumps(dict(spec), default=repr)
-        text = text if len(text) <= 200 else text[:197] + "..."
+        text = text.strip() if len(text) <= 200 else text.strip()[:197] + "..."
         raise TargetError(error.what, error.hint, where=text) from None
 
 

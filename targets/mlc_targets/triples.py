@@ -69,7 +69,8 @@ def _complete(text: str, arch: str, rest: list[str]) -> Triple:
                 rest = ["none", *rest]
     if rest and rest[0].startswith("android"):  # "aarch64-android", "aarch64-linux-android21"
         rest = ["linux", *rest]
-    if not rest or not _SYSTEMS.match(rest[0]) or len(rest) > 2:
+    rest = rest or ["linux"]
+    if not _SYSTEMS.match(rest[0]) or len(rest) > 2:
         raise TargetError(
             f"mtriple '{text}': no operating system that is known here",
             f"{arch}-linux-{'gnueabihf' if arch.startswith('arm') else 'gnu'}",

@@ -1,19 +1,20 @@
+"""What the tests of mlc_rpc share: the built runtime and plugin, which the package knows not of."""
+
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from mlc_deploy import runtime_files
 
 
 @pytest.fixture(scope="session")
-def count_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("plugin") / "libmlc-count-x86_64.so"
-    source = ROOT / "device_runtime" / "qemu_plugin" / "count.c"
-    zig = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu.2.28"]
-    flags = ["-std=c11", "-shared", "-fPIC", "-O2", "-s", "-fvisibility=hidden"]
-    subprocess.run([*zig, *flags, "-o", out, source], check=True)
-    return out
+def count_plugin() -> Path:
+    return runtime_files.counting_plugin()
+
+
+@pytest.fixture(scope="session")
+def runtime_of() -> Callable[[str], Path]:
+    return runtime_files.runtime_file

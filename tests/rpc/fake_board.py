@@ -184,6 +184,9 @@ class FakeBoard:
                 return self._put(name, total, offset, data)
             case "blob.get", [name, offset, size]:
                 return bytes(self.blobs[name][offset : offset + size])
+            case "blob.free", [name]:
+                self.blobs.pop(name, None)
+                return None
             case "module.load", [_, _]:
                 metadata = msgpack.packb(METADATA)
                 return {"module": 7, "arena": 9, "image_bytes": 4096, "metadata": metadata}

@@ -5,6 +5,7 @@
  *   load_driver OBJECT KERNEL BYTES    calls a kernel: its input is stdin, its output (of BYTES)
  *                                      goes to stdout
  *   load_driver OBJECT --section NAME  writes that section's bytes to stdout
+ *   load_driver OBJECT --word NAME     prints the 32-bit word at that symbol, and its address
  *
  * Exit status 0; 1 with the loader's message on stderr; 2 when the driver itself cannot go on; 100 +
  * what the kernel returned, if that is not 0. */
@@ -59,7 +60,12 @@ int main(int count, char **arguments)
     if (failure)
         return quit(1, failure);
     memset(object, 0xa5, sizeof object); /* the image must not need the object's bytes any more */
-    if (count == 4) {
+    if (count == 4 && strcmp(arguments[2], "--word") == 0) {
+        const uint32_t *word = mlc_image_symbol(&image, arguments[3]);
+        if (!word)
+            return quit(2, "no such symbol");
+        printf("%u %llu\n", *word, (unsigned long long)(uintptr_t)word);
+    } else if (count == 4) {
         mlc_kernel *kernel = (mlc_kernel *)mlc_image_symbol(&image, arguments[2]);
         if (!kernel)
             return quit(2, "no such kernel");

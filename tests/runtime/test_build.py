@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 import tomllib
 from pathlib import Path
@@ -45,7 +46,10 @@ def pretend_binaries(root: Path, folder: Path) -> None:
 
 
 def without_zig(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ziglang", None)
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
 
 
 @pytest.mark.parametrize("name", ["include/answer.h", "src/main.c", "qemu_plugin/count.c"])
@@ -122,9 +126,20 @@ def test_zig_is_not_installed(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(BuildError) as error:
         runtime_build.build(root)
     assert str(error.value) == (
-        f"zig is not installed\n  try: {sys.executable} -m pip install {runtime_build.ZIG}"
+        "zig 0.17.0 builds the device runtime, and no zig is installed\n"
+        f"  try: {sys.executable} -m pip install ziglang==0.17.0"
     )
     assert not runtime_build.is_fresh(root)
+
+
+def test_another_zig_is_installed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.99.0")
+    with pytest.raises(BuildError) as error:
+        runtime_build.build(root)
+    assert str(error.value) == (
+        "zig 0.17.0 builds the device runtime, and zig 0.99.0 is installed\n"
+        f"  try: {sys.executable} -m pip install ziglang==0.17.0"
+    )
 
 
 def test_compiler_says_what_is_wrong(root: Path) -> None:

@@ -259,7 +259,12 @@ RELOCATIONS = {
     "a64_ldst128": ("aarch64", Relocation(299, 1, addend=8), {}, "type 299 is misaligned"),
     "a64_movw_g0": ("aarch64", Relocation(263, 1), {}, "type 263 is out of range"),
     "a64_abs32": ("aarch64", Relocation(258, 1, addend=-(1 << 63)), {}, "type 258 is out of range"),
-    "a64_got": ("aarch64", Relocation(311, 1), {"binding": LOCAL}, "type 311 needs a global symbol"),
+    "a64_got": (
+        "aarch64",
+        Relocation(311, 1),
+        {"binding": LOCAL},
+        "type 311 needs a global symbol",
+    ),
     "arm_unknown": ("arm", Relocation(123, 1), {}, "type 123 is not supported"),
     "arm_tls": ("arm", Relocation(104, 1), {}, "type 104 is not supported"),
     "arm_call": ("arm", Relocation(28, 1), FAR, "type 28 is out of range"),
@@ -296,12 +301,19 @@ def test_relocation_is_refused(
 
 @pytest.mark.parametrize(
     ("machine", "kind", "offset"),
-    [("x86_64", 1, 9), ("x86_64", 2, 13), ("aarch64", 257, 9), ("aarch64", 283, 13), ("arm", 2, 13)],
+    [
+        ("x86_64", 1, 9),
+        ("x86_64", 2, 13),
+        ("aarch64", 257, 9),
+        ("aarch64", 283, 13),
+        ("arm", 2, 13),
+    ],
 )
 def test_relocation_past_its_section_is_refused(
     machine: str, kind: int, offset: int, tmp_path: Path
 ) -> None:
-    assert load(machine, with_relocation(machine, Relocation(kind, 1, offset)).build(), tmp_path) == (
+    content = with_relocation(machine, Relocation(kind, 1, offset)).build()
+    assert load(machine, content, tmp_path) == (
         f"relocation type {kind} runs past the end in section .text at 0x{offset:x}, symbol 'f'"
     )
     content = with_relocation(machine, Relocation(kind, 1, 17)).build()

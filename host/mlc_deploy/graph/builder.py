@@ -14,10 +14,10 @@ from .nodes import Binding, Call, CallTIR, Function, Value, Var
 class BlockBuilder:
     """Collects bindings; names are made unique, types inferred.
 
-        builder = BlockBuilder("main")
-        x = builder.param("x", (1, 16))
-        y = builder.emit("relu", x)
-        function = builder.finish([y])
+    builder = BlockBuilder("main")
+    x = builder.param("x", (1, 16))
+    y = builder.emit("relu", x)
+    function = builder.finish([y])
     """
 
     def __init__(self, name: str = "main") -> None:

@@ -49,7 +49,7 @@ def evaluate(
             if not left[arg] and isinstance(arg, Var):
                 del values[arg]
     return {
-        name: np.ascontiguousarray(read(v)).reshape(v.type.shape)
+        name: np.asarray(read(v), order="C")
         for name, v in zip(function.output_names, function.outputs, strict=True)
     }
 

@@ -99,4 +99,6 @@ def lower_group(group: Group, target: Target, lower_call: LowerCall) -> PrimFunc
 
 def _placeholder(value: Value, number: int) -> te.Tensor:
     t: TensorType = value.type
-    return te.placeholder(t.shape, t.dtype, f"w{number}" if isinstance(value, Constant) else f"x{number}")
+    return te.placeholder(
+        t.shape, t.dtype, f"w{number}" if isinstance(value, Constant) else f"x{number}"
+    )

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Union
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ..ops import TensorType
@@ -30,8 +29,6 @@ __all__ = [
     "uses",
 ]
 
-node = dataclass(frozen=True, slots=True, eq=False)
-
 
 class Node:
     __slots__ = ()
@@ -42,7 +39,7 @@ class Node:
         return script(self)
 
 
-@node
+@dataclass(frozen=True, slots=True, eq=False)
 class Var(Node):
     """A parameter, or what a binding computes. Names are unique within a function."""
 
@@ -50,7 +47,7 @@ class Var(Node):
     type: TensorType
 
 
-@node
+@dataclass(frozen=True, slots=True, eq=False)
 class Constant(Node):
     """A tensor that is known, such as weights. `name` is for people, and may be empty."""
 
@@ -62,19 +59,19 @@ class Constant(Node):
         return TensorType(self.value.shape, str(self.value.dtype))
 
 
-Value = Union[Var, Constant]
+Value = Var | Constant
 
 
-@node
+@dataclass(frozen=True, slots=True, eq=False)
 class Call(Node):
-    """An operator of ops.OPERATORS on values; attrs hold plain values (numbers, strings, tuples)."""
+    """An operator of ops.OPERATORS on values; attrs hold numbers, strings, and tuples of them."""
 
     op: str
     args: tuple[Value, ...]
     attrs: Mapping[str, Any]
 
 
-@node
+@dataclass(frozen=True, slots=True, eq=False)
 class CallTIR(Node):
     """The PrimFunc `func` of the module, given args and then, to be written, `types` as outputs."""
 
@@ -83,7 +80,7 @@ class CallTIR(Node):
     types: tuple[TensorType, ...]
 
 
-@node
+@dataclass(frozen=True, slots=True, eq=False)
 class Binding(Node):
     """outputs = call. `source` is the layer it comes from: the name of the model's node."""
 
@@ -92,7 +89,7 @@ class Binding(Node):
     source: str = ""
 
 
-@node
+@dataclass(frozen=True, slots=True, eq=False)
 class Function(Node):
     name: str
     params: tuple[Var, ...]
@@ -118,8 +115,8 @@ def substitute(
 ) -> Function:
     """function with bindings rewritten, first to last; function itself when nothing changed.
 
-    rewrite gets a binding and its call's arguments as they are by then, and answers with a binding
-    to keep, with values that stand for the outputs from here on, or None to keep what it was given.
+    rewrite gets a binding and its call's arguments as they are by then. It answers with another
+    binding, with values that stand for the outputs from here on, or None to keep what it was given.
     """
     values: dict[Value, Value] = {}
     bindings: list[Binding] = []
@@ -131,10 +128,11 @@ def substitute(
                 bindings.append(binding)
             case None:
                 bindings.append(replace(binding, call=replace(binding.call, args=args)))
-            case Binding():
+            case Binding(others):
                 bindings.append(answer)
+                values.update(zip(binding.outputs, others, strict=True))
             case _:
-                values.update(answer)
+                values.update(answer.items())
     outputs = tuple(values.get(v, v) for v in function.outputs)
     if outputs == function.outputs and tuple(bindings) == function.bindings:
         return function

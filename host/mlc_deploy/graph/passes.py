@@ -65,7 +65,7 @@ def fold_constants(function: Function) -> Function:
 
 
 def fold_call(op: str, args: Sequence[Value], attrs: Any) -> tuple[Constant, ...] | None:
-    """The outputs of an operator on constants; None where an argument is none, or they are large."""
+    """The outputs of an operator on constants; None where an argument is none or they are large."""
     if not _constant(*args):
         return None
     if sum(t.bytes for t in infer_types(op, [a.type for a in args], attrs)) > FOLD_LIMIT:
@@ -91,7 +91,8 @@ def fold_scale(function: Function) -> Function:
         kept = found or binding
         if found is None and args != binding.call.args:
             kept = replace(binding, call=replace(binding.call, args=args))
-        made.update((v, kept) for v in kept.outputs)
+        for before, after in zip(binding.outputs, kept.outputs, strict=True):
+            made[after], reads[after] = kept, reads[before]
         return kept
 
     return eliminate_dead_code(substitute(function, rewrite))
@@ -120,18 +121,22 @@ def _scaled(
             along[axis] = -1
             weights = _same_dtype(wide(w.value) * wide(factor).reshape(along), w.value)
             call = Call(op, (data, Constant(weights, w.name)), attrs)
-            return Binding((out,), call, layer.source)
+            # The layer it replaces is dead by then, so its name is free.
+            scaled = Var(layer.outputs[0].name, out.type)
+            return Binding((scaled,), call, layer.source)
         case "add", Call("add", below):
             under, bias = _with_constant(below)
             if bias is None or under.type != out.type:
                 return None
             total = _same_dtype(wide(bias.value) + wide(constant.value), bias.value)
-            return Binding((out,), Call("add", (under, Constant(total, bias.name)), {}), layer.source)
+            return Binding(
+                (out,), Call("add", (under, Constant(total, bias.name)), {}), layer.source
+            )
     return None
 
 
 def push_scale_through_bias(function: Function) -> Function:
-    """(y + b) * s   =>   y * s + b * s, where y is a layer's output, so that s reaches its weights."""
+    """(y + b) * s   =>   y * s + b * s, so that s reaches the weights of the layer that gives y."""
     reads = uses(function)
     made = {v: b for b in function.bindings for v in b.outputs}
     bindings: list[Binding] = []
@@ -241,7 +246,7 @@ def optimize(
     passes: Sequence[Pass] = PASSES,
     watch: Callable[[str, Function, bool], None] | None = None,
 ) -> Function:
-    """Runs the passes and verifies the graph after each; watch(name, function, changed) sees them."""
+    """Runs the passes, verifying the graph after each; watch(name, function, changed) sees it."""
     for step in passes:
         before, function = function, step(function)
         if function is not before:

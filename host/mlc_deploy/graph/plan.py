@@ -128,9 +128,7 @@ def place_intervals(intervals: Sequence[Interval]) -> list[int]:
     order = sorted(range(len(intervals)), key=lambda n: (-intervals[n].size, intervals[n].begin))
     for n in order:
         mine = intervals[n]
-        busy = sorted(
-            (offsets[k], intervals[k].size) for k in offsets if intervals[k].meets(mine)
-        )
+        busy = sorted((offsets[k], intervals[k].size) for k in offsets if intervals[k].meets(mine))
         offsets[n] = _best_gap(busy, mine.size)
     return [offsets[n] for n in range(len(intervals))]
 

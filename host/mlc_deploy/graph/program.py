@@ -15,7 +15,7 @@ from mlc_targets import Target
 from ..ir import PrimFunc
 from .lower import Group, Kernels, LowerCall, groups
 from .nodes import Call, Constant, Function, TensorType, Value, Var
-from .plan import Place, Space, align, own_outputs, plan_memory
+from .plan import Place, Space, align, own_outputs, plan_memory, roots
 
 SPACES: Mapping[Space, int] = {"arena": 0, "weights": 1, "input": 2, "output": 3}  # mlc_space
 
@@ -83,7 +83,7 @@ class _Weights:
 
     def place(self, constant: Constant) -> Place:
         array = np.ascontiguousarray(constant.value)
-        digest = hashlib.blake2b(array.view(np.uint8) if array.ndim else array.tobytes()).digest()
+        digest = hashlib.blake2b(array.data).digest()
         if digest not in self._places:
             data = array.tobytes()
             self._places[digest] = Place("weights", 0, self.size, len(data))
@@ -92,7 +92,9 @@ class _Weights:
         return self._places[digest]
 
 
-def lower_graph(function: Function, target: Target, lower_call: LowerCall | None = None) -> GraphProgram:
+def lower_graph(
+    function: Function, target: Target, lower_call: LowerCall | None = None
+) -> GraphProgram:
     """The program of an optimized graph. `lower_call` makes each operator's kernel; it defaults to
     the target's strategies."""
     if lower_call is None:
@@ -104,13 +106,11 @@ def lower_graph(function: Function, target: Target, lower_call: LowerCall | None
     kernels = Kernels(target, lower_call)
     plan = plan_memory(function, [b for g in parts for b in g.bindings])
     weights = _Weights()
-    constant_of = {
-        view: root for view, root in _constant_views(function).items()
-    }
+    root_of = roots(function)
 
     def place(value: Value) -> Place:
-        value = constant_of.get(value, value)
-        return weights.place(value) if isinstance(value, Constant) else plan.places[value]
+        root = root_of.get(value, value)
+        return weights.place(root) if isinstance(root, Constant) else plan.places[root]
 
     calls = tuple(
         KernelCall(kernels.name_for(g), layer, tuple(map(place, (*g.inputs, *g.outputs))))
@@ -131,12 +131,6 @@ def lower_graph(function: Function, target: Target, lower_call: LowerCall | None
         weights_hash=hashlib.blake2b(blob, digest_size=32).digest() if blob else b"",
         places=plan.places,
     )
-
-
-def _constant_views(function: Function) -> dict[Value, Value]:
-    from .plan import roots
-
-    return {view: root for view, root in roots(function).items() if isinstance(root, Constant)}
 
 
 def _layers(parts: Sequence[Group]) -> list[str]:

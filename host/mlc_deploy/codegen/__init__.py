@@ -1,0 +1,3 @@
+"""Code generation: flat loops to LLVM IR, and to ELF objects that say what is in them."""
+
+from .library import Library, compile_kernels, metadata

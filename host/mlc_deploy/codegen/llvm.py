@@ -1,0 +1,645 @@
+"""Flat loops to LLVM IR.
+
+A kernel becomes two functions: a body whose pointers carry their alignment and say that they do
+not alias, and the entry of the kernel ABI (device_runtime/include/mlc_abi.h) that unpacks mlc_args
+for it. Loop variables and offsets have pointer width. An access is one base pointer, shared by all
+accesses that differ by a constant, plus that constant (decision 3 of the design).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import gcd
+from typing import Any
+
+from llvmlite import ir as ll
+from mlc_targets import Target
+
+from ..arith import Bounds, Linear, bounds, linear, loop_ranges
+from ..arith.linear import Opaque, Product, Quotient, Remainder
+from ..errors import CodegenError
+from ..ir import (
+    Binary,
+    Block,
+    Broadcast,
+    Buffer,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Evaluate,
+    Expr,
+    For,
+    If,
+    Let,
+    Load,
+    Not,
+    Ramp,
+    Select,
+    Seq,
+    Shuffle,
+    Stmt,
+    Store,
+    Var,
+    dtype_of,
+)
+from ..lower import Kernel
+from . import math
+
+Value = Any
+I1, I8, I32, I64 = (ll.IntType(n) for n in (1, 8, 32, 64))
+POINTER = ll.PointerType()
+ALIGNMENT = 64
+
+FLOAT = {"+": "fadd", "-": "fsub", "*": "fmul", "/": "fdiv"}
+INTEGER = {"+": "add", "-": "sub", "*": "mul", "&": "and_", "|": "or_", "^": "xor", "<<": "shl"}
+UNARY = {
+    "sqrt": "llvm.sqrt",
+    "floor": "llvm.floor",
+    "ceil": "llvm.ceil",
+    "trunc": "llvm.trunc",
+    "round": "llvm.roundeven",
+    "abs": "llvm.fabs",
+    "exp": "llvm.exp",
+    "log": "llvm.log",
+    "sin": "llvm.sin",
+    "cos": "llvm.cos",
+    "tan": "llvm.tan",
+}
+LIBM = {"tanh": "tanh", "erf": "erf", "tan": "tan", "fmod": "fmod"}  # no LLVM intrinsic has them
+
+
+def element_type(dtype: str) -> ll.Type:
+    """The LLVM type of a value; bool is i1 (i8 in memory)."""
+    kind = dtype_of(dtype)
+    match kind.kind, kind.bits:
+        case "float", 16:
+            scalar: ll.Type = ll.HalfType()
+        case "float", 32:
+            scalar = ll.FloatType()
+        case "float", 64:
+            scalar = ll.DoubleType()
+        case "bool", _:
+            scalar = I1
+        case _:
+            scalar = ll.IntType(kind.bits)
+    return ll.VectorType(scalar, kind.lanes) if kind.lanes > 1 else scalar
+
+
+def memory_type(dtype: str) -> ll.Type:
+    kind = dtype_of(dtype)
+    if kind.kind != "bool":
+        return element_type(dtype)
+    return ll.VectorType(I8, kind.lanes) if kind.lanes > 1 else I8
+
+
+def scratch_layout(kernel: Kernel) -> tuple[dict[Buffer, int], int]:
+    """Offsets of the kernel's global scratch buffers in its workspace, and the workspace's bytes."""
+    offsets: dict[Buffer, int] = {}
+    total = 0
+    for buffer in kernel.scratch:
+        if buffer.scope == "global":
+            offsets[buffer] = total
+            size = _elements(kernel, buffer) * dtype_of(buffer.dtype).bytes
+            total += -(-size // ALIGNMENT) * ALIGNMENT
+    return offsets, total
+
+
+def _elements(kernel: Kernel, buffer: Buffer) -> int:
+    (size,) = buffer.shape
+    if not isinstance(size, int):
+        raise CodegenError(
+            f"scratch buffer '{buffer.name}' has {size} elements, which is not a constant",
+            where=kernel.name,
+            mend="compute it inside a loop whose turns need a constant part of it",
+        )
+    return size
+
+
+def scalars_of(kernel: Kernel) -> tuple[Var, ...]:
+    """Symbolic dimensions and integer parameters, in the order of mlc_args.scalars."""
+    found: dict[Var, None] = {}
+    for param in kernel.params:
+        if isinstance(param, Var):
+            found[param] = None
+        else:
+            for extent in (*param.shape, *(param.strides or ())):
+                if isinstance(extent, Expr):
+                    for atom in linear(extent, {}).terms:
+                        if isinstance(atom, Var):
+                            found[atom] = None
+    return tuple(found)
+
+
+def emit_kernel(module: ll.Module, kernel: Kernel, target: Target) -> None:
+    """Adds a kernel's two functions to the module."""
+    _Emitter(module, kernel, target).emit()
+
+
+class _Emitter:
+    """The state of emitting one kernel: the builder, and what names and pointers stand for."""
+
+    def __init__(self, module: ll.Module, kernel: Kernel, target: Target) -> None:
+        self.module = module
+        self.kernel = kernel
+        self.target = target
+        self.word = ll.IntType(target.pointer_bits)
+        # 32-bit NEON multiplies and adds in one instruction by lane only unfused
+        self.fast = () if target.arch == "arm" else ("contract",)
+        self.variables: dict[Var, Value] = {}
+        self.ranges: dict[Var, Bounds] = {}
+        self.pointers: dict[Buffer, Value] = {}
+        # base pointers and offsets computed so far; a scope's entries hold in its inner scopes
+        self.scopes: list[dict[Any, Value]] = [{}]
+        self.b: ll.IRBuilder = ll.IRBuilder()
+
+    # --------------------------------------------------------------------------- functions
+
+    def emit(self) -> None:
+        body = self.body_function()
+        entry = ll.Function(
+            self.module, ll.FunctionType(I32, [POINTER, I32, I32]), self.kernel.name
+        )
+        _attributes(entry)
+        args, begin, end = entry.args
+        b = ll.IRBuilder(entry.append_basic_block("entry"))
+        data = b.load(args, typ=POINTER)
+        values = [
+            b.load(b.gep(data, [I32(n)], source_etype=POINTER), typ=POINTER)
+            for n in range(len(self.kernel.body.buffers))
+        ]
+        step = self.target.pointer_bits // 8
+        fields = [b.gep(args, [I32(n * step)], source_etype=I8) for n in (1, 2)]
+        scalars = b.load(fields[0], typ=POINTER)
+        for n in range(len(scalars_of(self.kernel))):
+            wide = b.load(b.gep(scalars, [I32(n)], source_etype=I64), typ=I64)
+            values.append(b.trunc(wide, self.word) if self.word is not I64 else wide)
+        values.append(b.load(fields[1], typ=POINTER))
+        b.ret(b.call(body, [*values, begin, end]))
+
+    def body_function(self) -> ll.Function:
+        buffers = self.kernel.body.buffers
+        scalars = scalars_of(self.kernel)
+        types = [POINTER] * len(buffers) + [self.word] * len(scalars) + [POINTER, I32, I32]
+        function = ll.Function(
+            self.module, ll.FunctionType(I32, types), f"{self.kernel.name}.body"
+        )
+        function.linkage = "internal"
+        _attributes(function)
+        for buffer, arg in zip(buffers, function.args, strict=False):
+            arg.name = buffer.name
+            arg.add_attribute("noalias")
+            arg.attributes.align = buffer.alignment
+            self.pointers[buffer] = arg
+        for v, arg in zip(scalars, function.args[len(buffers) :], strict=False):
+            self.variables[v] = arg
+            self.ranges[v] = (0, None)
+        workspace, begin, end = function.args[-3:]
+        workspace.add_attribute("noalias")
+        workspace.attributes.align = ALIGNMENT
+        self.b = ll.IRBuilder(function.append_basic_block("entry"))
+        self.allocate(workspace)
+        root = self.kernel.body.body
+        assert isinstance(root, Block)
+        parallel = self.kernel.parallel
+        if parallel is not None:
+            self.loop(parallel, self.extended(begin), self.extended(end))
+        else:
+            self.stmt(root.body)
+        self.b.ret(I32(0))
+        return function
+
+    def extended(self, task: Value) -> Value:
+        return task if self.word.width == 32 else self.b.sext(task, self.word)
+
+    def allocate(self, workspace: Value) -> None:
+        offsets, _ = scratch_layout(self.kernel)
+        for buffer in self.kernel.scratch:
+            if buffer.scope == "local":
+                count = _elements(self.kernel, buffer)
+                array = ll.ArrayType(memory_type(buffer.dtype), count)
+                place = self.b.alloca(array, name=buffer.name)
+                place.align = ALIGNMENT
+                place.type = POINTER  # llvmlite types allocas by what they hold; others it does not
+                self.pointers[buffer] = place
+            else:
+                self.pointers[buffer] = self.b.gep(
+                    workspace, [self.word(offsets[buffer])], True, buffer.name, I8
+                )
+
+    # -------------------------------------------------------------------------- statements
+
+    def stmt(self, s: Stmt) -> None:
+        match s:
+            case For():
+                self.loop(s, self.word(0), self.integer(s.extent))
+            case Store(buffer, (index,), value):
+                self.store(buffer, index, self.expr(value), value.dtype)
+            case Seq(stmts):
+                for stmt in stmts:
+                    self.stmt(stmt)
+            case If():
+                self.branch(s)
+            case Let(var, value, body):
+                self.variables[var] = self.expr(value)
+                self.stmt(body)
+            case Evaluate(value):
+                self.expr(value)
+            case _:
+                raise AssertionError(f"no code for {type(s).__name__}\n{s}")
+
+    def loop(self, s: For, begin: Value, end: Value) -> None:
+        """A loop tested before its first turn, unless its extent is known to be positive."""
+        before = self.b.block
+        body = self.b.append_basic_block(f"{s.var.name}.body")
+        after = self.b.append_basic_block(f"{s.var.name}.end")
+        if isinstance(s.extent, Const) and isinstance(begin, ll.Constant) and s.extent.value > 0:
+            self.b.branch(body)
+        else:
+            self.b.cbranch(self.b.icmp_signed("<", begin, end), body, after)
+        self.b.position_at_end(body)
+        counter = self.b.phi(self.word, s.var.name)
+        counter.add_incoming(begin, before)
+        self.variables[s.var] = counter
+        self.ranges.update(loop_ranges([s]))
+        self.scoped(s.body)
+        following = self.b.add(counter, self.word(1), flags=("nuw", "nsw"))
+        counter.add_incoming(following, self.b.block)
+        self.b.cbranch(self.b.icmp_signed("<", following, end), body, after)
+        self.b.position_at_end(after)
+
+    def scoped(self, s: Stmt) -> None:
+        self.scopes.append({})
+        self.stmt(s)
+        self.scopes.pop()
+
+    def branch(self, s: If) -> None:
+        then = self.b.append_basic_block("then")
+        otherwise = self.b.append_basic_block("else") if s.otherwise is not None else None
+        after = self.b.append_basic_block("endif")
+        self.b.cbranch(self.expr(s.condition), then, otherwise or after)
+        for block, part in ((then, s.then), (otherwise, s.otherwise)):
+            if block is not None and part is not None:
+                self.b.position_at_end(block)
+                self.scoped(part)
+                self.b.branch(after)
+        self.b.position_at_end(after)
+
+    # -------------------------------------------------------------------------- addresses
+
+    def integer(self, e: Expr) -> Value:
+        """An index expression in pointer width."""
+        return self.form(linear(e, self.ranges))
+
+    def form(self, form: Linear) -> Value:
+        total: Value = None
+        for atom, coefficient in form.terms.items():
+            term = self.atom(atom)
+            if coefficient != 1:
+                term = self.b.mul(term, self.word(coefficient), flags=("nsw",))
+            total = term if total is None else self.b.add(total, term, flags=("nsw",))
+        if total is None:
+            return self.word(form.constant)
+        if form.constant:
+            total = self.b.add(total, self.word(form.constant), flags=("nsw",))
+        return total
+
+    def atom(self, atom: Any) -> Value:
+        if isinstance(atom, Var):
+            value = self.variables[atom]
+            return self.to_word(value)
+        return self.shared(("atom", atom), lambda: self.to_word(self.atom_value(atom)))
+
+    def to_word(self, value: Value) -> Value:
+        if value.type.width < self.word.width:
+            return self.b.sext(value, self.word)
+        return self.b.trunc(value, self.word) if value.type.width > self.word.width else value
+
+    def atom_value(self, atom: Any) -> Value:
+        match atom:
+            case Quotient(form, divisor):
+                return self.divided("//", form, divisor)
+            case Remainder(form, divisor):
+                return self.divided("%", form, divisor)
+            case Product(factors):
+                total = self.atom(factors[0])
+                for factor in factors[1:]:
+                    total = self.b.mul(total, self.atom(factor), flags=("nsw",))
+                return total
+            case Opaque(expr=e):
+                return self.expr(e)
+        raise AssertionError(atom)
+
+    def divided(self, op: str, form: Linear, divisor: int) -> Value:
+        value, by = self.form(form), self.word(divisor)
+        low = bounds(form, self.ranges)[0]
+        if low is not None and low >= 0:
+            return self.b.udiv(value, by) if op == "//" else self.b.urem(value, by)
+        return self.floored(op, value, by)
+
+    def floored(self, op: str, a: Value, b: Value) -> Value:
+        """Division that rounds down, from LLVM's that rounds towards zero."""
+        rest = self.b.srem(a, b)
+        zero = ll.Constant(rest.type, None if isinstance(rest.type, ll.VectorType) else 0)
+        differs = self.b.icmp_signed("<", self.b.xor(rest, b), zero)
+        adjust = self.b.and_(differs, self.b.icmp_signed("!=", rest, zero))
+        if op == "%":
+            return self.b.add(rest, self.b.select(adjust, b, zero))
+        return self.b.add(self.b.sdiv(a, b), self.b.sext(adjust, rest.type))
+
+    def shared(self, key: Any, make: Callable[[], Value]) -> Value:
+        """A value computed once per scope and seen by the scopes inside."""
+        for scope in self.scopes:
+            if key in scope:
+                return scope[key]
+        value = make()
+        self.scopes[-1][key] = value
+        return value
+
+    def address(self, buffer: Buffer, index: Expr) -> tuple[Value, int]:
+        """(pointer to the element, its known alignment in bytes)."""
+        form = linear(index, self.ranges)
+        memory = memory_type(buffer.dtype)
+        moving = Linear(0, form.terms)
+        base = self.pointers[buffer]
+        if form.terms:
+            base = self.shared(
+                (buffer, moving),
+                lambda: self.b.gep(base, [self.form(moving)], True, "", memory),
+            )
+        size = dtype_of(buffer.dtype).bytes
+        align = gcd(buffer.alignment, form.constant * size, *(c * size for c in form.terms.values()))
+        if form.constant:
+            base = self.b.gep(base, [self.word(form.constant)], True, "", memory)
+        return base, align
+
+    def load(self, e: Load) -> Value:
+        (index,) = e.indices
+        if isinstance(index, Ramp) and not _is_one(index.stride):
+            return self.gather(e, index)
+        first = index.base if isinstance(index, Ramp) else index
+        pointer, align = self.address(e.buffer, first)
+        value = self.b.load(pointer, align=align, typ=memory_type(e.dtype))
+        return self.from_memory(value, e.dtype)
+
+    def from_memory(self, value: Value, dtype: str) -> Value:
+        return self.b.trunc(value, element_type(dtype)) if _is_bool(dtype) else value
+
+    def gather(self, e: Load, index: Ramp) -> Value:
+        result: Value = ll.Constant(element_type(e.dtype), ll.Undefined)
+        for lane in range(index.lanes):
+            pointer, align = self.address(e.buffer, index.base + index.stride * lane)
+            value = self.b.load(pointer, align=align, typ=memory_type(e.buffer.dtype))
+            result = self.b.insert_element(
+                result, self.from_memory(value, e.buffer.dtype), I32(lane)
+            )
+        return result
+
+    def store(self, buffer: Buffer, index: Expr, value: Value, dtype: str) -> None:
+        if isinstance(index, Ramp) and not _is_one(index.stride):
+            for lane in range(index.lanes):
+                element = self.b.extract_element(value, I32(lane))
+                self.store(buffer, index.base + index.stride * lane, element, buffer.dtype)
+            return
+        first = index.base if isinstance(index, Ramp) else index
+        pointer, align = self.address(buffer, first)
+        if _is_bool(dtype):
+            value = self.b.zext(value, memory_type(dtype))
+        self.b.store(value, pointer, align=align)
+
+    # ------------------------------------------------------------------------- expressions
+
+    def expr(self, e: Expr) -> Value:
+        match e:
+            case Const():
+                return self.constant(e.value, e.dtype)
+            case Var():
+                return self.narrowed(self.variables[e], e.dtype)
+            case Load():
+                return self.load(e)
+            case Binary():
+                return self.binary(e)
+            case Compare(op, a, b):
+                return self.compare(op, self.expr(a), self.expr(b), a.dtype)
+            case Not(a):
+                return self.b.not_(self.expr(a))
+            case Select(c, a, b):
+                return self.b.select(self.expr(c), self.expr(a), self.expr(b))
+            case Cast(dtype, a):
+                return self.cast(self.expr(a), a.dtype, dtype)
+            case Call("if_then_else", (c, a, b)):
+                return self.conditional(c, a, b)
+            case Call(name, args):
+                return self.call(name, [self.expr(a) for a in args], e.dtype)
+            case Ramp(base, stride, lanes):
+                return self.ramp(self.expr(base), self.expr(stride), lanes, e.dtype)
+            case Broadcast(value, lanes):
+                return self.splat(self.expr(value), lanes)
+            case Shuffle(vectors, lanes):
+                return self.shuffle([self.expr(v) for v in vectors], lanes)
+        raise AssertionError(f"no code for {type(e).__name__}\n{e}")
+
+    def constant(self, value: Any, dtype: str) -> Value:
+        return ll.Constant(element_type(dtype), value)
+
+    def narrowed(self, value: Value, dtype: str) -> Value:
+        """A loop variable as data of its dtype."""
+        wanted = element_type(dtype)
+        if value.type == wanted or not isinstance(value.type, ll.IntType):
+            return value
+        if value.type.width > wanted.width:
+            return self.b.trunc(value, wanted)
+        return self.b.sext(value, wanted)
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        vector = ll.VectorType(value.type, lanes)
+        if isinstance(value, ll.Constant) and not isinstance(value.constant, str):
+            return ll.Constant(vector, [value.constant] * lanes)
+        first = self.b.insert_element(ll.Constant(vector, ll.Undefined), value, I32(0))
+        zeros = ll.Constant(ll.VectorType(I32, lanes), [0] * lanes)
+        return self.b.shuffle_vector(first, ll.Constant(vector, ll.Undefined), zeros)
+
+    def ramp(self, base: Value, stride: Value, lanes: int, dtype: str) -> Value:
+        steps = ll.Constant(element_type(dtype), list(range(lanes)))
+        return self.b.add(
+            self.splat(base, lanes), self.b.mul(steps, self.splat(stride, lanes))
+        )
+
+    def shuffle(self, vectors: list[Value], lanes: tuple[int, ...]) -> Value:
+        assert 1 <= len(vectors) <= 2
+        second = vectors[1] if len(vectors) == 2 else ll.Constant(vectors[0].type, ll.Undefined)
+        mask = ll.Constant(ll.VectorType(I32, len(lanes)), list(lanes))
+        return self.b.shuffle_vector(vectors[0], second, mask)
+
+    def binary(self, e: Binary) -> Value:
+        kind = dtype_of(e.dtype)
+        if kind.is_integer and kind.lanes == 1 and kind.bits >= 32 and e.op in ("//", "%"):
+            form = linear(e, self.ranges)
+            return self.narrowed(self.form(form), e.dtype)
+        a, b = self.expr(e.a), self.expr(e.b)
+        match e.op, kind.kind:
+            case ("and", _):
+                return self.b.and_(a, b)
+            case ("or", _):
+                return self.b.or_(a, b)
+            case (op, "float") if op in FLOAT:
+                return getattr(self.b, FLOAT[op])(a, b, flags=self.fast)
+            case ("min" | "max", "float"):
+                name = "llvm.minimum" if e.op == "min" else "llvm.maximum"
+                return self.intrinsic(name, [a, b])
+            case ("min" | "max", _):
+                sign = "u" if kind.kind != "int" else "s"
+                return self.intrinsic(f"llvm.{sign}{e.op}", [a, b])
+            case (op, _) if op in INTEGER:
+                return getattr(self.b, INTEGER[op])(a, b)
+            case (">>", "int"):
+                return self.b.ashr(a, b)
+            case (">>", _):
+                return self.b.lshr(a, b)
+            case ("//" | "tdiv", "uint"):
+                return self.b.udiv(a, b)
+            case ("%" | "tmod", "uint"):
+                return self.b.urem(a, b)
+            case ("tdiv", _):
+                return self.b.sdiv(a, b)
+            case ("tmod", _):
+                return self.b.srem(a, b)
+            case ("//" | "%", _):
+                return self.floored(e.op, a, b)
+        raise AssertionError(f"no code for {e.op} of {e.dtype}")
+
+    def compare(self, op: str, a: Value, b: Value, dtype: str) -> Value:
+        match dtype_of(dtype).kind:
+            case "float":
+                if op == "!=":
+                    return self.b.fcmp_unordered(op, a, b)
+                return self.b.fcmp_ordered(op, a, b)
+            case "int":
+                return self.b.icmp_signed(op, a, b)
+        return self.b.icmp_unsigned(op, a, b)
+
+    def cast(self, value: Value, source: str, to: str) -> Value:
+        a, b = dtype_of(source), dtype_of(to)
+        wanted = element_type(to)
+        match a.kind, b.kind:
+            case ("float", "float"):
+                if a.bits == b.bits:
+                    return value
+                convert = self.b.fpext if b.bits > a.bits else self.b.fptrunc
+                return convert(value, wanted)
+            case ("float", "int"):
+                return self.b.fptosi(value, wanted)
+            case ("float", "uint"):
+                return self.b.fptoui(value, wanted)
+            case ("float", "bool"):
+                return self.b.fcmp_unordered("!=", value, ll.Constant(value.type, None))
+            case (_, "bool"):
+                return self.b.icmp_unsigned("!=", value, ll.Constant(value.type, None))
+            case ("int", "float"):
+                return self.b.sitofp(value, wanted)
+            case (_, "float"):
+                return self.b.uitofp(value, wanted)
+        if a.kind != "bool" and a.bits > b.bits:
+            return self.b.trunc(value, wanted)
+        if a.kind != "bool" and a.bits == b.bits:
+            return value
+        return self.b.sext(value, wanted) if a.kind == "int" else self.b.zext(value, wanted)
+
+    def conditional(self, condition: Expr, a: Expr, b: Expr) -> Value:
+        """Only the side taken is evaluated: two blocks and a phi."""
+        then = self.b.append_basic_block("taken")
+        otherwise = self.b.append_basic_block("other")
+        after = self.b.append_basic_block("value")
+        self.b.cbranch(self.expr(condition), then, otherwise)
+        incoming = []
+        for block, side in ((then, a), (otherwise, b)):
+            self.b.position_at_end(block)
+            self.scopes.append({})
+            incoming.append((self.expr(side), self.b.block))
+            self.scopes.pop()
+            self.b.branch(after)
+        self.b.position_at_end(after)
+        result = self.b.phi(element_type(a.dtype))
+        for value, block in incoming:
+            result.add_incoming(value, block)
+        return result
+
+    def intrinsic(self, name: str, args: list[Value]) -> Value:
+        suffix = _type_suffix(args[0].type)
+        full = f"{name}.{suffix}"
+        function = self.module.globals.get(full)
+        if function is None:
+            kind = ll.FunctionType(args[0].type, [a.type for a in args])
+            function = ll.Function(self.module, kind, full)
+        return self.b.call(function, args)
+
+    def call(self, name: str, args: list[Value], dtype: str) -> Value:
+        kind = dtype_of(dtype)
+        if name == "likely":
+            return args[0]
+        if kind.kind == "float" and kind.bits == 32 and name in math.FUNCTIONS:
+            return math.FUNCTIONS[name](self.b, args[0])
+        if name in UNARY and name not in LIBM:
+            return self.intrinsic(UNARY[name], args)
+        match name:
+            case "pow":
+                return self.intrinsic("llvm.pow", args)
+            case "fma":
+                if self.fast:
+                    return self.intrinsic("llvm.fma", args)
+                return self.b.fadd(self.b.fmul(args[0], args[1]), args[2])
+            case "sigmoid":
+                one = ll.Constant(args[0].type, [1.0] * kind.lanes if kind.lanes > 1 else 1.0)
+                power = self.intrinsic("llvm.exp", [self.b.fneg(args[0])])
+                return self.b.fdiv(one, self.b.fadd(one, power))
+        if name in LIBM:
+            return self.per_lane(name, args, kind.lanes)
+        raise CodegenError(f"no code for T.{name} of {dtype}", where=self.kernel.name)
+
+    def per_lane(self, name: str, args: list[Value], lanes: int) -> Value:
+        """A libm function, lane by lane; float16 goes through float32."""
+        if lanes == 1:
+            return self.libm(name, args)
+        result: Value = ll.Constant(args[0].type, ll.Undefined)
+        for lane in range(lanes):
+            one = self.libm(name, [self.b.extract_element(a, I32(lane)) for a in args])
+            result = self.b.insert_element(result, one, I32(lane))
+        return result
+
+    def libm(self, name: str, args: list[Value]) -> Value:
+        scalar = args[0].type
+        if isinstance(scalar, ll.HalfType):
+            wide = [self.b.fpext(a, ll.FloatType()) for a in args]
+            return self.b.fptrunc(self.libm(name, wide), scalar)
+        symbol = LIBM[name] + ("f" if isinstance(scalar, ll.FloatType) else "")
+        function = self.module.globals.get(symbol)
+        if function is None:
+            kind = ll.FunctionType(scalar, [scalar] * len(args))
+            function = ll.Function(self.module, kind, symbol)
+            function.attributes.add("nounwind")
+        return self.b.call(function, args)
+
+
+def _attributes(function: ll.Function) -> None:
+    function.attributes.add("nounwind")
+
+
+def _is_one(stride: Expr) -> bool:
+    return isinstance(stride, Const) and stride.value == 1
+
+
+def _is_bool(dtype: str) -> bool:
+    return dtype_of(dtype).kind == "bool"
+
+
+def _type_suffix(t: ll.Type) -> str:
+    match t:
+        case ll.VectorType():
+            return f"v{t.count}{_type_suffix(t.element)}"
+        case ll.HalfType():
+            return "f16"
+        case ll.FloatType():
+            return "f32"
+        case ll.DoubleType():
+            return "f64"
+    return f"i{t.width}"

@@ -1,0 +1,164 @@
+"""From a file to a checked onnx.ModelProto, and from its tensors to arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, checker, external_data_helper, numpy_helper
+
+from ..errors import ImporterError
+
+OLDEST_OPSET = 7
+DTYPES = {
+    TensorProto.FLOAT: "float32",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.DOUBLE: "float64",
+    TensorProto.INT8: "int8",
+    TensorProto.INT16: "int16",
+    TensorProto.INT32: "int32",
+    TensorProto.INT64: "int64",
+    TensorProto.UINT8: "uint8",
+    TensorProto.UINT16: "uint16",
+    TensorProto.UINT32: "uint32",
+    TensorProto.UINT64: "uint64",
+    TensorProto.BOOL: "bool",
+}
+
+
+def read_model(path: str | Path) -> ModelProto:
+    """The model of a file, its external data left where it is. Raises ImporterError."""
+    path = Path(path)
+    if path.is_dir():
+        raise ImporterError("the model is a folder", where=str(path), mend="the .onnx file in it")
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ImporterError("there is no such file", where=str(path)) from None
+    except OSError as error:
+        raise ImporterError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    return parse_model(data, str(path))
+
+
+def parse_model(data: bytes, where: str) -> ModelProto:
+    """The model of a file's bytes. Raises ImporterError for what is no model, or half of one."""
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+        begun = model.ir_version > 0
+        whole = begun and model.HasField("graph") and len(model.opset_import) > 0
+    except (DecodeError, UnicodeDecodeError):
+        # A ModelProto begins with field 1, ir_version, as a small number.
+        begun, whole = data[:1] == b"\x08" and 0 < len(data) and data[1:2] < b"\x40", False
+    if not begun:
+        raise ImporterError(
+            "this is not an ONNX model",
+            where=where,
+            mend="export the model to ONNX, for example with torch.onnx.export",
+        )
+    if not whole:
+        raise ImporterError(
+            f"the ONNX model is damaged or cut off ({len(data)} bytes)",
+            where=where,
+            mend="copy or export the file again",
+        )
+    return model
+
+
+def opset_of(model: ModelProto, where: str) -> int:
+    """The version of ONNX's own operators. Raises ImporterError where it is too old or too new."""
+    versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    newest = onnx.defs.onnx_opset_version()
+    opset = versions[0] if versions else newest
+    if opset < OLDEST_OPSET:
+        raise ImporterError(
+            f"the model is of opset {opset}; the oldest that can be read is {OLDEST_OPSET}",
+            where=where,
+            mend=f"onnx.version_converter.convert_version(model, {newest})",
+        )
+    if opset > newest:
+        raise ImporterError(
+            f"the model is of opset {opset}; the installed onnx {onnx.__version__} knows {newest}",
+            where=where,
+            mend="pip install --upgrade onnx",
+        )
+    return opset
+
+
+def check_model(model: ModelProto, path: str | Path | None, where: str) -> None:
+    """onnx's own checker. Raises ImporterError with its message."""
+    external = any(_is_external(t) for t in model.graph.initializer)
+    try:
+        # By path, it looks for external data beside the file.
+        checker.check_model(path if external and path is not None else model)
+    except (checker.ValidationError, ValueError, UnicodeDecodeError) as error:
+        text = " ".join(str(error).split()) if not isinstance(error, UnicodeDecodeError) else ""
+        raise ImporterError(
+            f"the ONNX model is damaged: {text or 'a name is no text'}",
+            where=where,
+            mend="copy or export the file again; onnx.checker.check_model must pass",
+        ) from error
+
+
+def check_external_data(model: ModelProto, path: str | Path | None, where: str) -> None:
+    """Raises ImporterError that names the files with weights that are not there."""
+    folder = Path(path).parent if path is not None else Path()
+    missing: dict[str, None] = {}
+    for tensor in model.graph.initializer:
+        if _is_external(tensor):
+            location = external_data_helper.ExternalDataInfo(tensor).location
+            if not (folder / location).is_file():
+                missing[location] = None
+    if missing:
+        raise ImporterError(
+            f"the weights in {_names(missing)} are missing",
+            where=where,
+            mend=f"put {'it' if len(missing) == 1 else 'them'} into {folder}",
+        )
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def _is_external(tensor: TensorProto) -> bool:
+    return tensor.data_location == TensorProto.EXTERNAL
+
+
+def dtype_name(code: int, what: str, where: str) -> str:
+    """ONNX's number of a dtype as a name; ImporterError, beginning with what, for others."""
+    names: dict[int, str] = {int(number): name for number, name in DTYPES.items()}
+    if code not in names:
+        kinds = {int(number): kind for kind, number in TensorProto.DataType.items()}
+        raise ImporterError(
+            f"{what} is of type {kinds.get(code, code)}, which is not supported",
+            where=where,
+            mend=f"one of {', '.join(names.values())}",
+        )
+    return names[code]
+
+
+def to_array(tensor: TensorProto, where: str, folder: Path | None = None) -> NDArray[Any]:
+    """The tensor's values. Raises ImporterError for dtypes that are not supported, for data that
+    does not fill the shape, and for external data that cannot be read."""
+    what = f"tensor '{tensor.name}'"
+    dtype = dtype_name(tensor.data_type, what, where)
+    try:
+        if _is_external(tensor):
+            copy = TensorProto()
+            copy.CopyFrom(tensor)
+            external_data_helper.load_external_data_for_tensor(copy, str(folder or Path()))
+            tensor = copy
+        array = numpy_helper.to_array(tensor)
+        shape = tuple(tensor.dims)
+        if array.shape != shape:
+            raise ValueError(f"{array.size} values for the shape {list(shape)}")
+        return np.asarray(array, dtype)
+    except (ValueError, TypeError, OSError, checker.ValidationError, OverflowError) as error:
+        text = " ".join(str(error).split())
+        raise ImporterError(f"{what} cannot be read: {text}", where=where) from error

@@ -1,0 +1,1 @@
+"""How operators are computed on ARM CPUs."""

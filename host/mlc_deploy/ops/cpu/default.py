@@ -1,0 +1,205 @@
+"""Schedules for any program that carries none, on any CPU with or without vectors.
+
+Elementwise producers are inlined into their consumers; elementwise blocks are fused, cut into
+vectors of one register and made parallel; reductions keep a vector of neighbouring results in
+registers while they reduce. Unscheduled code is never naive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from mlc_targets import Target
+
+from ...arith import Linear, linear
+from ...arith.linear import Atom, Quotient, Remainder
+from ...errors import ScheduleError
+from ...ir import (
+    Block,
+    Call,
+    Const,
+    Expr,
+    Load,
+    PrimFunc,
+    Region,
+    Store,
+    Var,
+    substitute,
+    walk,
+)
+from ...lower.flatten import strides_of
+from ...schedule import Schedule
+
+PARALLEL_ELEMENTS = 1 << 14  # below that a thread costs more than it brings
+
+
+def default_schedule(func: PrimFunc, target: Target) -> PrimFunc:
+    """func with a schedule that computes every block reasonably; func must carry no schedule."""
+    sch = Schedule(func)
+    inline_elementwise(sch)
+    for name in sch.get_blocks():
+        schedule_block(sch, name, target)
+    return sch.func
+
+
+def inline_elementwise(sch: Schedule) -> None:
+    """Inlines every block that computes each element by one expression of its inputs' elements,
+    unless a reduction would compute it anew in every step."""
+    for name in sch.get_blocks():
+        consumers = [sch.block(c) for c in sch.get_consumers(name)]
+        if consumers and all(c.init is None or _is_copy(sch.block(name)) for c in consumers):
+            try:
+                sch.compute_inline(name)
+            except ScheduleError:
+                continue
+
+
+def _is_copy(block: Block) -> bool:
+    """Whether a block's expression is one load, which costs nothing to repeat."""
+    return isinstance(block.body, Store) and isinstance(block.body.value, Load)
+
+
+def schedule_block(sch: Schedule, name: str, target: Target) -> None:
+    """Schedules one block in its own loops, by what kind of block it is."""
+    block = sch.block(name)
+    if block.init is not None:
+        schedule_reduction(sch, name, target)
+    elif all(i.kind == "spatial" for i in block.iters):
+        schedule_injective(sch, name, target)
+
+
+def schedule_injective(sch: Schedule, name: str, target: Target) -> None:
+    """Inner loops fused as far as every access stays contiguous, a vector of 16 bytes (of one
+    register) of the output's dtype innermost, the outermost loop parallel."""
+    loops = sch.get_loops(name)
+    if not loops:
+        return
+    block = sch.block(name)
+    inner = _contiguous_loops(block, [sch.loop(n).var for n in loops], sch)
+    fused = sch.fuse(*loops[-inner:]) if inner > 1 else loops[-1]
+    outer = loops[:-inner]
+    elements = _extent(sch, fused)
+    lanes = target.lanes(block.writes[0].buffer.dtype)
+    if lanes > 1 and elements >= lanes and _vectors_well(sch.block(name), sch.loop(fused).var):
+        fused, vector = sch.split(fused, [None, lanes])
+        sch.vectorize(vector)
+    total = elements
+    for loop in outer:
+        total *= _extent(sch, loop)
+    if total >= PARALLEL_ELEMENTS:
+        sch.parallel(sch.fuse(*outer) if len(outer) > 1 else (outer[0] if outer else fused))
+
+
+def _extent(sch: Schedule, loop: str) -> int:
+    extent = sch.loop(loop).extent
+    return int(extent) if isinstance(extent, Const) else PARALLEL_ELEMENTS
+
+
+def _contiguous_loops(block: Block, loops: Sequence[Var], sch: Schedule) -> int:
+    """How many of the innermost loops can be one: every access steps through that part of its
+    buffer in order, or does not move with it at all."""
+    iters = {i.binding: i.var for i in block.iters if isinstance(i.binding, Var)}
+    most = 1
+    for count in range(2, len(loops) + 1):
+        inner = [iters.get(v) for v in loops[-count:]]
+        extents = [sch.loop(v.name).extent for v in loops[-count:]]
+        if None in inner or any(
+            not _steps_through(r, cast("list[Var]", inner), extents)
+            for r in (*block.reads, *block.writes)
+        ):
+            break
+        if _guarded_by(block, set(cast("list[Var]", inner))):
+            break
+        most = count
+    return most
+
+
+def _steps_through(region: Region, inner: Sequence[Var], extents: Sequence[Expr]) -> bool:
+    used = {n for low in region.minimum for n in walk(low) if isinstance(n, Var)}
+    if not used & set(inner):
+        return True
+    if region.buffer.strides is not None or len(region.minimum) < len(inner):
+        return False
+    tail = region.minimum[-len(inner) :]
+    shape = region.buffer.shape[-len(inner) :]
+    same = all(a is b for a, b in zip(tail, inner, strict=True))
+    head = {n for low in region.minimum[: -len(inner)] for n in walk(low) if isinstance(n, Var)}
+    whole = all(
+        isinstance(e, Const) and e.value == n for e, n in zip(extents[1:], shape[1:], strict=True)
+    )
+    return same and whole and not head & set(inner)
+
+
+def _guarded_by(block: Block, inner: set[Var]) -> bool:
+    """Whether a guarded load's condition moves with these iterations."""
+    return any(
+        isinstance(n, Call)
+        and n.name == "if_then_else"
+        and any(v in inner for v in walk(n.args[0]))
+        for n in walk(block.body)
+    )
+
+
+def _vectors_well(block: Block, lane: Var) -> bool:
+    """Whether most accesses move with the loop by neighbours, or not at all."""
+    bindings = {i.var: i.binding for i in block.iters}
+    moves = {v for v, e in bindings.items() if any(n is lane for n in walk(e))}
+    steps = [_step(r, bindings, lane) for r in (*block.writes, *block.reads)]
+    plain = all(step in (0, 1) for step in steps[: len(block.writes)])
+    return plain and not _guarded_by(block, moves)
+
+
+def _step(region: Region, bindings: dict[Var, Expr], lane: Var) -> int | None:
+    """By how many elements an access moves when the loop takes a step; None: by varying ones."""
+    total = Linear(0, {})
+    for low, stride in zip(region.minimum, strides_of(region.buffer), strict=True):
+        if not isinstance(stride, int):
+            return 1 if low is region.minimum[-1] else None
+        total = total.plus(linear(substitute(low, bindings), {}), stride)
+    if any(_hides(atom, lane) for atom in total.terms):
+        return None
+    return total.terms.get(lane, 0)
+
+
+def _hides(atom: Atom, lane: Var) -> bool:
+    match atom:
+        case Var():
+            return False
+        case Quotient(form, _) | Remainder(form, _):
+            return any(a is lane or _hides(a, lane) for a in form.terms)
+    return True
+
+
+def schedule_reduction(sch: Schedule, name: str, target: Target) -> None:
+    """Neighbouring results side by side in one vector; the loops that reduce run inside the loops
+    over results, so that the sums stay in registers."""
+    block = sch.block(name)
+    loops = sch.get_loops(name)
+    kinds = {i.binding: i.kind for i in block.iters if isinstance(i.binding, Var)}
+    spatial = [n for n in loops if kinds.get(sch.loop(n).var) == "spatial"]
+    reduced = [n for n in loops if kinds.get(sch.loop(n).var) == "reduce"]
+    if not reduced:
+        return
+    lanes = target.lanes(block.writes[0].buffer.dtype)
+    vector: str | None = None
+    if spatial and lanes > 1 and _extent(sch, spatial[-1]) >= lanes:
+        innermost = sch.loop(spatial[-1]).var
+        bindings = {i.var: i.binding for i in block.iters}
+        steps = [_step(r, bindings, innermost) for r in (*block.writes, *block.reads)]
+        if steps[0] == 1 and all(s is not None for s in steps):
+            outer, vector = sch.split(spatial[-1], [None, lanes])
+            spatial[-1] = outer
+    order = [*spatial, *reduced, *([vector] if vector else [])]
+    sch.reorder(*order)
+    init = sch.decompose_reduction(name, reduced[0])
+    if vector:
+        sch.vectorize(vector)
+        sch.vectorize(sch.get_loops(init)[-1])
+    work = 1
+    for loop in (*spatial, *reduced):
+        work *= _extent(sch, loop)
+    if spatial and work * lanes >= PARALLEL_ELEMENTS:
+        sch.parallel(spatial[0])
+
+

@@ -1,0 +1,144 @@
+"""Layouts: a packed tensor is a plain tensor of higher rank, and a layout names its dimensions.
+
+"OIHW8o" has the dimensions O/8, I, H, W, and 8 of O innermost: capital letters are the axes, a
+number and a small letter a tile of one. Where a tile does not divide its axis the rest is zeros.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from .. import te
+from ..ir import Expr
+from ..te import Tensor
+from .registry import Array, Attrs, Operator, register, require
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`order`: per dimension its axis; `tiles`: per axis the sizes of its tiles, outermost first."""
+
+    text: str
+    order: tuple[str, ...]
+    tiles: dict[str, tuple[int, ...]]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes without tiles, in the order of their capital letters."""
+        return tuple(dict.fromkeys(a for a in self.order))
+
+
+@cache
+def layout(text: str) -> Layout:
+    """Reads a layout's name; ValueError where it is none."""
+    order: list[str] = []
+    tiles: dict[str, tuple[int, ...]] = {}
+    parts = re.findall(r"([A-Z])|([0-9]+)([a-z])", text)
+    if "".join(a + n + t for a, n, t in parts) != text or not parts:
+        raise ValueError(f"'{text}' is no layout\n  try: one like NCHW, NCHW4c, OIHW8o")
+    for axis, size, tile in parts:
+        order.append(axis or tile.upper())
+        if size:
+            tiles[tile.upper()] = (*tiles.get(tile.upper(), ()), int(size))
+    if any(text.count(a) != 1 for a in set(order)):
+        raise ValueError(f"layout '{text}' names an axis twice, or a tile without its axis")
+    return Layout(text, tuple(order), tiles)
+
+
+def packed_shape(to: Layout, sizes: dict[str, int]) -> tuple[int, ...]:
+    """The shape in a layout of a tensor whose axes have these sizes."""
+    shape: list[int] = []
+    seen: dict[str, int] = {}
+    for axis in to.order:
+        tiles = to.tiles.get(axis, ())
+        number = seen.get(axis, 0)
+        seen[axis] = number + 1
+        inside = int(np.prod(tiles, dtype=np.int64)) if number == 0 else 0
+        shape.append(-(-sizes[axis] // inside) if number == 0 else tiles[number - 1])
+    return tuple(shape)
+
+
+def packed_index(to: Layout, at: dict[str, Expr]) -> tuple[Expr, ...]:
+    """Where in a layout the element stands that has these coordinates by axis."""
+    indices: list[Expr] = []
+    seen: dict[str, int] = {}
+    for axis in to.order:
+        tiles = to.tiles.get(axis, ())
+        number = seen.get(axis, 0)
+        seen[axis] = number + 1
+        below = int(np.prod(tiles[number:], dtype=np.int64))
+        index = at[axis] // below
+        indices.append(index if number == 0 else index % tiles[number - 1])
+    return tuple(indices)
+
+
+def pack(array: Array, source: str, to: str) -> Array:
+    """An array from a plain layout (no tiles) to another, zeros filling up the tiles."""
+    plain, target = layout(source), layout(to)
+    sizes = dict(zip(plain.order, array.shape, strict=True))
+    spread: list[int] = []
+    places: list[tuple[str, int]] = []
+    padding = []
+    for axis in plain.order:
+        tiles = target.tiles.get(axis, ())
+        whole = int(np.prod(tiles, dtype=np.int64))
+        outer = -(-sizes[axis] // whole)
+        padding.append((0, outer * whole - sizes[axis]))
+        spread += [outer, *tiles]
+        places += [(axis, n) for n in range(len(tiles) + 1)]
+    seen: dict[str, int] = {}
+    order = []
+    for axis in target.order:
+        order.append(places.index((axis, seen.get(axis, 0))))
+        seen[axis] = seen.get(axis, 0) + 1
+    return np.ascontiguousarray(np.pad(array, padding).reshape(spread).transpose(order))
+
+
+def unpack(array: Array, source: str, to: str, sizes: Sequence[int]) -> Array:
+    """The inverse of pack: from a tiled layout to a plain one whose axes have these sizes."""
+    packed, plain = layout(source), layout(to)
+    seen: dict[str, int] = {}
+    places: list[tuple[str, int]] = []
+    for axis in packed.order:
+        places.append((axis, seen.get(axis, 0)))
+        seen[axis] = seen.get(axis, 0) + 1
+    order = [places.index((a, n)) for a in plain.order for n in range(seen[a])]
+    spread = array.transpose(order)
+    whole = spread.reshape(
+        [int(np.prod([array.shape[places.index((a, n))] for n in range(seen[a])])) for a in plain.order]
+    )
+    return whole[tuple(slice(0, size) for size in sizes)]
+
+
+def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    (x,) = inputs
+    source, to = layout(attrs["source"]), layout(attrs["to"])
+    fits = not source.tiles and set(source.order) == set(to.order) and x.ndim == len(source.order)
+    require(fits, f"layout_transform: {source.text} to {to.text} of {x.ndim} dimensions")
+    sizes = {a: int(n) for a, n in zip(source.order, x.shape, strict=True)}  # type: ignore[arg-type]
+
+    def element(*i: Expr) -> Expr:
+        at: dict[str, Expr] = {}
+        seen: dict[str, int] = {}
+        for axis, index in zip(to.order, i, strict=True):
+            number = seen.get(axis, 0)
+            seen[axis] = number + 1
+            scale = int(np.prod(to.tiles.get(axis, ())[number:], dtype=np.int64))
+            at[axis] = at.get(axis, 0) + index * scale
+        inside = [at[a] < sizes[a] for a in to.tiles if sizes[a] % np.prod(to.tiles[a])]
+        value = x[tuple(at[a] for a in source.order)]
+        return te.if_then_else(te.all_of(*inside), value, 0) if inside else value
+
+    return [te.compute(packed_shape(to, sizes), element, name="layout_transform")]
+
+
+def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    return [pack(inputs[0], attrs["source"], attrs["to"])]
+
+
+register(Operator("layout_transform", _compute, _evaluate, "injective"))

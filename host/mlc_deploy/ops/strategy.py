@@ -1,0 +1,103 @@
+"""Strategies: which implementation of an operator a target takes.
+
+A table by operator and target key; within a key the applicable implementation of the highest level
+wins, and keys are tried in the target's order (`arm_cpu` before `cpu`). What no entry takes is
+computed by the operator's own definition under the default schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlc_targets import Target
+
+from ..ir import PrimFunc
+from ..te import Tensor, create_prim_func
+from .arm_cpu import gemm
+from .cpu import default_schedule
+from .registry import Attrs, TensorType, compute
+
+Layout = Callable[[Sequence[TensorType], Attrs, Target], "dict[str, Any] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One way to compute an operator.
+
+    applies says whether it takes these inputs; compute states the operator in the stages that
+    schedule expects, both for a target. layout, where there is one, gives attributes that ask for
+    packed weights (their layout_transform is inserted, and folded, by the graph).
+    """
+
+    op: str
+    key: str
+    name: str
+    level: int
+    applies: Callable[[Sequence[Tensor], Attrs, Target], bool]
+    compute: Callable[[Sequence[Tensor], Attrs, Target], Sequence[Tensor]]
+    schedule: Callable[[PrimFunc, Attrs, Target], PrimFunc]
+    layout: Layout | None = None
+
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
+    implementation
+    for key in ("arm_cpu", "cpu")
+    for implementation in (
+        Implementation(
+            "dense",
+            key,
+            "dense_tile",
+            10,
+            gemm.takes_packed,
+            gemm.compute_dense,
+            gemm.schedule_dense,
+            gemm.dense_layout,
+        ),
+        Implementation(
+            "conv2d",
+            key,
+            "conv2d_direct",
+            10,
+            gemm.takes_packed,
+            gemm.compute_conv2d,
+            gemm.schedule_conv2d,
+            gemm.conv2d_layout,
+        ),
+    )
+)
+
+
+def candidates(op: str, target: Target) -> list[Implementation]:
+    """The implementations a target may take, best first."""
+    return [
+        i
+        for key in target.keys
+        for i in sorted(IMPLEMENTATIONS, key=lambda i: -i.level)
+        if i.op == op and i.key == key
+    ]
+
+
+def packed_attrs(
+    op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
+) -> dict[str, Any] | None:
+    """Attributes with which the target would rather have the operator, or None."""
+    for implementation in candidates(op, target):
+        if implementation.layout is not None:
+            wanted = implementation.layout(types, attrs, target)
+            if wanted is not None:
+                return wanted
+    return None
+
+
+def lower_call(
+    op: str, inputs: Sequence[Tensor], attrs: Attrs, target: Target, name: str
+) -> PrimFunc:
+    """The scheduled PrimFunc of one operator: its inputs as parameters, then its outputs."""
+    for implementation in candidates(op, target):
+        if implementation.applies(inputs, attrs, target):
+            outputs = implementation.compute(inputs, attrs, target)
+            func = create_prim_func([*inputs, *outputs], name)
+            return implementation.schedule(func, attrs, target)
+    return default_schedule(create_prim_func([*inputs, *compute(op, inputs, attrs)], name), target)

@@ -1,0 +1,101 @@
+"""The register tile: how every matrix-like operator is scheduled.
+
+The operator is stated as two stages. The *tile* sums up in a domain padded to whole tiles, its
+vector dimension last; the *result* takes the part that is wanted, with whatever elementwise work
+follows. The schedule cuts the result into tiles, computes each tile in registers just before, and
+so has no guard in the loop that multiplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..schedule import Schedule
+
+
+def schedule_tile(
+    sch: Schedule,
+    tile: str,
+    result: str,
+    cuts: Mapping[int, int],
+    *,
+    lanes: int,
+    steps: int = 1,
+    vector_result: bool,
+) -> None:
+    """Schedules block `tile` inside block `result`.
+
+    cuts: loop number of the result -> tile size; the last dimension of the tile's block is cut into
+    vectors of `lanes`. steps: how many turns of the innermost reduction are unrolled (where they
+    divide it). vector_result: whether the result's innermost loop is the vector dimension.
+    """
+    loops = list(sch.get_loops(result))
+    outer: list[str] = []
+    inner: list[str] = []
+    for number, loop in enumerate(loops):
+        if number in cuts:
+            a, b = sch.split(loop, [None, cuts[number]])
+            outer.append(a)
+            inner.append(b)
+        else:
+            outer.append(loop)
+    sch.reorder(*outer, *inner)
+    sch.compute_at(tile, outer[-1])
+    _schedule_sum(sch, tile, lanes, steps)
+    sch.set_scope(tile, 0, "local")
+    _schedule_result(sch, inner, lanes, vector_result)
+    sch.parallel(sch.fuse(*outer[:2]) if len(outer) > 2 and _unit(sch, outer[0]) else outer[0])
+
+
+def _unit(sch: Schedule, loop: str) -> bool:
+    extent = sch.loop(loop).extent
+    return getattr(extent, "value", 0) == 1
+
+
+def _schedule_sum(sch: Schedule, tile: str, lanes: int, steps: int) -> None:
+    around = list(sch.get_loops(tile))
+    spatial = [n for n in around if n.startswith("ax")]  # as compute_at names its loops
+    reduced = [n for n in around if _reduces(sch, tile, n)]
+    if steps > 1 and reduced and _divides(sch, reduced[-1], steps):
+        turn, step = sch.split(reduced[-1], [None, steps])
+        reduced[-1] = turn
+        sch.unroll(step)
+        unrolled = [step]
+    else:
+        unrolled = []
+    vector: list[str] = []
+    if spatial and lanes > 1 and _divides(sch, spatial[-1], lanes):
+        spatial[-1], lane = sch.split(spatial[-1], [None, lanes])
+        vector = [lane]
+    sch.reorder(*reduced, *unrolled, *spatial, *vector)
+    first = reduced[0] if reduced else (unrolled or spatial or vector)[0]
+    init = sch.decompose_reduction(tile, first)
+    for block_name in (tile, init):
+        nest = [n for n in sch.get_loops(block_name) if n.removesuffix("_init") in (*spatial, *vector)]
+        for loop in nest:
+            if loop.removesuffix("_init") in vector:
+                sch.vectorize(loop)
+            else:
+                sch.unroll(loop)
+
+
+def _reduces(sch: Schedule, block: str, loop: str) -> bool:
+    var = sch.loop(loop).var
+    return any(i.kind == "reduce" and i.binding is var for i in sch.block(block).iters)
+
+
+def _divides(sch: Schedule, loop: str, by: int) -> bool:
+    extent = getattr(sch.loop(loop).extent, "value", 0)
+    return bool(extent) and extent % by == 0
+
+
+def _schedule_result(
+    sch: Schedule, inner: Sequence[str], lanes: int, vector_result: bool
+) -> None:
+    loops = list(inner)
+    if vector_result and loops and lanes > 1 and _divides(sch, loops[-1], lanes):
+        outer, vector = sch.split(loops[-1], [None, lanes])
+        sch.vectorize(vector)
+        loops[-1] = outer
+    for loop in loops:
+        sch.unroll(loop)

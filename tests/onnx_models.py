@@ -1,0 +1,108 @@
+"""ONNX models that several tests use, and small ones made on the spot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+Array = NDArray[Any]
+
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+LIGHT_NAMES = (
+    "bvlc_alexnet",
+    "densenet121",
+    "inception_v1",
+    "inception_v2",
+    "resnet50",
+    "shufflenet",
+    "squeezenet",
+    "vgg19",
+    "zfnet512",
+)
+
+
+def light_model(name: str, seed: int = 0) -> ModelProto:
+    """A light model of the onnx package with random weights.
+
+    Its own are all one number, made by ConstantOfShape: then the answer hardly depends on the
+    input. Weights are drawn so that activations keep their size from layer to layer.
+    """
+    model = onnx.load(LIGHT / f"light_{name}.onnx")
+    rng = np.random.default_rng(seed)
+    positive = {  # scale and variance
+        name for n in model.graph.node if n.op_type == "BatchNormalization" for name in n.input[1::3]
+    }
+    shapes = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    kept = []
+    for node in model.graph.node:
+        if node.op_type != "ConstantOfShape":
+            kept.append(node)
+            continue
+        shape = shapes[node.input[0]]
+        if node.output[0] in positive:
+            array = rng.uniform(0.5, 1.5, shape)
+        elif len(shape) == 1:
+            array = rng.normal(0, 0.1, shape)
+        else:
+            array = rng.normal(0, math.sqrt(2 / np.prod(shape[1:])), shape)
+        tensor = numpy_helper.from_array(array.astype(np.float32), node.output[0])
+        model.graph.initializer.append(tensor)
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    model.ir_version = 8  # from 4 on, initializers need not be inputs
+    used = {i for n in kept for i in n.input}
+    for field in (model.graph.initializer, model.graph.input):
+        left = [item for item in field if item.name in used]
+        del field[:]
+        field.extend(left)
+    return model
+
+
+def image(shape: Sequence[int] = (1, 3, 224, 224), seed: int = 1) -> Array:
+    return np.random.default_rng(seed).standard_normal(tuple(shape)).astype(np.float32)
+
+
+def reference(model: ModelProto | Path, inputs: dict[str, Array]) -> dict[str, Array]:
+    """What onnxruntime computes, on one thread and without its graph optimizations."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def one_node(
+    op: str,
+    inputs: dict[str, Array],
+    opset: int = 17,
+    outputs: Sequence[str] = ("y",),
+    constants: Sequence[str] = (),
+    domain: str = "",
+    **attributes: Any,
+) -> ModelProto:
+    """A model of one node on the inputs, in order; those in `constants` are initializers."""
+    node = helper.make_node(
+        op, list(inputs), list(outputs), name="node", domain=domain, **attributes
+    )
+    infos = [
+        helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+        for k, v in inputs.items()
+        if k not in constants and k
+    ]
+    given = [numpy_helper.from_array(inputs[k], k) for k in constants]
+    results = [helper.make_tensor_value_info(o, TensorProto.UNDEFINED, None) for o in outputs if o]
+    graph = helper.make_graph([node], "graph", infos, results, given)
+    opsets = [helper.make_opsetid("", opset)]
+    opsets += [helper.make_opsetid(domain, 1)] if domain else []
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
