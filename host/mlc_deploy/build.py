@@ -8,11 +8,10 @@ from mlc_targets import Target
 
 from .codegen import Library, compile_kernels
 from .errors import LowerError
-from .ir import Block, For, IRModule, PrimFunc, Var, statements, with_fields
-from .ir.build import is_root
+from .ir import IRModule, PrimFunc, Var, with_fields
 from .lower import lower
 from .ops.cpu import default_schedule
-from .schedule import Schedule
+from .schedule import IS_SCHEDULED, Schedule
 from .te import Tensor, create_prim_func
 
 Buildable = PrimFunc | Schedule | IRModule | Sequence[Tensor | Var]
@@ -32,7 +31,7 @@ def build(
     """
     to = Target(target) if target is not None else (Target.current() or Target("host"))
     funcs = _functions(program, args, name)
-    kernels = [lower(f if is_scheduled(f) else default_schedule(f, to)) for f in funcs]
+    kernels = [lower(f if IS_SCHEDULED in f.attrs else default_schedule(f, to)) for f in funcs]
     return compile_kernels(name or funcs[0].name, kernels, to)
 
 
@@ -51,20 +50,3 @@ def _functions(
     if not funcs:
         raise LowerError("the module holds no PrimFunc", mend="mlc.compile for a graph")
     return [with_fields(funcs[0], name=name)] if name and len(funcs) == 1 else funcs
-
-
-def is_scheduled(func: PrimFunc) -> bool:
-    """Whether somebody has decided how the function's loops run.
-
-    A function as te.create_prim_func makes it has serial loops, each of which is one iteration of
-    the block inside, and nothing below its root but such nests.
-    """
-    for s in statements(func.body):
-        if isinstance(s, For) and (s.kind != "serial" or s.annotations):
-            return True
-        if isinstance(s, Block) and not is_root(s):
-            if any(not isinstance(i.binding, Var) for i in s.iters if i.kind == "spatial"):
-                plain = [i for i in s.iters if str(i.extent) != "1"]
-                if any(not isinstance(i.binding, Var) for i in plain):
-                    return True
-    return False

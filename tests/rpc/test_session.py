@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fake_board import DEATH, GARBAGE, SILENCE, BoardError, FakeBoard
+from tests.rpc.fake_board import DEATH, GARBAGE, SILENCE, BoardError, FakeBoard
 from mlc_rpc import errors
 from mlc_rpc.session import Session
 from mlc_rpc.wire import ERROR_KINDS, MAX_BANNER, MAX_CHUNK, MAX_MESSAGE, VERSION

@@ -251,8 +251,16 @@ KERNELS = (
         store <8 x i64> %s7, ptr %out""",
         np.array([-1000, 7], "i4"),
         np.array(
-            [-142, -6, (2**32 - 1000) // 7, (2**32 - 1000) % 7, -142, -6,
-             (2**64 - 1000) // 7, (2**64 - 1000) % 7],
+            [
+                -142,
+                -6,
+                (2**32 - 1000) // 7,
+                (2**32 - 1000) % 7,
+                -142,
+                -6,
+                (2**64 - 1000) // 7,
+                (2**64 - 1000) % 7,
+            ],
         ).astype("u8"),
     ),
     Kernel(
@@ -285,8 +293,11 @@ KERNELS = (
         store double %y, ptr %o2""",
         np.array([3e12], "f4"),
         np.array(
-            [int(np.float32(3e12)), int(np.float32(3e12)),
-             np.array([float(int(np.float32(3e12)) + 1)]).view("u8")[0]],
+            [
+                int(np.float32(3e12)),
+                int(np.float32(3e12)),
+                np.array([float(int(np.float32(3e12)) + 1)]).view("u8")[0],
+            ],
             "u8",
         ),
     ),
@@ -316,12 +327,16 @@ KERNELS = (
         store half %dh, ptr %o4""",
         # 1.00390625 lies halfway between two bfloat16: 0x3f80 (even) and 0x3f81. The double is a
         # little more, so that rounding it to float first would go the wrong way.
-        np.frombuffer(
-            np.float32(1.00390625).tobytes() + np.array([2.5, 0], "f2").tobytes(), "u2"
-        ),
+        np.frombuffer(np.float32(1.00390625).tobytes() + np.array([2.5, 0], "f2").tobytes(), "u2"),
         np.array(
-            [np.float16(1.00390625).view("u2"), 0x3F80, np.float16(3.5).view("u2"), 0x3F81,
-             np.float16(1.00390625).view("u2")], "u2",
+            [
+                np.float16(1.00390625).view("u2"),
+                0x3F80,
+                np.float16(3.5).view("u2"),
+                0x3F81,
+                np.float16(1.00390625).view("u2"),
+            ],
+            "u2",
         ),
     ),
     Kernel(

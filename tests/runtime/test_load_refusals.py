@@ -339,9 +339,7 @@ def test_soft_float_object_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("attributes", [None, b"", b"A", b"A\xff\xff\xff\xff", b"B1234"])
-def test_arm_object_without_attributes_is_refused(
-    attributes: bytes | None, tmp_path: Path
-) -> None:
+def test_arm_object_without_attributes_is_refused(attributes: bytes | None, tmp_path: Path) -> None:
     content = Object("arm", arm_attributes=attributes).build()
     assert load("arm", content, tmp_path) == (
         "object has the soft-float calling convention, this board runs the hard-float one; "

@@ -2,11 +2,15 @@
 
 Convolutions are NCHW with OIHW weights; one dimension is two with height 1. Attributes: strides
 and dilations (height, width), pads (top, left, bottom, right), groups.
+
+Weights may be packed: then kernel_layout names their layout, source_layout the plain one, and
+channels the number of outputs, which tiles may exceed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +19,7 @@ from .. import te
 from ..ir import Expr, dtype_of
 from ..te import Tensor
 from .elementwise import broadcast_shape, element_at, same_extent
+from .layout import layout, packed_index, unpack
 from .registry import Array, Attrs, Operator, register, require
 from .shape import pad_array, padded
 
@@ -27,16 +32,51 @@ def window_extent(
     return (room + (stride - 1 if ceil_mode else 0)) // stride + 1
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights in their plain layout's terms, however they are packed."""
+
+    sizes: tuple[Any, ...]
+    at: Callable[..., Expr]
+
+
+def weights_of(w: Tensor, attrs: Attrs, plain: str) -> Weights:
+    """The weights of an operator whose plain layout is `plain`; its first tiled axis has
+    attrs["channels"] elements."""
+    if "kernel_layout" not in attrs:
+        return Weights(w.shape, lambda *i: w[i])
+    packed = layout(attrs["kernel_layout"])
+    require(w.ndim == len(packed.order), f"weights {list(w.shape)} are not in {packed.text}")
+    sizes: dict[str, Any] = dict(zip(packed.order, w.shape, strict=True))
+    sizes.update(dict.fromkeys(packed.tiles, attrs["channels"]))
+
+    def at(*i: Expr) -> Expr:
+        return w[packed_index(packed, dict(zip(plain, i, strict=True)))]
+
+    return Weights(tuple(sizes[axis] for axis in plain), at)
+
+
+def plain_weights(w: Array, attrs: Attrs) -> Array:
+    """Weights as the operator's plain layout has them."""
+    if "kernel_layout" not in attrs:
+        return w
+    packed, plain = layout(attrs["kernel_layout"]), attrs["source_layout"]
+    sizes = dict(zip(packed.order, w.shape, strict=True))
+    sizes.update(dict.fromkeys(packed.tiles, attrs["channels"]))
+    return unpack(w, packed.text, plain, [sizes[axis] for axis in plain])
+
+
 def _compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     x, w = inputs
-    require(x.ndim == w.ndim == 4, f"conv2d: {x.ndim} and {w.ndim} dimensions, not 4")
+    weights = weights_of(w, attrs, "OIHW")
+    require(x.ndim == len(weights.sizes) == 4, f"conv2d: {x.ndim} and {w.ndim} dimensions, not 4")
     require(x.dtype == w.dtype, f"conv2d: data is {x.dtype}, weights are {w.dtype}")
     (sh, sw), (dh, dw) = attrs["strides"], attrs["dilations"]
     top, left, bottom, right = attrs["pads"]
     groups = attrs["groups"]
     require(min(sh, sw, dh, dw, groups) > 0, "conv2d: strides, dilations and groups are positive")
     require(min(attrs["pads"]) >= 0, "conv2d: negative pads")
-    out_channels, group_in, kh, kw = w.shape
+    out_channels, group_in, kh, kw = weights.sizes
     fits = x.shape[1] == group_in * groups and out_channels % groups == 0
     require(
         fits, f"conv2d: {x.shape[1]} channels, weights {list(w.shape)}, {groups} groups do not fit"
@@ -53,7 +93,9 @@ def _compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     def element(n: Expr, f: Expr, y: Expr, x: Expr) -> Expr:
         channel = f // group_out * group_in + c if groups > 1 else c
         return te.sum(
-            data[n, channel, y * sh + ky * dh, x * sw + kx * dw] * w[f, c, ky, kx], (c, ky, kx)
+            data[n, channel, y * sh + ky * dh, x * sw + kx * dw]
+            * weights.at(f, c.var, ky.var, kx.var),
+            (c, ky, kx),
         )
 
     return [te.compute((x.shape[0], out_channels, height, width), element, name="conv2d")]
@@ -61,7 +103,7 @@ def _compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 def _evaluate_conv2d(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     """One matrix product per kernel tap, summed up."""
-    x, w = inputs
+    x, w = inputs[0], plain_weights(inputs[1], attrs)
     (sh, sw), (dh, dw) = attrs["strides"], attrs["dilations"]
     top, left, bottom, right = attrs["pads"]
     groups = attrs["groups"]
@@ -89,24 +131,28 @@ def wide(x: Array) -> Array:
 def _compute_dense(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     """x [M, K] times w: [N, K] where attrs' transpose_b, else [K, N]."""
     x, w = inputs
-    require(x.ndim == w.ndim == 2, f"dense: {x.ndim} and {w.ndim} dimensions, not 2")
+    weights = weights_of(w, attrs, "NK" if attrs["transpose_b"] else "KN")
+    require(x.ndim == len(weights.sizes) == 2, f"dense: {x.ndim} and {w.ndim} dimensions, not 2")
     require(x.dtype == w.dtype, f"dense: data is {x.dtype}, weights are {w.dtype}")
     transposed = attrs["transpose_b"]
-    n, k = w.shape if transposed else w.shape[::-1]
+    n, k = weights.sizes if transposed else weights.sizes[::-1]
     fits = same_extent(x.shape[1], k)
     require(fits, f"dense: {list(x.shape)} and weights {list(w.shape)} do not fit")
     over = te.reduce_axis((0, k), "k")
     return [
         te.compute(
             (x.shape[0], n),
-            lambda i, j: te.sum(x[i, over] * (w[j, over] if transposed else w[over, j]), over),
+            lambda i, j: te.sum(
+                x[i, over] * (weights.at(j, over.var) if transposed else weights.at(over.var, j)),
+                over,
+            ),
             name="dense",
         )
     ]
 
 
 def _evaluate_dense(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
-    x, w = inputs
+    x, w = inputs[0], plain_weights(inputs[1], attrs)
     return [(wide(x) @ wide(w.T if attrs["transpose_b"] else w)).astype(x.dtype, copy=False)]
 
 

@@ -1,3 +1,3 @@
 """The scheduling engine: primitives on blocks and loops, each legal or refused."""
 
-from .schedule import BlockRV, LoopRV, Schedule
+from .schedule import IS_SCHEDULED, BlockRV, LoopRV, Schedule

@@ -241,6 +241,8 @@ def _statements_below(target: For) -> list[Stmt]:
 def _require_independent(primitive: str, func: PrimFunc, target: For) -> None:
     """Turns of the loop may run at once: no block below reduces over it, or writes what another
     turn writes or reads (but for a buffer that lives within one turn)."""
+    if is_const(target.extent, 1):
+        return
     for block in blocks_in(target.body):
         _require_free_order(primitive, func, block)
         if target.var in bound_to(block, "reduce"):

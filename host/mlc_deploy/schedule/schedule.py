@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..ir import Block, Expr, For, IRModule, PrimFunc, statements
+from ..ir import Block, Expr, For, IRModule, PrimFunc, statements, with_fields
 from ..ir.nodes import Scope
 from ..ir.verify import verify
 from . import caching, location, loops, reduction
 from .tree import blocks_in, find_block, loops_of, readers, writers, block_at
+
+
+IS_SCHEDULED = "tir.is_scheduled"  # a function that carries it is lowered as it stands
 
 
 class BlockRV(str):
@@ -46,6 +49,8 @@ class Schedule:
         print(self._func)
 
     def _set(self, func: PrimFunc, primitive: str) -> None:
+        if IS_SCHEDULED not in func.attrs:
+            func = with_fields(func, attrs={**func.attrs, IS_SCHEDULED: True})
         self._func = verify(func, primitive)
 
     # ------------------------------------------------------------------------------- looking
