@@ -38,7 +38,10 @@ def light_model(name: str, seed: int = 0) -> ModelProto:
     model = onnx.load(LIGHT / f"light_{name}.onnx")
     rng = np.random.default_rng(seed)
     positive = {  # scale and variance
-        name for n in model.graph.node if n.op_type == "BatchNormalization" for name in n.input[1::3]
+        name
+        for n in model.graph.node
+        if n.op_type == "BatchNormalization"
+        for name in n.input[1::3]
     }
     shapes = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     kept = []

@@ -264,20 +264,29 @@ static bool has(const Cpu *cpu, const Feature *feature)
            (cpu->state & feature->state) == feature->state;
 }
 
+/* Read once: under a hypervisor each CPUID costs a trap. */
+static const Cpu *this_cpu(void)
+{
+    static Cpu cpu;
+    static bool known;
+    if (!known)
+        cpu = read_cpu();
+    known = true;
+    return &cpu;
+}
+
 const char *mlc_cpu_feature(size_t index)
 {
-    Cpu cpu = read_cpu();
     for (size_t i = 0; i < sizeof features / sizeof features[0]; i++)
-        if (has(&cpu, &features[i]) && index-- == 0)
+        if (has(this_cpu(), &features[i]) && index-- == 0)
             return features[i].name;
     return NULL;
 }
 
 bool mlc_cpu_has(const char *name)
 {
-    Cpu cpu = read_cpu();
     for (size_t i = 0; i < sizeof features / sizeof features[0]; i++)
         if (strcmp(features[i].name, name) == 0)
-            return has(&cpu, &features[i]);
+            return has(this_cpu(), &features[i]);
     return false;
 }

@@ -14,6 +14,7 @@ from . import te
 from .boards import connect
 from .build import build
 from .codegen import Library
+from .compile import CompiledModel, compile
 from .errors import (
     CodegenError,
     ImporterError,
@@ -28,6 +29,7 @@ from .schedule import Schedule
 
 __all__ = [
     "CodegenError",
+    "CompiledModel",
     "IRModule",
     "ImporterError",
     "InstallError",
@@ -40,6 +42,7 @@ __all__ = [
     "Target",
     "TargetError",
     "build",
+    "compile",
     "connect",
     "lower",
     "te",

@@ -73,7 +73,10 @@ class Link:
         return self.wait(self.send(method, params, timeout, tail))
 
     def stream(
-        self, method: str, requests: Iterable[tuple[Sequence[object], Buffer | None]], timeout: float
+        self,
+        method: str,
+        requests: Iterable[tuple[Sequence[object], Buffer | None]],
+        timeout: float,
     ) -> Iterator[Any]:
         """Results of many requests in order, WINDOW of them under way at a time.
 

@@ -212,7 +212,11 @@ class RemoteFunction:
             raise self._protocol("run", answer) from error
 
     def _call(
-        self, method: str, args: Sequence[RemoteTensor], options: Mapping[str, object], timeout: float
+        self,
+        method: str,
+        args: Sequence[RemoteTensor],
+        options: Mapping[str, object],
+        timeout: float,
     ) -> Any:
         for position, arg in enumerate(args):
             if not isinstance(arg, RemoteTensor):

@@ -107,7 +107,9 @@ def refusal(qemu: str, plugin: Path, program: str) -> str:
 
 def _machine_of(cpu: str, board: str) -> str:
     """The first machine whose QEMU knows the CPU; aarch64 where none does or none is installed."""
-    installed = [m for m in MACHINES if shutil.which(f"qemu-{m}") or shutil.which(f"qemu-{m}-static")]
+    installed = [
+        m for m in MACHINES if shutil.which(f"qemu-{m}") or shutil.which(f"qemu-{m}-static")
+    ]
     for machine in installed:
         if cpu in cpu_names(find_qemu(machine, board)):
             return machine

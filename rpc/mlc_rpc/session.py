@@ -51,9 +51,11 @@ class Device:
 class Deployable(Protocol):
     """What `load` takes besides bytes: an object file and the weights of its model."""
 
+    @property
     def object_bytes(self) -> bytes: ...
 
-    def weights_bytes(self) -> bytes | None: ...
+    @property
+    def weights_bytes(self) -> bytes: ...
 
 
 class Session:
@@ -220,7 +222,7 @@ class Session:
         if isinstance(program, bytes):
             code = self.put(program)
         else:
-            code, weights = self.put(program.object_bytes()), program.weights_bytes()
+            code, weights = self.put(program.object_bytes), program.weights_bytes
         data = self.put(weights) if weights is not None and len(weights) else None
         answer = self.call("module.load", code, data, timeout=max(self.timeout, CHUNK_SECONDS))
         try:
@@ -247,5 +249,7 @@ class Session:
             return Device(**known)
         except (LookupError, TypeError, ValueError) as error:
             raise ProtocolError(
-                f"an answer that is none ({error!r}): {answer!r:.200}", board=self.board, method="describe"
+                f"an answer that is none ({error!r}): {answer!r:.200}",
+                board=self.board,
+                method="describe",
             ) from error

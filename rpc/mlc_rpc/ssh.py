@@ -28,7 +28,7 @@ KEEPALIVE_SECONDS = 15
 GRACE_SECONDS = 2.0
 PACKET_BYTES = 1 << 15  # what paramiko sends at a time
 
-# Scripts for the board's sh. Their answers carry a word of ours, since a login shell may print more.
+# Scripts for the board's sh. Answers carry a word of ours, since a login shell may print more.
 _PROBE = """
 echo mlc-board "$(uname -s)" "$(uname -m)" $(head -c 20 /bin/sh | od -An -v -tu1)
 """
@@ -110,7 +110,7 @@ class SshTransport(Transport):
         while True:
             # The channel has one timeout for both ways, which a write sets.
             with contextlib.suppress(TimeoutError):
-                return self._channel.recv(limit)
+                return bytes(self._channel.recv(limit))
 
     def write(self, pieces: Sequence[Buffer], timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -170,7 +170,7 @@ def _resolve(url: SshUrl) -> Host:
     return Host(f"ssh://{user}@{shown}:{port}", name, port, user, keys)
 
 
-class _RefuseUnknown(paramiko.MissingHostKeyPolicy):
+class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # it has no types
     def __init__(self, host: Host) -> None:
         self.host = host
 

@@ -13,8 +13,8 @@ from typing import Literal
 
 from .errors import TargetError, suggest
 
-Bits = Literal["armv6", "armv7a", "aarch64"]
-_TRIPLES: dict[Bits, str] = {
+Form = Literal["armv6", "armv7a", "aarch64"]
+_TRIPLES: dict[Form, str] = {
     "armv6": "armv6-unknown-linux-gnueabihf",
     "armv7a": "armv7a-unknown-linux-gnueabihf",
     "aarch64": "aarch64-unknown-linux-gnu",
@@ -36,7 +36,7 @@ class Board:
     name: str
     model: str
     clusters: tuple[Cluster, ...]
-    bits: Bits
+    form: Form
     mattr: tuple[str, ...] = ()
 
     @property
@@ -49,7 +49,7 @@ class Board:
 
     @property
     def mtriple(self) -> str:
-        return _TRIPLES[self.bits]
+        return _TRIPLES[self.form]
 
 
 # name | chip | cores, fastest first | forms, preferred first | aliases, with :form where it matters
@@ -142,23 +142,23 @@ def _boards() -> tuple[dict[str, Board], dict[str, str]]:
     boards: dict[str, Board] = {}
     aliases: dict[str, str] = {}
     for line in _TABLE.strip().splitlines():
-        name, model, cores, form, others = (part.strip() for part in line.split("|"))
-        forms: tuple[Bits, ...]
-        match form:
+        name, model, cores, which, others = (part.strip() for part in line.split("|"))
+        forms: tuple[Form, ...]
+        match which:
             case "both":
                 forms = ("aarch64", "armv7a")
             case "armv6" | "armv7a" | "aarch64":
-                forms = (form,)
+                forms = (which,)
             case _:
                 raise AssertionError(line)
-        for bits in forms:
-            full = f"{name}-{bits}"
-            boards[full] = Board(full, model, _clusters(cores), bits)
+        for form in forms:
+            full = f"{name}-{form}"
+            boards[full] = Board(full, model, _clusters(cores), form)
         for alias in [name, *others.split()]:
-            short, _, bits_of = alias.partition(":")
-            aliases[short] = f"{name}-{bits_of or forms[0]}"
+            short, _, chosen = alias.partition(":")
+            aliases[short] = f"{name}-{chosen or forms[0]}"
             if "/" in short and short != name:  # "raspberry-pi/400-aarch64" as well
-                aliases.update({f"{short}-{bits}": f"{name}-{bits}" for bits in forms})
+                aliases.update({f"{short}-{form}": f"{name}-{form}" for form in forms})
     return boards, aliases
 
 

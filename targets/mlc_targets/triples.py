@@ -20,9 +20,12 @@ _ARCHITECTURES = {
     **dict.fromkeys(("x86_64", "x86-64", "amd64", "x64", "x86_64h"), "x86_64"),
 }
 _VENDORS = {"unknown", "none", "pc", "apple", "redhat", "suse", "alpine", "poky", "w64", "nvidia"}
-_SYSTEMS = re.compile(r"(linux|android|darwin|macosx?|ios|windows|freebsd|netbsd|openbsd|none|elf)")
+_SYSTEMS = re.compile(
+    r"(linux|android|darwin|macosx?|ios|windows|freebsd|netbsd|openbsd|none|elf)[\d.]*"
+)
 _HARD = frozenset({"gnueabihf", "musleabihf", "eabihf"})
 _SOFT = frozenset({"gnueabi", "musleabi", "eabi", "androideabi", "android"})
+_OF_64_BITS = frozenset({"gnu", "musl", "android", "ohos", "elf", "msvc", "macho", "unknown"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +68,30 @@ def _complete(text: str, arch: str, rest: list[str]) -> Triple:
         if vendor == "none":
             vendor = "unknown"
             # "arm-none-eabi": vendor left out, no operating system
-            if rest and not _SYSTEMS.match(rest[0]):
+            if rest and not _SYSTEMS.fullmatch(rest[0]):
                 rest = ["none", *rest]
     if rest and rest[0].startswith("android"):  # "aarch64-android", "aarch64-linux-android21"
         rest = ["linux", *rest]
     rest = rest or ["linux"]
-    if not _SYSTEMS.match(rest[0]) or len(rest) > 2:
+    if not _SYSTEMS.fullmatch(rest[0]) or len(rest) > 2:
         raise TargetError(
             f"mtriple '{text}': no operating system that is known here",
             f"{arch}-linux-{'gnueabihf' if arch.startswith('arm') else 'gnu'}",
         )
     system = {"elf": "none"}.get(rest[0], rest[0])
     environment = rest[1] if len(rest) == 2 else _environment(arch, system)
-    triple = Triple(arch, vendor, system, environment)
-    if triple.family == "arm" and re.sub(r"\d+$", "", environment) not in _HARD | _SOFT:
+    plain = environment.rstrip("0123456789")  # "android21"
+    if arch.startswith("arm") and plain not in _HARD | _SOFT:
         raise TargetError(
             f"mtriple '{text}': environment '{environment}' does not say how floats are passed",
             suggest(environment, _HARD | _SOFT),
         )
-    return triple
+    if not arch.startswith("arm") and plain not in _OF_64_BITS:
+        raise TargetError(
+            f"mtriple '{text}': environment '{environment}' is not one of {arch}",
+            suggest(environment, _OF_64_BITS),
+        )
+    return Triple(arch, vendor, system, environment)
 
 
 def _environment(arch: str, system: str) -> str:
@@ -99,7 +107,7 @@ def _unsupported(text: str, arch: str) -> TargetError:
             f"mtriple '{text}': big-endian ARM is not supported",
             "aarch64-linux-gnu or armv7a-linux-gnueabihf",
         )
-    if re.fullmatch(r"(thumb|arm)v?\d?(m|em|\.?\w*m|\w*m\.(base|main))", arch):
+    if re.fullmatch(r"(arm|thumb)v[\d.]+(e?m|m\.(base|main))", arch):
         return TargetError(
             f"mtriple '{text}': M-profile (microcontroller) cores are not supported",
             "armv7a-linux-gnueabihf for a Cortex-A",

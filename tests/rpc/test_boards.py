@@ -14,7 +14,7 @@ from mlc_rpc import connect, errors
 from mlc_rpc.local import local_machine
 from mlc_rpc.session import Session
 from mlc_rpc.wire import METHODS
-from tests.runtime.board import metadata_of, model_of, module_of
+from tests.runtime.board import model_of, module_of
 
 ROOT = Path(__file__).parents[2]
 BOARDS = ("local://", "qemu://cortex-a7", "qemu://cortex-a72")
@@ -33,7 +33,7 @@ def session(
 
 def model_object(session: Session, weights: bytes) -> bytes:
     machine = session.device.machine
-    return module_of("add64", "double64", machine=machine, model=model_of(weights))
+    return module_of("add64", "double64", machine=machine, says={"model": model_of(weights)})
 
 
 def test_the_c_method_table_is_that_of_the_wire() -> None:
@@ -46,7 +46,11 @@ def test_the_c_method_table_is_that_of_the_wire() -> None:
 
 
 def test_the_board_describes_itself(session: Session) -> None:
-    wanted = {"local://": local_machine(), "qemu://cortex-a7": "arm", "qemu://cortex-a72": "aarch64"}
+    wanted = {
+        "local://": local_machine(),
+        "qemu://cortex-a7": "arm",
+        "qemu://cortex-a72": "aarch64",
+    }
     assert session.device.machine == wanted[session.board]
     assert session.emulated == session.board.startswith("qemu")
     assert session.device.cores > 0 and session.device.memory > 1 << 24
@@ -61,17 +65,13 @@ def test_tensors(session: Session, size: int) -> None:
     np.testing.assert_array_equal(session.tensor(array).numpy(), array)
 
 
-def test_random_is_the_same_on_every_board(session: Session) -> None:
+def test_random_is_the_same_on_every_board(
+    session: Session, runtime_of: Callable[[str], Path]
+) -> None:
     values = session.random((1000,), seed=5).numpy()
     assert values.min() >= -1 and values.max() < 1 and abs(values.mean()) < 0.1
-    with connect("local://", lambda machine: session_runtime(machine)) as other:
+    with connect("local://", runtime_of) as other:
         np.testing.assert_array_equal(other.random((1000,), seed=5).numpy(), values)
-
-
-def session_runtime(machine: str) -> Path:
-    from mlc_deploy.runtime_files import runtime_file
-
-    return runtime_file(machine)
 
 
 def test_blobs(session: Session) -> None:
@@ -110,9 +110,8 @@ def test_a_model_runs_layer_by_layer(session: Session) -> None:
     assert len(module.profile({"x": x}, until=2).run.nanoseconds) == 2
 
 
+@pytest.mark.parametrize("session", BOARDS[1:], indirect=True)
 def test_executed_instructions_are_exact(session: Session) -> None:
-    if not session.emulated:
-        pytest.skip("instructions are counted on qemu:// boards only")
     weights = np.zeros(64, np.float32)
     module = session.load(model_object(session, weights.tobytes()), weights.tobytes())
     x = np.ones((1, 64), np.float32)
@@ -162,8 +161,6 @@ def test_refusals(session: Session) -> None:
     with pytest.raises(errors.Refused) as caught:
         module["add64"](short, short, short)
     assert "64" in caught.value.what and "63" in caught.value.what
-    needs = metadata_of(machine, ("add64",))["features"]
-    assert needs == []
     with pytest.raises(errors.Refused) as caught:
-        session.load(module_of("add64", machine=machine, features=["not-a-feature"]))
+        session.load(module_of("add64", machine=machine, says={"features": ["not-a-feature"]}))
     assert "not-a-feature" in caught.value.what

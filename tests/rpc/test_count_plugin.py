@@ -6,17 +6,25 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from mlc_rpc.counters import CLASSES, parse_records, per_call
+from mlc_rpc.counters import (
+    BEGIN,
+    CALIBRATION,
+    CLASSES,
+    END,
+    Record,
+    parse_records,
+    per_call,
+)
 
-SOURCE = Path(__file__).parents[2] / "device_runtime" / "qemu_plugin" / "count.c"
 LOOPS = 1000
 
-# Class of each instruction; one line is one instruction. Memory is addressed by x9 or r5, which
-# point at a buffer; x10 or r6 is free, x11 or r4 counts the loop.
+# The class of each instruction. x9 and r5 point at a buffer, r8 at zeros in it; x10 and r6 are free;
+# x11 and r4 count the loop.
 A64 = """
 mac     fmla v0.4s, v1.4s, v2.4s | fmls v0.2d, v1.2d, v2.2d | fmla v0.4s, v1.4s, v2.s[1]
 mac     fmla v0.8h, v1.8h, v2.8h | fmls v0.8h, v1.8h, v2.8h | fmla v0.8h, v1.8h, v2.h[3]
@@ -28,58 +36,65 @@ mac     udot v0.4s, v1.16b, v2.4b[1] | usdot v0.4s, v1.16b, v2.16b | sudot v0.4s
 mac     smmla v0.4s, v1.16b, v2.16b | ummla v0.4s, v1.16b, v2.16b | usmmla v0.4s, v1.16b, v2.16b
 mac     bfdot v0.4s, v1.8h, v2.8h | bfmmla v0.4s, v1.8h, v2.8h | bfmlalb v0.4s, v1.8h, v2.8h
 mac     fmlal v0.4s, v1.4h, v2.4h | fmlal2 v0.4s, v1.4h, v2.4h | fmlsl2 v0.4s, v1.4h, v2.h[1]
-mac     fcmla v0.4s, v1.4s, v2.4s, #90
-mac     fmla z0.s, p0/m, z1.s, z2.s | fmla z0.s, z1.s, z2.s[1] | mla z0.s, p0/m, z1.s, z2.s
-mac     fmad z0.s, p0/m, z1.s, z2.s | sdot z0.s, z1.b, z2.b | smmla z0.s, z1.b, z2.b
+mac     fcmla v0.4s, v1.4s, v2.4s, #90 | fmla z0.s, p0/m, z1.s, z2.s | fmla z0.s, z1.s, z2.s[1]
+mac     mla z0.s, p0/m, z1.s, z2.s | fmad z0.s, p0/m, z1.s, z2.s | sdot z0.s, z1.b, z2.b
+mac     smmla z0.s, z1.b, z2.b
 vector  fmul v0.4s, v1.4s, v2.4s | fmul v0.4s, v1.4s, v2.s[1] | fadd v0.4s, v1.4s, v2.4s
 vector  mul v0.4s, v1.4s, v2.4s | mul v0.4s, v1.4s, v2.s[1] | smull v0.4s, v1.4h, v2.4h
 vector  smull v0.4s, v1.4h, v2.h[1] | sadalp v0.4s, v1.8h | fmulx v0.4s, v1.4s, v2.4s
 vector  fmax v0.4s, v1.4s, v2.4s | sqrdmulh v0.4s, v1.4s, v2.4s | sqrdmulh v0.4s, v1.4s, v2.s[0]
-vector  fmadd s0, s1, s2, s3 | fadd d0, d1, d2 | fmov s0, w10 | dup v0.4s, w10 | tbl v0.16b, {v1.16b}, v2.16b
-vector  movi v0.4s, #0 | shl v0.4s, v1.4s, #3 | fcadd v0.4s, v1.4s, v2.4s, #90 | addv s0, v1.4s
-vector  fmla s0, s1, v2.s[0] | scvtf v0.4s, v1.4s | pmull v0.8h, v1.8b, v2.8b | fcmp s0, s1
-vector  fadd z0.s, z1.s, z2.s | fmul z0.s, p0/m, z0.s, z2.s | fmul v0.8h, v1.8h, v2.8h
+vector  fmadd s0, s1, s2, s3 | fadd d0, d1, d2 | fmov s0, w10 | dup v0.4s, w10
+vector  tbl v0.16b, {v1.16b}, v2.16b | movi v0.4s, #0 | shl v0.4s, v1.4s, #3
+vector  fcadd v0.4s, v1.4s, v2.4s, #90 | addv s0, v1.4s | fmla s0, s1, v2.s[0] | scvtf v0.4s, v1.4s
+vector  pmull v0.8h, v1.8b, v2.8b | fcmp s0, s1 | fadd z0.s, z1.s, z2.s
+vector  fmul z0.s, p0/m, z0.s, z2.s | fmul v0.8h, v1.8h, v2.8h
 load    ldr x10, [x9] | ldr w10, [x9, #4] | ldrb w10, [x9] | ldrsh x10, [x9] | ldrsw x10, [x9]
 load    ldur x10, [x9, #1] | ldp x10, x12, [x9] | ldr q0, [x9] | ldr s0, [x9] | ldp q0, q1, [x9]
 load    ld1 {v0.4s}, [x9] | ld1r {v0.4s}, [x9] | ld4 {v0.16b-v3.16b}, [x9] | ldr x10, [x9, xzr]
-load    ldxr x10, [x9] | ldar x10, [x9] | prfm pldl1keep, [x9] | ldur q0, [x9, #1] | ldapr x10, [x9]
-load    ldadd x10, x12, [x9] | swp x10, x12, [x9] | cas x10, x12, [x9] | ld1w {z0.s}, p0/z, [x9]
-load    ldr x10, 1f | ldr z0, [x9] | ldpsw x10, x12, [x9] | ldr b0, [x9] | ld1 {v0.s}[1], [x9]
+load    ldxr x10, [x9] | ldar x10, [x9] | prfm pldl1keep, [x9] | ldur q0, [x9, #1]
+load    ldapr x10, [x9] | ldadd x10, x12, [x9] | swp x10, x12, [x9] | cas x10, x12, [x9]
+load    ld1w {z0.s}, p0/z, [x9] | ldr x10, 1f | ldr z0, [x9] | ldpsw x10, x12, [x9] | ldr b0, [x9]
+load    ld1 {v0.s}[1], [x9]
 store   str x10, [x9] | strb w10, [x9] | strh w10, [x9] | stur x10, [x9, #1] | stp x10, x12, [x9]
 store   str q0, [x9] | str s0, [x9] | stp q0, q1, [x9] | st1 {v0.4s}, [x9] | st1 {v0.s}[1], [x9]
-store   stlr x10, [x9] | stxr w12, x10, [x9] | st1w {z0.s}, p0, [x9] | stur q0, [x9, #1] | str b0, [x9]
-store   st4 {v0.16b-v3.16b}, [x9] | str x10, [x9, xzr] | stnp x10, x12, [x9]
+store   stlr x10, [x9] | stxr w12, x10, [x9] | st1w {z0.s}, p0, [x9] | stur q0, [x9, #1]
+store   str b0, [x9] | st4 {v0.16b-v3.16b}, [x9] | str x10, [x9, xzr] | stnp x10, x12, [x9]
 branch  b 1f | bl 1f | cbz xzr, 1f | cbnz xzr, 1f | tbz x10, #5, 1f | b.eq 1f
 scalar  add x10, x10, #1 | madd x10, x10, x10, x10 | mov x10, #7 | adr x10, 1f | udiv x10, x10, x9
-scalar  nop | dmb ish | mrs x10, tpidr_el0 | csel x10, x10, x10, eq | ubfx x10, x10, #1, #3 | clz x10, x10
+scalar  nop | dmb ish | mrs x10, tpidr_el0 | csel x10, x10, x10, eq | ubfx x10, x10, #1, #3
+scalar  clz x10, x10
 """
 
 VECTORS32 = """
 mac     vmla.f32 q0, q1, q2 | vmls.f32 q0, q1, q2 | vfma.f32 q0, q1, q2 | vfms.f32 d0, d1, d2
 mac     vmla.f32 q0, q1, d4[1] | vmla.i32 q0, q1, q2 | vmls.i16 q0, q1, q2 | vmla.i16 q0, q1, d4[1]
-mac     vmlal.s16 q0, d2, d4 | vmlsl.u8 q0, d2, d4 | vmlal.s16 q0, d2, d4[1] | vqdmlal.s16 q0, d2, d4
-mac     vsdot.s8 q0, q1, q2 | vudot.u8 q0, q1, q2 | vsdot.s8 q0, q1, d4[1] | vqrdmlah.s32 q0, q1, q2
-mac     vsmmla.s8 q0, q1, q2 | vusdot.s8 q0, q1, q2 | vcmla.f32 q0, q1, q2, #90 | vfmal.f16 q0, d2, d4
-mac     vdot.bf16 q0, q1, q2 | vmmla.bf16 q0, q1, q2 | vqrdmlsh.s16 q0, q1, q2 | vfma.f16 q0, q1, q2
+mac     vmlal.s16 q0, d2, d4 | vmlsl.u8 q0, d2, d4 | vmlal.s16 q0, d2, d4[1]
+mac     vqdmlal.s16 q0, d2, d4 | vsdot.s8 q0, q1, q2 | vudot.u8 q0, q1, q2 | vsdot.s8 q0, q1, d4[1]
+mac     vqrdmlah.s32 q0, q1, q2 | vsmmla.s8 q0, q1, q2 | vusdot.s8 q0, q1, q2
+mac     vcmla.f32 q0, q1, q2, #90 | vfmal.f16 q0, d2, d4 | vdot.bf16 q0, q1, q2
+mac     vmmla.bf16 q0, q1, q2 | vqrdmlsh.s16 q0, q1, q2 | vfma.f16 q0, q1, q2
 vector  vmul.f32 q0, q1, q2 | vadd.f32 q0, q1, q2 | vmul.i32 q0, q1, q2 | vmull.s16 q0, d2, d4
-vector  vmul.f32 q0, q1, d4[1] | vmull.s16 q0, d2, d4[1] | vqrdmulh.s32 q0, q1, q2 | vpadal.s16 q0, q1
-vector  vmax.f32 q0, q1, q2 | vpadd.i32 d0, d1, d2 | vpadd.f32 d0, d1, d2 | vshl.i32 q0, q1, #3
-vector  vmov.i32 q0, #0 | vext.8 q0, q1, q2, #3 | vtbl.8 d0, {d1}, d2 | vdup.32 q0, r6 | vmovn.i32 d0, q1
-vector  vadd.f32 s0, s1, s2 | vmla.f32 s0, s1, s2 | vmov s0, r6 | vmov d0, r6, r7 | vmov r6, r7, d0
-vector  vcadd.f32 q0, q1, q2, #90 | vmaxnm.f32 s0, s1, s2 | vcvt.s32.f32 q0, q1 | vcmp.f32 s0, s1
-vector  vseleq.f32 s0, s1, s2 | vrinta.f32 q0, q1 | vabs.f16 s0, s1 | vmul.i16 q0, q1, d4[1]
-load    vldr s0, [r5] | vldr d0, [r5] | vldm r5, {d0-d3} | vld1.32 {d0-d1}, [r5] | vld1.32 {d0[]}, [r5]
-load    vld4.8 {d0-d3}, [r5] | vld1.32 {d0[1]}, [r5]
-store   vstr s0, [r5] | vstr d0, [r5] | vstm r5, {d0-d3} | vst1.32 {d0-d1}, [r5] | vst1.32 {d0[1]}, [r5]
-load    ldr r6, [r5] | ldrb r6, [r5, #1] | ldrh r6, [r5] | ldrsb r6, [r5] | ldrsh r6, [r5] | ldrd r6, r7, [r5]
-load    ldm r5, {r6, r7} | ldr r6, [r5, r12] | ldrex r6, [r5] | pld [r5] | ldr r6, 3f | lda r6, [r5]
-load    ldrsb r6, [r5, r12] | ldrexd r6, r7, [r5] | ldrexb r6, [r5]
+vector  vmul.f32 q0, q1, d4[1] | vmull.s16 q0, d2, d4[1] | vqrdmulh.s32 q0, q1, q2
+vector  vpadal.s16 q0, q1 | vmax.f32 q0, q1, q2 | vpadd.i32 d0, d1, d2 | vpadd.f32 d0, d1, d2
+vector  vshl.i32 q0, q1, #3 | vmov.i32 q0, #0 | vext.8 q0, q1, q2, #3 | vtbl.8 d0, {d1}, d2
+vector  vdup.32 q0, r6 | vmovn.i32 d0, q1 | vadd.f32 s0, s1, s2 | vmla.f32 s0, s1, s2 | vmov s0, r6
+vector  vmov d0, r6, r7 | vmov r6, r7, d0 | vcadd.f32 q0, q1, q2, #90 | vmaxnm.f32 s0, s1, s2
+vector  vcvt.s32.f32 q0, q1 | vcmp.f32 s0, s1 | vseleq.f32 s0, s1, s2 | vrinta.f32 q0, q1
+vector  vabs.f16 s0, s1 | vmul.i16 q0, q1, d4[1]
+load    vldr s0, [r5] | vldr d0, [r5] | vldm r5, {d0-d3} | vld1.32 {d0-d1}, [r5]
+load    vld1.32 {d0[]}, [r5] | vld4.8 {d0-d3}, [r5] | vld1.32 {d0[1]}, [r5]
+store   vstr s0, [r5] | vstr d0, [r5] | vstm r5, {d0-d3} | vst1.32 {d0-d1}, [r5]
+store   vst1.32 {d0[1]}, [r5]
+load    ldr r6, [r5] | ldrb r6, [r5, #1] | ldrh r6, [r5] | ldrsb r6, [r5] | ldrsh r6, [r5]
+load    ldrd r6, r7, [r5] | ldm r5, {r6, r7} | ldr r6, [r5, r12] | ldrex r6, [r5] | pld [r5]
+load    ldr r6, 3f | lda r6, [r5] | ldrsb r6, [r5, r12] | ldrexd r6, r7, [r5] | ldrexb r6, [r5]
 store   str r6, [r5] | strb r6, [r5, #1] | strh r6, [r5] | strd r6, r7, [r5] | str r6, [r5, r12]
 store   stm r5, {r6, r7} | strex r7, r6, [r5] | stl r6, [r5] | strh r6, [r5, r12]
 branch  b 1f | bl 1f | beq 1f
 scalar  add r6, r6, #1 | mul r6, r6, r7 | mla r6, r6, r7, r7 | smull r6, r7, r8, r9 | movw r6, #7
-scalar  movt r6, #7 | cmp r6, r7 | tst r6, r7 | nop | dmb ish | sdiv r6, r7, r6 | ubfx r6, r6, #1, #3
-scalar  mrc p15, 0, r6, c13, c0, 3 | uxtb r6, r7 | clz r6, r7 | mrs r6, apsr | ssat r6, #7, r7
+scalar  movt r6, #7 | cmp r6, r7 | tst r6, r7 | nop | dmb ish | sdiv r6, r7, r6
+scalar  ubfx r6, r6, #1, #3 | mrc p15, 0, r6, c13, c0, 3 | uxtb r6, r7 | clz r6, r7 | mrs r6, apsr
+scalar  ssat r6, #7, r7
 """
 
 A32 = (
@@ -103,64 +118,95 @@ scalar  uxtb r1, r1 | rev r1, r1 | add r1, sp, #8 | adr r1, 3f | muls r1, r0, r1
 """
 )
 
-FRAME = {
-    "a64": (
+
+@dataclass(frozen=True)
+class Isa:
+    """A program for one instruction set: what it is made of, for what, and what runs it."""
+
+    table: str
+    head: str
+    mark: str  # {tag}, and the index in halves, {low} and {high}
+    loop: str  # of {insn}, {loops} times
+    leave: str
+    zig: tuple[str, str]  # target, CPU
+    qemu: str
+
+
+ARM = (
+    "arm-linux-musleabihf",
+    "generic+v8_6a+neon+dotprod+fullfp16+fp16fml+bf16+i8mm+hwdiv_arm",
+)
+A32_HEAD = ".syntax unified\n.text\n.arm\n.global _start\n_start:\n"
+ARM_MARK = "movw r7, #4242\nmov r0, #{tag}\nmovw r1, #{low}\nmovt r1, #{high}\nsvc #0\n"
+ARM_LOOP = """
+    movw r5, #:lower16:buffer
+    movt r5, #:upper16:buffer
+    add r5, r5, #1024
+    mov r2, r5
+    mov r3, #0
+    mov r12, #0
+    add r8, r5, #12288
+    mov r4, #{loops}
+    cmp r4, #0
+2:  {insn}
+1:  subs r4, r4, #1
+    bne 2b
+6:  b 4f
+    .balign 4
+3:  .word 0
+4:
+"""
+ARM_LEAVE = "mov r7, #248\nmov r0, #0\nsvc #0\n"
+
+ISAS = {
+    "a64": Isa(
+        A64,
         ".text\n.global _start\n_start:\nptrue p0.s\n",
         "mov x8, #4242\nmov x0, #{tag}\nmov w1, #{low}\nmovk w1, #{high}, lsl #16\nsvc #0\n",
-        "adrp x9, buffer\nadd x9, x9, :lo12:buffer\nadd x9, x9, #1024\nmov x11, #{loops}\n"
-        "cmp x11, #0\n2: {insn}\n1: subs x11, x11, #1\nb.ne 2b\n",
+        """
+    adrp x9, buffer
+    add x9, x9, :lo12:buffer
+    add x9, x9, #1024
+    mov x11, #{loops}
+    cmp x11, #0
+2:  {insn}
+1:  subs x11, x11, #1
+    b.ne 2b
+""",
         "mov x8, #94\nmov x0, #0\nsvc #0\n",
-        4,
+        (
+            "aarch64-linux-musl",
+            "generic+dotprod+i8mm+bf16+fullfp16+fp16fml+complxnum+sve+lse+rdm+rcpc",
+        ),
+        "qemu-aarch64",
     ),
-    "a32": (
-        ".syntax unified\n.text\n.arm\n.global _start\n_start:\n",
-        "movw r7, #4242\nmov r0, #{tag}\nmovw r1, #{low}\nmovt r1, #{high}\nsvc #0\n",
-        "movw r5, #:lower16:buffer\nmovt r5, #:upper16:buffer\nadd r5, r5, #1024\nmov r4, #{loops}\n"
-        "mov r12, #0\ncmp r4, #0\n2: {insn}\n1: subs r4, r4, #1\nbne 2b\n"
-        "6: b 4f\n.balign 4\n3: .word 0\n4:\n",
-        "mov r7, #248\nmov r0, #0\nsvc #0\n",
-        6,
+    "a32": Isa(A32, A32_HEAD, ARM_MARK, ARM_LOOP, ARM_LEAVE, ARM, "qemu-arm"),
+    # Reached from A32 by an odd address, as generated code is.
+    "t32": Isa(
+        T32,
+        A32_HEAD + "adr r0, 1f + 1\nbx r0\n.thumb\n.balign 4\n1:\n",
+        ARM_MARK,
+        ARM_LOOP,
+        ARM_LEAVE,
+        ARM,
+        "qemu-arm",
     ),
 }
-# Reached from A32 by an odd address, as generated code is.
-FRAME["t32"] = (
-    FRAME["a32"][0] + "adr r0, 1f + 1\nbx r0\n.thumb\n.balign 4\n1:\n",
-    FRAME["a32"][1],
-    FRAME["a32"][2].replace("mov r12", "mov r2, r5\nadd r8, r5, #12288\nmov r3, #0\nmov r12"),
-    FRAME["a32"][3],
-    8,
-)
-SETS = {"a64": A64, "a32": A32, "t32": T32}
-ZIG = {
-    "a64": [
-        "aarch64-linux-musl",
-        "generic+dotprod+i8mm+bf16+fullfp16+fp16fml+complxnum+sve+lse+rdm+rcpc",
-    ],
-    "a32": ["arm-linux-musleabihf", "generic+v8_6a+neon+dotprod+fullfp16+fp16fml+bf16+i8mm+hwdiv_arm"],
-}
-ZIG["t32"] = ZIG["a32"]
-QEMU = {"a64": "qemu-aarch64", "a32": "qemu-arm", "t32": "qemu-arm"}
 
 
-def rows(table: str) -> list[tuple[str, str]]:
-    return [
-        (line.split(None, 1)[0], insn.strip())
-        for line in filter(None, table.splitlines())
-        for insn in line.split(None, 1)[1].split("|")
-    ]
-
-
-@pytest.mark.parametrize("isa", SETS)
-def test_every_class(isa: str, count_plugin: Path, tmp_path: Path) -> None:
-    head, mark, loop, leave, _ = FRAME[isa]
-    table = rows(SETS[isa])
-    text = [head]
-    for index, insn in [(0xFFFFFFFF, ""), *enumerate(insn for _, insn in table)]:
+@pytest.mark.parametrize("name", ISAS)
+def test_every_class(name: str, count_plugin: Path, tmp_path: Path) -> None:
+    isa = ISAS[name]
+    if not shutil.which(isa.qemu):
+        pytest.skip("no QEMU here: apt install qemu-user")
+    table = rows(isa.table)
+    text = [isa.head]
+    for index, insn in [(CALIBRATION, ""), *enumerate(insn for _, insn in table)]:
         low, high = index & 0xFFFF, index >> 16
-        text.append(mark.format(tag=1, low=low, high=high))
-        text.append(loop.format(loops=LOOPS, insn=insn))
-        text.append(mark.format(tag=2, low=low, high=high))
-    text += [leave, ".bss\n.balign 64\nbuffer: .space 16384\n"]
+        text.append(isa.mark.format(tag=BEGIN, low=low, high=high))
+        text.append(isa.loop.format(loops=LOOPS, insn=insn))
+        text.append(isa.mark.format(tag=END, low=low, high=high))
+    text += [isa.leave, ".bss\n.balign 64\nbuffer: .space 16384\n"]
     records = run(isa, "".join(text), count_plugin, tmp_path)
     wrong = [
         f"{insn}: {wanted} expected, found {found.by_class}"
@@ -170,13 +216,19 @@ def test_every_class(isa: str, count_plugin: Path, tmp_path: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def run(isa: str, text: str, plugin: Path, folder: Path) -> list:
+def rows(table: str) -> list[tuple[str, str]]:
+    """(class, instruction) of a table's lines."""
+    split = (line.split(None, 1) for line in filter(None, table.splitlines()))
+    return [(kind, insn.strip()) for kind, rest in split for insn in rest.split("|")]
+
+
+def run(isa: Isa, text: str, plugin: Path, folder: Path) -> list[Record]:
     source, program, counts = folder / "loops.s", folder / "loops", folder / "counts"
     source.write_text(text)
-    target, cpu = ZIG[isa]
+    target, cpu = isa.zig
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", target, f"-mcpu={cpu}"]
     subprocess.run([*zig, "-nostdlib", "-static", source, "-o", program], check=True)
-    qemu = [QEMU[isa], "-cpu", "max", "-plugin", f"{plugin},out={counts}", str(program)]
+    qemu = [isa.qemu, "-cpu", "max", "-plugin", f"{plugin},out={counts}", str(program)]
     done = subprocess.run(qemu, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return parse_records(counts.read_bytes())

@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from mlc_rpc.counters import BEGIN, CALIBRATION, END, RECORD, Counter, CounterError
-from mlc_rpc.counters import parse_records, per_call  # isort: skip
+from mlc_rpc.counters import (
+    BEGIN,
+    CALIBRATION,
+    END,
+    RECORD,
+    Counter,
+    CounterError,
+    parse_records,
+    per_call,
+)
 
 
 def mark(tag: int, index: int, *counters: int) -> bytes:
@@ -30,8 +38,8 @@ def test_counts_are_differences_less_the_cost_of_marking() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (CALIBRATED[:-1], "counter file is torn: 111 bytes are no multiple of 56\n  try: run again; "
-         "QEMU was killed while it wrote, or the disk is full"),
+        (CALIBRATED[:-1], "counter file is torn: 111 bytes are no multiple of 56\n"
+         "  try: run again; QEMU was killed while it wrote, or the disk is full"),
         (mark(7, 0, *[0] * 6), "counter file is torn: record 0 has tag 7, neither begin nor end"),
         (CALIBRATED + mark(BEGIN, 4, *[9] * 6), "call 4 began and never ended: was it killed?"),
         (mark(BEGIN, 0, *[0] * 6) + mark(END, 0, *[1] * 6), "call 0 comes before any calibration"),

@@ -1,4 +1,4 @@
-"""ssh:// against a real sshd on loopback: known hosts, keys, the cache on the board, the runtime."""
+"""ssh:// against a real sshd on loopback: host keys, user keys, the cache on the board."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import pytest
 from mlc_rpc import connect, errors
 from mlc_rpc.local import local_machine
 
+Files = Callable[[str], Path]
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 pytestmark = pytest.mark.skipif(
     not SSHD or not shutil.which("ssh-keygen"),
@@ -81,9 +82,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         child.communicate()
 
 
-def test_a_board_behind_sshd(server: Server, runtime_of) -> None:
+def test_a_board_behind_sshd(server: Server, runtime_of: Files) -> None:
     server.trust()
-    asked = []
+    asked: list[str] = []
 
     def runtime(machine: str) -> Path:
         asked.append(machine)
@@ -107,7 +108,7 @@ def test_a_board_behind_sshd(server: Server, runtime_of) -> None:
     assert list(server.cache.iterdir()) == [stored]
 
 
-def test_the_ssh_configuration_is_followed(server: Server, runtime_of) -> None:
+def test_the_ssh_configuration_is_followed(server: Server, runtime_of: Files) -> None:
     server.trust()
     key = server.home / ".ssh" / "id_ed25519"
     moved = key.rename(server.home / "elsewhere")
@@ -123,7 +124,7 @@ def test_the_ssh_configuration_is_followed(server: Server, runtime_of) -> None:
     assert "reaches 'far' by proxyjump, which is not supported" in str(caught.value)
 
 
-def test_an_unknown_host_key_is_refused(server: Server, runtime_of) -> None:
+def test_an_unknown_host_key_is_refused(server: Server, runtime_of: Files) -> None:
     with pytest.raises(errors.Unreachable) as caught:
         connect(server.url, runtime_of)
     listed = subprocess.run(
@@ -138,7 +139,7 @@ def test_an_unknown_host_key_is_refused(server: Server, runtime_of) -> None:
     )
 
 
-def test_a_changed_host_key_is_refused(server: Server, runtime_of) -> None:
+def test_a_changed_host_key_is_refused(server: Server, runtime_of: Files) -> None:
     other = (server.home / ".ssh" / "id_ed25519.pub").read_text().rsplit(" ", 1)[0]
     server.host_key = other
     server.trust()
@@ -149,7 +150,7 @@ def test_a_changed_host_key_is_refused(server: Server, runtime_of) -> None:
 
 
 @pytest.mark.parametrize("key", ["none", "another"])
-def test_a_user_without_the_key_is_not_let_in(server: Server, key: str, runtime_of) -> None:
+def test_a_user_without_the_key_is_not_let_in(server: Server, key: str, runtime_of: Files) -> None:
     server.trust()
     path = server.home / ".ssh" / "id_ed25519"
     path.unlink()
@@ -162,16 +163,14 @@ def test_a_user_without_the_key_is_not_let_in(server: Server, key: str, runtime_
     assert caught.value.attempt.startswith(f"ssh-copy-id -p {server.port} ")
 
 
-def test_a_cache_that_is_another_directory(server: Server, runtime_of) -> None:
+def test_a_cache_that_is_another_directory(server: Server, runtime_of: Files) -> None:
     server.trust()
     server.cache.parent.mkdir()
     (server.cache.parent / "other").mkdir()
     server.cache.symlink_to(server.cache.parent / "other")
     with pytest.raises(errors.Unreachable) as caught:
         connect(server.url, runtime_of)
-    assert caught.value.what == (
-        "the program cannot be stored there: its cache is not safe to use"
-    )
+    assert caught.value.what == ("the program cannot be stored there: its cache is not safe to use")
 
 
 def test_a_program_that_does_not_start(server: Server) -> None:
@@ -183,7 +182,7 @@ def test_a_program_that_does_not_start(server: Server) -> None:
     )
 
 
-def test_nobody_listens(runtime_of) -> None:
+def test_nobody_listens(runtime_of: Files) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]

@@ -19,6 +19,7 @@ import llvmlite.binding as llvm
 import msgpack
 import numpy as np
 import numpy.typing as npt
+
 from mlc_deploy.runtime_files import runtime_file
 from mlc_rpc.wire import MAX_CHUNK, PREAMBLE, VERSION
 
@@ -133,6 +134,8 @@ class Board:
 
     def blob(self, data: bytes) -> bytes:
         name = hash_of(data)
+        if self.call("blob.has", name)[1]:
+            return name
         for at in range(0, max(len(data), 1), MAX_CHUNK):
             self.call("blob.put", name, len(data), at, data[at : at + MAX_CHUNK])
         return name
@@ -262,7 +265,11 @@ def param(name: str, dtype: str, shape: Sequence[int | str], output: bool = Fals
     return {"name": name, "dtype": dtype, "shape": list(shape), "output": output}
 
 
-FLOATS = [param("a", "float32", [64]), param("b", "float32", [64]), param("c", "float32", [64], output=True)]
+FLOATS = [
+    param("a", "float32", [64]),
+    param("b", "float32", [64]),
+    param("c", "float32", [64], output=True),
+]
 BYTES = [param("p", "uint8", [64], output=True)]
 SIGNATURES: dict[str, Map] = {
     "add": {
@@ -278,25 +285,26 @@ SIGNATURES: dict[str, Map] = {
 }  # fmt: skip
 
 
-def metadata_of(machine: str, names: Iterable[str], **changes: Any) -> dict[str, Any]:
-    """What an object with those kernels says of itself; `changes` replace its entries."""
+def metadata_of(machine: str, names: Iterable[str]) -> dict[str, Any]:
+    """What an object with those kernels says of itself."""
     kernels = [
         {"name": name, "params": BYTES, "scalars": [], "tasks": 1, "workspace": 0}
         | dict(SIGNATURES.get(name, {}))
         for name in names
     ]
-    described = {
+    return {
         "abi": 1,
         "target": f"llvm -mtriple={TRIPLES[machine]}",
         "machine": machine,
         "features": [],
         "kernels": kernels,
     }
-    return described | changes
 
 
-def module_of(*names: str, machine: str = "x86_64", **changes: Any) -> bytes:
-    return object_of(machine, names, msgpack.packb(metadata_of(machine, names, **changes)))
+def module_of(*names: str, machine: str = "x86_64", says: Map | None = None) -> bytes:
+    """An object with those kernels; `says` replaces what its metadata says."""
+    described = metadata_of(machine, names) | dict(says or {})
+    return object_of(machine, names, msgpack.packb(described))
 
 
 ARENA, WEIGHTS, INPUT, OUTPUT = range(4)

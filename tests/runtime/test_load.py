@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import struct
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from elftools.elf.relocation import RelocationSection
 
 from tests.runtime.driver import run_driver
 from tests.runtime.elf_objects import ABS, NOBITS, NULL, Object, Relocation, Section, Symbol
-from tests.runtime.kernels import MACHINES, Kernel, Machine, object_of, runs_on
+from tests.runtime.kernels import MACHINES, Kernel, Machine, compile_ir, object_of, runs_on
 
 CASES = [pytest.param(m, k, id=f"{m.name}-{k.name}") for m in MACHINES for k in runs_on(m)]
 
@@ -159,3 +160,25 @@ def test_arm_and_thumb_code_call_each_other(tmp_path: Path) -> None:
     path.write_bytes(Object("arm", sections, symbols).build())
     result = run_driver("arm", path, "kernel", "4")
     assert (result.returncode, result.stdout) == (0, b"\x2a\0\0\0")
+
+
+TRESPASSES = {
+    "write_code": "store volatile i32 0, ptr @k",
+    "write_constants": "store volatile i32 0, ptr @constant",
+    "run_data": "call void @data()",
+    "run_constants": "call void @constant()",
+}
+
+
+@pytest.mark.parametrize("machine", [m for m in MACHINES if m.reloc == "static"])
+@pytest.mark.parametrize("trespass", TRESPASSES)
+def test_image_is_sealed(machine: Machine, trespass: str, tmp_path: Path) -> None:
+    """Code and constants are not writable, data and constants not executable."""
+    path = tmp_path / "kernel.o"
+    ir = f"""
+        @data = global [2 x i32] zeroinitializer
+        @constant = constant [2 x i32] zeroinitializer
+        define i32 @k(ptr %args, i32 %begin, i32 %end) nounwind {{ {TRESPASSES[trespass]} ret i32 0 }}
+    """
+    path.write_bytes(compile_ir(machine, ir))
+    assert run_driver(machine.board, path, "k", "4").returncode == -signal.SIGSEGV

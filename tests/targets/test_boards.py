@@ -37,7 +37,7 @@ def test_a_board() -> None:
         name="rockchip/rk3399-aarch64",
         model="rk3399",
         clusters=(Cluster("cortex-a72", 2), Cluster("cortex-a53", 4)),
-        bits="aarch64",
+        form="aarch64",
     )
     assert (board("RK3399").mcpu, board("rk3399").num_cores) == ("cortex-a72", 6)
     target = Target("raspberry-pi/4b-armv7a")

@@ -76,7 +76,10 @@ REFUSED: dict[str, list[Any]] = {
         "llvm -mtriple=thumbv7a-linux-gnueabihf",
         "llvm -mtriple=i686-linux-gnu",
         "llvm -mtriple=armv7a-linux-gnu",
+        "llvm -mtriple=aarch64-linux-gnueabihf",
+        "llvm -mtriple=x86_64-linux-gnux32",
         "llvm -mtriple=aarch64-haiku",
+        "llvm -mtriple=aarch64-linuks-gnu",
         "llvm -mtriple=armv7a-linux-gnueabihf-extra-words",
     ],
     "cpus": [

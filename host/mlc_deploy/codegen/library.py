@@ -47,6 +47,11 @@ class Library:
             machine, module = _optimized(self.llvm_ir, self.target)
             return bytes(machine.emit_object(module))
 
+    @property
+    def weights_bytes(self) -> bytes:
+        """A library of kernels has no weights; a compiled model has."""
+        return b""
+
     @cached_property
     def assembly(self) -> str:
         with _llvm_lock:

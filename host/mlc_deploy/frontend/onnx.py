@@ -133,9 +133,12 @@ def _inlined(model: ModelProto, opset: int, table: Mapping[str, Converter]) -> M
         if not found:
             break
         names = [(n.domain, n.op_type) for n in model.graph.node if n.op_type in found]
-        model = onnx.inliner.inline_selected_functions(
-            model, sorted(set(names)), inline_schema_functions=True
-        )
+        try:
+            model = onnx.inliner.inline_selected_functions(
+                model, sorted(set(names)), inline_schema_functions=True
+            )
+        except RuntimeError:  # it fails for some optional inputs: then they are missing operators
+            break
     return model
 
 

@@ -71,17 +71,18 @@ class OnnxNode:
         value = self.input(number)
         if not isinstance(value, Constant):
             raise ImporterError(
-                f"{what} depends on the model's data, but must be known when it is compiled",
+                f"'{what}' depends on the model's data, but must be known when it is compiled",
                 where=self.place,
                 mend=f"a model in which '{value.name}' is constant",
             )
         return value.value
 
-    def known_ints(self, number: int, what: str) -> list[int] | None:
-        """Such an input as ints; None where it is left out."""
-        if self.optional(number) is None:
-            return None
-        return [int(v) for v in self.known(number, what).reshape(-1)]
+    def ints(self, name: str, number: int) -> list[int] | None:
+        """What is an attribute in older opsets, and input `number` in newer ones."""
+        found: list[int] | None = self.attr(name, None)
+        if found is None and self.optional(number) is not None:
+            found = [int(v) for v in self.known(number, name).reshape(-1)]
+        return found
 
     # --------------------------------------------------------------------------- attributes
 

@@ -114,9 +114,7 @@ def _mod(n: OnnxNode) -> Any:
 def _clip(n: OnnxNode) -> Any:
     """The bounds are attributes before opset 11, then inputs that may be computed."""
     x = n.input(0)
-    if n.opset < 11:
-        return n.emit("clip", x, min=n.attr("min", None), max=n.attr("max", None))
-    bounds: dict[str, Any] = {"min": None, "max": None}
+    bounds = {"min": n.attr("min", None), "max": n.attr("max", None)}
     for number, (key, op) in enumerate((("min", "maximum"), ("max", "minimum")), 1):
         bound = n.optional(number)
         if isinstance(bound, Constant):
@@ -144,21 +142,19 @@ def _cast(n: OnnxNode) -> Any:
 # ----------------------------------------------------------------------------------- reductions
 
 REDUCTIONS = {
-    "ReduceMax": ("max", 18),
-    "ReduceMean": ("mean", 18),
-    "ReduceMin": ("min", 18),
-    "ReduceProd": ("prod", 18),
-    "ReduceSum": ("sum", 13),
+    "ReduceMax": "max",
+    "ReduceMean": "mean",
+    "ReduceMin": "min",
+    "ReduceProd": "prod",
+    "ReduceSum": "sum",
 }
 
 
 def _reduce(n: OnnxNode) -> Any:
-    """The axes are an attribute before the opset in the table, then an input."""
-    op, since = REDUCTIONS[n.op]
-    x = n.input(0)
-    axes = n.attr("axes", None) if n.opset < since else n.known_ints(1, "the list of axes")
+    op, x = REDUCTIONS[n.op], n.input(0)
+    axes = n.ints("axes", 1)
     if not axes:
-        if n.opset >= since and n.attr("noop_with_empty_axes", 0):
+        if n.attr("noop_with_empty_axes", 0):
             return x
         axes = range(len(x.type.shape))
     if not x.type.shape:
@@ -204,7 +200,7 @@ def _flatten(n: OnnxNode) -> Any:
 def _reshape(n: OnnxNode) -> Any:
     """0 copies the input's dimension (unless allowzero), -1 stands for what is left."""
     old = n.shape()
-    shape = [int(v) for v in n.known(1, "the shape").reshape(-1)]
+    shape = [int(v) for v in n.known(1, "shape").reshape(-1)]
     if not n.attr("allowzero", 0):
         if any(d == 0 and k >= len(old) for k, d in enumerate(shape)):
             raise ValueError(f"shape {shape} copies a dimension that {list(old)} has not")
@@ -227,17 +223,9 @@ def _concat(n: OnnxNode) -> Any:
     return n.emit("concatenate", *values, axis=n.attr("axis"))
 
 
-def _axes(n: OnnxNode) -> list[int] | None:
-    """An attribute before opset 13, then an input."""
-    if n.opset < 13:
-        found: list[int] | None = n.attr("axes", None)
-        return found
-    return n.known_ints(1, "the list of axes")
-
-
 def _squeeze(n: OnnxNode) -> Any:
     old = n.shape()
-    axes = _axes(n)
+    axes = n.ints("axes", 1)
     if axes is None:
         axes = [axis for axis, extent in enumerate(old) if extent == 1]
     gone = {normal_axis(n.op, axis, len(old)) for axis in axes}
@@ -248,7 +236,7 @@ def _squeeze(n: OnnxNode) -> Any:
 
 
 def _unsqueeze(n: OnnxNode) -> Any:
-    axes = _axes(n) or []
+    axes = n.ints("axes", 1) or []
     shape = list(n.shape())
     rank = len(shape) + len(axes)
     for axis in sorted({normal_axis(n.op, axis, rank) for axis in axes}):
@@ -261,7 +249,7 @@ def _unsqueeze(n: OnnxNode) -> Any:
 def _split(n: OnnxNode) -> Any:
     x, shape = n.input(0), n.shape()
     axis = normal_axis(n.op, n.attr("axis", 0), len(shape))
-    sizes = n.attr("split", None) if n.opset < 13 else n.known_ints(1, "the list of sizes")
+    sizes = n.ints("split", 1)
     if sizes is None:
         parts = n.attr("num_outputs", len(n.outputs))
         share = -(-shape[axis] // parts)
@@ -285,14 +273,9 @@ def _part(n: OnnxNode, x: Value, along: Mapping[int, tuple[int, int, int]]) -> A
 
 
 def _slice(n: OnnxNode) -> Any:
-    """Everything is an attribute before opset 10, then an input."""
     x, shape = n.input(0), n.shape()
-    if n.opset < 10:
-        starts, ends = n.attr("starts"), n.attr("ends")
-        axes, steps = n.attr("axes", None), None
-    else:
-        starts, ends = n.known_ints(1, "the start") or [], n.known_ints(2, "the end") or []
-        axes, steps = n.known_ints(3, "the list of axes"), n.known_ints(4, "the step")
+    starts, ends = n.ints("starts", 1) or [], n.ints("ends", 2) or []
+    axes, steps = n.ints("axes", 3), n.ints("steps", 4)
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     if 0 in steps:
@@ -307,7 +290,7 @@ def _slice(n: OnnxNode) -> Any:
 
 
 def _expand(n: OnnxNode) -> Any:
-    wanted = [int(d) for d in n.known(1, "the shape").reshape(-1)]
+    wanted = [int(d) for d in n.known(1, "shape").reshape(-1)]
     shape = np.broadcast_shapes(n.shape(), tuple(wanted))
     if shape == n.shape():
         return n.input(0)
@@ -315,8 +298,7 @@ def _expand(n: OnnxNode) -> Any:
 
 
 def _tile(n: OnnxNode) -> Any:
-    reps = n.known_ints(1, "the list of repeats")
-    return n.emit("tile", n.input(0), reps=reps)
+    return n.emit("tile", n.input(0), reps=n.ints("repeats", 1))
 
 
 def _gather(n: OnnxNode) -> Any:
@@ -325,16 +307,9 @@ def _gather(n: OnnxNode) -> Any:
 
 
 def _pad(n: OnnxNode) -> Any:
-    """pads and value are attributes before opset 11, then inputs; axes came with 18."""
     x, rank = n.input(0), len(n.shape())
-    value: Any = 0
-    if n.opset < 11:
-        pads, value = n.attr("pads"), n.attr("value", 0.0)
-    else:
-        pads = n.known_ints(1, "the list of pads") or []
-        if n.optional(2) is not None:
-            value = n.known(2, "the value to pad with").item()
-    axes = n.known_ints(3, "the list of axes")
+    pads, axes = n.ints("pads", 1) or [], n.ints("axes", 3)
+    value = n.attr("value", 0.0) if n.optional(2) is None else n.known(2, "value").item()
     if axes is not None:
         half = len(pads) // 2
         every = [0] * (2 * rank)
@@ -361,7 +336,8 @@ def _space_to_depth(n: OnnxNode) -> Any:
     batch, channels, height, width = n.shape()
     b = n.attr("blocksize")
     split = (batch, channels, height // b, b, width // b, b)
-    x = n.emit("transpose", n.emit("reshape", n.input(0), shape=split), axes=(0, 3, 5, 1, 2, 4))
+    axes = (0, 3, 5, 1, 2, 4) if n.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    x = n.emit("transpose", n.emit("reshape", n.input(0), shape=split), axes=axes)
     return n.emit("reshape", x, shape=(batch, channels * b * b, height // b, width // b))
 
 
@@ -391,13 +367,13 @@ def _constant(n: OnnxNode) -> Any:
 
 
 def _constant_of_shape(n: OnnxNode) -> Any:
-    shape = n.known(0, "the shape").reshape(-1).tolist()
+    shape = n.known(0, "shape").reshape(-1).tolist()
     value = n.attr("value", np.zeros(1, np.float32))
     return n.emit("broadcast_to", Constant(value.reshape(())), shape=shape)
 
 
 def _range(n: OnnxNode) -> Any:
-    start, limit, delta = (n.known(k, "the range") for k in range(3))
+    start, limit, delta = (n.known(k, "range") for k in range(3))
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
     return n.constant(start + np.arange(count) * delta, str(start.dtype))
 

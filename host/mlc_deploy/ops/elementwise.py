@@ -144,13 +144,18 @@ def divide_array(a: Array, b: Array) -> Array:
 
 
 def _mod(a: Expr, b: Expr, truncated: bool) -> Expr:
-    if dtype_of(a.dtype).kind == "float":
-        return te.fmod(a, b)
-    return te.truncmod(a, b) if truncated else a % b
+    """The remainder with a's sign where truncated, else with b's."""
+    if dtype_of(a.dtype).kind != "float":
+        return te.truncmod(a, b) if truncated else a % b
+    rest = te.fmod(a, b)
+    if truncated:
+        return rest
+    other_side = te.any_of(te.all_of(rest < 0, b > 0), te.all_of(rest > 0, b < 0))
+    return te.select(other_side, rest + b, rest)
 
 
 def _mod_array(a: Array, b: Array, truncated: bool) -> Array:
-    return np.fmod(a, b) if truncated or a.dtype.kind == "f" else np.mod(a, b)
+    return np.fmod(a, b) if truncated else np.mod(a, b)
 
 
 def _cast(x: Expr, dtype: str) -> Expr:

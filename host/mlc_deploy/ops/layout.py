@@ -110,7 +110,10 @@ def unpack(array: Array, source: str, to: str, sizes: Sequence[int]) -> Array:
     order = [places.index((a, n)) for a in plain.order for n in range(seen[a])]
     spread = array.transpose(order)
     whole = spread.reshape(
-        [int(np.prod([array.shape[places.index((a, n))] for n in range(seen[a])])) for a in plain.order]
+        [
+            int(np.prod([array.shape[places.index((a, n))] for n in range(seen[a])]))
+            for a in plain.order
+        ]
     )
     return whole[tuple(slice(0, size) for size in sizes)]
 

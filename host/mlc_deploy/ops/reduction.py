@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import te
-from ..ir import Dim, Expr, IterVar, const, dtype_of
+from ..ir import Const, Dim, Expr, IterVar, const, dtype_of
 from ..te import Tensor
 from .elementwise import divide_array
 from .registry import Array, Attrs, Operator, register, require
@@ -55,6 +55,13 @@ def _range(extent: Dim) -> Any:
     return (0, extent)
 
 
+def _identity(extremum: str, dtype: str) -> Any:
+    """What the extremum of no elements is."""
+    value = te.min_value(dtype) if extremum == "max" else te.max_value(dtype)
+    assert isinstance(value, Const)
+    return value.value
+
+
 def _reduction(name: str) -> Operator:
     """attrs: axes (at least one), keepdims."""
 
@@ -87,7 +94,9 @@ def _reduction(name: str) -> Operator:
             count = np.prod([x.shape[axis] for axis in axes])
             return [divide_array(np.asarray(total), np.asarray(count, x.dtype)).astype(x.dtype)]
         function = getattr(np, name)
-        options = {} if name in ("max", "min") else {"dtype": wide.dtype}
+        options: dict[str, Any] = {"dtype": wide.dtype}
+        if name in ("max", "min"):
+            options = {"initial": _identity(name, str(wide.dtype))}
         result = function(wide, axis=axes, keepdims=keepdims, **options)
         return [np.asarray(result).astype(x.dtype, copy=False)]
 

@@ -71,7 +71,9 @@ def _schedule_sum(sch: Schedule, tile: str, lanes: int, steps: int) -> None:
     first = reduced[0] if reduced else (unrolled or spatial or vector)[0]
     init = sch.decompose_reduction(tile, first)
     for block_name in (tile, init):
-        nest = [n for n in sch.get_loops(block_name) if n.removesuffix("_init") in (*spatial, *vector)]
+        nest = [
+            n for n in sch.get_loops(block_name) if n.removesuffix("_init") in (*spatial, *vector)
+        ]
         for loop in nest:
             if loop.removesuffix("_init") in vector:
                 sch.vectorize(loop)
@@ -89,9 +91,7 @@ def _divides(sch: Schedule, loop: str, by: int) -> bool:
     return bool(extent) and extent % by == 0
 
 
-def _schedule_result(
-    sch: Schedule, inner: Sequence[str], lanes: int, vector_result: bool
-) -> None:
+def _schedule_result(sch: Schedule, inner: Sequence[str], lanes: int, vector_result: bool) -> None:
     loops = list(inner)
     if vector_result and loops and lanes > 1 and _divides(sch, loops[-1], lanes):
         outer, vector = sch.split(loops[-1], [None, lanes])

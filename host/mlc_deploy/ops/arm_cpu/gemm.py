@@ -37,7 +37,9 @@ def static(*types: Tensor | TensorType) -> bool:
 # ------------------------------------------------------------------------------------------ dense
 
 
-def dense_layout(types: Sequence[TensorType], attrs: Attrs, target: Target) -> dict[str, Any] | None:
+def dense_layout(
+    types: Sequence[TensorType], attrs: Attrs, target: Target
+) -> dict[str, Any] | None:
     """The attributes of a dense whose weights are packed in columns of tiles."""
     x, w = types
     if "kernel_layout" in attrs or not static(x, w):
@@ -124,7 +126,9 @@ def compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Se
 def _across(out_width: int, dtype: str, target: Target) -> int:
     """How many results of a row one tile holds: the size that leaves the least of the row over."""
     most = tile_shape(dtype, target)[0]
-    return min(range(most, max(most // 2, 1) - 1, -1), key=lambda n: -(-out_width // n) * n / n**0.1)
+    return min(
+        range(most, max(most // 2, 1) - 1, -1), key=lambda n: -(-out_width // n) * n / n**0.1
+    )
 
 
 def _padded(x: Tensor, top: int, left: int, bottom: int, right: int) -> Tensor:
@@ -156,4 +160,3 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
         vector_result=False,
     )
     return sch.func
-

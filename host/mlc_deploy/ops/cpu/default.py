@@ -201,5 +201,3 @@ def schedule_reduction(sch: Schedule, name: str, target: Target) -> None:
         work *= _extent(sch, loop)
     if spatial and work * lanes >= PARALLEL_ELEMENTS:
         sch.parallel(spatial[0])
-
-
