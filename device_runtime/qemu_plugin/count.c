@@ -49,7 +49,7 @@ void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id, on_translation c
 void qemu_plugin_register_vcpu_syscall_cb(qemu_plugin_id_t id, on_syscall call);
 size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *block);
 struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *block, size_t index);
-uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *block);
+uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
 const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *insn);
 size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
 
@@ -286,31 +286,36 @@ static enum class t32_class(uint32_t w) {
 }
 
 /* The first halfword of a T32 instruction of four bytes is 0xe800 or more. */
-static bool may_be_t32(uint32_t word) { return (word & 0xffff) >= 0xe800; }
+static bool is_wide(uint32_t halfword) { return halfword >= 0xe800; }
+
+static uint32_t word_of(const struct qemu_plugin_insn *insn) {
+    uint32_t word = 0;
+    size_t size = qemu_plugin_insn_size(insn);
+    memcpy(&word, qemu_plugin_insn_data(insn), size < sizeof word ? size : sizeof word);
+    return word;
+}
 
 /* Nothing tells a plugin whether a block is Thumb. Two-byte instructions and odd halfwords are;
  * words that begin no T32 instruction are not; a block that could be either is what the last one
- * that could not was, since a program seldom changes. The sum of all classes is exact regardless. */
+ * that could not was, since a program seldom changes. The sum of all classes is exact regardless.
+ * At the end of a page QEMU peeks at the halfword that follows in Thumb, and gives it out as part of
+ * the instruction before: a word there is evidence of nothing. */
 static bool is_thumb(const struct qemu_plugin_tb *block, size_t count) {
     static bool last;
-    if (qemu_plugin_tb_vaddr(block) & 2) return last = true;
     for (size_t i = 0; i < count; i++) {
         const struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(block, i);
-        uint32_t word;
-        if (qemu_plugin_insn_size(insn) != sizeof word) return last = true;
-        memcpy(&word, qemu_plugin_insn_data(insn), sizeof word);
-        if (!may_be_t32(word)) return last = false;
+        uint64_t address = qemu_plugin_insn_vaddr(insn);
+        if ((address & 2) || qemu_plugin_insn_size(insn) != 4) return last = true;
+        if ((address & 0xfff) != 0xffc && !is_wide(word_of(insn) & 0xffff)) return last = false;
     }
     return last;
 }
 
 static enum class classify(const struct qemu_plugin_insn *insn, bool thumb) {
-    uint32_t word = 0;
-    size_t size = qemu_plugin_insn_size(insn);
-    memcpy(&word, qemu_plugin_insn_data(insn), size < sizeof word ? size : sizeof word);
+    uint32_t word = word_of(insn), first = word & 0xffff;
     if (is_a64) return a64_class(word);
     if (!thumb) return a32_class(word);
-    return size == 2 ? t16_class(word) : t32_class(word << 16 | word >> 16);
+    return is_wide(first) ? t32_class(first << 16 | word >> 16) : t16_class(first);
 }
 
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *block) {

@@ -26,6 +26,8 @@ static struct {
     uint64_t deadline;   /* nanoseconds; 0: none */
     uint32_t timeout_ms; /* that led to it */
     bool late;           /* killed for it */
+    bool loading;        /* it is busy with loading a module, not with running one */
+    bool again;          /* the order was given to an earlier worker, which died before it began */
     Shared *shared;
 } worker;
 
@@ -157,7 +159,7 @@ static void send_module(ModuleRecord *module, bool answer) {
 
 static void begin(const ModuleRecord *module, uint32_t timeout_ms) {
     worker.busy = true;
-    worker.late = false;
+    worker.late = worker.again = worker.loading = false;
     worker.module = module->id;
     worker.timeout_ms = timeout_ms;
     worker.deadline = timeout_ms ? mlc_nanoseconds() + (uint64_t)timeout_ms * 1000000 : 0;
@@ -168,6 +170,7 @@ bool link_busy(void) { return worker.busy; }
 bool link_load(ModuleRecord *module, Failure *failure) {
     if (!ready(failure)) return false;
     begin(module, 0);
+    worker.loading = true;
     send_module(module, true);
     return true;
 }
@@ -299,6 +302,17 @@ void link_check_deadline(void) {
     kill(worker.pid, SIGKILL);
 }
 
+/* A worker that something else ended just before it was given an order did not die of the order. */
+static bool give_again(void) {
+    Failure failure = {0};
+    ModuleRecord *module = &module_records[worker.module % MAX_MODULES];
+    RunOrder run = worker.run;
+    bool given = worker.loading ? link_load(module, &failure)
+                                : link_run(module, &run, worker.timeout_ms, &failure);
+    worker.again = true;
+    return given;
+}
+
 bool link_collect(Answer *answer) {
     ssize_t got = recv(worker.socket, answer, sizeof *answer, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
@@ -312,9 +326,10 @@ bool link_collect(Answer *answer) {
     *answer = (Answer){0};
     if (got > 0) kill(worker.pid, SIGKILL);
     int status = reap();
+    bool begun = worker.shared->phase != IDLE || worker.late || worker.again;
     if (asked) tell_death(&answer->failure, status);
     forget_worker();
-    return asked;
+    return asked && (begun || !give_again());
 }
 
 const uint8_t *link_reply(void) { return worker.shared->reply; }

@@ -1,11 +1,11 @@
 """mlc-deploy: trained models, compiled, deployed, checked and timed on ARM boards.
 
-    import mlc_deploy as mlc
-    from mlc_deploy import te
+import mlc_deploy as mlc
+from mlc_deploy import te
 
-    lib = mlc.build(schedule_or_primfunc, target="armv7a")
-    with mlc.connect("qemu://cortex-a7") as board:
-        board.load(lib)["main"](a, b, c)
+lib = mlc.build(schedule_or_primfunc, target="armv7a")
+with mlc.connect("qemu://cortex-a7") as board:
+    board.load(lib)["main"](a, b, c)
 """
 
 from mlc_targets import Target, TargetError

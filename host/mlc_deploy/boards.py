@@ -1,4 +1,4 @@
-"""Boards as this package reaches them: mlc_rpc with the runtimes and the plugin that ship with it."""
+"""Boards, reached by mlc_rpc with the runtimes and the plugin that ship with this package."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ def connect(board: str, *, machine: str | None = None, timeout: float = 30.0) ->
     """
     import mlc_rpc
 
-    return mlc_rpc.connect(
-        board, runtime_file, machine=machine, plugin=_plugin(), timeout=timeout
-    )
+    return mlc_rpc.connect(board, runtime_file, machine=machine, plugin=_plugin(), timeout=timeout)
 
 
 def _plugin() -> Path | None:

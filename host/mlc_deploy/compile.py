@@ -69,6 +69,4 @@ def compile(
     kernels = [lower(func) for func in program.kernels.values()]
     library = compile_kernels(function.name, kernels, to, program.model_map())
     assert library.object_bytes  # compiled here, so that the seconds are compilation's
-    return CompiledModel(
-        function.name, to, function, program, library, time.perf_counter() - began
-    )
+    return CompiledModel(function.name, to, function, program, library, time.perf_counter() - began)

@@ -113,8 +113,10 @@ class Link:
             # Half a frame is on its way: nothing sent after it would be understood.
             self._end(lambda m: self._timeout(m, f"the board took no more bytes for {timeout:g} s"))
             self.transport.close()
-        except (OSError, ValueError) as error:
-            self._end(self._lost(f"the board takes no more input ({error})"))
+        except BrokenPipeError:
+            self._end(self._lost("the board's program ended"))
+        except OSError as error:
+            self._end(self._lost(f"the link broke ({error})"))
         return pending
 
     def wait(self, pending: Pending) -> Any:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import functools
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mlc_deploy.errors import MlcError
-from mlc_deploy.frontend import from_onnx
-from mlc_deploy.graph import evaluate, optimize
 from onnx import ModelProto, TensorProto
 from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.case.test_case import TestCase
 from onnx.numpy_helper import to_array
+
+from mlc_deploy.errors import MlcError
+from mlc_deploy.frontend import from_onnx
+from mlc_deploy.graph import evaluate, optimize
+
+# The names of the tests that pass, one per line.
+PASSING = Path(__file__).with_name("onnx_node_suite.txt")
 
 # Inputs whose values decide shapes, axes or permutations, by operator: what is known when the model
 # is compiled.
@@ -90,3 +95,9 @@ def outcome(case: TestCase) -> str:
     except Exception as error:  # the list of what fails says how
         return f"FAILED {type(error).__name__}: {str(error)[:300]}"
     return "ok"
+
+
+if __name__ == "__main__":  # rewrites the list: python -m tests.frontend.onnx_node_suite
+    PASSING.write_text(
+        "\n".join(n for n, c in sorted(cases().items()) if outcome(c) == "ok") + "\n"
+    )

@@ -102,7 +102,9 @@ def test_a_board_behind_sshd(server: Server, runtime_of: Files) -> None:
     with connect(server.url, runtime_of):
         pass
     assert stored.stat().st_mtime_ns == before, "the program was sent again"
-    stored.write_bytes(b"damaged" + stored.read_bytes()[7:])
+    damaged = b"damaged" + stored.read_bytes()[7:]
+    stored.unlink()  # it may still run for a moment, and cannot be written to then
+    stored.write_bytes(damaged)
     with connect(server.url, runtime_of) as session:
         assert session.ping() < 1
     assert list(server.cache.iterdir()) == [stored]

@@ -46,12 +46,15 @@ class Board:
 
     machine: str = "x86_64"
     greet: bool = True
+    qemu: tuple[str, ...] = ()  # its options, where it is used
     process: subprocess.Popen[bytes] = field(init=False)
     waiting: dict[int | None, list[Any]] = field(default_factory=dict)
     last: int = 0
 
     def __post_init__(self) -> None:
-        emulator = [] if self.machine == platform.machine() else [f"qemu-{self.machine}"]
+        emulator = (
+            [] if self.machine == platform.machine() else [f"qemu-{self.machine}", *self.qemu]
+        )
         self.process = subprocess.Popen(
             [*emulator, str(runtime_file(self.machine))],
             stdin=subprocess.PIPE,
@@ -155,7 +158,20 @@ def hash_of(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=32).digest()
 
 
+def refused(board: Board, *request: Any) -> Refusal:
+    """The error that the board answers this request with."""
+    try:
+        result = board.call(*request)
+    except Refusal as error:
+        return error
+    raise AssertionError(f"{request[0]} is not refused but answered: {result}")
+
+
 # ---- Modules ----
+
+X = np.arange(64, dtype=np.float32)
+BYTES = np.zeros(64, np.uint8)
+WEIGHTS = np.linspace(-1, 1, 64, dtype=np.float32).tobytes()
 
 TRIPLES = {
     "x86_64": "x86_64-unknown-linux-gnu",
@@ -270,7 +286,7 @@ FLOATS = [
     param("b", "float32", [64]),
     param("c", "float32", [64], output=True),
 ]
-BYTES = [param("p", "uint8", [64], output=True)]
+SCRATCH = [param("p", "uint8", [64], output=True)]
 SIGNATURES: dict[str, Map] = {
     "add": {
         "params": [param("a", "float32", ["n"]), param("b", "float32", ["n"]),
@@ -281,14 +297,14 @@ SIGNATURES: dict[str, Map] = {
     "add64": {"params": FLOATS},
     "double64": {"params": [FLOATS[0], FLOATS[2]]},
     "count": {"params": [param("counter", "int32", [1], output=True)]},
-    "workspace": {"params": BYTES, "workspace": 4096},
+    "workspace": {"params": SCRATCH, "workspace": 4096},
 }  # fmt: skip
 
 
 def metadata_of(machine: str, names: Iterable[str]) -> dict[str, Any]:
     """What an object with those kernels says of itself."""
     kernels = [
-        {"name": name, "params": BYTES, "scalars": [], "tasks": 1, "workspace": 0}
+        {"name": name, "params": SCRATCH, "scalars": [], "tasks": 1, "workspace": 0}
         | dict(SIGNATURES.get(name, {}))
         for name in names
     ]
@@ -307,16 +323,16 @@ def module_of(*names: str, machine: str = "x86_64", says: Map | None = None) -> 
     return object_of(machine, names, msgpack.packb(described))
 
 
-ARENA, WEIGHTS, INPUT, OUTPUT = range(4)
+IN_ARENA, IN_WEIGHTS, IN_INPUT, IN_OUTPUT = range(4)  # mlc_space
 
 
 def model_of(weights: bytes, **changes: Any) -> dict[str, Any]:
     """input -> double64 -> arena[64:] -> add64 with the weights -> arena -> add64 -> output."""
     size = 256
     calls = [
-        [1, "first", [[INPUT, 0, 0, size], [ARENA, 0, 256, size]]],
-        [0, "second", [[ARENA, 0, 256, size], [WEIGHTS, 0, 0, size], [ARENA, 0, 0, size]]],
-        [0, "third", [[ARENA, 0, 0, size], [ARENA, 0, 256, size], [OUTPUT, 0, 0, size]]],
+        [1, "first", [[IN_INPUT, 0, 0, size], [IN_ARENA, 0, 256, size]]],
+        [0, "second", [[IN_ARENA, 0, 256, size], [IN_WEIGHTS, 0, 0, size], [IN_ARENA, 0, 0, size]]],
+        [0, "third", [[IN_ARENA, 0, 0, size], [IN_ARENA, 0, 256, size], [IN_OUTPUT, 0, 0, size]]],
     ]
     model = {
         "inputs": [{"name": "x", "dtype": "float32", "shape": [1, 64]}],
@@ -327,3 +343,8 @@ def model_of(weights: bytes, **changes: Any) -> dict[str, Any]:
         "calls": calls,
     }
     return model | changes
+
+
+def model(**changes: Any) -> bytes:
+    """An object with that model; `changes` replace entries of it."""
+    return module_of("add64", "double64", says={"model": model_of(WEIGHTS, **changes)})

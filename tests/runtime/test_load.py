@@ -178,7 +178,10 @@ def test_image_is_sealed(machine: Machine, trespass: str, tmp_path: Path) -> Non
     ir = f"""
         @data = global [2 x i32] zeroinitializer
         @constant = constant [2 x i32] zeroinitializer
-        define i32 @k(ptr %args, i32 %begin, i32 %end) nounwind {{ {TRESPASSES[trespass]} ret i32 0 }}
+        define i32 @k(ptr %args, i32 %begin, i32 %end) nounwind {{
+          {TRESPASSES[trespass]}
+          ret i32 0
+        }}
     """
     path.write_bytes(compile_ir(machine, ir))
     assert run_driver(machine.board, path, "k", "4").returncode == -signal.SIGSEGV

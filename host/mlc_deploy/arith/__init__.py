@@ -2,3 +2,17 @@
 
 from .linear import Bounds, Linear, Ranges, bounds, expr_bounds, linear, to_expr
 from .simplify import equal, loop_ranges, simplify, simplify_expr
+
+__all__ = [
+    "Bounds",
+    "Linear",
+    "Ranges",
+    "bounds",
+    "equal",
+    "expr_bounds",
+    "linear",
+    "loop_ranges",
+    "simplify",
+    "simplify_expr",
+    "to_expr",
+]

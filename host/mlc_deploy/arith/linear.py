@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
-from typing import Union
 
 from ..ir import Binary, Call, Cast, Const, Expr, Select, Var, binary, const, dtype_of, rebuild
 from ..ir.structural import fingerprint
@@ -58,7 +57,7 @@ class Opaque:
         return hash(self.key)
 
 
-Atom = Union[Var, Quotient, Remainder, Product, Opaque]
+Atom = Var | Quotient | Remainder | Product | Opaque
 
 
 class Linear:
@@ -202,9 +201,7 @@ def quotient(form: Linear, divisor: int, ranges: Ranges) -> Linear:
     # (g*x + r) // (g*d) = x // d for 0 <= r < g
     common = gcd(divisor, *rest.terms.values())
     if common > 1:
-        inner = Linear(
-            rest.constant // common, {a: c // common for a, c in rest.terms.items()}
-        )
+        inner = Linear(rest.constant // common, {a: c // common for a, c in rest.terms.items()})
         return whole.plus(quotient(inner, divisor // common, ranges))
     # (x // a) // d = x // (a*d)
     if rest.constant == 0 and len(rest.terms) == 1:

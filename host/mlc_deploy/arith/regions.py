@@ -93,9 +93,7 @@ def region_under(
     """Per dimension (minimum, extent) of a block's region while the `relaxed` loops run, in terms
     of the loops outside; the whole dimension where no bound is known. Clipped to the buffer."""
     intervals: list[Interval] = []
-    for low, extent, size in zip(
-        region.minimum, region.extent, region.buffer.shape, strict=True
-    ):
+    for low, extent, size in zip(region.minimum, region.extent, region.buffer.shape, strict=True):
         found = None
         if is_const(extent, 1) or not _symbolic(extent):
             found = relax(substitute(low, bindings), int(extent), relaxed, ranges)  # type: ignore[call-overload]
@@ -124,7 +122,9 @@ def _clipped(found: tuple[Expr, int], size: Dim, ranges: Ranges) -> Interval:
     return minimum, const(extent)
 
 
-def union(a: Sequence[Interval], b: Sequence[Interval], shape: Sequence[Dim], ranges: Ranges) -> list[Interval]:
+def union(
+    a: Sequence[Interval], b: Sequence[Interval], shape: Sequence[Dim], ranges: Ranges
+) -> list[Interval]:
     """The smallest box over both, the whole dimension where they cannot be compared."""
     result: list[Interval] = []
     for (low_a, extent_a), (low_b, extent_b), size in zip(a, b, shape, strict=True):

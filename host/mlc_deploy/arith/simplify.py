@@ -189,5 +189,3 @@ def loop_ranges(loops: list[For]) -> dict[Var, Bounds]:
 def equal(a: Expr, b: Expr, ranges: Ranges | None = None) -> bool:
     """Whether two integer expressions are certainly equal."""
     return linear(a, ranges or {}) == linear(b, ranges or {})
-
-

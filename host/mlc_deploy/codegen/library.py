@@ -12,6 +12,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import msgpack
 from llvmlite import ir as ll
+
 from mlc_targets import Target
 
 from ..errors import CodegenError

@@ -13,6 +13,7 @@ from math import gcd
 from typing import Any
 
 from llvmlite import ir as ll
+
 from mlc_targets import Target
 
 from ..arith import Bounds, Linear, bounds, linear, loop_ranges
@@ -94,7 +95,7 @@ def memory_type(dtype: str) -> ll.Type:
 
 
 def scratch_layout(kernel: Kernel) -> tuple[dict[Buffer, int], int]:
-    """Offsets of the kernel's global scratch buffers in its workspace, and the workspace's bytes."""
+    """Offsets of the kernel's global scratch buffers in its workspace, and its bytes."""
     offsets: dict[Buffer, int] = {}
     total = 0
     for buffer in kernel.scratch:
@@ -181,9 +182,7 @@ class _Emitter:
         buffers = self.kernel.body.buffers
         scalars = scalars_of(self.kernel)
         types = [POINTER] * len(buffers) + [self.word] * len(scalars) + [POINTER, I32, I32]
-        function = ll.Function(
-            self.module, ll.FunctionType(I32, types), f"{self.kernel.name}.body"
-        )
+        function = ll.Function(self.module, ll.FunctionType(I32, types), f"{self.kernel.name}.body")
         function.linkage = "internal"
         _attributes(function)
         for buffer, arg in zip(buffers, function.args, strict=False):
@@ -368,7 +367,9 @@ class _Emitter:
                 lambda: self.b.gep(base, [self.form(moving)], True, "", memory),
             )
         size = dtype_of(buffer.dtype).bytes
-        align = gcd(buffer.alignment, form.constant * size, *(c * size for c in form.terms.values()))
+        align = gcd(
+            buffer.alignment, form.constant * size, *(c * size for c in form.terms.values())
+        )
         if form.constant:
             base = self.b.gep(base, [self.word(form.constant)], True, "", memory)
         return base, align
@@ -461,9 +462,7 @@ class _Emitter:
 
     def ramp(self, base: Value, stride: Value, lanes: int, dtype: str) -> Value:
         steps = ll.Constant(element_type(dtype), list(range(lanes)))
-        return self.b.add(
-            self.splat(base, lanes), self.b.mul(steps, self.splat(stride, lanes))
-        )
+        return self.b.add(self.splat(base, lanes), self.b.mul(steps, self.splat(stride, lanes)))
 
     def shuffle(self, vectors: list[Value], lanes: tuple[int, ...]) -> Value:
         assert 1 <= len(vectors) <= 2

@@ -130,9 +130,7 @@ def log(b: ll.IRBuilder, x: Value) -> Value:
     bits = e.bits(normal)
     exponent = b.sub(b.lshr(bits, e.integer(23)), e.integer(126))
     exponent = b.sub(exponent, e.select(tiny, e.integer(23), e.integer(0)))
-    mantissa = e.from_bits(
-        b.or_(b.and_(bits, e.integer(0x007FFFFF)), e.integer(0x3F000000))
-    )
+    mantissa = e.from_bits(b.or_(b.and_(bits, e.integer(0x007FFFFF)), e.integer(0x3F000000)))
     small = b.fcmp_ordered("<", mantissa, e.constant(0.70710678118654752440))
     n = b.sitofp(b.sub(exponent, e.select(small, e.integer(1), e.integer(0))), e.type)
     f = e.sub(e.select(small, e.add(mantissa, mantissa), mantissa), e.constant(1.0))
@@ -158,12 +156,8 @@ def tanh(b: ll.IRBuilder, x: Value) -> Value:
     square = e.mul(x, x)
     near = e.fused(e.mul(e.polynomial(square, TANH), square), x, x)
     doubled = exp(b, e.add(size, size))
-    far = e.sub(
-        e.constant(1.0), b.fdiv(e.constant(2.0), e.add(doubled, e.constant(1.0)))
-    )
-    result = e.select(
-        b.fcmp_ordered("<", size, e.constant(0.625)), near, e.with_sign_of(far, x)
-    )
+    far = e.sub(e.constant(1.0), b.fdiv(e.constant(2.0), e.add(doubled, e.constant(1.0))))
+    result = e.select(b.fcmp_ordered("<", size, e.constant(0.625)), near, e.with_sign_of(far, x))
     return e.keep_nan(x, result)
 
 
@@ -223,9 +217,7 @@ def erf(b: ll.IRBuilder, x: Value) -> Value:
     )
     scaled = exp(b, e.sub(e.constant(-0.0), e.mul(beyond, beyond)))
     far = e.sub(e.constant(1.0), e.mul(e.mul(scaled, inverse), q))
-    result = e.select(
-        b.fcmp_ordered("<", size, e.constant(1.0)), near, e.with_sign_of(far, x)
-    )
+    result = e.select(b.fcmp_ordered("<", size, e.constant(1.0)), near, e.with_sign_of(far, x))
     return e.keep_nan(x, result)
 
 

@@ -126,13 +126,20 @@ def _inlined(model: ModelProto, opset: int, table: Mapping[str, Converter]) -> M
     """The model with its own functions, and those that ONNX defines, in place of their calls."""
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
+    original = model
     for _ in range(4):  # functions of functions
         found = {
             n.op_type for n in model.graph.node if _key(n) not in table and _has_body(n, opset)
         }
         if not found:
             break
-        names = [(n.domain, n.op_type) for n in model.graph.node if n.op_type in found]
+        if model is original:  # the caller's is not ours to edit
+            model = ModelProto()
+            model.CopyFrom(original)
+        calls = [n for n in model.graph.node if n.op_type in found]
+        for node in calls:
+            _fill_defaults(node, opset)
+        names = [(n.domain, n.op_type) for n in calls]
         try:
             model = onnx.inliner.inline_selected_functions(
                 model, sorted(set(names)), inline_schema_functions=True
@@ -140,6 +147,14 @@ def _inlined(model: ModelProto, opset: int, table: Mapping[str, Converter]) -> M
         except RuntimeError:  # it fails for some optional inputs: then they are missing operators
             break
     return model
+
+
+def _fill_defaults(node: NodeProto, opset: int) -> None:
+    """Adds the attributes that are left out, since the inliner forgets their defaults."""
+    given = {a.name for a in node.attribute}
+    for name, attribute in onnx.defs.get_schema(node.op_type, opset, "").attributes.items():
+        if name not in given and attribute.default_value.name:
+            node.attribute.append(attribute.default_value)
 
 
 def _has_body(node: NodeProto, opset: int) -> bool:

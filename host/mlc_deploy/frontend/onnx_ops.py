@@ -156,12 +156,12 @@ def _reduce(n: OnnxNode) -> Any:
     if not axes:
         if n.attr("noop_with_empty_axes", 0):
             return x
-        axes = range(len(x.type.shape))
+        axes = list(range(len(x.type.shape)))
     if not x.type.shape:
         return x
     narrow = op in ("max", "min") and x.type.dtype == "bool"
     value = _cast_to(n, x, "uint8") if narrow else x
-    result = n.emit(op, value, axes=list(axes), keepdims=bool(n.attr("keepdims", 1)))
+    result = n.emit(op, value, axes=axes, keepdims=bool(n.attr("keepdims", 1)))
     return _cast_to(n, result, x.type.dtype)
 
 

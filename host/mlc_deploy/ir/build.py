@@ -60,8 +60,8 @@ def const(value: int | float | bool, dtype: str | None = None) -> Const:
     return Const(whole, dtype)
 
 
-TRUE = Const(True, "bool")
-FALSE = Const(False, "bool")
+TRUE: Expr = Const(True, "bool")
+FALSE: Expr = Const(False, "bool")
 
 
 def expr(value: ExprLike, dtype: str | None = None) -> Expr:
@@ -71,7 +71,7 @@ def expr(value: ExprLike, dtype: str | None = None) -> Expr:
     if isinstance(value, IterVar):
         return value.as_expr()
     if not isinstance(value, (int, float, bool, np.number, np.bool_)):
-        raise TypeError(f"expected an expression or a number, got {type(value).__name__}: {value!r}")
+        raise TypeError(f"no expression or number but {type(value).__name__}: {value!r}")
     return const(value, dtype)
 
 
@@ -108,15 +108,21 @@ def promoted(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
         return cast("int64", left), cast("int64", right)
     raise TypeError(
         f"'{left}' is {left.dtype} and '{right}' is {right.dtype}\n"
-        f"  try: .astype(\"{left.dtype}\") on one of them"
+        f'  try: .astype("{left.dtype}") on one of them'
     )
 
 
 def dtype_for_number(value: object, other: str) -> str:
     """The dtype a Python number takes beside an expression of dtype `other`."""
     kind = dtype_of(other)
-    if kind.is_integer and isinstance(value, (float, np.floating)) and not float(value).is_integer():
-        raise TypeError(f"{value} beside an expression of {other}\n  try: .astype on the expression")
+    if (
+        kind.is_integer
+        and isinstance(value, (float, np.floating))
+        and not float(value).is_integer()
+    ):
+        raise TypeError(
+            f"{value} beside an expression of {other}\n  try: .astype on the expression"
+        )
     return kind.scalar if kind.kind != "bool" or isinstance(value, (bool, np.bool_)) else INDEX
 
 

@@ -69,7 +69,7 @@ def value_range(name: str) -> tuple[float, float]:
     """Smallest and largest finite value; integers exactly, as ints."""
     kind = dtype_of(name)
     if kind.kind == "float":
-        info = np.finfo(numpy_dtype(name))  # type: ignore[arg-type]
+        info = np.finfo(dtype_of(name).scalar)
         return float(info.min), float(info.max)
     if kind.kind == "bool":
         return 0, 1

@@ -59,7 +59,7 @@ def run(func: PrimFunc, *args: Array | int) -> None:
     arrays: dict[Buffer, Array] = {}
     for param, given in zip(func.params, args, strict=True):
         if isinstance(param, Var):
-            scalars[param] = int(given)  # type: ignore[arg-type]
+            scalars[param] = int(given)
         else:
             arrays[param] = _argument(param, np.asarray(given), scalars)
     program = _Program(func, scalars)
@@ -254,7 +254,7 @@ def _cast(to: Any, value: Any) -> Any:
 
 
 def _erf(x: Any) -> Any:
-    return np.vectorize(math.erf, otypes=[np.float64])(x)[()]
+    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x))[()]
 
 
 INTRINSICS: dict[str, Any] = {
@@ -264,7 +264,7 @@ INTRINSICS: dict[str, Any] = {
     "atleast_1d": np.atleast_1d,
     "broadcast_": lambda value, lanes: np.full(lanes, value),
     "cast_": _cast,
-    "select_": lambda c, a, b: np.where(c, a, b)[()],
+    "select_": lambda c, a, b: np.asarray(np.where(c, a, b))[()],
     "min_": np.minimum,
     "max_": np.maximum,
     "tdiv_": _truncated_division,

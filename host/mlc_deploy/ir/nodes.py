@@ -19,11 +19,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Union
+from typing import Any, Literal, TypeVar, dataclass_transform
 
 from .dtypes import dtype_of, with_lanes
 
-node = dataclass(frozen=True, slots=True, eq=False)
+N = TypeVar("N")
+
+
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
+def node(cls: type[N]) -> type[N]:
+    """A frozen dataclass with slots that compares by identity."""
+    return dataclass(frozen=True, slots=True, eq=False)(cls)
+
 
 ForKind = Literal["serial", "parallel", "vectorized", "unrolled"]
 IterKind = Literal["spatial", "reduce"]
@@ -31,9 +38,12 @@ Scope = Literal["global", "local"]
 NO_ANNOTATIONS: Mapping[str, Any] = MappingProxyType({})
 
 
+def _always() -> Expr:
+    return build.TRUE
+
+
 def _no_annotations() -> Mapping[str, Any]:
     return NO_ANNOTATIONS
-
 
 
 class Node:
@@ -140,7 +150,7 @@ class Expr(Arithmetic, Node):
         )
 
 
-ExprLike = Union[Arithmetic, int, float, bool]
+ExprLike = Arithmetic | int | float | bool
 
 
 @node
@@ -313,7 +323,7 @@ class Block(Stmt):
     writes: tuple[Region, ...]
     body: Stmt
     init: Stmt | None = None
-    predicate: Expr = field(default_factory=lambda: build.TRUE)
+    predicate: Expr = field(default_factory=_always)
     allocs: tuple[Buffer, ...] = ()
     annotations: Mapping[str, Any] = field(default_factory=_no_annotations)
 
@@ -351,7 +361,7 @@ class Evaluate(Stmt):
 
 # ------------------------------------------------------------------------ buffers and functions
 
-Dim = Union[int, Expr]
+Dim = int | Expr
 
 
 class Buffer(Node):

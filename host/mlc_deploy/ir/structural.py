@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from .nodes import Block, Buffer, Const, Expr, For, IterVar, IRModule, Let, Node, PrimFunc, Var
+from .nodes import Block, Buffer, Const, Expr, For, IRModule, IterVar, Let, Node, PrimFunc, Var
 
 
 def fingerprint(n: Node, *, free_by_identity: bool = False) -> tuple[Any, ...]:
@@ -94,6 +94,3 @@ def structural_hash(n: Node) -> str:
     """BLAKE2b-128 of the fingerprint, in hex: stable across processes and hash seeds."""
     text = repr(fingerprint(n)).encode()
     return hashlib.blake2b(text, digest_size=16).hexdigest()
-
-
-

@@ -24,10 +24,10 @@ def verify(func: PrimFunc, after: str = "construction") -> PrimFunc:
 def _defects(func: PrimFunc) -> Iterator[str]:
     bound: set[Var] = {p for p in func.params if isinstance(p, Var)}
     for buffer in func.buffers:
-        bound.update(v for extent in buffer.shape if isinstance(extent, Expr) for v in _vars(extent))
         bound.update(
-            v for s in buffer.strides or () if isinstance(s, Expr) for v in _vars(s)
+            v for extent in buffer.shape if isinstance(extent, Expr) for v in _vars(extent)
         )
+        bound.update(v for s in buffer.strides or () if isinstance(s, Expr) for v in _vars(s))
     loops: set[str] = set()
     blocks: set[str] = set()
     scheduled = any(isinstance(n, Block) and n.iters for n in walk(func.body))
@@ -90,5 +90,3 @@ def _unbound(n: object, bound: set[Var]) -> Iterator[str]:
             return
     for child in children(n):  # type: ignore[arg-type]
         yield from _unbound(child, bound)
-
-

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ir import Block, Expr, If, PrimFunc, Stmt, Var, all_of, rebuild, seq, substitute, with_fields
+from ..ir import (
+    Block,
+    Buffer,
+    Expr,
+    If,
+    PrimFunc,
+    Stmt,
+    Var,
+    all_of,
+    rebuild,
+    seq,
+    substitute,
+    with_fields,
+)
 from ..ir.build import TRUE, compare, is_const, is_root
 
 
@@ -14,7 +27,7 @@ def lower_blocks(func: PrimFunc) -> PrimFunc:
     A reduction begins where every loop that it is bound to is at 0. The root block stays, as the
     place of the buffers that the function allocates.
     """
-    allocs = []
+    allocs: list[Buffer] = []
 
     def visit(m: Any) -> Any:
         if isinstance(m, Expr):

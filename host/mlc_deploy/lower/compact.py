@@ -55,10 +55,11 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
         match m:
             case Load(buffer, indices) if buffer in shrunk:
                 small, box = shrunk[buffer]
-                return load(small, tuple(visit(i) - low for i, (low, _) in zip(indices, box)))
+                moved = tuple(visit(i) - low for i, (low, _) in zip(indices, box, strict=True))
+                return load(small, moved)
             case Store(buffer, indices, value) if buffer in shrunk:
                 small, box = shrunk[buffer]
-                moved = tuple(visit(i) - low for i, (low, _) in zip(indices, box))
+                moved = tuple(visit(i) - low for i, (low, _) in zip(indices, box, strict=True))
                 return Store(small, moved, visit(value))
         return rebuild(m, visit)
 
@@ -99,5 +100,3 @@ def _live_box(buffer: Buffer, found: list[Access]) -> list[Interval]:
     return [
         (simplify_expr(low, ranges), n) if isinstance(n, Const) else (const(0), n) for low, n in box
     ]
-
-

@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import LowerError
-from ..ir import Block, Buffer, Dim, Expr, Load, PrimFunc, Store, const, expr, load, rebuild, with_fields
+from ..ir import (
+    Block,
+    Buffer,
+    Dim,
+    Expr,
+    Load,
+    PrimFunc,
+    Store,
+    const,
+    expr,
+    load,
+    rebuild,
+    with_fields,
+)
 
 MOST_ELEMENTS = 1 << 31
 

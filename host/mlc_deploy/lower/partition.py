@@ -5,8 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from ..arith import Bounds, Linear, bounds, expr_bounds, linear, simplify
-from ..ir import Binary, Compare, Const, Expr, For, If, PrimFunc, Stmt, Var, const, rebuild, seq
-from ..ir import statements, substitute, with_fields
+from ..ir import (
+    Binary,
+    Compare,
+    Const,
+    Expr,
+    For,
+    If,
+    PrimFunc,
+    Stmt,
+    Var,
+    const,
+    rebuild,
+    seq,
+    statements,
+    substitute,
+    with_fields,
+)
 
 
 def partition_loops(func: PrimFunc) -> PrimFunc:
@@ -74,7 +89,7 @@ def conjuncts(condition: Expr) -> list[Expr]:
 
 
 def _turns_below(guard: Expr, var: Var, known: dict[Var, Bounds]) -> int | None:
-    """n such that `guard` holds for var < n, whatever the other variables; None for other guards."""
+    """n such that `guard` holds for var < n whatever the others; None for other guards."""
     if not (isinstance(guard, Compare) and guard.op in ("<", "<=")):
         return None
     form = linear(guard.a, known).plus(linear(guard.b, known), -1)
@@ -85,6 +100,4 @@ def _turns_below(guard: Expr, var: Var, known: dict[Var, Bounds]) -> int | None:
         return None
     rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not var})
     high = bounds(rest, known)[1]
-    return None if high is None else -(-(-high) // step)
-
-
+    return None if high is None else -(high // step)

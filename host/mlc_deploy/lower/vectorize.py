@@ -123,5 +123,3 @@ def _widened(lane: Var, lanes: int, e: Expr) -> Expr:
         return rebuild(m, visit)
 
     return expr(visit(e))
-
-

@@ -21,7 +21,7 @@ from .registry import Array, Attrs, Operator, register, require
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`order`: per dimension its axis; `tiles`: per axis the sizes of its tiles, outermost first."""
+    """order: each dimension's axis. tiles: each tiled axis' tile sizes, outermost first."""
 
     text: str
     order: tuple[str, ...]

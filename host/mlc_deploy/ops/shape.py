@@ -227,6 +227,8 @@ def _evaluate_pad(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 
 def pad_array(x: Array, pads: Sequence[int], mode: str = "constant", value: Any = 0) -> Array:
+    if not any(pads):
+        return x
     pairs = list(zip(pads[: x.ndim], pads[x.ndim :], strict=True))
     cut = tuple(slice(max(-b, 0), n - max(-a, 0)) for (b, a), n in zip(pairs, x.shape, strict=True))
     grow = [(max(b, 0), max(a, 0)) for b, a in pairs]

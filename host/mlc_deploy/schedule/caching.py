@@ -79,7 +79,9 @@ def cache_read(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[Pr
     func = replace(func, target, swapped)
     root = root_block(func)
     body = list(root.body.stmts) if isinstance(root.body, Seq) else [root.body]
-    made = [n + 1 for n, s in enumerate(body) if any(b in writers(func, buffer) for b in blocks_in(s))]
+    made = [
+        n + 1 for n, s in enumerate(body) if any(b in writers(func, buffer) for b in blocks_in(s))
+    ]
     first = next(n for n, s in enumerate(body) if any(b is swapped for b in statements(s)))
     if max(made, default=0) > first:
         refuse(primitive, f"'{buffer.name}' is written inside the loops that read it", target)
@@ -135,5 +137,3 @@ def set_scope(func: PrimFunc, block: str, index: int, scope: Scope) -> PrimFunc:
     if buffer not in root_block(func).allocs:
         refuse(primitive, f"'{buffer.name}' is a parameter; its scope is global", target)
     return with_fields(func, body=replace_buffers(func.body, {buffer: buffer.replace(scope=scope)}))
-
-

@@ -74,7 +74,9 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
             return substitute(value, dict(zip(args, indices, strict=True)))
         if isinstance(m, Block) and any(r.buffer is buffer for r in m.reads):
             return refreshed(
-                with_fields(m, body=inlined(m.body), init=None if m.init is None else inlined(m.init))
+                with_fields(
+                    m, body=inlined(m.body), init=None if m.init is None else inlined(m.init)
+                )
             )
         return rebuild(m, inlined)
 
@@ -99,7 +101,11 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         refuse(primitive, f"block '{block}' runs under a predicate", target)
     reads = [n for n in loads(value) if n.buffer is buffer]
     if any(tuple(n.indices) != args for n in reads):
-        refuse(primitive, f"block '{block}' reads other elements of '{buffer.name}' than it writes", target)
+        refuse(
+            primitive,
+            f"block '{block}' reads other elements of '{buffer.name}' than it writes",
+            target,
+        )
     if tuple(buffer.shape) != tuple(out.shape):
         refuse(primitive, f"'{buffer.name}' and '{out.name}' differ in shape", target)
     store = producer.body
@@ -130,9 +136,13 @@ def _elementwise(
     args = tuple(i for i in store.indices if isinstance(i, Var))
     zeros = [i for i in store.indices if not isinstance(i, Var)]
     if zeros or len(set(args)) != len(args):
-        refuse(primitive, f"block '{block.name}' writes at indices that are no plain iterations", block)
+        refuse(
+            primitive, f"block '{block.name}' writes at indices that are no plain iterations", block
+        )
     unused = [
-        i for i in block.iters if i.var not in args and not (isinstance(i.extent, Const) and i.extent.value == 1)
+        i
+        for i in block.iters
+        if i.var not in args and not (isinstance(i.extent, Const) and i.extent.value == 1)
     ]
     if unused:
         refuse(primitive, f"block '{block.name}' has iterations that its store does not use", block)
@@ -142,9 +152,11 @@ def _elementwise(
 def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     """Moves a producer into a loop of its consumers: each turn computes what that turn needs."""
     primitive = "compute_at"
-    path, target, position = _movable(primitive, func, block, loop)
+    target, position = _movable(primitive, func, block, loop)
     if any(b not in root_block(func).allocs for b in (w.buffer for w in target.writes)):
-        refuse(primitive, f"block '{block}' writes an output, which later code may need whole", target)
+        refuse(
+            primitive, f"block '{block}' writes an output, which later code may need whole", target
+        )
     outer = loop_at(position)
     consumers = [c for w in target.writes for c in readers(func, w.buffer)]
     if not consumers:
@@ -179,7 +191,7 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
 def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     """Moves a consumer into a loop of its producers: each turn consumes what that turn made."""
     primitive = "reverse_compute_at"
-    path, target, position = _movable(primitive, func, block, loop)
+    target, position = _movable(primitive, func, block, loop)
     outer = loop_at(position)
     ranges = ranges_at(position)
     producers = {p for r in target.reads for p in writers(func, r.buffer)}
@@ -193,7 +205,9 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     boxes: dict[Buffer, list[Interval]] = {}
     for producer in inside:
         if not (is_complete(func, producer) or is_reduction(func, producer)):
-            refuse(primitive, f"block '{producer.name}' writes only a part of what is read", producer)
+            refuse(
+                primitive, f"block '{producer.name}' writes only a part of what is read", producer
+            )
         reduced = bound_to(producer, "reduce")
         carried = [o.name for o in loops_of(position) if o.var in reduced]
         if carried:
@@ -216,9 +230,7 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     return _insert(func, outer, target, domain, ranges, primitive)
 
 
-def _movable(
-    primitive: str, func: PrimFunc, block: str, loop: str
-) -> tuple[list[Stmt], Block, list[Stmt]]:
+def _movable(primitive: str, func: PrimFunc, block: str, loop: str) -> tuple[Block, list[Stmt]]:
     path = find_block(func, block, primitive)
     target = block_at(path)
     position = find_loop(func, loop, primitive)
@@ -239,7 +251,7 @@ def _movable(
                 outer,
                 f"{primitive} first, then mark the loops that it makes",
             )
-    return path, target, position
+    return target, position
 
 
 def _stands_before(func: PrimFunc, block: Block, loop: For) -> bool:
@@ -279,7 +291,8 @@ def _iteration_domain(
     if fixed and any(v in fixed for r in regions for low in r.minimum for v in vars_in(low)):
         refuse(
             primitive,
-            f"block '{block.name}' uses '{min(v.name for v in fixed)}' in an index that cannot be solved for",
+            f"block '{block.name}' uses '{min(v.name for v in fixed)}' inside an index, which "
+            "cannot be solved for it",
             block,
         )
     return domain
@@ -298,14 +311,15 @@ def _insert(
     names = names_of(func)
     loops: list[tuple[Var, Expr]] = []
     iters: list[IterVar] = []
-    guards: list[Expr] = [] 
+    guards: list[Expr] = []
     known = dict(ranges)
     for i in block.iters:
         low, extent = domain.get(i.var, (const(0, i.var.dtype), i.extent))
         if isinstance(extent, Const) and extent.value == 1:
             binding: Expr = low
         else:
-            var = Var(names.fresh(f"ax{len(loops)}" if i.kind == "spatial" else _stem(i.var)), i.var.dtype)
+            stem = f"ax{len(loops)}" if i.kind == "spatial" else i.var.name.removeprefix("v_")
+            var = Var(names.fresh(stem), i.var.dtype)
             loops.append((var, extent))
             high = expr_bounds(extent, known)[1]
             known[var] = (0, None if high is None else high - 1)
@@ -324,11 +338,23 @@ def _insert(
     sources = {r.buffer for r in block.reads}
     results = {w.buffer for w in block.writes}
     after = max(
-        (n + 1 for n, s in enumerate(body) for b in blocks_in(s) for w in b.writes if w.buffer in sources),
+        (
+            n + 1
+            for n, s in enumerate(body)
+            for b in blocks_in(s)
+            for w in b.writes
+            if w.buffer in sources
+        ),
         default=0,
     )
     before = min(
-        (n for n, s in enumerate(body) for b in blocks_in(s) for r in b.reads if r.buffer in results),
+        (
+            n
+            for n, s in enumerate(body)
+            for b in blocks_in(s)
+            for r in b.reads
+            if r.buffer in results
+        ),
         default=len(body),
     )
     if after > before:
@@ -340,9 +366,3 @@ def _insert(
         )
     body.insert(before if primitive == "compute_at" else after, nest)
     return replace(func, outer, with_fields(outer, body=seq(body)))
-
-
-def _stem(var: Var) -> str:
-    """A loop's name for a block's iteration: v_k -> k."""
-    return var.name.removeprefix("v_")
-

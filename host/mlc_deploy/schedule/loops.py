@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -63,7 +64,8 @@ def guard_blocks(s: Stmt, condition: Expr) -> Stmt:
 def split(
     func: PrimFunc, loop: str, factors: Sequence[int | Expr | None]
 ) -> tuple[PrimFunc, list[str]]:
-    """for i in range(n): S   =>   for i_0 in range(ceil(n / f)): for i_1 in range(f): S[i := i_0*f + i_1]
+    """for i in range(n): S
+    =>   for i_0 in range(ceil(n / f)): for i_1 in range(f): S[i := i_0*f + i_1]
 
     Guarded by `i_0*f + i_1 < n` where the factors do not divide n. One factor may be None: it is
     inferred. Raises ScheduleError for factors that do not cover n.
@@ -117,7 +119,8 @@ def split(
 
 
 def fuse(func: PrimFunc, loops: Sequence[str]) -> tuple[PrimFunc, str]:
-    """for i in range(n): for j in range(m): S   =>   for i_j_fused in range(n*m): S[i := ij//m, j := ij%m]"""
+    """for i in range(n): for j in range(m): S
+    =>   for i_j_fused in range(n*m): S[i := i_j_fused // m, j := i_j_fused % m]"""
     if len(loops) < 2:
         refuse("fuse", "two loops or more are needed")
     path = find_loop(func, loops[0], "fuse")
@@ -167,7 +170,7 @@ def reorder(func: PrimFunc, order: Sequence[str]) -> PrimFunc:
             refuse("reorder", f"loop '{name}' is not in one nest with '{order[0]}'", loop)
     first = min(chain.index(loop) for loop in wanted.values())
     nest = chain[first:]
-    for outer, inner in zip(nest, nest[1:], strict=False):
+    for outer, inner in pairwise(nest):
         if outer.body is not inner:
             refuse(
                 "reorder",
@@ -293,14 +296,17 @@ def _private(func: PrimFunc, target: For, buffer: Any) -> bool:
     if buffer not in root_block(func).allocs:
         return False
     inside = set(blocks_in(target.body))
-    users = [b for b in blocks_in(func.body) if any(r.buffer is buffer for r in (*b.reads, *b.writes))]
+    users = [
+        b for b in blocks_in(func.body) if any(r.buffer is buffer for r in (*b.reads, *b.writes))
+    ]
     return all(b in inside for b in users)
 
 
 def add_unit_loop(func: PrimFunc, at: str) -> tuple[PrimFunc, str]:
     """S   =>   for u in range(1): S, around a block or a loop."""
     path = path_to(
-        func, lambda s: (isinstance(s, Block) and s.name == at) or (isinstance(s, For) and s.name == at)
+        func,
+        lambda s: (isinstance(s, Block) and s.name == at) or (isinstance(s, For) and s.name == at),
     )
     if path is None:
         refuse("add_unit_loop", f"no loop or block '{at}'")
@@ -311,7 +317,8 @@ def add_unit_loop(func: PrimFunc, at: str) -> tuple[PrimFunc, str]:
 def annotate(func: PrimFunc, at: str, key: str, value: Any) -> PrimFunc:
     """Adds (or with None removes) an annotation of a loop or block."""
     path = path_to(
-        func, lambda s: (isinstance(s, Block) and s.name == at) or (isinstance(s, For) and s.name == at)
+        func,
+        lambda s: (isinstance(s, Block) and s.name == at) or (isinstance(s, For) and s.name == at),
     )
     if path is None:
         refuse("annotate", f"no loop or block '{at}'")
@@ -331,4 +338,3 @@ def _require_serial(primitive: str, loop: For) -> None:
             loop,
             f"{primitive} it before it is made {loop.kind}",
         )
-

@@ -13,8 +13,7 @@ from ..ir import Block, Expr, For, IRModule, PrimFunc, statements, with_fields
 from ..ir.nodes import Scope
 from ..ir.verify import verify
 from . import caching, location, loops, reduction
-from .tree import blocks_in, find_block, loops_of, readers, writers, block_at
-
+from .tree import block_at, blocks_in, find_block, loops_of, readers, writers
 
 IS_SCHEDULED = "tir.is_scheduled"  # a function that carries it is lowered as it stands
 

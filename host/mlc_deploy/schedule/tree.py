@@ -35,7 +35,9 @@ from ..ir.regions import point_regions
 
 def refuse(primitive: str, why: str, at: Stmt | None = None, mend: str = "") -> NoReturn:
     """Raises ScheduleError: the primitive, why it is illegal, and the loop or block it is about."""
-    raise ScheduleError(f"{primitive}: {why}", where=excerpt(at) if at is not None else "", mend=mend)
+    raise ScheduleError(
+        f"{primitive}: {why}", where=excerpt(at) if at is not None else "", mend=mend
+    )
 
 
 def excerpt(s: Stmt) -> str:
@@ -123,7 +125,9 @@ def root_block(func: PrimFunc) -> Block:
     return func.body
 
 
-def with_allocs(func: PrimFunc, add: Iterable[Buffer] = (), drop: Iterable[Buffer] = ()) -> PrimFunc:
+def with_allocs(
+    func: PrimFunc, add: Iterable[Buffer] = (), drop: Iterable[Buffer] = ()
+) -> PrimFunc:
     root = root_block(func)
     dropped = set(drop)
     allocs = tuple(b for b in root.allocs if b not in dropped) + tuple(add)
@@ -156,9 +160,7 @@ def is_reduction(func: PrimFunc, block: Block) -> bool:
         block.init is not None
         and not _reads_own(block)
         and all(len(writers(func, w.buffer)) == 1 for w in block.writes)
-        and not any(
-            n in reduced for w in block.writes for low in w.minimum for n in walk(low)
-        )
+        and not any(n in reduced for w in block.writes for low in w.minimum for n in walk(low))
     )
 
 
@@ -185,8 +187,4 @@ def refreshed(block: Block) -> Block:
 
 
 def accesses(block: Block, buffer: Buffer) -> list[Load | Store]:
-    return [
-        n
-        for n in walk(block)
-        if isinstance(n, (Load, Store)) and n.buffer is buffer
-    ]
+    return [n for n in walk(block) if isinstance(n, (Load, Store)) and n.buffer is buffer]

@@ -1,5 +1,7 @@
 """Tensor expressions: what to compute, without saying how; `create_prim_func` makes loops of it."""
 
+from ..ir import IterVar
+from ..ir.build import all_of, any_of, if_then_else, not_, select
 from .intrinsics import (
     abs,
     ceil,
@@ -22,11 +24,9 @@ from .intrinsics import (
     truncdiv,
     truncmod,
 )
-from ..ir.build import all_of, any_of, if_then_else, not_, select
 from .program import create_prim_func
 from .tensor import (
     ComputeOp,
-    IterVar,
     PlaceholderOp,
     Tensor,
     compute,
@@ -42,3 +42,48 @@ from .tensor import (
     sum,
     var,
 )
+
+__all__ = [
+    "ComputeOp",
+    "IterVar",
+    "PlaceholderOp",
+    "Tensor",
+    "abs",
+    "all_of",
+    "any_of",
+    "ceil",
+    "compute",
+    "cos",
+    "create_prim_func",
+    "erf",
+    "exp",
+    "floor",
+    "fma",
+    "fmod",
+    "if_then_else",
+    "log",
+    "max",
+    "max_value",
+    "maximum",
+    "min",
+    "min_value",
+    "minimum",
+    "not_",
+    "placeholder",
+    "pow",
+    "reduce",
+    "reduce_axis",
+    "round",
+    "rsqrt",
+    "select",
+    "sigmoid",
+    "sin",
+    "sqrt",
+    "sum",
+    "tan",
+    "tanh",
+    "trunc",
+    "truncdiv",
+    "truncmod",
+    "var",
+]

@@ -46,7 +46,7 @@ def create_prim_func(args: Sequence[Tensor | Var], name: str = "main") -> PrimFu
             "  try: add the placeholders to args"
         )
     names, block_names = Names(), Names()
-    buffers: dict[Tensor, Buffer] = {}
+    buffers: dict[Buffer, Buffer] = {}
     for tensor in [*tensors, *(t for t in order if t not in tensors)]:
         buffers[tensor] = Buffer(names.fresh(tensor.name), tensor.shape, tensor.dtype)
     body: list[Stmt] = []
@@ -82,7 +82,7 @@ def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:
 def _nest(
     op: ComputeOp,
     outputs: Sequence[Tensor],
-    buffers: dict[Tensor, Buffer],
+    buffers: dict[Buffer, Buffer],
     names: Names,
     block_names: Names,
 ) -> Stmt:
@@ -98,11 +98,10 @@ def _nest(
         iters.append(IterVar(inside, axis.extent, axis.kind, loop))
         to_block[axis.var] = inside
     here = tuple(to_block[axis.var] for axis in op.axis)
-    swap: dict[Buffer, Buffer] = dict(buffers)
     init: list[Stmt] = []
     body: list[Stmt] = []
     for tensor in outputs:
-        value = replace_buffers(substitute(op.body[tensor.output], to_block), swap)
+        value = replace_buffers(substitute(op.body[tensor.output], to_block), buffers)
         out = buffers[tensor]
         if isinstance(value, Reduce):
             init.append(Store(out, here, value.identity))

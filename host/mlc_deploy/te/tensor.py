@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 from ..ir import (
     Buffer,
@@ -60,7 +60,7 @@ class ComputeOp:
         return tuple(found)
 
 
-Operation = Union[PlaceholderOp, ComputeOp]
+Operation = PlaceholderOp | ComputeOp
 
 
 class Tensor(Buffer):
@@ -186,15 +186,15 @@ def _identity(combine: str, dtype: str) -> Expr:
     raise ValueError(f"no identity is known for '{combine}'\n  try: give identity=")
 
 
-def sum(value: ExprLike, axis: IterVar | Sequence[IterVar], where: Expr = TRUE) -> Reduce:  # noqa: A001
+def sum(value: ExprLike, axis: IterVar | Sequence[IterVar], where: Expr = TRUE) -> Reduce:
     return reduce("+", value, axis, where)
 
 
-def max(value: ExprLike, axis: IterVar | Sequence[IterVar], where: Expr = TRUE) -> Reduce:  # noqa: A001
+def max(value: ExprLike, axis: IterVar | Sequence[IterVar], where: Expr = TRUE) -> Reduce:
     return reduce("max", value, axis, where)
 
 
-def min(value: ExprLike, axis: IterVar | Sequence[IterVar], where: Expr = TRUE) -> Reduce:  # noqa: A001
+def min(value: ExprLike, axis: IterVar | Sequence[IterVar], where: Expr = TRUE) -> Reduce:
     return reduce("min", value, axis, where)
 
 

@@ -71,8 +71,8 @@ def compute_dense(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Seq
 def schedule_dense(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     sch = Schedule(func)
     x, w, _ = func.buffers
-    rows, columns, lanes = tile_shape(x.dtype, target)
-    rows = rows_per_tile(int(x.shape[0]), rows)  # type: ignore[arg-type]
+    most, _, lanes = tile_shape(x.dtype, target)
+    rows = rows_per_tile(int(x.shape[0]), most)  # type: ignore[arg-type]
     schedule_tile(
         sch,
         "dense_tile",

@@ -1,0 +1,61 @@
+"""Whole models: our evaluator, before and after the graph passes, against onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto
+
+from mlc_deploy.frontend import from_onnx
+from mlc_deploy.graph import evaluate, optimize
+from tests.onnx_models import Array, image, light_model, reference
+
+DIGITS = Path(__file__).parents[2] / "host" / "mlc_deploy" / "models"
+
+
+def compare(model: ModelProto | Path, inputs: dict[str, Array]) -> None:
+    """Whole models may differ by 1e-3 of a value and 2e-4 of the largest."""
+    function = from_onnx(model)
+    expected = reference(model, inputs)
+    for graph in (function, optimize(function)):
+        found = evaluate(graph, inputs)
+        assert list(found) == list(expected)
+        for name, theirs in expected.items():
+            assert found[name].dtype == theirs.dtype
+            limit = 1e-3 * np.abs(theirs) + 2e-4 * np.abs(theirs).max()
+            assert (np.abs(found[name] - theirs) <= limit).all(), name
+            np.testing.assert_array_equal(found[name].argmax(-1), theirs.argmax(-1))
+
+
+@pytest.mark.parametrize("name", ["digits_mlp", "digits_cnn"])
+def test_digits(name: str) -> None:
+    with np.load(DIGITS / "digits.npz") as digits:
+        compare(DIGITS / f"{name}.onnx", {"image": digits["image"]})
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
+def test_light_models(name: str) -> None:
+    model = light_model(name)
+    (data,) = [i.name for i in model.graph.input]
+    compare(model, {data: image()})
+
+
+def test_light_models_answer_by_their_input() -> None:
+    """Else they would prove nothing."""
+    function = from_onnx(light_model("squeezenet"))
+    answers = []
+    for seed in (1, 2):
+        (answer,) = evaluate(function, [image(seed=seed)]).values()
+        answers.append(answer)
+    assert np.abs(answers[0] - answers[1]).max() > 0.1 * np.abs(answers[0]).max()
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 13, 18, onnx.defs.onnx_opset_version()])
+def test_any_opset(opset: int, tmp_path: Path) -> None:
+    """The digits network, which converters meet in its form of each opset."""
+    model = onnx.version_converter.convert_version(onnx.load(DIGITS / "digits_cnn.onnx"), opset)
+    with np.load(DIGITS / "digits.npz") as digits:
+        compare(model, {"image": digits["image"]})

@@ -1,0 +1,303 @@
+"""What the ONNX front end refuses, and the whole message that says why and how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from mlc_deploy.errors import ImporterError
+from mlc_deploy.frontend import OnnxNode, from_onnx
+from mlc_deploy.graph import evaluate
+from tests.onnx_models import one_node
+
+DIGITS = Path(__file__).parents[2] / "host" / "mlc_deploy" / "models" / "digits_mlp.onnx"
+X = np.ones((2, 3), np.float32)
+
+
+def refusal(model: Any, **options: Any) -> str:
+    with pytest.raises(ImporterError) as caught:
+        from_onnx(model, **options)
+    return str(caught.value)
+
+
+def dynamic(shape: list[str | int | None] | None, dtype: int = TensorProto.FLOAT) -> Any:
+    """A model of one Relu on x of that shape."""
+    node = helper.make_node("Relu", ["x"], ["y"], name="relu")
+    x = helper.make_tensor_value_info("x", dtype, shape)
+    y = helper.make_tensor_value_info("y", dtype, None)
+    graph = helper.make_graph([node], "graph", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+# ---------------------------------------------------------------------------------------- files
+
+
+def test_no_such_file() -> None:
+    assert refusal("missing.onnx") == "there is no such file\n  in:  missing.onnx"
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == (
+        f"the model is a folder\n  in:  {tmp_path}\n  try: the .onnx file in it"
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b"hello, world\n", b"\x89PNG\r\n\x1a\n" + bytes(40)])
+def test_not_onnx(data: bytes) -> None:
+    assert refusal(data) == (
+        "this is not an ONNX model\n"
+        "  in:  the model\n"
+        "  try: export the model to ONNX, for example with torch.onnx.export"
+    )
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
+def test_truncated(share: float, tmp_path: Path) -> None:
+    data = DIGITS.read_bytes()
+    path = tmp_path / "cut.onnx"
+    path.write_bytes(data[: int(share * len(data))])
+    assert refusal(path) == (
+        f"the ONNX model is damaged or cut off ({int(share * len(data))} bytes)\n"
+        f"  in:  {path}\n"
+        "  try: copy or export the file again"
+    )
+
+
+def test_invalid() -> None:
+    model = one_node("Relu", {"x": X})
+    model.graph.node[0].input[0] = "z"
+    message = refusal(model)
+    assert message.startswith("the ONNX model is damaged: Nodes in a graph must be topologically ")
+    assert message.endswith(
+        "\n  try: copy or export the file again; onnx.checker.check_model must pass"
+    )
+
+
+@pytest.mark.parametrize(
+    ("opset", "message"),
+    [
+        (6, "the model is of opset 6; the oldest that can be read is 7"),
+        (99, f"the model is of opset 99; the installed onnx {onnx.__version__} knows "),
+    ],
+)
+def test_opset(opset: int, message: str) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    ends = {
+        6: f"\n  in:  the model\n  try: onnx.version_converter.convert_version(model, {newest})",
+        99: f"{newest}\n  in:  the model\n  try: pip install --upgrade onnx",
+    }
+    assert refusal(one_node("Relu", {"x": X}, opset)) == message + ends[opset]
+
+
+def test_external_data_missing(tmp_path: Path) -> None:
+    model = one_node("Add", {"x": X, "w": X}, constants=["w"])
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    from_onnx(path)
+    (tmp_path / "w.bin").unlink()
+    assert refusal(path) == (
+        f"the weights in 'w.bin' are missing\n  in:  {path}\n  try: put it into {tmp_path}"
+    )
+
+
+def test_external_data_does_not_leave_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = folder / "model.onnx"
+    model = one_node("Add", {"x": X, "w": X}, constants=["w"])
+    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    (folder / "w.bin").rename(tmp_path / "w.bin")
+    model = onnx.load(path, load_external_data=False)
+    model.graph.initializer[0].external_data[0].value = "../w.bin"
+    path.write_bytes(model.SerializeToString())
+    assert "w.bin" in refusal(path)
+
+
+# ------------------------------------------------------------------------------------ operators
+
+
+def unsupported() -> Any:
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["a"], name="first"),
+        helper.make_node("Fancy", ["x"], ["b"], name="f1", domain="com.acme"),
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Fancy", ["b"], ["y"], domain="com.acme"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.acme", 1)]
+    graph = helper.make_graph(nodes, "graph", [x], [y])
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def test_all_missing_operators_are_listed() -> None:
+    assert refusal(unsupported()) == (
+        "2 operators are not supported:\n"
+        "    NonZero (once, at node 'first'): its output's shape depends on the data\n"
+        "    com.acme::Fancy (2 times, first at node 'f1')\n"
+        "  in:  the model\n"
+        '  try: supply a converter: mlc.compile(..., converters={"NonZero": convert}), where convert\n'
+        "       takes an OnnxNode and returns node.emit(operator, *node.inputs, ...)"
+    )
+
+
+def test_supplied_converters() -> None:
+    def fancy(node: OnnxNode) -> Any:
+        return node.emit("multiply", node.input(0), node.constant(3, node.dtype()))
+
+    converters: dict[str, Callable[[OnnxNode], Any]] = {
+        "com.acme::Fancy": fancy,
+        "NonZero": lambda node: node.input(0),
+    }
+    function = from_onnx(unsupported(), converters=converters)
+    np.testing.assert_array_equal(evaluate(function, [X])["y"], 9 * X)
+
+
+def test_control_flow() -> None:
+    branch = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["b"])],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("b", TensorProto.FLOAT, [2, 3])],
+    )
+    node = helper.make_node("If", ["c"], ["y"], name="if", then_branch=branch, else_branch=branch)
+    infos = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3]),
+        helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])
+    graph = helper.make_graph([node], "graph", infos, [y])
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    first, second, *_ = refusal(model).splitlines()
+    assert first == "an operator is not supported:"
+    assert second == "    If (once, at node 'if'): control flow"
+
+
+def test_sequences() -> None:
+    x = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, None)
+    y = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "graph", [x], [y])
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    assert refusal(model) == (
+        "input 'x' is a sequence, not a tensor, which is not supported\n  in:  the model"
+    )
+
+
+def test_shape_that_depends_on_data() -> None:
+    model = one_node("Reshape", {"x": X, "shape": np.array([3, 2])})
+    assert refusal(model) == (
+        "'shape' depends on the model's data, but must be known when it is compiled\n"
+        "  in:  the model, node 'node' (Reshape)\n"
+        "  try: a model in which 'shape' is constant"
+    )
+    function = from_onnx(model, values={"shape": np.array([3, 2])})
+    assert evaluate(function, [X])["y"].shape == (3, 2)
+
+
+def test_operator_refuses_its_inputs() -> None:
+    model = one_node("Add", {"x": X, "w": np.ones((4, 4), np.float32)}, constants=["w"])
+    assert refusal(model) == (
+        "add: the shapes [2, 3] and [4, 4] do not broadcast\n  in:  the model, node 'node' (Add)"
+    )
+
+
+def test_unused_outputs_only() -> None:
+    x = np.ones((1, 1, 4, 4), np.float32)
+    model = one_node("MaxPool", {"x": x}, outputs=["y", "places"], kernel_shape=[2, 2])
+    assert refusal(model) == (
+        "output 1 holds the places of the maxima, which is not supported\n"
+        "  in:  the model, node 'node' (MaxPool)"
+    )
+
+
+# ------------------------------------------------------------------------------- dtypes, shapes
+
+
+def test_strings() -> None:
+    message = refusal(dynamic([2], TensorProto.STRING))
+    assert message == (
+        "input 'x' is of type STRING, which is not supported\n"
+        "  in:  the model\n"
+        "  try: one of float32, float16, float64, int8, int16, int32, int64, uint8, uint16, "
+        "uint32, uint64, bool"
+    )
+
+
+def test_weights_that_do_not_fill_their_shape() -> None:
+    model = one_node("Add", {"x": X, "w": X}, constants=["w"])
+    tensor = numpy_helper.from_array(X, "w")
+    tensor.raw_data = tensor.raw_data[:-4]
+    model.graph.initializer[0].CopyFrom(tensor)
+    message = refusal(model)
+    assert "'w'" in message or ("w" in message and "damaged" in message)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        (
+            ["batch", 3, "h", None],
+            {},
+            "the shape of an input is not known: 'x' [batch, 3, h, ?]\n"
+            "  in:  the model\n"
+            "  try: --shape x=1,3,224,224",
+        ),
+        (
+            None,
+            {},
+            "the shape of an input is not known: 'x' of unknown rank\n"
+            "  in:  the model\n"
+            "  try: --shape x=1,3,224,224",
+        ),
+        (
+            ["batch", 3],
+            {"shapes": {"y": (1, 3)}},
+            "--shape names 'y', which is no input of the model\n  in:  the model\n  try: one of x",
+        ),
+        (
+            ["batch", 3],
+            {"shapes": {"x": (1, 3, 2)}},
+            "--shape x=1,3,2 contradicts the model, where it is [batch, 3]\n  in:  the model",
+        ),
+        (
+            ["batch", 3],
+            {"shapes": {"x": (1, 4)}},
+            "--shape x=1,4 contradicts the model, where it is [batch, 3]\n  in:  the model",
+        ),
+        (
+            ["batch", 3],
+            {"shapes": {"x": (-1, 3)}},
+            "--shape x=-1,3 has a negative dimension\n  in:  the model",
+        ),
+        (
+            ["batch", 3],
+            {"dims": {"seq": 1}},
+            "--bind names 'seq', which is no dimension of the model's inputs\n"
+            "  in:  the model\n"
+            "  try: batch",
+        ),
+        (
+            ["n", "n"],
+            {"shapes": {"x": (2, 3)}},
+            "dimension 'n' is bound to 2 and, by --shape x, to 3\n  in:  the model",
+        ),
+    ],
+)
+def test_shapes(shape: Any, options: Any, message: str) -> None:
+    assert refusal(dynamic(shape), **options) == message
+
+
+@pytest.mark.parametrize(
+    "options", [{"shapes": {"x": (1, 3)}}, {"dims": {"batch": 1}}, {"shapes": {"x": [1, 3]}}]
+)
+def test_bound_shapes(options: Any) -> None:
+    function = from_onnx(dynamic(["batch", 3]), **options)
+    assert function.params[0].type.shape == (1, 3)
