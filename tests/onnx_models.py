@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 
 Array = NDArray[Any]
 
@@ -62,10 +62,12 @@ def light_model(name: str, seed: int = 0) -> ModelProto:
     model.graph.node.extend(kept)
     model.ir_version = 8  # from 4 on, initializers need not be inputs
     used = {i for n in kept for i in n.input}
-    for field in (model.graph.initializer, model.graph.input):
-        left = [item for item in field if item.name in used]
-        del field[:]
-        field.extend(left)
+    weights = [t for t in model.graph.initializer if t.name in used]
+    known = {t.name for t in weights}
+    inputs = [i for i in model.graph.input if i.name in used - known]
+    del model.graph.initializer[:], model.graph.input[:]
+    model.graph.initializer.extend(weights)
+    model.graph.input.extend(inputs)
     return model
 
 
@@ -104,8 +106,13 @@ def one_node(
         if k not in constants and k
     ]
     given = [numpy_helper.from_array(inputs[k], k) for k in constants]
-    results = [helper.make_tensor_value_info(o, TensorProto.UNDEFINED, None) for o in outputs if o]
+    results = [onnx.ValueInfoProto(name=o) for o in outputs if o]
     graph = helper.make_graph([node], "graph", infos, results, given)
     opsets = [helper.make_opsetid("", opset)]
     opsets += [helper.make_opsetid(domain, 1)] if domain else []
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    model = onnx.shape_inference.infer_shapes(model)
+    for info in model.graph.output:
+        if info.type.WhichOneof("value") is None:
+            info.type.tensor_type.elem_type = model.graph.input[0].type.tensor_type.elem_type
+    return model

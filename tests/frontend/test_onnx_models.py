@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from onnx import ModelProto
 
@@ -47,15 +46,7 @@ def test_light_models_answer_by_their_input() -> None:
     """Else they would prove nothing."""
     function = from_onnx(light_model("squeezenet"))
     answers = []
-    for seed in (1, 2):
-        (answer,) = evaluate(function, [image(seed=seed)]).values()
+    for data in (image(), np.abs(image())):
+        (answer,) = evaluate(function, [data]).values()
         answers.append(answer)
     assert np.abs(answers[0] - answers[1]).max() > 0.1 * np.abs(answers[0]).max()
-
-
-@pytest.mark.parametrize("opset", [7, 9, 11, 13, 18, onnx.defs.onnx_opset_version()])
-def test_any_opset(opset: int, tmp_path: Path) -> None:
-    """The digits network, which converters meet in its form of each opset."""
-    model = onnx.version_converter.convert_version(onnx.load(DIGITS / "digits_cnn.onnx"), opset)
-    with np.load(DIGITS / "digits.npz") as digits:
-        compare(model, {"image": digits["image"]})

@@ -142,7 +142,8 @@ def test_all_missing_operators_are_listed() -> None:
         "    NonZero (once, at node 'first'): its output's shape depends on the data\n"
         "    com.acme::Fancy (2 times, first at node 'f1')\n"
         "  in:  the model\n"
-        '  try: supply a converter: mlc.compile(..., converters={"NonZero": convert}), where convert\n'
+        "  try: supply a converter: "
+        'mlc.compile(..., converters={"NonZero": convert}), where convert\n'
         "       takes an OnnxNode and returns node.emit(operator, *node.inputs, ...)"
     )
 

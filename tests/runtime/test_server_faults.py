@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from typing import Any
@@ -29,6 +30,7 @@ from tests.runtime.board import (
     object_of,
     refused,
 )
+from tests.runtime.driver import RUNTIME
 
 ADD = module_of("add")
 
@@ -249,8 +251,10 @@ def test_no_process_is_left(machine: str, end: str) -> None:
         assert not any(map(_alive, children))
 
 
-def test_every_method_of_the_wire_is_served(board: Board) -> None:
-    """Each is known: given too many parameters, it says how many it takes."""
+def test_method_table_is_that_of_the_wire(board: Board) -> None:
+    """The same names in the same order; each, given too much, says how many parameters it takes."""
+    source = (RUNTIME / "src" / "serve.c").read_text()
+    assert re.findall(r'^    \{"([a-z.]+)", ', source, re.MULTILINE) == [m.name for m in METHODS]
     for method in METHODS:
         error = refused(board, method.name, *range(9))
         count = len(method.params.split(", ")) if method.params else 0

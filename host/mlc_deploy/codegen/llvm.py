@@ -46,6 +46,7 @@ from ..ir import (
 )
 from ..lower import Kernel
 from . import math
+from .lanes import broadcast_lanes
 
 Value = Any
 I1, I8, I32, I64 = (ll.IntType(n) for n in (1, 8, 32, 64))
@@ -200,11 +201,14 @@ class _Emitter:
         self.allocate(workspace)
         root = self.kernel.body.body
         assert isinstance(root, Block)
-        parallel = self.kernel.parallel
-        if parallel is not None:
-            self.loop(parallel, self.extended(begin), self.extended(end))
+        code = root.body
+        if self.target.arch in ("arm", "aarch64") and self.target.register_bits:
+            code = broadcast_lanes(code, self.target.register_bits)
+        if self.kernel.parallel is not None:
+            assert isinstance(code, For)
+            self.loop(code, self.extended(begin), self.extended(end))
         else:
-            self.stmt(root.body)
+            self.stmt(code)
         self.b.ret(I32(0))
         return function
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, checker, external_data_helper, numpy_helper
+from onnx import ModelProto, TensorProto, ValueInfoProto, checker, external_data_helper, numpy_helper
 
 from ..errors import ImporterError
 
@@ -95,14 +95,35 @@ def check_model(model: ModelProto, path: str | Path | None, where: str) -> None:
     external = any(_is_external(t) for t in model.graph.initializer)
     try:
         # By path, it looks for external data beside the file.
-        checker.check_model(path if external and path is not None else model)
+        checker.check_model(path if external and path is not None else _with_ranks(model))
     except (checker.ValidationError, ValueError, UnicodeDecodeError) as error:
-        text = " ".join(str(error).split()) if not isinstance(error, UnicodeDecodeError) else ""
+        text = "a name is no text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise ImporterError(
-            f"the ONNX model is damaged: {text or 'a name is no text'}",
+            f"the ONNX model is damaged: {' '.join(text.split())}",
             where=where,
             mend="copy or export the file again; onnx.checker.check_model must pass",
         ) from error
+
+
+def _with_ranks(model: ModelProto) -> ModelProto:
+    """The checker refuses inputs and outputs of unknown rank, which exporters do write and --shape
+    mends: here they get a shape."""
+
+    def unknown(of: ModelProto) -> list[ValueInfoProto]:
+        infos = (*of.graph.input, *of.graph.output)
+        return [
+            i
+            for i in infos
+            if i.type.HasField("tensor_type") and not i.type.tensor_type.HasField("shape")
+        ]
+
+    if not unknown(model):
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for info in unknown(copy):
+        info.type.tensor_type.shape.SetInParent()
+    return copy
 
 
 def check_external_data(model: ModelProto, path: str | Path | None, where: str) -> None:
