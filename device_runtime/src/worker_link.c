@@ -313,6 +313,15 @@ static bool give_again(void) {
     return given;
 }
 
+/* A kernel that went astray may have written anywhere in its process: strings must end. */
+static void make_safe(Failure *failure) {
+    failure->text[sizeof failure->text - 1] = 0;
+    failure->place.signal[sizeof failure->place.signal - 1] = 0;
+    failure->place.kernel[sizeof failure->place.kernel - 1] = 0;
+    failure->place.layer[sizeof failure->place.layer - 1] = 0;
+    if ((unsigned)failure->kind > MEMORY) failure->kind = CRASHED;
+}
+
 bool link_collect(Answer *answer) {
     ssize_t got = recv(worker.socket, answer, sizeof *answer, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
@@ -320,6 +329,7 @@ bool link_collect(Answer *answer) {
     bool whole = got == (ssize_t)sizeof *answer && answer->reply <= MAX_REPLY;
     worker.busy = false;
     if (whole) {
+        make_safe(&answer->failure);
         link_tidy();
         return asked;
     }

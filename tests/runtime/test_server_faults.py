@@ -122,6 +122,34 @@ def test_status_of_a_kernel_is_an_error(board: Board) -> None:
     assert error.details == {"signal": "", "kernel": "status", "layer": "", "call": 0}
 
 
+def test_worker_ended_by_the_system_is_an_error(board: Board) -> None:
+    """As when memory runs out: the system picks the worker and ends it by SIGKILL."""
+    module = board.load(module_of("spin"))["module"]
+    run = board.ask("run", module, "spin", [board.tensor(BYTES)], {})
+    (worker,) = board.children()
+    with open(f"/proc/{worker}/oom_score_adj") as file:
+        assert file.read().strip() == "1000"
+    wait_until_running(worker)
+    os.kill(worker, signal.SIGKILL)
+    with pytest.raises(Refusal) as caught:
+        board.answer(run)
+    assert caught.value.details["signal"] == "SIGKILL"
+    assert "kernel 'spin': something else ended it, as the system does when memory runs out" in (
+        caught.value.text
+    )
+
+
+def wait_until_running(pid: int) -> None:
+    """Until the process has spent some time of its own: then it is in its kernel."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        with open(f"/proc/{pid}/stat") as stat:
+            if int(stat.read().rsplit(")", 1)[1].split()[11]) >= 3:  # ticks in user mode
+                return
+        time.sleep(0.01)
+    raise TimeoutError("the worker does not work")
+
+
 def test_worker_killed_while_idle_is_replaced(board: Board) -> None:
     module = board.load(ADD)["module"]
     a = board.tensor(X)

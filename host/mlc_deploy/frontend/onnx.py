@@ -25,6 +25,7 @@ from ..graph.verify import verify
 from .onnx_file import (
     check_external_data,
     check_model,
+    check_names,
     dtype_name,
     opset_of,
     parse_model,
@@ -84,6 +85,7 @@ def _convert(
     values: Mapping[str, NDArray[Any]],
     converters: Mapping[str, Converter],
 ) -> Function:
+    check_names(model, where)
     opset = opset_of(model, where)
     check_external_data(model, path, where)
     if all(_in_standard(n, opset) for n in model.graph.node):

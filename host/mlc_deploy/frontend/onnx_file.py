@@ -90,16 +90,35 @@ def opset_of(model: ModelProto, where: str) -> int:
     return opset
 
 
+def check_names(model: ModelProto, where: str) -> None:
+    """Raises ImporterError where a name is no valid text; protobuf then gives it as bytes."""
+    graph = model.graph
+    names: list[object] = [o.domain for o in model.opset_import]
+    for tensor in graph.initializer:
+        names.append(tensor.name)
+    for info in (*graph.input, *graph.output):
+        names.append(info.name)
+        names.extend(d.dim_param for d in info.type.tensor_type.shape.dim)
+    for node in graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        names.extend(a.name for a in node.attribute)
+    if not all(isinstance(name, str) for name in names):
+        raise ImporterError(
+            "the ONNX model is damaged: a name in it is no text",
+            where=where,
+            mend="copy or export the file again",
+        )
+
+
 def check_model(model: ModelProto, path: str | Path | None, where: str) -> None:
     """onnx's own checker. Raises ImporterError with its message."""
     external = any(_is_external(t) for t in model.graph.initializer)
     try:
         # By path, it looks for external data beside the file.
         checker.check_model(path if external and path is not None else _with_ranks(model))
-    except (checker.ValidationError, ValueError, UnicodeDecodeError) as error:
-        text = "a name is no text" if isinstance(error, UnicodeDecodeError) else str(error)
+    except (checker.ValidationError, ValueError) as error:
         raise ImporterError(
-            f"the ONNX model is damaged: {' '.join(text.split())}",
+            f"the ONNX model is damaged: {' '.join(str(error).split())}",
             where=where,
             mend="copy or export the file again; onnx.checker.check_model must pass",
         ) from error

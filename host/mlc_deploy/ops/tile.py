@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ..ir import Const
 from ..schedule import Schedule
 
 
@@ -26,8 +27,7 @@ def schedule_tile(
     """Schedules block `tile` inside block `result`.
 
     cuts: loop number of the result -> tile size; the last dimension of the tile's block is cut into
-    vectors of `lanes`. steps: how many turns of the innermost reduction are unrolled (where they
-    divide it). vector_result: whether the result's innermost loop is the vector dimension.
+    vectors of `lanes`. steps: how many steps of the reduction are unrolled, about. vector_result: whether the result's innermost loop is the vector dimension.
     """
     loops = list(sch.get_loops(result))
     outer: list[str] = []
@@ -56,13 +56,7 @@ def _schedule_sum(sch: Schedule, tile: str, lanes: int, steps: int) -> None:
     around = list(sch.get_loops(tile))
     spatial = [n for n in around if n.startswith("ax")]  # as compute_at names its loops
     reduced = [n for n in around if _reduces(sch, tile, n)]
-    if steps > 1 and reduced and _divides(sch, reduced[-1], steps):
-        turn, step = sch.split(reduced[-1], [None, steps])
-        reduced[-1] = turn
-        sch.unroll(step)
-        unrolled = [step]
-    else:
-        unrolled = []
+    reduced, unrolled = _unroll_steps(sch, reduced, steps)
     vector: list[str] = []
     if spatial and lanes > 1 and _divides(sch, spatial[-1], lanes):
         spatial[-1], lane = sch.split(spatial[-1], [None, lanes])
@@ -79,6 +73,28 @@ def _schedule_sum(sch: Schedule, tile: str, lanes: int, steps: int) -> None:
                 sch.vectorize(loop)
             else:
                 sch.unroll(loop)
+
+
+def _unroll_steps(sch: Schedule, reduced: list[str], steps: int) -> tuple[list[str], list[str]]:
+    """Unrolls the innermost reductions: whole loops while they make up to `steps` turns together,
+    then the part of the next that still fits. (loops that stay, unrolled loops)"""
+    unrolled: list[str] = []
+    room = steps
+    while reduced and room > 1:
+        extent = sch.loop(reduced[-1]).extent
+        turns = int(extent) if isinstance(extent, Const) else 0
+        if 0 < turns <= room:
+            unrolled.insert(0, reduced.pop())
+            room //= turns
+            continue
+        part = next((n for n in range(room, 1, -1) if turns and turns % n == 0), 1)
+        if part > 1:
+            reduced[-1], step = sch.split(reduced[-1], [None, part])
+            unrolled.insert(0, step)
+        break
+    for loop in unrolled:
+        sch.unroll(loop)
+    return reduced, unrolled
 
 
 def _reduces(sch: Schedule, block: str, loop: str) -> bool:

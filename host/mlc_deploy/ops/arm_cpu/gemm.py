@@ -157,6 +157,7 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
         "conv2d",
         {1: int(w.shape[4]), 3: across},  # type: ignore[arg-type]
         lanes=lanes,
+        steps=4,
         vector_result=False,
     )
     return sch.func

@@ -1,0 +1,177 @@
+"""Memory plans and programs: every call's operands lie where they should, and nothing else does."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlc_deploy.frontend import from_onnx
+from mlc_deploy.graph import BlockBuilder, Function, GraphProgram, evaluate, lower_graph, optimize
+from mlc_deploy.graph.lower import plain_call
+from mlc_deploy.graph.plan import Interval, Place, lower_bound, place_intervals
+from mlc_deploy.ir.interp import run
+from mlc_targets import Target
+from tests.graph.test_graph import constant, network
+from tests.onnx_models import Array, light_model
+
+TARGET = Target("aarch64")
+DIGITS = Path(__file__).parents[2] / "host" / "mlc_deploy" / "models"
+
+
+def program(function: Function) -> GraphProgram:
+    return lower_graph(function, TARGET, plain_call)
+
+
+def execute(p: GraphProgram, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Walks the call table as the runtime does, with the interpreter in the place of machine code.
+    Memory begins as nonsense, so that a read before the write shows."""
+    outputs = {n: np.full(t.bytes, 0xA5, np.uint8) for n, t in p.outputs}
+    spaces = {
+        "arena": [np.full(p.arena, 0xA5, np.uint8)],
+        "weights": [np.frombuffer(p.weights, np.uint8).copy()],
+        "input": [inputs[n].reshape(-1).view(np.uint8).copy() for n, _ in p.inputs],
+        "output": list(outputs.values()),
+    }
+    for call in p.calls:
+        kernel = p.kernels[call.kernel]
+        operands = []
+        for place, buffer in zip(call.args, kernel.buffers, strict=True):
+            memory = spaces[place.space][place.index]
+            assert place.offset % 64 == 0 and place.offset + place.size <= len(memory)
+            data = memory[place.offset : place.offset + place.size].view(buffer.dtype)
+            operands.append(data.reshape(buffer.shape))  # type: ignore[arg-type]
+        run(kernel, *operands)
+    return {
+        n: outputs[n].view(t.dtype).reshape(t.shape)  # type: ignore[arg-type]
+        for n, t in p.outputs
+    }
+
+
+def check(function: Function) -> GraphProgram:
+    p = program(function)
+    inputs = {
+        v.name: np.random.default_rng(0).normal(size=v.type.shape).astype(v.type.dtype)  # type: ignore[arg-type]
+        for v in function.params
+    }
+    found = execute(p, inputs)
+    for name, expected in evaluate(function, inputs).items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5)
+    return p
+
+
+def test_network() -> None:
+    p = check(optimize(network()))
+    assert [c.layer for c in p.calls] == ["conv1.conv2d", "conv1.add", "relu_2", "fc", "softmax_4"]
+    assert p.weights_hash == hashlib.blake2b(p.weights, digest_size=32).digest()
+    assert p.arena == p.arena_lower_bound
+
+
+def test_without_optimization() -> None:
+    check(network())
+
+
+def test_model_map() -> None:
+    p = program(optimize(network()))
+    model = p.model_map()
+    assert list(model) == ["inputs", "outputs", "arena", "weights", "weights_hash", "calls"]
+    assert model["inputs"] == [{"name": "images:0", "dtype": "float32", "shape": [1, 3, 6, 6]}]
+    kernel, layer, args = model["calls"][0]
+    assert (list(p.kernels)[kernel], layer) == ("conv2d", "conv1.conv2d")
+    assert args == [[2, 0, 0, 432], [1, 0, 0, 432], [0, 0, 0, 576]]
+    assert model["calls"][-1][2][-1] == [3, 0, 0, 40]
+
+
+def test_equal_kernels_and_weights_are_there_once() -> None:
+    b = BlockBuilder()
+    y = b.param("x", (2, 6))
+    for _ in range(3):
+        y = b.emit("relu", b.emit("dense", y, constant((6, 6)), transpose_b=True))
+    y = b.emit("relu", b.emit("reshape", y, shape=(12,)))
+    p = check(b.finish([y]))
+    assert list(p.kernels) == ["dense", "relu", "relu_1"] and len(p.calls) == 7
+    assert len(p.weights) == 192  # 36 float32, and 48 bytes to the next multiple of 64
+
+
+def test_views_cost_nothing() -> None:
+    b = BlockBuilder()
+    x = b.param("x", (2, 6))
+    y = b.emit("reshape", b.emit("relu", b.emit("reshape", x, shape=(12,))), shape=(3, 4))
+    p = check(b.finish([b.emit("reshape", y, shape=(4, 3))], ["y"]))
+    assert [c.kernel for c in p.calls] == ["relu"]
+    assert p.calls[0].args == (Place("input", 0, 0, 48), Place("output", 0, 0, 48))
+
+
+def test_outputs_that_are_no_calls_own_are_copied() -> None:
+    b = BlockBuilder()
+    x = b.param("x", (2, 6))
+    y = b.emit("relu", x)
+    view = b.emit("reshape", y, shape=(12,))
+    outputs = [y, view, x, constant((3,)), y]
+    p = check(b.finish(outputs, ["y", "view", "x", "c", "again"]))
+    assert [(c.kernel, c.layer) for c in p.calls] == [
+        ("relu", "relu_0"),
+        ("copy", "view"),
+        ("copy_1", "x"),
+        ("copy_2", "c"),
+        ("copy_1", "again"),
+    ]
+    assert p.arena == 0
+
+
+def test_one_value_in_two_arguments() -> None:
+    b = BlockBuilder()
+    x = b.emit("relu", b.param("x", (5,)))
+    check(b.finish([b.emit("add", x, x)]))
+
+
+def test_layer_names_are_unique() -> None:
+    b = BlockBuilder()
+    y = b.param("x", (5,))
+    for _ in range(2):
+        y = b.emit("relu", y, source="same")
+    names = [c.layer for c in program(b.finish([y])).calls]
+    assert names == ["same.relu_0", "same.relu_1"]
+
+
+# ---------------------------------------------------------------------------------------- plans
+
+intervals = st.builds(
+    lambda size, begin, length: Interval(64 * size, begin, begin + length),
+    st.integers(0, 20),
+    st.integers(0, 12),
+    st.integers(0, 6),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(intervals, max_size=14))
+def test_nothing_alive_overlaps(given: list[Interval]) -> None:
+    offsets = place_intervals(given)
+    for n, (a, at) in enumerate(zip(given, offsets, strict=True)):
+        for b, other in zip(given[n + 1 :], offsets[n + 1 :], strict=True):
+            apart = at + a.size <= other or other + b.size <= at
+            assert apart or not a.meets(b) or not (a.size and b.size)
+    arena = max((at + i.size for at, i in zip(offsets, given, strict=True)), default=0)
+    assert lower_bound(given) <= arena <= sum(i.size for i in given)
+
+
+def test_lower_bound() -> None:
+    alive = [Interval(64, 0, 1), Interval(128, 1, 2), Interval(256, 2, 2), Interval(64, 3, 3)]
+    assert lower_bound(alive) == 128 + 256
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("digits_cnn", 1.0), ("squeezenet", 1.0), ("shufflenet", 1.05)]
+)
+def test_arena_of_models(name: str, limit: float) -> None:
+    """Close to the most that is alive at once."""
+    shipped = DIGITS / f"{name}.onnx"
+    function = from_onnx(shipped if shipped.exists() else light_model(name))
+    p = program(optimize(function))
+    assert p.arena_lower_bound <= p.arena <= limit * p.arena_lower_bound
