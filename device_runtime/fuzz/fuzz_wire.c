@@ -1,5 +1,5 @@
 /* Fuzzes what a stream can reach in the supervisor: the msgpack scanner and reader, the dispatcher
- * and every method, on a stream in memory and with no worker; and the parser of a module's metadata.
+ * and every method, on a stream in memory with no worker; and the parser of a module's metadata.
  * Every response must be one whole msgpack object.
  *
  * With libFuzzer, LLVMFuzzerTestOneInput takes a stream. Alone, `fuzz_wire RUNS [SEED]` mutates

@@ -226,7 +226,8 @@ static uint64_t room_of(const Model *model, const mlc_operand *operand) {
     case MLC_WEIGHTS:
         return model->weights;
     case MLC_INPUT:
-        if (operand->index < model->input_count) param_bytes(&model->inputs[operand->index], &bytes);
+        if (operand->index < model->input_count)
+            param_bytes(&model->inputs[operand->index], &bytes);
         return bytes;
     case MLC_OUTPUT:
         if (operand->index < model->output_count)
@@ -294,8 +295,8 @@ static void check_features(Parser *p) {
         char name[40] = {0};
         memcpy(name, b.data, b.size < sizeof name - 1 ? b.size : sizeof name - 1);
         if (!p->r.why && !mlc_cpu_has(name))
-            REFUSE(p, "the module uses the CPU feature '%s', which this board (%s) does not have; it "
-                   "has: %s; try: a target for this board, or -mattr=-%s",
+            REFUSE(p, "the module uses the CPU feature '%s', which this board (%s) does not have; "
+                   "it has: %s; try: a target for this board, or -mattr=-%s",
                    name, mlc_cpu_model(0, model, sizeof model),
                    board_features(has, sizeof has), name);
     }

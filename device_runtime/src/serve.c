@@ -28,7 +28,7 @@ static void hello(Request *q) {
     uint8_t nonce[32] = {0};
     uint64_t major = read_uint(&q->params), minor = read_uint(&q->params);
     Bytes theirs = read_bin(&q->params);
-    if (!q->params.why && theirs.size != sizeof nonce) read_fail(&q->params, "a nonce has 32 bytes");
+    if (theirs.size != sizeof nonce) read_fail(&q->params, "a nonce has 32 bytes");
     if (!understood(q)) return;
     if (major != WIRE_MAJOR) {
         fail(&q->failure, REFUSED,

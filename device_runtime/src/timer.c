@@ -66,7 +66,8 @@ bool time_evaluate(const TimerOptions *options, bool (*run)(void *), void *conte
     bool ok = run(context); /* faults pages in, fills caches; not measured */
     for (uint32_t i = 0; ok && i < options->repeat; i++) {
         ok = sample(options, run, context, cache, &seconds[i], &number[i]);
-        bool tired = options->repeats_to_cooldown > 0 && (i + 1) % options->repeats_to_cooldown == 0;
+        uint32_t turn = options->repeats_to_cooldown;
+        bool tired = turn > 0 && (i + 1) % turn == 0;
         if (ok && tired && options->cooldown_interval_ms > 0 && i + 1 < options->repeat)
             rest(options->cooldown_interval_ms);
     }

@@ -229,7 +229,8 @@ static bool prepare_kernel(Job *job, const RunOrder *order) {
         !params_accept(k->params, k->param_count, k->scalars, job->scalars, k->scalar_count,
                        job->types, what, failure))
         return false;
-    uint64_t tasks = k->tasks.scalar < 0 ? k->tasks.extent : (uint64_t)job->scalars[k->tasks.scalar];
+    int32_t scalar = k->tasks.scalar;
+    uint64_t tasks = scalar < 0 ? k->tasks.extent : (uint64_t)job->scalars[scalar];
     if (tasks > INT32_MAX) return fail(failure, REFUSED, "%s: more than 2^31 tasks", what);
     for (uint32_t i = 0; i < k->param_count; i++)
         job->operands[i] = (mlc_operand){.space = MLC_INPUT, .index = i};

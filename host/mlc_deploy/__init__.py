@@ -15,9 +15,12 @@ from .boards import connect
 from .build import build
 from .codegen import Library
 from .compile import CompiledModel, compile
+from .deploy import Deployment, deploy
 from .errors import (
     CodegenError,
+    DeployError,
     ImporterError,
+    InputError,
     InstallError,
     LowerError,
     MlcError,
@@ -30,8 +33,11 @@ from .schedule import Schedule
 __all__ = [
     "CodegenError",
     "CompiledModel",
+    "DeployError",
+    "Deployment",
     "IRModule",
     "ImporterError",
+    "InputError",
     "InstallError",
     "Library",
     "LowerError",
@@ -44,6 +50,7 @@ __all__ = [
     "build",
     "compile",
     "connect",
+    "deploy",
     "lower",
     "te",
 ]

@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlc_targets import Target
+from mlc_targets.cpus import CPUS
+from mlc_targets.features import REQUIRED, closure, roots
+from mlc_targets.resolve import SHORT_NAMES
+
 from .errors import InstallError
 from .runtime_files import counting_plugin, runtime_file
 
 if TYPE_CHECKING:
     from mlc_rpc import Session
+    from mlc_rpc.session import Device
 
 
 def connect(board: str, *, machine: str | None = None, timeout: float = 30.0) -> Session:
@@ -21,6 +27,27 @@ def connect(board: str, *, machine: str | None = None, timeout: float = 30.0) ->
     import mlc_rpc
 
     return mlc_rpc.connect(board, runtime_file, machine=machine, plugin=_plugin(), timeout=timeout)
+
+
+def target_of(device: Device) -> Target:
+    """The target that a board is, from what it says of itself.
+
+    Its CPU is the last kind that is known, since boards with two kinds list the small cores first;
+    without any, it is a short name. Features are the board's own: a kernel may hide some.
+    """
+    machine = device.machine
+    arm = "armv7a" if "v7" in device.features else "armv6"
+    known = [cpu.model for cpu in device.cpus if cpu.model in CPUS[machine]]
+    spec = {
+        "kind": "llvm",
+        "mtriple": SHORT_NAMES[arm if machine == "arm" else machine]["mtriple"],
+        "mcpu": known[-1] if known else "",
+    }
+    has, needs = device.features & REQUIRED[machine], set(Target(spec).required_features)
+    hidden = needs - has
+    gone = (name for name in hidden if not (closure(machine, name) - {name}) & hidden)
+    added = roots(machine, has - needs)
+    return Target(spec | {"mattr": [*(f"+{n}" for n in added), *(f"-{n}" for n in sorted(gone))]})
 
 
 def _plugin() -> Path | None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from mlc_targets import Target
 
 from .codegen import Library, compile_kernels
-from .frontend import from_onnx
 from .graph import Function, GraphProgram, lower_graph, optimize
 from .graph.layouts import pack_weights
 from .graph.passes import PASSES, fold_constants
@@ -59,14 +58,18 @@ def compile(
     """
     began = time.perf_counter()
     to = Target(target) if target is not None else (Target.current() or Target("host"))
-    function = (
-        model
-        if isinstance(model, Function)
-        else from_onnx(model, shapes=shapes or {}, dims=dims or {})
-    )
+    function = model if isinstance(model, Function) else _import(model, shapes or {}, dims or {})
     graph = optimize(function, (*PASSES, pack_weights(to), fold_constants), watch)
     program = lower_graph(graph, to)
     kernels = [lower(func) for func in program.kernels.values()]
     library = compile_kernels(function.name, kernels, to, program.model_map())
     assert library.object_bytes  # compiled here, so that the seconds are compilation's
     return CompiledModel(function.name, to, function, program, library, time.perf_counter() - began)
+
+
+def _import(
+    path: str | Path, shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int]
+) -> Function:
+    from .frontend import from_onnx  # here, since onnx takes a while to import
+
+    return from_onnx(path, shapes=shapes, dims=dims)

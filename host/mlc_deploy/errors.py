@@ -5,7 +5,9 @@
       ├ ImporterError    a model file cannot be read, or holds what is not supported
       ├ ScheduleError    a schedule primitive does not apply, or would change the result
       ├ LowerError       a scheduled function cannot be made into flat loops
-      └ CodegenError     flat loops cannot be made into an object for the target
+      ├ CodegenError     flat loops cannot be made into an object for the target
+      ├ DeployError      a board cannot run what was compiled for a target
+      └ InputError       an array that was given does not fit the model's input or output
 
 `mlc_targets.TargetError` and `mlc_rpc.RpcError` have the same form and are roots of their own,
 since those packages import nothing of this one. Our own mistakes are `assert`s.
@@ -56,3 +58,11 @@ class LowerError(MlcError):
 
 class CodegenError(MlcError):
     """Flat loops cannot be made into an object for the target."""
+
+
+class DeployError(MlcError):
+    """A board cannot run what was compiled for a target."""
+
+
+class InputError(MlcError):
+    """An array that was given does not fit the model's input or output."""

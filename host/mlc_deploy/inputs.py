@@ -14,7 +14,7 @@ Array = NDArray[Any]
 
 SEED = 0
 SMALL = 16  # integers that are no indices lie within [-SMALL, SMALL), unsigned ones from 0
-INDEX_KEEPING = VIEWS | {"cast", "copy"}  # operators whose results are indices as their input is
+INDEX_KEEPING = {*VIEWS, "cast", "copy"}  # what gives indices when it gets them
 
 
 def draw(function: Function, name: str, seed: int = SEED) -> Array:

@@ -30,7 +30,7 @@ def open_qemu(
     Raises Unreachable when QEMU is missing or does not know the CPU.
     """
     board = f"qemu://{url.option}"
-    machine = machine or _machine_of(url.cpu, board)
+    machine = _machine_of(url.cpu, board, machine)
     qemu = find_qemu(machine, board)
     known = cpu_names(qemu)
     if url.cpu not in known:
@@ -105,16 +105,23 @@ def refusal(qemu: str, plugin: Path, program: str) -> str:
     return f"this QEMU takes no such plugin ({said[0] if said else 'it did not say why'})"
 
 
-def _machine_of(cpu: str, board: str) -> str:
-    """The first machine whose QEMU knows the CPU; aarch64 where none does or none is installed."""
+def _machine_of(cpu: str, board: str, wanted: str | None = None) -> str:
+    """The machine whose QEMU knows the CPU: the one wanted, or else the first of MACHINES.
+
+    What is wanted decides alone where it is not installed, or no QEMU knows the CPU.
+    """
+    if wanted and wanted not in MACHINES:
+        return wanted
     installed = [
         m for m in MACHINES if shutil.which(f"qemu-{m}") or shutil.which(f"qemu-{m}-static")
     ]
-    for machine in installed:
+    if wanted and wanted not in installed:
+        return wanted
+    for machine in sorted(installed, key=lambda m: m != wanted):
         if cpu in cpu_names(find_qemu(machine, board)):
             return machine
-    if not installed:
-        return MACHINES[0]
+    if wanted or not installed:
+        return wanted or MACHINES[0]
     names = {name: None for m in installed for name in cpu_names(find_qemu(m, board))}
     raise Unreachable(
         f"QEMU has no CPU '{cpu}'",

@@ -110,7 +110,7 @@ def test_squeeze(opset: int, extra: dict[str, Array], attributes: dict[str, Any]
 def test_gemm(opset: int, transposed: int) -> None:
     a, b = X[0, 0], X[1, 1] if transposed else X[1, 1].T
     inputs = {"a": a, "b": b, "c": X[1, 2, :, :1]}
-    attributes = {"alpha": 0.5, "beta": 2.0, "transB": transposed}
+    attributes: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "transB": transposed}
     compare(one_node("Gemm", inputs, opset, **attributes), inputs)
     compare(one_node("Gemm", inputs, opset, constants=["b", "c"], **attributes), {"a": a})
 
@@ -144,6 +144,6 @@ def test_conv_auto_pad(auto_pad: str, stride: int, rank: int) -> None:
     x = rng.normal(size=(2, 4, 7, 8)[: 2 + rank]).astype(np.float32)
     w = rng.normal(size=(6, 2, 3, 2)[: 2 + rank]).astype(np.float32)
     inputs = {"x": x, "w": w, "b": rng.normal(size=6).astype(np.float32)}
-    attributes = {"auto_pad": auto_pad, "strides": [stride] * rank, "group": 2}
+    attributes: dict[str, Any] = {"auto_pad": auto_pad, "strides": [stride] * rank, "group": 2}
     compare(one_node("Conv", inputs, **attributes), inputs)
     compare(one_node("Conv", inputs, constants=["w", "b"], **attributes), {"x": x})

@@ -24,7 +24,7 @@ from mlc_deploy.ir import IRModule
 from mlc_deploy.ops import compute
 from mlc_deploy.te import create_prim_func, placeholder
 
-CONV = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
+CONV: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
 
 
 def constant(shape: tuple[int, ...], name: str = "", seed: int = 0) -> Constant:
@@ -154,7 +154,7 @@ def test_module_prints_both_kinds(golden: Callable[..., None]) -> None:
 
 
 def test_call_tir_of_another_signature() -> None:
-    function, module = with_prim_func()
+    function, _ = with_prim_func()
     x, y = placeholder((2, 3)), placeholder((1,))
     other = create_prim_func([x, y, *compute("add", [x, y], {})], "add_row")
     with pytest.raises(ValueError, match=r"'add_row' takes float32\[2, 3\], float32\[1\]"):

@@ -10,7 +10,14 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, ValueInfoProto, checker, external_data_helper, numpy_helper
+from onnx import (
+    ModelProto,
+    TensorProto,
+    ValueInfoProto,
+    checker,
+    external_data_helper,
+    numpy_helper,
+)
 
 from ..errors import ImporterError
 

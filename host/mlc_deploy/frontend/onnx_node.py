@@ -12,9 +12,9 @@ from onnx import AttributeProto, NodeProto, helper
 
 from ..errors import ImporterError
 from ..graph.builder import BlockBuilder
-from ..graph.nodes import Constant, Value, Var
+from ..graph.nodes import Constant, Value
 from ..graph.passes import fold_call
-from ..ops import TensorType, frozen_attrs, infer_types
+from ..ops import frozen_attrs, infer_types
 from .onnx_file import to_array
 
 REQUIRED: Any = object()
@@ -131,10 +131,3 @@ def static_shape(value: Value) -> tuple[int, ...]:
     shape = value.type.shape
     assert all(isinstance(extent, int) for extent in shape), f"{value} has a symbolic shape"
     return tuple(int(extent) for extent in shape if isinstance(extent, int))
-
-
-def is_known(value: Value | None) -> bool:
-    return isinstance(value, Constant)
-
-
-__all__ = ["Converter", "OnnxNode", "TensorType", "Var", "is_known", "static_shape"]

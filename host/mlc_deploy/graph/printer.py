@@ -44,10 +44,16 @@ def _tuple(parts: Sequence[str]) -> str:
 
 def _constant(c: Constant) -> str:
     if c.value.size <= SHOWN_ELEMENTS:
-        return f'R.const({c.value.tolist()}, "{c.value.dtype}")'
+        return f'R.const({_rounded(c.value.tolist())}, "{c.value.dtype}")'
     shape = _tuple([str(extent) for extent in c.value.shape])
     name = f', name="{c.name}"' if c.name else ""
     return f'R.const({shape}, "{c.value.dtype}"{name})'
+
+
+def _rounded(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_rounded(v) for v in values]
+    return float(f"{values:.6g}") if isinstance(values, float) else values
 
 
 def _value(v: Value, names: dict[Var, str]) -> str:

@@ -7,7 +7,7 @@ understands blocks and flat loops alike, vectors included, and checks every inde
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,21 @@ def run(func: PrimFunc, *args: Array | int) -> None:
         arrays[buffer] = np.full(shape, _poison(buffer.dtype), numpy_dtype(buffer.dtype))
     with np.errstate(all="ignore"):
         program.function(arrays)
+
+
+def evaluate_grid(
+    variables: Sequence[Var], shape: Sequence[int], results: Sequence[Expr]
+) -> tuple[Array, ...]:
+    """Integer expressions of `variables` at every point of the box `shape`, as flat arrays."""
+    names = {v: f"v{n}" for n, v in enumerate(variables)}
+    writer = _Writer({}, names)
+    grid = np.indices(tuple(shape)).reshape(len(shape), -1)
+    scope = dict(zip(names.values(), grid, strict=True))
+    points = grid.shape[1] if len(shape) else 1
+    return tuple(
+        np.broadcast_to(eval(writer.expr(e), dict(INTRINSICS), dict(scope)), (points,))
+        for e in results
+    )
 
 
 def _poison(dtype: str) -> Any:

@@ -54,8 +54,8 @@ def _unit(sch: Schedule, loop: str) -> bool:
 
 def _schedule_sum(sch: Schedule, tile: str, lanes: int, steps: int) -> None:
     around = list(sch.get_loops(tile))
-    spatial = [n for n in around if n.startswith("ax")]  # as compute_at names its loops
-    reduced = [n for n in around if _reduces(sch, tile, n)]
+    spatial: list[str] = [n for n in around if n.startswith("ax")]  # as compute_at names its loops
+    reduced: list[str] = [n for n in around if _reduces(sch, tile, n)]
     reduced, unrolled = _unroll_steps(sch, reduced, steps)
     vector: list[str] = []
     if spatial and lanes > 1 and _divides(sch, spatial[-1], lanes):

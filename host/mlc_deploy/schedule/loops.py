@@ -62,13 +62,19 @@ def guard_blocks(s: Stmt, condition: Expr) -> Stmt:
 
 
 def split(
-    func: PrimFunc, loop: str, factors: Sequence[int | Expr | None]
+    func: PrimFunc,
+    loop: str,
+    factors: Sequence[int | Expr | None],
+    preserve_unit_iters: bool = True,
+    disable_predication: bool = False,
 ) -> tuple[PrimFunc, list[str]]:
     """for i in range(n): S
     =>   for i_0 in range(ceil(n / f)): for i_1 in range(f): S[i := i_0*f + i_1]
 
     Guarded by `i_0*f + i_1 < n` where the factors do not divide n. One factor may be None: it is
-    inferred. Raises ScheduleError for factors that do not cover n.
+    inferred. preserve_unit_iters False leaves out loops of one turn; disable_predication promises
+    that the factors divide n, which is checked where n is constant. Raises ScheduleError for
+    factors that do not cover n.
     """
     path = find_loop(func, loop, "split")
     target = loop_at(path)
@@ -112,10 +118,20 @@ def split(
     guard = simplify_expr(compare("<", index, target.extent), ranges)
     if isinstance(target.extent, Const) and prod(int(s) for s in sizes) == target.extent.value:  # type: ignore[call-overload]
         guard = const(True)
+    if disable_predication:
+        if isinstance(target.extent, Const) and not is_const(guard, True):
+            refuse("split", f"without a guard the factors must divide {target.extent}", target)
+        guard = const(True)
     body = guard_blocks(substitute(target.body, {target.var: index}), guard)
-    for v, size in reversed(list(zip(inner, sizes, strict=True))):
+    nest = list(zip(inner, sizes, strict=True))
+    kept = nest
+    if not preserve_unit_iters:
+        kept = [(v, n) for v, n in nest if not is_const(n, 1)] or nest[:1]
+        zero = const(0, dtype)
+        body = substitute(body, {v: zero for v, n in nest if (v, n) not in kept})
+    for v, size in reversed(kept):
         body = For(v, size, "serial", body)
-    return replace(func, target, body), [v.name for v in inner]
+    return replace(func, target, body), [v.name for v, _ in kept]
 
 
 def fuse(func: PrimFunc, loops: Sequence[str]) -> tuple[PrimFunc, str]:

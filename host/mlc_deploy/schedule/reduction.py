@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
-from ..ir import Binary, Block, Expr, PrimFunc, Stmt, Var, all_of, seq, substitute, with_fields
+from collections.abc import Mapping, Sequence
+
+from ..arith import loop_ranges, simplify_expr
+from ..ir import (
+    Binary,
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    IterVar,
+    Load,
+    PrimFunc,
+    Seq,
+    Stmt,
+    Store,
+    Var,
+    all_of,
+    binary,
+    const,
+    is_const,
+    load,
+    same_expr,
+    seq,
+    substitute,
+    with_fields,
+)
 from ..ir.build import loop_nest
-from ..ir.names import block_names_of, names_of
+from ..ir.names import Names, block_names_of, names_of
 from .tree import (
     block_at,
+    blocks_in,
     bound_to,
     find_block,
     find_loop,
@@ -16,7 +43,9 @@ from .tree import (
     refreshed,
     refuse,
     replace,
+    root_block,
     vars_in,
+    with_allocs,
 )
 
 
@@ -89,3 +118,160 @@ def _conditions(block: Block) -> list[Expr]:
         else:
             parts.append(e)
     return parts
+
+
+def rfactor(func: PrimFunc, loop: str, factor_axis: int) -> tuple[PrimFunc, str]:
+    """for s, k, r: B[s] += e
+    =>   for s, k, r: B_rf[.., r, ..] += e;  for s, r: B[s] += B_rf[.., r, ..]
+
+    The loop r over a part of the reduction becomes a spatial loop of a block of its own,
+    `<block>_rf`, whose buffer has r as dimension number factor_axis; the block itself then reduces
+    over r alone (Suriana et al., "Parallel associative reductions in Halide", 2017).
+    """
+    primitive = "rfactor"
+    path = find_loop(func, loop, primitive)
+    outer = loop_at(path)
+    below = [b for b in blocks_in(outer.body) if outer.var in bound_to(b, "reduce")]
+    if len(below) != 1:
+        refuse(primitive, f"loop '{loop}' does not carry the reduction of one block", outer)
+    target = below[0]
+    if not is_reduction(func, target):
+        refuse(
+            primitive,
+            f"block '{target.name}' is not a reduction with an init",
+            target,
+            "rfactor before decompose_reduction",
+        )
+    combine, value, place = _combiner(primitive, target)
+    nest = loops_of(find_block(func, target.name, primitive))
+    if any(b is not target for b in blocks_in(nest[0])):
+        refuse(primitive, f"other blocks share loops with block '{target.name}'", nest[0])
+    if outer.var in bound_to(target, "spatial"):
+        refuse(primitive, f"loop '{loop}' is bound to spatial iterations too", outer)
+    _require_every_part_begins(primitive, target, outer, nest)
+    (out,) = {w.buffer for w in target.writes}
+    if not 0 <= factor_axis <= out.ndim:
+        refuse(
+            primitive, f"factor_axis {factor_axis} of a buffer with {out.ndim} dimensions", target
+        )
+    if not isinstance(outer.extent, Const):
+        refuse(primitive, f"loop '{loop}' has extent {outer.extent}, no constant", outer)
+    names = names_of(func)
+    shape = list(out.shape)
+    shape.insert(factor_axis, int(outer.extent))
+    partial = out.replace(name=names.fresh(f"{out.name}_rf"), shape=tuple(shape), strides=None)
+    extents = {o.var: o.extent for o in nest}
+    rf = _partial_block(target, outer, extents, partial, factor_axis, place, combine, value, names)
+    rf = with_fields(rf, name=block_names_of(func).fresh(f"{target.name}_rf"))
+    final = _final_nest(target, outer, partial, out, factor_axis, place, combine, names)
+    func = replace(func, target, rf)
+    top = next(s for s in _top_level(func) if any(b is rf for b in blocks_in(s)))
+    return with_allocs(replace(func, top, seq([top, final])), add=[partial]), rf.name
+
+
+def _top_level(func: PrimFunc) -> tuple[Stmt, ...]:
+    body = root_block(func).body
+    return body.stmts if isinstance(body, Seq) else (body,)
+
+
+def _combiner(primitive: str, block: Block) -> tuple[str, Expr, tuple[Expr, ...]]:
+    """(operator, value, indices) of a body `B[i] = B[i] op value`."""
+    match block.body:
+        case Store(buffer, indices, Binary(op, Load(same, at), value)) if (
+            same is buffer
+            and op in ("+", "*", "min", "max")
+            and all(same_expr(a, b) for a, b in zip(indices, at, strict=True))
+        ):
+            return op, value, indices
+    refuse(primitive, f"block '{block.name}' is not of the form B[i] = B[i] op value", block)
+
+
+def _require_every_part_begins(
+    primitive: str, block: Block, outer: For, nest: Sequence[For]
+) -> None:
+    """The predicate lets every part's first step run, so that every part has its init."""
+    if is_const(block.predicate, True):
+        return
+    reduced = bound_to(block, "reduce") - {outer.var}
+    first = substitute(block.predicate, {v: const(0, v.dtype) for v in reduced})
+    ranges = loop_ranges(list(nest))
+    for condition in _conditions(with_fields(block, predicate=first)):
+        if outer.var in vars_in(condition) and not is_const(simplify_expr(condition, ranges), True):
+            refuse(
+                primitive,
+                f"block '{block.name}' skips whole turns of loop '{outer.name}': {condition}",
+                block,
+                "split by a factor that divides the extent",
+            )
+
+
+def _partial_block(
+    block: Block,
+    outer: For,
+    extents: Mapping[Var, Expr],
+    partial: Buffer,
+    axis: int,
+    place: tuple[Expr, ...],
+    combine: str,
+    value: Expr,
+    names: Names,
+) -> Block:
+    """The block that reduces over everything but the loop."""
+    iters: list[IterVar] = []
+    values: dict[Var, Expr] = {}
+    loops: dict[Var, IterVar] = {}
+    part = IterVar(Var(names.fresh(f"v_{outer.name}")), outer.extent, "spatial", outer.var)
+    loops[outer.var] = part
+    for i in block.iters:
+        if outer.var not in vars_in(i.binding):
+            iters.append(i)
+            continue
+        inner: dict[Var, Expr] = {}
+        for v in sorted(vars_in(i.binding), key=lambda v: v.name):
+            if v not in loops:
+                fresh = Var(names.fresh(f"v_{v.name}"))
+                loops[v] = IterVar(fresh, extents[v], "reduce", v)
+            inner[v] = loops[v].var
+        values[i.var] = substitute(i.binding, inner)
+    at = list(place)
+    at.insert(axis, part.var)
+    store = Store(partial, tuple(at), binary(combine, load(partial, at), substitute(value, values)))
+    init = Store(partial, tuple(at), _neutral(block))
+    return refreshed(with_fields(block, iters=(*iters, *loops.values()), body=store, init=init))
+
+
+def _neutral(block: Block) -> Expr:
+    assert isinstance(block.init, Store)
+    return block.init.value
+
+
+def _final_nest(
+    block: Block,
+    outer: For,
+    partial: Buffer,
+    out: Buffer,
+    axis: int,
+    place: tuple[Expr, ...],
+    combine: str,
+    names: Names,
+) -> Stmt:
+    """for s, r: B[s] = B[s] op B_rf[.., r, ..]"""
+    loops: list[tuple[Var, Expr]] = []
+    iters: list[IterVar] = []
+    swap: dict[Var, Expr] = {}
+    for i in block.iters:
+        if i.kind == "spatial":
+            loop = Var(names.fresh(f"ax{len(loops)}"))
+            var = Var(names.fresh(i.var.name))
+            loops.append((loop, i.extent))
+            iters.append(IterVar(var, i.extent, "spatial", loop))
+            swap[i.var] = var
+    loop, var = Var(names.fresh(outer.name)), Var(names.fresh(f"v_{outer.name}"))
+    loops.append((loop, outer.extent))
+    iters.append(IterVar(var, outer.extent, "reduce", loop))
+    here = tuple(substitute(e, swap) for e in place)
+    at = list(here)
+    at.insert(axis, var)
+    store = Store(out, here, binary(combine, load(out, here), load(partial, at)))
+    final = Block(block.name, tuple(iters), (), (), store, Store(out, here, _neutral(block)))
+    return loop_nest(loops, refreshed(final))

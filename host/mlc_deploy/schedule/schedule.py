@@ -1,37 +1,76 @@
 """The TensorIR face of the engine: a mutable handle on an immutable PrimFunc.
 
 Every primitive is a function from PrimFunc to PrimFunc in a module beside this one. Handles are the
-names of loops and blocks, which are unique and derived deterministically.
+names of loops and blocks, which are unique and derived deterministically. What is done is recorded
+(trace.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import signature
+from random import Random
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from ..ir import Block, Expr, For, IRModule, PrimFunc, statements, with_fields
-from ..ir.nodes import Scope
+from ..ir.nodes import ForKind, Scope
 from ..ir.verify import verify
-from . import caching, location, loops, reduction
-from .tree import block_at, blocks_in, find_block, loops_of, readers, writers
+from . import caching, layout, location, loops, reduction, sampling
+from . import padding as padding_
+from .trace import BlockRV, LoopRV, Recorder, SampledInt, Trace
+from .tree import block_at, blocks_in, find_block, loops_of, path_to, readers, refuse, writers
 
 IS_SCHEDULED = "tir.is_scheduled"  # a function that carries it is lowered as it stands
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-class BlockRV(str):
-    """A block, by name."""
+
+def primitive(
+    method: Callable[Concatenate[Schedule, P], R],
+) -> Callable[Concatenate[Schedule, P], R]:
+    """Records a method's calls in the trace, once they have succeeded."""
+    shape = signature(method)
+
+    @wraps(method)
+    def recorded(self: Schedule, *args: P.args, **kwargs: P.kwargs) -> R:
+        result = method(self, *args, **kwargs)
+        bound = shape.bind(self, *args, **kwargs)
+        arguments = dict(bound.arguments)
+        del arguments["self"]
+        for key in [k for k, p in shape.parameters.items() if p.kind is p.VAR_POSITIONAL]:
+            arguments[f"*{key}"] = list(arguments.pop(key, ()))
+        self._recorder.add(method.__name__, arguments, result)
+        return result
+
+    PRIMITIVES.add(method.__name__)
+    return cast("Callable[Concatenate[Schedule, P], R]", recorded)
 
 
-class LoopRV(str):
-    """A loop, by name."""
+PRIMITIVES = {  # the names that a trace may hold; the decorator adds to them
+    "sample_categorical",
+    "sample_compute_location",
+    "transform_layout",
+    "transform_block_layout",
+}
 
 
 class Schedule:
     """Applies primitives to one function. A primitive either succeeds, or raises ScheduleError and
-    changes nothing."""
+    changes nothing.
 
-    def __init__(self, mod: PrimFunc | IRModule, func: str = "main") -> None:
-        self._func: PrimFunc = mod[func] if isinstance(mod, IRModule) else mod
+    mod: a PrimFunc, or an IRModule of which `func` is scheduled. seed: for the sampling primitives;
+    the same seed gives the same trace.
+    """
+
+    def __init__(
+        self, mod: PrimFunc | IRModule, *, seed: int | None = None, func: str = "main"
+    ) -> None:
+        self._func: PrimFunc = mod if isinstance(mod, PrimFunc) else _the_function(mod, func)
+        self._module = mod if isinstance(mod, IRModule) else None
+        self._random = Random(seed)
+        self._recorder = Recorder()
 
     @property
     def func(self) -> PrimFunc:
@@ -39,13 +78,34 @@ class Schedule:
 
     @property
     def mod(self) -> IRModule:
-        return IRModule({self._func.name: self._func})
+        """The module with the function as it is scheduled now."""
+        others = dict(self._module.functions) if self._module is not None else {}
+        return IRModule({**others, self._func.name: self._func})
+
+    @property
+    def trace(self) -> Trace:
+        """What has been done so far."""
+        return self._recorder.trace()
 
     def copy(self) -> Schedule:
-        return Schedule(self._func)
+        """A schedule of its own in the same state, with the same random numbers to come."""
+        other = Schedule(self._module or self._func, func=self._func.name)
+        other._func = self._func
+        other._random.setstate(self._random.getstate())
+        other._recorder = self._recorder.copy()
+        return other
 
     def show(self) -> None:
+        """Prints the function."""
         print(self._func)
+
+    def perform(self, name: str, arguments: dict[str, Any]) -> Any:
+        """The primitive `name` with arguments by name, as a trace has them."""
+        if name not in PRIMITIVES:
+            refuse("trace", f"no primitive '{name}'")
+        positional = [v for key, given in arguments.items() if key[0] == "*" for v in given]
+        named = {key: v for key, v in arguments.items() if key[0] != "*"}
+        return getattr(self, name)(*positional, **named)
 
     def _set(self, func: PrimFunc, primitive: str) -> None:
         if IS_SCHEDULED not in func.attrs:
@@ -54,29 +114,42 @@ class Schedule:
 
     # ------------------------------------------------------------------------------- looking
 
+    @primitive
     def get_block(self, name: str) -> BlockRV:
         return BlockRV(block_at(find_block(self._func, name, "get_block")).name)
 
-    def get_blocks(self) -> list[BlockRV]:
-        """All blocks in program order, the root apart."""
-        return [BlockRV(b.name) for b in blocks_in(self._func.body)]
-
+    @primitive
     def get_loops(self, block: str) -> list[LoopRV]:
         """The loops around a block, outermost first."""
-        path = find_block(self._func, block, "get_loops")
-        return [LoopRV(loop.name) for loop in loops_of(path)]
+        return [LoopRV(o.name) for o in loops_of(find_block(self._func, block, "get_loops"))]
 
+    @primitive
+    def get_child_blocks(self, at: str) -> list[BlockRV]:
+        """The blocks right inside a loop or block."""
+        path = path_to(
+            self._func, lambda s: isinstance(s, (For, Block)) and s.name == at and bool(at)
+        )
+        if path is None:
+            refuse("get_child_blocks", f"no loop or block '{at}'")
+        node = path[-1]
+        assert isinstance(node, (For, Block))
+        return [BlockRV(b.name) for b in blocks_in(node.body)]
+
+    @primitive
     def get_producers(self, block: str) -> list[BlockRV]:
-        target = self.block(block)
-        found = [p for r in target.reads for p in writers(self._func, r.buffer)]
+        """The blocks that write what this one reads."""
+        found = [p for r in self.block(block).reads for p in writers(self._func, r.buffer)]
         return [BlockRV(b.name) for b in dict.fromkeys(found)]
 
+    @primitive
     def get_consumers(self, block: str) -> list[BlockRV]:
-        target = self.block(block)
-        found = [c for w in target.writes for c in readers(self._func, w.buffer)]
+        """The blocks that read what this one writes."""
+        found = [c for w in self.block(block).writes for c in readers(self._func, w.buffer)]
         return [BlockRV(b.name) for b in dict.fromkeys(found)]
 
+    @primitive
     def get_output_blocks(self) -> list[BlockRV]:
+        """The blocks that write a parameter."""
         outputs = set(self._func.buffers)
         return [
             BlockRV(b.name)
@@ -84,78 +157,229 @@ class Schedule:
             if any(w.buffer in outputs for w in b.writes)
         ]
 
+    def get_blocks(self) -> list[BlockRV]:
+        """All blocks in program order, the root apart."""
+        return [BlockRV(b.name) for b in blocks_in(self._func.body)]
+
     def block(self, name: str) -> Block:
         """The block itself, to look at."""
         return block_at(find_block(self._func, name, "get_block"))
 
     def loop(self, name: str) -> For:
         """The loop itself, to look at."""
-        found = [s for s in statements(self._func.body) if isinstance(s, For) and s.name == name]
-        return found[0]
+        return next(s for s in statements(self._func.body) if isinstance(s, For) and s.name == name)
+
+    # ------------------------------------------------------------------------------ sampling
+
+    @primitive
+    def sample_perfect_tile(
+        self,
+        loop: str,
+        n: int,
+        max_innermost_factor: int = 16,
+        decision: Sequence[int] | None = None,
+    ) -> list[SampledInt]:
+        """n factors whose product is the loop's extent, outermost first."""
+        factors = sampling.perfect_tile(
+            self._func, self._random, loop, n, max_innermost_factor, decision
+        )
+        return [SampledInt(f) for f in factors]
+
+    def sample_categorical(
+        self, candidates: Sequence[int], probs: Sequence[float], decision: int | None = None
+    ) -> SampledInt:
+        """One of the candidates, by their probabilities."""
+        chosen = sampling.categorical(self._random, candidates, probs, decision)
+        result = SampledInt(candidates[chosen])
+        arguments = {"candidates": list(candidates), "probs": list(probs), "decision": chosen}
+        self._recorder.add("sample_categorical", arguments, result)
+        return result
+
+    def sample_compute_location(
+        self, block: str, decision: int | None = None
+    ) -> LoopRV | SampledInt:
+        """A loop of the block's first consumer to compute it at; -1 leaves it where it is, -2 says
+        that it may be inlined. The decision is the number of the consumer's loop."""
+        choice, loop = sampling.compute_location(self, block, self._random, decision)
+        result = LoopRV(loop) if loop is not None else SampledInt(choice)
+        arguments = {"block": block, "decision": choice}
+        self._recorder.add("sample_compute_location", arguments, result)
+        return result
 
     # --------------------------------------------------------------------------------- loops
 
-    def split(self, loop: str, factors: Sequence[int | Expr | None]) -> list[LoopRV]:
-        func, names = loops.split(self._func, loop, factors)
+    @primitive
+    def split(
+        self,
+        loop: str,
+        factors: Sequence[int | Expr | None],
+        preserve_unit_iters: bool = True,
+        disable_predication: bool = False,
+    ) -> list[LoopRV]:
+        """See loops.split."""
+        func, names = loops.split(
+            self._func, loop, factors, preserve_unit_iters, disable_predication
+        )
         self._set(func, "split")
         return [LoopRV(n) for n in names]
 
+    @primitive
     def fuse(self, *order: str) -> LoopRV:
+        """See loops.fuse."""
         func, name = loops.fuse(self._func, order)
         self._set(func, "fuse")
         return LoopRV(name)
 
+    @primitive
     def reorder(self, *order: str) -> None:
+        """See loops.reorder."""
         self._set(loops.reorder(self._func, order), "reorder")
 
+    @primitive
     def add_unit_loop(self, at: str) -> LoopRV:
+        """See loops.add_unit_loop."""
         func, name = loops.add_unit_loop(self._func, at)
         self._set(func, "add_unit_loop")
         return LoopRV(name)
 
+    def _mark(self, loop: str, kind: ForKind) -> None:
+        self._set(loops.set_kind(self._func, loop, kind), kind)
+
+    @primitive
     def parallel(self, loop: str) -> None:
-        self._set(loops.set_kind(self._func, loop, "parallel"), "parallel")
+        """The loop's turns may run at once, on several threads."""
+        self._mark(loop, "parallel")
 
+    @primitive
     def vectorize(self, loop: str) -> None:
-        self._set(loops.set_kind(self._func, loop, "vectorized"), "vectorize")
+        """The loop's turns are the lanes of vectors."""
+        self._mark(loop, "vectorized")
 
+    @primitive
     def unroll(self, loop: str) -> None:
-        self._set(loops.set_kind(self._func, loop, "unrolled"), "unroll")
+        """The loop is written out."""
+        self._mark(loop, "unrolled")
 
+    @primitive
     def annotate(self, at: str, key: str, value: Any) -> None:
+        """Notes something on a loop or block."""
         self._set(loops.annotate(self._func, at, key, value), "annotate")
 
+    @primitive
     def unannotate(self, at: str, key: str) -> None:
+        """Takes a note away."""
         self._set(loops.annotate(self._func, at, key, None), "unannotate")
 
     # -------------------------------------------------------------------------------- blocks
 
+    @primitive
     def compute_inline(self, block: str) -> None:
+        """See location.compute_inline."""
         self._set(location.compute_inline(self._func, block), "compute_inline")
 
+    @primitive
     def reverse_compute_inline(self, block: str) -> None:
+        """See location.reverse_compute_inline."""
         self._set(location.reverse_compute_inline(self._func, block), "reverse_compute_inline")
 
+    @primitive
     def compute_at(self, block: str, loop: str) -> None:
+        """See location.compute_at."""
         self._set(location.compute_at(self._func, block, loop), "compute_at")
 
+    @primitive
     def reverse_compute_at(self, block: str, loop: str) -> None:
+        """See location.reverse_compute_at."""
         self._set(location.reverse_compute_at(self._func, block, loop), "reverse_compute_at")
 
+    @primitive
     def decompose_reduction(self, block: str, loop: str) -> BlockRV:
+        """See reduction.decompose_reduction."""
         func, name = reduction.decompose_reduction(self._func, block, loop)
         self._set(func, "decompose_reduction")
         return BlockRV(name)
 
+    @primitive
+    def rfactor(self, loop: str, factor_axis: int = 0) -> BlockRV:
+        """See reduction.rfactor."""
+        func, name = reduction.rfactor(self._func, loop, factor_axis)
+        self._set(func, "rfactor")
+        return BlockRV(name)
+
+    @primitive
     def cache_read(self, block: str, index: int, scope: Scope) -> BlockRV:
+        """See caching.cache_read."""
         func, name = caching.cache_read(self._func, block, index, scope)
         self._set(func, "cache_read")
         return BlockRV(name)
 
+    @primitive
     def cache_write(self, block: str, index: int, scope: Scope) -> BlockRV:
+        """See caching.cache_write."""
         func, name = caching.cache_write(self._func, block, index, scope)
         self._set(func, "cache_write")
         return BlockRV(name)
 
+    @primitive
     def set_scope(self, block: str, index: int, scope: Scope) -> None:
+        """See caching.set_scope."""
         self._set(caching.set_scope(self._func, block, index, scope), "set_scope")
+
+    # ------------------------------------------------------------------------------- layouts
+
+    def transform_layout(
+        self, block: str, buffer: str | tuple[str, int], index_map: layout.IndexMap | str
+    ) -> None:
+        """See layout.transform_layout. buffer: its name, or ("read" or "write", its number)."""
+        name = buffer if isinstance(buffer, str) else self._buffer_name(block, *buffer)
+        ndim = self._dimensions(block, name)
+        self._set(layout.transform_layout(self._func, block, name, index_map), "transform_layout")
+        arguments = {"block": block, "buffer": name, "index_map": layout.map_text(index_map, ndim)}
+        self._recorder.add("transform_layout", arguments, None)
+
+    def transform_block_layout(self, block: str, index_map: layout.IndexMap | str) -> None:
+        """See layout.transform_block_layout."""
+        ndim = len(self.block(block).iters)
+        func = layout.transform_block_layout(self._func, block, index_map)
+        self._set(func, "transform_block_layout")
+        arguments = {"block": block, "index_map": layout.map_text(index_map, ndim)}
+        self._recorder.add("transform_block_layout", arguments, None)
+
+    def _buffer_name(self, block: str, side: str, number: int) -> str:
+        target = self.block(block)
+        regions = {"read": target.reads, "write": target.writes}.get(side)
+        if regions is None:
+            refuse("transform_layout", f"'{side}' is neither 'read' nor 'write'", target)
+        names = list(dict.fromkeys(r.buffer.name for r in regions))
+        if not 0 <= number < len(names):
+            refuse("transform_layout", f"block '{block}' has no {side} number {number}", target)
+        return names[number]
+
+    def _dimensions(self, block: str, buffer: str) -> int:
+        target = self.block(block)
+        return next(
+            (r.buffer.ndim for r in (*target.writes, *target.reads) if r.buffer.name == buffer), 0
+        )
+
+    # ------------------------------------------------------------------------------- padding
+
+    @primitive
+    def decompose_padding(self, block: str, loop: str) -> BlockRV:
+        """See padding.decompose_padding."""
+        func, name = padding_.decompose_padding(self._func, block, loop)
+        self._set(func, "decompose_padding")
+        return BlockRV(name)
+
+    @primitive
+    def pad_einsum(self, block: str, padding: Sequence[int]) -> None:
+        """See padding.pad_einsum."""
+        self._set(padding_.pad_einsum(self._func, block, padding), "pad_einsum")
+
+
+def _the_function(mod: IRModule, name: str) -> PrimFunc:
+    funcs = {n: f for n, f in mod.functions.items() if isinstance(f, PrimFunc)}
+    if name in funcs:
+        return funcs[name]
+    if len(funcs) == 1:
+        return next(iter(funcs.values()))
+    refuse("Schedule", f"the module has no PrimFunc '{name}'", mend=f"func= one of {sorted(funcs)}")

@@ -1,0 +1,13 @@
+"""mlc-deploy, the command line: what a user types becomes a job, and what came of it a table.
+
+    main      commands, and errors as messages and exit statuses
+    run       the job: compile, deploy, check, time
+    options   the values of options that are more than a word
+    place     which target, and which board
+    progress  what is under way, on stderr
+    report    what came of it, on stdout
+"""
+
+from .main import main
+
+__all__ = ["main"]

@@ -1,0 +1,130 @@
+"""The values of options that are more than a word: NAME=FILE, NAME=1,3,224,224, NAME=128."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import MlcError
+
+Array = NDArray[Any]
+Value = TypeVar("Value")
+
+LABEL = "label"  # the array of an .npz that predictions are held against
+SAVED = (".o", ".s", ".ll")
+
+
+class Misuse(MlcError):
+    """A command line that cannot be meant."""
+
+
+def named(
+    option: str, texts: Sequence[str], read: Callable[[str, str], Value], form: str
+) -> dict[str, Value]:
+    """The values of a repeated option NAME=TEXT by name, each made by read(name, text).
+
+    Raises Misuse, with `form` as an example.
+    """
+    found: dict[str, Value] = {}
+    for text in texts:
+        name, equals, rest = text.partition("=")
+        if not (name and equals and rest):
+            raise Misuse(f"{option} '{text}' is not {form}", mend=f"{option} {form}")
+        if name in found:
+            raise Misuse(f"{option} is given twice for '{name}'")
+        try:
+            found[name] = read(name, rest)
+        except ValueError:
+            raise Misuse(f"{option} '{text}' is not {form}", mend=f"{option} {form}") from None
+    return found
+
+
+def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    return named("--shape", texts, lambda _, text: _extents(text), "NAME=1,3,224,224")
+
+
+def dims(texts: Sequence[str]) -> dict[str, int]:
+    return named("--bind", texts, lambda _, text: int(text), "NAME=128")
+
+
+def _extents(text: str) -> tuple[int, ...]:
+    return tuple(int(extent) for extent in text.split(","))
+
+
+def arrays(option: str, texts: Sequence[str]) -> tuple[dict[str, Array], Array | None]:
+    """The arrays of files by name, and the first `label` that an .npz among them holds."""
+    files = named(option, texts, lambda _, text: text, "NAME=FILE.npy")
+    found = {name: _load(option, name, Path(file)) for name, file in files.items()}
+    labels = (label for _, label in found.values() if label is not None)
+    return {name: array for name, (array, _) in found.items()}, next(labels, None)
+
+
+def _load(option: str, name: str, path: Path) -> tuple[Array, Array | None]:
+    """The array of an .npy; of an .npz the one called `name`, or the only one, and its labels."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise Misuse("there is no such file", where=f"{option} {name}={path}") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise Misuse(f"cannot be read: {reason}", where=f"{option} {name}={path}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        raise Misuse(
+            "this is no file of numpy's, or one of Python objects",
+            where=f"{option} {name}={path}",
+            mend="numpy.save(file, array)",
+        ) from None
+    if not isinstance(loaded, np.lib.npyio.NpzFile):
+        return loaded, None
+    with loaded:
+        names = [n for n in loaded.files if n != LABEL]
+        chosen = name if name in names else names[0] if len(names) == 1 else None
+        if chosen is None:
+            raise Misuse(
+                f"the file holds no array '{name}'",
+                where=f"{option} {name}={path}",
+                mend=f"one of {', '.join(loaded.files) or '(it is empty)'}",
+            )
+        return loaded[chosen], loaded[LABEL] if LABEL in loaded.files else None
+
+
+def model_file(text: str, commands: Sequence[str]) -> Path:
+    """MODEL as a file that is there; Misuse with the nearest names otherwise."""
+    path = Path(text)
+    if path.exists():
+        return path
+    folder = path.parent
+    files = [str(p) for p in folder.glob("*.onnx")] if folder.is_dir() else []
+    near = get_close_matches(text, [*files, *commands], 3, 0.5)
+    if "." in text or "/" in text:
+        raise Misuse("there is no such file", where=text, mend=" or ".join(near or files[:3]))
+    raise Misuse(f"there is no such command or file: '{text}'", mend=" or ".join(near))
+
+
+def writable(option: str, text: str) -> Path:
+    """A file that can be written later on: now is the time to say that it cannot."""
+    path = Path(text)
+    if path.is_dir():
+        raise Misuse("this is a folder", where=f"{option} {text}", mend="a file's name")
+    if not path.parent.is_dir():
+        raise Misuse(
+            "there is no such folder", where=f"{option} {text}", mend=f"mkdir -p {path.parent}"
+        )
+    return path
+
+
+def saved(text: str) -> Path:
+    path = writable("--save", text)
+    if path.suffix not in SAVED:
+        raise Misuse(
+            f"nothing is saved as '{path.suffix or path.name}'",
+            where=f"--save {text}",
+            mend="a name that ends in .o (object), .s (assembly) or .ll (LLVM IR)",
+        )
+    return path

@@ -1,0 +1,71 @@
+"""Which target, and which board, where one or both are left to this program.
+
+    both given     as said
+    board only     the target is what the board says of itself
+    target only    local:// if this host runs it, else qemu:// with the target's CPU, or max
+    neither        this host, on local://
+"""
+
+from __future__ import annotations
+
+import sys
+
+from mlc_rpc import Unreachable
+from mlc_rpc.transport import SCHEMES, LocalUrl, parse_url
+from mlc_targets import Target, TargetError, board_names, qemu_cpu
+
+from .options import Misuse
+
+NONE = "none"
+
+
+def choose(target: Target | None, board: str | None) -> tuple[Target | None, str | None]:
+    """The target (None: ask the board) and the board's URL (None: compile only). Raises Misuse."""
+    if board == NONE:
+        return target or Target("host"), None
+    if board is None:
+        if target is None:
+            return Target("host"), "local://"
+        return target, "local://" if runs_here(target) else f"qemu://{qemu_cpu(target)}"
+    if target is None and is_local(board):
+        return Target("host"), board  # which knows more of this machine than the board's program
+    return target, checked(board)
+
+
+def runs_here(target: Target) -> bool:
+    """Whether this machine, by a runtime of its own, runs the target's code."""
+    if sys.platform != "linux":
+        return False
+    from mlc_rpc.local import local_machine
+
+    try:
+        host = Target("host")
+        same = target.arch == local_machine()
+    except (Unreachable, TargetError):
+        return False
+    return same and set(target.required_features) <= host.features
+
+
+def is_local(board: str) -> bool:
+    return "://" in board and parse_url(checked(board)) == LocalUrl()
+
+
+def checked(board: str) -> str:
+    """The URL, which is one. Raises Misuse for what is none, and for names."""
+    if "://" in board:
+        try:
+            parse_url(board)
+        except Unreachable as error:
+            raise Misuse(error.what, where=f"--board {board}", mend=error.attempt) from None
+        return board
+    if board.lower() in board_names():
+        raise Misuse(
+            f"'{board}' says what a board is, not where it is",
+            where=f"--board {board}",
+            mend=f"--target {board} --board ssh://[user@]host[:port]",
+        )
+    raise Misuse(
+        f"unknown board '{board}'",
+        where=f"--board {board}",
+        mend=f"one of {', '.join(SCHEMES)}, {NONE}",
+    )

@@ -1,0 +1,252 @@
+"""Primitives on layouts: a buffer's (transform_layout), a block's (transform_block_layout)."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..arith import Bounds, expr_bounds, simplify_expr
+from ..ir import (
+    Block,
+    Const,
+    Expr,
+    For,
+    IterVar,
+    Load,
+    PrimFunc,
+    Region,
+    Stmt,
+    Store,
+    Var,
+    const,
+    expr,
+    load,
+    rebuild,
+    statements,
+    substitute,
+    with_fields,
+)
+from ..ir.build import loop_nest
+from ..ir.interp import evaluate_grid
+from ..ir.names import names_of
+from ..ir.printer import script
+from .tree import block_at, find_block, loops_of, refreshed, refuse, replace, vars_in
+
+IndexMap = Callable[..., Any]
+MOST_CHECKED = 1 << 22
+
+
+def as_map(index_map: IndexMap | str, ndim: int, primitive: str) -> tuple[list[Var], list[Expr]]:
+    """The variables and results of an index map, a Python function or the text of one."""
+    function = _from_text(index_map, primitive) if isinstance(index_map, str) else index_map
+    parameters = inspect.signature(function).parameters.values()
+    free = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    if not free and len(parameters) != ndim:
+        refuse(primitive, f"the index map takes {len(parameters)} indices, {ndim} are given")
+    variables = [Var(f"i{n}") for n in range(ndim)]
+    given = function(*variables)
+    results = [expr(e) for e in (given if isinstance(given, (list, tuple)) else (given,))]
+    return variables, results
+
+
+def _from_text(text: str, primitive: str) -> IndexMap:
+    """`lambda i0, i1: [i0 // 8, i1, i0 % 8]`: names, integers, + - * // % and min/max only."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except SyntaxError:
+        refuse(
+            primitive, f"'{text}' is no index map", mend="a text like 'lambda i: [i // 4, i % 4]'"
+        )
+    allowed = (
+        ast.Expression, ast.Lambda, ast.arguments, ast.arg, ast.List, ast.Tuple, ast.Load,
+        ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.Name, ast.Constant,
+    )  # fmt: skip
+    if not isinstance(tree.body, ast.Lambda) or any(
+        not isinstance(n, allowed) for n in ast.walk(tree)
+    ):
+        refuse(
+            primitive, f"'{text}' is no index map", mend="a text like 'lambda i: [i // 4, i % 4]'"
+        )
+    made: IndexMap = eval(compile(tree, "index map", "eval"), {"__builtins__": {}})
+    return made
+
+
+def map_text(index_map: IndexMap | str, ndim: int) -> str:
+    """An index map as text that `as_map` reads."""
+    if isinstance(index_map, str):
+        return index_map
+    variables, results = as_map(index_map, ndim, "index map")
+    names = ", ".join(v.name for v in variables)
+    return f"lambda {names}: [{', '.join(script(e) for e in results)}]"
+
+
+def transform_layout(
+    func: PrimFunc, block: str, buffer: str, index_map: IndexMap | str
+) -> PrimFunc:
+    """B[i, j]   =>   B[map(i, j)], everywhere; the buffer's shape becomes the map's range.
+
+    `buffer` names one that the block reads or writes. A parameter's shape changes for the caller
+    too. Raises ScheduleError for a map that sends two elements to one place.
+    """
+    primitive = "transform_layout"
+    target = block_at(find_block(func, block, primitive))
+    touched = {r.buffer.name: r.buffer for r in (*target.writes, *target.reads)}
+    if buffer not in touched:
+        refuse(
+            primitive,
+            f"block '{block}' does not touch a buffer '{buffer}'",
+            target,
+            f"one of {', '.join(touched)}",
+        )
+    old = touched[buffer]
+    variables, results = as_map(index_map, old.ndim, primitive)
+    shape = _image(primitive, old.shape, variables, results, f"buffer '{buffer}'")
+    packed = old.replace(shape=shape, strides=None)
+
+    def mapped(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        values = dict(zip(variables, indices, strict=True))
+        return tuple(substitute(e, values) for e in results)
+
+    def visit(m: Any) -> Any:
+        match m:
+            case Load(b, indices) if b is old:
+                return load(packed, mapped(tuple(visit(i) for i in indices)))
+            case Store(b, indices, value) if b is old:
+                return Store(packed, mapped(tuple(visit(i) for i in indices)), visit(value))
+            case Region(b) if b is old:
+                whole = tuple(expr(n) for n in packed.shape)
+                return Region(packed, tuple(const(0) for _ in whole), whole)
+            case Block():
+                inside = rebuild(m, visit)
+                allocs = tuple(packed if b is old else b for b in m.allocs)
+                inside = with_fields(inside, allocs=allocs)
+                leaf = not any(isinstance(s, (For, Block)) for s in statements(m.body))
+                return refreshed(inside) if leaf and m.iters else inside
+        return rebuild(m, visit)
+
+    params = tuple(packed if p is old else p for p in func.params)
+    return with_fields(func, params=params, body=visit(func.body))
+
+
+def _image(
+    primitive: str,
+    shape: Sequence[Any],
+    variables: Sequence[Var],
+    results: Sequence[Expr],
+    what: str,
+) -> tuple[int, ...]:
+    """The shape that holds the map's results; refuses maps that are not one to one."""
+    if not all(isinstance(n, int) for n in shape):
+        refuse(primitive, f"{what} has a symbolic shape")
+    ranges: dict[Var, Bounds] = {v: (0, n - 1) for v, n in zip(variables, shape, strict=True)}
+    bounds = [expr_bounds(e, ranges) for e in results]
+    if any(low is None or high is None or low < 0 for low, high in bounds):
+        refuse(primitive, f"the index map of {what} gives indices below 0 or without bound")
+    image = tuple(int(high or 0) + 1 for _, high in bounds)
+    total = int(np.prod(shape, dtype=np.int64))
+    if total > MOST_CHECKED:
+        refuse(primitive, f"{what} has {total} elements, too many to check the index map on")
+    places = evaluate_grid(variables, shape, results)
+    flat = np.ravel_multi_index(places, image) if image else np.zeros(1, np.int64)
+    if len(np.unique(flat)) != total:
+        refuse(primitive, f"the index map of {what} sends two elements to one place")
+    return image
+
+
+def transform_block_layout(func: PrimFunc, block: str, index_map: IndexMap | str) -> PrimFunc:
+    """for i, j: block(v_i = i, v_j = j)   =>   for map(i, j): the same block, in that order.
+
+    The block's loops must be its own, one per iteration, with nothing else in them; the map must be
+    one to one and onto the box of its results.
+    """
+    primitive = "transform_block_layout"
+    path = find_block(func, block, primitive)
+    target = block_at(path)
+    loops = loops_of(path)
+    nest = loops[-len(target.iters) :]
+    plain = len(nest) == len(target.iters) and all(
+        i.binding is loop.var for i, loop in zip(target.iters, nest, strict=True)
+    )
+    chained = all(
+        outer.body is inner for outer, inner in zip(nest, [*nest[1:], target], strict=True)
+    )
+    if not plain or not chained:
+        refuse(primitive, f"block '{block}' is not alone in loops that are its iterations", target)
+    if any(loop.kind != "serial" for loop in nest):
+        refuse(primitive, f"a loop around block '{block}' is not serial", target)
+    shape = [int(i.extent) if isinstance(i.extent, Const) else i.extent for i in target.iters]
+    variables, results = as_map(index_map, len(nest), primitive)
+    image = _image(primitive, shape, variables, results, f"block '{block}'")
+    if int(np.prod(image)) != int(np.prod(shape)):  # type: ignore[arg-type]
+        refuse(primitive, f"the index map of block '{block}' leaves holes in {image}", target)
+    kinds = [_kind_of(primitive, target, variables, e) for e in results]
+    names = names_of(func)
+    fresh = [Var(names.fresh(f"ax{n}")) for n in range(len(image))]
+    inside = [Var(names.fresh(f"v_ax{n}")) for n in range(len(image))]
+    inverse = _inverse(primitive, target, variables, shape, results, inside, image)
+    values = dict(zip((i.var for i in target.iters), inverse, strict=True))
+    moved = substitute(with_fields(target, iters=()), values)
+    iters = tuple(
+        IterVar(v, const(n), kind, loop)
+        for v, n, kind, loop in zip(inside, image, kinds, fresh, strict=True)
+    )
+    body: Stmt = refreshed(with_fields(moved, iters=iters))
+    nested = loop_nest([(v, const(n)) for v, n in zip(fresh, image, strict=True)], body)
+    return replace(func, nest[0], nested)
+
+
+def _kind_of(primitive: str, block: Block, variables: Sequence[Var], result: Expr) -> Any:
+    kinds = {
+        i.kind for i, v in zip(block.iters, variables, strict=True) if v in vars_in(result)
+    } or {"spatial"}
+    if len(kinds) > 1:
+        refuse(primitive, f"'{result}' mixes spatial and reduce iterations", block)
+    return kinds.pop()
+
+
+def _inverse(
+    primitive: str,
+    block: Block,
+    variables: Sequence[Var],
+    shape: Sequence[Any],
+    results: Sequence[Expr],
+    inside: Sequence[Var],
+    image: Sequence[int],
+) -> list[Expr]:
+    """Each old iteration in terms of the results: sums of results times constants are tried, found
+    from the map's values and checked on the whole domain."""
+    places = np.stack(evaluate_grid(variables, shape, results)).reshape(len(results), -1)
+    grid = np.indices(shape).reshape(len(shape), -1)
+    ranges: dict[Var, Bounds] = {v: (0, n - 1) for v, n in zip(inside, image, strict=True)}
+    inverse: list[Expr] = []
+    for old, extent in zip(grid, shape, strict=True):
+        solved, *_ = np.linalg.lstsq(places.T.astype(float), old.astype(float), rcond=None)
+        coefficients = np.rint(solved).astype(int)
+        if not np.array_equal(coefficients @ places, old):
+            candidate = _fused_inverse(places, old, extent, inside, image)
+            if candidate is None:
+                refuse(
+                    primitive, f"the index map of block '{block.name}' cannot be inverted", block
+                )
+            inverse.append(candidate)
+            continue
+        total: Expr = const(0)
+        for v, c in zip(inside, coefficients, strict=True):
+            total = total + v * int(c)
+        inverse.append(simplify_expr(total, ranges))
+    return inverse
+
+
+def _fused_inverse(
+    places: Any, old: Any, extent: int, inside: Sequence[Var], image: Sequence[int]
+) -> Expr | None:
+    """old = result // a % extent, as a fused index comes apart."""
+    for v, row, size in zip(inside, places, image, strict=True):
+        for below in range(1, size + 1):
+            if size % below == 0 and np.array_equal(row // below % extent, old):
+                return v // below % extent
+    return None

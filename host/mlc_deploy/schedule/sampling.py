@@ -1,0 +1,121 @@
+"""What a tuner chooses: tile sizes, categories, places to compute at. Random by a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from random import Random
+from typing import TYPE_CHECKING
+
+from ..errors import ScheduleError
+from ..ir import Const, For, PrimFunc
+from .tree import find_loop, loop_at, refuse
+
+if TYPE_CHECKING:
+    from .schedule import Schedule
+
+
+@lru_cache(maxsize=1024)
+def factorizations(extent: int, n: int, max_innermost: int) -> tuple[tuple[int, ...], ...]:
+    """All ways to write extent as a product of n factors, the last at most max_innermost."""
+    if n == 1:
+        return ((extent,),) if extent <= max_innermost else ()
+    found: list[tuple[int, ...]] = []
+    for last in _divisors(extent):
+        if last <= max_innermost:
+            found.extend((*rest, last) for rest in factorizations(extent // last, n - 1, extent))
+    return tuple(found)
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return small + [number // d for d in reversed(small) if d * d != number]
+
+
+def perfect_tile(
+    func: PrimFunc,
+    random: Random,
+    loop: str,
+    n: int,
+    max_innermost_factor: int,
+    decision: Sequence[int] | None,
+) -> list[int]:
+    """n factors whose product is the loop's extent, each factorization as likely as another."""
+    primitive = "sample_perfect_tile"
+    target = loop_at(find_loop(func, loop, primitive))
+    if not isinstance(target.extent, Const):
+        refuse(primitive, f"loop '{loop}' has extent {target.extent}, no constant", target)
+    extent = int(target.extent)
+    if n < 1:
+        refuse(primitive, f"{n} factors of loop '{loop}'", target)
+    if decision is not None:
+        return _decided(target, extent, n, decision)
+    choices = factorizations(extent, n, max_innermost_factor)
+    if not choices:  # only when n is 1 and the loop is longer than the factor may be
+        return [extent]
+    return list(choices[random.randrange(len(choices))])
+
+
+def _decided(target: For, extent: int, n: int, decision: Sequence[int]) -> list[int]:
+    """A given decision; where it was made for another extent, its inner factors are kept as far as
+    they divide."""
+    if len(decision) != n:
+        refuse(
+            "sample_perfect_tile",
+            f"decision {list(decision)} has {len(decision)} factors, {n} are asked for",
+            target,
+        )
+    inner: list[int] = []
+    left = extent
+    for wanted in reversed(decision[1:]):
+        factor = next(f for f in range(max(int(wanted), 1), 0, -1) if left % f == 0)
+        inner.insert(0, factor)
+        left //= factor
+    return [left, *inner]
+
+
+def categorical(
+    random: Random, candidates: Sequence[int], probs: Sequence[float], decision: int | None
+) -> int:
+    """The number of the candidate that is taken."""
+    primitive = "sample_categorical"
+    if not candidates or len(candidates) != len(probs):
+        refuse(primitive, f"{len(candidates)} candidates with {len(probs)} probabilities")
+    if decision is not None:
+        if not 0 <= decision < len(candidates):
+            refuse(primitive, f"decision {decision} of {len(candidates)} candidates")
+        return decision
+    return random.choices(range(len(candidates)), probs)[0]
+
+
+def compute_location(
+    sch: Schedule, block: str, random: Random, decision: int | None
+) -> tuple[int, str | None]:
+    """(number, loop) of the place to compute a block at: one of its first consumer's loops that
+    compute_at accepts, -1 for where it stands, -2 for inlined."""
+    consumers = sch.copy().get_consumers(block)
+    loops = sch.copy().get_loops(consumers[0]) if consumers else []
+    allowed = [-2, -1] + [n for n, loop in enumerate(loops) if _accepts(sch, block, loop)]
+    if not _can_inline(sch, block):
+        allowed.remove(-2)
+    if decision is None:
+        choice = allowed[random.randrange(len(allowed))]
+    else:  # a decision made for another program: the nearest that is possible here
+        choice = min(allowed, key=lambda n: (abs(n - decision), n))
+    return choice, loops[choice] if choice >= 0 else None
+
+
+def _accepts(sch: Schedule, block: str, loop: str) -> bool:
+    try:
+        sch.copy().compute_at(block, loop)
+    except ScheduleError:
+        return False
+    return True
+
+
+def _can_inline(sch: Schedule, block: str) -> bool:
+    try:
+        sch.copy().compute_inline(block)
+    except ScheduleError:
+        return False
+    return True
