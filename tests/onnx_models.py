@@ -33,7 +33,8 @@ def light_model(name: str, seed: int = 0) -> ModelProto:
     """A light model of the onnx package with random weights.
 
     Its own are all one number, made by ConstantOfShape: then the answer hardly depends on the
-    input. Weights are drawn so that activations keep their size from layer to layer.
+    input. Weights are drawn so that activations keep their size from layer to layer. What the
+    softmax at the end reads is an output too, since a softmax may hide most of an error.
     """
     model = onnx.load(LIGHT / f"light_{name}.onnx")
     rng = np.random.default_rng(seed)
@@ -68,6 +69,10 @@ def light_model(name: str, seed: int = 0) -> ModelProto:
     del model.graph.initializer[:], model.graph.input[:]
     model.graph.initializer.extend(weights)
     model.graph.input.extend(inputs)
+    for softmax in (n for n in kept if n.op_type == "Softmax"):
+        scores = onnx.ValueInfoProto(name=softmax.input[0])
+        scores.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        model.graph.output.append(scores)
     return model
 
 

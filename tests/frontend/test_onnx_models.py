@@ -26,7 +26,9 @@ def compare(model: ModelProto | Path, inputs: dict[str, Array]) -> None:
             assert found[name].dtype == theirs.dtype
             limit = 1e-3 * np.abs(theirs) + 2e-4 * np.abs(theirs).max()
             assert (np.abs(found[name] - theirs) <= limit).all(), name
-            np.testing.assert_array_equal(found[name].argmax(-1), theirs.argmax(-1))
+            rows = (len(theirs), -1)
+            classes = theirs.reshape(rows).argmax(1)
+            np.testing.assert_array_equal(found[name].reshape(rows).argmax(1), classes)
 
 
 @pytest.mark.parametrize("name", ["digits_mlp", "digits_cnn"])
@@ -47,6 +49,6 @@ def test_light_models_answer_by_their_input() -> None:
     function = from_onnx(light_model("squeezenet"))
     answers = []
     for data in (image(), np.abs(image())):
-        (answer,) = evaluate(function, [data]).values()
+        answer, _ = evaluate(function, [data]).values()
         answers.append(answer)
     assert np.abs(answers[0] - answers[1]).max() > 0.1 * np.abs(answers[0]).max()

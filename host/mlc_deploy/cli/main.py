@@ -1,9 +1,4 @@
-"""Commands; and what goes wrong as a message on stderr and an exit status.
-
-    0  the outputs matched the reference        2  bad usage
-    1  the job failed, or they did not          3  the board could not be reached, or was lost
-                                              130  interrupted
-"""
+"""Commands."""
 
 from __future__ import annotations
 
@@ -13,15 +8,9 @@ import traceback
 from collections.abc import Sequence
 
 import click
-from mlc_rpc import CounterError, Lost, RpcError, Unreachable
-from mlc_targets import TargetError
 
-from ..errors import InputError, MlcError
-from .options import Misuse
+from .errors import FAILED, OK, complain, exit_status, message
 from .run import run
-
-OK, FAILED, MISUSED, UNREACHED, INTERRUPTED = 0, 1, 2, 3, 130
-MISTAKES = (MlcError, TargetError, RpcError, CounterError, click.ClickException, OSError)
 
 
 class Commands(click.Group):
@@ -56,40 +45,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         complain(message(error))
         return exit_status(error)
     return status if isinstance(status, int) else OK
-
-
-def exit_status(error: BaseException) -> int:
-    match error:
-        case KeyboardInterrupt() | click.exceptions.Abort():
-            return INTERRUPTED
-        case Misuse() | InputError() | TargetError() | click.UsageError():
-            return MISUSED
-        case Unreachable() | Lost():
-            return UNREACHED
-        case _:
-            return FAILED
-
-
-def message(error: BaseException) -> str:
-    """What went wrong: for a user's mistake what, where and how to mend it."""
-    match error:
-        case KeyboardInterrupt() | click.exceptions.Abort():
-            return "interrupted"
-        case click.UsageError():
-            text = error.format_message().rstrip(".")
-            return f"{text[:1].lower()}{text[1:]}\n  try: mlc-deploy --help"
-        case OSError():
-            where = f"\n  in:  {error.filename}" if error.filename else ""
-            return f"{(error.strerror or str(error)).lower()}{where}"
-        case _ if isinstance(error, MISTAKES):
-            return str(error)
-        case _:
-            return (
-                f"a mistake in mlc-deploy itself ({type(error).__name__}: {error})\n"
-                "  try: --debug, and report what it says"
-            )
-
-
-def complain(text: str) -> None:
-    click.secho("error: ", err=True, nl=False, fg="red", bold=True)
-    click.echo(text, err=True)

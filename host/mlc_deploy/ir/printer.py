@@ -1,13 +1,23 @@
-"""The IR as script: text in the manner of TVMScript, readable without a manual."""
+"""The IR as script: text in the manner of TVMScript, readable without a manual.
+
+What is printed of a whole PrimFunc or IRModule parses back (`mlc_deploy.script`) to an equal one.
+Two rules serve that. Names are made unique and valid in Python: a variable that two loops bind is
+printed under two names. And an int32 constant is printed as a plain number only where reading it
+gives the node back; elsewhere, where a number would be folded away, as T.int32(number).
+"""
 
 from __future__ import annotations
 
+import builtins
+import keyword
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from . import build
-from .dtypes import dtype_of
+from .dtypes import dtype_of, numpy_dtype
+from .names import Names
 from .nodes import (
     Binary,
     Block,
@@ -39,6 +49,8 @@ from .nodes import (
     Store,
     Var,
 )
+from .rewrite import walk
+from .structural import same_expr
 
 # Python's precedence, loosest first; a side is put in parentheses when it binds looser.
 PRECEDENCE = {
@@ -60,228 +72,388 @@ PRECEDENCE = {
 AS_CALLS = {"min": "T.min", "max": "T.max", "tdiv": "T.truncdiv", "tmod": "T.truncmod"}
 ATOM = 20
 
+# Intrinsics of floats whose dtype is that of their arguments; T has a function for each.
+FLOAT_CALLS = frozenset(
+    "abs ceil cos erf exp floor fma fmod log pow round sigmoid sin sqrt tan tanh trunc".split()
+)
+RESERVED = frozenset({*keyword.kwlist, *dir(builtins), "T", "I", "R"})
+GLOBAL_SYMBOL = "global_symbol"  # the attribute that holds a function's name that is no identifier
+
 
 def script(n: Node) -> str:
     """The text of any node; functions and modules as whole definitions."""
     match n:
         case PrimFunc():
-            return "\n".join(_function(n))
+            return "\n".join(_Printer().function(n, identifier(n.name)))
         case IRModule():
-            return "\n\n".join(str(f) for f in n.functions.values())
+            return "\n".join(_module(n))
         case Stmt():
-            return "\n".join(_stmt(n))
+            return "\n".join(_Printer().stmt(n))
         case Expr():
-            return _expr(n, 0)
+            return _Printer().expr(n)
         case Region():
-            return _region(n)
+            return _Printer().region(n)
         case IterVar():
-            return f"{n.var.name}: {n.kind} in {_expr(n.extent, 0)} = {_expr(n.binding, 0)}"
+            p = _Printer()
+            return f"{n.var.name}: {n.kind} in {p.expr(n.extent)} = {p.expr(n.binding)}"
         case Buffer():
             return n.name
     raise TypeError(f"cannot print {type(n).__name__}")
 
 
-def _expr(e: Expr, outer: int) -> str:
-    text, level = _text(e)
-    return f"({text})" if level < outer else text
+def loop_header(s: For) -> str:
+    """The line that begins a loop, as error messages quote it."""
+    return _Printer().loop_header(s)
 
 
-def _text(e: Expr) -> tuple[str, int]:
-    match e:
+def identifier(name: str) -> str:
+    """A name as Python can have it: "conv1/out:0" -> "conv1_out_0"."""
+    text = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return f"_{text}" if not text or text[0].isdigit() or keyword.iskeyword(text) else text
+
+
+def slice_extent(low: Expr, high: Expr) -> Expr:
+    """The extent of the region `low:high`."""
+    match low, high:
+        case Const(), Const():
+            return build.const(int(high) - int(low))
+        case _, Binary("+", base, extent) if same_expr(base, low):
+            return extent
+    return build.const(0) if same_expr(low, high) else high - low
+
+
+def literal(value: Any) -> str:
+    """An annotation's value as Python text: numbers, strings, lists, tuples and dicts of them."""
+    match value:
+        case str():
+            text = repr(value)
+            return f'"{text[1:-1]}"' if text[0] == "'" and '"' not in text else text
+        case float() if not math.isfinite(value):
+            return f'float("{value}")'
         case Const():
-            return _const(e)
-        case Var(name):
-            return name, ATOM
-        case Load(buffer, indices):
-            return f"{buffer.name}[{_indices(indices)}]", ATOM
-        case Binary(op, a, b):
-            if op in AS_CALLS:
-                return f"{AS_CALLS[op]}({_expr(a, 0)}, {_expr(b, 0)})", ATOM
-            level = PRECEDENCE[op]
-            return f"{_expr(a, level)} {op} {_expr(b, level + 1)}", level
-        case Compare(op, a, b):
-            level = PRECEDENCE["compare"]
-            return f"{_expr(a, level + 1)} {op} {_expr(b, level + 1)}", level
-        case Not(a):
-            return f"not {_expr(a, 3)}", 3
-        case Select(c, a, b):
-            return f"T.Select({_args((c, a, b))})", ATOM
-        case Cast(dtype, a):
-            return f'T.Cast("{dtype}", {_expr(a, 0)})', ATOM
-        case Call(name, args):
-            return f"T.{name}({_args(args)})", ATOM
-        case Ramp(base, stride, lanes):
-            return f"T.Ramp({_expr(base, 0)}, {_expr(stride, 0)}, {lanes})", ATOM
-        case Broadcast(value, lanes):
-            return f"T.Broadcast({_expr(value, 0)}, {lanes})", ATOM
-        case Shuffle(vectors, lanes):
-            return f"T.Shuffle([{_args(vectors)}], {list(lanes)})", ATOM
-        case Reduce():
-            axes = ", ".join(axis.var.name for axis in e.axes)
-            return f"T.reduce({e.combine!r}, {_expr(e.value, 0)}, axis=[{axes}])", ATOM
-    raise TypeError(f"cannot print {type(e).__name__}")
-
-
-def _const(e: Const) -> tuple[str, int]:
-    if e.dtype == "bool":
-        return ("T.bool(True)" if e.value else "T.bool(False)"), ATOM
-    if e.dtype == "int32":
-        return str(e.value), ATOM if e.value >= 0 else 11
-    value = repr(e.value)
-    if isinstance(e.value, float) and not math.isfinite(e.value):
-        value = f'"{e.value}"'
-    return f"T.{e.dtype}({value})", ATOM
-
-
-def _args(args: tuple[Expr, ...]) -> str:
-    return ", ".join(_expr(a, 0) for a in args)
-
-
-def _indices(indices: tuple[Expr, ...]) -> str:
-    return ", ".join(_expr(i, 0) for i in indices) or "()"
-
-
-def _region(r: Region) -> str:
-    parts = []
-    for low, extent in zip(r.minimum, r.extent, strict=True):
-        if build.is_const(extent, 1):
-            parts.append(_expr(low, 0))
-        else:
-            parts.append(f"{_expr(low, 0)}:{_expr(low + extent, 0)}")
-    return f"{r.buffer.name}[{', '.join(parts) or '()'}]"
-
-
-def _shape(shape: tuple[Dim, ...]) -> str:
-    inside = ", ".join(str(extent) for extent in shape)
-    return f"({inside},)" if len(shape) == 1 else f"({inside})"
-
-
-def _buffer_type(b: Buffer) -> str:
-    extra = f", strides={_shape(b.strides)}" if b.strides is not None else ""
-    extra += f', scope="{b.scope}"' if b.scope != "global" else ""
-    extra += f", align={b.alignment}" if b.alignment != 64 else ""
-    return f'T.Buffer({_shape(b.shape)}, "{b.dtype}"{extra})'
+            return f"T.{value.dtype}({_number(value)})"
+        case list():
+            return f"[{', '.join(map(literal, value))}]"
+        case tuple():
+            return _tuple(list(map(literal, value)))
+        case Mapping():
+            return f"{{{', '.join(f'{literal(k)}: {literal(v)}' for k, v in value.items())}}}"
+    return repr(value.item() if hasattr(value, "item") else value)
 
 
 def _annotations(annotations: Mapping[str, Any]) -> str:
-    return ", ".join(f'"{key}": {value!r}' for key, value in sorted(annotations.items()))
+    return literal({key: annotations[key] for key in sorted(annotations)})
 
 
-def _function(f: PrimFunc) -> Iterator[str]:
-    params = ", ".join(
-        f"{p.name}: {_buffer_type(p)}" if isinstance(p, Buffer) else f"{p.name}: T.{p.dtype}"
-        for p in f.params
+def _tuple(parts: Sequence[str]) -> str:
+    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+
+
+def _number(e: Const) -> str:
+    if not isinstance(e.value, float):
+        return str(e.value)
+    if not math.isfinite(e.value):
+        return f'"{e.value}"'
+    short = str(numpy_dtype(e.dtype).type(e.value))  # 0.1, not 0.10000000149011612
+    return short if build.const(float(short), e.dtype).value == e.value else repr(e.value)
+
+
+def _module(m: IRModule) -> Iterator[str]:
+    yield "@I.ir_module"
+    yield "class Module:"
+    keys = Names(RESERVED)
+    for number, (key, function) in enumerate(m.functions.items()):
+        if number:
+            yield ""
+        if isinstance(function, PrimFunc):
+            lines = list(_Printer().function(function, keys.fresh(identifier(key))))
+        else:
+            lines = str(function).splitlines()
+        for line in lines:
+            yield f"    {line}".rstrip()
+    if not m.functions:
+        yield "    pass"
+
+
+class _Printer:
+    """Text of one function, or of a part of one: which name stands for which variable or buffer.
+
+    What a part does not bind is printed by its own name.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[Var | Buffer, str] = {}
+        self.taken = Names(RESERVED)
+        self.loops: dict[Var, For] = {}
+
+    def bind(self, thing: Var | Buffer) -> str:
+        self.names[thing] = self.taken.fresh(identifier(thing.name))
+        return self.names[thing]
+
+    def name(self, thing: Var | Buffer) -> str:
+        return self.names.get(thing, thing.name)
+
+    # ------------------------------------------------------------------------------ expressions
+
+    def expr(self, e: Expr, outer: int = 0) -> str:
+        text, level = self.text(e)
+        return f"({text})" if level < outer else text
+
+    def typed(self, e: Expr) -> str:
+        """e so that it reads as an expression even where it is a number."""
+        return f"T.int32({e.value})" if _is_plain(e) else self.expr(e)
+
+    def args(self, args: Sequence[Expr]) -> str:
+        return ", ".join(self.expr(a) for a in args)
+
+    def text(self, e: Expr) -> tuple[str, int]:
+        match e:
+            case Const(value, dtype):
+                if _is_plain(e):
+                    return str(value), ATOM
+                return f"T.{dtype}({_number(e)})", ATOM
+            case Var():
+                return self.name(e), ATOM
+            case Load(buffer, indices):
+                return f"{self.name(buffer)}[{self.args(indices) or '()'}]", ATOM
+            case Binary(op, a, b):
+                write = self.typed_side if _folds(e) else self.expr
+                if op in AS_CALLS:
+                    return f"{AS_CALLS[op]}({write(a, 0)}, {write(b, 0)})", ATOM
+                level = PRECEDENCE[op]
+                return f"{write(a, level)} {op} {write(b, level + 1)}", level
+            case Compare(op, a, b):
+                write = self.typed_side if _folds(e) else self.expr
+                level = PRECEDENCE["compare"]
+                return f"{write(a, level + 1)} {op} {write(b, level + 1)}", level
+            case Not(a):
+                return f"not {self.expr(a, 3)}", 3
+            case Select(c, a, b):
+                return f"T.Select({self.args((c, a, b))})", ATOM
+            case Cast(dtype, a):
+                return f'T.Cast("{dtype}", {self.typed(a)})', ATOM
+            case Call(name, args, dtype):
+                if _is_plain_call(e):
+                    return f"T.{name}({self.args(args)})", ATOM
+                rest = "".join(f", {self.expr(a)}" for a in args)
+                return f'T.call_intrin("{dtype}", {literal(name)}{rest})', ATOM
+            case Ramp(base, stride, lanes):
+                return f"T.Ramp({self.expr(base)}, {self.expr(stride)}, {lanes})", ATOM
+            case Broadcast(value, lanes):
+                return f"T.Broadcast({self.expr(value)}, {lanes})", ATOM
+            case Shuffle(vectors, lanes):
+                return f"T.Shuffle([{self.args(vectors)}], {list(lanes)})", ATOM
+            case Reduce():
+                axes = ", ".join(axis.var.name for axis in e.axes)
+                return f"T.reduce({e.combine!r}, {self.expr(e.value)}, axis=[{axes}])", ATOM
+        raise TypeError(f"cannot print {type(e).__name__}")
+
+    def typed_side(self, e: Expr, outer: int) -> str:
+        return self.typed(e) if _is_plain(e) else self.expr(e, outer)
+
+    # ------------------------------------------------------------------------ buffers and regions
+
+    def region(self, r: Region) -> str:
+        parts = [self.interval(low, n) for low, n in zip(r.minimum, r.extent, strict=True)]
+        return f"{self.name(r.buffer)}[{', '.join(parts) or '()'}]"
+
+    def interval(self, low: Expr, extent: Expr) -> str:
+        if build.is_const(extent, 1) and extent.dtype == "int32":
+            return self.expr(low)
+        high = low + extent
+        if same_expr(slice_extent(low, high), extent):
+            return f"{self.expr(low)}:{self.expr(high)}"
+        return f"T.span({self.expr(low)}, {self.typed(extent)})"
+
+    def shape(self, shape: Sequence[Dim]) -> str:
+        return _tuple([str(n) if isinstance(n, int) else self.typed(n) for n in shape])
+
+    def buffer_type(self, b: Buffer) -> str:
+        """What stands between the parentheses of T.Buffer, T.match_buffer and T.alloc_buffer."""
+        strides = f", strides={self.shape(b.strides)}" if b.strides is not None else ""
+        scope = f', scope="{b.scope}"' if b.scope != "global" else ""
+        align = f", align={b.alignment}" if b.alignment != 64 else ""
+        return f'{self.shape(b.shape)}, "{b.dtype}"{strides}{scope}{align}'
+
+    def alloc(self, b: Buffer) -> str:
+        return f"{self.bind(b)} = T.alloc_buffer({self.buffer_type(b)})"
+
+    # --------------------------------------------------------------------------------- functions
+
+    def function(self, f: PrimFunc, name: str) -> Iterator[str]:
+        for p in f.params:
+            self.bind(p)
+        scalars = {p for p in f.params if isinstance(p, Var)}
+        symbols = [v for b in f.buffers for v in dict.fromkeys(_symbols(b)) if v not in scalars]
+        lines = [f"{self.bind(v)} = T.{v.dtype}()" for v in dict.fromkeys(symbols)]
+        params: list[str] = []
+        for p in f.params:
+            if isinstance(p, Var):
+                params.append(f"{self.name(p)}: T.{p.dtype}")
+            elif any(_symbols(p)):
+                handle = self.taken.fresh(f"var_{self.name(p)}")
+                params.append(f"{handle}: T.handle")
+                lines.append(f"{self.name(p)} = T.match_buffer({handle}, {self.buffer_type(p)})")
+            else:
+                params.append(f"{self.name(p)}: T.Buffer({self.buffer_type(p)})")
+        attrs = dict(f.attrs) if f.name == name else {GLOBAL_SYMBOL: f.name, **f.attrs}
+        yield "@T.prim_func"
+        yield f"def {name}({', '.join(params)}):"
+        if attrs:
+            yield f"    T.func_attr({_annotations(attrs)})"
+        for line in lines:
+            yield f"    {line}"
+        body = f.body
+        if isinstance(body, Block) and _is_implicit_root(body):
+            for buffer in body.allocs:
+                yield f"    {self.alloc(buffer)}"
+            body = body.body
+        yield from self.indented(body)
+
+    # -------------------------------------------------------------------------------- statements
+
+    def indented(self, s: Stmt) -> Iterator[str]:
+        for line in self.stmt(s):
+            yield f"    {line}"
+
+    def stmt(self, s: Stmt, last: bool = True) -> Iterator[str]:
+        """s; `last` where nothing follows in its suite, which is then a Let's scope."""
+        match s:
+            case For():
+                yield from self.loop(s)
+            case Block():
+                yield f"with T.block({literal(s.name)}):"
+                for line in self.block(s):
+                    yield f"    {line}"
+            case Store(buffer, indices, value):
+                place = f"{self.name(buffer)}[{self.args(indices) or '()'}]"
+                yield f"{place} = {self.expr(value)}"
+            case If(condition, then, otherwise):
+                yield f"if {self.expr(condition)}:"
+                yield from self.indented(then)
+                if otherwise is not None:
+                    yield "else:"
+                    yield from self.indented(otherwise)
+            case Let(var, value, body):
+                written = self.expr(value)
+                if last:
+                    yield f"{self.bind(var)}: T.{var.dtype} = {written}"
+                    yield from self.stmt(body)
+                else:
+                    yield f"with T.LetStmt({self.typed(value)}) as {self.bind(var)}:"
+                    yield from self.indented(body)
+            case Seq(stmts):
+                if not stmts:
+                    yield "pass"
+                for number, stmt in enumerate(stmts, 1):
+                    yield from self.stmt(stmt, last and number == len(stmts))
+            case Evaluate(value):
+                yield f"T.evaluate({self.expr(value)})"
+            case _:
+                raise TypeError(f"cannot print {type(s).__name__}")
+
+    def loop_header(self, s: For) -> str:
+        notes = f", annotations={_annotations(s.annotations)}" if s.annotations else ""
+        notes += f', dtype="{s.var.dtype}"' if s.var.dtype != s.extent.dtype else ""
+        kind = f"T.{s.kind}" if notes or s.kind != "serial" else "range"
+        extent = self.expr(s.extent)
+        return f"for {self.bind(s.var)} in {kind}({extent}{notes}):"
+
+    def loop(self, s: For) -> Iterator[str]:
+        nest = [s]
+        while isinstance(inner := nest[-1].body, For) and _is_plain_loop(nest[-1], inner):
+            outer = {loop.var for loop in nest}
+            if inner.var in outer or any(n in outer for n in walk(inner.extent)):
+                break
+            nest.append(inner)
+        for loop in nest:
+            self.loops[loop.var] = loop
+        if len(nest) > 1:
+            extents = self.args([loop.extent for loop in nest])
+            names = ", ".join(self.bind(loop.var) for loop in nest)
+            yield f"for {names} in T.grid({extents}):"
+        else:
+            yield self.loop_header(s)
+        yield from self.indented(nest[-1].body)
+
+    def block(self, b: Block) -> Iterator[str]:
+        if b.iters and all(self.takes_loop(i) for i in b.iters):
+            kinds = "".join(i.kind[0].upper() for i in b.iters)
+            bound = self.args([i.binding for i in b.iters])
+            names = ", ".join(self.bind(i.var) for i in b.iters)
+            yield f'{names} = T.axis.remap("{kinds}", [{bound}])'
+        else:
+            for i in b.iters:
+                dtype = f', dtype="{i.var.dtype}"' if i.var.dtype != i.binding.dtype else ""
+                axis = f"T.axis.{i.kind}({self.expr(i.extent)}, {self.expr(i.binding)}{dtype})"
+                yield f"{self.bind(i.var)} = {axis}"
+        if not build.is_const(b.predicate, True):
+            yield f"T.where({self.expr(b.predicate)})"
+        for buffer in b.allocs:
+            yield self.alloc(buffer)
+        yield f"T.reads({', '.join(self.region(r) for r in b.reads)})"
+        yield f"T.writes({', '.join(self.region(r) for r in b.writes)})"
+        if b.annotations:
+            yield f"T.block_attr({_annotations(b.annotations)})"
+        if b.init is not None:
+            yield "with T.init():"
+            yield from self.indented(b.init)
+        yield from self.stmt(b.body)
+
+    def takes_loop(self, i: IterVar) -> bool:
+        """Whether the iteration is a loop, whole: then T.axis.remap says all there is to say."""
+        loop = self.loops.get(i.binding) if isinstance(i.binding, Var) else None
+        return (
+            loop is not None
+            and i.var.dtype == loop.var.dtype
+            and same_expr(i.extent, loop.extent)
+        )
+
+
+def _is_plain(e: Expr) -> bool:
+    """Whether a constant is written as a plain number."""
+    return isinstance(e, Const) and e.dtype == "int32"
+
+
+def _folds(e: Binary | Compare) -> bool:
+    """Whether e, written with plain numbers, would be read as something simpler."""
+    if not _is_plain(e.a) and not _is_plain(e.b):
+        return False
+    if isinstance(e.a, Const) and isinstance(e.b, Const) or e.a.dtype != e.b.dtype:
+        return True
+    made = build.binary(e.op, e.a, e.b) if isinstance(e, Binary) else e
+    return type(made) is not type(e)
+
+
+def _is_plain_call(e: Call) -> bool:
+    """Whether T has a function that gives this call, dtype and all."""
+    match e:
+        case Call("if_then_else", (_, a, b), dtype):
+            return a.dtype == b.dtype == dtype
+        case Call("likely", (a,), dtype):
+            return a.dtype == dtype == "bool"
+        case Call(name, args, dtype):
+            same = all(a.dtype == dtype for a in args)
+            return name in FLOAT_CALLS and same and dtype_of(dtype).kind == "float"
+    return False
+
+
+def _symbols(b: Buffer) -> Iterator[Var]:
+    """The variables in a buffer's shape and strides."""
+    for extent in (*b.shape, *(b.strides or ())):
+        if isinstance(extent, Expr):
+            yield from (n for n in walk(extent) if isinstance(n, Var))
+
+
+def _is_implicit_root(b: Block) -> bool:
+    """Whether a function's body is a root block that says nothing but what it allocates."""
+    bare = not (b.reads or b.writes or b.annotations) and b.init is None
+    return build.is_root(b) and bare and build.is_const(b.predicate, True)
+
+
+def _is_plain_loop(outer: For, inner: For) -> bool:
+    """Whether both loops may stand in one T.grid."""
+    return all(
+        loop.kind == "serial" and not loop.annotations and loop.var.dtype == loop.extent.dtype
+        for loop in (outer, inner)
     )
-    yield "@T.prim_func"
-    yield f"def {f.name}({params}):"
-    if f.attrs:
-        yield f"    T.func_attr({{{_annotations(f.attrs)}}})"
-    body = f.body
-    if isinstance(body, Block) and build.is_root(body) and not body.annotations:
-        for buffer in body.allocs:
-            yield f"    {_alloc(buffer)}"
-        body = body.body
-    for line in _stmt(body):
-        yield f"    {line}"
-
-
-def _alloc(b: Buffer) -> str:
-    return f"{b.name} = T.alloc_buffer({_buffer_type(b)[len('T.Buffer(') : -1]})"
-
-
-def _indented(s: Stmt) -> Iterator[str]:
-    for line in _stmt(s):
-        yield f"    {line}"
-
-
-def _stmt(s: Stmt) -> Iterator[str]:
-    match s:
-        case For():
-            yield from _loop(s)
-        case Block():
-            yield f'with T.block("{s.name}"):'
-            for line in _block(s):
-                yield f"    {line}"
-        case Store(buffer, indices, value):
-            yield f"{buffer.name}[{_indices(indices)}] = {_expr(value, 0)}"
-        case If(condition, then, otherwise):
-            yield f"if {_expr(condition, 0)}:"
-            yield from _indented(then)
-            if otherwise is not None:
-                yield "else:"
-                yield from _indented(otherwise)
-        case Let(var, value, body):
-            yield f"{var.name}: T.{var.dtype} = {_expr(value, 0)}"
-            yield from _stmt(body)
-        case Seq(stmts):
-            if not stmts:
-                yield "pass"
-            for stmt in stmts:
-                yield from _stmt(stmt)
-        case Evaluate(value):
-            yield f"T.evaluate({_expr(value, 0)})"
-        case _:
-            raise TypeError(f"cannot print {type(s).__name__}")
-
-
-def loop_header(s: For) -> str:
-    """The line that begins a loop, as error messages quote it."""
-    kind = "range" if s.kind == "serial" else f"T.{s.kind}"
-    notes = f", annotations={{{_annotations(s.annotations)}}}" if s.annotations else ""
-    if notes and kind == "range":
-        kind = "T.serial"
-    return f"for {s.var.name} in {kind}({_expr(s.extent, 0)}{notes}):"
-
-
-def _loop(s: For) -> Iterator[str]:
-    nest = [s]
-    while _plain(nest[-1]) and isinstance(nest[-1].body, For) and _plain(nest[-1].body):
-        inner = nest[-1].body
-        if any(v is outer.var for outer in nest for v in _vars(inner.extent)):
-            break
-        nest.append(inner)
-    if len(nest) > 1:
-        names = ", ".join(loop.var.name for loop in nest)
-        yield f"for {names} in T.grid({', '.join(_expr(loop.extent, 0) for loop in nest)}):"
-    else:
-        yield loop_header(s)
-    yield from _indented(nest[-1].body)
-
-
-def _plain(s: For) -> bool:
-    return s.kind == "serial" and not s.annotations and s.var.dtype == "int32"
-
-
-def _vars(e: Expr) -> Iterator[Var]:
-    from .rewrite import walk
-
-    return (n for n in walk(e) if isinstance(n, Var))
-
-
-def _block(b: Block) -> Iterator[str]:
-    if b.iters and all(isinstance(i.binding, Var) for i in b.iters) and _remappable(b):
-        names = ", ".join(i.var.name for i in b.iters)
-        kinds = "".join(i.kind[0].upper() for i in b.iters)
-        bound = ", ".join(_expr(i.binding, 0) for i in b.iters)
-        yield f'{names} = T.axis.remap("{kinds}", [{bound}])'
-    else:
-        for i in b.iters:
-            extent, binding = _expr(i.extent, 0), _expr(i.binding, 0)
-            yield f"{i.var.name} = T.axis.{i.kind}({extent}, {binding})"
-    if not build.is_const(b.predicate, True):
-        yield f"T.where({_expr(b.predicate, 0)})"
-    yield f"T.reads({', '.join(_region(r) for r in b.reads)})"
-    yield f"T.writes({', '.join(_region(r) for r in b.writes)})"
-    if b.annotations:
-        yield f"T.block_attr({{{_annotations(b.annotations)}}})"
-    for buffer in b.allocs:
-        yield _alloc(buffer)
-    if b.init is not None:
-        yield "with T.init():"
-        yield from _indented(b.init)
-    yield from _stmt(b.body)
-
-
-def _remappable(b: Block) -> bool:
-    """remap says nothing of extents or dtypes: only for int32 iterations of their loop's extent."""
-    return all(dtype_of(i.var.dtype).name == "int32" for i in b.iters)

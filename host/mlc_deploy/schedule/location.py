@@ -21,6 +21,7 @@ from ..ir import (
     Var,
     all_of,
     const,
+    expr,
     is_const,
     loads,
     rebuild,
@@ -84,7 +85,10 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
 
 
 def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
-    """B[v] = f(v); C[v] = g(B[v])   =>   C[v] = g(f(v)): the consumer joins its only producer."""
+    """B[v] = f(v); C[v] = g(B[v])   =>   C[v] = g(f(v)): the consumer joins its only producer.
+
+    Where C is the smaller, the block runs under the predicate that v is within C.
+    """
     primitive = "reverse_compute_inline"
     target = block_at(find_block(func, block, primitive))
     out, args, value = _elementwise(primitive, func, target)
@@ -106,9 +110,14 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
             f"block '{block}' reads other elements of '{buffer.name}' than it writes",
             target,
         )
-    if tuple(buffer.shape) != tuple(out.shape):
-        refuse(primitive, f"'{buffer.name}' and '{out.name}' differ in shape", target)
     store = producer.body
+    extents = {i.var: i.extent for i in target.iters}
+    bindings = {i.var: i.binding for i in producer.iters}
+    within = [
+        compare("<", substitute(index, bindings), extents[arg])
+        for arg, index, size in zip(args, store.indices, buffer.shape, strict=True)
+        if not is_const(simplify_expr(compare("<=", expr(size), extents[arg]), {}), True)
+    ]
 
     def produced(m: Any) -> Any:
         if isinstance(m, Load) and m.buffer is buffer:
@@ -118,7 +127,8 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     at = dict(zip(args, store.indices, strict=True))
     joined = Store(out, store.indices, produced(substitute(value, at)))
     func = with_allocs(replace(func, target, None), drop=[buffer])
-    return replace(func, producer, refreshed(with_fields(producer, body=joined)))
+    joined_block = with_fields(producer, body=joined, predicate=all_of(producer.predicate, *within))
+    return replace(func, producer, refreshed(joined_block))
 
 
 def _elementwise(

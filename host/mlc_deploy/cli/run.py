@@ -1,0 +1,179 @@
+"""`mlc-deploy MODEL`: compile, deploy, check, time."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from mlc_targets import Target
+
+from ..boards import connect, target_of
+from ..compare import Comparison
+from ..compile import CompiledModel, compile
+from ..deploy import RUN_SECONDS, Deployment, compiled_record, deploy, refuse_unfit
+from .errors import FAILED, OK, complain
+from .options import Misuse, arrays, dims, model_file, saved, shapes, writable
+from .place import NONE, choose
+from .progress import Progress
+from .report import show
+
+SHIPPED = Path(__file__).parents[1] / "models"
+STDOUT = "-"
+CONNECT_SECONDS = 30.0
+FORMS = ("llvm", "asm", "obj", "ir")
+
+
+class Job(click.Command):
+    """Shown as what it is to users: the command itself."""
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage("mlc-deploy", "[MODEL] [OPTIONS]")
+
+
+@click.command(cls=Job, hidden=True)
+@click.argument("model", required=False)
+@click.option("--target", metavar="T", help="armv7a, aarch64, a board's name, or 'llvm -mtriple=…'")
+@click.option("--board", metavar="B", help="qemu://[CPU], local://, ssh://[user@]host, or none")
+@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE", help=".npy or .npz")
+@click.option("--expect", "expected", multiple=True, metavar="NAME=FILE", help="the right output")
+@click.option("--shape", "shape", multiple=True, metavar="NAME=1,3,…", help="shape of an input")
+@click.option("--bind", multiple=True, metavar="NAME=N", help="value of a named dimension")
+@click.option("--json", "json_file", metavar="FILE", help="write the record; - is stdout")
+@click.option("--output", metavar="DIR", help="write the outputs there, as NAME.npy")
+@click.option("--save", metavar="FILE", help="write the compiled model: .o, .s or .ll")
+@click.option("--emit", type=click.Choice(FORMS), help="print the compiled model, and stop there")
+@click.option("--threads", type=int, default=1, show_default=True, help="threads on the board")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), default=RUN_SECONDS,
+    show_default=True, metavar="SECONDS", help="how long a run on the board may take",
+)  # fmt: skip
+@click.option("-v", "--verbose", is_flag=True, help="passes, and instructions by class")
+@click.option("--debug", is_flag=True, help="show where an error comes from")
+def run(
+    model: str | None,
+    target: str | None,
+    board: str | None,
+    inputs: tuple[str, ...],
+    expected: tuple[str, ...],
+    shape: tuple[str, ...],
+    bind: tuple[str, ...],
+    json_file: str | None,
+    output: str | None,
+    save: str | None,
+    emit: str | None,
+    threads: int,
+    timeout: float,
+    verbose: bool,
+    debug: bool,
+) -> int:
+    """Compiles MODEL, an .onnx file, for a target; runs it on a board, holds what it computes
+    against the reference, and says what each layer costs.
+
+    Without MODEL, a small model that ships with the package classifies images. Without --board, the
+    board is this machine where it runs the target's code, and QEMU otherwise; without --target, the
+    target is what the board says of itself.
+    """
+    if threads != 1:
+        raise Misuse("models run on one thread for now", where=f"--threads {threads}")
+    progress = Progress(verbose)
+    path = SHIPPED / "digits_cnn.onnx" if model is None else model_file(model, ())
+    if model is None and not inputs:
+        inputs = (f"image={SHIPPED / 'digits.npz'}",)
+    given, labels = arrays("--input", inputs)
+    right, _ = arrays("--expect", expected)
+    to_save = saved(save) if save else None
+    to_json = writable("--json", json_file) if json_file and json_file != STDOUT else None
+    wanted, url = choose(
+        Target(target) if target else None, NONE if emit and board is None else board
+    )
+    with ExitStack() as stack:
+        session = None
+        if url is not None:
+            machine = wanted.arch if wanted else None
+            with progress.stage("connect"):
+                limit = min(timeout, CONNECT_SECONDS)
+                session = stack.enter_context(connect(url, machine=machine, timeout=limit))
+            for warning in session.warnings:
+                progress.warn(warning)
+            wanted = wanted or target_of(session.device)
+            refuse_unfit(wanted, session.board, session.device)
+        with progress.stage("compile"):
+            compiled = compile(
+                path, wanted, shapes=shapes(shape), dims=dims(bind),
+                watch=lambda name, _, changed: progress.note(
+                    name if changed else f"{name} (unchanged)"
+                ),
+            )  # fmt: skip
+        if to_save:
+            compiled.library.save(to_save)
+        if emit:
+            _emit(compiled, emit)
+            return 0
+        done = None
+        if session:
+            done = deploy(
+                compiled, session, given, expect=right, labels=labels, timeout=timeout,
+                stage=progress.stage,
+            )  # fmt: skip
+    record = done.record(path.stem) if done else compiled_record(compiled, path.stem)
+    show(record, sys.stderr if json_file == STDOUT else sys.stdout, verbose)
+    text = json.dumps(record, indent=2, allow_nan=False)
+    if to_json:
+        to_json.write_text(text + "\n", encoding="utf-8")
+    elif json_file:
+        click.echo(text)
+    return _results(done, output) if done else 0
+
+
+def _emit(compiled: CompiledModel, form: str) -> None:
+    """Prints the model in one of FORMS."""
+    match form:
+        case "llvm":
+            click.echo(compiled.library.optimized_ir)
+        case "asm":
+            click.echo(compiled.library.assembly)
+        case "ir":
+            kernels = "\n\n".join(str(func) for func in compiled.program.kernels.values())
+            click.echo(f"{compiled.program.function.script()}\n\n{kernels}")
+        case "obj":
+            if sys.stdout.isatty():
+                raise Misuse("an object file is nothing to print", mend="--emit obj > model.o")
+            click.get_binary_stream("stdout").write(compiled.object_bytes)
+
+
+def _results(done: Deployment, output: str | None) -> int:
+    """Writes the outputs where that is asked for, and says which are wrong; the exit status."""
+    if output is not None:
+        folder = Path(output)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, array in done.outputs.items():
+            file = re.sub(r"[^\w.-]", "_", name)  # names may hold slashes
+            np.save(folder / f"{file}.npy", array)
+    for text in mismatches(done.checks, done.outputs):
+        complain(text)
+    return OK if done.ok else FAILED
+
+
+def mismatches(checks: Mapping[str, Comparison], outputs: Mapping[str, Any]) -> list[str]:
+    """A message for each output that is wrong."""
+    texts = []
+    for name, check in checks.items():
+        if check.ok:
+            continue
+        if check.wrong:
+            what = f"output '{name}' is wrong in {check.wrong} of {outputs[name].size} elements"
+        else:
+            what = f"output '{name}' has its largest number elsewhere in {check.misplaced} rows"
+        place = f"[{', '.join(map(str, check.worst))}]"
+        texts.append(
+            f"{what}\n  in:  {place}, the worst: expected {check.expected}, got {check.got}\n"
+            "  try: --output DIR, which writes what the board computed"
+        )
+    return texts

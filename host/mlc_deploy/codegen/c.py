@@ -1,0 +1,527 @@
+"""Flat loops to portable C11: a source file and its header, for any C compiler.
+
+A kernel becomes two functions, as in LLVM IR: a body whose pointers are restrict, and the entry of
+the kernel ABI that unpacks mlc_args for it. What C leaves to chance is said: integers wrap (they
+are computed unsigned), division rounds as the IR says, constants are exact, and indices have the
+width of pointers. float16 is stored as its bits and computed in float, rounded after every step.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from ..arith import Bounds, expr_bounds, loop_ranges
+from ..errors import CodegenError
+from ..ir import (
+    Binary,
+    Block,
+    Buffer,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Evaluate,
+    Expr,
+    For,
+    If,
+    Let,
+    Load,
+    Not,
+    Select,
+    Seq,
+    Stmt,
+    Store,
+    Var,
+    dtype_of,
+    value_range,
+    walk,
+)
+from ..ir.names import Names
+from ..lower import Kernel
+from .c_text import (
+    ABI,
+    HELPERS,
+    MATH,
+    RESERVED,
+    SOURCE_NOTE,
+)
+from .llvm import scalars_of, scratch_layout
+from .scalars import lanes_as_loops
+
+if TYPE_CHECKING:
+    from .library import Library
+
+# How tightly C's operators bind, loosest first.
+ANY, OR, AND, BITS, COMPARE, SHIFT, SUM, PRODUCT, UNARY, ATOM = range(10)
+LEVELS = {"+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "<<": SHIFT, ">>": SHIFT}
+LEVELS |= dict.fromkeys(("&", "|", "^"), BITS)
+WRAPPING = ("+", "-", "*")
+INDEX = "index"  # the type of loop variables and offsets, ptrdiff_t, beside the dtypes
+Text = tuple[str, int]  # an expression in C, and how tightly its outermost operator binds
+
+
+def c_source(library: Library, header_name: str = "") -> tuple[str, str]:
+    """(source, header) of a library's kernels; the source includes the header by `header_name`.
+
+    A kernel keeps its name unless that means something in C ("main", "exp"): then a number follows.
+    Raises CodegenError for kernels that have no form in C.
+    """
+    header_name = header_name or f"{_identifier(library.name)}.h"
+    names, helpers = Names(RESERVED), dict[str, str]()
+    writers = [_Writer(kernel, names, helpers) for kernel in library.kernels]
+    functions = ["\n".join(writer.functions()) for writer in writers]
+    includes = "#include <math.h>\n#include <stdbool.h>\n#include <stddef.h>"
+    parts = [SOURCE_NOTE, f'#include "{header_name}"\n\n{includes}', *helpers.values(), *functions]
+    return "\n\n".join(parts) + "\n", _header(header_name, writers)
+
+
+def _header(header_name: str, writers: Sequence[_Writer]) -> str:
+    guard = "MLC_" + _identifier(header_name).upper()
+    prototypes = "\n\n".join("\n".join(writer.prototype()) for writer in writers)
+    return f"""#ifndef {guard}
+#define {guard}
+
+{ABI}
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+{prototypes}
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+
+def _identifier(name: str) -> str:
+    """A name as C takes it: "onnx::Conv.1" -> "onnx__Conv_1"."""
+    return re.sub(r"\W|^(?=\d)", "_", name, flags=re.ASCII)
+
+
+def value_type(dtype: str) -> str:
+    """The C type that computes with a dtype."""
+    match dtype:
+        case "float16" | "float32":
+            return "float"
+        case "float64":
+            return "double"
+        case "bool":
+            return "bool"
+        case "index":
+            return "ptrdiff_t"
+    return f"{dtype}_t"
+
+
+def memory_type(dtype: str) -> str:
+    """The C type of a dtype's elements in memory."""
+    return {"float16": "uint16_t", "bool": "uint8_t"}.get(dtype) or value_type(dtype)
+
+
+class _Writer:
+    """The state of writing one kernel: what its variables and buffers are called, and their ranges.
+
+    names and helpers are the file's: what is taken, and the helper functions wanted so far.
+    """
+
+    def __init__(self, kernel: Kernel, names: Names, helpers: dict[str, str]) -> None:
+        self.kernel = kernel
+        self.helpers = helpers
+        self.symbol = names.fresh(_identifier(kernel.name))
+        self.body_symbol = names.fresh(f"{self.symbol}_body")
+        self.local = Names((*RESERVED, self.symbol, self.body_symbol))
+        self.called: dict[Var | Buffer, str] = {}
+        self.indices: set[Var] = set(scalars_of(kernel))  # variables of the index type
+        self.ranges: dict[Var, Bounds] = {v: (0, None) for v in self.indices}
+        self.workspace, self.workspace_bytes = scratch_layout(kernel)
+        root = kernel.body.body
+        assert isinstance(root, Block)
+        self.code = lanes_as_loops(root.body)
+
+    def name(self, what: Var | Buffer) -> str:
+        if what not in self.called:
+            self.called[what] = self.local.fresh(_identifier(what.name))
+        return self.called[what]
+
+    def helper(self, name: str, dtype: str = "") -> str:
+        """The C name of a helper function; float16 is computed with float's."""
+        dtype = "float32" if dtype == "float16" else dtype
+        if name == "round_half":
+            self.helper("half_bits")
+            self.helper("half_value")
+        symbol = f"mlc_{name}_{dtype}" if dtype else f"mlc_{name}"
+        if symbol not in self.helpers:
+            is_float = dtype.startswith("float")
+            template = HELPERS.get(f"{name} of floats" if is_float else name, HELPERS[name])
+            function = template.replace("SYMBOL", symbol).replace("TYPE", value_type(dtype))
+            self.helpers[symbol] = function.replace("EXP", "exp" if dtype == "float64" else "expf")
+        return symbol
+
+    # --------------------------------------------------------------------------- functions
+
+    def prototype(self) -> Iterator[str]:
+        tasks = str(self.kernel.parallel.extent) if self.kernel.parallel is not None else "1"
+        yield f"/* {self.symbol}"
+        buffers = [p for p in self.kernel.params if isinstance(p, Buffer)]
+        for n, (p, flat) in enumerate(zip(buffers, self.kernel.body.buffers, strict=True)):
+            shape = ", ".join(self.name(d) if isinstance(d, Var) else str(d) for d in p.shape)
+            how = ", written" if p.name in self.kernel.outputs else ""
+            yield f" *   data[{n}]     {self.name(flat)}: {p.dtype} [{shape}]{how}"
+        for n, v in enumerate(scalars_of(self.kernel)):
+            yield f" *   scalars[{n}]  {self.name(v)}"
+        yield f" *   tasks [0, {tasks}), {self.workspace_bytes} bytes of workspace per thread */"
+        yield (
+            f"int32_t {self.symbol}(const mlc_args *args, int32_t task_begin, int32_t task_end);"
+        )
+
+    def functions(self) -> Iterator[str]:
+        """The body, and the entry that calls it with what it uses of its arguments."""
+        nodes = list(walk(self.code))
+        used = {n for n in nodes if isinstance(n, Var)}
+        used_buffers = {n.buffer for n in nodes if isinstance(n, (Load, Store))}
+        written = {n.buffer for n in nodes if isinstance(n, Store)}
+        params: list[tuple[str, str]] = []
+        for n, buffer in enumerate(self.kernel.body.buffers):
+            if buffer in used_buffers:
+                constant = "" if buffer in written else "const "
+                pointer = f"{constant}{memory_type(buffer.dtype)} *restrict {self.name(buffer)}"
+                params.append((pointer, f"args->data[{n}]"))
+        for n, v in enumerate(scalars_of(self.kernel)):
+            if v in used:
+                params.append((f"ptrdiff_t {self.name(v)}", f"(ptrdiff_t)args->scalars[{n}]"))
+        for buffer, offset in self.workspace.items():
+            if buffer in used_buffers:
+                pointer = f"{memory_type(buffer.dtype)} *restrict {self.name(buffer)}"
+                params.append((pointer, f"(void *)((char *)args->workspace + {offset})"))
+        tasks = ["task_begin", "task_end"]
+        unused = [] if params else ["args"]
+        if self.kernel.parallel is None:
+            unused += tasks
+        else:
+            params += [(f"int32_t {task}", task) for task in tasks]
+        declared = _wrapped(f"static int32_t {self.body_symbol}(", [p for p, _ in params] or ["void"])
+        yield f"{declared} {{"
+        for buffer in self.kernel.scratch:
+            if buffer.scope == "local" and buffer in used_buffers:
+                yield f"    {memory_type(buffer.dtype)} {self.name(buffer)}[{buffer.shape[0]}];"
+        yield from _indented(self.root())
+        yield "    return 0;\n}\n"
+        yield f"int32_t {self.symbol}(const mlc_args *args, int32_t task_begin, int32_t task_end) {{"
+        yield from (f"    (void){name};" for name in unused)
+        call = _wrapped(f"return {self.body_symbol}(", [value for _, value in params])
+        yield f"    {call};\n}}"
+
+    def root(self) -> Iterator[str]:
+        if self.kernel.parallel is not None:
+            assert isinstance(self.code, For)
+            yield from self.loop(self.code, "task_begin", "task_end")
+        else:
+            yield from self.stmt(self.code)
+
+    # -------------------------------------------------------------------------- statements
+
+    def stmt(self, s: Stmt) -> Iterator[str]:
+        match s:
+            case For():
+                yield from self.loop(s, "0", self.index(s.extent, SHIFT))
+            case Store(buffer, (index,), value):
+                yield f"{self.name(buffer)}[{self.index(index)}] = {self.stored(value)};"
+            case Seq(stmts):
+                for stmt in stmts:
+                    yield from self.stmt(stmt)
+            case If(condition, then, otherwise):
+                yield f"if ({self.expr(condition)}) {{"
+                yield from _indented(self.stmt(then))
+                if otherwise is not None:
+                    yield "} else {"
+                    yield from _indented(self.stmt(otherwise))
+                yield "}"
+            case Let(var, value, body):
+                yield "{"
+                yield f"    {self.declared(var, value)};"
+                yield from _indented(self.stmt(body))
+                yield "}"
+            case Evaluate(value):
+                yield f"(void)({self.expr(value)});"
+            case _:
+                raise AssertionError(f"no code for {type(s).__name__}\n{s}")
+
+    def loop(self, s: For, begin: str, end: str) -> Iterator[str]:
+        self.indices.add(s.var)
+        self.ranges.update(loop_ranges([s]))
+        name = self.name(s.var)
+        yield f"for (ptrdiff_t {name} = {begin}; {name} < {end}; ++{name}) {{"
+        yield from _indented(self.stmt(s.body))
+        yield "}"
+
+    def declared(self, var: Var, value: Expr) -> str:
+        if var.dtype == "int32":  # it may be multiplied to an offset beyond int32's range
+            self.indices.add(var)
+            return f"const ptrdiff_t {self.name(var)} = {self.index(value)}"
+        return f"const {value_type(var.dtype)} {self.name(var)} = {self.expr(value)}"
+
+    def stored(self, value: Expr) -> str:
+        """A value as memory holds it; what is only copied is not converted on the way."""
+        if isinstance(value, Load):
+            return self.element(value)
+        match value.dtype:
+            case "float16":
+                return f"{self.helper('half_bits')}({self.expr(value)})"
+            case "bool":
+                return f"(uint8_t){self.expr(value, UNARY)}"
+        return self.expr(value)
+
+    # ----------------------------------------------------------------------------- indices
+
+    def index(self, e: Expr, outer: int = ANY) -> str:
+        """An integer expression as an offset: computed in ptrdiff_t throughout."""
+        return _placed(self.index_text(e), outer)
+
+    def index_text(self, e: Expr) -> Text:
+        match e:
+            case Const(value):
+                return str(value), ATOM if value >= 0 else UNARY
+            case Var() if e in self.indices:
+                return self.name(e), ATOM
+            case Binary("+" | "-" | "*", a, b):
+                level = LEVELS[e.op]
+                return f"{self.index(a, level)} {e.op} {self.index(b, level + 1)}", level
+            case Binary("//" | "%", a, b) if self.divides_plainly(a, b):
+                op = "/" if e.op == "//" else "%"
+                return f"{self.index(a, PRODUCT)} {op} {self.index(b, UNARY)}", PRODUCT
+            case Binary("//" | "%" | "min" | "max", a, b):
+                return self.call_text(HELPER_OF[e.op], INDEX, self.index(a), self.index(b))
+            case Cast(dtype, a) if self.is_index(a) and dtype in ("int32", "int64"):
+                return self.index_text(a)
+        return f"(ptrdiff_t){self.expr(e, UNARY)}", UNARY
+
+    def is_index(self, e: Expr) -> bool:
+        """Whether e is made of loop variables and sizes only, so that it cannot wrap."""
+        match e:
+            case Var():
+                return e in self.indices
+            case Const(dtype=dtype):
+                return dtype in ("int32", "int64")
+            case Binary("+" | "-" | "*" | "//" | "%" | "min" | "max", a, b):
+                return self.is_index(a) and self.is_index(b)
+        return False
+
+    def divides_plainly(self, a: Expr, b: Expr) -> bool:
+        """Whether a / b in C, which rounds towards zero, rounds down."""
+        low = expr_bounds(a, self.ranges)[0]
+        return low is not None and low >= 0 and isinstance(b, Const) and b.value > 0
+
+    # ------------------------------------------------------------------------- expressions
+
+    def expr(self, e: Expr, outer: int = ANY) -> str:
+        return _placed(self.text(e), outer)
+
+    def text(self, e: Expr) -> Text:
+        """A value of its dtype, of the type value_type(dtype)."""
+        if self.is_index(e) and not isinstance(e, Const):
+            return f"({value_type(e.dtype)}){self.index(e, UNARY)}", UNARY
+        match e:
+            case Const(value, dtype):
+                return _constant(value, dtype)
+            case Var():
+                return self.name(e), ATOM
+            case Load(buffer):
+                if buffer.dtype == "float16":
+                    return f"{self.helper('half_value')}({self.element(e)})", ATOM
+                return self.element(e), ATOM
+            case Binary(op, a, b) if e.dtype == "bool":
+                return self.logical(op, a, b)
+            case Binary() if dtype_of(e.dtype).kind == "float":
+                return self.float_binary(e)
+            case Binary():
+                return self.integer_binary(e)
+            case Compare(op, a, b):
+                known = _known(op, a, b)
+                if known is not None:
+                    return known, ATOM
+                write = self.index if self.is_index(a) and self.is_index(b) else self.expr
+                return f"{write(a, SUM)} {op} {write(b, SUM)}", COMPARE
+            case Not(a):
+                return f"!{self.expr(a, UNARY)}", UNARY
+            case Select(c, a, b) | Call("if_then_else", (c, a, b)):
+                chosen = f"{self.expr(c, OR)} ? {self.expr(a, OR)} : {self.expr(b, OR)}"
+                return self.narrowed(chosen, e.dtype, ANY)
+            case Cast(dtype, a):
+                return self.cast(a, dtype)
+            case Call("likely", (a,)):
+                return self.text(a)
+            case Call():
+                return self.call(e)
+        raise AssertionError(f"no code for {type(e).__name__}\n{e}")
+
+    def element(self, e: Load) -> str:
+        return f"{self.name(e.buffer)}[{self.index(e.indices[0])}]"
+
+    def logical(self, op: str, a: Expr, b: Expr) -> Text:
+        match op:
+            case "and" | "&" | "min" | "*":
+                return f"{self.expr(a, AND)} && {self.expr(b, BITS)}", AND
+            case "or" | "|" | "max":
+                return f"{self.expr(a, BITS)} || {self.expr(b, BITS)}", OR
+            case "^":
+                return f"{self.expr(a, UNARY)} != {self.expr(b, UNARY)}", COMPARE
+        raise CodegenError(f"no C for '{op}' of bool", where=self.kernel.name)
+
+    def float_binary(self, e: Binary) -> Text:
+        if e.op in ("min", "max"):
+            return self.call_text(e.op, e.dtype, self.expr(e.a), self.expr(e.b))
+        level = LEVELS[e.op]
+        text = f"{self.expr(e.a, level)} {e.op} {self.expr(e.b, level + 1)}"
+        return self.rounded((text, level), e.dtype)
+
+    def rounded(self, text: Text, dtype: str) -> Text:
+        """What was computed in float, as a value of the dtype."""
+        return (f"{self.helper('round_half')}({text[0]})", ATOM) if dtype == "float16" else text
+
+    def integer_binary(self, e: Binary) -> Text:
+        kind = dtype_of(e.dtype)
+        wide = f"{'u' if kind.kind == 'uint' else ''}int{max(kind.bits, 32)}"
+        match e.op:
+            case "+" | "-" | "*" | "<<" | "&" | "|" | "^":
+                text, level = self.modular(e, f"uint{max(kind.bits, 32)}")
+                same = e.dtype in ("uint32", "uint64")
+                return (text, level) if same else (f"({value_type(e.dtype)})({text})", UNARY)
+            case "min" | "max":
+                return self.narrowed_call(e, e.op, wide)
+            case "//" | "%" if kind.kind == "int" and not self.divides_plainly(e.a, e.b):
+                return self.narrowed_call(e, HELPER_OF[e.op], wide)
+        op = {"//": "/", "tdiv": "/", "tmod": "%"}.get(e.op, e.op)
+        level = SHIFT if op == ">>" else PRODUCT
+        operands = (UNARY, UNARY) if op == ">>" else (PRODUCT, UNARY)
+        text = f"{self.expr(e.a, operands[0])} {op} {self.expr(e.b, operands[1])}"
+        return self.narrowed(text, e.dtype, level)
+
+    def modular(self, e: Expr, wide: str) -> Text:
+        """An integer expression modulo 2^32 or 2^64; its lowest bits are those of e."""
+        match e:
+            case Binary("+" | "-" | "*" as op, a, b) if not self.is_index(e):
+                level = LEVELS[op]
+                left = _placed(self.modular(a, wide), level)
+                return f"{left} {op} {_placed(self.modular(b, wide), level + 1)}", level
+            case Binary("&" | "|" | "^" as op, a, b):
+                left, right = self.modular(a, wide), self.modular(b, wide)
+                return f"{_placed(left, UNARY)} {op} {_placed(right, UNARY)}", BITS
+            case Binary("<<", a, b):
+                left = _placed(self.modular(a, wide), UNARY)
+                return f"{left} << {self.expr(b, UNARY)}", SHIFT
+            case Const(value) if value >= 0:
+                return _constant(value, wide)
+        if e.dtype == wide:
+            return self.text(e)
+        return f"({wide}_t){self.expr(e, UNARY)}", UNARY
+
+    def narrowed_call(self, e: Binary, name: str, wide: str) -> Text:
+        text, level = self.call_text(name, wide, self.expr(e.a), self.expr(e.b))
+        return self.narrowed(text, e.dtype, level)
+
+    def narrowed(self, text: str, dtype: str, level: int) -> Text:
+        """C computes with nothing narrower than int: back to the dtype, where it is narrower."""
+        if dtype_of(dtype).is_integer and dtype_of(dtype).bits < 32:
+            return f"({value_type(dtype)}){_placed((text, level), UNARY)}", UNARY
+        return text, level
+
+    def cast(self, a: Expr, dtype: str) -> Text:
+        if dtype == "bool":
+            return f"{self.expr(a, SUM)} != 0", COMPARE
+        if dtype == "float16":
+            return self.rounded((self.expr(a), ANY), dtype)
+        return f"({value_type(dtype)}){self.expr(a, UNARY)}", UNARY
+
+    def call_text(self, name: str, dtype: str, *args: str) -> Text:
+        return f"{self.helper(name, dtype)}({', '.join(args)})", ATOM
+
+    def call(self, e: Call) -> Text:
+        if dtype_of(e.dtype).kind != "float" or e.name not in (*MATH, "fma", "sigmoid"):
+            raise CodegenError(
+                f"no C for T.{e.name} of {e.dtype}",
+                where=self.kernel.name,
+                mend="a schedule without that intrinsic: the one of the target 'c'",
+            )
+        if e.name == "fma":  # C's fma() is a slow call where no instruction is
+            a, b, c = e.args
+            text = f"{self.expr(a, PRODUCT)} * {self.expr(b, UNARY)} + {self.expr(c, PRODUCT)}"
+            return self.rounded((text, SUM), e.dtype)
+        args = [self.expr(a) for a in e.args]
+        if e.name == "sigmoid":
+            return self.rounded(self.call_text("sigmoid", e.dtype, *args), e.dtype)
+        suffix = "" if e.dtype == "float64" else "f"
+        return self.rounded((f"{MATH[e.name]}{suffix}({', '.join(args)})", ATOM), e.dtype)
+
+
+HELPER_OF = {"//": "floordiv", "%": "floormod", "min": "min", "max": "max"}
+
+
+def _placed(text: Text, outer: int) -> str:
+    """In parentheses where it binds looser than its place demands."""
+    return f"({text[0]})" if text[1] < outer else text[0]
+
+
+def _indented(lines: Iterator[str]) -> Iterator[str]:
+    return (f"    {line}" for line in lines)
+
+
+def _wrapped(opening: str, items: Sequence[str]) -> str:
+    """`opening` and items in parentheses, each on its own line where one line is too long."""
+    line = f"{opening}{', '.join(items)})"
+    return line if len(line) <= 92 else opening + "\n        " + ",\n        ".join(items) + ")"
+
+
+def _constant(value: Any, dtype: str) -> Text:
+    """A constant, exactly: floats in decimal where that is short, else in hexadecimal."""
+    kind = dtype_of(dtype)
+    if kind.kind == "float":
+        return _float(float(value), dtype)
+    if kind.kind == "bool":
+        return ("true" if value else "false"), ATOM
+    if value == value_range(dtype)[0] and kind.kind == "int" and kind.bits >= 32:
+        return f"INT{kind.bits}_MIN", ATOM  # its digits alone would be a wider constant
+    text = f"{value}u" if dtype == "uint32" else str(value)
+    if kind.bits == 64:
+        text = f"{dtype.upper()}_C({value})"
+    return text, ATOM if value >= 0 else UNARY
+
+
+def _float(value: float, dtype: str) -> Text:
+    if math.isnan(value):
+        text = "NAN"
+    elif math.isinf(value):
+        text = "INFINITY"
+    else:
+        exact = format(Decimal(abs(value)), "f")
+        exact = exact if "." in exact else f"{exact}.0"
+        mantissa, _, exponent = abs(value).hex().partition("p")
+        text = exact if len(exact) <= 8 else f"{mantissa.rstrip('0')}p{exponent}"
+        text += "" if dtype == "float64" else "f"
+    negative = math.copysign(1, value) < 0 and not math.isnan(value)
+    return (f"-{text}", UNARY) if negative else (text, ATOM)
+
+
+def _known(op: str, a: Expr, b: Expr) -> str | None:
+    """A comparison that the dtype's range decides: compilers warn of those."""
+    if not dtype_of(a.dtype).is_integer or op in ("==", "!="):
+        return None
+    if op in (">", ">="):
+        op, a, b = ("<" if op == ">" else "<="), b, a
+    low_a, high_a = _range(a)
+    low_b, high_b = _range(b)
+    if high_a < low_b or (op == "<=" and high_a <= low_b):
+        return "true"
+    if low_a > high_b or (op == "<" and low_a >= high_b):
+        return "false"
+    return None
+
+
+def _range(e: Expr) -> tuple[float, float]:
+    return (e.value, e.value) if isinstance(e, Const) else value_range(e.dtype)
