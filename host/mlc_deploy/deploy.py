@@ -40,9 +40,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from mlc_targets import Target
 from numpy.typing import NDArray
+
+from mlc_targets import Target
 
 from .codegen import metadata
 from .compare import Comparison, compare
@@ -265,16 +265,16 @@ def refuse_unfit(target: Target, url: str, device: Device) -> None:
     """Raises DeployError when the board cannot run the target's code, naming what it lacks."""
     if target.arch != device.machine:
         raise DeployError(
-            f"the target is {target.arch}, and the board runs programs for {device.machine}",
-            where=f"{url}, for the target '{target}'",
-            mend="another target or board; without a target, the board says what it is",
+            f"the board runs programs for {device.machine}, and the target is {target.arch}",
+            where=f"{url}, for the target {target.short_name}",
+            mend="another board, or no target: then the board says what it is",
         )
     lacks = sorted(set(target.required_features) - device.features)
     if lacks:
         raise DeployError(
-            f"the target's code needs {', '.join(lacks)}, which the board lacks",
-            where=f"{url} ({cpu_model(device)}), for the target '{target}'",
-            mend="a target without; without a target, the board says what it has",
+            f"the board lacks {', '.join(lacks)}, which code for the target needs",
+            where=f"{url} ({cpu_model(device)}), for the target {target.short_name}",
+            mend="another board, or no target: then the board says what it has",
         )
 
 
@@ -286,14 +286,14 @@ def fitting(
         if name not in types:
             near = get_close_matches(name, types, 3, 0.5) or list(types)[:5]
             raise InputError(
-                f"the model has no {kind} '{name}'", mend=f"{kind} {', '.join(near) or '(none)'}"
+                f"the model has no {kind} '{name}'", mend=", ".join(near) or "none: it takes none"
             )
         wanted = types[name]
         if array.shape != _shape(wanted) or array.dtype.name != wanted.dtype:
             raise InputError(
                 f"{kind} '{name}' is {wanted}, and the array given is "
                 f"{array.dtype.name}{list(array.shape)}",
-                mend="array.astype(...), array.reshape(...)",
+                mend="astype and reshape of numpy",
             )
     return dict(given)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+from mlc_rpc.errors import Unreachable
 from mlc_rpc.session import CALL_SECONDS, Session
 from mlc_rpc.transport import LocalUrl, QemuUrl, Runtime, SshUrl, Transport, parse_url
 
@@ -38,6 +40,12 @@ def open_transport(
     # Each transport is imported when it is asked for: paramiko is slow to import, and the others
     # use what Windows lacks.
     match parse_url(url):
+        case LocalUrl() | QemuUrl() if sys.platform != "linux":
+            raise Unreachable(
+                f"local:// and qemu:// need Linux, and this is {sys.platform}",
+                board=url,
+                attempt="a board reached by ssh://[user@]host[:port]",
+            )
         case LocalUrl():
             from mlc_rpc.local import open_local
 

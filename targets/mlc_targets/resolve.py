@@ -66,7 +66,7 @@ def resolve(first: str, given: Mapping[str, Value]) -> dict[str, Any]:
     device = _device(arch, str(given.get("device", "")))
     return {
         "kind": kind,
-        "keys": _keys(arch, _texts(given, "keys")),
+        "keys": _keys(kind, arch, _texts(given, "keys")),
         "device": device,
         "model": str(given.get("model", "")),
         "tag": str(given.get("tag", "")),
@@ -269,9 +269,10 @@ def _device(arch: str, given: str) -> str:
     return _one_of("device", given, devices) or devices[0]
 
 
-def _keys(arch: str, given: tuple[str, ...]) -> tuple[str, ...]:
-    """What is given first, then the keys that every machine of this architecture has."""
-    general = ("cpu",) if arch == "x86_64" else ("arm_cpu", "cpu")
+def _keys(kind: str, arch: str, given: tuple[str, ...]) -> tuple[str, ...]:
+    """What is given first, then the keys that every machine of this architecture has; C has those
+    of any machine, so that it is the same wherever it is made."""
+    general = ("cpu",) if arch == "x86_64" or kind == "c" else ("arm_cpu", "cpu")
     own = dict.fromkeys(key for key in _words("keys", given) if key not in general)
     return (*own, *general)
 

@@ -109,7 +109,10 @@ class Target:
 
     @property
     def register_bits(self) -> int:
-        """Width of the widest vector register of fixed size; 0 where there is none (no NEON)."""
+        """Width of the widest vector register of fixed size; 0 where there is none (no NEON), and
+        for C, where vectors are the C compiler's matter."""
+        if self.kind == "c":
+            return 0
         match self.arch:
             case "x86_64":
                 return 512 if self.has("avx512f") else 256 if self.has("avx") else 128
@@ -136,6 +139,8 @@ class Target:
     @property
     def vector_registers(self) -> int:
         """How many registers of `register_bits` there are."""
+        if self.kind == "c":
+            return 0
         match self.arch:
             case "x86_64":
                 return 32 if self.has("avx512f") else 16

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlc_deploy import te
-from mlc_deploy.ir import Expr, PrimFunc, Var, numpy_dtype
+from mlc_deploy.ir import Expr, PrimFunc, Var, const, numpy_dtype
 from mlc_deploy.te import Tensor
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16)
@@ -31,19 +31,29 @@ def sizes(rng: Random, rank: int, most: int = 400) -> tuple[int, ...]:
             return shape
 
 
-def mapped(rng: Random, x: Expr) -> Expr:
-    """Some function of one element."""
-    kind = rng.randrange(5)
-    match kind:
-        case 0:
-            return x + 1
-        case 1:
-            return te.maximum(x, 0) if x.dtype != "bool" else x
-        case 2:
-            return x * 2
-        case 3:
-            return te.select(x < 1, x + 3, x - 1)
-    return te.minimum(x * 3, 7)
+MAPS: tuple[Callable[[Expr], Expr], ...] = (
+    lambda x: x + 1,
+    lambda x: te.maximum(x, 0),
+    lambda x: x * 2,
+    lambda x: te.select(x < 1, x + 3, x - 1),
+    lambda x: te.minimum(x * 3, 7),
+)
+
+
+def mapping(rng: Random, x: Tensor) -> Callable[..., Expr]:
+    """Some function of the one element."""
+    f = rng.choice(MAPS)
+    return lambda *i: f(x[i])
+
+
+def added(x: Tensor, small: Tensor) -> Callable[..., Expr]:
+    """The sum of the elements that broadcasting puts side by side."""
+
+    def element(*i: Expr) -> Expr:
+        at = tuple(const(0) if e == 1 else v for e, v in zip(small.shape, i, strict=True))
+        return x[i] + small[at]
+
+    return element
 
 
 def elementwise(rng: Random) -> Args:
@@ -58,17 +68,9 @@ def elementwise(rng: Random) -> Args:
             small = tuple(1 if rng.random() < 0.5 else extent for extent in shape)
             other = te.placeholder(small, dtype, f"x{n}")
             inputs.append(other)
-            now = te.compute(
-                shape,
-                lambda *i, now=now, other=other, small=small: now[i]
-                + other[tuple(0 if e == 1 else v for e, v in zip(small, i, strict=True))],
-                name=name,
-            )
+            now = te.compute(shape, added(now, other), name=name)
         else:
-            choice = rng.randrange(1 << 30)
-            now = te.compute(
-                shape, lambda *i, now=now, c=choice: mapped(Random(c), now[i]), name=name
-            )
+            now = te.compute(shape, mapping(rng, now), name=name)
     return [*inputs, now]
 
 
@@ -126,7 +128,7 @@ def reduction(rng: Random) -> Args:
     total = te.compute(out, element, name="total")
     if rng.random() < 0.5:
         return [a, total]
-    return [a, te.compute(out, lambda *i: mapped(Random(1), total[i]), name="after")]
+    return [a, te.compute(out, mapping(rng, total), name="after")]
 
 
 def where(rng: Random) -> Args:
@@ -225,7 +227,12 @@ def two_outputs(rng: Random) -> Args:
     shape = sizes(rng, 2)
     a = te.placeholder(shape, rng.choice(DTYPES), "A")
     both = te.compute(shape, lambda *i: (a[i] + 1, a[i] * 2), name="B")
-    c = te.compute(shape, lambda *i: both[0][i] + both[1][i], name="C")
+    if rng.random() < 0.3 and shape[-1] > 1:  # of the second result, a neighbour's
+        c = te.compute(
+            (shape[0], shape[1] - 1), lambda i, j: both[0][i, j] + both[1][i, j + 1], name="C"
+        )
+    else:
+        c = te.compute(shape, lambda *i: both[0][i] + both[1][i], name="C")
     return [a, *both, c] if rng.random() < 0.5 else [a, c]
 
 

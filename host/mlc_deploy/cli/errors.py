@@ -1,13 +1,14 @@
 """What goes wrong, as a message on stderr and an exit status.
 
-    0  the outputs matched the reference        2  bad usage
-    1  the job failed, or they did not          3  the board could not be reached, or was lost
-                                              130  interrupted
+0  the outputs matched the reference        2  bad usage
+1  the job failed, or they did not          3  the board could not be reached, or was lost
+                                          130  interrupted
 """
 
 from __future__ import annotations
 
 import click
+
 from mlc_rpc import CounterError, Lost, RpcError, Unreachable
 from mlc_targets import TargetError
 

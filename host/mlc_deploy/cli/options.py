@@ -103,8 +103,10 @@ def model_file(text: str, commands: Sequence[str]) -> Path:
     files = [str(p) for p in folder.glob("*.onnx")] if folder.is_dir() else []
     near = get_close_matches(text, [*files, *commands], 3, 0.5)
     if "." in text or "/" in text:
-        raise Misuse("there is no such file", where=text, mend=" or ".join(near or files[:3]))
-    raise Misuse(f"there is no such command or file: '{text}'", mend=" or ".join(near))
+        what, where = "there is no such file", text
+    else:
+        what, where = f"there is no such command or file: '{text}'", ""
+    raise Misuse(what, where=where, mend=" or ".join(near) or "the path of an .onnx file")
 
 
 def writable(option: str, text: str) -> Path:

@@ -1,9 +1,9 @@
 """Which target, and which board, where one or both are left to this program.
 
-    both given     as said
-    board only     the target is what the board says of itself
-    target only    local:// if this host runs it, else qemu:// with the target's CPU, or max
-    neither        this host, on local://
+both given     as said
+board only     the target is what the board says of itself
+target only    local:// if this host runs it, else qemu:// with the target's CPU, or max
+neither        this host, on local://
 """
 
 from __future__ import annotations

@@ -119,11 +119,12 @@ def _facts(record: Record) -> Iterable[tuple[str, str, str]]:
     if found := record["latency"]:
         yield "latency", _latency(record), ""
     if record["upload_s"] is not None:
-        yield "upload", f"{record['upload_s']:.2f} s, {_bytes(record['upload_bytes'])}", ""
+        seconds = _time(record["upload_s"] * 1e3)
+        yield "upload", f"{seconds}: {_bytes(record['upload_bytes'])}", ""
     sizes = ", ".join(
         f"{name} {_bytes(record[f'{name}_bytes'])}" for name in ("object", "weights", "arena")
     )
-    yield "compile", f"{record['compile_s']:.2f} s: {sizes}", ""
+    yield "compile", f"{_time(record['compile_s'] * 1e3)}: {sizes}", ""
 
 
 def _latency(record: Record) -> str:
@@ -133,8 +134,8 @@ def _latency(record: Record) -> str:
         quoted = "not counted" if count is None else f"{count:,}"
         return f"emulated, says nothing of a board; executed instructions: {quoted}"
     return (
-        f"median {_ms(found['median_ms'])}, p95 {_ms(found['p95_ms'])}, "
-        f"mad {_ms(found['mad_ms'])}, {found['n']} samples: {found['verdict']}"
+        f"median {_time(found['median_ms'])}, p95 {_time(found['p95_ms'])}, "
+        f"mad {_time(found['mad_ms'])}, {found['n']} samples: {found['verdict']}"
     )
 
 
@@ -167,5 +168,9 @@ def _bytes(n: int) -> str:
     return f"{n} B"
 
 
-def _ms(n: float) -> str:
-    return f"{n:.4g} ms"
+def _time(ms: float) -> str:
+    """Three digits."""
+    for unit, size in (("s", 1e3), ("ms", 1.0)):
+        if ms >= size:
+            return f"{ms / size:.3g} {unit}"
+    return f"{ms * 1e3:.3g} µs"

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import numpy as np
+
 from mlc_targets import Target
 
 from ..boards import connect, target_of
@@ -49,10 +50,10 @@ class Job(click.Command):
 @click.option("--output", metavar="DIR", help="write the outputs there, as NAME.npy")
 @click.option("--save", metavar="FILE", help="write the compiled model: .o, .s or .ll")
 @click.option("--emit", type=click.Choice(FORMS), help="print the compiled model, and stop there")
-@click.option("--threads", type=int, default=1, show_default=True, help="threads on the board")
+@click.option("--threads", type=int, default=1, metavar="N", help="threads on the board; 1 for now")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), default=RUN_SECONDS,
-    show_default=True, metavar="SECONDS", help="how long a run on the board may take",
+    "--timeout", type=float, default=RUN_SECONDS, show_default=f"{RUN_SECONDS:g}",
+    metavar="SECONDS", help="how long a run on the board may take",
 )  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="passes, and instructions by class")
 @click.option("--debug", is_flag=True, help="show where an error comes from")
@@ -81,7 +82,11 @@ def run(
     target is what the board says of itself.
     """
     if threads != 1:
-        raise Misuse("models run on one thread for now", where=f"--threads {threads}")
+        raise Misuse(
+            "models run on one thread", where=f"--threads {threads}", mend="leave --threads out"
+        )
+    if not timeout > 0:
+        raise Misuse("nothing takes no time", where=f"--timeout {timeout:g}")
     progress = Progress(verbose)
     path = SHIPPED / "digits_cnn.onnx" if model is None else model_file(model, ())
     if model is None and not inputs:
@@ -141,7 +146,7 @@ def _emit(compiled: CompiledModel, form: str) -> None:
             click.echo(compiled.library.assembly)
         case "ir":
             kernels = "\n\n".join(str(func) for func in compiled.program.kernels.values())
-            click.echo(f"{compiled.program.function.script()}\n\n{kernels}")
+            click.echo(f"{compiled.program.function}\n\n{kernels}")
         case "obj":
             if sys.stdout.isatty():
                 raise Misuse("an object file is nothing to print", mend="--emit obj > model.o")
@@ -173,7 +178,12 @@ def mismatches(checks: Mapping[str, Comparison], outputs: Mapping[str, Any]) -> 
             what = f"output '{name}' has its largest number elsewhere in {check.misplaced} rows"
         place = f"[{', '.join(map(str, check.worst))}]"
         texts.append(
-            f"{what}\n  in:  {place}, the worst: expected {check.expected}, got {check.got}\n"
+            f"{what}\n"
+            f"  in:  {place}: expected {_digits(check.expected)}, got {_digits(check.got)}\n"
             "  try: --output DIR, which writes what the board computed"
         )
     return texts
+
+
+def _digits(value: float | int | bool) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -8,11 +8,8 @@ width of pointers. float16 is stored as its bits and computed in float, rounded 
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..arith import Bounds, expr_bounds, loop_ranges
 from ..errors import CodegenError
@@ -37,31 +34,37 @@ from ..ir import (
     Store,
     Var,
     dtype_of,
-    value_range,
     walk,
 )
 from ..ir.names import Names
 from ..lower import Kernel
+from .c_fixed import ABI, HELPERS, MATH, RESERVED, SOURCE_NOTE
 from .c_text import (
-    ABI,
-    HELPERS,
-    MATH,
-    RESERVED,
-    SOURCE_NOTE,
+    AND,
+    ANY,
+    ATOM,
+    BITS,
+    COMPARE,
+    INDEX,
+    LEVELS,
+    OR,
+    PRODUCT,
+    SHIFT,
+    SUM,
+    UNARY,
+    Text,
+    constant,
+    identifier,
+    known,
+    memory_type,
+    placed,
+    value_type,
 )
 from .llvm import scalars_of, scratch_layout
 from .scalars import lanes_as_loops
 
 if TYPE_CHECKING:
     from .library import Library
-
-# How tightly C's operators bind, loosest first.
-ANY, OR, AND, BITS, COMPARE, SHIFT, SUM, PRODUCT, UNARY, ATOM = range(10)
-LEVELS = {"+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "<<": SHIFT, ">>": SHIFT}
-LEVELS |= dict.fromkeys(("&", "|", "^"), BITS)
-WRAPPING = ("+", "-", "*")
-INDEX = "index"  # the type of loop variables and offsets, ptrdiff_t, beside the dtypes
-Text = tuple[str, int]  # an expression in C, and how tightly its outermost operator binds
 
 
 def c_source(library: Library, header_name: str = "") -> tuple[str, str]:
@@ -70,7 +73,7 @@ def c_source(library: Library, header_name: str = "") -> tuple[str, str]:
     A kernel keeps its name unless that means something in C ("main", "exp"): then a number follows.
     Raises CodegenError for kernels that have no form in C.
     """
-    header_name = header_name or f"{_identifier(library.name)}.h"
+    header_name = header_name or f"{identifier(library.name)}.h"
     names, helpers = Names(RESERVED), dict[str, str]()
     writers = [_Writer(kernel, names, helpers) for kernel in library.kernels]
     functions = ["\n".join(writer.functions()) for writer in writers]
@@ -80,7 +83,7 @@ def c_source(library: Library, header_name: str = "") -> tuple[str, str]:
 
 
 def _header(header_name: str, writers: Sequence[_Writer]) -> str:
-    guard = "MLC_" + _identifier(header_name).upper()
+    guard = "MLC_" + identifier(header_name).upper()
     prototypes = "\n\n".join("\n".join(writer.prototype()) for writer in writers)
     return f"""#ifndef {guard}
 #define {guard}
@@ -101,30 +104,6 @@ extern "C" {{
 """
 
 
-def _identifier(name: str) -> str:
-    """A name as C takes it: "onnx::Conv.1" -> "onnx__Conv_1"."""
-    return re.sub(r"\W|^(?=\d)", "_", name, flags=re.ASCII)
-
-
-def value_type(dtype: str) -> str:
-    """The C type that computes with a dtype."""
-    match dtype:
-        case "float16" | "float32":
-            return "float"
-        case "float64":
-            return "double"
-        case "bool":
-            return "bool"
-        case "index":
-            return "ptrdiff_t"
-    return f"{dtype}_t"
-
-
-def memory_type(dtype: str) -> str:
-    """The C type of a dtype's elements in memory."""
-    return {"float16": "uint16_t", "bool": "uint8_t"}.get(dtype) or value_type(dtype)
-
-
 class _Writer:
     """The state of writing one kernel: what its variables and buffers are called, and their ranges.
 
@@ -134,12 +113,15 @@ class _Writer:
     def __init__(self, kernel: Kernel, names: Names, helpers: dict[str, str]) -> None:
         self.kernel = kernel
         self.helpers = helpers
-        self.symbol = names.fresh(_identifier(kernel.name))
+        self.symbol = names.fresh(identifier(kernel.name))
         self.body_symbol = names.fresh(f"{self.symbol}_body")
+        self.entry = (
+            f"int32_t {self.symbol}(const mlc_args *args, int32_t task_begin, int32_t task_end)"
+        )
         self.local = Names((*RESERVED, self.symbol, self.body_symbol))
         self.called: dict[Var | Buffer, str] = {}
         self.indices: set[Var] = set(scalars_of(kernel))  # variables of the index type
-        self.ranges: dict[Var, Bounds] = {v: (0, None) for v in self.indices}
+        self.ranges: dict[Var, Bounds] = dict.fromkeys(self.indices, (0, None))
         self.workspace, self.workspace_bytes = scratch_layout(kernel)
         root = kernel.body.body
         assert isinstance(root, Block)
@@ -147,7 +129,7 @@ class _Writer:
 
     def name(self, what: Var | Buffer) -> str:
         if what not in self.called:
-            self.called[what] = self.local.fresh(_identifier(what.name))
+            self.called[what] = self.local.fresh(identifier(what.name))
         return self.called[what]
 
     def helper(self, name: str, dtype: str = "") -> str:
@@ -177,9 +159,7 @@ class _Writer:
         for n, v in enumerate(scalars_of(self.kernel)):
             yield f" *   scalars[{n}]  {self.name(v)}"
         yield f" *   tasks [0, {tasks}), {self.workspace_bytes} bytes of workspace per thread */"
-        yield (
-            f"int32_t {self.symbol}(const mlc_args *args, int32_t task_begin, int32_t task_end);"
-        )
+        yield f"{self.entry};"
 
     def functions(self) -> Iterator[str]:
         """The body, and the entry that calls it with what it uses of its arguments."""
@@ -199,21 +179,24 @@ class _Writer:
         for buffer, offset in self.workspace.items():
             if buffer in used_buffers:
                 pointer = f"{memory_type(buffer.dtype)} *restrict {self.name(buffer)}"
-                params.append((pointer, f"(void *)((char *)args->workspace + {offset})"))
+                moved = f"(void *)((char *)args->workspace + {offset})"
+                params.append((pointer, moved if offset else "args->workspace"))
         tasks = ["task_begin", "task_end"]
         unused = [] if params else ["args"]
         if self.kernel.parallel is None:
             unused += tasks
         else:
             params += [(f"int32_t {task}", task) for task in tasks]
-        declared = _wrapped(f"static int32_t {self.body_symbol}(", [p for p, _ in params] or ["void"])
-        yield f"{declared} {{"
+        yield (
+            _wrapped(f"static int32_t {self.body_symbol}(", [p for p, _ in params] or ["void"])
+            + " {"
+        )
         for buffer in self.kernel.scratch:
             if buffer.scope == "local" and buffer in used_buffers:
                 yield f"    {memory_type(buffer.dtype)} {self.name(buffer)}[{buffer.shape[0]}];"
         yield from _indented(self.root())
         yield "    return 0;\n}\n"
-        yield f"int32_t {self.symbol}(const mlc_args *args, int32_t task_begin, int32_t task_end) {{"
+        yield f"{self.entry} {{"
         yield from (f"    (void){name};" for name in unused)
         call = _wrapped(f"return {self.body_symbol}(", [value for _, value in params])
         yield f"    {call};\n}}"
@@ -282,7 +265,7 @@ class _Writer:
 
     def index(self, e: Expr, outer: int = ANY) -> str:
         """An integer expression as an offset: computed in ptrdiff_t throughout."""
-        return _placed(self.index_text(e), outer)
+        return placed(self.index_text(e), outer)
 
     def index_text(self, e: Expr) -> Text:
         match e:
@@ -321,7 +304,7 @@ class _Writer:
     # ------------------------------------------------------------------------- expressions
 
     def expr(self, e: Expr, outer: int = ANY) -> str:
-        return _placed(self.text(e), outer)
+        return placed(self.text(e), outer)
 
     def text(self, e: Expr) -> Text:
         """A value of its dtype, of the type value_type(dtype)."""
@@ -329,7 +312,7 @@ class _Writer:
             return f"({value_type(e.dtype)}){self.index(e, UNARY)}", UNARY
         match e:
             case Const(value, dtype):
-                return _constant(value, dtype)
+                return constant(value, dtype)
             case Var():
                 return self.name(e), ATOM
             case Load(buffer):
@@ -343,13 +326,13 @@ class _Writer:
             case Binary():
                 return self.integer_binary(e)
             case Compare(op, a, b):
-                known = _known(op, a, b)
-                if known is not None:
-                    return known, ATOM
+                certain = known(op, a, b)
+                if certain is not None:
+                    return certain, ATOM
                 write = self.index if self.is_index(a) and self.is_index(b) else self.expr
                 return f"{write(a, SUM)} {op} {write(b, SUM)}", COMPARE
             case Not(a):
-                return f"!{self.expr(a, UNARY)}", UNARY
+                return f"!{self.expr(a, UNARY)}", COMPARE  # compilers ask for (!a) == b
             case Select(c, a, b) | Call("if_then_else", (c, a, b)):
                 chosen = f"{self.expr(c, OR)} ? {self.expr(a, OR)} : {self.expr(b, OR)}"
                 return self.narrowed(chosen, e.dtype, ANY)
@@ -390,9 +373,10 @@ class _Writer:
         wide = f"{'u' if kind.kind == 'uint' else ''}int{max(kind.bits, 32)}"
         match e.op:
             case "+" | "-" | "*" | "<<" | "&" | "|" | "^":
-                text, level = self.modular(e, f"uint{max(kind.bits, 32)}")
-                same = e.dtype in ("uint32", "uint64")
-                return (text, level) if same else (f"({value_type(e.dtype)})({text})", UNARY)
+                unsigned = self.modular(e, f"uint{max(kind.bits, 32)}")
+                if e.dtype in ("uint32", "uint64"):
+                    return unsigned
+                return f"({value_type(e.dtype)})({unsigned[0]})", UNARY
             case "min" | "max":
                 return self.narrowed_call(e, e.op, wide)
             case "//" | "%" if kind.kind == "int" and not self.divides_plainly(e.a, e.b):
@@ -408,16 +392,15 @@ class _Writer:
         match e:
             case Binary("+" | "-" | "*" as op, a, b) if not self.is_index(e):
                 level = LEVELS[op]
-                left = _placed(self.modular(a, wide), level)
-                return f"{left} {op} {_placed(self.modular(b, wide), level + 1)}", level
+                left, right = self.modular(a, wide), self.modular(b, wide)
+                return f"{placed(left, level)} {op} {placed(right, level + 1)}", level
             case Binary("&" | "|" | "^" as op, a, b):
                 left, right = self.modular(a, wide), self.modular(b, wide)
-                return f"{_placed(left, UNARY)} {op} {_placed(right, UNARY)}", BITS
+                return f"{placed(left, UNARY)} {op} {placed(right, UNARY)}", BITS
             case Binary("<<", a, b):
-                left = _placed(self.modular(a, wide), UNARY)
-                return f"{left} << {self.expr(b, UNARY)}", SHIFT
+                return f"{placed(self.modular(a, wide), UNARY)} << {self.expr(b, UNARY)}", SHIFT
             case Const(value) if value >= 0:
-                return _constant(value, wide)
+                return constant(value, wide)
         if e.dtype == wide:
             return self.text(e)
         return f"({wide}_t){self.expr(e, UNARY)}", UNARY
@@ -429,7 +412,7 @@ class _Writer:
     def narrowed(self, text: str, dtype: str, level: int) -> Text:
         """C computes with nothing narrower than int: back to the dtype, where it is narrower."""
         if dtype_of(dtype).is_integer and dtype_of(dtype).bits < 32:
-            return f"({value_type(dtype)}){_placed((text, level), UNARY)}", UNARY
+            return f"({value_type(dtype)}){placed((text, level), UNARY)}", UNARY
         return text, level
 
     def cast(self, a: Expr, dtype: str) -> Text:
@@ -463,11 +446,6 @@ class _Writer:
 HELPER_OF = {"//": "floordiv", "%": "floormod", "min": "min", "max": "max"}
 
 
-def _placed(text: Text, outer: int) -> str:
-    """In parentheses where it binds looser than its place demands."""
-    return f"({text[0]})" if text[1] < outer else text[0]
-
-
 def _indented(lines: Iterator[str]) -> Iterator[str]:
     return (f"    {line}" for line in lines)
 
@@ -476,52 +454,3 @@ def _wrapped(opening: str, items: Sequence[str]) -> str:
     """`opening` and items in parentheses, each on its own line where one line is too long."""
     line = f"{opening}{', '.join(items)})"
     return line if len(line) <= 92 else opening + "\n        " + ",\n        ".join(items) + ")"
-
-
-def _constant(value: Any, dtype: str) -> Text:
-    """A constant, exactly: floats in decimal where that is short, else in hexadecimal."""
-    kind = dtype_of(dtype)
-    if kind.kind == "float":
-        return _float(float(value), dtype)
-    if kind.kind == "bool":
-        return ("true" if value else "false"), ATOM
-    if value == value_range(dtype)[0] and kind.kind == "int" and kind.bits >= 32:
-        return f"INT{kind.bits}_MIN", ATOM  # its digits alone would be a wider constant
-    text = f"{value}u" if dtype == "uint32" else str(value)
-    if kind.bits == 64:
-        text = f"{dtype.upper()}_C({value})"
-    return text, ATOM if value >= 0 else UNARY
-
-
-def _float(value: float, dtype: str) -> Text:
-    if math.isnan(value):
-        text = "NAN"
-    elif math.isinf(value):
-        text = "INFINITY"
-    else:
-        exact = format(Decimal(abs(value)), "f")
-        exact = exact if "." in exact else f"{exact}.0"
-        mantissa, _, exponent = abs(value).hex().partition("p")
-        text = exact if len(exact) <= 8 else f"{mantissa.rstrip('0')}p{exponent}"
-        text += "" if dtype == "float64" else "f"
-    negative = math.copysign(1, value) < 0 and not math.isnan(value)
-    return (f"-{text}", UNARY) if negative else (text, ATOM)
-
-
-def _known(op: str, a: Expr, b: Expr) -> str | None:
-    """A comparison that the dtype's range decides: compilers warn of those."""
-    if not dtype_of(a.dtype).is_integer or op in ("==", "!="):
-        return None
-    if op in (">", ">="):
-        op, a, b = ("<" if op == ">" else "<="), b, a
-    low_a, high_a = _range(a)
-    low_b, high_b = _range(b)
-    if high_a < low_b or (op == "<=" and high_a <= low_b):
-        return "true"
-    if low_a > high_b or (op == "<" and low_a >= high_b):
-        return "false"
-    return None
-
-
-def _range(e: Expr) -> tuple[float, float]:
-    return (e.value, e.value) if isinstance(e, Const) else value_range(e.dtype)

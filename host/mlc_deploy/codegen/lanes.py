@@ -1,4 +1,4 @@
-"""Neighbouring scalars that are broadcast become lanes of one vector.
+"""Neighbouring loads become one: scalars that are broadcast, lanes of a vector; vectors, a pair.
 
 ARM multiplies a vector by a lane of another in one instruction, so four neighbours loaded at once
 save three loads and four broadcasts. LLVM does not find this by itself.
@@ -6,6 +6,7 @@ save three loads and four broadcasts. LLVM does not find this by itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..arith import Linear, linear, to_expr
@@ -21,6 +22,7 @@ from ..ir import (
     Store,
     const,
     dtype_of,
+    is_const,
     rebuild,
     walk,
     with_lanes,
@@ -37,66 +39,106 @@ def broadcast_lanes(s: Stmt, register_bits: int) -> Stmt:
     read that was not read before. Equal vector loads are left to LLVM to merge.
     """
 
+    def wanted(n: Any) -> Load | None:
+        if isinstance(n, Broadcast) and isinstance(n.value, Load):
+            return n.value
+        return None
+
+    def rewritten(n: Any, load: Load, start: int, offset: int, lanes: int) -> Expr:
+        return Shuffle((_vector(load, start, lanes),), (offset - start,) * n.lanes, n.dtype)
+
+    return _in_runs(s, wanted, rewritten, 1, register_bits)
+
+
+def paired_loads(s: Stmt, register_bits: int) -> Stmt:
+    """… A[Ramp(e, 1, m)] … A[Ramp(e + m, 1, m)] …, m elements filling a register
+    =>   … halves of A[Ramp(e, 1, 2*m)] …
+
+    in runs of stores. 32-bit ARM loads two registers in one instruction, and has no loads with an
+    offset, so that each load saved saves an addition too.
+    """
+
+    def wanted(n: Any) -> Load | None:
+        if isinstance(n, Load) and isinstance(n.indices[0], Ramp):
+            ramp = n.indices[0]
+            full = ramp.lanes * dtype_of(n.buffer.dtype).bits == register_bits
+            return n if full and is_const(ramp.stride, 1) else None
+        return None
+
+    def rewritten(n: Any, load: Load, start: int, offset: int, lanes: int) -> Expr:
+        half = range(offset - start, offset - start + lanes)
+        return Shuffle((_vector(load, start, 2 * lanes),), tuple(half), n.dtype)
+
+    return _in_runs(s, wanted, rewritten, 2, register_bits)
+
+
+def _in_runs(
+    s: Stmt,
+    wanted: Callable[[Any], Load | None],
+    rewritten: Callable[[Any, Load, int, int, int], Expr],
+    registers: int,
+    register_bits: int,
+) -> Stmt:
+    """s with wanted loads rewritten where neighbours fill that many registers. For `registers` 1
+    the neighbours are elements, else whole registers."""
+
     def visit(m: Any) -> Any:
         if isinstance(m, Expr):
             return m
         if isinstance(m, Seq) and sum(isinstance(x, Store) for x in m.stmts) > 1:
-            m = _run(m, register_bits)
+            m = run(m)
         return rebuild(m, visit)
+
+    def run(m: Seq) -> Seq:
+        stores = [x for x in m.stmts if isinstance(x, Store)]
+        written = {x.buffer for x in stores}
+        offsets: dict[Key, set[int]] = {}
+        for n in (n for x in stores for n in walk(x.value)):
+            load = wanted(n)
+            if load is not None and load.buffer not in written:
+                key, offset = _place(load)
+                offsets.setdefault(key, set()).add(offset)
+        starts: dict[Key, dict[int, int]] = {}
+        for key, found in offsets.items():
+            lanes = register_bits // dtype_of(key[0].dtype).bits
+            step, count = (1, lanes) if registers == 1 else (lanes, registers)
+            starts[key] = _chunks(found, step, count)
+
+        def inside(n: Any) -> Any:
+            load = wanted(n)
+            if load is not None:
+                key, offset = _place(load)
+                start = starts.get(key, {}).get(offset)
+                if start is not None:
+                    lanes = register_bits // dtype_of(load.buffer.dtype).bits
+                    return rewritten(n, load, start, offset, lanes)
+            return rebuild(n, inside)
+
+        return Seq(tuple(inside(x) if isinstance(x, Store) else x for x in m.stmts))
 
     done: Stmt = visit(s)
     return done
 
 
-def _run(s: Seq, register_bits: int) -> Seq:
-    offsets: dict[Key, set[int]] = {}
-    written = {x.buffer for x in s.stmts if isinstance(x, Store)}
-    for x in s.stmts:
-        if isinstance(x, Store):
-            for n in walk(x.value):
-                if isinstance(n, Broadcast) and isinstance(n.value, Load):
-                    key, offset = _place(n.value)
-                    offsets.setdefault(key, set()).add(offset)
-    chunks: dict[Key, dict[int, int]] = {
-        key: _chunks(found, register_bits // dtype_of(key[0].dtype).bits)
-        for key, found in offsets.items()
-        if key[0] not in written
-    }
-
-    def visit(m: Any) -> Any:
-        if isinstance(m, Broadcast) and isinstance(m.value, Load):
-            key, offset = _place(m.value)
-            start = chunks.get(key, {}).get(offset)
-            if start is not None:
-                return _lane(m, key, start, offset, register_bits)
-        return rebuild(m, visit)
-
-    return Seq(tuple(visit(x) if isinstance(x, Store) else x for x in s.stmts))
-
-
 def _place(load: Load) -> tuple[Key, int]:
-    form = linear(load.indices[0], {})
+    index = load.indices[0]
+    form = linear(index.base if isinstance(index, Ramp) else index, {})
     return (load.buffer, Linear(0, form.terms)), form.constant
 
 
-def _chunks(found: set[int], lanes: int) -> dict[int, int]:
-    """offset -> where its vector begins, for offsets in a whole run of `lanes` neighbours."""
+def _chunks(found: set[int], step: int, count: int) -> dict[int, int]:
+    """offset -> where its chunk begins, for offsets in a whole run of `count` at that step."""
     starts: dict[int, int] = {}
-    at = None
     for offset in sorted(found):
-        if at is not None and offset < at + lanes:
-            continue
-        at = None
-        if all(offset + n in found for n in range(lanes)):
-            at = offset
-            starts.update({offset + n: offset for n in range(lanes)})
+        chunk = [offset + n * step for n in range(count)]
+        if offset not in starts and all(o in found and o not in starts for o in chunk):
+            starts.update(dict.fromkeys(chunk, offset))
     return starts
 
 
-def _lane(m: Broadcast, key: Key, start: int, offset: int, register_bits: int) -> Expr:
-    buffer, moving = key
-    lanes = register_bits // dtype_of(buffer.dtype).bits
+def _vector(load: Load, start: int, lanes: int) -> Load:
+    """`lanes` neighbours from offset `start` of the place that a load is at."""
+    (buffer, moving), _ = _place(load)
     base = to_expr(moving.plus(Linear(start, {})), "int32")
     index = Ramp(base, const(1), lanes, with_lanes("int32", lanes))
-    vector = Load(buffer, (index,), with_lanes(buffer.dtype, lanes))
-    return Shuffle((vector,), (offset - start,) * m.lanes, m.dtype)
+    return Load(buffer, (index,), with_lanes(buffer.dtype, lanes))

@@ -18,6 +18,7 @@ from mlc_targets import Target
 from ..errors import CodegenError
 from ..ir import Buffer, Dim, For, Var
 from ..lower import Kernel
+from .c import c_source
 from .llvm import emit_kernel, scalars_of, scratch_layout
 
 ABI_VERSION = 1
@@ -65,7 +66,8 @@ class Library:
             return str(_optimized(self.llvm_ir, self.target)[1])
 
     def save(self, path: str | Path) -> Path:
-        """Writes the module by its suffix: .o object, .s assembly, .ll LLVM IR."""
+        """Writes the module by its suffix: .o object, .s assembly, .ll LLVM IR, .c C source and,
+        beside it, its header."""
         to = Path(path)
         match to.suffix:
             case ".o":
@@ -74,11 +76,16 @@ class Library:
                 to.write_text(self.assembly)
             case ".ll":
                 to.write_text(self.optimized_ir)
+            case ".c":
+                header = to.with_suffix(".h")
+                source, declarations = c_source(self, header.name)
+                to.write_text(source)
+                header.write_text(declarations)
             case other:
                 raise CodegenError(
                     f"no format is known by the suffix '{other}'",
                     where=str(to),
-                    mend="a path that ends in .o, .s or .ll",
+                    mend="a path that ends in .o, .s, .ll or .c",
                 )
         return to
 

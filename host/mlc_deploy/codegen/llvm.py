@@ -43,10 +43,12 @@ from ..ir import (
     Store,
     Var,
     dtype_of,
+    statements,
+    with_lanes,
 )
 from ..lower import Kernel
 from . import math
-from .lanes import broadcast_lanes
+from .lanes import broadcast_lanes, paired_loads
 
 Value = Any
 I1, I8, I32, I64 = (ll.IntType(n) for n in (1, 8, 32, 64))
@@ -153,6 +155,7 @@ class _Emitter:
         self.pointers: dict[Buffer, Value] = {}
         # base pointers and offsets computed so far; a scope's entries hold in its inner scopes
         self.scopes: list[dict[Any, Value]] = [{}]
+        self.written = {s.buffer for s in statements(kernel.body) if isinstance(s, Store)}
         self.b: ll.IRBuilder = ll.IRBuilder()
 
     # --------------------------------------------------------------------------- functions
@@ -203,6 +206,8 @@ class _Emitter:
         assert isinstance(root, Block)
         code = root.body
         if self.target.arch in ("arm", "aarch64") and self.target.register_bits:
+            if self.target.arch == "arm":
+                code = paired_loads(code, self.target.register_bits)
             code = broadcast_lanes(code, self.target.register_bits)
         if self.kernel.parallel is not None:
             assert isinstance(code, For)
@@ -383,9 +388,31 @@ class _Emitter:
         if isinstance(index, Ramp) and not _is_one(index.stride):
             return self.gather(e, index)
         first = index.base if isinstance(index, Ramp) else index
+        if e.buffer in self.written:
+            return self.load_at(e, first)
+        key = ("load", e.buffer, linear(first, self.ranges), e.dtype)
+        return self.shared(key, lambda: self.load_at(e, first))
+
+    def load_at(self, e: Load, first: Expr) -> Value:
         pointer, align = self.address(e.buffer, first)
+        kind = dtype_of(e.dtype)
+        if self.target.arch == "arm" and kind.lanes * kind.bits == 2 * self.target.register_bits:
+            return self.load_pair(pointer, e.dtype)
         value = self.b.load(pointer, align=align, typ=memory_type(e.dtype))
         return self.from_memory(value, e.dtype)
+
+    def load_pair(self, pointer: Value, dtype: str) -> Value:
+        """Two neighbouring q registers by one instruction, which LLVM does not select itself."""
+        kind = dtype_of(dtype)
+        half = element_type(with_lanes(dtype, kind.lanes // 2))
+        name = f"llvm.arm.neon.vld1x2.{_type_suffix(half)}.p0"
+        function = self.module.globals.get(name)
+        if function is None:
+            pair = ll.LiteralStructType([half, half])
+            function = ll.Function(self.module, ll.FunctionType(pair, [POINTER]), name)
+        both = self.b.call(function, [pointer])
+        halves = [self.b.extract_value(both, n) for n in (0, 1)]
+        return self.shuffle(halves, tuple(range(kind.lanes)))
 
     def from_memory(self, value: Value, dtype: str) -> Value:
         return self.b.trunc(value, element_type(dtype)) if _is_bool(dtype) else value

@@ -72,10 +72,11 @@ PRECEDENCE = {
 AS_CALLS = {"min": "T.min", "max": "T.max", "tdiv": "T.truncdiv", "tmod": "T.truncmod"}
 ATOM = 20
 
-# Intrinsics of floats whose dtype is that of their arguments; T has a function for each.
-FLOAT_CALLS = frozenset(
-    "abs ceil cos erf exp floor fma fmod log pow round sigmoid sin sqrt tan tanh trunc".split()
-)
+# Intrinsics of floats whose dtype is that of their arguments, with their number: T has a function
+# for each.
+FLOAT_CALLS = dict.fromkeys(
+    "abs ceil cos erf exp floor log round sigmoid sin sqrt tan tanh trunc".split(), 1
+) | {"fma": 3, "fmod": 2, "pow": 2}
 RESERVED = frozenset({*keyword.kwlist, *dir(builtins), "T", "I", "R"})
 GLOBAL_SYMBOL = "global_symbol"  # the attribute that holds a function's name that is no identifier
 
@@ -201,7 +202,7 @@ class _Printer:
 
     def typed(self, e: Expr) -> str:
         """e so that it reads as an expression even where it is a number."""
-        return f"T.int32({e.value})" if _is_plain(e) else self.expr(e)
+        return f"T.int32({self.expr(e)})" if _is_plain(e) else self.expr(e)
 
     def args(self, args: Sequence[Expr]) -> str:
         return ", ".join(self.expr(a) for a in args)
@@ -404,9 +405,7 @@ class _Printer:
         """Whether the iteration is a loop, whole: then T.axis.remap says all there is to say."""
         loop = self.loops.get(i.binding) if isinstance(i.binding, Var) else None
         return (
-            loop is not None
-            and i.var.dtype == loop.var.dtype
-            and same_expr(i.extent, loop.extent)
+            loop is not None and i.var.dtype == loop.var.dtype and same_expr(i.extent, loop.extent)
         )
 
 
@@ -419,10 +418,12 @@ def _folds(e: Binary | Compare) -> bool:
     """Whether e, written with plain numbers, would be read as something simpler."""
     if not _is_plain(e.a) and not _is_plain(e.b):
         return False
-    if isinstance(e.a, Const) and isinstance(e.b, Const) or e.a.dtype != e.b.dtype:
+    if (isinstance(e.a, Const) and isinstance(e.b, Const)) or e.a.dtype != e.b.dtype:
         return True
-    made = build.binary(e.op, e.a, e.b) if isinstance(e, Binary) else e
-    return type(made) is not type(e)
+    if isinstance(e, Compare):
+        return False
+    made = build.binary(e.op, e.a, e.b)
+    return not (isinstance(made, Binary) and made.a is e.a and made.b is e.b)
 
 
 def _is_plain_call(e: Call) -> bool:
@@ -434,7 +435,8 @@ def _is_plain_call(e: Call) -> bool:
             return a.dtype == dtype == "bool"
         case Call(name, args, dtype):
             same = all(a.dtype == dtype for a in args)
-            return name in FLOAT_CALLS and same and dtype_of(dtype).kind == "float"
+            fits = FLOAT_CALLS.get(name) == len(args) and dtype_of(dtype).kind == "float"
+            return same and fits
     return False
 
 

@@ -7,6 +7,7 @@ order in which they are met; equality and the hash follow from it.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from typing import Any
 
 from .nodes import Block, Buffer, Const, Expr, For, IRModule, IterVar, Let, Node, PrimFunc, Var
@@ -17,10 +18,11 @@ def fingerprint(n: Node, *, free_by_identity: bool = False) -> tuple[Any, ...]:
     then they stand for themselves (expressions within one program are compared so)."""
     out: list[Any] = []
     numbers: dict[Any, int] = {}
+    counter = itertools.count()
 
     def name(thing: Any) -> None:
         if thing not in numbers:
-            numbers[thing] = len(numbers)
+            numbers[thing] = next(counter)
             if isinstance(thing, Buffer):
                 out.extend((thing.dtype, thing.scope, thing.alignment))
                 dims(thing.shape)
@@ -44,12 +46,15 @@ def fingerprint(n: Node, *, free_by_identity: bool = False) -> tuple[Any, ...]:
             case Const():
                 out.extend((type(v.value).__name__, repr(v.value), v.dtype))
             case For(var) | Let(var) | IterVar(var):
-                numbers.setdefault(var, len(numbers))
+                # Bound anew: two loops in sequence may share a variable and mean two.
+                numbers[var] = next(counter)
+                out.append(var.dtype)
                 fields(v)
             case PrimFunc():
                 out.append("PrimFunc")
                 for param in v.params:
                     name(param)
+                value(v.attrs)
                 value(v.body)
             case IRModule():
                 for key in sorted(v.functions):

@@ -38,7 +38,8 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
     """alloc B[n, m]; for i: B[i, j] …   =>   alloc B[1, m]; for i: B[0, j] …
 
     A buffer whose uses all lie within some loops needs only the region that one turn of them
-    touches; indices are taken relative to its minimum.
+    touches; indices are taken relative to its minimum. The lanes of a vectorized loop run each
+    statement together, so that what is live spans them all.
     """
     root = func.body
     assert isinstance(root, Block)
@@ -88,6 +89,8 @@ def _live_box(buffer: Buffer, found: list[Access]) -> list[Interval]:
         ):
             common += 1
         shared = shared[:common]
+    lanes = [n for n, loop in enumerate(shared) if loop.kind == "vectorized"]
+    shared = shared[: min(lanes, default=len(shared))]
     ranges: dict[Var, Bounds] = loop_ranges(list(shared))
     boxes = []
     for access in found:

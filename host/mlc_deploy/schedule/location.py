@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..arith import bounds, expr_bounds, linear, simplify_expr
-from ..arith.regions import Interval, region_under, union_all
+from ..arith import Ranges, bounds, equal, expr_bounds, linear, simplify_expr
+from ..arith.regions import Interval, region_under, union, union_all
 from ..ir import (
     Block,
     Buffer,
@@ -33,6 +33,8 @@ from ..ir import (
 from ..ir.build import compare, loop_nest
 from ..ir.names import names_of
 from ..ir.nodes import Seq
+from .coverage import is_whole, written_box
+from .loops import require_independent
 from .tree import (
     block_at,
     blocks_in,
@@ -192,7 +194,7 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
         box = union_all(found, write.buffer.shape, ranges)
         assert box is not None
         boxes[write.buffer] = box
-    domain = _iteration_domain(primitive, target, target.writes, boxes)
+    domain = _iteration_domain(primitive, target, target.writes, boxes, ranges)
     func = replace(func, target, None)
     outer = loop_at(find_loop(func, loop, primitive))
     return _insert(func, outer, target, domain, ranges, primitive)
@@ -210,34 +212,91 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     if not inside:
         refuse(primitive, f"no producer of block '{block}' is inside loop '{loop}'", outer)
     for producer in producers:
-        if producer not in under and not _stands_before(func, producer, outer):
-            refuse(primitive, f"block '{producer.name}' runs after loop '{loop}'", outer)
-    boxes: dict[Buffer, list[Interval]] = {}
-    for producer in inside:
-        if not (is_complete(func, producer) or is_reduction(func, producer)):
-            refuse(
-                primitive, f"block '{producer.name}' writes only a part of what is read", producer
-            )
-        reduced = bound_to(producer, "reduce")
-        carried = [o.name for o in loops_of(position) if o.var in reduced]
-        if carried:
+        if producer not in under and not _done_before(func, producer, target, outer):
             refuse(
                 primitive,
-                f"inside loop '{loop}' block '{producer.name}' has not finished its reduction "
-                f"over loop '{carried[0]}'",
+                f"block '{producer.name}' has not written all that block '{block}' reads when "
+                f"loop '{loop}' runs",
                 outer,
             )
+    made: dict[Buffer, list[Interval]] = {}
+    when: list[Expr] = []
+    for producer in inside:
+        _require_finished(primitive, func, producer, position)
+        path = path_to(func, lambda s, producer=producer: s is producer)
+        assert path is not None
+        inner = loops_of(path)[len(loops_of(position)) :]
         for write in producer.writes:
-            box = union_all(
-                [_box(func, outer, producer, write, ranges)], write.buffer.shape, ranges
-            )
-            assert box is not None
-            boxes[write.buffer] = box
-    reads = [r for r in target.reads if r.buffer in boxes]
-    domain = _iteration_domain(primitive, target, reads, boxes)
+            box = written_box(producer, write, inner, ranges)
+            if box is None:
+                refuse(
+                    primitive,
+                    f"what one turn of loop '{loop}' writes to '{write.buffer.name}' is no whole "
+                    "box",
+                    outer,
+                )
+            made[write.buffer] = box[0]
+            when += box[1]
+    domain = _domain_of_made(primitive, target, loop, made, ranges)
     func = replace(func, target, None)
     outer = loop_at(find_loop(func, loop, primitive))
-    return _insert(func, outer, target, domain, ranges, primitive)
+    return _insert(func, outer, target, domain, ranges, primitive, when)
+
+
+def _require_finished(
+    primitive: str, func: PrimFunc, producer: Block, position: list[Stmt]
+) -> None:
+    """In each turn of the loop, the producer writes whole elements."""
+    if not (is_complete(func, producer) or is_reduction(func, producer)):
+        refuse(primitive, f"block '{producer.name}' writes only a part of what is read", producer)
+    reduced = bound_to(producer, "reduce")
+    carried = [o.name for o in loops_of(position) if o.var in reduced]
+    if carried:
+        refuse(
+            primitive,
+            f"inside loop '{loop_at(position).name}' block '{producer.name}' has not finished its "
+            f"reduction over loop '{carried[0]}'",
+            loop_at(position),
+        )
+
+
+def _domain_of_made(
+    primitive: str,
+    block: Block,
+    loop: str,
+    made: dict[Buffer, list[Interval]],
+    ranges: Ranges,
+) -> dict[Var, Interval]:
+    """The part of the block's iterations that reads what one turn made, and nothing else.
+
+    Iterations follow the dimensions of the first buffer that they index by themselves; every other
+    dimension must be made as a whole.
+    """
+    spatial = {i.var for i in block.iters if i.kind == "spatial"}
+    reads = [r for r in block.reads if r.buffer in made]
+    first = reads[0]
+    domain: dict[Var, Interval] = {}
+    for low, interval, size in zip(
+        first.minimum, made[first.buffer], first.buffer.shape, strict=True
+    ):
+        if isinstance(low, Var) and low in spatial and not is_whole(interval, size, ranges):
+            domain.setdefault(low, interval)
+    for r in reads:
+        for low, interval, size in zip(r.minimum, made[r.buffer], r.buffer.shape, strict=True):
+            if is_whole(interval, size, ranges):
+                continue
+            own = domain.get(low) if isinstance(low, Var) else None
+            if own is None or not all(
+                equal(a, b, ranges) for a, b in zip(own, interval, strict=True)
+            ):
+                refuse(
+                    primitive,
+                    f"block '{block.name}' reads elements of '{r.buffer.name}' that one turn of "
+                    f"loop '{loop}' does not make",
+                    block,
+                    "compute_at the producer, which makes what each turn reads",
+                )
+    return domain
 
 
 def _movable(primitive: str, func: PrimFunc, block: str, loop: str) -> tuple[Block, list[Stmt]]:
@@ -264,9 +323,15 @@ def _movable(primitive: str, func: PrimFunc, block: str, loop: str) -> tuple[Blo
     return target, position
 
 
-def _stands_before(func: PrimFunc, block: Block, loop: For) -> bool:
-    order = [s for s in statements(func.body) if s is block or s is loop]
-    return order[0] is block
+def _done_before(func: PrimFunc, producer: Block, consumer: Block, loop: For) -> bool:
+    """Whether the producer, outside the loop, has run as far as the consumer needs when the loop
+    begins: it stands before, and every loop around both is around the consumer already."""
+    order = [s for s in statements(func.body) if s is producer or s is loop]
+    if order[0] is not producer:
+        return False
+    paths = [path_to(func, lambda s, end=end: s is end) for end in (producer, consumer, loop)]
+    made, used, place = ({id(n) for n in loops_of(path or [])} for path in paths)
+    return made & place <= used
 
 
 def _box(
@@ -284,14 +349,21 @@ def _box(
 
 
 def _iteration_domain(
-    primitive: str, block: Block, regions: Sequence[Any], boxes: dict[Buffer, list[Interval]]
+    primitive: str,
+    block: Block,
+    regions: Sequence[Any],
+    boxes: dict[Buffer, list[Interval]],
+    ranges: Ranges,
 ) -> dict[Var, Interval]:
     """For each spatial iteration that indexes a dimension by itself, that dimension's interval."""
     spatial = {i.var: i for i in block.iters if i.kind == "spatial"}
     domain: dict[Var, Interval] = {}
     for region in regions:
         for low, interval in zip(region.minimum, boxes[region.buffer], strict=True):
-            if isinstance(low, Var) and low in spatial and low not in domain:
+            if isinstance(low, Var) and low in spatial:
+                if low in domain:
+                    size = spatial[low].extent
+                    (interval,) = union([domain[low]], [interval], [size], ranges)
                 domain[low] = interval
     fixed = {
         v
@@ -313,15 +385,16 @@ def _insert(
     outer: For,
     block: Block,
     domain: dict[Var, Interval],
-    ranges: dict[Var, Any],
+    ranges: Ranges,
     primitive: str,
+    when: Sequence[Expr] = (),
 ) -> PrimFunc:
-    """Puts the block, in loops over its domain, into `outer`: after the last statement that writes
-    what it reads, before the first that reads what it writes."""
+    """Puts the block, in loops over its domain and under the conditions `when`, into `outer`: after
+    the last statement that writes what it reads, before the first that reads what it writes."""
     names = names_of(func)
     loops: list[tuple[Var, Expr]] = []
     iters: list[IterVar] = []
-    guards: list[Expr] = []
+    guards: list[Expr] = list(when)
     known = dict(ranges)
     for i in block.iters:
         low, extent = domain.get(i.var, (const(0, i.var.dtype), i.extent))
@@ -375,4 +448,8 @@ def _insert(
             outer,
         )
     body.insert(before if primitive == "compute_at" else after, nest)
-    return replace(func, outer, with_fields(outer, body=seq(body)))
+    func = replace(func, outer, with_fields(outer, body=seq(body)))
+    for around in loops_of(find_loop(func, outer.name, primitive)):
+        if around.kind in ("parallel", "vectorized"):
+            require_independent(primitive, func, around)
+    return func

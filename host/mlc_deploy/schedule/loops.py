@@ -7,8 +7,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from ..arith import Linear, bounds, expr_bounds, linear, loop_ranges, simplify_expr, to_expr
-from ..arith.linear import Atom
+from ..arith import expr_bounds, simplify_expr
 from ..ir import (
     Block,
     Const,
@@ -30,6 +29,7 @@ from ..ir import (
 from ..ir.build import compare, is_root
 from ..ir.names import names_of
 from ..ir.nodes import ForKind
+from .coverage import turns_disjoint
 from .tree import (
     blocks_in,
     bound_to,
@@ -201,6 +201,9 @@ def reorder(func: PrimFunc, order: Sequence[str]) -> PrimFunc:
         inside = {other.var for other in permuted[n + 1 :]}
         if vars_in(loop.extent) & inside:
             refuse("reorder", f"the extent of loop '{loop.name}' depends on a loop inside it", loop)
+    for block in blocks_in(nest[-1].body):
+        if block.init is not None:
+            _require_init_first("reorder", block, nest, permuted)
     body = nest[-1].body
     for loop in reversed(permuted):
         body = with_fields(loop, body=body)
@@ -216,6 +219,29 @@ def _require_free_order(primitive: str, func: PrimFunc, block: Block) -> None:
     update = reduced and all(r in block.writes or r.buffer not in own for r in block.reads)
     if not (update or not any(r.buffer in own for r in block.reads) or _same_element(block)):
         refuse(primitive, f"block '{block.name}' reads other elements of what it writes", block)
+
+
+def _require_init_first(
+    primitive: str, block: Block, nest: Sequence[For], permuted: Sequence[For]
+) -> None:
+    """In the other order too each element begins with its init: the loops that run through results
+    and reduction at once keep their order, and no turn computes an element again."""
+    mixed = bound_to(block, "spatial") & bound_to(block, "reduce")
+    if [o for o in nest if o.var in mixed] != [o for o in permuted if o.var in mixed]:
+        refuse(
+            primitive,
+            f"the loops run through results and reduction of block '{block.name}' at once",
+            block,
+            "reorder before they are fused",
+        )
+    for loop in nest:
+        if not turns_disjoint(loop, block, ("spatial", "reduce")):
+            refuse(
+                primitive,
+                f"turns of loop '{loop.name}' compute the same elements of block '{block.name}' "
+                "again, each from its init on",
+                loop,
+            )
 
 
 def _same_element(block: Block) -> bool:
@@ -245,7 +271,7 @@ def set_kind(func: PrimFunc, loop: str, kind: ForKind) -> PrimFunc:
             f"split '{loop}' by a constant first, then {primitive} its inner loop",
         )
     if kind in ("parallel", "vectorized"):
-        _require_independent(primitive, func, target)
+        require_independent(primitive, func, target, kind)
     if kind == "vectorized":
         inner = [s for s in _statements_below(target) if isinstance(s, For)]
         if any(s.kind == "vectorized" for s in inner):
@@ -257,7 +283,9 @@ def _statements_below(target: For) -> list[Stmt]:
     return list(statements(target.body))
 
 
-def _require_independent(primitive: str, func: PrimFunc, target: For) -> None:
+def require_independent(
+    primitive: str, func: PrimFunc, target: For, kind: ForKind | None = None
+) -> None:
     """Turns of the loop may run at once: no block below reduces over it, or writes what another
     turn writes or reads (but for a buffer that lives within one turn)."""
     if is_const(target.extent, 1):
@@ -271,40 +299,15 @@ def _require_independent(primitive: str, func: PrimFunc, target: For) -> None:
                 target,
                 f"{primitive} a spatial loop, or rfactor the reduction first",
             )
-        if not _disjoint(target, block) and not all(
-            _private(func, target, w.buffer) for w in block.writes
-        ):
+        alone = all(_private(func, target, w.buffer) for w in block.writes)
+        if (kind or target.kind) == "vectorized":  # lanes share what is private to a turn
+            alone = alone and is_complete(func, block)
+        if not alone and not turns_disjoint(target, block):
             refuse(
                 primitive,
                 f"turns of loop '{target.name}' write the same elements in block '{block.name}'",
                 target,
             )
-
-
-def _disjoint(target: For, block: Block) -> bool:
-    """Whether different turns of the loop write different elements: some spatial iteration moves
-    with the loop by more than the loops inside move it."""
-    inner = [s for s in statements(target.body) if isinstance(s, For)]
-    ranges = loop_ranges(inner)
-    moving = {loop.var for loop in inner}
-    for i in block.iters:
-        if i.kind != "spatial":
-            continue
-        form = linear(i.binding, {})
-        step = form.terms.get(target.var)
-        if step is None:
-            if target.var in vars_in(i.binding):
-                return True  # a part of a fused loop; its other parts are other iterations
-            continue
-        within = Linear(0, {a: c for a, c in form.terms.items() if _moves(a, moving)})
-        low, high = bounds(within, ranges)
-        if low is not None and high is not None and high - low < abs(step):
-            return True
-    return False
-
-
-def _moves(atom: Atom, moving: set[Var]) -> bool:
-    return bool(vars_in(to_expr(Linear(0, {atom: 1}), "int32")) & moving)
 
 
 def _private(func: PrimFunc, target: For, buffer: Any) -> bool:

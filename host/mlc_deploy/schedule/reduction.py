@@ -31,6 +31,7 @@ from ..ir import (
 )
 from ..ir.build import loop_nest
 from ..ir.names import Names, block_names_of, names_of
+from .coverage import conditions, turns_disjoint
 from .tree import (
     block_at,
     blocks_in,
@@ -75,8 +76,27 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
                 f"decompose at loop '{above.name}'",
             )
     inner = loops_of(path)[len(loops_of(position)) - 1 :]
+    for turning in inner:
+        if not turns_disjoint(turning, target, ("spatial", "reduce")):
+            refuse(
+                primitive,
+                f"turns of loop '{turning.name}' compute the same elements of block '{block}' again"
+                ", each from its init on",
+                turning,
+                "a loop further inside",
+            )
     spatial = [i for i in target.iters if i.kind == "spatial"]
-    guards = [c for c in _conditions(target) if not vars_in(c) & reduced]
+    moving = bound_to(target, "spatial")
+    for condition in conditions(target):
+        if vars_in(condition) & reduced & moving:
+            refuse(
+                primitive,
+                f"loop '{min(v.name for v in vars_in(condition) & reduced)}' runs through results "
+                "and reduction at once, under a guard",
+                target,
+                f"{primitive} before these loops are fused",
+            )
+    guards = [c for c in conditions(target) if not vars_in(c) & reduced]
     used = {v for part in (*(i.binding for i in spatial), *guards) for v in vars_in(part)}
     names = names_of(func)
     loops: list[tuple[Var, Expr]] = []
@@ -105,19 +125,6 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
     outer = loop_at(find_loop(func, loop, primitive))
     nest: Stmt = loop_nest(loops, init)
     return replace(func, outer, seq([nest, outer])), init.name
-
-
-def _conditions(block: Block) -> list[Expr]:
-    """The conditions that a block's predicate is the conjunction of."""
-    parts: list[Expr] = []
-    stack = [block.predicate]
-    while stack:
-        e = stack.pop()
-        if isinstance(e, Binary) and e.op == "and":
-            stack.extend((e.b, e.a))
-        else:
-            parts.append(e)
-    return parts
 
 
 def rfactor(func: PrimFunc, loop: str, factor_axis: int) -> tuple[PrimFunc, str]:
@@ -195,7 +202,7 @@ def _require_every_part_begins(
     reduced = bound_to(block, "reduce") - {outer.var}
     first = substitute(block.predicate, {v: const(0, v.dtype) for v in reduced})
     ranges = loop_ranges(list(nest))
-    for condition in _conditions(with_fields(block, predicate=first)):
+    for condition in conditions(with_fields(block, predicate=first)):
         if outer.var in vars_in(condition) and not is_const(simplify_expr(condition, ranges), True):
             refuse(
                 primitive,

@@ -1,0 +1,7 @@
+"""`python -m mlc_deploy.cli`"""
+
+import sys
+
+from . import main
+
+sys.exit(main())

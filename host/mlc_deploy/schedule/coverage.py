@@ -1,0 +1,196 @@
+"""What the turns of a loop make, exactly: which elements one turn writes, and whether two turns
+write different ones. Where that is not certain the answer is no."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..arith import Bounds, Linear, Ranges, bounds, equal, expr_bounds, linear, loop_ranges, to_expr
+from ..arith.linear import Atom, Quotient, Remainder
+from ..arith.regions import Interval
+from ..ir import (
+    Binary,
+    Block,
+    Compare,
+    Const,
+    Dim,
+    Expr,
+    For,
+    Region,
+    Var,
+    const,
+    expr,
+    is_const,
+    statements,
+    substitute,
+)
+from ..ir.nodes import IterKind
+from .tree import vars_in
+
+
+def conditions(block: Block) -> list[Expr]:
+    """The conditions that a block's predicate is the conjunction of."""
+    parts: list[Expr] = []
+    stack = [block.predicate]
+    while stack:
+        e = stack.pop()
+        if isinstance(e, Binary) and e.op == "and":
+            stack.extend((e.b, e.a))
+        elif not is_const(e, True):
+            parts.append(e)
+    return parts
+
+
+# ------------------------------------------------------------------------------- within one turn
+
+
+def written_box(
+    block: Block, write: Region, inner: Sequence[For], ranges: Ranges
+) -> tuple[list[Interval], list[Expr]] | None:
+    """The box of elements that the block writes while the `inner` loops run, and the conditions on
+    the loops outside under which it does. Elements beyond the buffer do not count. None where the
+    written elements are no whole box.
+    """
+    known = {**ranges, **_ranges_of(inner, ranges)}
+    bindings = {i.var: i.binding for i in block.iters}
+    moving = {loop.var: loop for loop in inner}
+    seen: set[Var] = set()
+    box: list[Interval] = []
+    for low, extent, size in zip(write.minimum, write.extent, write.buffer.shape, strict=True):
+        index = substitute(low, bindings)
+        used = vars_in(index) & set(moving)
+        interval = _interval(index, [moving[v] for v in used], size, known)
+        if interval is None or used & seen or not is_const(extent, 1):
+            return None
+        seen |= used
+        box.append(interval)
+    inside = [linear(i.binding - i.extent, known) for i in block.iters]
+    outside: list[Expr] = []
+    for condition in conditions(block):
+        if not vars_in(condition) & set(moving):
+            outside.append(condition)
+        elif not any(_follows(condition, form, known) for form in inside):
+            return None
+    return box, outside
+
+
+def _ranges_of(inner: Sequence[For], ranges: Ranges) -> dict[Var, Bounds]:
+    known = dict(ranges)
+    for loop in inner:
+        high = expr_bounds(loop.extent, known)[1]
+        known[loop.var] = (0, None if high is None else max(high - 1, 0))
+    return known
+
+
+def _interval(index: Expr, loops: Sequence[For], size: Dim, known: Ranges) -> Interval | None:
+    """The values of an index while loops run, when they are all of an interval."""
+    form = linear(index, known)
+    steps = {loop.var: form.terms.get(loop.var, 0) for loop in loops}
+    fixed = Linear(form.constant, {a: c for a, c in form.terms.items() if a not in steps})
+    minimum = to_expr(fixed, index.dtype)
+    if vars_in(minimum) & set(steps):
+        return None  # hidden in a quotient or remainder
+    if len(loops) == 1 and not isinstance(loops[0].extent, Const):
+        (loop,) = loops
+        whole = steps[loop.var] == 1 and is_const(minimum, 0) and equal(loop.extent, expr(size))
+        return (minimum, loop.extent) if whole else None
+    reached = 1  # values so far are 0, 1, … reached - 1
+    for loop in sorted(loops, key=lambda loop: steps[loop.var]):
+        step = steps[loop.var]
+        if not isinstance(loop.extent, Const):
+            return None
+        turns = int(loop.extent)
+        if turns > 1 and not 0 < step <= reached:
+            return None
+        reached += step * (turns - 1)
+    return minimum, const(reached)
+
+
+def _follows(condition: Expr, inside: Linear, known: Ranges) -> bool:
+    """Whether `condition` holds wherever inside < 0 does."""
+    if not (isinstance(condition, Compare) and condition.op == "<"):
+        return False
+    form = linear(condition.a, known).plus(linear(condition.b, known), -1)
+    for atom, step in form.terms.items():
+        factor, rest = divmod(inside.terms.get(atom, 0), step)
+        if factor > 0 and rest == 0:
+            high = bounds(form.times(factor).plus(inside, -1), known)[1]
+            return high is not None and high <= 0
+    return False
+
+
+def is_whole(interval: Interval, size: Dim, ranges: Ranges) -> bool:
+    """Whether an interval is a dimension of that size from end to end."""
+    low, extent = interval
+    return equal(low, const(0), ranges) and equal(extent, expr(size), ranges)
+
+
+# ------------------------------------------------------------------------------ between two turns
+
+
+def turns_disjoint(
+    target: For, block: Block, kinds: Sequence[IterKind] = ("spatial",)
+) -> bool:
+    """Whether different turns of the loop run the block for different iterations of these kinds."""
+    if is_const(target.extent, 1):
+        return True
+    inner = [s for s in statements(target.body) if isinstance(s, For)]
+    known = loop_ranges([target, *inner])
+    moving = {loop.var for loop in inner}
+    forms = [linear(i.binding, known) for i in block.iters if i.kind in kinds]
+    for form in _recoverable(_moved(form, {target.var, *moving}) for form in forms):
+        step = form.terms.get(target.var)
+        if step is None:
+            continue
+        rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not target.var})
+        if any(target.var in _atom_vars(a) for a in rest.terms):
+            continue
+        low, high = bounds(rest, known)
+        if low is not None and high is not None and high - low < abs(step):
+            return True
+    return False
+
+
+def _moved(form: Linear, moving: set[Var]) -> Linear:
+    """The part of a form that moves."""
+    return Linear(0, {a: c for a, c in form.terms.items() if _atom_vars(a) & moving})
+
+
+def _atom_vars(atom: Atom) -> set[Var]:
+    return vars_in(to_expr(Linear(0, {atom: 1}), "int32"))
+
+
+def _recoverable(given: Iterable[Linear]) -> list[Linear]:
+    """The forms whose values follow from the given ones': x from x // d and x % d."""
+    known = list(given)
+    for _ in range(len(known)):
+        atoms = [_only_atom(form) for form in known]
+        quotients = [a for a in atoms if isinstance(a, Quotient)]
+        remainders = [a for a in atoms if isinstance(a, Remainder)]
+        for r in remainders:
+            for q in quotients:
+                made = _joined(q, r)
+                if made is not None and made not in known:
+                    known.append(made)
+    return known
+
+
+def _only_atom(form: Linear) -> Atom | None:
+    return next(iter(form.terms)) if len(form.terms) == 1 else None
+
+
+def _joined(q: Quotient, r: Remainder) -> Linear | None:
+    """What `q` and `r` are the quotient and remainder of, by one divisor."""
+    if q.divisor == r.divisor:
+        difference = q.form.plus(r.form, -1)
+        values = (difference.constant, *difference.terms.values())
+        if all(v % q.divisor == 0 for v in values):
+            return q.form
+    inside = _only_atom(r.form)
+    if (
+        isinstance(inside, Quotient)
+        and inside.form == q.form
+        and inside.divisor * r.divisor == q.divisor
+    ):
+        return Linear(0, {inside: 1})
+    return None

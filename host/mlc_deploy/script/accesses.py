@@ -1,0 +1,92 @@
+"""What a block reads and writes, found out from its statements."""
+
+from __future__ import annotations
+
+from ..arith import Bounds, expr_bounds
+from ..arith.regions import Interval, region_under, union_all
+from ..ir import (
+    Block,
+    Buffer,
+    Expr,
+    For,
+    Let,
+    Load,
+    Node,
+    Region,
+    Stmt,
+    Store,
+    Var,
+    children,
+    const,
+    seq,
+    substitute,
+    walk,
+)
+from ..ir.regions import point_regions
+
+Boxes = dict[Buffer, list[list[Interval]]]
+
+
+def block_regions(
+    body: Stmt, init: Stmt | None, allocs: tuple[Buffer, ...]
+) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
+    """(reads, writes) of a block with this body.
+
+    Without loops, one region per access. With loops or blocks inside, one box per buffer, over all
+    that they touch. A reduction does not name what it writes among its reads, and no block names
+    its own scratch.
+    """
+    whole = body if init is None else seq([init, body])
+    if any(isinstance(n, (For, Block, Let)) for n in walk(whole)):
+        found = _boxes(whole)
+    else:
+        found = point_regions(whole)
+    reads, writes = found
+    inner = {b for n in walk(whole) if isinstance(n, Block) for b in n.allocs}
+    hidden = {*allocs, *inner}
+    writes = tuple(w for w in writes if w.buffer not in hidden)
+    own = {w.buffer for w in writes} if init is not None else set()
+    return tuple(r for r in reads if r.buffer not in hidden | own), writes
+
+
+def _boxes(s: Stmt) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
+    reads: Boxes = {}
+    writes: Boxes = {}
+
+    def add(to: Boxes, r: Region, values: dict[Var, Expr], ranges: dict[Var, Bounds]) -> None:
+        to.setdefault(r.buffer, []).append(region_under(r, values, ranges, {}))
+
+    def visit(n: Node, values: dict[Var, Expr], ranges: dict[Var, Bounds]) -> None:
+        match n:
+            case Load(buffer, indices):
+                add(reads, Region(buffer, indices, (const(1),) * len(indices)), values, ranges)
+            case Store(buffer, indices):
+                add(writes, Region(buffer, indices, (const(1),) * len(indices)), values, ranges)
+            case For():
+                high = expr_bounds(substitute(n.extent, values), ranges)[1]
+                ranges = {**ranges, n.var: (0, None if high is None else high - 1)}
+            case Let():
+                visit(n.value, values, ranges)
+                visit(n.body, {**values, n.var: substitute(n.value, values)}, ranges)
+                return
+            case Block():
+                bindings = {i.var: substitute(i.binding, values) for i in n.iters}
+                for r in n.reads:
+                    add(reads, r, {**values, **bindings}, ranges)
+                for r in n.writes:
+                    add(writes, r, {**values, **bindings}, ranges)
+                return
+        for child in children(n):
+            visit(child, values, ranges)
+
+    visit(s, {}, {})
+    return _regions(reads), _regions(writes)
+
+
+def _regions(found: Boxes) -> tuple[Region, ...]:
+    regions: list[Region] = []
+    for buffer, boxes in found.items():
+        box = union_all(boxes, buffer.shape, {})
+        assert box is not None
+        regions.append(Region(buffer, tuple(low for low, _ in box), tuple(n for _, n in box)))
+    return tuple(regions)

@@ -1,0 +1,70 @@
+"""Operators of the script. Between expressions they make exactly the node that is written; with a
+Python number beside an expression they simplify as tensor expressions do (i * 1 is i)."""
+
+from __future__ import annotations
+
+from ..ir import Binary, Compare, Expr, ExprLike, Not, Select, binary, call, compare, dtype_of, expr
+from ..ir import not_ as negated
+from ..ir.build import broadcast, promoted
+from ..ir.nodes import Call
+
+
+def operate(op: str, a: ExprLike, b: ExprLike) -> Expr:
+    """`a op b`. Raises TypeError for dtypes that do not fit each other or the operator."""
+    if op in ("and", "or"):
+        for side in (a, b):
+            _require_bool(side, op)
+    simplified = binary(op, a, b)
+    if not (isinstance(a, Expr) and isinstance(b, Expr)):
+        return simplified
+    x, y = promoted(a, b)
+    return Binary(op, x, y, x.dtype)
+
+
+def relate(op: str, a: ExprLike, b: ExprLike) -> Expr:
+    """`a op b` for a comparison."""
+    simplified = compare(op, a, b)
+    if not (isinstance(a, Expr) and isinstance(b, Expr)):
+        return simplified
+    x, y = promoted(a, b)
+    return Compare(op, x, y, simplified.dtype)
+
+
+def invert(a: ExprLike) -> Expr:
+    """`not a`."""
+    _require_bool(a, "not")
+    return Not(a, a.dtype) if isinstance(a, Expr) else negated(expr(a))
+
+
+def choose(condition: ExprLike, a: ExprLike, b: ExprLike) -> Expr:
+    """a where condition, else b; both are evaluated."""
+    _require_bool(condition, "T.Select")
+    x, y = promoted(a, b)
+    if not isinstance(condition, Expr):
+        return x if condition else y
+    lanes = max(dtype_of(condition.dtype).lanes, dtype_of(x.dtype).lanes)
+    x, y = broadcast(x, lanes), broadcast(y, lanes)
+    return Select(condition, x, y, x.dtype)
+
+
+def choose_lazily(condition: ExprLike, a: ExprLike, b: ExprLike) -> Expr:
+    """a where condition, else b; only the one taken is evaluated."""
+    _require_bool(condition, "T.if_then_else")
+    x, y = promoted(a, b)
+    if not isinstance(condition, Expr):
+        return x if condition else y
+    return Call("if_then_else", (condition, x, y), x.dtype)
+
+
+def likely(condition: ExprLike) -> Expr:
+    _require_bool(condition, "T.likely")
+    test = expr(condition)
+    return call("likely", test.dtype, test)
+
+
+def _require_bool(condition: ExprLike, who: str) -> None:
+    value = expr(condition)
+    if dtype_of(value.dtype).kind != "bool":
+        raise TypeError(
+            f"'{who}' of '{value}', which is {value.dtype}\n  try: a comparison, such as {value} != 0"
+        )

@@ -1,0 +1,72 @@
+"""Where a script stands: its lines, for errors that point at line and column."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ScriptError
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The lines of a script, of which the syntax tree's line 1 is line `first` of the file."""
+
+    file: str
+    lines: tuple[str, ...]
+    first: int = 1
+
+    def error(self, at: ast.AST, what: str, mend: str = "") -> ScriptError:
+        """The error that points at a part of the syntax tree."""
+        line, column = at.lineno, at.col_offset  # type: ignore[attr-defined]
+        text = self.lines[line - 1].rstrip("\n")
+        start = len(text.encode()[:column].decode())
+        one_line = at.end_lineno == line  # type: ignore[attr-defined]
+        end = len(text.encode()[: at.end_col_offset].decode()) if one_line else len(text)  # type: ignore[attr-defined]
+        return self.error_at(line, start, what, mend, max(end - start, 1))
+
+    def error_at(
+        self, line: int, column: int, what: str, mend: str = "", width: int = 1
+    ) -> ScriptError:
+        """The error at a line of the tree (from 1) and a column in characters (from 0)."""
+        text = self.lines[line - 1].rstrip("\n").expandtabs(1) if line <= len(self.lines) else ""
+        shown = text.lstrip()
+        mark = " " * (column - len(text) + len(shown)) + "^" * width
+        place = f"{self.file}:{self.first + line - 1}:{column + 1}"
+        return ScriptError(what, where=f"{place}\n{shown}\n{mark}", mend=mend)
+
+    def parse(self) -> ast.Module:
+        """The syntax tree. Raises ScriptError for what is no Python."""
+        text = "".join(self.lines)
+        # An indented function is parsed inside an `if`, so that columns stay those of the file.
+        indented = text[:1] in (" ", "\t")
+        try:
+            tree = ast.parse("if True:\n" + text if indented else text)
+        except SyntaxError as error:
+            line = max((error.lineno or 1) - indented, 1)
+            column = max((error.offset or 1) - 1, 0)
+            raise self.error_at(line, column, f"this is not Python: {error.msg}") from None
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise ScriptError(
+                f"this cannot be parsed: {error or 'too deeply nested'}", where=self.file
+            ) from None
+        if not indented:
+            return tree
+        assert isinstance(tree.body[0], ast.If)
+        ast.increment_lineno(tree, -1)
+        return ast.Module(tree.body[0].body, [])
+
+
+def source_of(function: Callable[..., Any]) -> Source:
+    """The source of a function, from its first decorator on. Raises ScriptError without one."""
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        raise ScriptError(
+            f"the source of '{getattr(function, '__name__', function)}' cannot be found",
+            mend="write it in a file, or use from_script(text)",
+        ) from None
+    return Source(inspect.getsourcefile(function) or "<unknown>", tuple(lines), max(first, 1))

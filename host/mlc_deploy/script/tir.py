@@ -1,0 +1,341 @@
+"""`T`: the words of the loop IR's script.
+
+Words that make expressions (T.exp, T.max, T.float32 …) are functions like those of `te`. The others
+mean something to the parser alone: called outside of a decorated function they raise ScriptError.
+mypy takes no calls as annotations (`A: T.Buffer(…)`); what it does take is `a: T.handle` with
+`A = T.match_buffer(a, …)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ..errors import ScriptError
+from ..ir import Broadcast as BroadcastNode
+from ..ir import Cast as CastNode
+from ..ir import Const, Expr, ExprLike, PrimFunc, cast as converted, const, dtype_of, expr, with_lanes
+from ..ir import Ramp as RampNode
+from ..ir import Shuffle as ShuffleNode
+from ..ir.nodes import Call
+from ..te.intrinsics import (
+    abs,
+    ceil,
+    cos,
+    erf,
+    exp,
+    floor,
+    fma,
+    fmod,
+    log,
+    pow,
+    round,
+    rsqrt,
+    sigmoid,
+    sin,
+    sqrt,
+    tan,
+    tanh,
+    trunc,
+)
+from ..te.tensor import max_value, min_value
+from .function import decorated
+from .operators import choose as Select
+from .operators import choose_lazily as if_then_else
+from .operators import likely, operate
+
+Shape = Sequence[Any] | int
+Notes = Mapping[str, Any] | None
+
+
+def prim_func(function: Callable[..., Any]) -> PrimFunc:
+    """The PrimFunc that a Python function describes. Raises ScriptError, at line and column."""
+    return decorated(function)
+
+
+def _misplaced(word: str) -> ScriptError:
+    return ScriptError(
+        f"{word} is called outside of a script",
+        mend="use it in a function decorated with @T.prim_func",
+    )
+
+
+# ------------------------------------------------------------------------------ types, parameters
+
+
+class Buffer:
+    """T.Buffer((16, 16), "float32"): a parameter's type; also what stands for a buffer in typing."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        dtype: str = "float32",
+        *,
+        strides: Sequence[Any] | None = None,
+        scope: str = "global",
+        align: int = 64,
+    ) -> None: ...
+
+    shape: tuple[Any, ...]
+    dtype: str
+
+    def __getitem__(self, indices: Any) -> Expr:
+        raise _misplaced("a buffer's element")
+
+    def __setitem__(self, indices: Any, value: Any) -> None:
+        raise _misplaced("a buffer's element")
+
+
+class handle:
+    """A parameter's type: a buffer, whose shape T.match_buffer says."""
+
+
+class Scalar:
+    """A dtype: `n: T.int32` is a parameter, `n = T.int32()` a symbolic dimension, T.int8(3) a
+    constant, T.float32(i) a conversion."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+
+    def __call__(self, value: ExprLike | str) -> Expr:
+        if isinstance(value, str):
+            return const(float(value), self.dtype)
+        if isinstance(value, Expr):
+            return converted(self.dtype, value)
+        return const(value, self.dtype)  # type: ignore[arg-type]
+
+
+int8, int16, int32, int64 = Scalar("int8"), Scalar("int16"), Scalar("int32"), Scalar("int64")
+uint8, uint16 = Scalar("uint8"), Scalar("uint16")
+uint32, uint64 = Scalar("uint32"), Scalar("uint64")
+float16, float32, float64 = Scalar("float16"), Scalar("float32"), Scalar("float64")
+bool = Scalar("bool")
+
+
+def var(dtype: str = "int32") -> Expr:
+    """A symbolic dimension: `n = T.var("int32")`."""
+    raise _misplaced("T.var")
+
+
+def match_buffer(
+    param: type[handle] | handle,
+    shape: Shape,
+    dtype: str = "float32",
+    *,
+    strides: Sequence[Any] | None = None,
+    scope: str = "global",
+    align: int = 64,
+) -> Buffer:
+    """The buffer that a T.handle parameter is."""
+    raise _misplaced("T.match_buffer")
+
+
+def alloc_buffer(
+    shape: Shape,
+    dtype: str = "float32",
+    *,
+    strides: Sequence[Any] | None = None,
+    scope: str = "global",
+    align: int = 64,
+) -> Buffer:
+    """A buffer of the function's, or of the block's it stands in."""
+    raise _misplaced("T.alloc_buffer")
+
+
+def func_attr(attrs: Mapping[str, Any]) -> None:
+    """Attributes of the function; "global_symbol" is its name."""
+    raise _misplaced("T.func_attr")
+
+
+# ------------------------------------------------------------------------------------------ loops
+
+
+def grid(*extents: ExprLike) -> Iterator[Any]:
+    """Serial loops around each other: `for i, j in T.grid(16, 16)`."""
+    raise _misplaced("T.grid")
+
+
+def serial(
+    start: ExprLike,
+    stop: ExprLike | None = None,
+    *,
+    annotations: Notes = None,
+    dtype: str | None = None,
+) -> Iterator[Any]:
+    """A loop, as `range`."""
+    raise _misplaced("T.serial")
+
+
+def parallel(
+    start: ExprLike,
+    stop: ExprLike | None = None,
+    *,
+    annotations: Notes = None,
+    dtype: str | None = None,
+) -> Iterator[Any]:
+    """A loop whose turns may run at the same time."""
+    raise _misplaced("T.parallel")
+
+
+def vectorized(
+    start: ExprLike,
+    stop: ExprLike | None = None,
+    *,
+    annotations: Notes = None,
+    dtype: str | None = None,
+) -> Iterator[Any]:
+    """A loop whose turns are lanes of vectors."""
+    raise _misplaced("T.vectorized")
+
+
+def unroll(
+    start: ExprLike,
+    stop: ExprLike | None = None,
+    *,
+    annotations: Notes = None,
+    dtype: str | None = None,
+) -> Iterator[Any]:
+    """A loop that is written out, turn by turn."""
+    raise _misplaced("T.unroll")
+
+
+unrolled = unroll
+
+# ----------------------------------------------------------------------------------------- blocks
+
+
+def block(name: str = "block") -> AbstractContextManager[None]:
+    """`with T.block("C"):` — the unit that schedules move."""
+    raise _misplaced("T.block")
+
+
+def init() -> AbstractContextManager[None]:
+    """`with T.init():` — what a reduction's block does before its first step."""
+    raise _misplaced("T.init")
+
+
+class axis:
+    """The iterations of a block."""
+
+    @staticmethod
+    def remap(kinds: str, bindings: Sequence[ExprLike]) -> Any:
+        """`vi, vk = T.axis.remap("SR", [i, k])`: one iteration per loop, spatial or reduce."""
+        raise _misplaced("T.axis.remap")
+
+    @staticmethod
+    def spatial(dom: Any, binding: ExprLike, *, dtype: str | None = None) -> Any:
+        """`vi = T.axis.spatial(16, i0 * 4 + i1)`; dom is n or (0, n)."""
+        raise _misplaced("T.axis.spatial")
+
+    @staticmethod
+    def reduce(dom: Any, binding: ExprLike, *, dtype: str | None = None) -> Any:
+        """`vk = T.axis.reduce(16, k)`."""
+        raise _misplaced("T.axis.reduce")
+
+    S = spatial
+    R = reduce
+
+
+def where(predicate: ExprLike) -> None:
+    """The block runs only where this holds."""
+    raise _misplaced("T.where")
+
+
+def reads(*regions: Any) -> None:
+    """What the block reads: T.reads(A[vi, 0:16]). Found out where left out."""
+    raise _misplaced("T.reads")
+
+
+def writes(*regions: Any) -> None:
+    """What the block writes. Found out where left out."""
+    raise _misplaced("T.writes")
+
+
+def span(minimum: ExprLike, extent: ExprLike) -> slice:
+    """In a region: [minimum, minimum + extent), where `a:b` would not say the extent exactly."""
+    raise _misplaced("T.span")
+
+
+def block_attr(attrs: Mapping[str, Any]) -> None:
+    """Annotations of the block."""
+    raise _misplaced("T.block_attr")
+
+
+def evaluate(value: ExprLike) -> None:
+    """A call for its effect."""
+    raise _misplaced("T.evaluate")
+
+
+def LetStmt(value: ExprLike) -> AbstractContextManager[Any]:
+    """`with T.LetStmt(value) as x:` — x in the statements below it."""
+    raise _misplaced("T.LetStmt")
+
+
+# ------------------------------------------------------------------------------------ expressions
+
+
+def min(a: ExprLike, b: ExprLike) -> Expr:
+    return operate("min", a, b)
+
+
+def max(a: ExprLike, b: ExprLike) -> Expr:
+    return operate("max", a, b)
+
+
+def truncdiv(a: ExprLike, b: ExprLike) -> Expr:
+    """Integer division towards zero, as C's `/`."""
+    return operate("tdiv", a, b)
+
+
+def truncmod(a: ExprLike, b: ExprLike) -> Expr:
+    """What truncdiv leaves, as C's `%`."""
+    return operate("tmod", a, b)
+
+
+def floordiv(a: ExprLike, b: ExprLike) -> Expr:
+    """Integer division towards minus infinity, as Python's `//`."""
+    return operate("//", a, b)
+
+
+def floormod(a: ExprLike, b: ExprLike) -> Expr:
+    """What floordiv leaves, as Python's `%`."""
+    return operate("%", a, b)
+
+
+def cast(value: ExprLike, dtype: str) -> Expr:
+    """A conversion: T.cast(x, "float32"), as x.astype("float32")."""
+    return converted(dtype, value)
+
+
+def Cast(dtype: str, value: ExprLike) -> Expr:
+    """A conversion: T.Cast("float32", x). It stays where it changes nothing."""
+    if isinstance(value, Expr):
+        return CastNode(with_lanes(dtype, dtype_of(value.dtype).lanes), value)
+    return converted(dtype, value)
+
+
+def call_intrin(dtype: str, name: str, *args: ExprLike) -> Expr:
+    """An intrinsic by name, of a dtype."""
+    dtype_of(dtype)
+    return Call(name, tuple(expr(a) for a in args), dtype)
+
+
+def Ramp(base: ExprLike, stride: ExprLike, lanes: int) -> Expr:
+    """base, base + stride, … as a vector."""
+    first, step = expr(base), expr(stride)
+    if isinstance(first, Const) or isinstance(step, Const):
+        first, step = operate_dtype(first, step)
+    return RampNode(first, step, lanes, with_lanes(first.dtype, lanes))
+
+
+def Broadcast(value: ExprLike, lanes: int) -> Expr:
+    """A value in every lane of a vector."""
+    scalar = expr(value)
+    return BroadcastNode(scalar, lanes, with_lanes(scalar.dtype, lanes))
+
+
+def Shuffle(vectors: Sequence[ExprLike], lanes: Sequence[int]) -> Expr:
+    """Lanes picked by number from the vectors, one after the other."""
+    given = tuple(expr(v) for v in vectors)
+    return ShuffleNode(given, tuple(lanes), with_lanes(given[0].dtype, len(lanes)))

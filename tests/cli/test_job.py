@@ -1,0 +1,229 @@
+"""The job as users run it: the digits on every kind of board, its options, its record."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.cli.command import MODELS, Command
+from tests.onnx_models import one_node, reference
+
+needs_qemu = pytest.mark.skipif(
+    not shutil.which("qemu-arm"), reason="no QEMU here: apt install qemu-user"
+)
+
+NUMBER = (int, float)
+NONE = type(None)
+TENSOR = {"name": str, "shape": [int], "dtype": str}
+CLASSES = dict.fromkeys(("mac", "vector", "load", "store", "branch", "scalar"), int)
+SCHEMA: dict[str, Any] = {
+    "model": str,
+    "target": str,
+    "board": {
+        "url": str,
+        "machine": str,
+        "cpu_model": str,
+        "cores": int,
+        "features": [str],
+        "kernel": str,
+        "memory_bytes": int,
+        "emulated": bool,
+    },
+    "inputs": [TENSOR | {"source": str}],
+    "outputs": [TENSOR | {"max_abs_err": NUMBER, "max_rel_err": NUMBER, "ok": bool}],
+    "reference": str,
+    "ok": bool,
+    "predictions": {"output": str, "predicted": [int], "label": [int], "accuracy": float},
+    "compile_s": float,
+    "upload_s": float,
+    "upload_bytes": int,
+    "object_bytes": int,
+    "weights_bytes": int,
+    "arena_bytes": int,
+    "latency": {
+        "n": int,
+        "median_ms": float,
+        "p95_ms": float,
+        "mad_ms": float,
+        "samples": [float],
+        "verdict": str,
+    },
+    "instructions": (int, NONE),
+    "layers": [
+        TENSOR
+        | {"kernel": str, "median_us": float, "instructions": (int, NONE), "by_class": (dict, NONE)}
+    ],
+    "runtime_version": str,
+}
+UNKNOWN_WITHOUT_BOARD = {
+    "board", "inputs", "outputs", "reference", "ok", "predictions", "upload_s", "upload_bytes",
+    "latency", "instructions", "runtime_version",
+}  # fmt: skip
+
+
+def check(value: Any, schema: Any, where: str = "record") -> None:
+    match schema:
+        case dict():
+            assert isinstance(value, dict) and list(sorted(value)) == sorted(schema), where
+            for key, inner in schema.items():
+                check(value[key], inner, f"{where}.{key}")
+        case [inner]:
+            assert isinstance(value, list) and value, where
+            for number, item in enumerate(value):
+                check(item, inner, f"{where}[{number}]")
+        case _:
+            assert isinstance(value, schema), f"{where} is {value!r}"
+
+
+def expected_digits() -> list[int]:
+    with np.load(MODELS / "digits.npz") as images:
+        computed = reference(MODELS / "digits_cnn.onnx", {"image": images["image"]})
+    digits: list[int] = computed["probability"].argmax(-1).tolist()
+    return digits
+
+
+@needs_qemu
+@pytest.mark.parametrize(
+    ("given", "machine"),
+    [
+        (["--target", "armv7a"], "arm"),
+        (["--target", "aarch64"], "aarch64"),
+        (["--board", "qemu://cortex-a7"], "arm"),
+        (["--board", "qemu://"], "aarch64"),
+        (["--target", "raspberry-pi/2b", "--board", "qemu://max"], "arm"),
+    ],
+)
+def test_emulated_boards_classify_as_onnxruntime_does(
+    given: list[str], machine: str, mlc_deploy: Command
+) -> None:
+    ended = mlc_deploy(*given, "--json", "-")
+    assert ended.status == 0, ended.stderr
+    record = ended.record
+    check(record, SCHEMA)
+    assert record["board"]["machine"] == machine and record["board"]["emulated"]
+    with np.load(MODELS / "digits.npz") as images:
+        label = images["label"].tolist()
+    predictions = record["predictions"]
+    assert predictions["predicted"] == expected_digits() and predictions["label"] == label
+    assert predictions["accuracy"] == np.mean(np.equal(expected_digits(), label))
+    assert record["latency"]["verdict"] == "emulated" and record["latency"]["n"] == 1
+    assert record["instructions"] == sum(layer["instructions"] for layer in record["layers"])
+    for layer in record["layers"]:
+        check(layer["by_class"], CLASSES)
+        assert layer["instructions"] == sum(layer["by_class"].values())
+    assert record["compile_s"] < 2
+
+
+def test_this_machine_is_timed(mlc_deploy: Command) -> None:
+    record = mlc_deploy("--json", "-").record
+    check(record, SCHEMA)
+    assert record["board"]["url"] == "local://" and not record["board"]["emulated"]
+    assert record["predictions"]["predicted"] == expected_digits()
+    assert record["latency"]["verdict"] in ("ok", "noisy")
+    assert record["latency"]["n"] == len(record["latency"]["samples"]) >= 3
+    assert record["instructions"] is None
+    assert all(layer["median_us"] > 0 for layer in record["layers"])
+
+
+def test_none_compiles_only(mlc_deploy: Command) -> None:
+    ended = mlc_deploy("--board", "none", "--target", "armv7a", "--json", "-")
+    assert ended.status == 0
+    assert {key for key, value in ended.record.items() if value is None} == UNKNOWN_WITHOUT_BOARD
+    known = {key: kind for key, kind in SCHEMA.items() if key not in UNKNOWN_WITHOUT_BOARD}
+    known["layers"] = [known["layers"][0] | {"median_us": NONE}]
+    check({key: ended.record[key] for key in known}, known)
+    assert "not run" in ended.stderr  # the table, since stdout is the record's
+
+
+def test_stdout_is_the_table_and_the_record_a_file(mlc_deploy: Command, folder: Path) -> None:
+    ended = mlc_deploy("--board", "local://", "--json", "record.json")
+    check(json.loads((folder / "record.json").read_text()), SCHEMA)
+    lines = ended.stdout.splitlines()
+    assert lines[0].startswith("digits_cnn for ") and " on local://" in lines[0]
+    assert " accuracy  16 of 16, 100.0%" in lines
+    assert [line.split()[0] for line in ended.stderr.splitlines()] == [
+        "connect", "compile", "reference", "upload", "run", "timing",
+    ]  # fmt: skip
+
+
+@needs_qemu
+def test_digits_by_name_of_their_file(mlc_deploy: Command) -> None:
+    image = f"image={MODELS / 'digits.npz'}"
+    ended = mlc_deploy(
+        MODELS / "digits_mlp.onnx", "--target", "aarch64", "--input", image, "--json", "-"
+    )
+    assert ended.record["model"] == "digits_mlp"
+    assert ended.record["predictions"]["accuracy"] == 1
+    assert ended.record["inputs"][0]["source"] == "given"
+
+
+def test_inputs_are_drawn_and_outputs_written(mlc_deploy: Command, folder: Path) -> None:
+    model = MODELS / "digits_cnn.onnx"
+    ended = mlc_deploy(model, "--board", "local://", "--output", "out", "--json", "-")
+    assert ended.record["inputs"][0]["source"] == "seed 0"
+    assert ended.record["predictions"] is None
+    written = np.load(folder / "out" / "probability.npy")
+    assert written.shape == (16, 10)
+    np.testing.assert_allclose(written.sum(-1), 1, rtol=1e-5)
+
+
+def test_expected_outputs_stand_for_the_reference(mlc_deploy: Command, folder: Path) -> None:
+    x = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
+    onnx.save(one_node("Relu", {"x": x}), "relu.onnx")
+    np.save("x.npy", x)
+    np.savez("y.npz", anything=np.maximum(x, 0))
+    ended = mlc_deploy(
+        "relu.onnx", "--board", "local://", "--input", "x=x.npy", "--expect", "y=y.npz",
+        "--json", "-",
+    )  # fmt: skip
+    assert ended.status == 0 and ended.record["reference"] == "given"
+    assert ended.record["outputs"][0]["max_abs_err"] == 0
+
+
+@pytest.mark.parametrize(("suffix", "begin"), [(".o", b"\x7fELF"), (".s", b"\t"), (".ll", b";")])
+def test_save(suffix: str, begin: bytes, mlc_deploy: Command, folder: Path) -> None:
+    ended = mlc_deploy("--board", "none", "--target", "aarch64", "--save", f"model{suffix}")
+    assert ended.status == 0, ended.stderr
+    assert (folder / f"model{suffix}").read_bytes().startswith(begin)
+
+
+@pytest.mark.parametrize(
+    ("form", "holds"),
+    [("llvm", "define"), ("asm", ".text"), ("ir", "conv2d"), ("obj", "\x7fELF")],
+)
+def test_emit_prints_that_and_nothing_else(form: str, holds: str, folder: Path) -> None:
+    command = [sys.executable, "-m", "mlc_deploy.cli", "--target", "armv7a", "--emit", form]
+    done = subprocess.run(command, capture_output=True, check=True)
+    printed = done.stdout.decode("latin-1")
+    assert holds in printed and "accuracy" not in printed
+    assert done.stderr.decode().split()[0] == "compile" and len(done.stderr.splitlines()) == 1
+
+
+@needs_qemu
+def test_the_command_takes_less_than_five_seconds() -> None:
+    begin = time.monotonic()
+    command = [sys.executable, "-m", "mlc_deploy.cli", "--target", "armv7a"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "accuracy  16 of 16" in done.stdout
+    assert time.monotonic() - begin < 5
+
+
+def test_passes_are_told_on_request(mlc_deploy: Command) -> None:
+    ended = mlc_deploy("--board", "none", "-v")
+    assert "  fold_scale\n" in ended.stderr
+
+
+def test_help_shows_the_job(mlc_deploy: Command) -> None:
+    ended = mlc_deploy("--help")
+    assert ended.status == 0
+    assert ended.stdout.startswith("Usage: mlc-deploy [MODEL] [OPTIONS]\n")
+    assert mlc_deploy("--version").stdout.startswith("mlc-deploy 0.")

@@ -1,0 +1,167 @@
+"""What a user did wrong: the whole message and the exit status, and never a traceback."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import mlc_deploy as mlc
+from mlc_deploy.cli.errors import exit_status, message
+from mlc_rpc import RpcError
+from tests.cli.command import MODELS, Command
+from tests.onnx_models import one_node
+from tests.runtime.board import model_of, module_of
+
+Golden = Callable[..., None]
+CNN = MODELS / "digits_cnn.onnx"
+
+needs_qemu = pytest.mark.skipif(
+    not shutil.which("qemu-arm"), reason="no QEMU here: apt install qemu-user"
+)
+
+
+@pytest.fixture(autouse=True)
+def files(folder: Path) -> None:
+    """Files with something wrong about each, and arrays for the digits."""
+    (folder / "notes.onnx").write_text("this is no model\n")
+    (folder / "cut.onnx").write_bytes(CNN.read_bytes()[:3000])
+    (folder / "digits.onnx").write_bytes(CNN.read_bytes())
+    x = np.ones((1, 3), np.float32)
+    onnx.save(one_node("Relu", {"x": x}), "relu.onnx")
+    missing = [
+        helper.make_node(op, ["x"], [f"y{n}"], name=f"node{n}")
+        for n, op in enumerate(("Det", "NonZero", "Det"))
+    ]
+    save_graph("missing.onnx", missing, [1, 3])
+    save_graph("dynamic.onnx", [helper.make_node("Relu", ["x"], ["y0"])], ["batch", 3])
+    np.save("short.npy", np.zeros((3, 1, 8, 8), np.float32))
+    np.save("bytes.npy", np.zeros((16, 1, 8, 8), np.uint8))
+    np.save("x.npy", np.array([[1, 2, 3]], np.float32))
+    np.save("y.npy", np.array([[1, 2.5, 3]], np.float32))
+    np.savez("two.npz", a=x, b=x)
+
+
+def save_graph(file: str, nodes: list[onnx.NodeProto], shape: list[int | str]) -> None:
+    value = helper.make_tensor_value_info
+    outputs = [value(n.output[0], TensorProto.UNDEFINED, None) for n in nodes]
+    graph = helper.make_graph(nodes, "graph", [value("x", TensorProto.FLOAT, shape)], outputs)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file)
+
+
+CASES: dict[str, list[list[str]]] = {
+    "model": [
+        ["digts"],
+        ["digit.onnx"],
+        ["elsewhere/model.onnx"],
+        ["notes.onnx"],
+        ["cut.onnx"],
+        ["missing.onnx"],
+        ["dynamic.onnx"],
+        ["."],
+    ],
+    "target": [
+        ["--target", "armv9"],
+        ["--target", "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72x"],
+        ["--target", "llvm -mtriple=aarch64-linux-gnu -mattr=+dotprot"],
+        ["--target", "llvm -mtriple=aarch64-linux-gnu -mattr=+sme2p1"],
+    ],
+    "board": [
+        ["--board", "pi"],
+        ["--board", "raspberry-pi/4b"],
+        ["--board", "tcp://somewhere:9000"],
+        ["--board", "ssh://-x"],
+        ["--board", "local://here"],
+    ],
+    "options": [
+        ["--colour"],
+        ["digits.onnx", "relu.onnx"],
+        ["--input", "image"],
+        ["--input", "image=there.npy"],
+        ["--input", "image=notes.onnx"],
+        ["--input", "image=two.npz"],
+        ["--input", "image=short.npy", "--input", "image=short.npy"],
+        ["--shape", "image=1,x"],
+        ["--bind", "n=many"],
+        ["--json", "there/record.json"],
+        ["--save", "model.mlc"],
+        ["--save", "model"],
+        ["--threads", "4"],
+        ["--timeout", "0"],
+        ["--timeout", "soon"],
+        ["--emit", "rust"],
+    ],
+    "arrays": [
+        ["--board", "local://", "--input", "image=short.npy"],
+        ["--board", "local://", "--input", "image=bytes.npy"],
+        ["--board", "local://", "--input", "imago=short.npy"],
+        ["--board", "local://", "--expect", "probability=short.npy"],
+        ["relu.onnx", "--board", "local://", "--input", "x=x.npy", "--expect", "y=y.npy"],
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_refusals(kind: str, mlc_deploy: Command, golden: Golden) -> None:
+    told = [f"$ mlc-deploy {' '.join(args)}\n{mlc_deploy(*args).complaint}" for args in CASES[kind]]
+    golden("\n\n".join(told), f"cli_refusals_{kind}")
+
+
+@needs_qemu
+def test_boards_that_cannot_run_the_target(mlc_deploy: Command, golden: Golden) -> None:
+    cases = [
+        ["--target", "aarch64", "--board", "qemu://cortex-a7"],
+        ["--target", "armv7a", "--board", "qemu://cortex-a72"],
+        ["--target", "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76", "--board",
+         "qemu://cortex-a72"],
+        ["--target", "x86_64", "--board", "qemu://"],
+    ]  # fmt: skip
+    told = [f"$ mlc-deploy {' '.join(args)}\n{mlc_deploy(*args).complaint}" for args in cases]
+    golden("\n\n".join(told))
+
+
+def test_qemu_is_not_installed(
+    mlc_deploy: Command, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    golden(mlc_deploy("--target", "armv7a").complaint)
+
+
+def test_board_is_unreachable(mlc_deploy: Command, golden: Golden, folder: Path) -> None:
+    with socket.socket() as probe:  # bound and not listening: nobody answers there
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+        told = mlc_deploy("--board", f"ssh://me@127.0.0.1:{port}").complaint
+    golden(told.replace(port, "PORT"))
+
+
+def test_kernels_that_go_wrong(golden: Golden) -> None:
+    told = []
+    for kernel in ("wild", "spin"):
+        described = model_of(bytes(256))
+        described["calls"][2] = [2, "features.3", [[0, 0, 0, 64]]]
+        with mlc.connect("local://") as board:
+            machine = board.device.machine
+            names = ("add64", "double64", kernel)
+            module = board.load(
+                module_of(*names, machine=machine, says={"model": described}), bytes(256)
+            )
+            with pytest.raises(RpcError) as caught:
+                module.run({"x": np.ones((1, 64), np.float32)}, timeout=0.3)
+        told.append(f"{message(caught.value)}\n-> {exit_status(caught.value)}")
+    golden("\n\n".join(told))
+
+
+def test_a_mistake_of_ours_says_so(
+    mlc_deploy: Command, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    monkeypatch.setattr("mlc_deploy.cli.run.compile", lambda *_, **__: [][0])
+    golden(mlc_deploy("--board", "none").complaint)
+    assert "Traceback" in mlc_deploy("--board", "none", "--debug").stderr
