@@ -75,7 +75,7 @@ def compare(got: Array, expected: Array) -> Comparison:
     share = 0.0 if most == 0 else most / largest if largest else float("nan")
     if not wrong.any() and not misplaced.any():
         return Comparison(most, share)
-    worst = _furthest(error - bound, wrong) if wrong.any() else _first_maximum(b, misplaced)
+    worst = _furthest(error, bound, wrong) if wrong.any() else _first_maximum(b, misplaced)
     return Comparison(
         most,
         share,
@@ -87,9 +87,11 @@ def compare(got: Array, expected: Array) -> Comparison:
     )
 
 
-def _furthest(excess: Array, wrong: Array) -> tuple[int, ...]:
-    """The index of the wrong element with the largest excess; nan is larger than any."""
-    ranked = np.where(wrong, np.nan_to_num(excess, nan=np.inf, posinf=np.inf), -np.inf)
+def _furthest(error: Array, bound: Array, wrong: Array) -> tuple[int, ...]:
+    """The index of the wrong element furthest beyond its bound; nan is further than any."""
+    with np.errstate(invalid="ignore"):
+        excess = np.nan_to_num(error - bound, nan=np.inf, posinf=np.inf)
+    ranked = np.where(wrong, excess, -np.inf)
     return tuple(int(i) for i in np.unravel_index(ranked.argmax(), wrong.shape))
 
 

@@ -3,6 +3,7 @@
     MlcError
       ├ InstallError     this installation lacks one of its files
       ├ ImporterError    a model file cannot be read, or holds what is not supported
+      ├ ScriptError      a script of the loop IR is not well formed
       ├ ScheduleError    a schedule primitive does not apply, or would change the result
       ├ LowerError       a scheduled function cannot be made into flat loops
       ├ CodegenError     flat loops cannot be made into an object for the target
@@ -46,6 +47,10 @@ class InstallError(MlcError):
 
 class ImporterError(MlcError):
     """A model file cannot be read, or holds what is not supported."""
+
+
+class ScriptError(MlcError):
+    """A script of the loop IR is not well formed: `where` is file:line:column and the line."""
 
 
 class ScheduleError(MlcError):

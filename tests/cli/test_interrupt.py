@@ -26,7 +26,7 @@ def test_the_work_ends_with_the_command(tmp_path: Path) -> None:
             if line.startswith("upload"):  # so it runs now, for several seconds
                 break
         emulators = children(child.pid)
-        assert emulators
+        assert emulators, f"it ended with {child.wait()}"
         child.send_signal(signal.SIGINT)
         said = child.stderr.read()
         assert child.wait(20) == 130

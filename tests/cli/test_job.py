@@ -73,7 +73,7 @@ UNKNOWN_WITHOUT_BOARD = {
 def check(value: Any, schema: Any, where: str = "record") -> None:
     match schema:
         case dict():
-            assert isinstance(value, dict) and list(sorted(value)) == sorted(schema), where
+            assert isinstance(value, dict) and sorted(value) == sorted(schema), where
             for key, inner in schema.items():
                 check(value[key], inner, f"{where}.{key}")
         case [inner]:

@@ -71,7 +71,7 @@ CASES: dict[str, list[list[str]]] = {
         ["--target", "armv9"],
         ["--target", "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72x"],
         ["--target", "llvm -mtriple=aarch64-linux-gnu -mattr=+dotprot"],
-        ["--target", "llvm -mtriple=aarch64-linux-gnu -mattr=+sme2p1"],
+        ["--target", "llvm -mtriple=aarch64-linux-gnu -mattr=+faminmax"],
     ],
     "board": [
         ["--board", "pi"],

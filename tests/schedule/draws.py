@@ -33,23 +33,29 @@ def _block(sch: Schedule, rng: Random) -> str:
     return rng.choice(sch.get_blocks())
 
 
+def _loops(sch: Schedule, block: str) -> list[str]:
+    """The loops around a block, or a name that is none."""
+    return [str(n) for n in sch.get_loops(block)] or ["none"]
+
+
 def _split(sch: Schedule, rng: Random) -> tuple[Any, ...]:
     loop = _loop(sch, rng)
-    factors: list[int | None] = [rng.choice((1, 2, 3, 4, 5, 8)) for _ in range(rng.choice((2, 2, 3)))]
+    parts = rng.choice((2, 2, 3))
+    factors: list[int | None] = [rng.choice((1, 2, 3, 4, 5, 8)) for _ in range(parts)]
     if rng.random() < 0.9:
         factors[rng.randrange(len(factors))] = None
     return loop, tuple(factors)
 
 
 def _fuse(sch: Schedule, rng: Random) -> tuple[Any, ...]:
-    loops = sch.get_loops(_block(sch, rng)) or ["none"]
+    loops = _loops(sch, _block(sch, rng))
     at = rng.randrange(len(loops))
-    return tuple(str(n) for n in loops[at : at + rng.choice((2, 2, 3))])
+    return tuple(loops[at : at + rng.choice((2, 2, 3))])
 
 
 def _reorder(sch: Schedule, rng: Random) -> tuple[Any, ...]:
-    loops = sch.get_loops(_block(sch, rng)) or ["none"]
-    return tuple(str(n) for n in rng.sample(loops, min(len(loops), rng.randint(1, 4))))
+    loops = _loops(sch, _block(sch, rng))
+    return tuple(rng.sample(loops, min(len(loops), rng.randint(1, 4))))
 
 
 def _one_loop(sch: Schedule, rng: Random) -> tuple[Any, ...]:
@@ -57,8 +63,8 @@ def _one_loop(sch: Schedule, rng: Random) -> tuple[Any, ...]:
 
 
 def _innermost(sch: Schedule, rng: Random) -> tuple[Any, ...]:
-    loops = sch.get_loops(_block(sch, rng)) or ["none"]
-    return (str(loops[-1] if rng.random() < 0.6 else rng.choice(loops)),)
+    loops = _loops(sch, _block(sch, rng))
+    return (loops[-1] if rng.random() < 0.6 else rng.choice(loops),)
 
 
 def _one_block(sch: Schedule, rng: Random) -> tuple[Any, ...]:
@@ -82,6 +88,47 @@ def _cached(sch: Schedule, rng: Random) -> tuple[Any, ...]:
     return _block(sch, rng), rng.randrange(2), rng.choice(("global", "local"))
 
 
+def _rfactor(sch: Schedule, rng: Random) -> tuple[Any, ...]:
+    return _loop(sch, rng), rng.randrange(3)
+
+
+def _index_map(rng: Random, ndim: int) -> str:
+    """A permutation, one dimension cut in two, or two made one."""
+    names = [f"i{n}" for n in range(ndim)]
+    results = list(names)
+    kind = rng.randrange(3)
+    at = rng.randrange(ndim) if ndim else 0
+    if ndim and kind == 0:
+        rng.shuffle(results)
+    elif ndim and kind == 1:
+        factor = rng.choice((2, 3, 4))
+        results[at : at + 1] = [f"i{at} // {factor}", f"i{at} % {factor}"]
+        if rng.random() < 0.5:
+            results.append(results.pop(at + 1))
+    elif ndim > 1 and at:
+        results[at - 1 : at + 1] = [f"i{at - 1} * {rng.choice((2, 4, 16))} + i{at}"]
+    return f"lambda {', '.join(names)}: [{', '.join(results)}]"
+
+
+def _transform_layout(sch: Schedule, rng: Random) -> tuple[Any, ...]:
+    block = _block(sch, rng)
+    found = sch.block(block)
+    inner = [r.buffer for r in (*found.reads, *found.writes) if r.buffer not in sch.func.params]
+    buffer = rng.choice(inner or [sch.func.buffers[0]])  # a parameter would be passed otherwise
+    ndim = buffer.ndim if inner else 7
+    return block, buffer.name, _index_map(rng, ndim)
+
+
+def _transform_block(sch: Schedule, rng: Random) -> tuple[Any, ...]:
+    block = _block(sch, rng)
+    return block, _index_map(rng, len(sch.block(block).iters))
+
+
+def _padding(sch: Schedule, rng: Random) -> tuple[Any, ...]:
+    block = _block(sch, rng)
+    return block, tuple(rng.choice((1, 1, 2, 3, 4)) for _ in sch.block(block).iters)
+
+
 # primitive -> (how often, how its arguments are drawn)
 DRAWS: dict[str, tuple[int, Draw]] = {
     "split": (6, _split),
@@ -99,6 +146,11 @@ DRAWS: dict[str, tuple[int, Draw]] = {
     "cache_read": (1, _cached),
     "cache_write": (1, _cached),
     "set_scope": (1, _cached),
+    "rfactor": (2, _rfactor),
+    "transform_layout": (1, _transform_layout),
+    "transform_block_layout": (1, _transform_block),
+    "decompose_padding": (1, _own_loop),
+    "pad_einsum": (1, _padding),
 }
 
 
@@ -114,10 +166,7 @@ def apply_step(sch: Schedule, step: Step) -> bool:
     before = sch.func
     name, args = step
     try:
-        if name in ("fuse", "reorder"):
-            getattr(sch, name)(*args)
-        else:
-            getattr(sch, name)(*args)
+        getattr(sch, name)(*args)
     except ScheduleError as error:
         assert sch.func is before, f"{name} refused, and changed the program"
         assert str(error).startswith(f"{name}: "), f"'{error}' does not name {name}"

@@ -121,8 +121,10 @@ def reduction(rng: Random) -> Args:
 
     def element(*i: Expr) -> Expr:
         own = iter(i)
-        return function(source[tuple(axes[n] if n in axes else next(own) for n in range(3))],
-                        list(axes.values()))
+        return function(
+            source[tuple(axes[n] if n in axes else next(own) for n in range(3))],
+            list(axes.values()),
+        )
 
     out = tuple(shape[n] for n in kept)
     total = te.compute(out, element, name="total")

@@ -37,7 +37,7 @@ def named(
         if not (name and equals and rest):
             raise Misuse(f"{option} '{text}' is not {form}", mend=f"{option} {form}")
         if name in found:
-            raise Misuse(f"{option} is given twice for '{name}'")
+            raise Misuse(f"{option} is given twice for '{name}'", mend="once")
         try:
             found[name] = read(name, rest)
         except ValueError:
@@ -70,7 +70,11 @@ def _load(option: str, name: str, path: Path) -> tuple[Array, Array | None]:
     try:
         loaded = np.load(path, allow_pickle=False)
     except FileNotFoundError:
-        raise Misuse("there is no such file", where=f"{option} {name}={path}") from None
+        raise Misuse(
+            "there is no such file",
+            where=f"{option} {name}={path}",
+            mend="the path of an .npy or .npz file",
+        ) from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise Misuse(f"cannot be read: {reason}", where=f"{option} {name}={path}") from None
@@ -101,7 +105,7 @@ def model_file(text: str, commands: Sequence[str]) -> Path:
         return path
     folder = path.parent
     files = [str(p) for p in folder.glob("*.onnx")] if folder.is_dir() else []
-    near = get_close_matches(text, [*files, *commands], 3, 0.5)
+    near = get_close_matches(text, [*files, *commands], 3)
     if "." in text or "/" in text:
         what, where = "there is no such file", text
     else:

@@ -29,8 +29,8 @@ def show(record: Record, stream: TextIO, verbose: bool = False) -> None:
         console.print(_classes(record))
     console.print()
     for label, text, style in _facts(record):
-        line = Text(f" {label:<{LABEL_COLUMN - 1}}", style=FAINT)
-        console.print(line.append(text, style=style), soft_wrap=True)
+        line = Text().append(f" {label:<{LABEL_COLUMN - 1}}", FAINT).append(text, style)
+        console.print(line, soft_wrap=True)
 
 
 def _title(record: Record) -> str:
@@ -71,7 +71,7 @@ def _layers(record: Record) -> Table:
         title, costs = "instructions", [layer["instructions"] for layer in layers]
         texts = [f"{cost:,}" for cost in costs]
     elif layers and layers[0]["median_us"] is not None:
-        title, costs = "µs", [layer["median_us"] for layer in layers]
+        title, costs = _micro(record), [layer["median_us"] for layer in layers]
         texts = [f"{cost:,.1f}" for cost in costs]
     else:
         table = _table(("layer", False), ("kernel", False), ("computes", False))
@@ -111,7 +111,7 @@ def _facts(record: Record) -> Iterable[tuple[str, str, str]]:
         yield "accuracy", f"{right} of {count}, {found['accuracy']:.1%}", ""
     for output in record["outputs"] or ():
         error, share = output["max_abs_err"], output["max_rel_err"]
-        size = "is nan or infinite" if error is None else f"{error:.2g}"
+        size = "nan or infinite" if error is None else f"{error:.2g}"
         relative = "" if share is None else f", {share:.2g} of the largest"
         text = f"{output['name']} {_tensor(output)}: error {size}{relative}"
         verdict = "ok" if output["ok"] else "WRONG"
@@ -174,3 +174,7 @@ def _time(ms: float) -> str:
         if ms >= size:
             return f"{ms / size:.3g} {unit}"
     return f"{ms * 1e3:.3g} µs"
+
+
+def _micro(record: Record) -> str:
+    return "emulated µs" if record["latency"]["verdict"] == "emulated" else "µs"

@@ -27,7 +27,7 @@ from .report import show
 
 SHIPPED = Path(__file__).parents[1] / "models"
 STDOUT = "-"
-CONNECT_SECONDS = 30.0
+TIMEOUT_HELP = f"how long a run on the board may take; {RUN_SECONDS:g} unless told"
 FORMS = ("llvm", "asm", "obj", "ir")
 
 
@@ -51,10 +51,7 @@ class Job(click.Command):
 @click.option("--save", metavar="FILE", help="write the compiled model: .o, .s or .ll")
 @click.option("--emit", type=click.Choice(FORMS), help="print the compiled model, and stop there")
 @click.option("--threads", type=int, default=1, metavar="N", help="threads on the board; 1 for now")
-@click.option(
-    "--timeout", type=float, default=RUN_SECONDS, show_default=f"{RUN_SECONDS:g}",
-    metavar="SECONDS", help="how long a run on the board may take",
-)  # fmt: skip
+@click.option("--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS", help=TIMEOUT_HELP)
 @click.option("-v", "--verbose", is_flag=True, help="passes, and instructions by class")
 @click.option("--debug", is_flag=True, help="show where an error comes from")
 def run(
@@ -86,7 +83,9 @@ def run(
             "models run on one thread", where=f"--threads {threads}", mend="leave --threads out"
         )
     if not timeout > 0:
-        raise Misuse("nothing takes no time", where=f"--timeout {timeout:g}")
+        raise Misuse(
+            "no run is over in no time", where=f"--timeout {timeout:g}", mend="seconds above 0"
+        )
     progress = Progress(verbose)
     path = SHIPPED / "digits_cnn.onnx" if model is None else model_file(model, ())
     if model is None and not inputs:
@@ -103,8 +102,7 @@ def run(
         if url is not None:
             machine = wanted.arch if wanted else None
             with progress.stage("connect"):
-                limit = min(timeout, CONNECT_SECONDS)
-                session = stack.enter_context(connect(url, machine=machine, timeout=limit))
+                session = stack.enter_context(connect(url, machine=machine))
             for warning in session.warnings:
                 progress.warn(warning)
             wanted = wanted or target_of(session.device)
@@ -150,7 +148,7 @@ def _emit(compiled: CompiledModel, form: str) -> None:
         case "obj":
             if sys.stdout.isatty():
                 raise Misuse("an object file is nothing to print", mend="--emit obj > model.o")
-            click.get_binary_stream("stdout").write(compiled.object_bytes)
+            sys.stdout.buffer.write(compiled.object_bytes)
 
 
 def _results(done: Deployment, output: str | None) -> int:

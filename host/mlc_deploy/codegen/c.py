@@ -55,10 +55,12 @@ from .c_text import (
     Text,
     constant,
     identifier,
+    indented,
     known,
     memory_type,
     placed,
     value_type,
+    wrapped,
 )
 from .llvm import scalars_of, scratch_layout
 from .scalars import lanes_as_loops
@@ -188,17 +190,17 @@ class _Writer:
         else:
             params += [(f"int32_t {task}", task) for task in tasks]
         yield (
-            _wrapped(f"static int32_t {self.body_symbol}(", [p for p, _ in params] or ["void"])
+            wrapped(f"static int32_t {self.body_symbol}(", [p for p, _ in params] or ["void"])
             + " {"
         )
         for buffer in self.kernel.scratch:
             if buffer.scope == "local" and buffer in used_buffers:
                 yield f"    {memory_type(buffer.dtype)} {self.name(buffer)}[{buffer.shape[0]}];"
-        yield from _indented(self.root())
+        yield from indented(self.root())
         yield "    return 0;\n}\n"
         yield f"{self.entry} {{"
         yield from (f"    (void){name};" for name in unused)
-        call = _wrapped(f"return {self.body_symbol}(", [value for _, value in params])
+        call = wrapped(f"return {self.body_symbol}(", [value for _, value in params])
         yield f"    {call};\n}}"
 
     def root(self) -> Iterator[str]:
@@ -221,15 +223,15 @@ class _Writer:
                     yield from self.stmt(stmt)
             case If(condition, then, otherwise):
                 yield f"if ({self.expr(condition)}) {{"
-                yield from _indented(self.stmt(then))
+                yield from indented(self.stmt(then))
                 if otherwise is not None:
                     yield "} else {"
-                    yield from _indented(self.stmt(otherwise))
+                    yield from indented(self.stmt(otherwise))
                 yield "}"
             case Let(var, value, body):
                 yield "{"
                 yield f"    {self.declared(var, value)};"
-                yield from _indented(self.stmt(body))
+                yield from indented(self.stmt(body))
                 yield "}"
             case Evaluate(value):
                 yield f"(void)({self.expr(value)});"
@@ -241,7 +243,7 @@ class _Writer:
         self.ranges.update(loop_ranges([s]))
         name = self.name(s.var)
         yield f"for (ptrdiff_t {name} = {begin}; {name} < {end}; ++{name}) {{"
-        yield from _indented(self.stmt(s.body))
+        yield from indented(self.stmt(s.body))
         yield "}"
 
     def declared(self, var: Var, value: Expr) -> str:
@@ -382,10 +384,8 @@ class _Writer:
             case "//" | "%" if kind.kind == "int" and not self.divides_plainly(e.a, e.b):
                 return self.narrowed_call(e, HELPER_OF[e.op], wide)
         op = {"//": "/", "tdiv": "/", "tmod": "%"}.get(e.op, e.op)
-        level = SHIFT if op == ">>" else PRODUCT
-        operands = (UNARY, UNARY) if op == ">>" else (PRODUCT, UNARY)
-        text = f"{self.expr(e.a, operands[0])} {op} {self.expr(e.b, operands[1])}"
-        return self.narrowed(text, e.dtype, level)
+        text = f"{self.expr(e.a, UNARY)} {op} {self.expr(e.b, UNARY)}"
+        return self.narrowed(text, e.dtype, SHIFT if op == ">>" else PRODUCT)
 
     def modular(self, e: Expr, wide: str) -> Text:
         """An integer expression modulo 2^32 or 2^64; its lowest bits are those of e."""
@@ -401,6 +401,9 @@ class _Writer:
                 return f"{placed(self.modular(a, wide), UNARY)} << {self.expr(b, UNARY)}", SHIFT
             case Const(value) if value >= 0:
                 return constant(value, wide)
+            case Cast(dtype, a) if dtype_of(a.dtype).is_integer:
+                if dtype_of(a.dtype).bits < dtype_of(dtype).bits:  # the conversion to wide does it
+                    return f"({wide}_t){self.expr(a, UNARY)}", UNARY
         if e.dtype == wide:
             return self.text(e)
         return f"({wide}_t){self.expr(e, UNARY)}", UNARY
@@ -444,13 +447,3 @@ class _Writer:
 
 
 HELPER_OF = {"//": "floordiv", "%": "floormod", "min": "min", "max": "max"}
-
-
-def _indented(lines: Iterator[str]) -> Iterator[str]:
-    return (f"    {line}" for line in lines)
-
-
-def _wrapped(opening: str, items: Sequence[str]) -> str:
-    """`opening` and items in parentheses, each on its own line where one line is too long."""
-    line = f"{opening}{', '.join(items)})"
-    return line if len(line) <= 92 else opening + "\n        " + ",\n        ".join(items) + ")"

@@ -1,9 +1,10 @@
-"""Words of C: types, identifiers, constants, and where parentheses are needed."""
+"""Words of C: types, identifiers, constants, and where parentheses and line breaks are needed."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -44,6 +45,16 @@ def memory_type(dtype: str) -> str:
 def placed(text: Text, outer: int) -> str:
     """In parentheses where it binds looser than its place demands."""
     return f"({text[0]})" if text[1] < outer else text[0]
+
+
+def indented(lines: Iterator[str]) -> Iterator[str]:
+    return (f"    {line}" for line in lines)
+
+
+def wrapped(opening: str, items: Sequence[str]) -> str:
+    """`opening` and items in parentheses, each on its own line where one line is too long."""
+    line = f"{opening}{', '.join(items)})"
+    return line if len(line) <= 92 else opening + "\n        " + ",\n        ".join(items) + ")"
 
 
 def constant(value: Any, dtype: str) -> Text:

@@ -42,6 +42,7 @@ from ..ir import (
     Stmt,
     Store,
     Var,
+    const,
     dtype_of,
     statements,
     with_lanes,
@@ -418,6 +419,8 @@ class _Emitter:
         return self.b.trunc(value, element_type(dtype)) if _is_bool(dtype) else value
 
     def gather(self, e: Load, index: Ramp) -> Value:
+        if _is_const(index.stride, 2) and index.lanes % 2 == 0 and self.target.arch != "arm":
+            return self.every_other(e, index)  # 32-bit ARM loads single lanes as cheaply
         result: Value = ll.Constant(element_type(e.dtype), ll.Undefined)
         for lane in range(index.lanes):
             pointer, align = self.address(e.buffer, index.base + index.stride * lane)
@@ -426,6 +429,19 @@ class _Emitter:
                 result, self.from_memory(value, e.buffer.dtype), I32(lane)
             )
         return result
+
+    def every_other(self, e: Load, index: Ramp) -> Value:
+        """Elements base, base + 2, … by two vector loads. The second begins an element early, so
+        that nothing beyond the last element is read."""
+        lanes = index.lanes
+        indices = (index.base, index.base + (lanes - 1))
+        halves = []
+        for first in indices:
+            ramp = Ramp(first, const(1, first.dtype), lanes, index.dtype)
+            halves.append(self.load(Load(e.buffer, (ramp,), e.dtype)))
+        early = tuple(range(0, lanes, 2))
+        late = tuple(lanes + 1 + n for n in range(0, lanes, 2))
+        return self.shuffle(halves, early + late)
 
     def store(self, buffer: Buffer, index: Expr, value: Value, dtype: str) -> None:
         if isinstance(index, Ramp) and not _is_one(index.stride):
@@ -503,7 +519,7 @@ class _Emitter:
 
     def binary(self, e: Binary) -> Value:
         kind = dtype_of(e.dtype)
-        if kind.is_integer and kind.lanes == 1 and kind.bits >= 32 and e.op in ("//", "%"):
+        if e.op in ("//", "%") and self.divides_words(e):
             form = linear(e, self.ranges)
             return self.narrowed(self.form(form), e.dtype)
         a, b = self.expr(e.a), self.expr(e.b)
@@ -513,7 +529,10 @@ class _Emitter:
             case ("or", _):
                 return self.b.or_(a, b)
             case (op, "float") if op in FLOAT:
-                return getattr(self.b, FLOAT[op])(a, b, flags=self.fast)
+                # a sum in registers begins with 0, and 0 + x is x up to the sign of a zero
+                of_sum = isinstance(e.a, Load) and e.a.buffer.scope == "local"
+                flags = (*self.fast, "nsz") if of_sum else self.fast
+                return getattr(self.b, FLOAT[op])(a, b, flags=flags)
             case ("min" | "max", "float"):
                 name = "llvm.minimum" if e.op == "min" else "llvm.maximum"
                 return self.intrinsic(name, [a, b])
@@ -537,6 +556,13 @@ class _Emitter:
             case ("//" | "%", _):
                 return self.floored(e.op, a, b)
         raise AssertionError(f"no code for {e.op} of {e.dtype}")
+
+    def divides_words(self, e: Binary) -> bool:
+        """Whether a division may be done as one of indices: signed, by a constant, of a dtype
+        that a word holds."""
+        kind = dtype_of(e.dtype)
+        fits = kind.kind == "int" and kind.lanes == 1 and 32 <= kind.bits <= self.word.width
+        return fits and isinstance(e.b, Const) and e.b.value > 0
 
     def compare(self, op: str, a: Value, b: Value, dtype: str) -> Value:
         match dtype_of(dtype).kind:
@@ -652,10 +678,17 @@ class _Emitter:
 
 def _attributes(function: ll.Function) -> None:
     function.attributes.add("nounwind")
+    # Loops that copy stay loops: a call of memcpy costs more than the short rows it would copy.
+    # llvmlite knows no attributes in quotes, so this one is added to the set that it is.
+    set.add(function.attributes, '"no-builtins"')
 
 
 def _is_one(stride: Expr) -> bool:
-    return isinstance(stride, Const) and stride.value == 1
+    return _is_const(stride, 1)
+
+
+def _is_const(e: Expr, value: int) -> bool:
+    return isinstance(e, Const) and e.value == value
 
 
 def _is_bool(dtype: str) -> bool:

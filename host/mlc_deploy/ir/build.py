@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import nodes
-from .dtypes import dtype_of, numpy_dtype, value_range, with_lanes
+from .dtypes import DType, dtype_of, numpy_dtype, value_range, with_lanes
 from .nodes import (
     Arithmetic,
     Binary,
@@ -173,13 +173,7 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     if op in ("and", "or"):
         return _logical(op, expr(a), expr(b))
     x, y = promoted(a, b)
-    kind = dtype_of(x.dtype)
-    if op == "/" and kind.kind != "float":
-        raise TypeError(
-            f"'/' on {x.dtype}: '{x} / {y}'\n  try: // (rounds down), te.truncdiv, or .astype"
-        )
-    if kind.kind == "float" and op in ("//", "%", "tdiv", "tmod", "&", "|", "^", "<<", ">>"):
-        raise TypeError(f"'{op}' on {x.dtype}: '{x} {op} {y}'\n  try: te.floor, te.fmod or .astype")
+    kind = require_operator(op, x, y)
     if isinstance(x, Const) and isinstance(y, Const):
         if kind.kind == "float":
             return _fold_floats(op, float(x.value), float(y.value), x.dtype)
@@ -190,6 +184,18 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
         if found is not None:
             return found
     return Binary(op, x, y, x.dtype)
+
+
+def require_operator(op: str, x: Expr, y: Expr) -> DType:
+    """The dtype of `x op y`; TypeError where it has no such operator."""
+    kind = dtype_of(x.dtype)
+    if op == "/" and kind.kind != "float":
+        raise TypeError(
+            f"'/' on {x.dtype}: '{x} / {y}'\n  try: // (rounds down), te.truncdiv, or .astype"
+        )
+    if kind.kind == "float" and op in ("//", "%", "tdiv", "tmod", "&", "|", "^", "<<", ">>"):
+        raise TypeError(f"'{op}' on {x.dtype}: '{x} {op} {y}'\n  try: te.floor, te.fmod or .astype")
+    return kind
 
 
 def _integer_identity(op: str, a: Expr, b: Expr) -> Expr | None:

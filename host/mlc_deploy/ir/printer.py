@@ -261,9 +261,10 @@ class _Printer:
     def interval(self, low: Expr, extent: Expr) -> str:
         if build.is_const(extent, 1) and extent.dtype == "int32":
             return self.expr(low)
-        high = low + extent
-        if same_expr(slice_extent(low, high), extent):
-            return f"{self.expr(low)}:{self.expr(high)}"
+        if low.dtype == extent.dtype:
+            high = low + extent
+            if same_expr(slice_extent(low, high), extent):
+                return f"{self.expr(low)}:{self.expr(high)}"
         return f"T.span({self.expr(low)}, {self.typed(extent)})"
 
     def shape(self, shape: Sequence[Dim]) -> str:
@@ -285,13 +286,13 @@ class _Printer:
         for p in f.params:
             self.bind(p)
         scalars = {p for p in f.params if isinstance(p, Var)}
-        symbols = [v for b in f.buffers for v in dict.fromkeys(_symbols(b)) if v not in scalars]
+        symbols = [v for b in f.buffers for v in _symbols(b) if v not in scalars]
         lines = [f"{self.bind(v)} = T.{v.dtype}()" for v in dict.fromkeys(symbols)]
         params: list[str] = []
         for p in f.params:
             if isinstance(p, Var):
                 params.append(f"{self.name(p)}: T.{p.dtype}")
-            elif any(_symbols(p)):
+            elif _symbols(p):
                 handle = self.taken.fresh(f"var_{self.name(p)}")
                 params.append(f"{handle}: T.handle")
                 lines.append(f"{self.name(p)} = T.match_buffer({handle}, {self.buffer_type(p)})")
@@ -440,11 +441,10 @@ def _is_plain_call(e: Call) -> bool:
     return False
 
 
-def _symbols(b: Buffer) -> Iterator[Var]:
+def _symbols(b: Buffer) -> list[Var]:
     """The variables in a buffer's shape and strides."""
-    for extent in (*b.shape, *(b.strides or ())):
-        if isinstance(extent, Expr):
-            yield from (n for n in walk(extent) if isinstance(n, Var))
+    extents = [n for n in (*b.shape, *(b.strides or ())) if isinstance(n, Expr)]
+    return [n for extent in extents for n in walk(extent) if isinstance(n, Var)]
 
 
 def _is_implicit_root(b: Block) -> bool:

@@ -59,7 +59,7 @@ def fingerprint(n: Node, *, free_by_identity: bool = False) -> tuple[Any, ...]:
             case IRModule():
                 for key in sorted(v.functions):
                     out.append(key)
-                    value(v.functions[key])
+                    out.extend(fingerprint(v.functions[key]))  # they may share variables
             case Node():
                 fields(v)
             case tuple():

@@ -32,6 +32,9 @@ from ..ir import (
 from ..ir.build import broadcast, cast
 
 
+MOST_WRITTEN_OUT = 16  # lanes; written out, the guards of each are decided on their own
+
+
 class _Scalar(Exception):
     """This statement has no vector form."""
 
@@ -41,7 +44,7 @@ def vectorize_loops(func: PrimFunc) -> PrimFunc:
     =>   B[Ramp(c, 1, n)] = A[Ramp(d, 1, n)] + Broadcast(x, n)
 
     Statements whose guards or indices differ from lane to lane in other ways than by a constant
-    step run lane by lane, in a serial loop.
+    step run lane by lane.
     """
 
     def visit(m: Any) -> Any:
@@ -70,7 +73,7 @@ def _vectorized(lane: Var, lanes: int, body: Stmt) -> Stmt:
                 return _store(lane, lanes, body)
             except _Scalar:
                 pass
-    return For(lane, const(lanes), "serial", body)
+    return For(lane, const(lanes), "unrolled" if lanes <= MOST_WRITTEN_OUT else "serial", body)
 
 
 def _uses(e: Expr, lane: Var) -> bool:

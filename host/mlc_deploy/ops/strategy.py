@@ -15,7 +15,7 @@ from mlc_targets import Target
 
 from ..ir import PrimFunc
 from ..te import Tensor, create_prim_func
-from .arm_cpu import gemm
+from .arm_cpu import depthwise, gemm
 from .cpu import default_schedule
 from .registry import Attrs, TensorType, compute
 
@@ -64,6 +64,15 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             gemm.compute_conv2d,
             gemm.schedule_conv2d,
             gemm.conv2d_layout,
+        ),
+        Implementation(
+            "conv2d",
+            key,
+            "conv2d_depthwise",
+            20,
+            depthwise.is_depthwise,
+            depthwise.compute_depthwise,
+            depthwise.schedule_depthwise,
         ),
     )
 )

@@ -23,11 +23,12 @@ def schedule_tile(
     lanes: int,
     steps: int = 1,
     vector_result: bool,
-) -> None:
+) -> str:
     """Schedules block `tile` inside block `result`.
 
     cuts: loop number of the result -> tile size; the last dimension of the tile's block is cut into
-    vectors of `lanes`. steps: how many steps of the reduction are unrolled, about. vector_result: whether the result's innermost loop is the vector dimension.
+    vectors of `lanes`. steps: about how many steps of the reduction are unrolled. vector_result:
+    whether the result's innermost loop is the vector dimension. Returns the outermost loop.
     """
     loops = list(sch.get_loops(result))
     outer: list[str] = []
@@ -44,7 +45,23 @@ def schedule_tile(
     _schedule_sum(sch, tile, lanes, steps)
     sch.set_scope(tile, 0, "local")
     _schedule_result(sch, inner, lanes, vector_result)
-    sch.parallel(sch.fuse(*outer[:2]) if len(outer) > 2 and _unit(sch, outer[0]) else outer[0])
+    first = sch.fuse(*outer[:2]) if len(outer) > 2 and _unit(sch, outer[0]) else outer[0]
+    sch.parallel(first)
+    return first
+
+
+def vectorize_rows(sch: Schedule, block: str, lanes: int) -> None:
+    """Cuts a block's innermost loop into vectors; lanes that a guard parts run one by one."""
+    row = sch.get_loops(block)[-1]
+    extent = sch.loop(row).extent
+    if lanes == 1 or not isinstance(extent, Const) or int(extent) < lanes:
+        return
+    if int(extent) >= 8 * lanes:
+        _, group, lane = sch.split(row, [None, 4, lanes])
+        sch.unroll(group)
+    else:
+        _, lane = sch.split(row, [None, lanes])
+    sch.vectorize(lane)
 
 
 def _unit(sch: Schedule, loop: str) -> bool:

@@ -32,6 +32,7 @@ from .tree import (
     is_complete,
     is_reduction,
     path_to,
+    readers,
     refreshed,
     refuse,
     replace,
@@ -49,6 +50,8 @@ def cache_write(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[P
     if not (is_complete(func, target) or is_reduction(func, target)):
         refuse(primitive, f"block '{block}' is neither complete nor a reduction", target)
     buffer = _nth(primitive, target, [w.buffer for w in target.writes], index)
+    if any(b in readers(func, buffer) for b in blocks_in(_top_statement(func, path))):
+        refuse(primitive, f"'{buffer.name}' is read inside the loops that write it", target)
     cache = _cache_of(func, buffer, scope)
     swapped = replace_buffers(target, {buffer: cache})
     copy, name = _copy(func, cache, buffer, scope)

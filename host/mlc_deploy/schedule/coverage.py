@@ -128,9 +128,7 @@ def is_whole(interval: Interval, size: Dim, ranges: Ranges) -> bool:
 # ------------------------------------------------------------------------------ between two turns
 
 
-def turns_disjoint(
-    target: For, block: Block, kinds: Sequence[IterKind] = ("spatial",)
-) -> bool:
+def turns_disjoint(target: For, block: Block, kinds: Sequence[IterKind] = ("spatial",)) -> bool:
     """Whether different turns of the loop run the block for different iterations of these kinds."""
     if is_const(target.extent, 1):
         return True
@@ -138,7 +136,9 @@ def turns_disjoint(
     known = loop_ranges([target, *inner])
     moving = {loop.var for loop in inner}
     forms = [linear(i.binding, known) for i in block.iters if i.kind in kinds]
-    for form in _recoverable(_moved(form, {target.var, *moving}) for form in forms):
+    moving.add(target.var)
+    for joined in _recoverable(_moved(form, moving) for form in forms):
+        form = _moved(joined, moving)  # x, of x // d and x % d, may hold what stands still
         step = form.terms.get(target.var)
         if step is None:
             continue

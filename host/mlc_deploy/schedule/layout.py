@@ -24,6 +24,7 @@ from ..ir import (
     Var,
     const,
     expr,
+    is_const,
     load,
     rebuild,
     statements,
@@ -142,6 +143,8 @@ def _image(
     """The shape that holds the map's results; refuses maps that are not one to one."""
     if not all(isinstance(n, int) for n in shape):
         refuse(primitive, f"{what} has a symbolic shape")
+    if not shape or not results:
+        refuse(primitive, f"{what} or its index map has no dimensions")
     ranges: dict[Var, Bounds] = {v: (0, n - 1) for v, n in zip(variables, shape, strict=True)}
     bounds = [expr_bounds(e, ranges) for e in results]
     if any(low is None or high is None or low < 0 for low, high in bounds):
@@ -168,13 +171,11 @@ def transform_block_layout(func: PrimFunc, block: str, index_map: IndexMap | str
     target = block_at(path)
     loops = loops_of(path)
     nest = loops[-len(target.iters) :]
-    plain = len(nest) == len(target.iters) and all(
-        i.binding is loop.var for i, loop in zip(target.iters, nest, strict=True)
+    plain = 0 < len(nest) == len(target.iters) and all(
+        i.binding is loop.var and loop.body is below
+        for i, loop, below in zip(target.iters, nest, [*nest[1:], target], strict=True)
     )
-    chained = all(
-        outer.body is inner for outer, inner in zip(nest, [*nest[1:], target], strict=True)
-    )
-    if not plain or not chained:
+    if not plain or not is_const(target.predicate, True):
         refuse(primitive, f"block '{block}' is not alone in loops that are its iterations", target)
     if any(loop.kind != "serial" for loop in nest):
         refuse(primitive, f"a loop around block '{block}' is not serial", target)

@@ -11,6 +11,7 @@ from ..ir import (
     Block,
     Buffer,
     Const,
+    Dim,
     Expr,
     For,
     IterVar,
@@ -45,7 +46,7 @@ from .tree import (
     is_reduction,
     loop_at,
     loops_of,
-    path_to,
+    path_of,
     ranges_at,
     readers,
     refreshed,
@@ -114,6 +115,9 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         )
     store = producer.body
     extents = {i.var: i.extent for i in target.iters}
+    for arg, size in zip(args, buffer.shape, strict=True):
+        if not _at_most(extents[arg], size, {}):
+            refuse(primitive, f"'{out.name}' has elements that '{buffer.name}' has not", target)
     bindings = {i.var: i.binding for i in producer.iters}
     within = [
         compare("<", substitute(index, bindings), extents[arg])
@@ -223,9 +227,7 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     when: list[Expr] = []
     for producer in inside:
         _require_finished(primitive, func, producer, position)
-        path = path_to(func, lambda s, producer=producer: s is producer)
-        assert path is not None
-        inner = loops_of(path)[len(loops_of(position)) :]
+        inner = loops_of(path_of(func, producer))[len(loops_of(position)) :]
         for write in producer.writes:
             box = written_box(producer, write, inner, ranges)
             if box is None:
@@ -272,7 +274,7 @@ def _domain_of_made(
     Iterations follow the dimensions of the first buffer that they index by themselves; every other
     dimension must be made as a whole.
     """
-    spatial = {i.var for i in block.iters if i.kind == "spatial"}
+    spatial = {i.var: i for i in block.iters if i.kind == "spatial"}
     reads = [r for r in block.reads if r.buffer in made]
     first = reads[0]
     domain: dict[Var, Interval] = {}
@@ -285,10 +287,13 @@ def _domain_of_made(
         for low, interval, size in zip(r.minimum, made[r.buffer], r.buffer.shape, strict=True):
             if is_whole(interval, size, ranges):
                 continue
-            own = domain.get(low) if isinstance(low, Var) else None
-            if own is None or not all(
-                equal(a, b, ranges) for a, b in zip(own, interval, strict=True)
-            ):
+            followed = (
+                isinstance(low, Var)
+                and low in domain
+                and all(equal(a, b, ranges) for a, b in zip(domain[low], interval, strict=True))
+                and _at_most(spatial[low].extent, size, ranges)
+            )
+            if not followed:
                 refuse(
                     primitive,
                     f"block '{block.name}' reads elements of '{r.buffer.name}' that one turn of "
@@ -297,6 +302,12 @@ def _domain_of_made(
                     "compute_at the producer, which makes what each turn reads",
                 )
     return domain
+
+
+def _at_most(extent: Expr, size: Dim, ranges: Ranges) -> bool:
+    """Whether extent <= size is certain."""
+    over = bounds(linear(extent, ranges).plus(linear(expr(size), ranges), -1), ranges)[1]
+    return over is not None and over <= 0
 
 
 def _movable(primitive: str, func: PrimFunc, block: str, loop: str) -> tuple[Block, list[Stmt]]:
@@ -329,8 +340,7 @@ def _done_before(func: PrimFunc, producer: Block, consumer: Block, loop: For) ->
     order = [s for s in statements(func.body) if s is producer or s is loop]
     if order[0] is not producer:
         return False
-    paths = [path_to(func, lambda s, end=end: s is end) for end in (producer, consumer, loop)]
-    made, used, place = ({id(n) for n in loops_of(path or [])} for path in paths)
+    made, used, place = (set(loops_of(path_of(func, s))) for s in (producer, consumer, loop))
     return made & place <= used
 
 
@@ -338,8 +348,7 @@ def _box(
     func: PrimFunc, outer: For, block: Block, region: Any, ranges: dict[Var, Any]
 ) -> list[Interval]:
     """What `region` of a block below `outer` covers in one turn of `outer`."""
-    path = path_to(func, lambda s: s is block)
-    assert path is not None
+    path = path_of(func, block)
     loops = loops_of(path)
     inner = loops[loops.index(outer) + 1 :]
     all_ranges = ranges_at(path)
@@ -365,18 +374,21 @@ def _iteration_domain(
                     size = spatial[low].extent
                     (interval,) = union([domain[low]], [interval], [size], ranges)
                 domain[low] = interval
-    fixed = {
-        v
-        for v, i in spatial.items()
-        if v not in domain and not (isinstance(i.extent, Const) and i.extent.value == 1)
-    }
-    if fixed and any(v in fixed for r in regions for low in r.minimum for v in vars_in(low)):
-        refuse(
-            primitive,
-            f"block '{block.name}' uses '{min(v.name for v in fixed)}' inside an index, which "
-            "cannot be solved for it",
-            block,
-        )
+    for region in regions:
+        plain = {low for low in region.minimum if isinstance(low, Var)}
+        hidden = [
+            v
+            for low in region.minimum
+            for v in sorted(vars_in(low) - plain, key=lambda v: v.name)
+            if v in spatial and not is_const(spatial[v].extent, 1)
+        ]
+        if hidden:
+            refuse(
+                primitive,
+                f"block '{block.name}' uses '{hidden[0].name}' inside an index of "
+                f"'{region.buffer.name}', which cannot be solved for it",
+                block,
+            )
     return domain
 
 

@@ -197,7 +197,8 @@ def pad_einsum(func: PrimFunc, block: str, padding: Sequence[int]) -> PrimFunc:
         )
     loops = loops_of(path)
     alone = len(loops) == len(target.iters) and all(
-        i.binding is o.var for i, o in zip(target.iters, loops, strict=True)
+        i.binding is o.var and o.kind == "serial" and o.body is below
+        for i, o, below in zip(target.iters, loops, [*loops[1:], target], strict=True)
     )
     if not alone or not is_const(target.predicate, True):
         refuse(primitive, f"the loops of block '{block}' are scheduled already", target)
@@ -213,9 +214,12 @@ def pad_einsum(func: PrimFunc, block: str, padding: Sequence[int]) -> PrimFunc:
     names, block_names = names_of(func), block_names_of(func)
     swap: dict[Buffer, Buffer] = {}
     before: list[Stmt] = []
-    for read in dict.fromkeys(n for n in _product_loads(target)):
+    wanted: dict[Buffer, tuple[int, ...]] = {}
+    for read in _product_loads(target):
         buffer = read.buffer
         shape = tuple(size[i] for i in read.indices)  # type: ignore[index]
+        if wanted.setdefault(buffer, shape) != shape:
+            refuse(primitive, f"'{buffer.name}' would be padded in two ways", target)
         if buffer not in swap and shape != buffer.shape:
             swap[buffer] = buffer.replace(
                 name=names.fresh(f"{buffer.name}_pad"), shape=shape, strides=None

@@ -332,15 +332,16 @@ class Schedule:
     ) -> None:
         """See layout.transform_layout. buffer: its name, or ("read" or "write", its number)."""
         name = buffer if isinstance(buffer, str) else self._buffer_name(block, *buffer)
+        func = layout.transform_layout(self._func, block, name, index_map)
         ndim = self._dimensions(block, name)
-        self._set(layout.transform_layout(self._func, block, name, index_map), "transform_layout")
+        self._set(func, "transform_layout")
         arguments = {"block": block, "buffer": name, "index_map": layout.map_text(index_map, ndim)}
         self._recorder.add("transform_layout", arguments, None)
 
     def transform_block_layout(self, block: str, index_map: layout.IndexMap | str) -> None:
         """See layout.transform_block_layout."""
-        ndim = len(self.block(block).iters)
         func = layout.transform_block_layout(self._func, block, index_map)
+        ndim = len(self.block(block).iters)
         self._set(func, "transform_block_layout")
         arguments = {"block": block, "index_map": layout.map_text(index_map, ndim)}
         self._recorder.add("transform_block_layout", arguments, None)

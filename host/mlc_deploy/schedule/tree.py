@@ -59,6 +59,13 @@ def path_to(func: PrimFunc, wanted: Callable[[Stmt], bool]) -> list[Stmt] | None
     return path if visit(func.body) else None
 
 
+def path_of(func: PrimFunc, s: Stmt) -> list[Stmt]:
+    """The path to a statement that the function holds."""
+    path = path_to(func, lambda other: other is s)
+    assert path is not None, f"not in {func.name}:\n{s}"
+    return path
+
+
 def find_loop(func: PrimFunc, name: str, primitive: str) -> list[Stmt]:
     """The path to the loop of that name; ScheduleError naming the nearest loops."""
     path = path_to(func, lambda s: isinstance(s, For) and s.var.name == name)

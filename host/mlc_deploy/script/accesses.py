@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ..arith import Bounds, expr_bounds
-from ..arith.regions import Interval, region_under, union_all
+from ..arith.regions import Interval, region_under, union_all, whole
 from ..ir import (
     Block,
     Buffer,
+    Const,
     Expr,
     For,
     Let,
@@ -36,13 +37,10 @@ def block_regions(
     that they touch. A reduction does not name what it writes among its reads, and no block names
     its own scratch.
     """
-    whole = body if init is None else seq([init, body])
-    if any(isinstance(n, (For, Block, Let)) for n in walk(whole)):
-        found = _boxes(whole)
-    else:
-        found = point_regions(whole)
-    reads, writes = found
-    inner = {b for n in walk(whole) if isinstance(n, Block) for b in n.allocs}
+    all_of_it = body if init is None else seq([init, body])
+    nested = any(isinstance(n, (For, Block, Let)) for n in walk(all_of_it))
+    reads, writes = _boxes(all_of_it) if nested else point_regions(all_of_it)
+    inner = {b for n in walk(all_of_it) if isinstance(n, Block) for b in n.allocs}
     hidden = {*allocs, *inner}
     writes = tuple(w for w in writes if w.buffer not in hidden)
     own = {w.buffer for w in writes} if init is not None else set()
@@ -54,7 +52,13 @@ def _boxes(s: Stmt) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
     writes: Boxes = {}
 
     def add(to: Boxes, r: Region, values: dict[Var, Expr], ranges: dict[Var, Bounds]) -> None:
-        to.setdefault(r.buffer, []).append(region_under(r, values, ranges, {}))
+        points = Region(r.buffer, r.minimum, tuple(_constant(n) for n in r.extent))
+        found = region_under(points, values, ranges, {})
+        box = [
+            interval if isinstance(n, Const) else whole(size)
+            for interval, n, size in zip(found, r.extent, r.buffer.shape, strict=True)
+        ]
+        to.setdefault(r.buffer, []).append(box)
 
     def visit(n: Node, values: dict[Var, Expr], ranges: dict[Var, Bounds]) -> None:
         match n:
@@ -81,6 +85,10 @@ def _boxes(s: Stmt) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
 
     visit(s, {}, {})
     return _regions(reads), _regions(writes)
+
+
+def _constant(extent: Expr) -> Expr:
+    return extent if isinstance(extent, Const) else const(1)
 
 
 def _regions(found: Boxes) -> tuple[Region, ...]:

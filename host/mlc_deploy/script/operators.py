@@ -3,9 +3,22 @@ Python number beside an expression they simplify as tensor expressions do (i * 1
 
 from __future__ import annotations
 
-from ..ir import Binary, Compare, Expr, ExprLike, Not, Select, binary, call, compare, dtype_of, expr
+from ..ir import (
+    Binary,
+    Compare,
+    Expr,
+    ExprLike,
+    Not,
+    Select,
+    binary,
+    call,
+    compare,
+    dtype_of,
+    expr,
+    with_lanes,
+)
 from ..ir import not_ as negated
-from ..ir.build import broadcast, promoted
+from ..ir.build import broadcast, promoted, require_operator
 from ..ir.nodes import Call
 
 
@@ -14,20 +27,19 @@ def operate(op: str, a: ExprLike, b: ExprLike) -> Expr:
     if op in ("and", "or"):
         for side in (a, b):
             _require_bool(side, op)
-    simplified = binary(op, a, b)
     if not (isinstance(a, Expr) and isinstance(b, Expr)):
-        return simplified
+        return binary(op, a, b)
     x, y = promoted(a, b)
+    require_operator(op, x, y)
     return Binary(op, x, y, x.dtype)
 
 
 def relate(op: str, a: ExprLike, b: ExprLike) -> Expr:
     """`a op b` for a comparison."""
-    simplified = compare(op, a, b)
     if not (isinstance(a, Expr) and isinstance(b, Expr)):
-        return simplified
+        return compare(op, a, b)
     x, y = promoted(a, b)
-    return Compare(op, x, y, simplified.dtype)
+    return Compare(op, x, y, with_lanes("bool", dtype_of(x.dtype).lanes))
 
 
 def invert(a: ExprLike) -> Expr:
@@ -66,5 +78,6 @@ def _require_bool(condition: ExprLike, who: str) -> None:
     value = expr(condition)
     if dtype_of(value.dtype).kind != "bool":
         raise TypeError(
-            f"'{who}' of '{value}', which is {value.dtype}\n  try: a comparison, such as {value} != 0"
+            f"'{who}' of '{value}', which is {value.dtype}\n"
+            f"  try: a comparison, such as {value} != 0"
         )

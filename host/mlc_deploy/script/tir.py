@@ -15,9 +15,11 @@ from typing import Any
 from ..errors import ScriptError
 from ..ir import Broadcast as BroadcastNode
 from ..ir import Cast as CastNode
-from ..ir import Const, Expr, ExprLike, PrimFunc, cast as converted, const, dtype_of, expr, with_lanes
+from ..ir import Expr, ExprLike, PrimFunc, const, dtype_of, expr, with_lanes
 from ..ir import Ramp as RampNode
 from ..ir import Shuffle as ShuffleNode
+from ..ir import cast as converted
+from ..ir.build import promoted
 from ..ir.nodes import Call
 from ..te.intrinsics import (
     abs,
@@ -45,6 +47,79 @@ from .operators import choose as Select
 from .operators import choose_lazily as if_then_else
 from .operators import likely, operate
 
+__all__ = [
+    "abs",
+    "alloc_buffer",
+    "axis",
+    "block",
+    "block_attr",
+    "bool",
+    "Broadcast",
+    "Buffer",
+    "call_intrin",
+    "Cast",
+    "cast",
+    "ceil",
+    "cos",
+    "erf",
+    "evaluate",
+    "exp",
+    "float16",
+    "float32",
+    "float64",
+    "floor",
+    "floordiv",
+    "floormod",
+    "fma",
+    "fmod",
+    "func_attr",
+    "grid",
+    "handle",
+    "if_then_else",
+    "init",
+    "int16",
+    "int32",
+    "int64",
+    "int8",
+    "LetStmt",
+    "likely",
+    "log",
+    "match_buffer",
+    "max",
+    "max_value",
+    "min",
+    "min_value",
+    "parallel",
+    "pow",
+    "prim_func",
+    "Ramp",
+    "reads",
+    "round",
+    "rsqrt",
+    "Select",
+    "serial",
+    "Shuffle",
+    "sigmoid",
+    "sin",
+    "span",
+    "sqrt",
+    "tan",
+    "tanh",
+    "trunc",
+    "truncdiv",
+    "truncmod",
+    "uint16",
+    "uint32",
+    "uint64",
+    "uint8",
+    "unroll",
+    "unrolled",
+    "var",
+    "vectorized",
+    "where",
+    "writes",
+]
+
 Shape = Sequence[Any] | int
 Notes = Mapping[str, Any] | None
 
@@ -65,7 +140,7 @@ def _misplaced(word: str) -> ScriptError:
 
 
 class Buffer:
-    """T.Buffer((16, 16), "float32"): a parameter's type; also what stands for a buffer in typing."""
+    """T.Buffer((16, 16), "float32"): a parameter's type, and what buffers are in typing."""
 
     def __init__(
         self,
@@ -323,9 +398,7 @@ def call_intrin(dtype: str, name: str, *args: ExprLike) -> Expr:
 
 def Ramp(base: ExprLike, stride: ExprLike, lanes: int) -> Expr:
     """base, base + stride, … as a vector."""
-    first, step = expr(base), expr(stride)
-    if isinstance(first, Const) or isinstance(step, Const):
-        first, step = operate_dtype(first, step)
+    first, step = promoted(base, stride)
     return RampNode(first, step, lanes, with_lanes(first.dtype, lanes))
 
 

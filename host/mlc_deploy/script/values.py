@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..ir import Buffer, Expr, Region, cast, const, dtype_of, expr, load
+from ..ir import Buffer, Expr, Region, cast, const, dtype_of, load
 from ..ir.build import FOLD
 from ..ir.printer import slice_extent
 from .operators import choose_lazily, invert, operate, relate
@@ -141,7 +141,8 @@ class Values:
         if number(value):
             if dtype is not None and isinstance(value, float) and dtype_of(dtype).kind != "float":
                 self.refuse(at, f"{value} where {dtype} is expected")
-            return self.apply(at, const, value, dtype)
+            made: Expr = self.apply(at, const, value, dtype)
+            return made
         self.refuse(at, f"an expression is expected, not {describe(value)}")
 
     def integer(self, at: ast.AST, value: Any) -> Expr:
@@ -312,9 +313,7 @@ class Values:
         one = const(1)
         return Region(base, tuple(low), tuple(one if n is None else n for n in extents))
 
-    def intervals(
-        self, at: ast.Subscript, buffer: Buffer
-    ) -> tuple[list[Expr], list[Expr | None]]:
+    def intervals(self, at: ast.Subscript, buffer: Buffer) -> tuple[list[Expr], list[Expr | None]]:
         """Per dimension where an access begins and its extent, None for a single element."""
         parts = at.slice.elts if isinstance(at.slice, ast.Tuple) else [at.slice]
         low: list[Expr] = []
@@ -375,7 +374,9 @@ class Values:
         named = {k.arg: self.value(k.value) for k in at.keywords if k.arg is not None}
         if word.target in BUILTINS.values():
             if any(isinstance(a, Expr) for a in args):
-                self.refuse(at, f"'{word.text}' takes numbers, not expressions", _instead(word.text))
+                self.refuse(
+                    at, f"'{word.text}' takes numbers, not expressions", _instead(word.text)
+                )
             return self.apply(at, word.target, *args, **named)
         if hasattr(word.target, "dtype") and not args and not named:
             return Phrase("var", {"dtype": word.target.dtype}, at)
@@ -388,7 +389,6 @@ class Values:
         try:
             bound = inspect.signature(word.target).bind(*args, **named)
         except TypeError as error:
-            takes = str(inspect.signature(word.target)).partition(" ->")[0]
             takes = ", ".join(p for p in inspect.signature(word.target).parameters)
             self.refuse(at, f"{word.text}: {error}", f"{word.text}({takes})")
         bound.apply_defaults()

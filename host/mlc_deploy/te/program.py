@@ -38,7 +38,7 @@ def create_prim_func(args: Sequence[Tensor | Var], name: str = "main") -> PrimFu
     tensors = [a for a in args if isinstance(a, Tensor)]
     if len(set(tensors)) != len(tensors):
         raise ValueError("create_prim_func: an argument stands twice in args")
-    order = _topological(tensors)
+    order = topological(tensors)
     missing = [t.name for t in order if isinstance(t.op, PlaceholderOp) and t not in tensors]
     if missing:
         raise ValueError(
@@ -62,7 +62,7 @@ def create_prim_func(args: Sequence[Tensor | Var], name: str = "main") -> PrimFu
     return PrimFunc(name, params, root)
 
 
-def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:
+def topological(outputs: Sequence[Tensor]) -> list[Tensor]:
     """Every tensor the outputs need, producers first."""
     order: dict[Tensor, None] = {}
 

@@ -4,30 +4,52 @@ times one element of the data per multiply-accumulate."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mlc_targets import Target
 
 from ... import te
-from ...ir import Expr, PrimFunc
+from ...ir import Buffer, Expr, PrimFunc
 from ...schedule import Schedule
 from ...te import Tensor
 from ..nn import window_extent
 from ..registry import Attrs, TensorType
-from ..tile import schedule_tile
+from ..shape import padded
+from ..tile import schedule_tile, vectorize_rows
 
 
-def rows_per_tile(rows: int, most: int) -> int:
-    """The largest divisor of `rows` up to `most`."""
-    return next(n for n in range(min(rows, most), 0, -1) if rows % n == 0)
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A tile of sums that stays in registers: `rows` elements of the data against `columns` output
+    channels, in vectors of `lanes` channels; the reduction is unrolled by `steps`."""
+
+    rows: int
+    columns: int
+    lanes: int
+    steps: int
 
 
-def tile_shape(dtype: str, target: Target) -> tuple[int, int, int]:
-    """(rows, columns, lanes): as many sums as leave registers for a row of weights and the data."""
+def dense_tile(dtype: str, target: Target) -> Tile:
+    """Where each row of the data has a vector of its own, of `steps` neighbours along k."""
     lanes = target.lanes(dtype)
-    if target.vector_registers >= 32:
-        return 8, 2 * lanes, lanes
-    return (4, 2 * lanes, lanes) if lanes > 1 else (4, 4, 1)
+    match target.vector_registers:
+        case 32:
+            return Tile(8, 2 * lanes, lanes, lanes)
+        case 16:
+            return Tile(4, 2 * lanes, lanes, lanes)
+    return Tile(4, 4, 1, 4)
+
+
+def conv2d_tile(dtype: str, target: Target) -> Tile:
+    """Where the rows are neighbouring pixels, and come as whole vectors."""
+    lanes = target.lanes(dtype)
+    match target.vector_registers:
+        case 32:
+            return Tile(3 * lanes, 2 * lanes, lanes, 4)
+        case 16:
+            return Tile(lanes, 2 * lanes, lanes, 4)
+    return Tile(4, 4, 1, 4)
 
 
 def static(*types: Tensor | TensorType) -> bool:
@@ -44,7 +66,7 @@ def dense_layout(
     x, w = types
     if "kernel_layout" in attrs or not static(x, w):
         return None
-    columns = tile_shape(x.dtype, target)[1]
+    columns = dense_tile(x.dtype, target).columns
     source = "NK" if attrs["transpose_b"] else "KN"
     channels = w.shape[0 if attrs["transpose_b"] else 1]
     return {"kernel_layout": f"NK{columns}n", "source_layout": source, "channels": channels}
@@ -70,16 +92,14 @@ def compute_dense(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Seq
 
 def schedule_dense(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     sch = Schedule(func)
-    x, w, _ = func.buffers
-    most, _, lanes = tile_shape(x.dtype, target)
-    rows = rows_per_tile(int(x.shape[0]), most)  # type: ignore[arg-type]
+    tile = dense_tile(func.buffers[0].dtype, target)
     schedule_tile(
         sch,
         "dense_tile",
         "dense",
-        {0: rows, 1: int(w.shape[2])},  # type: ignore[arg-type]
-        lanes=lanes,
-        steps=4,
+        {0: tile.rows, 1: tile.columns},
+        lanes=tile.lanes,
+        steps=tile.steps,
         vector_result=True,
     )
     return sch.func
@@ -95,69 +115,65 @@ def conv2d_layout(
     x, w = types
     if "kernel_layout" in attrs or attrs["groups"] != 1 or not static(x, w):
         return None
-    columns = tile_shape(x.dtype, target)[1]
+    columns = conv2d_tile(x.dtype, target).columns
     return {"kernel_layout": f"OIHW{columns}o", "source_layout": "OIHW", "channels": w.shape[0]}
 
 
 def compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Sequence[Tensor]:
+    """Pixels of a row against blocks of channels; of the whole image where a kernel of one pixel
+    makes rows and columns one dimension."""
     x, w = inputs
     (sh, sw), (dh, dw) = attrs["strides"], attrs["dilations"]
-    top, left, bottom, right = attrs["pads"]
     n, channels, height, width = x.shape
     blocks, _, kh, kw, columns = w.shape
+    top, left, bottom, right = attrs["pads"]
     out_height = window_extent(height + top + bottom, kh, sh, dh)
     out_width = window_extent(width + left + right, kw, sw, dw)
-    across = _across(out_width, x.dtype, target)
-    tiled_width = -(-out_width // across) * across
-    needed = (tiled_width - 1) * sw + (kw - 1) * dw + 1  # what whole tiles read of a row
-    data = _padded(x, top, left, bottom, max(needed - width - left, 0))
+    shape = (n, attrs["channels"], out_height, out_width)
     c = te.reduce_axis((0, channels), "c")
+    if is_pointwise(attrs, w):
+
+        def pixel(b: Expr, p: Expr, f: Expr) -> Expr:
+            value = x[b, c, p // width, p % width]
+            return te.sum(value * w[f // columns, c, 0, 0, f % columns], c)
+
+        flat = (n, out_height * out_width, blocks * columns)
+        tile = te.compute(flat, pixel, name="conv2d_tile")
+        return [te.compute(shape, lambda b, f, y, x: tile[b, y * width + x, f], name="conv2d")]
+    data = padded(x, (0, 0, top, left, 0, 0, bottom, right), 0)
     ky, kx = te.reduce_axis((0, kh), "ky"), te.reduce_axis((0, kw), "kx")
 
     def element(b: Expr, y: Expr, x: Expr, f: Expr) -> Expr:
         value = data[b, c, y * sh + ky * dh, x * sw + kx * dw]
         return te.sum(value * w[f // columns, c, ky, kx, f % columns], (c, ky, kx))
 
-    tile = te.compute((n, out_height, tiled_width, blocks * columns), element, name="conv2d_tile")
-    shape = (n, attrs["channels"], out_height, out_width)
+    rows = (n, out_height, out_width, blocks * columns)
+    tile = te.compute(rows, element, name="conv2d_tile")
     return [te.compute(shape, lambda b, f, y, x: tile[b, y, x, f], name="conv2d")]
 
 
-def _across(out_width: int, dtype: str, target: Target) -> int:
-    """How many results of a row one tile holds: the size that leaves the least of the row over."""
-    most = tile_shape(dtype, target)[0]
-    return min(
-        range(most, max(most // 2, 1) - 1, -1), key=lambda n: -(-out_width // n) * n / n**0.1
-    )
-
-
-def _padded(x: Tensor, top: int, left: int, bottom: int, right: int) -> Tensor:
-    """x within zeros, as a stage of its own; x itself where there is nothing to add."""
-    if top == left == bottom == right == 0:
-        return x
-    n, channels, height, width = x.shape
-
-    def element(b: Expr, c: Expr, y: Expr, z: Expr) -> Expr:
-        inside = te.all_of(y >= top, y < height + top, z >= left, z < width + left)
-        return te.if_then_else(inside, x[b, c, y - top, z - left], 0)
-
-    shape = (n, channels, height + top + bottom, width + left + right)
-    padded: Tensor = te.compute(shape, element, name="pad")
-    return padded
+def is_pointwise(attrs: Attrs, w: Buffer) -> bool:
+    """Whether every output pixel needs just the pixel of the same place."""
+    return w.shape[2:4] == (1, 1) and attrs["strides"] == (1, 1) and not any(attrs["pads"])
 
 
 def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     sch = Schedule(func)
-    x, w, out = func.buffers
-    lanes = tile_shape(x.dtype, target)[2]
-    across = _across(int(out.shape[3]), x.dtype, target)  # type: ignore[arg-type]
+    tile = conv2d_tile(func.buffers[0].dtype, target)
+    pixels = 3
+    if is_pointwise(attrs, func.buffers[1]):
+        *_, y, x = sch.get_loops("conv2d")
+        sch.fuse(y, x)
+        pixels = 2
     schedule_tile(
         sch,
         "conv2d_tile",
         "conv2d",
-        {1: int(w.shape[4]), 3: across},  # type: ignore[arg-type]
-        lanes=lanes,
-        steps=4,
+        {1: tile.columns, pixels: tile.rows},
+        lanes=tile.lanes,
+        steps=tile.steps,
         vector_result=False,
     )
+    if "pad" in sch.get_blocks():
+        vectorize_rows(sch, "pad", tile.lanes)
     return sch.func

@@ -1,0 +1,208 @@
+"""Storage rewrite: scratch buffers that are never alive together share the workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..arith import Bounds, Linear, bounds, linear, loop_ranges
+from ..arith.regions import relax
+from ..ir import (
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    If,
+    Load,
+    PrimFunc,
+    Stmt,
+    Store,
+    Var,
+    children,
+    dtype_of,
+    with_fields,
+)
+from ..pass_context import optional
+
+WORKSPACE = "lower.workspace"  # the attribute that says where each scratch buffer lies, in bytes
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A load or store, where in the program it stands, and the loops and guards around it."""
+
+    node: Load | Store
+    position: int
+    around: tuple[For | If, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The positions of the program within a loop, both ends inclusive."""
+
+    first: int
+    last: int
+
+
+@optional(level=1)
+def share_storage(func: PrimFunc) -> PrimFunc:
+    """alloc A, B; A = …; … = A; B = …; … = B   =>   A and B at one offset of the workspace
+
+    A buffer is alive from its first use to its last; within a loop, if each turn writes what it
+    reads, else through all its turns. Local buffers stay apart: they are registers, or LLVM's to
+    place. The offsets stand in the attribute WORKSPACE, by buffer's name.
+    """
+    root = func.body
+    assert isinstance(root, Block)
+    shared = [b for b in root.allocs if b.scope == "global"]
+    if len(shared) < 2 or any(not isinstance(n, int) for b in shared for n in b.shape):
+        return func
+    uses, spans = _accesses(root.body, set(shared))
+    lives = [(b, _life(uses[b], spans)) for b in shared if uses[b]]
+    offsets: dict[str, int] = {}
+    placed: list[tuple[int, int, Span]] = []
+    for buffer, life in sorted(lives, key=lambda item: -_bytes(item[0])):
+        taken = sorted((a, b) for a, b, other in placed if _meet(life, other))
+        size, at = _bytes(buffer), 0
+        for begin, end in taken:
+            if at + size <= begin:
+                break
+            at = max(at, end)
+        offsets[buffer.name] = at
+        placed.append((at, at + size, life))
+    return with_fields(func, attrs={**func.attrs, WORKSPACE: offsets})
+
+
+def _bytes(buffer: Buffer) -> int:
+    size = dtype_of(buffer.dtype).bytes
+    for extent in buffer.shape:
+        assert isinstance(extent, int)
+        size *= extent
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _meet(a: Span, b: Span) -> bool:
+    return a.first <= b.last and b.first <= a.last
+
+
+def _accesses(
+    body: Stmt, wanted: set[Buffer]
+) -> tuple[dict[Buffer, list[Access]], dict[For, Span]]:
+    """The accesses of each buffer in program order, and the positions that each loop spans. A
+    statement without statements inside has one position: what it reads and writes is alive at once.
+    """
+    uses: dict[Buffer, list[Access]] = {b: [] for b in wanted}
+    spans: dict[For, Span] = {}
+    position = 0
+
+    def visit(n: Any, around: tuple[For | If, ...]) -> None:
+        nonlocal position
+        first = position
+        inside = (*around, n) if isinstance(n, (For, If)) else around
+        for child in _in_order(n):
+            visit(child, inside if isinstance(child, Stmt) else around)
+        if isinstance(n, (Load, Store)) and n.buffer in uses:
+            uses[n.buffer].append(Access(n, position, around))
+        if isinstance(n, Stmt):
+            position += 1
+        if isinstance(n, For):
+            spans[n] = Span(first, position)
+
+    visit(body, ())
+    return uses, spans
+
+
+def _in_order(n: Any) -> Iterator[Any]:
+    """Children in the order in which they are evaluated: a store's value before it is stored."""
+    yield from children(n)
+
+
+def _life(found: Sequence[Access], spans: dict[For, Span]) -> Span:
+    """From the first to the last access; through all of a loop that some of them stand in, or
+    whose turns hand the buffer on."""
+    first, last = found[0].position, found[-1].position
+    common = _common_loops(found)
+    for access in found:
+        for loop in access.around:
+            if isinstance(loop, For) and loop not in common:
+                first, last = min(first, spans[loop].first), max(last, spans[loop].last)
+    for loop in reversed(common):
+        if _written_before_read(found, loop):
+            break
+        first, last = spans[loop].first, spans[loop].last
+    return Span(first, last)
+
+
+def _common_loops(found: Sequence[Access]) -> list[For]:
+    shared = [n for n in found[0].around if isinstance(n, For)]
+    for access in found[1:]:
+        around = set(access.around)
+        shared = [n for n in shared if n in around]
+    return shared
+
+
+def _written_before_read(found: Sequence[Access], loop: For) -> bool:
+    """Whether the first access in a turn of `loop` writes, whatever the turn, every element that
+    the turn reads."""
+    begin = found[0]
+    if not isinstance(begin.node, Store) or loop.kind == "vectorized":
+        return False
+    place = begin.around.index(loop)
+    nest = [n for n in begin.around[place + 1 :] if isinstance(n, For)]
+    if len(nest) != len(begin.around) - place - 1:
+        return False  # guarded
+    outside = loop_ranges([n for n in begin.around[: place + 1] if isinstance(n, For)])
+    written = _dense_box(begin.node.indices, nest, outside)
+    return written is not None and all(
+        _lies_in(access, written, place, outside)
+        for access in found
+        if isinstance(access.node, Load)
+    )
+
+
+Box = list[tuple[Linear, int]]  # per dimension: the first index, and how many follow
+
+
+def _dense_box(indices: Sequence[Expr], nest: Sequence[For], outside: dict[Var, Bounds]) -> Box | None:
+    """The box that a nest of loops fills without gaps, or None."""
+    turns = {n.var: n.extent.value for n in nest if isinstance(n.extent, Const)}
+    if len(turns) != len(nest):
+        return None
+    box: Box = []
+    used: set[Any] = set()
+    for index in indices:
+        form = linear(index, {**outside, **{v: (0, int(n) - 1) for v, n in turns.items()}})
+        base = Linear(form.constant, {})
+        moving = []
+        for atom, step in form.terms.items():
+            if atom in turns and atom not in used and step > 0:
+                used.add(atom)
+                moving.append((step, int(turns[atom])))  # type: ignore[index]
+            elif isinstance(atom, Var) and atom not in turns:
+                base = base.plus(Linear(0, {atom: step}))
+            else:
+                return None
+        filled = 1
+        for step, count in sorted(moving):
+            if step > filled:
+                return None
+            filled += step * (count - 1)
+        box.append((base, filled))
+    return box
+
+
+def _lies_in(access: Access, box: Box, place: int, outside: dict[Var, Bounds]) -> bool:
+    inner = loop_ranges([n for n in access.around if isinstance(n, For)])
+    relaxed = {v: r for v, r in inner.items() if v not in outside}
+    for index, (base, count) in zip(access.node.indices, box, strict=True):
+        found = relax(index, 1, relaxed, outside)
+        if found is None:
+            return False
+        low, extent = found
+        gap = bounds(linear(low, outside).plus(base, -1), outside)
+        if gap[0] is None or gap[1] is None or gap[0] < 0 or gap[1] + extent > count:
+            return False
+    return True

@@ -1,0 +1,225 @@
+"""Which passes run, how, and who watches: one context for graph passes and loop passes.
+
+    with mlc.PassContext(opt_level=1, disabled_pass=["unroll_loops"], instruments=[timing]):
+        lib = mlc.build(func, target=target)
+
+A pass is a plain function from program to program, known by its name. `optional` and `required`
+say, where it is defined, whether it may be left out. A pipeline is a tuple of passes, and of the
+names of phases: the places where passes of the user run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, TypeVar
+
+from .errors import PassError
+from .instruments import Instrument, PrintInstrument
+
+F = TypeVar("F", bound=Callable[..., Any])
+P = TypeVar("P")
+
+ALWAYS = -1
+LEVELS: dict[str, int] = {}  # pass -> the opt_level from which on it runs; ALWAYS: it must
+LEVEL, MOST_LEVEL = 2, 3
+
+# Where passes of the user may run; TVM's users number the phases of lowering.
+PHASES: Mapping[str, tuple[str, ...]] = {
+    "graph": ("imported", "optimized"),
+    "lower": ("blocks", "loops", "flat", "final"),
+}
+
+OPTIONS: Mapping[str, Any] = {  # option -> what holds where a context does not set it
+    "graph.add_pass": (),  # [(phase, function)]: passes of the user
+    "graph.dump": "",  # "all" or "name,name": passes whose result is printed, as MLC_DUMP does
+    "lower.add_pass": (),
+    "lower.dump": "",
+    "lower.bound_check": False,  # every access is checked; the kernel returns MLC_OUT_OF_BOUNDS
+    "lower.unroll_limit": 1 << 16,  # most copies of a statement that unrolled loops may make
+    "lower.auto_unroll": 64,  # most copies that loops over registers are unrolled into, unasked
+}
+
+
+def optional(level: int) -> Callable[[F], F]:
+    """Marks a pass that runs from an opt_level on, unless it is disabled."""
+
+    def mark(function: F) -> F:
+        LEVELS[function.__name__] = level
+        return function
+
+    return mark
+
+
+def required(function: F) -> F:
+    """Marks a pass without which programs would not be compiled, or compiled wrong."""
+    LEVELS[function.__name__] = ALWAYS
+    return function
+
+
+@dataclass(frozen=True)
+class PassContext:
+    """Settings for the passes that run in its `with`, in this thread. The innermost context holds
+    alone: nothing is inherited from those around.
+
+    opt_level: 0 (what must be done) to 3; passes run from their level on. disabled_pass and
+    required_pass: names of passes to leave out, or to run whatever the level. config: options of
+    passes by name (OPTIONS). instruments: objects with the methods of `Instrument`. Raises PassError for
+    names and values that are not known, and for disabling a pass that programs need.
+    """
+
+    opt_level: int = LEVEL
+    disabled_pass: Sequence[str] = ()
+    required_pass: Sequence[str] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    instruments: Sequence[Instrument] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.opt_level, bool) or self.opt_level not in range(MOST_LEVEL + 1):
+            raise PassError(f"opt_level {self.opt_level!r}", mend=f"0 to {MOST_LEVEL}")
+        for argument in ("disabled_pass", "required_pass"):
+            names = getattr(self, argument)
+            if isinstance(names, str):
+                raise PassError(f"{argument} is one name", mend=f'{argument}=["{names}"]')
+            for name in names:
+                if name not in LEVELS:
+                    raise PassError(f"{argument}: no pass '{name}'", mend=_nearest(name, LEVELS))
+        for name in self.disabled_pass:
+            if LEVELS[name] == ALWAYS:
+                raise PassError(f"disabled_pass: nothing can be compiled without pass '{name}'")
+            if name in self.required_pass:
+                raise PassError(f"pass '{name}' is both disabled and required")
+        for option, value in self.config.items():
+            _check_option(option, value)
+
+    @staticmethod
+    def current() -> PassContext:
+        """The innermost context of this thread, or the default."""
+        return _stack.get()[-1]
+
+    def __enter__(self) -> PassContext:
+        entered: list[Instrument] = []
+        try:
+            for instrument in self.instruments:
+                instrument.enter()
+                entered.append(instrument)
+        except BaseException:
+            for instrument in reversed(entered):
+                instrument.exit()
+            raise
+        _stack.set((*_stack.get(), self))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _stack.set(_stack.get()[:-1])
+        for instrument in reversed(self.instruments):
+            instrument.exit()
+
+    def runs(self, name: str) -> bool:
+        """Whether a pass of that name runs; passes that are not marked do, unless disabled."""
+        if name in self.disabled_pass:
+            return False
+        return name in self.required_pass or LEVELS.get(name, ALWAYS) <= self.opt_level
+
+
+_stack: ContextVar[tuple[PassContext, ...]] = ContextVar("passes", default=(PassContext(),))
+
+
+def option(name: str) -> Any:
+    """What the current context sets an option to, or its default."""
+    return PassContext.current().config.get(name, OPTIONS[name])
+
+
+def run_passes(
+    kind: str,
+    program: P,
+    steps: Iterable[Callable[[P], P] | str],
+    check: Callable[[P, str], object],
+    watch: Callable[[str, P, bool], None] | None = None,
+) -> P:
+    """The program after every step that the current context lets run.
+
+    kind: "graph" or "lower", whose options apply. check(program, name) verifies what a pass made.
+    watch(name, program, changed) sees the program after every step, as instruments do.
+    """
+    instruments = [*PassContext.current().instruments, *_dump(kind)]
+    for step in _wanted(kind, steps):
+        name = step.__name__
+        for instrument in instruments:
+            instrument.before(name, program)
+        before, program = program, step(program)
+        changed = program is not before
+        for instrument in instruments:
+            instrument.after(name, program, changed)
+        if changed:
+            check(program, name)
+        if watch is not None:
+            watch(name, program, changed)
+    return program
+
+
+def _wanted(
+    kind: str, steps: Iterable[Callable[[P], P] | str]
+) -> Iterator[Callable[[P], P]]:
+    context = PassContext.current()
+    added = [(_phase(kind, phase), f) for phase, f in option(f"{kind}.add_pass")]
+    for step in steps:
+        if isinstance(step, str):
+            yield from (f for phase, f in added if phase == step)
+        elif context.runs(step.__name__):
+            yield step
+
+
+def _phase(kind: str, phase: object) -> str:
+    names = PHASES[kind]
+    if isinstance(phase, int) and 0 <= phase < len(names):
+        return names[phase]
+    if phase not in names:
+        raise PassError(f"{kind}.add_pass: no phase {phase!r}", mend=f"one of {', '.join(names)}")
+    return str(phase)
+
+
+def _dump(kind: str) -> list[Instrument]:
+    wanted = option(f"{kind}.dump") or os.environ.get("MLC_DUMP", "")
+    if not wanted:
+        return []
+    return [PrintInstrument(() if wanted in ("all", "1") else wanted.split(","))]
+
+
+def _check_option(name: str, value: object) -> None:
+    if name not in OPTIONS:
+        raise PassError(f"config: no option '{name}'", mend=_nearest(name, OPTIONS))
+    if name.endswith(".add_pass"):
+        _check_passes(name, value)
+    elif type(value) is not type(OPTIONS[name]):
+        wanted = type(OPTIONS[name]).__name__
+        raise PassError(f"config: option '{name}' is {value!r}", mend=f"a value of type {wanted}")
+    elif isinstance(value, int) and value < 0:
+        raise PassError(f"config: option '{name}' is {value}, less than 0")
+
+
+def _check_passes(name: str, value: object) -> None:
+    kind = name.partition(".")[0]
+    for item in value if isinstance(value, Sequence) else [value]:
+        match item:
+            case (phase, function) if callable(function):
+                _phase(kind, phase)
+            case _:
+                raise PassError(
+                    f"config: option '{name}' holds {item!r}",
+                    mend=f'[("{PHASES[kind][0]}", function)]',
+                )
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    return f"one of {', '.join(difflib.get_close_matches(name, names, 3) or names)}"

@@ -1,0 +1,138 @@
+"""Functions of a script: from the syntax tree of a `def` to a PrimFunc."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..ir import Block, Buffer, Expr, PrimFunc, Var, free_vars
+from ..ir.printer import GLOBAL_SYMBOL, identifier
+from ..ir.verify import verify
+from .source import Source, source_of
+from .statements import Handle, Statements
+from .values import Phrase, Word, describe
+
+TYPES = 'T.Buffer((16, 16), "float32"), T.handle, or a dtype such as T.int32'
+
+
+def decorated(function: Callable[..., Any], depth: int = 2) -> PrimFunc:
+    """The PrimFunc of a function that is decorated `depth` frames above this one.
+
+    Free names mean what they mean to the function, or to the scope that defines it (which is where
+    annotations are read). Raises ScriptError.
+    """
+    source = source_of(function)
+    (definition,) = source.parse().body
+    if not isinstance(definition, ast.FunctionDef):
+        raise source.error(definition, "@T.prim_func is for functions written with `def`")
+    around = sys._getframe(depth).f_locals
+    names = {**function.__globals__, **around, **_closure(function)}
+    return parse_function(definition, source, names)[1]
+
+
+def _closure(function: Callable[..., Any]) -> dict[str, Any]:
+    """The names that the function takes from the functions around it, as far as they are set."""
+    found: dict[str, Any] = {}
+    cells = function.__closure__ or ()
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # assigned after the function is defined
+            continue
+    return found
+
+
+def parse_function(
+    definition: ast.FunctionDef, source: Source, outside: Mapping[str, Any]
+) -> tuple[str, PrimFunc]:
+    """(its key in a module, the PrimFunc) of a `def`. Raises ScriptError."""
+    try:
+        return _parse(definition, Statements(source, outside))
+    except RecursionError:
+        raise source.error(definition, "this function is nested too deeply") from None
+
+
+def _parse(definition: ast.FunctionDef, reader: Statements) -> tuple[str, PrimFunc]:
+    given = definition.args
+    if given.vararg or given.kwarg or given.kwonlyargs or given.defaults:
+        reader.refuse(
+            definition,
+            f"function '{definition.name}' has *args, keyword arguments or defaults",
+            "plain parameters, each with a type",
+        )
+    args = [*given.posonlyargs, *given.args]
+    params = [_parameter(reader, arg) for arg in args]
+    said = reader.root
+    body = reader.suite(_in_root(definition.body))
+    root = Block(
+        "root",
+        (),
+        said.reads or (),
+        said.writes or (),
+        body,
+        said.init,
+        said.predicate,
+        tuple(said.allocs),
+        said.annotations,
+    )
+    for arg, param in zip(args, params, strict=True):
+        if isinstance(param, Handle) and param.name not in reader.matched:
+            mend = f'A = T.match_buffer({arg.arg}, (16, 16), "float32")'
+            reader.refuse(arg, f"nothing says which buffer '{arg.arg}' is", mend)
+    known = tuple(reader.matched[p.name] if isinstance(p, Handle) else p for p in params)
+    name = str(reader.attrs.pop(GLOBAL_SYMBOL, definition.name))
+    func = PrimFunc(name, known, root, reader.attrs)
+    _check_symbols(func, reader, definition)
+    stands_in = not name.isidentifier() and identifier(name) == definition.name
+    return name if stands_in else definition.name, verify(func, "parsing")
+
+
+def _parameter(reader: Statements, arg: ast.arg) -> Buffer | Var | Handle:
+    if arg.annotation is None:
+        reader.refuse(arg, f"parameter '{arg.arg}' has no type", TYPES)
+    kind = reader.values.value(arg.annotation)
+    made: Buffer | Var | Handle
+    match kind:
+        case Phrase("Buffer"):
+            made = reader.buffer(kind, reader.names.fresh(arg.arg))
+        case Word(target=target) if isinstance(getattr(target, "dtype", None), str):
+            made = Var(reader.names.fresh(arg.arg), target.dtype)
+        case Word(text) if text.rpartition(".")[2] == "handle":
+            made = Handle(arg.arg)
+        case _:
+            what = f"parameter '{arg.arg}' is of no known type: {describe(kind)}"
+            reader.refuse(arg.annotation, what, TYPES)
+    reader.values.scope[arg.arg] = made
+    return made
+
+
+def _in_root(statements: Sequence[ast.stmt]) -> Sequence[ast.stmt]:
+    """A function's statements, those of a root block that is spelled out among them.
+
+    It may come last, after statements that only say what the arguments are.
+    """
+    *others, last = statements
+    match last:
+        case ast.With([ast.withitem(ast.Call(ast.Attribute(_, "block"), [ast.Constant("root")]))]):
+            if all(isinstance(s, (ast.Assign, ast.Expr)) for s in others):
+                return [*others, *last.body]
+    return statements
+
+
+def _check_symbols(func: PrimFunc, reader: Statements, definition: ast.FunctionDef) -> None:
+    """Refuses variables whose value no argument says."""
+    known = {p for p in func.params if isinstance(p, Var)}
+    for buffer in func.buffers:
+        for extent in (*buffer.shape, *(buffer.strides or ())):
+            known |= free_vars(extent) if isinstance(extent, Expr) else set()
+    used = free_vars(func.body)
+    for buffer in reader.root.allocs:
+        used = used.union(*(free_vars(n) for n in buffer.shape if isinstance(n, Expr)))
+    for symbol in sorted(used - known, key=lambda v: v.name):
+        reader.refuse(
+            reader.symbols.get(symbol, definition),
+            f"no argument says what '{symbol.name}' is",
+            f"the shape of a T.match_buffer, or a parameter {symbol.name}: T.{symbol.dtype}",
+        )

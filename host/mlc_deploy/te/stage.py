@@ -1,0 +1,414 @@
+"""TE's scheduling face: stages, on which calls are recorded.
+
+    s = te.create_schedule(C.op)
+    x, y = s[C].op.axis
+    xo, yo, xi, yi = s[C].tile(x, y, 8, 32)
+    s[B].compute_at(s[C], yo)
+
+Nothing is transformed here: `schedule.stages` replays the calls on blocks when the schedule is lowered
+or built, consumers first, since where a stage is computed decides what its axes run over. Mistakes
+that show at the call are refused at the call; the others name it. cache_read, cache_write and
+rfactor (caches.py) change what is computed, so they make stages of their own at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+from ..errors import ScheduleError
+from ..ir import Expr, IterVar, Var, expr
+from ..ir.nodes import ForKind, Scope
+from .program import topological
+from .tensor import ComputeOp, Operation, PlaceholderOp, Tensor
+
+Kept = Literal["root", "inline"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """parent => outer, inner; either inner has `factor` turns, or outer has `nparts`."""
+
+    parent: IterVar
+    outer: IterVar
+    inner: IterVar
+    factor: int | None
+    nparts: int | None
+    at: str  # the user's line
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fuse:
+    parts: tuple[IterVar, ...]
+    fused: IterVar
+    at: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reorder:
+    order: tuple[IterVar, ...]
+    at: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mark:
+    """How an axis runs."""
+
+    axis: IterVar
+    kind: ForKind
+    at: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pragma:
+    axis: IterVar
+    key: str
+    value: Any
+    at: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensorize:
+    axis: IterVar
+    intrin: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where a stage is computed: at an axis of another stage, by itself, or in its consumers'
+    expressions."""
+
+    kind: Literal["root", "inline", "at"]
+    parent: Stage | None = None
+    axis: IterVar | None = None
+    at: str = ""
+
+
+class Stage:
+    """One operation and what was asked of its loops. `op` is what it computes now."""
+
+    def __init__(self, schedule: StageSchedule, op: Operation) -> None:
+        self.schedule = schedule
+        self.scope: Scope = "global"
+        self.place = Place("root")
+        self.reset(op)
+
+    def reset(self, op: Operation) -> None:
+        """Another operation, and no loop of it scheduled."""
+        self.op = op
+        roots = (*op.axis, *op.reduce_axis) if isinstance(op, ComputeOp) else ()
+        self.leaf_iter_vars: tuple[IterVar, ...] = roots
+        self.relations: list[Split | Fuse | Reorder] = []
+        self.marks: list[Mark | Pragma | Tensorize] = []
+
+    @property
+    def name(self) -> str:
+        return self.op.name
+
+    def __repr__(self) -> str:
+        return f"Stage({self.name!r})"
+
+    # ------------------------------------------------------------------------------------ loops
+
+    def split(
+        self, parent: IterVar, factor: int | None = None, nparts: int | None = None
+    ) -> tuple[IterVar, IterVar]:
+        """(outer, inner) in place of an axis; inner has `factor` turns, or outer `nparts`."""
+        self._require_leaf("split", parent)
+        self._require_unmarked("split", parent)
+        if (factor is None) == (nparts is None):
+            self.refuse("split", f"axis '{parent.var.name}' needs either factor or nparts")
+        given = factor if factor is not None else nparts
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+            self.refuse("split", f"{given} is no number of turns for axis '{parent.var.name}'")
+        rest = (parent.extent + (given - 1)) // given
+        sizes = (rest, expr(given)) if factor is not None else (expr(given), rest)
+        outer, inner = (
+            made_axis(f"{parent.var.name}_{n}", size, parent) for n, size in enumerate(sizes)
+        )
+        self.relations.append(Split(parent, outer, inner, factor, nparts, caller()))
+        self._replace((parent,), (outer, inner))
+        return outer, inner
+
+    def fuse(self, *axes: IterVar) -> IterVar:
+        """One axis in place of axes that stand next to each other, outermost first."""
+        if not axes:
+            self.refuse("fuse", "no axis is given")
+        for axis in axes:
+            self._require_leaf("fuse", axis)
+            self._require_unmarked("fuse", axis)
+        if len(axes) == 1:
+            return axes[0]
+        first = self.leaf_iter_vars.index(axes[0])
+        if self.leaf_iter_vars[first : first + len(axes)] != axes:
+            self.refuse(
+                "fuse",
+                f"axes {_names(axes)} do not stand next to each other in this order",
+                "reorder them first",
+            )
+        if len({axis.kind for axis in axes}) > 1:
+            self.refuse("fuse", f"axes {_names(axes)} are of results and of the reduction")
+        extent = axes[0].extent
+        for axis in axes[1:]:
+            extent = extent * axis.extent
+        fused = made_axis("_".join([*(a.var.name for a in axes), "fused"]), extent, axes[0])
+        self.relations.append(Fuse(axes, fused, caller()))
+        self._replace(axes, (fused,))
+        return fused
+
+    def reorder(self, *axes: IterVar) -> None:
+        """The axes in this order, outermost first; axes between them stay where they are."""
+        for axis in axes:
+            self._require_leaf("reorder", axis)
+        if len(set(axes)) != len(axes):
+            self.refuse("reorder", f"an axis stands twice in {_names(axes)}")
+        self.relations.append(Reorder(axes, caller()))
+        following = iter(axes)
+        self.leaf_iter_vars = tuple(
+            next(following) if axis in axes else axis for axis in self.leaf_iter_vars
+        )
+
+    def tile(
+        self, x_parent: IterVar, y_parent: IterVar, x_factor: int, y_factor: int
+    ) -> tuple[IterVar, IterVar, IterVar, IterVar]:
+        """(x_outer, y_outer, x_inner, y_inner) in this order, in place of two axes."""
+        x_outer, x_inner = self.split(x_parent, factor=x_factor)
+        y_outer, y_inner = self.split(y_parent, factor=y_factor)
+        self.reorder(x_outer, y_outer, x_inner, y_inner)
+        return x_outer, y_outer, x_inner, y_inner
+
+    def vectorize(self, axis: IterVar) -> None:
+        """The axis' turns are the lanes of vectors."""
+        self._mark("vectorize", axis, "vectorized")
+
+    def unroll(self, axis: IterVar) -> None:
+        """The axis is written out."""
+        self._mark("unroll", axis, "unrolled")
+
+    def parallel(self, axis: IterVar) -> None:
+        """The axis' turns may run at once, on several threads."""
+        self._mark("parallel", axis, "parallel")
+
+    def pragma(self, axis: IterVar, key: str, value: Any = True) -> None:
+        """Notes something on the loop of an axis, as annotation `pragma_<key>`."""
+        self._require_leaf("pragma", axis)
+        self.marks.append(Pragma(axis, key, value, caller()))
+
+    def tensorize(self, axis: IterVar, intrin: str) -> None:
+        """The loops from this axis inwards are one tensor intrinsic, by its registered name."""
+        self._require_leaf("tensorize", axis)
+        self.marks.append(Tensorize(axis, intrin, caller()))
+
+    # ------------------------------------------------------------------------------------ places
+
+    def compute_at(self, parent: Stage, axis: IterVar) -> None:
+        """Each turn of the parent's axis computes what that turn needs of this stage."""
+        self._require_movable("compute_at")
+        if parent.schedule is not self.schedule or parent is self:
+            self.refuse("compute_at", f"stage '{parent.name}' is no other stage of this schedule")
+        parent._require_leaf("compute_at", axis)
+        self.place = Place("at", parent, axis, caller())
+
+    def compute_root(self) -> None:
+        """Computed by itself, before its consumers; how every stage begins."""
+        self._require_computed("compute_root")
+        self.place = Place("root")
+
+    def compute_inline(self) -> None:
+        """Its expression stands in its consumers', and it has no loops."""
+        self._require_movable("compute_inline")
+        if isinstance(self.op, ComputeOp) and self.op.reduce_axis:
+            self.refuse("compute_inline", f"stage '{self.name}' is a reduction")
+        self.place = Place("inline", at=caller())
+
+    def set_scope(self, scope: Scope) -> None:
+        """Where its result is kept: "global" (the arena) or "local" (stack and registers)."""
+        self._require_movable("set_scope")
+        self.scope = known_scope("set_scope", scope)
+
+    # ------------------------------------------------------------------------------------ checks
+
+    def refuse(self, primitive: str, why: str, mend: str = "") -> NoReturn:
+        """Raises ScheduleError that names the stage, its axes and the user's line."""
+        axes = ", ".join(axis.var.name for axis in self.leaf_iter_vars) or "none"
+        raise ScheduleError(
+            f"{primitive}: {why}", where=f"{caller()}\nstage '{self.name}': axes {axes}", mend=mend
+        )
+
+    def axis_state(self, axis: IterVar) -> str:
+        """Why an axis is none of this stage's loops, as the end of a sentence; "" where it is."""
+        if axis in self.leaf_iter_vars:
+            return ""
+        for step in self.relations:
+            match step:
+                case Split(parent, outer, inner) if parent is axis:
+                    return f"was split into {_names((outer, inner))}"
+                case Fuse(parts, fused) if axis in parts:
+                    return f"was fused into {_names((fused,))}"
+        for stage in self.schedule.stages:
+            if stage is not self and axis in stage.leaf_iter_vars:
+                return f"belongs to stage '{stage.name}'"
+        return f"is no axis of stage '{self.name}'"
+
+    def _require_leaf(self, primitive: str, axis: IterVar) -> None:
+        if not isinstance(axis, IterVar):
+            raise TypeError(f"{primitive}: an axis is needed, and {axis!r} is none")
+        self._require_computed(primitive)
+        state = self.axis_state(axis)
+        if state:
+            self.refuse(primitive, f"axis '{axis.var.name}' {state}")
+
+    def _require_unmarked(self, primitive: str, axis: IterVar) -> None:
+        for mark in self.marks:
+            if mark.axis is axis and isinstance(mark, Mark):
+                self.refuse(
+                    primitive,
+                    f"axis '{axis.var.name}' is {mark.kind} already",
+                    f"{primitive} it before it is made {mark.kind}",
+                )
+
+    def _require_computed(self, primitive: str) -> None:
+        if isinstance(self.op, PlaceholderOp):
+            self.refuse(primitive, f"'{self.name}' is an input; it has no loops")
+
+    def _require_movable(self, primitive: str) -> None:
+        self._require_computed(primitive)
+        if self.op in self.schedule.outputs:
+            self.refuse(
+                primitive, f"'{self.name}' is an output of the schedule; it is computed at the root"
+            )
+
+    def _mark(self, primitive: str, axis: IterVar, kind: ForKind) -> None:
+        self._require_leaf(primitive, axis)
+        self._require_unmarked(primitive, axis)
+        if axis.kind == "reduce" and kind != "unrolled":
+            self.refuse(
+                primitive,
+                f"axis '{axis.var.name}' carries the reduction of stage '{self.name}'",
+                f"{primitive} an axis of results, or rfactor the reduction first",
+            )
+        self.marks.append(Mark(axis, kind, caller()))
+
+    def _replace(self, old: Sequence[IterVar], made: Sequence[IterVar]) -> None:
+        first = self.leaf_iter_vars.index(old[0])
+        after = self.leaf_iter_vars[first + len(old) :]
+        self.leaf_iter_vars = (*self.leaf_iter_vars[:first], *made, *after)
+
+
+class StageSchedule:
+    """The stages of everything that some operations need, producers first."""
+
+    def __init__(self, outputs: Sequence[Tensor]) -> None:
+        self._outputs: list[Stage] = []
+        self.stages: list[Stage] = []
+        self._of: dict[Operation, Stage] = {}
+        for tensor in topological(outputs):
+            if tensor.op not in self._of:
+                self._of[tensor.op] = Stage(self, tensor.op)
+                self.stages.append(self._of[tensor.op])
+        self._outputs = list(dict.fromkeys(self._of[tensor.op] for tensor in outputs))
+
+    @property
+    def outputs(self) -> list[Operation]:
+        return [stage.op for stage in self._outputs]
+
+    def __getitem__(self, what: Tensor | Operation) -> Stage:
+        """The stage of a tensor or operation."""
+        op = what.op if isinstance(what, Tensor) else what
+        if op not in self._of:
+            name = getattr(what, "name", repr(what))
+            names = ", ".join(stage.name for stage in self.stages)
+            raise ScheduleError(
+                f"schedule: '{name}' is none of its stages", where=caller(), mend=names
+            )
+        return self._of[op]
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether anything was asked of any stage."""
+        return any(
+            s.relations or s.marks or s.place.kind != "root" or s.scope != "global" or s.op is not op
+            for op, s in self._of.items()
+        )
+
+    def add(self, op: ComputeOp, near: Stage, after: bool) -> Stage:
+        """A stage for an operation, right before or after another."""
+        stage = Stage(self, op)
+        self._of[op] = stage
+        self.stages.insert(self.stages.index(near) + after, stage)
+        return stage
+
+    def cache_read(
+        self, tensor: Tensor, scope: Scope, readers: Sequence[Tensor | Operation]
+    ) -> Tensor:
+        """See caches.cache_read."""
+        from . import caches
+
+        return caches.cache_read(self, tensor, scope, readers)
+
+    def cache_write(self, tensor: Tensor, scope: Scope) -> Tensor:
+        """See caches.cache_write."""
+        from . import caches
+
+        return caches.cache_write(self, tensor, scope)
+
+    def rfactor(self, tensor: Tensor, axis: IterVar, factor_axis: int = 0) -> Tensor:
+        """See caches.rfactor."""
+        from . import caches
+
+        return caches.rfactor(self, tensor, axis, factor_axis)
+
+    def normalize(self) -> StageSchedule:
+        """The schedule: every axis begins at 0 as it is."""
+        return self
+
+
+def create_schedule(
+    ops: Operation | Tensor | Sequence[Operation | Tensor],
+) -> StageSchedule:
+    """A schedule of operations and all that they read, nothing of it transformed yet."""
+    given = [ops] if isinstance(ops, (ComputeOp, PlaceholderOp, Tensor)) else list(ops)
+    tensors = [t for op in given for t in ([op] if isinstance(op, Tensor) else outputs_of(op))]
+    if not tensors:
+        raise ScheduleError("create_schedule: no operation is given", where=caller())
+    return StageSchedule(tensors)
+
+
+def outputs_of(op: Operation) -> list[Tensor]:
+    """Tensors that stand for an operation's outputs."""
+    if isinstance(op, PlaceholderOp):
+        raise ScheduleError(f"create_schedule: '{op.name}' is an input", where=caller())
+    shape = [axis.extent for axis in op.axis]
+    return [
+        Tensor(op.name if n == 0 else f"{op.name}_{n}", shape, e.dtype, op, n)
+        for n, e in enumerate(op.body)
+    ]
+
+
+def made_axis(name: str, extent: Expr, like: IterVar) -> IterVar:
+    variable = Var(name, like.var.dtype)
+    return IterVar(variable, extent, like.kind, variable)
+
+
+def known_scope(primitive: str, scope: str) -> Scope:
+    match scope:
+        case "global" | "local":
+            return scope
+    raise ScheduleError(
+        f"{primitive}: no scope '{scope}'", where=caller(), mend='"global" or "local"'
+    )
+
+
+def caller() -> str:
+    """The line of the program that called into this package's TE, as `file:line`."""
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__package__") == __package__ and frame.f_back is not None:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _names(axes: Sequence[IterVar]) -> str:
+    return ", ".join(f"'{axis.var.name}'" for axis in axes)

@@ -1,0 +1,54 @@
+"""Boards that the tests of generated code share, one session of each per worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+import mlc_deploy as mlc
+
+if TYPE_CHECKING:
+    from mlc_rpc import Session
+
+# What each board is compiled for, by the name of its fixture.
+TARGETS = {
+    "local": "host",
+    "armv7": "armv7a",
+    "armv7_scalar": "llvm -mtriple=armv7a-linux-gnueabihf -device=arm_cpu",
+    "aarch64": "aarch64",
+}
+
+
+@pytest.fixture(scope="session")
+def local() -> Iterator[Session]:
+    """This machine."""
+    with mlc.connect("local://") as board:
+        yield board
+
+
+@pytest.fixture(scope="session")
+def armv7() -> Iterator[Session]:
+    """An emulated 32-bit board with NEON."""
+    with mlc.connect("qemu://cortex-a7") as board:
+        yield board
+
+
+@pytest.fixture(scope="session")
+def armv7_scalar(armv7: Session) -> Session:
+    """The same, for code that must not use NEON."""
+    return armv7
+
+
+@pytest.fixture(scope="session")
+def aarch64() -> Iterator[Session]:
+    """An emulated 64-bit board."""
+    with mlc.connect("qemu://cortex-a72") as board:
+        yield board
+
+
+def board_named(request: pytest.FixtureRequest, name: str) -> Session:
+    """The session of a board by the name of its fixture."""
+    session: Session = request.getfixturevalue(name)
+    return session

@@ -1,0 +1,56 @@
+"""Inputs that are drawn: what each dtype gets, and that indices are in range."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mlc_deploy.graph import BlockBuilder, Function
+from mlc_deploy.inputs import draw, index_extent
+
+
+def function_of(dtype: str) -> Function:
+    builder = BlockBuilder("main")
+    x = builder.param("x", (64, 4), dtype)
+    return builder.finish([x], ["y"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        ("float16", -1, 1),
+        ("float32", -1, 1),
+        ("float64", -1, 1),
+        ("int8", -16, 15),
+        ("int64", -16, 15),
+        ("uint8", 0, 15),
+        ("bool", 0, 1),
+    ],
+)
+def test_values_fit_the_dtype(dtype: str, low: int, high: int) -> None:
+    drawn = draw(function_of(dtype), "x")
+    assert drawn.dtype == dtype and drawn.shape == (64, 4)
+    values = drawn.astype(np.float64)
+    assert low <= values.min() < low + 0.2 * (high - low)
+    assert high - 0.2 * (high - low) < values.max() <= high
+
+
+def test_the_seed_and_the_name_decide() -> None:
+    builder = BlockBuilder("main")
+    params = [builder.param(name, (8,), "float32") for name in ("x", "y")]
+    function = builder.finish(params, ["a", "b"])
+    np.testing.assert_array_equal(draw(function, "x"), draw(function, "x"))
+    assert (draw(function, "x") != draw(function, "y")).any()
+    assert (draw(function, "x") != draw(function, "x", seed=1)).any()
+
+
+def test_indices_are_in_range() -> None:
+    builder = BlockBuilder("main")
+    table = builder.param("table", (5, 100), "float32")
+    tokens = builder.param("tokens", (300,), "int64")
+    narrow = builder.emit("cast", tokens, dtype="int32")
+    picked = builder.emit("gather", table, narrow, axis=0)
+    function = builder.finish([picked], ["y"])
+    assert index_extent(function, function.params[0]) is None
+    assert index_extent(function, function.params[1]) == 5
+    assert set(draw(function, "tokens").tolist()) == set(range(5))
