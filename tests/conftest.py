@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,8 @@ GROUPS = {
     "train": "trains the shipped models again (needs the extra 'train')",
 }
 DEFAULT = "default"
+
+os.environ.setdefault("MLC_VERIFY", "1")  # programs are verified after every primitive and pass
 
 # Reasons why this run is no proof, whatever its tests say: it ends red and names them.
 not_green = pytest.StashKey[list[str]]()

@@ -12,7 +12,7 @@ from mlc_targets import Target, TargetError
 
 from . import te
 from .boards import connect
-from .build import build
+from .build import build, lower
 from .codegen import Library
 from .compile import CompiledModel, compile
 from .deploy import Deployment, deploy
@@ -24,11 +24,15 @@ from .errors import (
     InstallError,
     LowerError,
     MlcError,
+    PassError,
     ScheduleError,
+    ScriptError,
 )
+from .instruments import Instrument, PrintInstrument, TimingInstrument
 from .ir import IRModule, PrimFunc
-from .lower import lower
+from .pass_context import PassContext
 from .schedule import Schedule
+from .script import from_script, ir_module
 
 __all__ = [
     "CodegenError",
@@ -39,18 +43,26 @@ __all__ = [
     "ImporterError",
     "InputError",
     "InstallError",
+    "Instrument",
     "Library",
     "LowerError",
     "MlcError",
+    "PassContext",
+    "PassError",
     "PrimFunc",
+    "PrintInstrument",
     "Schedule",
     "ScheduleError",
+    "ScriptError",
     "Target",
     "TargetError",
+    "TimingInstrument",
     "build",
     "compile",
     "connect",
     "deploy",
+    "from_script",
+    "ir_module",
     "lower",
     "te",
 ]

@@ -1,20 +1,24 @@
-"""`build`: from a PrimFunc, a schedule or a module of them to a library for a target."""
+"""`build` and `lower`: from a PrimFunc, a schedule or a module of them to a library for a target,
+or to its loops."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, overload
 
 from mlc_targets import Target
 
 from .codegen import Library, compile_kernels
 from .errors import LowerError
 from .ir import IRModule, PrimFunc, Var, with_fields
-from .lower import lower
+from .lower import Kernel, simple_loops
+from .lower import lower as lower_function
 from .ops.cpu import default_schedule
 from .schedule import IS_SCHEDULED, Schedule
-from .te import Tensor, create_prim_func
+from .schedule.stages import default_args, stage_program
+from .te import StageSchedule, Tensor, create_prim_func
 
-Buildable = PrimFunc | Schedule | IRModule | Sequence[Tensor | Var]
+Buildable = PrimFunc | Schedule | StageSchedule | IRModule | Sequence[Tensor | Var]
 
 
 def build(
@@ -25,20 +29,68 @@ def build(
 ) -> Library:
     """Compiles loops for a target (the one in scope, or this machine, when none is given).
 
-    program: a PrimFunc, a Schedule, an IRModule of PrimFuncs, or tensor expressions (which args
-    may also be). A function that carries no schedule gets the target's default. Raises LowerError,
-    CodegenError, TargetError.
+    program: a PrimFunc, a Schedule, an IRModule of PrimFuncs, a schedule of te.create_schedule with
+    the tensors it is a function of in args (left out, its inputs, then its outputs), or tensor
+    expressions (which args may also be). A function that carries no schedule gets the target's
+    default. Raises LowerError, ScheduleError, CodegenError, TargetError.
     """
     to = Target(target) if target is not None else (Target.current() or Target("host"))
+    if isinstance(program, StageSchedule) and not program.is_scheduled:
+        program, args = args or default_args(program), None
     funcs = _functions(program, args, name)
-    kernels = [lower(f if IS_SCHEDULED in f.attrs else default_schedule(f, to)) for f in funcs]
+    scheduled = [f if IS_SCHEDULED in f.attrs else default_schedule(f, to) for f in funcs]
+    kernels = [lower_function(f) for f in scheduled]
     return compile_kernels(name or funcs[0].name, kernels, to)
+
+
+@overload
+def lower(
+    program: Buildable,
+    args: Sequence[Tensor | Var] | None = None,
+    *,
+    simple_mode: Literal[True],
+    name: str | None = None,
+) -> PrimFunc: ...
+
+
+@overload
+def lower(
+    program: Buildable,
+    args: Sequence[Tensor | Var] | None = None,
+    *,
+    simple_mode: Literal[False] = False,
+    name: str | None = None,
+) -> Kernel: ...
+
+
+def lower(
+    program: Buildable,
+    args: Sequence[Tensor | Var] | None = None,
+    *,
+    simple_mode: bool = False,
+    name: str | None = None,
+) -> PrimFunc | Kernel:
+    """One function as it is scheduled, with program and args as `build` takes them: its flat loops
+    or, in simple_mode, its loops in a form to read (print it). Raises LowerError, ScheduleError."""
+    funcs = _functions(program, args, name)
+    if len(funcs) > 1:
+        raise LowerError(
+            "lower: the module holds several functions",
+            where=", ".join(f.name for f in funcs),
+            mend="one of them",
+        )
+    if not simple_mode:
+        return lower_function(funcs[0])
+    loops = simple_loops(funcs[0])
+    return with_fields(loops, attrs={k: v for k, v in loops.attrs.items() if k != IS_SCHEDULED})
 
 
 def _functions(
     program: Buildable, args: Sequence[Tensor | Var] | None, name: str | None
 ) -> list[PrimFunc]:
     match program:
+        case StageSchedule():
+            return [stage_program(program, args, name or "main")]
         case Schedule():
             funcs = [program.func]
         case PrimFunc():

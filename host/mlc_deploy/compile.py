@@ -12,7 +12,7 @@ from mlc_targets import Target
 from .codegen import Library, compile_kernels
 from .graph import Function, GraphProgram, lower_graph, optimize
 from .graph.layouts import pack_weights
-from .graph.passes import PASSES, fold_constants
+from .graph.passes import PASSES, Pass, fold_constants
 from .lower import lower
 
 Watch = Callable[[str, Function, bool], None]
@@ -59,7 +59,8 @@ def compile(
     began = time.perf_counter()
     to = Target(target) if target is not None else (Target.current() or Target("host"))
     function = model if isinstance(model, Function) else _import(model, shapes or {}, dims or {})
-    graph = optimize(function, (*PASSES, pack_weights(to), fold_constants), watch)
+    steps: tuple[Pass | str, ...] = ("imported", *PASSES, pack_weights(to), fold_constants, "optimized")
+    graph = optimize(function, steps, watch)
     program = lower_graph(graph, to)
     kernels = [lower(func) for func in program.kernels.values()]
     library = compile_kernels(function.name, kernels, to, program.model_map())

@@ -5,6 +5,7 @@
       ├ ImporterError    a model file cannot be read, or holds what is not supported
       ├ ScriptError      a script of the loop IR is not well formed
       ├ ScheduleError    a schedule primitive does not apply, or would change the result
+      ├ PassError        a PassContext names a pass, phase or option that is not
       ├ LowerError       a scheduled function cannot be made into flat loops
       ├ CodegenError     flat loops cannot be made into an object for the target
       ├ DeployError      a board cannot run what was compiled for a target
@@ -55,6 +56,10 @@ class ScriptError(MlcError):
 
 class ScheduleError(MlcError):
     """A schedule primitive does not apply here, or would change the result."""
+
+
+class PassError(MlcError):
+    """A PassContext names a pass, a phase or an option that there is not."""
 
 
 class LowerError(MlcError):

@@ -68,8 +68,8 @@ class PassContext:
 
     opt_level: 0 (what must be done) to 3; passes run from their level on. disabled_pass and
     required_pass: names of passes to leave out, or to run whatever the level. config: options of
-    passes by name (OPTIONS). instruments: objects with the methods of `Instrument`. Raises PassError for
-    names and values that are not known, and for disabling a pass that programs need.
+    passes by name (OPTIONS). instruments: objects with the methods of `Instrument`. Raises
+    PassError for names and values that are not known, and for disabling a pass that programs need.
     """
 
     opt_level: int = LEVEL
@@ -167,9 +167,7 @@ def run_passes(
     return program
 
 
-def _wanted(
-    kind: str, steps: Iterable[Callable[[P], P] | str]
-) -> Iterator[Callable[[P], P]]:
+def _wanted(kind: str, steps: Iterable[Callable[[P], P] | str]) -> Iterator[Callable[[P], P]]:
     context = PassContext.current()
     added = [(_phase(kind, phase), f) for phase, f in option(f"{kind}.add_pass")]
     for step in steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def open_transport(
     match parse_url(url):
         case LocalUrl() | QemuUrl() if sys.platform != "linux":
             raise Unreachable(
-                f"local:// and qemu:// need Linux, and this is {sys.platform}",
+                f"{url.partition(':')[0]}:// runs on Linux only, "
+                f"and this is {platform.system() or sys.platform}",
                 board=url,
                 attempt="a board reached by ssh://[user@]host[:port]",
             )

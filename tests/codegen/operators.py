@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,14 +62,26 @@ def drawn(dtype: str, seed: int) -> Array:
     return values
 
 
+def single(dtype: str) -> list[Array]:
+    return [drawn(dtype, 1)]
+
+
 def pair(dtype: str) -> list[Array]:
     return [drawn(dtype, 1), drawn(dtype, 2)]
+
+
+def triple(dtype: str) -> list[Array]:
+    return [drawn(dtype, 1), drawn(dtype, 2), drawn(dtype, 4)]
+
+
+def chosen(dtype: str) -> list[Array]:
+    return [drawn("bool", 3), *pair(dtype)]
 
 
 def division(dtype: str) -> list[Array]:
     """Divisors that are not 0, and not -1 (which overflows on the smallest number)."""
     a, b = pair(dtype)
-    b[(b == 0) | (b == numpy_dtype(dtype).type(0) - 1)] = 7
+    b[(b == 0) | (b == np.array(-1).astype(b.dtype))] = 7
     return [a, b]
 
 
@@ -82,7 +95,9 @@ def castable(source: str, to: str) -> list[Array]:
     if dtype_of(source).kind == "float" and dtype_of(to).is_integer:
         low, high = value_range(to)
         bound = min(float(high), float(value_range(source)[1])) / 2
-        values = np.clip(np.nan_to_num(values, nan=3.5, posinf=9, neginf=0), max(low, -bound), bound)
+        values = np.clip(
+            np.nan_to_num(values, nan=3.5, posinf=9, neginf=0), max(low, -bound), bound
+        )
     return [values.astype(numpy_dtype(source))]
 
 
@@ -107,8 +122,8 @@ def _binary(op: str, dtype: str, operands: Callable[[str], list[Array]]) -> Case
     return Case(
         f"{names.get(op, op)}_{dtype}",
         (dtype, dtype),
-        lambda a, b: binary(op, a, b),
-        lambda: operands(dtype),
+        partial(binary, op),
+        partial(operands, dtype),
     )
 
 
@@ -119,8 +134,8 @@ def compare_cases() -> Iterator[Case]:
             yield Case(
                 f"{names[op]}_{dtype}",
                 (dtype, dtype),
-                lambda a, b, op=op: compare(op, a, b),
-                lambda dtype=dtype: pair(dtype),
+                partial(compare, op),
+                partial(pair, dtype),
             )
 
 
@@ -130,15 +145,15 @@ def select_cases() -> Iterator[Case]:
             f"select_{dtype}",
             ("bool", dtype, dtype),
             te.select,
-            lambda dtype=dtype: [drawn("bool", 3), *pair(dtype)],
+            partial(chosen, dtype),
         )
         yield Case(
             f"if_then_else_{dtype}",
             ("bool", dtype, dtype),
             te.if_then_else,
-            lambda dtype=dtype: [drawn("bool", 3), *pair(dtype)],
+            partial(chosen, dtype),
         )
-    yield Case("not_bool", ("bool",), te.not_, lambda: [drawn("bool", 1)])
+    yield Case("not_bool", ("bool",), te.not_, partial(single, "bool"))
 
 
 def cast_cases() -> Iterator[Case]:
@@ -148,8 +163,8 @@ def cast_cases() -> Iterator[Case]:
                 yield Case(
                     f"cast_{source}_{to}",
                     (source,),
-                    lambda a, to=to: cast(to, a),
-                    lambda source=source, to=to: castable(source, to),
+                    partial(cast, to),
+                    partial(castable, source, to),
                 )
 
 
@@ -167,7 +182,7 @@ def call_cases() -> Iterator[Case]:
                 f"{name}_{dtype}",
                 (dtype,),
                 function,
-                lambda dtype=dtype: [drawn(dtype, 1)],
+                partial(single, dtype),
                 0 if name in EXACT else ULPS.get(name, 2),
             )
         for name in ("pow", "fmod"):
@@ -175,18 +190,18 @@ def call_cases() -> Iterator[Case]:
                 f"{name}_{dtype}",
                 (dtype, dtype),
                 getattr(te, name),
-                lambda dtype=dtype: pair(dtype),
+                partial(pair, dtype),
                 2 if name == "pow" else 0,
             )
         yield Case(
             f"fma_{dtype}",
             (dtype,) * 3,
             te.fma,
-            lambda dtype=dtype: [*pair(dtype), drawn(dtype, 4)],
+            partial(triple, dtype),
             1,
         )
     for dtype in ("int8", "int32"):
-        yield Case(f"abs_{dtype}", (dtype,), te.abs, lambda dtype=dtype: [drawn(dtype, 1)])
+        yield Case(f"abs_{dtype}", (dtype,), te.abs, partial(single, dtype))
 
 
 def all_cases() -> list[Case]:

@@ -119,6 +119,9 @@ class Programs:
 
     def vector(self, dtype: str, depth: int) -> Expr:
         kind = dtype_of(dtype)
+        known = [v for v in self.vars if v.dtype == dtype]
+        if known and self.chance(3):
+            return known[0]
         choice = self.rng.randrange(4)
         if choice == 0 and kind.is_integer:
             return Ramp(*self.pair(kind.scalar, depth), kind.lanes, dtype)
@@ -172,7 +175,7 @@ class Programs:
             other = self.stmt(depth - 1) if self.chance(2) else None
             return If(self.expr("bool"), self.stmt(depth - 1), other)
         if depth > 0 and choice == 4:
-            value = self.expr(self.pick(*DTYPES))
+            value = self.expr(self.pick(*DTYPES, "float32x4", "boolx8"))
             var = Var(self.name(), value.dtype)
             return Let(var, value, self.within(var, depth - 1))
         if depth > 0 and choice == 5:
@@ -222,8 +225,8 @@ class Programs:
             var = Var(self.name(), dtype)
             iters.append(IterVar(var, extent, self.pick("spatial", "reduce"), binding))
         allocs = (self.buffer(),) if self.chance(4) else ()
-        kept, self.vars = self.vars, [*self.vars, *(i.var for i in iters)]
         predicate = self.expr("bool", 1) if self.chance(3) else const(True)
+        kept, self.vars = self.vars, [*self.vars, *(i.var for i in iters)]
         self.buffers.extend(allocs)
         reads, writes = self.regions(), self.regions()
         init = self.stmt(0) if self.chance(3) else None

@@ -8,15 +8,28 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlc_deploy import IRModule, LowerError, PrimFunc, lower, te
-from mlc_deploy.ir import Const, For, Let, Seq, Stmt, Store, structural_equal, walk, with_fields
-from mlc_deploy.ir.nodes import Block, Buffer, Evaluate, Var
+from mlc_deploy import IRModule, LowerError, PrimFunc, te
+from mlc_deploy.ir import (
+    Binary,
+    Const,
+    For,
+    Let,
+    Seq,
+    Stmt,
+    Store,
+    structural_equal,
+    walk,
+    with_fields,
+)
+from mlc_deploy.ir.nodes import Block, Buffer, Call, Evaluate, Var
+from mlc_deploy.ir.printer import FLOAT_CALLS
+from mlc_deploy.lower import lower
 from mlc_deploy.script import from_script
 from tests.script.programs import random_function, random_schedule
 
 seeds = st.integers(0, 1 << 32)
 thorough = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 
 
@@ -119,8 +132,6 @@ def test_constants(value: float, dtype: str, text: str) -> None:
 def test_what_is_not_simplified_stays_so() -> None:
     n, b = Var("n"), Buffer("B", (8,), "int32")
     one, zero = Const(1, "int32"), Const(0, "int32")
-    from mlc_deploy.ir import Binary
-
     body = Store(b, (Binary("*", n, one, "int32"),), Binary("+", one, zero, "int32"))
     func = assert_round_trip(function_of(body, b, n))
     assert str(func).splitlines()[-1] == "    B[n * T.int32(1)] = T.int32(1) + T.int32(0)"
@@ -137,3 +148,14 @@ def test_symbolic_shapes() -> None:
         '    A = T.match_buffer(var_A, (n * 2, m), "float32")',
         '    B = T.match_buffer(var_B, (n * 2, m), "float32")',
     ]
+
+
+@pytest.mark.parametrize("name", [*FLOAT_CALLS, "likely", "llvm.fma"])
+@pytest.mark.parametrize("dtype", ["float32", "float16x8", "int32"])
+def test_intrinsics(name: str, dtype: str) -> None:
+    value = Var("x", dtype)
+    count = FLOAT_CALLS.get(name, 1)
+    call = Call(name, (value,) * count, "bool" if name == "likely" else dtype)
+    func = assert_round_trip(function_of(Evaluate(call), value))
+    named = f"T.{name}(x" in str(func)
+    assert named == (name in FLOAT_CALLS and dtype != "int32")

@@ -8,6 +8,7 @@ are those of Euclid's division with non-negative remainders (`//` rounds down).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
@@ -36,11 +37,17 @@ class Remainder:
     divisor: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Product:
-    """A product of two or more atoms."""
+    """A product of two or more atoms, in the order met; equal in whatever order."""
 
     factors: tuple[Atom, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Product) and Counter(self.factors) == Counter(other.factors)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.factors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,11 @@ class Linear:
         """self + factor * other."""
         if factor == 0:
             return self
+        constant = self.constant + factor * other.constant
+        if not other.terms:
+            return Linear(constant, self.terms)
+        if not self.terms and factor == 1:
+            return Linear(constant, other.terms)
         terms = dict(self.terms)
         for atom, coefficient in other.terms.items():
             total = terms.get(atom, 0) + factor * coefficient
@@ -97,22 +109,36 @@ class Linear:
                 terms[atom] = total
             else:
                 terms.pop(atom, None)
-        return _recombined(Linear(self.constant + factor * other.constant, terms))
+        return _recombined(Linear(constant, terms))
 
     def times(self, factor: int) -> Linear:
+        if factor == 1:
+            return self
         if factor == 0:
             return Linear(0, {})
         return Linear(self.constant * factor, {a: c * factor for a, c in self.terms.items()})
 
 
 def _recombined(form: Linear) -> Linear:
-    """k*d*(x // d) + k*(x % d)   =>   k*x"""
+    """k*d*(x // d) + k*(x % d)   =>   k*x
+    k*d*(x // d % e) + k*(x % d)   =>   k*(x % (d*e))"""
     for atom, coefficient in form.terms.items():
-        if isinstance(atom, Remainder):
-            quotient = Quotient(atom.form, atom.divisor)
-            if form.terms.get(quotient) == coefficient * atom.divisor:
-                rest = {a: c for a, c in form.terms.items() if a not in (atom, quotient)}
-                return Linear(form.constant, rest).plus(atom.form, coefficient)
+        if not isinstance(atom, Remainder):
+            continue
+        quotient = Quotient(atom.form, atom.divisor)
+        if form.terms.get(quotient) == coefficient * atom.divisor:
+            rest = {a: c for a, c in form.terms.items() if a not in (atom, quotient)}
+            return Linear(form.constant, rest).plus(atom.form, coefficient)
+        whole = Linear(0, {quotient: 1})
+        for other, c in form.terms.items():
+            if (
+                isinstance(other, Remainder)
+                and c == coefficient * atom.divisor
+                and other.form == whole
+            ):
+                rest = {a: c for a, c in form.terms.items() if a not in (atom, other)}
+                both = Remainder(atom.form, atom.divisor * other.divisor)
+                return Linear(form.constant, rest).plus(Linear(0, {both: coefficient}))
     return form
 
 
@@ -121,14 +147,12 @@ ZERO = Linear(0, {})
 
 def linear(e: Expr, ranges: Ranges) -> Linear:
     """The normal form of a scalar integer expression."""
+    if type(e) is Const:
+        return Linear(int(e.value), {})
+    if type(e) is Var:
+        low, high = ranges.get(e, UNBOUNDED)
+        return Linear(low, {}) if low is not None and low == high else Linear(0, {e: 1})
     match e:
-        case Const():
-            return Linear(int(e.value), {})
-        case Var():
-            low, high = ranges.get(e, UNBOUNDED)
-            if low is not None and low == high:
-                return Linear(low, {})
-            return Linear(0, {e: 1})
         case Binary("+", a, b):
             return linear(a, ranges).plus(linear(b, ranges))
         case Binary("-", a, b):
@@ -176,7 +200,7 @@ def _multiplied(x: Atom, y: Atom) -> Atom:
     factors: list[Atom] = []
     for atom in (x, y):
         factors.extend(atom.factors if isinstance(atom, Product) else (atom,))
-    return Product(tuple(sorted(factors, key=lambda a: (str(getattr(a, "name", "")), hash(a)))))
+    return Product(tuple(factors))
 
 
 def _split(form: Linear, divisor: int) -> tuple[Linear, Linear]:
@@ -328,14 +352,21 @@ def expr_bounds(e: Expr, ranges: Ranges) -> Bounds:
 def to_expr(form: Linear, dtype: str) -> Expr:
     """The form as an expression, positive terms first, in the order the terms were met."""
     result: Expr | None = None
-    for atom, coefficient in sorted(form.terms.items(), key=lambda item: item[1] < 0):
-        term = binary("*", atom_expr(atom, dtype), const(abs(coefficient), dtype))
+    terms = list(form.terms.items())
+    if any(coefficient < 0 for _, coefficient in terms):
+        terms.sort(key=lambda item: item[1] < 0)
+    for atom, coefficient in terms:
+        term = atom_expr(atom, dtype)
+        if coefficient not in (1, -1):
+            term = binary("*", term, const(abs(coefficient), dtype))
         if coefficient > 0:
             result = term if result is None else binary("+", result, term)
         else:
             result = binary("-", const(0, dtype) if result is None else result, term)
     if result is None:
         return const(form.constant, dtype)
+    if form.constant == 0:
+        return result
     if form.constant < 0:
         return binary("-", result, const(-form.constant, dtype))
     return binary("+", result, const(form.constant, dtype))

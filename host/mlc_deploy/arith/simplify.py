@@ -28,6 +28,14 @@ from .linear import Bounds, Linear, Ranges, bounds, expr_bounds, linear, to_expr
 N = TypeVar("N", bound=Node)
 
 
+class Known(dict[Var, Bounds]):
+    """Ranges, and what loops of symbolic extent say besides: variable <= tops[variable]."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        super().__init__(ranges)
+        self.tops: dict[Var, Linear] = {}
+
+
 def simplify_expr(e: Expr, ranges: Ranges) -> Expr:
     """e, simpler or as it is. Float arithmetic is left alone."""
     if isinstance(e, (Const, Var)):
@@ -54,6 +62,8 @@ def _comparison(e: Compare, ranges: Ranges) -> Expr:
         return rebuild(e, lambda child: simplify_expr(child, ranges))
     difference = linear(e.a, ranges).plus(linear(e.b, ranges), -1)
     decided = decide(e.op, bounds(difference, ranges))
+    if decided is None and isinstance(ranges, Known):
+        decided = _decide_by_tops(e.op, difference, ranges)
     if decided is not None:
         return TRUE if decided else FALSE
     return _balanced(e.op, difference, e.a.dtype)
@@ -76,6 +86,19 @@ def decide(op: str, of: Bounds) -> bool | None:
         case "!=":
             return False if low == high == 0 else True if _excludes_zero(of) else None
     raise ValueError(op)
+
+
+def _decide_by_tops(op: str, difference: Linear, known: Known) -> bool | None:
+    """True where `difference op 0` always holds since no variable exceeds its top."""
+    if op in (">", ">="):
+        op, difference = MIRRORED[op], difference.times(-1)
+    if op not in ("<", "<="):
+        return None
+    most = Linear(difference.constant, {})
+    for atom, coefficient in difference.terms.items():
+        top = known.tops.get(atom) if isinstance(atom, Var) and coefficient > 0 else None
+        most = most.plus(Linear(0, {atom: 1}) if top is None else top, coefficient)
+    return True if decide(op, bounds(most, known)) else None
 
 
 def _no(holds: bool) -> bool | None:
@@ -105,11 +128,13 @@ def simplify(n: N, ranges: Ranges | None = None) -> N:
 
     Guards that the ranges decide go; ranges come from the loops around.
     """
-    known: dict[Var, Bounds] = dict(ranges or {})
+    known = Known(ranges or {})
 
     def bind(var: Var, extent: Expr) -> None:
         high = expr_bounds(extent, known)[1]
         known[var] = (0, None if high is None else max(high - 1, 0))
+        if high is None:
+            known.tops[var] = linear(extent, known).plus(Linear(-1, {}))
 
     def visit(m: Any) -> Any:
         match m:

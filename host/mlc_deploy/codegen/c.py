@@ -8,7 +8,7 @@ width of pointers. float16 is stored as its bits and computed in float, rounded 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..arith import Bounds, expr_bounds, loop_ranges
@@ -125,6 +125,7 @@ class _Writer:
         self.indices: set[Var] = set(scalars_of(kernel))  # variables of the index type
         self.ranges: dict[Var, Bounds] = dict.fromkeys(self.indices, (0, None))
         self.workspace, self.workspace_bytes = scratch_layout(kernel)
+        self.sharing = _sharing(self.workspace)
         root = kernel.body.body
         assert isinstance(root, Block)
         self.code = lanes_as_loops(root.body)
@@ -180,7 +181,8 @@ class _Writer:
                 params.append((f"ptrdiff_t {self.name(v)}", f"(ptrdiff_t)args->scalars[{n}]"))
         for buffer, offset in self.workspace.items():
             if buffer in used_buffers:
-                pointer = f"{memory_type(buffer.dtype)} *restrict {self.name(buffer)}"
+                alone = "" if buffer in self.sharing else "restrict "
+                pointer = f"{memory_type(buffer.dtype)} *{alone}{self.name(buffer)}"
                 moved = f"(void *)((char *)args->workspace + {offset})"
                 params.append((pointer, moved if offset else "args->workspace"))
         tasks = ["task_begin", "task_end"]
@@ -233,6 +235,8 @@ class _Writer:
                 yield f"    {self.declared(var, value)};"
                 yield from indented(self.stmt(body))
                 yield "}"
+            case Evaluate(Call("ret", (status,))):
+                yield f"return {self.expr(status)};"
             case Evaluate(value):
                 yield f"(void)({self.expr(value)});"
             case _:
@@ -444,6 +448,20 @@ class _Writer:
             return self.rounded(self.call_text("sigmoid", e.dtype, *args), e.dtype)
         suffix = "" if e.dtype == "float64" else "f"
         return self.rounded((f"{MATH[e.name]}{suffix}({', '.join(args)})", ATOM), e.dtype)
+
+
+def _sharing(workspace: Mapping[Buffer, int]) -> set[Buffer]:
+    """The buffers that share bytes of the workspace with another, and so are not `restrict`."""
+
+    def end(b: Buffer) -> int:
+        return workspace[b] + int(b.shape[0]) * dtype_of(b.dtype).bytes  # type: ignore[call-overload, no-any-return]
+
+    return {
+        a
+        for a in workspace
+        for b in workspace
+        if a is not b and workspace[a] < end(b) and workspace[b] < end(a)
+    }
 
 
 HELPER_OF = {"//": "floordiv", "%": "floormod", "min": "min", "max": "max"}

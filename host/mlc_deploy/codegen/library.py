@@ -16,10 +16,12 @@ from llvmlite import ir as ll
 from mlc_targets import Target
 
 from ..errors import CodegenError
-from ..ir import Buffer, Dim, For, Var
+from ..ir import Buffer, Dim, Var
+from ..ir.names import LIBRARY_NAMES
 from ..lower import Kernel
 from .c import c_source
 from .llvm import emit_kernel, scalars_of, scratch_layout
+from .tasks import tasks
 
 ABI_VERSION = 1
 SECTION = ".mlc"
@@ -119,7 +121,7 @@ def _signature(kernel: Kernel) -> dict[str, Any]:
             if isinstance(p, Buffer)
         ],
         "scalars": [v.name for v in scalars],
-        "tasks": _tasks(kernel),
+        "tasks": _extent(tasks(kernel)),
         "workspace": scratch_layout(kernel)[1],
     }
 
@@ -130,16 +132,6 @@ def _extent(n: Dim) -> int | str:
     if isinstance(n, Var):
         return n.name
     raise CodegenError(f"a parameter's dimension is '{n}': a number or one variable is needed")
-
-
-def _tasks(kernel: Kernel) -> int | str:
-    match kernel.parallel:
-        case None:
-            return 1
-        case For(extent=extent):
-            from ..ir import Const
-
-            return int(extent) if isinstance(extent, Const) else str(extent)
 
 
 def _module(library: Library) -> ll.Module:
@@ -196,4 +188,10 @@ def compile_kernels(
     twice = {n for n in names if names.count(n) > 1}
     if twice:
         raise CodegenError(f"two kernels are called '{min(twice)}'")
+    taken = sorted(LIBRARY_NAMES.intersection(names))
+    if taken:
+        raise CodegenError(
+            f"kernel '{taken[0]}' has the name of a C function that generated code may call",
+            mend=f"another name, such as {taken[0]}_kernel",
+        )
     return Library(name, tuple(kernels), target, model)

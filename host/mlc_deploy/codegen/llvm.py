@@ -47,66 +47,31 @@ from ..ir import (
     statements,
     with_lanes,
 )
-from ..lower import Kernel
-from . import math
+from ..lower import WORKSPACE, Kernel
+from . import operators
 from .lanes import broadcast_lanes, paired_loads
+from .machine_calls import machine_call
+from .tasks import task_loop, turn_of
+from .types import element_type, memory_type, type_suffix
 
 Value = Any
 I1, I8, I32, I64 = (ll.IntType(n) for n in (1, 8, 32, 64))
 POINTER = ll.PointerType()
 ALIGNMENT = 64
-
-FLOAT = {"+": "fadd", "-": "fsub", "*": "fmul", "/": "fdiv"}
-INTEGER = {"+": "add", "-": "sub", "*": "mul", "&": "and_", "|": "or_", "^": "xor", "<<": "shl"}
-UNARY = {
-    "sqrt": "llvm.sqrt",
-    "floor": "llvm.floor",
-    "ceil": "llvm.ceil",
-    "trunc": "llvm.trunc",
-    "round": "llvm.roundeven",
-    "abs": "llvm.fabs",
-    "exp": "llvm.exp",
-    "log": "llvm.log",
-    "sin": "llvm.sin",
-    "cos": "llvm.cos",
-    "tan": "llvm.tan",
-}
-LIBM = {"tanh": "tanh", "erf": "erf", "tan": "tan", "fmod": "fmod"}  # no LLVM intrinsic has them
-
-
-def element_type(dtype: str) -> ll.Type:
-    """The LLVM type of a value; bool is i1 (i8 in memory)."""
-    kind = dtype_of(dtype)
-    match kind.kind, kind.bits:
-        case "float", 16:
-            scalar: ll.Type = ll.HalfType()
-        case "float", 32:
-            scalar = ll.FloatType()
-        case "float", 64:
-            scalar = ll.DoubleType()
-        case "bool", _:
-            scalar = I1
-        case _:
-            scalar = ll.IntType(kind.bits)
-    return ll.VectorType(scalar, kind.lanes) if kind.lanes > 1 else scalar
-
-
-def memory_type(dtype: str) -> ll.Type:
-    kind = dtype_of(dtype)
-    if kind.kind != "bool":
-        return element_type(dtype)
-    return ll.VectorType(I8, kind.lanes) if kind.lanes > 1 else I8
+# dtypes of which 32-bit NEON loads two registers at once; LLVM selects it for no others
+PAIRED = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32")
 
 
 def scratch_layout(kernel: Kernel) -> tuple[dict[Buffer, int], int]:
     """Offsets of the kernel's global scratch buffers in its workspace, and its bytes."""
     offsets: dict[Buffer, int] = {}
     total = 0
-    for buffer in kernel.scratch:
-        if buffer.scope == "global":
-            offsets[buffer] = total
-            size = _elements(kernel, buffer) * dtype_of(buffer.dtype).bytes
-            total += -(-size // ALIGNMENT) * ALIGNMENT
+    planned = kernel.body.attrs.get(WORKSPACE, {})
+    scratch = [b for b in kernel.scratch if b.scope == "global"]
+    for buffer in sorted(scratch, key=lambda b: b.name not in planned):  # those without a plan last
+        offsets[buffer] = planned.get(buffer.name, total)
+        size = _elements(kernel, buffer) * dtype_of(buffer.dtype).bytes
+        total = max(total, offsets[buffer] + -(-size // ALIGNMENT) * ALIGNMENT)
     return offsets, total
 
 
@@ -149,8 +114,8 @@ class _Emitter:
         self.kernel = kernel
         self.target = target
         self.word = ll.IntType(target.pointer_bits)
-        # 32-bit NEON multiplies and adds in one instruction by lane only unfused
-        self.fast = () if target.arch == "arm" else ("contract",)
+        self.machine = operators.machine_of(target)
+        self.fast = ("contract",) if self.machine.fused else ()
         self.variables: dict[Var, Value] = {}
         self.ranges: dict[Var, Bounds] = {}
         self.pointers: dict[Buffer, Value] = {}
@@ -210,16 +175,20 @@ class _Emitter:
             if self.target.arch == "arm":
                 code = paired_loads(code, self.target.register_bits)
             code = broadcast_lanes(code, self.target.register_bits)
-        if self.kernel.parallel is not None:
+        if task_loop(self.kernel) is not None:
             assert isinstance(code, For)
-            self.loop(code, self.extended(begin), self.extended(end))
+            self.loop(code, self.turn(code, begin), self.turn(code, end))
         else:
             self.stmt(code)
         self.b.ret(I32(0))
         return function
 
-    def extended(self, task: Value) -> Value:
-        return task if self.word.width == 32 else self.b.sext(task, self.word)
+    def turn(self, loop: For, task: Value) -> Value:
+        """The turn of the parallel loop that a task stands for."""
+        number = Var("task")
+        self.variables[number] = task
+        self.ranges[number] = (0, None)
+        return self.integer(turn_of(loop, number))
 
     def allocate(self, workspace: Value) -> None:
         offsets, _ = scratch_layout(self.kernel)
@@ -252,10 +221,17 @@ class _Emitter:
             case Let(var, value, body):
                 self.variables[var] = self.expr(value)
                 self.stmt(body)
+            case Evaluate(Call("ret", (status,))):
+                self.leave(status)
             case Evaluate(value):
                 self.expr(value)
             case _:
                 raise AssertionError(f"no code for {type(s).__name__}\n{s}")
+
+    def leave(self, status: Expr) -> None:
+        """The kernel returns; what follows in the same block is never reached."""
+        self.b.ret(self.expr(status))
+        self.b.position_at_end(self.b.append_basic_block("never"))
 
     def loop(self, s: For, begin: Value, end: Value) -> None:
         """A loop tested before its first turn, unless its extent is known to be positive."""
@@ -344,17 +320,7 @@ class _Emitter:
         low = bounds(form, self.ranges)[0]
         if low is not None and low >= 0:
             return self.b.udiv(value, by) if op == "//" else self.b.urem(value, by)
-        return self.floored(op, value, by)
-
-    def floored(self, op: str, a: Value, b: Value) -> Value:
-        """Division that rounds down, from LLVM's that rounds towards zero."""
-        rest = self.b.srem(a, b)
-        zero = ll.Constant(rest.type, None if isinstance(rest.type, ll.VectorType) else 0)
-        differs = self.b.icmp_signed("<", self.b.xor(rest, b), zero)
-        adjust = self.b.and_(differs, self.b.icmp_signed("!=", rest, zero))
-        if op == "%":
-            return self.b.add(rest, self.b.select(adjust, b, zero))
-        return self.b.add(self.b.sdiv(a, b), self.b.sext(adjust, rest.type))
+        return operators.floored(self.b, op, value, by)
 
     def shared(self, key: Any, make: Callable[[], Value]) -> Value:
         """A value computed once per scope and seen by the scopes inside."""
@@ -397,7 +363,8 @@ class _Emitter:
     def load_at(self, e: Load, first: Expr) -> Value:
         pointer, align = self.address(e.buffer, first)
         kind = dtype_of(e.dtype)
-        if self.target.arch == "arm" and kind.lanes * kind.bits == 2 * self.target.register_bits:
+        pair = kind.lanes * kind.bits == 2 * self.target.register_bits > 0
+        if self.target.arch == "arm" and pair and kind.scalar in PAIRED:
             return self.load_pair(pointer, e.dtype)
         value = self.b.load(pointer, align=align, typ=memory_type(e.dtype))
         return self.from_memory(value, e.dtype)
@@ -406,7 +373,7 @@ class _Emitter:
         """Two neighbouring q registers by one instruction, which LLVM does not select itself."""
         kind = dtype_of(dtype)
         half = element_type(with_lanes(dtype, kind.lanes // 2))
-        name = f"llvm.arm.neon.vld1x2.{_type_suffix(half)}.p0"
+        name = f"llvm.arm.neon.vld1x2.{type_suffix(half)}.p0"
         function = self.module.globals.get(name)
         if function is None:
             pair = ll.LiteralStructType([half, half])
@@ -468,17 +435,25 @@ class _Emitter:
             case Binary():
                 return self.binary(e)
             case Compare(op, a, b):
-                return self.compare(op, self.expr(a), self.expr(b), a.dtype)
+                x, y = self.expr(a), self.expr(b)
+                return operators.compare(self.b, self.machine, op, x, y, a.dtype)
             case Not(a):
                 return self.b.not_(self.expr(a))
             case Select(c, a, b):
                 return self.b.select(self.expr(c), self.expr(a), self.expr(b))
             case Cast(dtype, a):
-                return self.cast(self.expr(a), a.dtype, dtype)
+                return operators.cast(self.b, self.machine, self.expr(a), a.dtype, dtype)
             case Call("if_then_else", (c, a, b)):
                 return self.conditional(c, a, b)
             case Call(name, args):
-                return self.call(name, [self.expr(a) for a in args], e.dtype)
+                values = [self.expr(a) for a in args]
+                if is_llvm(name):
+                    return machine_call(
+                        self.b, self.target, name, values, e.dtype, self.kernel.name
+                    )
+                return operators.call(
+                    self.b, self.machine, name, values, e.dtype, self.kernel.name
+                )
             case Ramp(base, stride, lanes):
                 return self.ramp(self.expr(base), self.expr(stride), lanes, e.dtype)
             case Broadcast(value, lanes):
@@ -518,44 +493,15 @@ class _Emitter:
         return self.b.shuffle_vector(vectors[0], second, mask)
 
     def binary(self, e: Binary) -> Value:
-        kind = dtype_of(e.dtype)
         if e.op in ("//", "%") and self.divides_words(e):
             form = linear(e, self.ranges)
             return self.narrowed(self.form(form), e.dtype)
         a, b = self.expr(e.a), self.expr(e.b)
-        match e.op, kind.kind:
-            case ("and", _):
-                return self.b.and_(a, b)
-            case ("or", _):
-                return self.b.or_(a, b)
-            case (op, "float") if op in FLOAT:
-                # a sum in registers begins with 0, and 0 + x is x up to the sign of a zero
-                of_sum = isinstance(e.a, Load) and e.a.buffer.scope == "local"
-                flags = (*self.fast, "nsz") if of_sum else self.fast
-                return getattr(self.b, FLOAT[op])(a, b, flags=flags)
-            case ("min" | "max", "float"):
-                name = "llvm.minimum" if e.op == "min" else "llvm.maximum"
-                return self.intrinsic(name, [a, b])
-            case ("min" | "max", _):
-                sign = "u" if kind.kind != "int" else "s"
-                return self.intrinsic(f"llvm.{sign}{e.op}", [a, b])
-            case (op, _) if op in INTEGER:
-                return getattr(self.b, INTEGER[op])(a, b)
-            case (">>", "int"):
-                return self.b.ashr(a, b)
-            case (">>", _):
-                return self.b.lshr(a, b)
-            case ("//" | "tdiv", "uint"):
-                return self.b.udiv(a, b)
-            case ("%" | "tmod", "uint"):
-                return self.b.urem(a, b)
-            case ("tdiv", _):
-                return self.b.sdiv(a, b)
-            case ("tmod", _):
-                return self.b.srem(a, b)
-            case ("//" | "%", _):
-                return self.floored(e.op, a, b)
-        raise AssertionError(f"no code for {e.op} of {e.dtype}")
+        flags = self.fast
+        if isinstance(e.a, Load) and e.a.buffer.scope == "local":
+            # a sum in registers begins with 0, and 0 + x is x up to the sign of a zero
+            flags = (*flags, "nsz")
+        return operators.binary(self.b, self.machine, e.op, a, b, e.dtype, flags)
 
     def divides_words(self, e: Binary) -> bool:
         """Whether a division may be done as one of indices: signed, by a constant, of a dtype
@@ -563,43 +509,6 @@ class _Emitter:
         kind = dtype_of(e.dtype)
         fits = kind.kind == "int" and kind.lanes == 1 and 32 <= kind.bits <= self.word.width
         return fits and isinstance(e.b, Const) and e.b.value > 0
-
-    def compare(self, op: str, a: Value, b: Value, dtype: str) -> Value:
-        match dtype_of(dtype).kind:
-            case "float":
-                if op == "!=":
-                    return self.b.fcmp_unordered(op, a, b)
-                return self.b.fcmp_ordered(op, a, b)
-            case "int":
-                return self.b.icmp_signed(op, a, b)
-        return self.b.icmp_unsigned(op, a, b)
-
-    def cast(self, value: Value, source: str, to: str) -> Value:
-        a, b = dtype_of(source), dtype_of(to)
-        wanted = element_type(to)
-        match a.kind, b.kind:
-            case ("float", "float"):
-                if a.bits == b.bits:
-                    return value
-                convert = self.b.fpext if b.bits > a.bits else self.b.fptrunc
-                return convert(value, wanted)
-            case ("float", "int"):
-                return self.b.fptosi(value, wanted)
-            case ("float", "uint"):
-                return self.b.fptoui(value, wanted)
-            case ("float", "bool"):
-                return self.b.fcmp_unordered("!=", value, ll.Constant(value.type, None))
-            case (_, "bool"):
-                return self.b.icmp_unsigned("!=", value, ll.Constant(value.type, None))
-            case ("int", "float"):
-                return self.b.sitofp(value, wanted)
-            case (_, "float"):
-                return self.b.uitofp(value, wanted)
-        if a.kind != "bool" and a.bits > b.bits:
-            return self.b.trunc(value, wanted)
-        if a.kind != "bool" and a.bits == b.bits:
-            return value
-        return self.b.sext(value, wanted) if a.kind == "int" else self.b.zext(value, wanted)
 
     def conditional(self, condition: Expr, a: Expr, b: Expr) -> Value:
         """Only the side taken is evaluated: two blocks and a phi."""
@@ -620,61 +529,6 @@ class _Emitter:
             result.add_incoming(value, block)
         return result
 
-    def intrinsic(self, name: str, args: list[Value]) -> Value:
-        suffix = _type_suffix(args[0].type)
-        full = f"{name}.{suffix}"
-        function = self.module.globals.get(full)
-        if function is None:
-            kind = ll.FunctionType(args[0].type, [a.type for a in args])
-            function = ll.Function(self.module, kind, full)
-        return self.b.call(function, args)
-
-    def call(self, name: str, args: list[Value], dtype: str) -> Value:
-        kind = dtype_of(dtype)
-        if name == "likely":
-            return args[0]
-        if kind.kind == "float" and kind.bits == 32 and name in math.FUNCTIONS:
-            return math.FUNCTIONS[name](self.b, args[0])
-        if name in UNARY and name not in LIBM:
-            return self.intrinsic(UNARY[name], args)
-        match name:
-            case "pow":
-                return self.intrinsic("llvm.pow", args)
-            case "fma":
-                if self.fast:
-                    return self.intrinsic("llvm.fma", args)
-                return self.b.fadd(self.b.fmul(args[0], args[1]), args[2])
-            case "sigmoid":
-                one = ll.Constant(args[0].type, [1.0] * kind.lanes if kind.lanes > 1 else 1.0)
-                power = self.intrinsic("llvm.exp", [self.b.fneg(args[0])])
-                return self.b.fdiv(one, self.b.fadd(one, power))
-        if name in LIBM:
-            return self.per_lane(name, args, kind.lanes)
-        raise CodegenError(f"no code for T.{name} of {dtype}", where=self.kernel.name)
-
-    def per_lane(self, name: str, args: list[Value], lanes: int) -> Value:
-        """A libm function, lane by lane; float16 goes through float32."""
-        if lanes == 1:
-            return self.libm(name, args)
-        result: Value = ll.Constant(args[0].type, ll.Undefined)
-        for lane in range(lanes):
-            one = self.libm(name, [self.b.extract_element(a, I32(lane)) for a in args])
-            result = self.b.insert_element(result, one, I32(lane))
-        return result
-
-    def libm(self, name: str, args: list[Value]) -> Value:
-        scalar = args[0].type
-        if isinstance(scalar, ll.HalfType):
-            wide = [self.b.fpext(a, ll.FloatType()) for a in args]
-            return self.b.fptrunc(self.libm(name, wide), scalar)
-        symbol = LIBM[name] + ("f" if isinstance(scalar, ll.FloatType) else "")
-        function = self.module.globals.get(symbol)
-        if function is None:
-            kind = ll.FunctionType(scalar, [scalar] * len(args))
-            function = ll.Function(self.module, kind, symbol)
-            function.attributes.add("nounwind")
-        return self.b.call(function, args)
-
 
 def _attributes(function: ll.Function) -> None:
     function.attributes.add("nounwind")
@@ -693,16 +547,3 @@ def _is_const(e: Expr, value: int) -> bool:
 
 def _is_bool(dtype: str) -> bool:
     return dtype_of(dtype).kind == "bool"
-
-
-def _type_suffix(t: ll.Type) -> str:
-    match t:
-        case ll.VectorType():
-            return f"v{t.count}{_type_suffix(t.element)}"
-        case ll.HalfType():
-            return "f16"
-        case ll.FloatType():
-            return "f32"
-        case ll.DoubleType():
-            return "f64"
-    return f"i{t.width}"

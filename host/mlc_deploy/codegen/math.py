@@ -2,7 +2,8 @@
 
 Each takes and returns a float32 value, scalar or vector, as an llvmlite value. The approximations
 follow Cephes (S. Moshier, single precision): range reduction, then a minimax polynomial. Errors
-stay within 2 ulp for exp and log, 3 for tanh and sigmoid, 4 for erf over the whole range.
+stay within 2 ulp for exp and log, 3 for tanh and sigmoid, 4 for erf over the whole range; where a
+machine's vectors take denormal numbers for 0, as 32-bit NEON's do, so do these.
 """
 
 from __future__ import annotations
@@ -162,10 +163,12 @@ def tanh(b: ll.IRBuilder, x: Value) -> Value:
 
 
 def sigmoid(b: ll.IRBuilder, x: Value) -> Value:
-    """1 / (1 + e^-x): e^-x overflows to infinity only where the result is 0."""
+    """1 / (1 + t) above 0 and t / (1 + t) below, with t = e^-|x|, which never overflows."""
     e = Emitter(b, x)
     one = e.constant(1.0)
-    return b.fdiv(one, e.add(one, exp(b, e.sub(e.constant(-0.0), x))))
+    power = exp(b, e.sub(e.constant(-0.0), e.abs(x)))
+    above = e.select(b.fcmp_ordered("<", x, e.constant(0.0)), power, one)
+    return b.fdiv(above, e.add(one, power))
 
 
 ERF_NEAR = (
@@ -220,6 +223,53 @@ def erf(b: ll.IRBuilder, x: Value) -> Value:
     result = e.select(b.fcmp_ordered("<", size, e.constant(1.0)), near, e.with_sign_of(far, x))
     return e.keep_nan(x, result)
 
+
+def floor(b: ll.IRBuilder, x: Value) -> Value:
+    e = Emitter(b, x)
+    whole = _truncated(e, x)
+    above = b.fcmp_ordered(">", whole, x)
+    return _or_large(e, x, e.sub(whole, e.select(above, e.constant(1.0), e.constant(0.0))))
+
+
+def ceil(b: ll.IRBuilder, x: Value) -> Value:
+    e = Emitter(b, x)
+    whole = _truncated(e, x)
+    below = b.fcmp_ordered("<", whole, x)
+    return _or_large(e, x, e.add(whole, e.select(below, e.constant(1.0), e.constant(0.0))))
+
+
+def trunc(b: ll.IRBuilder, x: Value) -> Value:
+    e = Emitter(b, x)
+    return _or_large(e, x, _truncated(e, x))
+
+
+def round(b: ll.IRBuilder, x: Value) -> Value:
+    """Half to even."""
+    e = Emitter(b, x)
+    size = e.abs(x)
+    magic = e.constant(8388608.0)
+    return _or_large(e, x, e.sub(e.add(size, magic), magic))
+
+
+def _truncated(e: Emitter, x: Value) -> Value:
+    """x, |x| < 2^23, without its fraction; 0 for others."""
+    small = e.b.fcmp_ordered("<", e.abs(x), e.constant(8388608.0))
+    return e.b.sitofp(e.b.fptosi(e.select(small, x, e.constant(0.0)), e.int_type), e.type)
+
+
+def _or_large(e: Emitter, x: Value, whole: Value) -> Value:
+    """`whole` with x's sign; x itself where it is whole by its size, infinite or no number."""
+    small = e.b.fcmp_ordered("<", e.abs(x), e.constant(8388608.0))
+    return e.select(small, e.with_sign_of(e.abs(whole), x), x)
+
+
+# For machines that have no instructions for them.
+ROUNDINGS: dict[str, Callable[[ll.IRBuilder, Value], Value]] = {
+    "floor": floor,
+    "ceil": ceil,
+    "trunc": trunc,
+    "round": round,
+}
 
 FUNCTIONS: dict[str, Callable[[ll.IRBuilder, Value], Value]] = {
     "exp": exp,

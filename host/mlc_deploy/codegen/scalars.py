@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ..ir import (
-    Broadcast,
     Buffer,
-    Call,
-    Const,
     Expr,
     For,
     Let,
     Load,
-    Ramp,
     Shuffle,
     Stmt,
     Store,
     Var,
-    cast,
     const,
     dtype_of,
-    load,
     rebuild,
     seq,
     walk,
 )
+from ..ir.lanes import Parts, at_lane
 from ..ir.structural import fingerprint
-
-Parts = Mapping[Var, tuple[Var, ...]]  # vector variables, as one variable per lane
 
 
 def lanes_as_loops(s: Stmt) -> Stmt:
@@ -92,36 +84,3 @@ def _let_all(names: tuple[Var, ...], value: Expr, body: Stmt, parts: Parts) -> S
     for n, name in reversed(tuple(enumerate(names))):
         body = Let(name, at_lane(value, const(n), parts), body)
     return body
-
-
-def at_lane(e: Expr, lane: Expr, parts: Parts | None = None) -> Expr:
-    """The scalar that a vector expression has in one lane, which is a constant where the
-    expression picks lanes by number; scalars stay as they are."""
-
-    def visit(m: Any) -> Any:
-        return at_lane(m, lane, parts) if isinstance(m, Expr) else m
-
-    if _lanes(e) == 1:
-        return e
-    match e:
-        case Const(value, dtype):
-            return const(value, dtype_of(dtype).scalar)
-        case Broadcast(value):
-            return value
-        case Ramp(base, stride):
-            return base + stride * cast(base.dtype, lane)
-        case Var():
-            assert parts is not None and isinstance(lane, Const)
-            return parts[e][int(lane)]
-        case Load(buffer, (index,)):
-            return load(buffer, (visit(index),))
-        case Shuffle(vectors, picks):
-            assert isinstance(lane, Const)
-            number = picks[int(lane)]
-            for vector in vectors:
-                if number < _lanes(vector):
-                    return at_lane(vector, const(number), parts)
-                number -= _lanes(vector)
-        case Call(name, args, dtype):
-            return Call(name, tuple(visit(a) for a in args), dtype_of(dtype).scalar)
-    return rebuild(e, visit)

@@ -9,12 +9,14 @@ from mlc_targets import Target
 
 from ..ops import infer_types
 from ..ops.strategy import packed_attrs
+from ..pass_context import optional
 from .nodes import Binding, Call, Constant, Function, TensorType, Value, Var
 
 Pass = Callable[[Function], Function]
 WEIGHTS = 1  # the argument that every operator with packed weights takes them as
 
 
+@optional(level=2)
 def pack_weights(target: Target) -> Pass:
     """op(x, w)   =>   op(x, layout_transform(w)), where the strategy wants packed constants.
 

@@ -10,6 +10,7 @@ from mlc_targets import Target
 
 from .. import te
 from ..ir import PrimFunc, structural_hash, with_fields
+from ..ir.names import LIBRARY_NAMES
 from ..ops import Attrs, TensorType, compute
 from .nodes import Binding, Call, Constant, Function, Value, Var
 from .plan import is_view
@@ -37,7 +38,8 @@ class Group:
 
     @property
     def kernel(self) -> str:
-        return "_".join(b.call.op for b in self.bindings if isinstance(b.call, Call))
+        name = "_".join(b.call.op for b in self.bindings if isinstance(b.call, Call))
+        return f"{name}_op" if name in LIBRARY_NAMES else name
 
 
 def groups(function: Function) -> list[Group]:

@@ -11,6 +11,7 @@ import numpy as np
 from ..ops import Array, frozen_attrs, infer_types
 from ..ops import evaluate as evaluate_op
 from ..ops.nn import wide
+from ..pass_context import optional, run_passes
 from .nodes import Binding, Call, Constant, Function, TensorType, Value, Var, substitute, uses
 from .verify import verify
 
@@ -20,6 +21,7 @@ Pass = Callable[[Function], Function]
 FOLD_LIMIT = 1 << 30
 
 
+@optional(level=1)
 def simplify_inference(function: Function) -> Function:
     """batch_norm(x, scale, shift, mean, variance)   =>   x * factor + offset, of constants."""
     bindings: list[Binding] = []
@@ -52,6 +54,7 @@ def _without_batch_norm(binding: Binding) -> Sequence[Binding]:
     return (binding,)
 
 
+@optional(level=1)
 def fold_constants(function: Function) -> Function:
     """A call of constants   =>   its value, unless that is larger than FOLD_LIMIT bytes."""
 
@@ -78,6 +81,7 @@ def _constant(*values: Value) -> bool:
     return all(isinstance(v, Constant) for v in values)
 
 
+@optional(level=2)
 def fold_scale(function: Function) -> Function:
     """(conv(x, w) + b) * s + t   =>   conv(x, w * s) + (b * s + t), for constants per channel.
 
@@ -135,6 +139,7 @@ def _scaled(
     return None
 
 
+@optional(level=2)
 def push_scale_through_bias(function: Function) -> Function:
     """(y + b) * s   =>   y * s + b * s, so that s reaches the weights of the layer that gives y."""
     reads = uses(function)
@@ -196,6 +201,7 @@ def _per_channel(constant: Constant, out: TensorType) -> Array | None:
     return np.broadcast_to(constant.value.reshape(-1), (int(channels),))  # type: ignore[arg-type]
 
 
+@optional(level=2)
 def eliminate_common_subexpressions(function: Function) -> Function:
     """Two calls of one operator on the same values   =>   the first of them."""
     seen: dict[tuple[Any, ...], Binding] = {}
@@ -217,6 +223,7 @@ def eliminate_common_subexpressions(function: Function) -> Function:
     return substitute(function, rewrite)
 
 
+@optional(level=1)
 def eliminate_dead_code(function: Function) -> Function:
     """Bindings that no output needs are left out."""
     needed: set[Value] = set(function.outputs)
@@ -243,14 +250,9 @@ PASSES: tuple[Pass, ...] = (
 
 def optimize(
     function: Function,
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass | str] = PASSES,
     watch: Callable[[str, Function, bool], None] | None = None,
 ) -> Function:
-    """Runs the passes, verifying the graph after each; watch(name, function, changed) sees it."""
-    for step in passes:
-        before, function = function, step(function)
-        if function is not before:
-            verify(function)
-        if watch is not None:
-            watch(step.__name__, function, function is not before)
-    return function
+    """Runs the passes that the PassContext lets run, verifying the graph after each;
+    watch(name, function, changed) sees it."""
+    return run_passes("graph", function, passes, lambda made, _: verify(made), watch)

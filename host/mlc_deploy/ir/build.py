@@ -172,7 +172,10 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     """`a op b`, folded. Raises TypeError for mixed dtypes and for an integer `/`."""
     if op in ("and", "or"):
         return _logical(op, expr(a), expr(b))
-    x, y = promoted(a, b)
+    if isinstance(a, Expr) and isinstance(b, Expr) and a.dtype == b.dtype:
+        x, y = a, b
+    else:
+        x, y = promoted(a, b)
     kind = require_operator(op, x, y)
     if isinstance(x, Const) and isinstance(y, Const):
         if kind.kind == "float":
@@ -201,6 +204,8 @@ def require_operator(op: str, x: Expr, y: Expr) -> DType:
 def _integer_identity(op: str, a: Expr, b: Expr) -> Expr | None:
     left = a.value if isinstance(a, Const) else None
     right = b.value if isinstance(b, Const) else None
+    if left is None and right is None:
+        return a if op in ("min", "max") and a is b else None
     match op:
         case "+":
             return b if left == 0 else a if right == 0 else None
@@ -343,6 +348,18 @@ def loop_nest(loops: Sequence[tuple[nodes.Var, Expr]], body: Stmt) -> Stmt:
 def shape_text(shape: Sequence[Dim]) -> str:
     inside = ", ".join(str(extent) for extent in shape)
     return f"({inside},)" if len(shape) == 1 else f"({inside})"
+
+
+def strides_of(buffer: Buffer) -> tuple[Dim, ...]:
+    """In elements; row-major where the buffer names none."""
+    if buffer.strides is not None:
+        return buffer.strides
+    strides: list[Dim] = []
+    step: Dim = 1
+    for extent in reversed(buffer.shape):
+        strides.append(step)
+        step = extent * step
+    return tuple(reversed(strides))
 
 
 def is_root(block: Block) -> bool:

@@ -47,8 +47,9 @@ Array = NDArray[Any]
 Intrinsic = Callable[..., Any]
 
 
-def run(func: PrimFunc, *args: Array | int) -> None:
-    """Runs func on its parameters in order; outputs are written in place.
+def run(func: PrimFunc, *args: Array | int) -> int:
+    """Runs func on its parameters in order; outputs are written in place. Returns the status that
+    a kernel returns: 0, unless the program says otherwise.
 
     Raises ValueError where an argument does not fit its parameter, IndexError for an access
     outside its buffer.
@@ -67,7 +68,7 @@ def run(func: PrimFunc, *args: Array | int) -> None:
         shape = tuple(_value(extent, scalars) for extent in buffer.shape)
         arrays[buffer] = np.full(shape, _poison(buffer.dtype), numpy_dtype(buffer.dtype))
     with np.errstate(all="ignore"):
-        program.function(arrays)
+        return program.function(arrays)
 
 
 def evaluate_grid(
@@ -136,8 +137,8 @@ class _Program:
         missing = [b for b in buffers if b not in func.buffers and b not in self.allocs]
         self.allocs += missing  # flat programs carry their scratch buffers without a block
 
-    def function(self, arrays: dict[Buffer, Array]) -> None:
-        self._function(*(arrays[b] for b in self._buffers))
+    def function(self, arrays: dict[Buffer, Array]) -> int:
+        return self._function(*(arrays[b] for b in self._buffers)) or 0
 
 
 class _Writer:
@@ -170,6 +171,8 @@ class _Writer:
             case Seq(stmts):
                 for stmt in stmts:
                     yield from self.stmt(stmt)
+            case Evaluate(Call("ret", (status,))):
+                yield f"return {self.expr(status)}"
             case Evaluate(value):
                 yield self.expr(value)
 
@@ -219,13 +222,16 @@ class _Writer:
                 return self.place(buffer, indices)
             case Binary(op, a, b):
                 x, y = self.expr(a), self.expr(b)
+                if op in ("and", "or") and dtype_of(e.dtype).lanes > 1:
+                    return f"logical_{op}({x}, {y})"
                 if op in ("min", "max", "tdiv", "tmod", "and", "or"):
                     return f"{op}_({x}, {y})" if op not in ("and", "or") else f"({x} {op} {y})"
                 return f"({x} {op} {y})"
             case Compare(op, a, b):
                 return f"({self.expr(a)} {op} {self.expr(b)})"
             case Not(a):
-                return f"(not {self.expr(a)})"
+                lanes = dtype_of(e.dtype).lanes
+                return f"(not {self.expr(a)})" if lanes == 1 else f"logical_not({self.expr(a)})"
             case Select(c, a, b):
                 return f"select_({self.expr(c)}, {self.expr(a)}, {self.expr(b)})"
             case Cast(dtype, a):
@@ -233,6 +239,8 @@ class _Writer:
                 return f"cast_({caster}, {self.expr(a)})"
             case Call("if_then_else", (c, a, b)):
                 return f"({self.expr(a)} if {self.expr(c)} else {self.expr(b)})"
+            case Call(name) if f"{name}_" not in INTRINSICS:
+                raise TypeError(f"cannot interpret the call of '{name}': {e}")
             case Call(name, args, dtype):
                 values = ", ".join(self.expr(a) for a in args)
                 return f"cast_({self.constant(numpy_dtype(dtype).type)}, {name}_({values}))"
@@ -260,7 +268,10 @@ def _check(index: Any, extent: int) -> Any:
 
 
 def _truncated_division(a: Any, b: Any) -> Any:
-    return np.trunc(np.divide(a, b)).astype(np.asarray(a).dtype) if b else a
+    """a / b rounded towards zero; a where b is 0, since both sides of a Select are evaluated."""
+    by = np.where(np.equal(b, 0), np.ones_like(b), b)[()]
+    down = a // by
+    return down + ((down * by != a) & ((a < 0) != (by < 0)))
 
 
 def _cast(to: Any, value: Any) -> Any:
@@ -275,6 +286,9 @@ def _erf(x: Any) -> Any:
 INTRINSICS: dict[str, Any] = {
     "check": _check,
     "arange": np.arange,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_not": np.logical_not,
     "concatenate": np.concatenate,
     "atleast_1d": np.atleast_1d,
     "broadcast_": lambda value, lanes: np.full(lanes, value),

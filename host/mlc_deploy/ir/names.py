@@ -39,3 +39,11 @@ def names_of(func: PrimFunc) -> Names:
 def block_names_of(func: PrimFunc) -> Names:
     """The names of a function's blocks, which are a namespace of their own."""
     return Names(n.name for n in walk(func.body) if isinstance(n, Block))
+
+
+# Functions of the C library that generated code may call. A kernel of such a name would be called
+# in its place, since both are symbols of one object.
+LIBRARY_NAMES = frozenset(
+    "exp log sin cos tan tanh erf pow sqrt floor ceil round rint trunc fmod fma fabs fmin fmax "
+    "memcpy memmove memset memcmp".split()
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
@@ -41,8 +42,8 @@ Visit = Callable[[Any], Any]
 
 def _each(nodes: tuple[N, ...], f: Visit) -> tuple[N, ...]:
     """f over a tuple; the same tuple when f changed none."""
-    changed = tuple(f(n) for n in nodes)
-    return nodes if all(a is b for a, b in zip(changed, nodes, strict=True)) else changed
+    changed = tuple([f(n) for n in nodes])
+    return nodes if all(map(operator.is_, changed, nodes)) else changed
 
 
 def rebuild(n: N, f: Visit) -> N:
@@ -51,7 +52,7 @@ def rebuild(n: N, f: Visit) -> N:
     Expressions whose children changed are made through build.py, so constants fold on the way.
     """
     visit = _REBUILD.get(type(n))
-    return n if visit is None else cast(N, visit(n, f))
+    return n if visit is None else visit(n, f)
 
 
 def _load(n: Load, f: Visit) -> Expr:
@@ -206,45 +207,43 @@ _REBUILD: dict[type, Callable[[Any, Visit], Any]] = {
 }
 
 
+def _block_children(n: Block) -> tuple[Node, ...]:
+    init = () if n.init is None else (n.init,)
+    return (*n.iters, n.predicate, *n.reads, *n.writes, *init, n.body)
+
+
+# A table, since walking is what passes spend their time on, and `match` tries case by case.
+_CHILDREN: dict[type, Callable[[Any], tuple[Node, ...]]] = {
+    Load: lambda n: n.indices,
+    Binary: lambda n: (n.a, n.b),
+    Compare: lambda n: (n.a, n.b),
+    Not: lambda n: (n.a,),
+    Cast: lambda n: (n.a,),
+    Broadcast: lambda n: (n.value,),
+    Evaluate: lambda n: (n.value,),
+    Select: lambda n: (n.condition, n.a, n.b),
+    Call: lambda n: n.args,
+    Reduce: lambda n: (*n.axes, n.value, n.condition),
+    Ramp: lambda n: (n.base, n.stride),
+    Shuffle: lambda n: n.vectors,
+    For: lambda n: (n.extent, n.body),
+    IterVar: lambda n: (n.extent, n.binding),
+    Region: lambda n: (*n.minimum, *n.extent),
+    Block: _block_children,
+    Store: lambda n: (*n.indices, n.value),
+    If: lambda n: (
+        (n.condition, n.then) if n.otherwise is None else (n.condition, n.then, n.otherwise)
+    ),
+    Let: lambda n: (n.value, n.body),
+    Seq: lambda n: n.stmts,
+    PrimFunc: lambda n: (n.body,),
+}
+
+
 def children(n: Node) -> tuple[Node, ...]:
     """The direct children, in printed order (a For's and an IterVar's own variable left out)."""
-    match n:
-        case Load(_, indices):
-            return indices
-        case Binary(_, a, b) | Compare(_, a, b):
-            return (a, b)
-        case Not(a) | Cast(_, a) | Broadcast(a) | Evaluate(a):
-            return (a,)
-        case Select(c, a, b):
-            return (c, a, b)
-        case Call(_, args):
-            return args
-        case Reduce():
-            return (*n.axes, n.value, n.condition)
-        case Ramp(base, stride):
-            return (base, stride)
-        case Shuffle(vectors):
-            return vectors
-        case For():
-            return (n.extent, n.body)
-        case IterVar():
-            return (n.extent, n.binding)
-        case Region():
-            return (*n.minimum, *n.extent)
-        case Block():
-            init = () if n.init is None else (n.init,)
-            return (*n.iters, n.predicate, *n.reads, *n.writes, *init, n.body)
-        case Store():
-            return (*n.indices, n.value)
-        case If(c, then, otherwise):
-            return (c, then) if otherwise is None else (c, then, otherwise)
-        case Let():
-            return (n.value, n.body)
-        case Seq(stmts):
-            return stmts
-        case PrimFunc():
-            return (n.body,)
-    return ()
+    found = _CHILDREN.get(type(n))
+    return () if found is None else found(n)
 
 
 def walk(n: Node) -> Iterator[Node]:
@@ -253,7 +252,9 @@ def walk(n: Node) -> Iterator[Node]:
     while stack:
         top = stack.pop()
         yield top
-        stack.extend(reversed(children(top)))
+        found = _CHILDREN.get(type(top))
+        if found is not None:
+            stack.extend(reversed(found(top)))
 
 
 def statements(n: Node) -> Iterator[Stmt]:
@@ -263,7 +264,7 @@ def statements(n: Node) -> Iterator[Stmt]:
         top = stack.pop()
         if isinstance(top, Stmt):
             yield top
-        stack.extend(c for c in reversed(children(top)) if isinstance(c, Stmt))
+        stack.extend([c for c in reversed(children(top)) if isinstance(c, Stmt)])
 
 
 def substitute(n: N, values: Mapping[Var, Expr]) -> N:

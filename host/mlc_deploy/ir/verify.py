@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from .dtypes import dtype_of
-from .nodes import Binary, Block, Compare, Expr, For, IterVar, Let, Load, PrimFunc, Store, Var
-from .rewrite import children, walk
+from .nodes import (
+    Binary,
+    Block,
+    Compare,
+    Expr,
+    For,
+    IterVar,
+    Let,
+    Load,
+    Node,
+    PrimFunc,
+    Store,
+    Var,
+)
+from .rewrite import children, statements, walk
 
 
 class VerifyError(AssertionError):
@@ -15,78 +29,92 @@ class VerifyError(AssertionError):
 
 def verify(func: PrimFunc, after: str = "construction") -> PrimFunc:
     """func, if it is well-formed; else VerifyError naming the pass and the first defect."""
-    defect = next(_defects(func), None)
-    if defect is not None:
-        raise VerifyError(f"after {after}: {defect}\n{func}")
+    defects = _defects(func)
+    if defects:
+        raise VerifyError(f"after {after}: {defects[0]}\n{func}")
     return func
 
 
-def _defects(func: PrimFunc) -> Iterator[str]:
-    bound: set[Var] = {p for p in func.params if isinstance(p, Var)}
-    for buffer in func.buffers:
-        bound.update(
-            v for extent in buffer.shape if isinstance(extent, Expr) for v in _vars(extent)
-        )
-        bound.update(v for s in buffer.strides or () if isinstance(s, Expr) for v in _vars(s))
+def verify_each(func: PrimFunc, after: str) -> PrimFunc:
+    """verify, where MLC_VERIFY=1 asks for it after every primitive and pass, as the tests do:
+    otherwise a program is verified where lowering begins and ends."""
+    return verify(func, after) if os.environ.get("MLC_VERIFY") == "1" else func
+
+
+def _defects(func: PrimFunc) -> list[str]:
+    """What is wrong with a program, in the order of one walk over it."""
+    found: list[str] = []
     loops: set[str] = set()
     blocks: set[str] = set()
-    scheduled = any(isinstance(n, Block) and n.iters for n in walk(func.body))
-    for n in walk(func.body):
+    scheduled = any(isinstance(n, Block) and n.iters for n in statements(func.body))
+
+    def visit(n: Node, bound: frozenset[Var]) -> None:
         match n:
+            case Var():
+                if n not in bound:
+                    found.append(f"variable '{n.name}' is used outside its loop")
+                return
             case For():
                 if scheduled and n.var.name in loops:
-                    yield f"two loops are called '{n.var.name}'"
+                    found.append(f"two loops are called '{n.var.name}'")
                 loops.add(n.var.name)
+                visit(n.extent, bound)
+                visit(n.body, bound | {n.var})
+                return
+            case Let():
+                visit(n.value, bound)
+                visit(n.body, bound | {n.var})
+                return
             case Block():
-                if n.name in blocks:
-                    yield f"two blocks are called '{n.name}'"
-                blocks.add(n.name)
-                for buffer in n.allocs:
-                    if buffer in func.buffers:
-                        yield f"block '{n.name}' allocates parameter '{buffer.name}'"
+                block(n, bound)
+                return
+            case IterVar():
+                return
             case Store(buffer, indices, value):
                 if len(indices) != buffer.ndim:
-                    yield f"store to '{buffer.name}' has {len(indices)} indices of {buffer.ndim}"
+                    found.append(
+                        f"store to '{buffer.name}' has {len(indices)} indices of {buffer.ndim}"
+                    )
                 if dtype_of(value.dtype).scalar != buffer.dtype:
-                    yield f"store of {value.dtype} to '{buffer.name}' of {buffer.dtype}"
+                    found.append(f"store of {value.dtype} to '{buffer.name}' of {buffer.dtype}")
             case Load(buffer, indices):
                 if len(indices) != buffer.ndim:
-                    yield f"load of '{buffer.name}' has {len(indices)} indices of {buffer.ndim}"
+                    found.append(
+                        f"load of '{buffer.name}' has {len(indices)} indices of {buffer.ndim}"
+                    )
             case Binary(op, a, b) | Compare(op, a, b):
                 if a.dtype != b.dtype:
-                    yield f"'{n}': {a.dtype} {op} {b.dtype}"
-    yield from _unbound(func.body, bound)
+                    found.append(f"'{n}': {a.dtype} {op} {b.dtype}")
+        for child in children(n):
+            visit(child, bound)
+
+    def block(n: Block, bound: frozenset[Var]) -> None:
+        if n.name in blocks:
+            found.append(f"two blocks are called '{n.name}'")
+        blocks.add(n.name)
+        found.extend(
+            f"block '{n.name}' allocates parameter '{b.name}'"
+            for b in n.allocs
+            if b in func.buffers
+        )
+        for i in n.iters:
+            visit(i.binding, bound)
+        visit(n.predicate, bound)
+        inside = bound | {i.var for i in n.iters}
+        for part in (*n.reads, *n.writes, n.init, n.body):
+            if part is not None:
+                visit(part, inside)
+
+    visit(func.body, frozenset(_given(func)))
+    return found
 
 
-def _vars(e: Expr) -> Iterator[Var]:
-    return (n for n in walk(e) if isinstance(n, Var))
-
-
-def _unbound(n: object, bound: set[Var]) -> Iterator[str]:
-    """Variables used outside what binds them."""
-    match n:
-        case Var():
-            if n not in bound:
-                yield f"variable '{n.name}' is used outside its loop"
-            return
-        case For():
-            yield from _unbound(n.extent, bound)
-            yield from _unbound(n.body, bound | {n.var})
-            return
-        case Let():
-            yield from _unbound(n.value, bound)
-            yield from _unbound(n.body, bound | {n.var})
-            return
-        case Block():
-            for i in n.iters:
-                yield from _unbound(i.binding, bound)
-            yield from _unbound(n.predicate, bound)
-            inside = bound | {i.var for i in n.iters}
-            for part in (*n.reads, *n.writes, n.init, n.body):
-                if part is not None:
-                    yield from _unbound(part, inside)
-            return
-        case IterVar():
-            return
-    for child in children(n):  # type: ignore[arg-type]
-        yield from _unbound(child, bound)
+def _given(func: PrimFunc) -> Iterator[Var]:
+    """The variables that the parameters give: scalars, and what shapes and strides are made of."""
+    for p in func.params:
+        if isinstance(p, Var):
+            yield p
+        else:
+            for extent in (*p.shape, *(p.strides or ())):
+                if isinstance(extent, Expr):
+                    yield from (n for n in walk(extent) if isinstance(n, Var))

@@ -19,8 +19,10 @@ from ..ir import (
     with_fields,
 )
 from ..ir.build import TRUE, compare, is_const, is_root
+from ..pass_context import required
 
 
+@required
 def lower_blocks(func: PrimFunc) -> PrimFunc:
     """block(v = e) where p: init; S   =>   if p: { if reduction begins: init[v := e]; S[v := e] }
 
@@ -41,7 +43,7 @@ def lower_blocks(func: PrimFunc) -> PrimFunc:
         body: Stmt = substitute(visit(m.body), values)
         if m.init is not None:
             begins = [compare("==", i.binding, 0) for i in m.iters if i.kind == "reduce"]
-            init = substitute(m.init, values)
+            init = substitute(visit(m.init), values)
             start = all_of(*begins)
             body = seq([init if is_const(start, True) else If(start, init), body])
         return body if is_const(m.predicate, True) else If(m.predicate, body)

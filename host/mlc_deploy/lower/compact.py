@@ -24,16 +24,19 @@ from ..ir import (
     rebuild,
     with_fields,
 )
+from ..ir.lanes import lane_by_lane
+from ..pass_context import optional
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One load or store and the loops around it, outermost first."""
+    """One load or store and the loops around it, outermost first; a vector's lanes are a loop."""
 
     indices: tuple[Expr, ...]
     loops: tuple[For, ...]
 
 
+@optional(level=0)
 def compact_buffers(func: PrimFunc) -> PrimFunc:
     """alloc B[n, m]; for i: B[i, j] …   =>   alloc B[1, m]; for i: B[0, j] …
 
@@ -71,7 +74,8 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
 def _collect(s: Any, loops: tuple[For, ...], uses: dict[Buffer, list[Access]]) -> None:
     match s:
         case Load(buffer, indices) | Store(buffer, indices) if buffer in uses:
-            uses[buffer].append(Access(indices, loops))
+            scalar, lanes = lane_by_lane(indices)
+            uses[buffer].append(Access(scalar, loops if lanes is None else (*loops, lanes)))
         case For():
             _collect(s.extent, loops, uses)
             _collect(s.body, (*loops, s), uses)

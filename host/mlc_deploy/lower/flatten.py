@@ -4,27 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..arith import Linear, linear, to_expr
 from ..errors import LowerError
 from ..ir import (
     Block,
     Buffer,
     Dim,
     Expr,
+    For,
     Load,
     PrimFunc,
+    Ramp,
     Store,
     const,
     expr,
+    free_vars,
     load,
     rebuild,
     with_fields,
+    with_lanes,
 )
+from ..ir.build import strides_of
+from ..ir.lanes import lane_by_lane
+from ..pass_context import required
 
 MOST_ELEMENTS = 1 << 31
 
 
+@required
 def flatten_buffers(func: PrimFunc) -> PrimFunc:
-    """B[i, j]   =>   B[i*m + j], row-major or by the buffer's own strides.
+    """B[i, j]   =>   B[i*m + j], row-major or by the buffer's own strides; the indices of a vector
+    become one Ramp.
 
     Raises LowerError for a buffer of 2^31 elements or more, whose offsets int32 cannot hold.
     """
@@ -45,10 +55,25 @@ def flatten_buffers(func: PrimFunc) -> PrimFunc:
         return flat[buffer]
 
     def offset(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
+        scalar, lanes = lane_by_lane(indices)
         total: Expr = const(0)
-        for index, stride in zip(indices, strides_of(buffer), strict=True):
+        for index, stride in zip(scalar, strides_of(buffer), strict=True):
             total = total + index * expr(stride)
-        return total
+        return total if lanes is None else ramp(buffer, total, lanes)
+
+    def ramp(buffer: Buffer, offset: Expr, lanes: For) -> Expr:
+        count = int(lanes.extent)  # type: ignore[call-overload]
+        form = linear(offset, {lanes.var: (0, count - 1)})
+        step = form.terms.get(lanes.var, 0)
+        base = to_expr(form.plus(Linear(0, {lanes.var: step}), -1), offset.dtype)
+        if lanes.var in free_vars(base):
+            raise LowerError(
+                f"the lanes of an access to buffer '{buffer.name}' are no constant step apart: "
+                f"{offset}",
+                where=func.name,
+            )
+        dtype = with_lanes(offset.dtype, count)
+        return Ramp(base, const(step, offset.dtype), count, dtype)
 
     def visit(m: Any) -> Any:
         match m:
@@ -66,15 +91,3 @@ def flatten_buffers(func: PrimFunc) -> PrimFunc:
     body = visit(func.body)
     params = tuple(one(p) if isinstance(p, Buffer) else p for p in func.params)
     return with_fields(func, params=params, body=body)
-
-
-def strides_of(buffer: Buffer) -> tuple[Dim, ...]:
-    """In elements; row-major where the buffer names none."""
-    if buffer.strides is not None:
-        return buffer.strides
-    strides: list[Dim] = []
-    step: Dim = 1
-    for extent in reversed(buffer.shape):
-        strides.append(step)
-        step = extent * step
-    return tuple(reversed(strides))

@@ -2,66 +2,124 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..arith import Bounds, Linear, bounds, expr_bounds, linear, simplify
+from ..arith import (
+    Bounds,
+    Linear,
+    bounds,
+    equal,
+    expr_bounds,
+    linear,
+    simplify,
+    simplify_expr,
+    to_expr,
+)
+from ..arith.linear import UNBOUNDED
+from ..arith.regions import relax
 from ..ir import (
     Binary,
     Call,
     Compare,
     Const,
+    Evaluate,
     Expr,
     For,
     If,
+    Let,
     PrimFunc,
     Stmt,
+    Store,
     Var,
+    all_of,
+    binary,
+    children,
     const,
     dtype_of,
+    if_then_else,
+    is_const,
     rebuild,
     seq,
     substitute,
     walk,
     with_fields,
 )
+from ..ir.names import Names, names_of
+from ..pass_context import optional
 
 
+@optional(level=2)
 def partition_loops(func: PrimFunc) -> PrimFunc:
     """for i in range(n): if a*i + r < b: S
     =>   for i in range(m): S;   for i in range(n - m): if a*(i+m) + r < b: S[i := i + m]
 
-    where for i < m the guard holds whatever the loops inside do; and likewise for guards from below,
-    and for those of if_then_else. Loops of constant extent only.
+    where for i < m the guard holds whatever the loops inside do; and likewise for guards from
+    below, and for those of if_then_else. Where m is symbolic,
+    so it is for guards from above.
     """
-    return with_fields(func, body=_partition(func.body, {}))
+    ranges: dict[Var, Bounds] = {
+        v: (0, None)
+        for b in func.buffers
+        for n in b.shape
+        if isinstance(n, Expr)
+        for v in walk(n)
+        if isinstance(v, Var)
+    }
+    return with_fields(func, body=_Partition(names_of(func)).visit(func.body, ranges))
 
 
-def _partition(s: Stmt, ranges: dict[Var, Bounds]) -> Stmt:
-    def visit(m: Any) -> Any:
-        if isinstance(m, Expr):
-            return m
-        if isinstance(m, For):
-            high = expr_bounds(m.extent, ranges)[1]
-            inside = {**ranges, m.var: (0, None if high is None else high - 1)}
-            if m.kind in ("serial", "parallel", "unrolled") and isinstance(m.extent, Const):
-                cuts = _cuts(m, ranges)
-                if cuts:
-                    return _cut(m, min(cuts), ranges)
-            body = _partition(m.body, inside)
-            return m if body is m.body else with_fields(m, body=body)
-        return rebuild(m, visit)
+class _Partition:
+    """The pass, which needs names for the turns where loops are cut."""
 
-    done: Stmt = visit(s)
-    return done
+    def __init__(self, names: Names) -> None:
+        self.names = names
 
+    def visit(self, s: Stmt, ranges: dict[Var, Bounds]) -> Stmt:
+        def visit(m: Any) -> Any:
+            if isinstance(m, Expr):
+                return m
+            if isinstance(m, For):
+                high = expr_bounds(m.extent, ranges)[1]
+                inside = {**ranges, m.var: (0, None if high is None else high - 1)}
+                if m.kind in ("serial", "parallel", "unrolled") and isinstance(m.extent, Const):
+                    cuts = _cuts(m, ranges)
+                    if cuts:
+                        return self.cut(m, min(cuts), ranges)
+                found = _symbolic_cut(m, inside) if m.kind == "serial" else None
+                if found is not None:
+                    return self.cut_at(m, found, ranges)
+                body = self.visit(m.body, inside)
+                return m if body is m.body else with_fields(m, body=body)
+            return rebuild(m, visit)
 
-def _cut(loop: For, at: int, ranges: dict[Var, Bounds]) -> Stmt:
-    kind = loop.kind if loop.kind != "parallel" else "serial"
-    turns = int(loop.extent)  # type: ignore[call-overload]
-    head = For(loop.var, const(at), kind, loop.body, loop.annotations)
-    shifted = substitute(loop.body, {loop.var: loop.var + at})
-    tail = For(loop.var, const(turns - at), kind, shifted, loop.annotations)
-    return seq(_partition(simplify(part, ranges), ranges) for part in (head, tail))
+        done: Stmt = visit(s)
+        return done
+
+    def cut(self, loop: For, at: int, ranges: dict[Var, Bounds]) -> Stmt:
+        kind = loop.kind if loop.kind != "parallel" else "serial"
+        turns = int(loop.extent)  # type: ignore[call-overload]
+        head = For(loop.var, const(at), kind, loop.body, loop.annotations)
+        shifted = substitute(loop.body, {loop.var: loop.var + at})
+        tail = For(loop.var, const(turns - at), kind, shifted, loop.annotations)
+        return seq(self.visit(simplify(part, ranges), ranges) for part in (head, tail))
+
+    def cut_at(self, loop: For, at: _Turns, ranges: dict[Var, Bounds]) -> Stmt:
+        """for i in range(n): if guard: S
+        =>   let m = at: for i in range(m): S;  for i in range(n - m): if guard: S[i := i + m]"""
+        turn = Var(self.names.fresh(f"{loop.name}_main"), loop.var.dtype)
+        head = For(loop.var, turn, "serial", _without(at.guards, loop.body), loop.annotations)
+        known = {**ranges, turn: (0, expr_bounds(loop.extent, ranges)[1])}
+        end = loop.extent
+        if _all_under(at.guards, loop.body):
+            end = simplify_expr(binary("min", at.never, end), ranges)
+        shifted = substitute(loop.body, {loop.var: loop.var + turn})
+        tail = For(loop.var, end - turn, "serial", shifted, loop.annotations)
+        whole = simplify_expr(
+            binary("max", binary("min", at.surely, loop.extent), const(0, loop.var.dtype)), ranges
+        )
+        return Let(turn, whole, seq((self.visit(head, known), simplify(tail, known))))
 
 
 def _cuts(loop: For, ranges: dict[Var, Bounds]) -> list[int]:
@@ -81,6 +139,83 @@ def _cuts(loop: For, ranges: dict[Var, Bounds]) -> list[int]:
     return [n for n in found if n is not None and 0 < n < turns]
 
 
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """Guards that hold for all turns < surely, and fail for all turns >= never."""
+
+    surely: Expr
+    never: Expr
+    guards: frozenset[Expr]
+
+
+def _symbolic_cut(loop: For, ranges: dict[Var, Bounds]) -> _Turns | None:
+    """Of the first guard from above that the loop can decide, and of its like."""
+    inner: dict[Var, Bounds] = {}
+    first: _Turns | None = None
+    for n in walk(loop.body):
+        match n:
+            case For():
+                high = expr_bounds(n.extent, {**ranges, **inner})[1]
+                inner[n.var] = (0, None if high is None else high - 1)
+            case Let(var):
+                inner[var] = UNBOUNDED
+            case If(condition) | Call("if_then_else", (condition, _, _)):
+                for guard in conjuncts(condition):
+                    turns = _symbolic_turns(guard, loop, inner, ranges)
+                    if turns is None:
+                        continue
+                    if first is None:
+                        first = turns
+                    elif equal(turns.surely, first.surely) and equal(turns.never, first.never):
+                        first = replace(first, guards=first.guards | turns.guards)
+    return first
+
+
+def _symbolic_turns(
+    guard: Expr, loop: For, inner: dict[Var, Bounds], ranges: dict[Var, Bounds]
+) -> _Turns | None:
+    form = _below_zero(guard, {**ranges, **inner})
+    step = 0 if form is None else form.terms.get(loop.var, 0)
+    if form is None or step <= 0:
+        return None
+    rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not loop.var})
+    dtype = loop.var.dtype
+    reached = relax(to_expr(rest, dtype), 1, inner, ranges)
+    if reached is None or any(n is loop.var for n in walk(reached[0])):
+        return None
+    low, high = reached[0], reached[0] + (reached[1] - 1)
+    surely, never = ((const(step - 1, dtype) - least) // step for least in (high, low))
+    return _Turns(simplify_expr(surely, ranges), simplify_expr(never, ranges), frozenset((guard,)))
+
+
+def _all_under(guards: Set[Expr], s: Stmt) -> bool:
+    """Whether nothing is stored in s but where one of these guards holds."""
+    match s:
+        case If(condition, _, None) if guards & set(conjuncts(condition)):
+            return True
+        case Store() | Evaluate():
+            return False
+    return all(_all_under(guards, c) for c in children(s) if isinstance(c, Stmt))
+
+
+def _without(guards: Set[Expr], s: Stmt) -> Stmt:
+    """s where these guards hold."""
+
+    def visit(m: Any) -> Any:
+        match m:
+            case If(condition, then, otherwise) if guards & set(conjuncts(condition)):
+                left = all_of(*(c for c in conjuncts(condition) if c not in guards))
+                taken = visit(then)
+                return taken if is_const(left, True) else If(left, taken, visit(otherwise))
+            case Call("if_then_else", (condition, a, b)) if guards & set(conjuncts(condition)):
+                left = all_of(*(c for c in conjuncts(condition) if c not in guards))
+                return if_then_else(left, visit(a), visit(b))
+        return None if m is None else rebuild(m, visit)
+
+    done: Stmt = visit(s)
+    return done
+
+
 def conjuncts(condition: Expr) -> list[Expr]:
     """The conditions that a condition is the conjunction of."""
     if isinstance(condition, Binary) and condition.op == "and":
@@ -91,6 +226,21 @@ def conjuncts(condition: Expr) -> list[Expr]:
 def _turn_of(guard: Expr, var: Var, known: dict[Var, Bounds]) -> int | None:
     """n such that, whatever the other variables, `guard` holds for all var < n (when it bounds var
     from above) or for all var >= n (from below); None for other guards."""
+    form = _below_zero(guard, known)
+    if form is None:
+        return None
+    step = form.terms.get(var)
+    if step is None:
+        return None
+    rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not var})
+    high = bounds(rest, known)[1]
+    if high is None:
+        return None
+    return -(high // step) if step > 0 else high // -step + 1
+
+
+def _below_zero(guard: Expr, known: dict[Var, Bounds]) -> Linear | None:
+    """The form that a comparison of integers says is below zero."""
     if not isinstance(guard, Compare) or guard.op not in ("<", "<=", ">", ">="):
         return None
     kind = dtype_of(guard.a.dtype)
@@ -101,11 +251,4 @@ def _turn_of(guard: Expr, var: Var, known: dict[Var, Bounds]) -> int | None:
         form = form.times(-1)
     if guard.op in ("<=", ">="):
         form = form.plus(Linear(-1, {}))
-    step = form.terms.get(var)  # the guard is: form < 0
-    if step is None:
-        return None
-    rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not var})
-    high = bounds(rest, known)[1]
-    if high is None:
-        return None
-    return -(high // step) if step > 0 else high // -step + 1
+    return form

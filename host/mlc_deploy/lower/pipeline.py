@@ -5,37 +5,53 @@ MLC_DUMP=all, or a comma-separated list of step names, prints the program to std
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..arith import simplify
 from ..ir import Block, Buffer, For, PrimFunc, Var, walk, with_fields
-from ..ir.verify import verify
+from ..ir.verify import verify, verify_each
+from ..pass_context import optional, run_passes
 from .blocks import lower_blocks
+from .bounds import check_bounds
 from .compact import compact_buffers
 from .flatten import flatten_buffers
+from .narrow import narrow_indices
+from .no_op import remove_no_ops
 from .partition import partition_loops
-from .unroll import unroll_loops
+from .storage import share_storage
+from .unroll import unroll_loops, unroll_registers
 from .vectorize import vectorize_loops
 
 
+@optional(level=0)
 def simplify_body(func: PrimFunc) -> PrimFunc:
     """Expressions in their simplest form, guards that always hold removed."""
-    return with_fields(func, body=simplify(func.body))
+    body = simplify(func.body)
+    return func if body is func.body else with_fields(func, body=body)
 
 
-STEPS: tuple[Callable[[PrimFunc], PrimFunc], ...] = (
+Step = Callable[[PrimFunc], PrimFunc]
+
+STEPS: tuple[Step | str, ...] = (  # strings are the phases where passes of the user run
+    "blocks",
     lower_blocks,
     simplify_body,
     compact_buffers,
+    share_storage,  # before statements are doubled: a buffer's life is then seen whole
+    "loops",
     partition_loops,  # before vectorize: lanes lose their guards
+    narrow_indices,
     flatten_buffers,
     simplify_body,  # before vectorize: a lane's index must be seen to be base + step * lane
+    "flat",
     vectorize_loops,
+    unroll_registers,  # after vectorize, which may leave loops over lanes
     unroll_loops,  # late, so that the passes above see each statement once
+    remove_no_ops,
+    check_bounds,  # before simplify, which drops the checks that always hold
     simplify_body,
+    "final",
 )
 
 Watch = Callable[[str, PrimFunc, bool], None]
@@ -69,20 +85,12 @@ class Kernel:
 
 
 def lower(func: PrimFunc, watch: Watch | None = None) -> Kernel:
-    """The flat loops of a scheduled function. Raises LowerError for what cannot be lowered."""
-    watch = watch or _dump_wanted
-    flat = verify(func)
-    for step in STEPS:
-        before, flat = flat, step(flat)
-        verify(flat, step.__name__)
-        watch(step.__name__, flat, flat is not before)
+    """The flat loops of a scheduled function, by the passes that the PassContext lets run.
+
+    watch(name, function, changed) sees it after each. Raises LowerError for what cannot be lowered.
+    """
+    flat = run_passes("lower", verify(func), STEPS, verify_each, watch)
+    verify(flat, "lowering")
     written = {r.buffer.name for n in walk(func.body) if isinstance(n, Block) for r in n.writes}
     outputs = tuple(b.name for b in func.buffers if b.name in written)
     return Kernel(func.name, func.params, outputs, flat)
-
-
-def _dump_wanted(step: str, func: PrimFunc, changed: bool) -> None:
-    wanted = os.environ.get("MLC_DUMP", "")
-    if wanted and (wanted in ("all", "1") or step in wanted.split(",")):
-        text = str(func) if changed else "(unchanged)"
-        print(f"--- {func.name}: after {step}\n{text}", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,9 +91,9 @@ def _meet(a: Span, b: Span) -> bool:
 def _accesses(
     body: Stmt, wanted: set[Buffer]
 ) -> tuple[dict[Buffer, list[Access]], dict[For, Span]]:
-    """The accesses of each buffer in program order, and the positions that each loop spans. A
-    statement without statements inside has one position: what it reads and writes is alive at once.
-    """
+    """The accesses of each buffer in the order of evaluation (what a store reads before what it
+    writes), and the positions that each loop spans. What a statement reads and writes is alive at
+    once: it has one position."""
     uses: dict[Buffer, list[Access]] = {b: [] for b in wanted}
     spans: dict[For, Span] = {}
     position = 0
@@ -102,22 +102,17 @@ def _accesses(
         nonlocal position
         first = position
         inside = (*around, n) if isinstance(n, (For, If)) else around
-        for child in _in_order(n):
+        for child in children(n):
             visit(child, inside if isinstance(child, Stmt) else around)
         if isinstance(n, (Load, Store)) and n.buffer in uses:
             uses[n.buffer].append(Access(n, position, around))
         if isinstance(n, Stmt):
             position += 1
         if isinstance(n, For):
-            spans[n] = Span(first, position)
+            spans[n] = Span(first, position - 1)
 
     visit(body, ())
     return uses, spans
-
-
-def _in_order(n: Any) -> Iterator[Any]:
-    """Children in the order in which they are evaluated: a store's value before it is stored."""
-    yield from children(n)
 
 
 def _life(found: Sequence[Access], spans: dict[For, Span]) -> Span:
@@ -166,7 +161,9 @@ def _written_before_read(found: Sequence[Access], loop: For) -> bool:
 Box = list[tuple[Linear, int]]  # per dimension: the first index, and how many follow
 
 
-def _dense_box(indices: Sequence[Expr], nest: Sequence[For], outside: dict[Var, Bounds]) -> Box | None:
+def _dense_box(
+    indices: Sequence[Expr], nest: Sequence[For], outside: dict[Var, Bounds]
+) -> Box | None:
     """The box that a nest of loops fills without gaps, or None."""
     turns = {n.var: n.extent.value for n in nest if isinstance(n.extent, Const)}
     if len(turns) != len(nest):

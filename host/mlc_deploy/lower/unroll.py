@@ -1,41 +1,125 @@
-"""Unrolled loops become sequences."""
+"""Unrolled loops become sequences; which loops are unrolled without being asked."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import LowerError
-from ..ir import Const, Expr, For, PrimFunc, const, rebuild, seq, substitute, with_fields
+from ..ir import (
+    Buffer,
+    Const,
+    Expr,
+    For,
+    Load,
+    PrimFunc,
+    Stmt,
+    Store,
+    Var,
+    children,
+    const,
+    rebuild,
+    seq,
+    walk,
+    with_fields,
+)
 from ..ir.printer import loop_header
+from ..pass_context import option, optional
 
-MOST_STATEMENTS = 1 << 16
 
-
+@optional(level=1)
 def unroll_loops(func: PrimFunc) -> PrimFunc:
     """for i in unrolled(n): S   =>   S[i := 0]; …; S[i := n-1]
 
-    Raises LowerError for extents that are not constant, or would make more than 2^16 copies.
+    Raises LowerError for extents that are not constant, or would make more copies of a statement
+    than the option "lower.unroll_limit".
     """
+    most = option("lower.unroll_limit")
 
-    def visit(m: Any, copies: int) -> Any:
-        if isinstance(m, Expr):
-            return m
-        if isinstance(m, For) and m.kind == "unrolled":
-            if not isinstance(m.extent, Const):
-                raise LowerError(
-                    f"unroll: loop '{m.name}' has extent {m.extent}, which is not a constant",
-                    where=loop_header(m),
-                    mend=f"split '{m.name}' by a constant first, then unroll its inner loop",
-                )
-            turns = int(m.extent)
-            if copies * turns > MOST_STATEMENTS:
-                raise LowerError(
-                    f"unroll: loop '{m.name}' would make {copies * turns} copies of its body",
-                    where=loop_header(m),
-                    mend="unroll fewer loops around each other",
-                )
-            body = visit(m.body, copies * turns)
-            return seq(substitute(body, {m.var: const(n, m.var.dtype)}) for n in range(turns))
-        return rebuild(m, lambda child: visit(child, copies))
+    def expanded(s: Stmt, values: Mapping[Var, Expr], copies: int) -> Stmt:
+        def visit(m: Any) -> Any:
+            if type(m) is Var:
+                return values.get(m, m)
+            if isinstance(m, For) and m.kind == "unrolled":
+                turns = _turns(m, copies, most)
+                each = [{**values, m.var: const(n, m.var.dtype)} for n in range(turns)]
+                return seq([expanded(m.body, now, copies * turns) for now in each])
+            return m if isinstance(m, Expr) and not values else rebuild(m, visit)
 
-    return with_fields(func, body=visit(func.body, 1))
+        done: Stmt = visit(s)
+        return done
+
+    body = expanded(func.body, {}, 1)
+    return func if body is func.body else with_fields(func, body=body)
+
+
+def _turns(loop: For, copies: int, most: int) -> int:
+    if not isinstance(loop.extent, Const):
+        raise LowerError(
+            f"unroll: loop '{loop.name}' has extent {loop.extent}, which is not a constant",
+            where=loop_header(loop),
+            mend=f"split '{loop.name}' by a constant first, then unroll its inner loop",
+        )
+    turns = int(loop.extent)
+    if copies * turns > most:
+        raise LowerError(
+            f"unroll: loop '{loop.name}' would make {copies * turns} copies of its body",
+            where=loop_header(loop),
+            mend="unroll fewer loops around each other",
+        )
+    return turns
+
+
+@optional(level=1)
+def unroll_registers(func: PrimFunc) -> PrimFunc:
+    """for i in range(4): local[i] = …   =>   for i in unrolled(4): local[i] = …
+
+    LLVM keeps a local buffer in registers only if every index into it is a constant. So the loops
+    that index one are unrolled, all or none, while they make at most the option
+    "lower.auto_unroll" copies of a statement.
+    """
+    most = option("lower.auto_unroll")
+    loops: dict[Var, list[For]] = {}
+    indexing: dict[Buffer, set[Var]] = {}
+    for n in walk(func.body):
+        if isinstance(n, For):
+            loops.setdefault(n.var, []).append(n)
+        elif isinstance(n, (Load, Store)) and n.buffer.scope == "local":
+            found = indexing.setdefault(n.buffer, set())
+            found.update(v for i in n.indices for v in walk(i) if isinstance(v, Var))
+    chosen: set[For] = set()
+    for variables in indexing.values():
+        serial = {n for v in variables for n in loops.get(v, ()) if n.kind == "serial"}
+        others = [n for v in variables for n in loops.get(v, ()) if n.kind == "parallel"]
+        known = all(v in loops for v in variables) and not others
+        if serial and known and _copies(func.body, chosen | serial) <= most:
+            chosen |= serial
+    if not chosen:
+        return func
+
+    def visit(m: Any) -> Any:
+        if isinstance(m, For) and m in chosen:
+            return For(m.var, m.extent, "unrolled", visit(m.body), m.annotations)
+        return rebuild(m, visit) if isinstance(m, Stmt) else m
+
+    return with_fields(func, body=visit(func.body))
+
+
+def _copies(s: Stmt, chosen: set[For]) -> int:
+    """The most copies of a statement in a chosen loop, when those and the loops that are to be
+    unrolled anyway are; beyond any limit where an extent is no constant."""
+    worst = 1
+
+    def visit(m: Stmt, copies: int) -> None:
+        nonlocal worst
+        if isinstance(m, For) and m in chosen:
+            copies *= int(m.extent) if isinstance(m.extent, Const) else 1 << 30
+            worst = max(worst, copies)
+        elif isinstance(m, For) and m.kind == "unrolled" and isinstance(m.extent, Const):
+            copies *= int(m.extent)
+        for child in children(m):
+            if isinstance(child, Stmt):
+                visit(child, copies)
+
+    visit(s, 1)
+    return worst

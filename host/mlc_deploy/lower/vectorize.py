@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..arith import Linear, linear, to_expr
+from ..arith import Linear, expr_bounds, linear, to_expr
 from ..ir import (
+    Block,
+    Buffer,
     Call,
     Cast,
+    Const,
     Expr,
     For,
     If,
@@ -22,105 +27,226 @@ from ..ir import (
     const,
     dtype_of,
     expr,
+    if_then_else,
     load,
     rebuild,
+    select,
     seq,
+    substitute,
     walk,
     with_fields,
     with_lanes,
 )
 from ..ir.build import broadcast, cast
-
-
-MOST_WRITTEN_OUT = 16  # lanes; written out, the guards of each are decided on their own
+from ..pass_context import optional
+from .lanes import Ranges, holding_lanes, in_all_lanes, safe, split_uniform, uses, within
 
 
 class _Scalar(Exception):
     """This statement has no vector form."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """The vectorized loop: its variable, how many lanes, what is known of the variables around, and
+    the buffers that belong to this thread alone."""
+
+    var: Var
+    count: int
+    ranges: Ranges
+    scratch: frozenset[Buffer]
+
+    def known(self) -> Ranges:
+        return {**self.ranges, self.var: (0, self.count - 1)}
+
+
+@optional(level=1)
 def vectorize_loops(func: PrimFunc) -> PrimFunc:
     """for i in vectorized(n): B[c + i] = A[d + i] + x
     =>   B[Ramp(c, 1, n)] = A[Ramp(d, 1, n)] + Broadcast(x, n)
 
-    Statements whose guards or indices differ from lane to lane in other ways than by a constant
-    step run lane by lane.
-    """
+    Guards that cut the lanes: a constant number of lanes makes shorter vectors; a guard that is
+    linear in the lane is asked once, for all lanes, and where it fails they run one by one; and
+    where everything may be evaluated in every lane, lanes are computed all and selected:
 
-    def visit(m: Any) -> Any:
+    for i in vectorized(n): if m(i): T[i] = x   =>   T[Ramp] = select(m(Ramp), x, T[Ramp])
+
+    the last for scratch buffers only: the neighbours of an output's element may be another
+    thread's. Statements whose guards or indices differ from lane to lane in other ways run lane by
+    lane, in a serial loop.
+    """
+    root = func.body
+    assert isinstance(root, Block)
+    scratch = frozenset(root.allocs)
+
+    def visit(m: Any, ranges: Ranges) -> Any:
         if isinstance(m, Expr):
             return m
-        if isinstance(m, For) and m.kind == "vectorized":
-            return _vectorized(m.var, int(m.extent), visit(m.body))  # type: ignore[call-overload]
-        return rebuild(m, visit)
+        if isinstance(m, For):
+            high = expr_bounds(m.extent, ranges)[1]
+            inside: Ranges = {**ranges, m.var: (0, None if high is None else high - 1)}
+            if m.kind == "vectorized":
+                count = int(m.extent)  # type: ignore[call-overload]
+                return _vectorized(_Lanes(m.var, count, ranges, scratch), visit(m.body, inside))
+            body = visit(m.body, inside)
+            return m if body is m.body else with_fields(m, body=body)
+        return rebuild(m, lambda child: visit(child, ranges))
 
-    return with_fields(func, body=visit(func.body))
+    return with_fields(func, body=visit(func.body, {}))
 
 
-def _vectorized(lane: Var, lanes: int, body: Stmt) -> Stmt:
+def _vectorized(v: _Lanes, body: Stmt) -> Stmt:
+    if v.count == 1:
+        return substitute(body, {v.var: const(0, v.var.dtype)})
     match body:
         case Seq(stmts):
-            return seq(_vectorized(lane, lanes, s) for s in stmts)
-        case For() if not _uses(body.extent, lane) and body.kind != "vectorized":
-            return with_fields(body, body=_vectorized(lane, lanes, body.body))
-        case If(condition, then, otherwise) if not _uses(condition, lane):
-            other = None if otherwise is None else _vectorized(lane, lanes, otherwise)
-            return If(condition, _vectorized(lane, lanes, then), other)
-        case Let(var, value, inner) if not _uses(value, lane):
-            return Let(var, value, _vectorized(lane, lanes, inner))
+            return seq(_vectorized(v, s) for s in stmts)
+        case For() if not uses(body.extent, v.var) and body.kind != "vectorized":
+            high = expr_bounds(body.extent, v.ranges)[1]
+            known = {**v.ranges, body.var: (0, None if high is None else high - 1)}
+            return with_fields(body, body=_vectorized(replace(v, ranges=known), body.body))
+        case If(condition, then, otherwise) if not uses(condition, v.var):
+            other = None if otherwise is None else _vectorized(v, otherwise)
+            return If(condition, _vectorized(v, then), other)
+        case If(condition, then, None):
+            uniform, differing = split_uniform(condition, v.var)
+            inner = _guarded(v, differing, then)
+            return inner if isinstance(uniform, Const) else If(uniform, inner)
+        case Let(var, value, inner) if not uses(value, v.var):
+            return Let(var, value, _vectorized(v, inner))
         case Store():
-            try:
-                return _store(lane, lanes, body)
-            except _Scalar:
-                pass
-    return For(lane, const(lanes), "unrolled" if lanes <= MOST_WRITTEN_OUT else "serial", body)
+            return _store(v, body)
+    return _one_by_one(v, body)
 
 
-def _uses(e: Expr, lane: Var) -> bool:
-    return any(n is lane for n in walk(e))
+def _some_lanes(v: _Lanes, first: int, end: int, body: Stmt) -> Stmt:
+    """The body for lanes [first, end)."""
+    if first >= end:
+        return Seq(())
+    shifted = substitute(body, {v.var: v.var + first}) if first else body
+    return _vectorized(replace(v, count=end - first), shifted)
 
 
-def _store(lane: Var, lanes: int, s: Store) -> Stmt:
-    if not _uses(s.indices[0], lane):
+def _one_by_one(v: _Lanes, body: Stmt) -> Stmt:
+    return For(v.var, const(v.count), "serial", body)
+
+
+def _guarded(v: _Lanes, condition: Expr, then: Stmt) -> Stmt:
+    """`if condition: then` for all lanes, every part of the condition differing among them."""
+    held = holding_lanes(condition, v.var, v.count)
+    if held is not None:
+        return _some_lanes(v, *held, then)
+    try:
+        return _masked(v, condition, then)
+    except _Scalar:
+        pass
+    whole = in_all_lanes(condition, v.var, v.count)
+    each = _one_by_one(v, If(condition, then))
+    return each if whole is None else If(whole, _vectorized(v, then), each)
+
+
+def _masked(v: _Lanes, condition: Expr, s: Stmt) -> Stmt:
+    """Every lane computed; those where the condition fails keep what the buffer holds."""
+    if isinstance(s, Seq):
+        return seq(_masked(v, condition, each) for each in s.stmts)
+    known = v.known()
+    if (
+        not isinstance(s, Store)
+        or s.buffer not in v.scratch
+        or not within(s.buffer, s.indices[0], known)
+        or not safe(condition, known)
+        or not safe(s.value, known)
+    ):
+        raise _Scalar
+    kept = load(s.buffer, s.indices)
+    chosen = if_then_else(condition, s.value, kept)
+    return _plain_store(v, Store(s.buffer, s.indices, chosen))
+
+
+def _store(v: _Lanes, s: Store) -> Stmt:
+    """A store for all lanes; a choice in its value that differs among them is made outside."""
+    try:
+        return _plain_store(v, s)
+    except _Scalar:
+        pass
+    for choice in _choices(s.value, v.var):
+        condition, a, b = choice.args
+        uniform, differing = split_uniform(condition, v.var)
+        whole = in_all_lanes(differing, v.var, v.count)
+        if whole is None or any(isinstance(n, Load) for n in walk(condition)):
+            continue
+        taken, other = _with(s, choice, a), _with(s, choice, b)
+        if not isinstance(uniform, Const):
+            cut = _store(v, _with(s, choice, if_then_else(differing, a, b)))
+            return If(uniform, cut, _store(v, other))
+        held = holding_lanes(differing, v.var, v.count)
+        if held is None:
+            return If(whole, _store(v, taken), _one_by_one(v, s))
+        first, end = held
+        parts = ((0, first, other), (first, end, taken), (end, v.count, other))
+        return seq(_some_lanes(v, *part) for part in parts)
+    return _one_by_one(v, s)
+
+
+def _choices(e: Expr, lane: Var) -> Iterator[Call]:
+    """The if_then_else in e whose conditions differ from lane to lane, the outermost first."""
+    for n in walk(e):
+        if isinstance(n, Call) and n.name == "if_then_else" and uses(n.args[0], lane):
+            yield n
+
+
+def _with(s: Store, choice: Call, value: Expr) -> Store:
+    def visit(m: Any) -> Any:
+        return value if m is choice else rebuild(m, visit)
+
+    return Store(s.buffer, s.indices, visit(s.value))
+
+
+def _plain_store(v: _Lanes, s: Store) -> Store:
+    """One store of a vector; _Scalar where there is none."""
+    if not uses(s.indices[0], v.var):
         raise _Scalar  # every lane writes the same element
-    index = _index(lane, lanes, s.indices[0])
-    return Store(s.buffer, (index,), broadcast(_widened(lane, lanes, s.value), lanes))
+    index = _index(v, s.indices[0])
+    return Store(s.buffer, (index,), broadcast(_widened(v, s.value), v.count))
 
 
-def _index(lane: Var, lanes: int, e: Expr) -> Expr:
+def _index(v: _Lanes, e: Expr) -> Expr:
     """base + step * lane as a Ramp."""
-    if not _uses(e, lane):
+    if not uses(e, v.var):
         return e
     form = linear(e, {})
-    step = form.terms.get(lane)
-    rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not lane})
+    step = form.terms.get(v.var)
+    rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not v.var})
     base = to_expr(rest, e.dtype)
-    if step is None or _uses(base, lane):
+    if step is None or uses(base, v.var):
         raise _Scalar
-    return Ramp(base, const(step, e.dtype), lanes, with_lanes(e.dtype, lanes))
+    return Ramp(base, const(step, e.dtype), v.count, with_lanes(e.dtype, v.count))
 
 
-def _widened(lane: Var, lanes: int, e: Expr) -> Expr:
+def _widened(v: _Lanes, e: Expr) -> Expr:
     """e for all lanes at once; itself where it does not depend on the lane."""
-    if not _uses(e, lane):
+    if not uses(e, v.var):
         return e
 
     def visit(m: Any) -> Any:
-        if not _uses(m, lane):
+        if not uses(m, v.var):
             return m
         match m:
             case Var():
-                return Ramp(const(0, m.dtype), const(1, m.dtype), lanes, with_lanes(m.dtype, lanes))
+                zero, one = const(0, m.dtype), const(1, m.dtype)
+                return Ramp(zero, one, v.count, with_lanes(m.dtype, v.count))
             case Load(buffer, indices):
-                return load(buffer, (_index(lane, lanes, indices[0]),))
+                return load(buffer, (_index(v, indices[0]),))
             case Call("if_then_else", (condition, a, b)):
-                if _uses(condition, lane):
+                if not uses(condition, v.var):
+                    taken = tuple(broadcast(visit(x), v.count) for x in (a, b))
+                    return Call("if_then_else", (condition, *taken), taken[0].dtype)
+                if not all(safe(part, v.known()) for part in m.args):
                     raise _Scalar
-                taken = tuple(broadcast(visit(x), lanes) for x in (a, b))
-                return Call("if_then_else", (condition, *taken), taken[0].dtype)
+                return select(*(broadcast(visit(x), v.count) for x in m.args))
             case Call(name, args):
-                wide = tuple(broadcast(visit(a), lanes) for a in args)
-                return Call(name, wide, with_lanes(m.dtype, lanes))
+                wide = tuple(broadcast(visit(a), v.count) for a in args)
+                return Call(name, wide, with_lanes(m.dtype, v.count))
             case Cast(dtype, a):
                 return cast(dtype_of(dtype).scalar, visit(a))
         return rebuild(m, visit)

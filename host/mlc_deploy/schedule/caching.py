@@ -29,6 +29,8 @@ from .tree import (
     block_at,
     blocks_in,
     find_block,
+    find_leaf,
+    find_outermost,
     is_complete,
     is_reduction,
     path_to,
@@ -45,7 +47,7 @@ from .tree import (
 def cache_write(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[PrimFunc, str]:
     """B[v] = …   =>   B_local[v] = …; B[v] = B_local[v]. The copy's block is `<buffer>_<scope>`."""
     primitive = "cache_write"
-    path = find_block(func, block, primitive)
+    path = find_outermost(func, block, primitive)
     target = block_at(path)
     if not (is_complete(func, target) or is_reduction(func, target)):
         refuse(primitive, f"block '{block}' is neither complete nor a reduction", target)
@@ -66,7 +68,7 @@ def cache_write(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[P
 def cache_read(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[PrimFunc, str]:
     """… A[v] …   =>   A_local[v] = A[v]; … A_local[v] …, for one reader."""
     primitive = "cache_read"
-    path = find_block(func, block, primitive)
+    path = find_leaf(func, block, primitive)
     target = block_at(path)
     buffer = _nth(primitive, target, list(dict.fromkeys(r.buffer for r in target.reads)), index)
     cache = _cache_of(func, buffer, scope)

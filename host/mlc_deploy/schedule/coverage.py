@@ -74,6 +74,17 @@ def written_box(
     return box, outside
 
 
+def is_bounded_by_iterations(block: Block, ranges: Ranges) -> bool:
+    """Whether the predicate says no more than that each iteration is within its extent, so that it
+    follows again wherever the block is put."""
+    below = [linear(i.binding - i.extent, ranges) for i in block.iters]
+    negative = [linear(-1 - i.binding, ranges) for i in block.iters]
+    return all(
+        any(_follows(condition, form, ranges) for form in (*below, *negative))
+        for condition in conditions(block)
+    )
+
+
 def _ranges_of(inner: Sequence[For], ranges: Ranges) -> dict[Var, Bounds]:
     known = dict(ranges)
     for loop in inner:
@@ -108,9 +119,11 @@ def _interval(index: Expr, loops: Sequence[For], size: Dim, known: Ranges) -> In
 
 def _follows(condition: Expr, inside: Linear, known: Ranges) -> bool:
     """Whether `condition` holds wherever inside < 0 does."""
-    if not (isinstance(condition, Compare) and condition.op == "<"):
+    if not (isinstance(condition, Compare) and condition.op in ("<", ">=")):
         return False
     form = linear(condition.a, known).plus(linear(condition.b, known), -1)
+    if condition.op == ">=":
+        form = form.times(-1).plus(Linear(-1, {}))
     for atom, step in form.terms.items():
         factor, rest = divmod(inside.terms.get(atom, 0), step)
         if factor > 0 and rest == 0:
@@ -136,6 +149,8 @@ def turns_disjoint(target: For, block: Block, kinds: Sequence[IterKind] = ("spat
     known = loop_ranges([target, *inner])
     moving = {loop.var for loop in inner}
     forms = [linear(i.binding, known) for i in block.iters if i.kind in kinds]
+    if "spatial" in kinds:
+        forms += [place for write in block.writes if (place := _place(block, write, known))]
     moving.add(target.var)
     for joined in _recoverable(_moved(form, moving) for form in forms):
         form = _moved(joined, moving)  # x, of x // d and x % d, may hold what stands still
@@ -149,6 +164,21 @@ def turns_disjoint(target: For, block: Block, kinds: Sequence[IterKind] = ("spat
         if low is not None and high is not None and high - low < abs(step):
             return True
     return False
+
+
+def _place(block: Block, write: Region, known: Ranges) -> Linear | None:
+    """Where in memory a block writes, in elements; the indices of a fused loop become it again.
+    None where it is more than one place."""
+    if not all(is_const(n, 1) for n in write.extent):
+        return None
+    bindings = {i.var: i.binding for i in block.iters}
+    total, step = Linear(0, {}), 1
+    for low, size in zip(reversed(write.minimum), reversed(write.buffer.shape), strict=True):
+        if not isinstance(size, int):
+            return None
+        total = total.plus(linear(substitute(low, bindings), known), step)
+        step *= size
+    return total
 
 
 def _moved(form: Linear, moving: set[Var]) -> Linear:

@@ -14,7 +14,6 @@ from ..ir import (
     Block,
     Const,
     Expr,
-    For,
     IterVar,
     Load,
     PrimFunc,
@@ -27,7 +26,6 @@ from ..ir import (
     is_const,
     load,
     rebuild,
-    statements,
     substitute,
     with_fields,
 )
@@ -35,7 +33,18 @@ from ..ir.build import loop_nest
 from ..ir.interp import evaluate_grid
 from ..ir.names import names_of
 from ..ir.printer import script
-from .tree import block_at, find_block, loops_of, refreshed, refuse, replace, vars_in
+from .tree import (
+    block_at,
+    blocks_in,
+    find_leaf,
+    is_leaf,
+    loops_of,
+    refreshed,
+    refuse,
+    replace,
+    require_leaf,
+    vars_in,
+)
 
 IndexMap = Callable[..., Any]
 MOST_CHECKED = 1 << 22
@@ -94,7 +103,7 @@ def transform_layout(
     too. Raises ScheduleError for a map that sends two elements to one place.
     """
     primitive = "transform_layout"
-    target = block_at(find_block(func, block, primitive))
+    target = block_at(find_leaf(func, block, primitive))
     touched = {r.buffer.name: r.buffer for r in (*target.writes, *target.reads)}
     if buffer not in touched:
         refuse(
@@ -104,6 +113,9 @@ def transform_layout(
             f"one of {', '.join(touched)}",
         )
     old = touched[buffer]
+    for user in blocks_in(func.body):
+        if any(r.buffer is old for r in (*user.reads, *user.writes)):
+            require_leaf(primitive, user)
     variables, results = as_map(index_map, old.ndim, primitive)
     shape = _image(primitive, old.shape, variables, results, f"buffer '{buffer}'")
     packed = old.replace(shape=shape, strides=None)
@@ -125,8 +137,7 @@ def transform_layout(
                 inside = rebuild(m, visit)
                 allocs = tuple(packed if b is old else b for b in m.allocs)
                 inside = with_fields(inside, allocs=allocs)
-                leaf = not any(isinstance(s, (For, Block)) for s in statements(m.body))
-                return refreshed(inside) if leaf and m.iters else inside
+                return refreshed(inside) if m.iters and is_leaf(m) else inside
         return rebuild(m, visit)
 
     params = tuple(packed if p is old else p for p in func.params)
@@ -167,7 +178,7 @@ def transform_block_layout(func: PrimFunc, block: str, index_map: IndexMap | str
     one to one and onto the box of its results.
     """
     primitive = "transform_block_layout"
-    path = find_block(func, block, primitive)
+    path = find_leaf(func, block, primitive)
     target = block_at(path)
     loops = loops_of(path)
     nest = loops[-len(target.iters) :]

@@ -34,13 +34,13 @@ from ..ir import (
 from ..ir.build import compare, loop_nest
 from ..ir.names import names_of
 from ..ir.nodes import Seq
-from .coverage import is_whole, written_box
+from .coverage import is_bounded_by_iterations, is_whole, written_box
 from .loops import require_independent
 from .tree import (
     block_at,
     blocks_in,
     bound_to,
-    find_block,
+    find_leaf,
     find_loop,
     is_complete,
     is_reduction,
@@ -52,6 +52,7 @@ from .tree import (
     refreshed,
     refuse,
     replace,
+    require_leaf,
     root_block,
     vars_in,
     with_allocs,
@@ -62,7 +63,7 @@ from .tree import (
 def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     """B[v] = f(v); … B[g(w)] …   =>   … f(g(w)) …, and the block is gone."""
     primitive = "compute_inline"
-    target = block_at(find_block(func, block, primitive))
+    target = block_at(find_leaf(func, block, primitive))
     buffer, args, value = _elementwise(primitive, func, target)
     if not is_const(target.predicate, True):
         refuse(primitive, f"block '{block}' runs under a predicate", target)
@@ -70,6 +71,8 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         refuse(primitive, f"block '{block}' writes output '{buffer.name}'", target)
     if not readers(func, buffer):
         refuse(primitive, f"nothing reads '{buffer.name}'", target)
+    for reader in readers(func, buffer):
+        require_leaf(primitive, reader)
     func = with_allocs(replace(func, target, None), drop=[buffer])
 
     def inlined(m: Any) -> Any:
@@ -93,7 +96,7 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     Where C is the smaller, the block runs under the predicate that v is within C.
     """
     primitive = "reverse_compute_inline"
-    target = block_at(find_block(func, block, primitive))
+    target = block_at(find_leaf(func, block, primitive))
     out, args, value = _elementwise(primitive, func, target)
     sources = [r.buffer for r in target.reads if writers(func, r.buffer)]
     if len(set(sources)) != 1:
@@ -311,7 +314,7 @@ def _at_most(extent: Expr, size: Dim, ranges: Ranges) -> bool:
 
 
 def _movable(primitive: str, func: PrimFunc, block: str, loop: str) -> tuple[Block, list[Stmt]]:
-    path = find_block(func, block, primitive)
+    path = find_leaf(func, block, primitive)
     target = block_at(path)
     position = find_loop(func, loop, primitive)
     if not (is_complete(func, target) or is_reduction(func, target)):
@@ -320,6 +323,13 @@ def _movable(primitive: str, func: PrimFunc, block: str, loop: str) -> tuple[Blo
             f"block '{block}' is neither complete nor a reduction with its init",
             target,
             f"{primitive} before decompose_reduction",
+        )
+    if not is_bounded_by_iterations(target, ranges_at(path)):
+        refuse(
+            primitive,
+            f"block '{block}' runs under a predicate, which would be lost",
+            target,
+            f"{primitive} first",
         )
     if position[-1] in path:
         refuse(primitive, f"block '{block}' is inside loop '{loop}' already", loop_at(position))

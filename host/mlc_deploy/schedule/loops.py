@@ -14,6 +14,7 @@ from ..ir import (
     Expr,
     For,
     PrimFunc,
+    Ramp,
     Stmt,
     Var,
     all_of,
@@ -24,6 +25,7 @@ from ..ir import (
     same_expr,
     statements,
     substitute,
+    walk,
     with_fields,
 )
 from ..ir.build import compare, is_root
@@ -96,7 +98,7 @@ def split(
         inferred = simplify_expr((target.extent + others - 1) // others, ranges)
         sizes[given.index(None)] = inferred
         others = simplify_expr(others * inferred, ranges)
-    lacking = expr_bounds(target.extent - others, ranges)[1]
+    lacking = 0 if None in given else expr_bounds(target.extent - others, ranges)[1]
     if lacking is None or lacking > 0:
         refuse(
             "split",
@@ -249,7 +251,7 @@ def _same_element(block: Block) -> bool:
     return all(
         any(
             len(r.minimum) == len(w.minimum)
-            and all(same_expr(a, b) for a, b in zip(r.minimum, w.minimum, strict=True))
+            and all(map(same_expr, (*r.minimum, *r.extent), (*w.minimum, *w.extent)))
             for w in block.writes
             if w.buffer is r.buffer
         )
@@ -276,6 +278,8 @@ def set_kind(func: PrimFunc, loop: str, kind: ForKind) -> PrimFunc:
         inner = [s for s in _statements_below(target) if isinstance(s, For)]
         if any(s.kind == "vectorized" for s in inner):
             refuse(primitive, f"loop '{loop}' holds a vectorized loop already", target)
+        if any(isinstance(n, Ramp) for n in walk(target.body)):
+            refuse(primitive, f"loop '{loop}' holds a tensorized block, made of vectors", target)
     return replace(func, target, with_fields(target, kind=kind))
 
 

@@ -40,7 +40,7 @@ from ..ir.names import Names, block_names_of, names_of
 from ..lower.partition import conjuncts
 from .tree import (
     block_at,
-    find_block,
+    find_leaf,
     find_loop,
     is_complete,
     is_reduction,
@@ -62,7 +62,7 @@ def decompose_padding(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc, 
     the block itself copies the part that is inside, over loops that are only as long as that.
     """
     primitive = "decompose_padding"
-    path = find_block(func, block, primitive)
+    path = find_leaf(func, block, primitive)
     target = block_at(path)
     outer = loop_at(find_loop(func, loop, primitive))
     if outer not in path:
@@ -186,7 +186,7 @@ def pad_einsum(func: PrimFunc, block: str, padding: Sequence[int]) -> PrimFunc:
     rounded up to a multiple of its padding; zeros change no sum.
     """
     primitive = "pad_einsum"
-    path = find_block(func, block, primitive)
+    path = find_leaf(func, block, primitive)
     target = block_at(path)
     _require_einsum(primitive, func, target)
     if len(padding) != len(target.iters):

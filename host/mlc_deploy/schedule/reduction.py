@@ -38,12 +38,14 @@ from .tree import (
     bound_to,
     find_block,
     find_loop,
+    find_outermost,
     is_reduction,
     loop_at,
     loops_of,
     refreshed,
     refuse,
     replace,
+    require_leaf,
     root_block,
     vars_in,
     with_allocs,
@@ -57,7 +59,7 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
     iterations. The update keeps the name.
     """
     primitive = "decompose_reduction"
-    path = find_block(func, block, primitive)
+    path = find_outermost(func, block, primitive)
     target = block_at(path)
     position = find_loop(func, loop, primitive)
     outer = loop_at(position)
@@ -85,7 +87,6 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
                 turning,
                 "a loop further inside",
             )
-    spatial = [i for i in target.iters if i.kind == "spatial"]
     moving = bound_to(target, "spatial")
     for condition in conditions(target):
         if vars_in(condition) & reduced & moving:
@@ -97,6 +98,20 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
                 f"{primitive} before these loops are fused",
             )
     guards = [c for c in conditions(target) if not vars_in(c) & reduced]
+    nest, name = init_nest(func, target, inner, guards)
+    update = refreshed(with_fields(target, init=None))
+    func = replace(func, target, update)
+    outer = loop_at(find_loop(func, loop, primitive))
+    return replace(func, outer, seq([nest, outer])), name
+
+
+def init_nest(
+    func: PrimFunc, block: Block, inner: Sequence[For], guards: Sequence[Expr] = ()
+) -> tuple[Stmt, str]:
+    """The init of a block as a block of its own, `<block>_init`, and its name: over the spatial
+    iterations, in copies of those `inner` loops that they and the guards use."""
+    assert block.init is not None
+    spatial = [i for i in block.iters if i.kind == "spatial"]
     used = {v for part in (*(i.binding for i in spatial), *guards) for v in vars_in(part)}
     names = names_of(func)
     loops: list[tuple[Var, Expr]] = []
@@ -107,24 +122,19 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
             outside[old.var] = var
             loops.append((var, old.extent))
     inside = {i.var: Var(names.fresh(f"{i.var.name}_init"), i.var.dtype) for i in spatial}
-    assert target.init is not None
+    iters = tuple(
+        with_fields(i, var=inside[i.var], binding=substitute(i.binding, outside)) for i in spatial
+    )
+    unit = (IterVar(Var(names.fresh("vu")), const(1), "spatial", const(0)),)
     init = Block(
-        block_names_of(func).fresh(f"{block}_init"),
-        tuple(
-            with_fields(i, var=inside[i.var], binding=substitute(i.binding, outside))
-            for i in spatial
-        ),
+        block_names_of(func).fresh(f"{block.name}_init"),
+        iters or unit,  # a block without iterations is a root
         (),
         (),
-        substitute(target.init, dict(inside)),
+        substitute(block.init, dict(inside)),
         predicate=all_of(*(substitute(c, outside) for c in guards)),
     )
-    init = refreshed(init)
-    update = refreshed(with_fields(target, init=None))
-    func = replace(func, target, update)
-    outer = loop_at(find_loop(func, loop, primitive))
-    nest: Stmt = loop_nest(loops, init)
-    return replace(func, outer, seq([nest, outer])), init.name
+    return loop_nest(loops, refreshed(init)), init.name
 
 
 def rfactor(func: PrimFunc, loop: str, factor_axis: int) -> tuple[PrimFunc, str]:
@@ -149,6 +159,7 @@ def rfactor(func: PrimFunc, loop: str, factor_axis: int) -> tuple[PrimFunc, str]
             target,
             "rfactor before decompose_reduction",
         )
+    require_leaf(primitive, target)
     combine, value, place = _combiner(primitive, target)
     nest = loops_of(find_block(func, target.name, primitive))
     if any(b is not target for b in blocks_in(nest[0])):

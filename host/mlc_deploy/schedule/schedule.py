@@ -15,9 +15,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from ..ir import Block, Expr, For, IRModule, PrimFunc, statements, with_fields
 from ..ir.nodes import ForKind, Scope
-from ..ir.verify import verify
+from ..ir.verify import verify_each
+from . import blockize as blockize_
 from . import caching, layout, location, loops, reduction, sampling
 from . import padding as padding_
+from . import tensorize as tensorize_
 from .trace import BlockRV, LoopRV, Recorder, SampledInt, Trace
 from .tree import block_at, blocks_in, find_block, loops_of, path_to, readers, refuse, writers
 
@@ -110,7 +112,7 @@ class Schedule:
     def _set(self, func: PrimFunc, primitive: str) -> None:
         if IS_SCHEDULED not in func.attrs:
             func = with_fields(func, attrs={**func.attrs, IS_SCHEDULED: True})
-        self._func = verify(func, primitive)
+        self._func = verify_each(func, primitive)
 
     # ------------------------------------------------------------------------------- looking
 
@@ -324,6 +326,20 @@ class Schedule:
     def set_scope(self, block: str, index: int, scope: Scope) -> None:
         """See caching.set_scope."""
         self._set(caching.set_scope(self._func, block, index, scope), "set_scope")
+
+    @primitive
+    def blockize(self, loop: str) -> BlockRV:
+        """See blockize.blockize."""
+        func, name = blockize_.blockize(self._func, loop)
+        self._set(func, "blockize")
+        return BlockRV(name)
+
+    @primitive
+    def tensorize(self, at: str, intrin: str) -> BlockRV:
+        """See tensorize.tensorize. at: a loop or a block."""
+        func, name = tensorize_.tensorize(self._func, at, intrin)
+        self._set(func, "tensorize")
+        return BlockRV(name)
 
     # ------------------------------------------------------------------------------- layouts
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn
 
-from ..arith import Bounds, loop_ranges
+from ..arith import Bounds, expr_bounds, loop_ranges
 from ..errors import ScheduleError
 from ..ir import (
     Block,
@@ -16,6 +16,7 @@ from ..ir import (
     IterVar,
     Load,
     PrimFunc,
+    Ramp,
     Region,
     Stmt,
     Store,
@@ -31,6 +32,7 @@ from ..ir.build import is_root
 from ..ir.nodes import Seq
 from ..ir.printer import loop_header, script
 from ..ir.regions import point_regions
+from .touched import touched
 
 
 def refuse(primitive: str, why: str, at: Stmt | None = None, mend: str = "") -> NoReturn:
@@ -100,18 +102,75 @@ def block_at(path: list[Stmt]) -> Block:
 
 
 def loops_of(path: list[Stmt]) -> list[For]:
-    """The loops on a path, outermost first."""
-    return [s for s in path if isinstance(s, For)]
+    """The loops on a path within the innermost block around its end, outermost first: no loop
+    moves across the edge of a block."""
+    inside = max((n for n, s in enumerate(path[:-1]) if isinstance(s, Block)), default=-1)
+    return [s for s in path[inside + 1 :] if isinstance(s, For)]
 
 
 def blocks_in(s: Stmt) -> Iterator[Block]:
-    """The blocks in s, the root apart."""
-    return (b for b in statements(s) if isinstance(b, Block) and not is_root(b))
+    """The outermost blocks in s, the root apart: where legality is decided, each stands for the
+    blocks inside it."""
+    if isinstance(s, Block) and not is_root(s):
+        yield s
+        return
+    for child in children(s):
+        if isinstance(child, Stmt):
+            yield from blocks_in(child)
 
 
 def ranges_at(path: list[Stmt]) -> dict[Var, Bounds]:
-    """The ranges of the loops on a path."""
-    return loop_ranges(loops_of(path))
+    """The ranges of the loops on a path, and of the iterations of the blocks around its end."""
+    known = loop_ranges([s for s in path if isinstance(s, For)])
+    for outer in path[:-1]:
+        if isinstance(outer, Block):
+            for i in outer.iters:
+                high = expr_bounds(i.extent, known)[1]
+                known[i.var] = (0, None if high is None else max(high - 1, 0))
+    return known
+
+
+def is_leaf(block: Block) -> bool:
+    """Whether the block is statements on scalars: no loops, blocks or vectors inside."""
+    return not any(
+        isinstance(n, (For, Block, Ramp))
+        for part in (block.body, block.init)
+        if part is not None
+        for n in walk(part)
+    )
+
+
+def find_leaf(func: PrimFunc, name: str, primitive: str) -> list[Stmt]:
+    """The path to a block that is outermost and a leaf; ScheduleError where it is not both."""
+    path = find_outermost(func, name, primitive)
+    require_leaf(primitive, block_at(path))
+    return path
+
+
+def find_outermost(func: PrimFunc, name: str, primitive: str) -> list[Stmt]:
+    """The path to a block that is inside no other; ScheduleError where it is."""
+    path = find_block(func, name, primitive)
+    block = block_at(path)
+    for outer in path[:-1]:
+        if isinstance(outer, Block) and not is_root(outer):
+            refuse(
+                primitive,
+                f"block '{name}' is inside block '{outer.name}'",
+                block,
+                f"{primitive} before blockize",
+            )
+    return path
+
+
+def require_leaf(primitive: str, block: Block) -> None:
+    """Refuses a block whose body is more than statements on scalars."""
+    if not is_leaf(block):
+        refuse(
+            primitive,
+            f"block '{block.name}' holds loops, blocks or vectors",
+            block,
+            f"{primitive} before blockize and tensorize",
+        )
 
 
 def replace(func: PrimFunc, old: Stmt, to: Stmt | None) -> PrimFunc:
@@ -186,9 +245,10 @@ def bound_to(block: Block, kind: str) -> set[Var]:
 
 
 def refreshed(block: Block) -> Block:
-    """The block with reads and writes computed again from its body (which holds no loops)."""
-    parts = [block.body] if block.init is None else [block.init, block.body]
-    reads, writes = point_regions(seq(parts))
+    """The block with reads and writes computed again from its body."""
+    body = block.body if block.init is None else seq([block.init, block.body])
+    leaf = is_leaf(block)
+    reads, writes = point_regions(body) if leaf else touched(body, block.iters)
     own = {w.buffer for w in writes} if block.init is not None else set()
     return with_fields(block, reads=tuple(r for r in reads if r.buffer not in own), writes=writes)
 

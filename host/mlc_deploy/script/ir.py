@@ -11,6 +11,7 @@ __all__ = ["IRModule", "ir_module"]
 def ir_module(cls: type) -> IRModule:
     """A class whose attributes are `@T.prim_func` functions, as an IRModule.
 
+    mypy takes the name for a class still; for `Module.script()` under mypy, call this on the class.
     Other attributes are constants that the functions may use. Raises ScriptError for a class
     without functions, or with functions that are not decorated.
     """

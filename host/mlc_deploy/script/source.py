@@ -10,6 +10,8 @@ from typing import Any
 
 from ..errors import ScriptError
 
+AROUND = 48  # characters that are shown of a line to the left of an error
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -32,9 +34,9 @@ class Source:
         self, line: int, column: int, what: str, mend: str = "", width: int = 1
     ) -> ScriptError:
         """The error at a line of the tree (from 1) and a column in characters (from 0)."""
-        text = self.lines[line - 1].rstrip("\n").expandtabs(1) if line <= len(self.lines) else ""
-        shown = text.lstrip()
-        mark = " " * (column - len(text) + len(shown)) + "^" * width
+        text = self.lines[line - 1].rstrip() if line <= len(self.lines) else ""
+        text = "".join(c if c.isprintable() else " " for c in text)
+        shown, mark = _part(text, column, width)
         place = f"{self.file}:{self.first + line - 1}:{column + 1}"
         return ScriptError(what, where=f"{place}\n{shown}\n{mark}", mend=mend)
 
@@ -58,6 +60,16 @@ class Source:
         assert isinstance(tree.body[0], ast.If)
         ast.increment_lineno(tree, -1)
         return ast.Module(tree.body[0].body, [])
+
+
+def _part(text: str, column: int, width: int) -> tuple[str, str]:
+    """What is shown of a line, and the marks below it: at most 2 * AROUND characters and dots."""
+    first = max(len(text) - len(text.lstrip()), column - AROUND)
+    last = max(first + 2 * AROUND, column + 1)
+    before = "…" if text[:first].strip() else ""
+    after = "…" if text[last:].strip() else ""
+    blank = " " * (column - first + len(before))
+    return before + text[first:last] + after, blank + "^" * max(min(width, last - column), 1)
 
 
 def source_of(function: Callable[..., Any]) -> Source:

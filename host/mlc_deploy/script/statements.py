@@ -32,6 +32,7 @@ from ..ir import (
     const,
     dtype_of,
     expr,
+    free_vars,
     seq,
 )
 from ..ir.build import TRUE, broadcast
@@ -40,7 +41,7 @@ from ..ir.nodes import ForKind, IterKind
 from .accesses import block_regions
 from .operators import operate
 from .source import Source
-from .values import BINARY, Phrase, Values, Word, describe, number
+from .values import BINARY, Phrase, Values, Word, describe, known_dtype, number
 
 LOOPS: dict[str, ForKind] = {
     "serial": "serial",
@@ -180,6 +181,7 @@ class Statements:
             case "where":
                 predicate = self.values.condition(call.args[0] if call.args else call)
                 block.predicate = expr(predicate)
+                self.require_loops(call, block, block.predicate)
             case "block_attr":
                 block.annotations.update(self.attributes(call, args["attrs"]))
             case "reads":
@@ -297,14 +299,13 @@ class Statements:
         align = args["align"]
         if not isinstance(align, int) or align < 1:
             self.refuse(at, f"alignment {align} is no positive number of bytes")
-        if not isinstance(args["dtype"], str):
-            self.refuse(at, f"a dtype is expected, not {describe(args['dtype'])}", '"float32"')
+        dtype = self.values.apply(at, known_dtype, args["dtype"])
         shape = self.dims(at, args["shape"])
         strides = None if args["strides"] is None else self.dims(at, args["strides"])
         if strides is not None and len(strides) != len(shape):
             self.refuse(at, f"{len(strides)} strides for {len(shape)} dimensions")
         made: Buffer = self.values.apply(
-            at, Buffer, name, shape, args["dtype"], strides, args["scope"], align
+            at, Buffer, name, shape, dtype, strides, args["scope"], align
         )
         return made
 
@@ -361,7 +362,7 @@ class Statements:
             for name, (start, stop) in zip(names, ranges, strict=True):
                 low, high = (self.values.integer(at.iter, v) for v in (start, stop))
                 extent = high if start == 0 and number(start) else high - low
-                variable = Var(self.names.fresh(name), dtype or extent.dtype)
+                variable = self.index(at.iter, name, dtype or extent.dtype)
                 loops.append((variable, extent))
                 values.append(variable if extent is high else operate("+", variable, start))
                 self.extents[variable] = extent
@@ -370,6 +371,13 @@ class Statements:
         for variable, extent in reversed(loops):
             body = For(variable, extent, kind, body, annotations)
         return body
+
+    def index(self, at: ast.AST, name: str, dtype: object) -> Var:
+        """A variable that runs over integers."""
+        known = self.values.apply(at, known_dtype, dtype)
+        if not dtype_of(known).is_integer:
+            self.refuse(at, f"'{name}' runs over integers, not over {known}")
+        return Var(self.names.fresh(name), known)
 
     # ------------------------------------------------------------------------------------- blocks
 
@@ -444,12 +452,20 @@ class Statements:
             kind: IterKind = "spatial" if phrase.name == "axis.spatial" else "reduce"
             binding = self.values.integer(at, args["binding"])
             found = [(kind, self.domain(at, args["dom"]), binding)]
+            self.require_loops(at, block, *found[0][1:])
         if len(names) != len(found):
             self.refuse(at, f"{len(names)} names for {len(found)} iterations")
         for name, (kind, extent, binding) in zip(names, found, strict=True):
-            variable = Var(self.names.fresh(name), args.get("dtype") or binding.dtype)
+            variable = self.index(at, name, args.get("dtype") or binding.dtype)
             block.iters.append(IterVar(variable, extent, kind, binding))
             self.values.scope[name] = variable
+
+    def require_loops(self, at: ast.AST, block: Said, *given: Expr) -> None:
+        """What relates a block to the loops around it must not use its own iterations."""
+        own = {i.var for i in block.iters}
+        for inside in sorted(own & set().union(*map(free_vars, given)), key=lambda v: v.name):
+            what = f"'{inside.name}' is an iteration of this very block"
+            self.refuse(at, what, "the loops that it is bound to")
 
     def remapped(self, phrase: Phrase) -> Iterator[tuple[IterKind, Expr, Expr]]:
         kinds, bindings = phrase.args["kinds"], phrase.args["bindings"]

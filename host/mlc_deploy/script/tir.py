@@ -46,6 +46,7 @@ from .function import decorated
 from .operators import choose as Select
 from .operators import choose_lazily as if_then_else
 from .operators import likely, operate
+from .values import known_dtype
 
 __all__ = [
     "abs",
@@ -166,26 +167,69 @@ class handle:
     """A parameter's type: a buffer, whose shape T.match_buffer says."""
 
 
-class Scalar:
+class Scalar(Expr):
     """A dtype: `n: T.int32` is a parameter, `n = T.int32()` a symbolic dimension, T.int8(3) a
-    constant, T.float32(i) a conversion."""
+    constant, T.float32(i) a conversion. There are no instances: what calls give is an expression.
+    """
 
-    def __init__(self, dtype: str) -> None:
-        self.dtype = dtype
+    dtype = ""
 
-    def __call__(self, value: ExprLike | str) -> Expr:
+    def __new__(cls, value: ExprLike | str | None = None) -> Expr:  # type: ignore[misc]
+        if value is None:
+            raise _misplaced(f"T.{cls.dtype}() without a value")
         if isinstance(value, str):
-            return const(float(value), self.dtype)
+            return const(float(value), cls.dtype)
         if isinstance(value, Expr):
-            return converted(self.dtype, value)
-        return const(value, self.dtype)  # type: ignore[arg-type]
+            return converted(cls.dtype, value)
+        return const(value, cls.dtype)  # type: ignore[arg-type]
 
 
-int8, int16, int32, int64 = Scalar("int8"), Scalar("int16"), Scalar("int32"), Scalar("int64")
-uint8, uint16 = Scalar("uint8"), Scalar("uint16")
-uint32, uint64 = Scalar("uint32"), Scalar("uint64")
-float16, float32, float64 = Scalar("float16"), Scalar("float32"), Scalar("float64")
-bool = Scalar("bool")
+class int8(Scalar):
+    dtype = "int8"
+
+
+class int16(Scalar):
+    dtype = "int16"
+
+
+class int32(Scalar):
+    dtype = "int32"
+
+
+class int64(Scalar):
+    dtype = "int64"
+
+
+class uint8(Scalar):
+    dtype = "uint8"
+
+
+class uint16(Scalar):
+    dtype = "uint16"
+
+
+class uint32(Scalar):
+    dtype = "uint32"
+
+
+class uint64(Scalar):
+    dtype = "uint64"
+
+
+class float16(Scalar):
+    dtype = "float16"
+
+
+class float32(Scalar):
+    dtype = "float32"
+
+
+class float64(Scalar):
+    dtype = "float64"
+
+
+class bool(Scalar):
+    dtype = "bool"
 
 
 def var(dtype: str = "int32") -> Expr:
@@ -380,30 +424,33 @@ def floormod(a: ExprLike, b: ExprLike) -> Expr:
 
 def cast(value: ExprLike, dtype: str) -> Expr:
     """A conversion: T.cast(x, "float32"), as x.astype("float32")."""
-    return converted(dtype, value)
+    return converted(_scalar(dtype), value)
 
 
 def Cast(dtype: str, value: ExprLike) -> Expr:
     """A conversion: T.Cast("float32", x). It stays where it changes nothing."""
     if isinstance(value, Expr):
-        return CastNode(with_lanes(dtype, dtype_of(value.dtype).lanes), value)
-    return converted(dtype, value)
+        return CastNode(with_lanes(known_dtype(dtype), dtype_of(value.dtype).lanes), value)
+    return converted(_scalar(dtype), value)
 
 
 def call_intrin(dtype: str, name: str, *args: ExprLike) -> Expr:
     """An intrinsic by name, of a dtype."""
-    dtype_of(dtype)
-    return Call(name, tuple(expr(a) for a in args), dtype)
+    if not isinstance(name, str):
+        raise TypeError(f"an intrinsic's name is a string, not {name!r}")
+    return Call(name, tuple(expr(a) for a in args), known_dtype(dtype))
 
 
 def Ramp(base: ExprLike, stride: ExprLike, lanes: int) -> Expr:
     """base, base + stride, … as a vector."""
+    _count(lanes)
     first, step = promoted(base, stride)
     return RampNode(first, step, lanes, with_lanes(first.dtype, lanes))
 
 
 def Broadcast(value: ExprLike, lanes: int) -> Expr:
     """A value in every lane of a vector."""
+    _count(lanes)
     scalar = expr(value)
     return BroadcastNode(scalar, lanes, with_lanes(scalar.dtype, lanes))
 
@@ -411,4 +458,16 @@ def Broadcast(value: ExprLike, lanes: int) -> Expr:
 def Shuffle(vectors: Sequence[ExprLike], lanes: Sequence[int]) -> Expr:
     """Lanes picked by number from the vectors, one after the other."""
     given = tuple(expr(v) for v in vectors)
+    total = sum(dtype_of(v.dtype).lanes for v in given)
+    if not lanes or not all(isinstance(n, int) and 0 <= n < total for n in lanes):
+        raise TypeError(f"the lanes {list(lanes)} are no numbers below {total}")
     return ShuffleNode(given, tuple(lanes), with_lanes(given[0].dtype, len(lanes)))
+
+
+def _scalar(dtype: object) -> str:
+    return dtype_of(known_dtype(dtype)).scalar
+
+
+def _count(lanes: object) -> None:
+    if not isinstance(lanes, int) or lanes < 1:
+        raise TypeError(f"'{lanes}' is no constant number of lanes")

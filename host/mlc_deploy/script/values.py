@@ -11,6 +11,7 @@ import ast
 import difflib
 import inspect
 import operator
+import re
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,6 +97,13 @@ def number(value: object) -> bool:
     return isinstance(value, (bool, int, float))
 
 
+def known_dtype(name: object) -> str:
+    """A dtype's name; TypeError for anything else, ValueError for an unknown one."""
+    if not isinstance(name, str):
+        raise TypeError(f'a dtype is expected, not {describe(name)}\n  try: "float32"')
+    return dtype_of(name).name
+
+
 def is_vocabulary(value: object) -> bool:
     """Whether a value is the module `T` itself."""
     return isinstance(value, ModuleType) and value.__name__ == f"{__package__}.tir"
@@ -127,6 +135,8 @@ class Values:
             return function(*args, **named)
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             what, _, mend = str(error).partition("\n  try: ")
+            what = f"there is no {what}" if isinstance(error, KeyError) else what
+            mend = mend.replace("te.", "T.")  # functions of the same names
             raise self.source.error(at, what, mend) from None
 
     # ------------------------------------------------------------------------------- conversions
@@ -140,7 +150,7 @@ class Values:
             return value
         if number(value):
             if dtype is not None and isinstance(value, float) and dtype_of(dtype).kind != "float":
-                self.refuse(at, f"{value} where {dtype} is expected")
+                self.refuse(at, f"{value} where {dtype} is expected", "an integer")
             made: Expr = self.apply(at, const, value, dtype)
             return made
         self.refuse(at, f"an expression is expected, not {describe(value)}")
@@ -265,6 +275,8 @@ class Values:
         if number(a) and number(b):
             if op == "<<" and b > MOST_SHIFTED:
                 self.refuse(at, f"a shift by {b} bits")
+            if op in ("/", "//", "%") and not b:
+                self.refuse(at, "a division by zero")
             return self.apply(at, FOLD[op], a, b)
         return self.apply(at, operate, op, a, b)
 
@@ -347,16 +359,21 @@ class Values:
             case Expr() | Buffer(), "dtype":
                 return base.dtype
             case Expr(), "astype":
-                return Word(ast.unparse(at), lambda dtype: cast(dtype, base))
+                return Word(ast.unparse(at), lambda dtype: cast(known_dtype(dtype), base))
             case Buffer(), "shape":
                 return base.shape
-            case Word(target=target), name if inspect.isclass(target) and name in vars(target):
-                return Word(ast.unparse(at), getattr(target, name))
-        if not is_vocabulary(base):
+        if is_vocabulary(base):
+            holder, known = base, base.__all__
+        elif isinstance(base, Word) and base.target.__name__ == "axis":
+            holder, known = base.target, [n for n in vars(base.target) if n[0] != "_"]
+        else:
             self.refuse(at, f"{describe(base)} has no attribute '{at.attr}' here")
-        if at.attr in base.__all__:
-            return Word(ast.unparse(at), getattr(base, at.attr))
-        near = difflib.get_close_matches(at.attr, base.__all__, 3)
+        if at.attr in known:
+            return Word(ast.unparse(at), getattr(holder, at.attr))
+        if holder is base and re.fullmatch(r"(u?int|float|bool)\d*x\d+", at.attr):
+            vector = type(at.attr, (base.Scalar,), {"dtype": at.attr})
+            return Word(ast.unparse(at), vector)
+        near = difflib.get_close_matches(at.attr, known, 3) or known[: 3 * (holder is not base)]
         mend = ELSEWHERE.get(at.attr, ", ".join(f"{ast.unparse(at.value)}.{n}" for n in near))
         self.refuse(at, f"there is no {ast.unparse(at)}", mend)
 

@@ -25,6 +25,8 @@ from .intrinsics import (
     truncmod,
 )
 from .program import create_prim_func
+from .stage import Stage
+from .stage_schedule import StageSchedule, create_schedule
 from .tensor import (
     ComputeOp,
     PlaceholderOp,
@@ -47,6 +49,8 @@ __all__ = [
     "ComputeOp",
     "IterVar",
     "PlaceholderOp",
+    "Stage",
+    "StageSchedule",
     "Tensor",
     "abs",
     "all_of",
@@ -55,6 +59,7 @@ __all__ = [
     "compute",
     "cos",
     "create_prim_func",
+    "create_schedule",
     "erf",
     "exp",
     "floor",

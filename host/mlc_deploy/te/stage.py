@@ -1,14 +1,7 @@
-"""TE's scheduling face: stages, on which calls are recorded.
+"""A stage: one operation of a schedule of tensor expressions, and what was asked of its loops.
 
-    s = te.create_schedule(C.op)
-    x, y = s[C].op.axis
-    xo, yo, xi, yi = s[C].tile(x, y, 8, 32)
-    s[B].compute_at(s[C], yo)
-
-Nothing is transformed here: `schedule.stages` replays the calls on blocks when the schedule is lowered
-or built, consumers first, since where a stage is computed decides what its axes run over. Mistakes
-that show at the call are refused at the call; the others name it. cache_read, cache_write and
-rfactor (caches.py) change what is computed, so they make stages of their own at once.
+Calls are recorded, and nothing is transformed: `schedule.stages` replays them on blocks. Mistakes
+that show at the call are refused at the call.
 """
 
 from __future__ import annotations
@@ -16,15 +9,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ..errors import ScheduleError
 from ..ir import Expr, IterVar, Var, expr
 from ..ir.nodes import ForKind, Scope
-from .program import topological
-from .tensor import ComputeOp, Operation, PlaceholderOp, Tensor
+from .tensor import ComputeOp, Operation, PlaceholderOp
 
-Kept = Literal["root", "inline"]
+if TYPE_CHECKING:
+    from .stage_schedule import StageSchedule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +100,11 @@ class Stage:
     @property
     def name(self) -> str:
         return self.op.name
+
+    @property
+    def is_scheduled(self) -> bool:
+        moved = self.place.kind != "root" or self.scope != "global"
+        return moved or bool(self.relations or self.marks)
 
     def __repr__(self) -> str:
         return f"Stage({self.name!r})"
@@ -296,96 +294,6 @@ class Stage:
         first = self.leaf_iter_vars.index(old[0])
         after = self.leaf_iter_vars[first + len(old) :]
         self.leaf_iter_vars = (*self.leaf_iter_vars[:first], *made, *after)
-
-
-class StageSchedule:
-    """The stages of everything that some operations need, producers first."""
-
-    def __init__(self, outputs: Sequence[Tensor]) -> None:
-        self._outputs: list[Stage] = []
-        self.stages: list[Stage] = []
-        self._of: dict[Operation, Stage] = {}
-        for tensor in topological(outputs):
-            if tensor.op not in self._of:
-                self._of[tensor.op] = Stage(self, tensor.op)
-                self.stages.append(self._of[tensor.op])
-        self._outputs = list(dict.fromkeys(self._of[tensor.op] for tensor in outputs))
-
-    @property
-    def outputs(self) -> list[Operation]:
-        return [stage.op for stage in self._outputs]
-
-    def __getitem__(self, what: Tensor | Operation) -> Stage:
-        """The stage of a tensor or operation."""
-        op = what.op if isinstance(what, Tensor) else what
-        if op not in self._of:
-            name = getattr(what, "name", repr(what))
-            names = ", ".join(stage.name for stage in self.stages)
-            raise ScheduleError(
-                f"schedule: '{name}' is none of its stages", where=caller(), mend=names
-            )
-        return self._of[op]
-
-    @property
-    def is_scheduled(self) -> bool:
-        """Whether anything was asked of any stage."""
-        return any(
-            s.relations or s.marks or s.place.kind != "root" or s.scope != "global" or s.op is not op
-            for op, s in self._of.items()
-        )
-
-    def add(self, op: ComputeOp, near: Stage, after: bool) -> Stage:
-        """A stage for an operation, right before or after another."""
-        stage = Stage(self, op)
-        self._of[op] = stage
-        self.stages.insert(self.stages.index(near) + after, stage)
-        return stage
-
-    def cache_read(
-        self, tensor: Tensor, scope: Scope, readers: Sequence[Tensor | Operation]
-    ) -> Tensor:
-        """See caches.cache_read."""
-        from . import caches
-
-        return caches.cache_read(self, tensor, scope, readers)
-
-    def cache_write(self, tensor: Tensor, scope: Scope) -> Tensor:
-        """See caches.cache_write."""
-        from . import caches
-
-        return caches.cache_write(self, tensor, scope)
-
-    def rfactor(self, tensor: Tensor, axis: IterVar, factor_axis: int = 0) -> Tensor:
-        """See caches.rfactor."""
-        from . import caches
-
-        return caches.rfactor(self, tensor, axis, factor_axis)
-
-    def normalize(self) -> StageSchedule:
-        """The schedule: every axis begins at 0 as it is."""
-        return self
-
-
-def create_schedule(
-    ops: Operation | Tensor | Sequence[Operation | Tensor],
-) -> StageSchedule:
-    """A schedule of operations and all that they read, nothing of it transformed yet."""
-    given = [ops] if isinstance(ops, (ComputeOp, PlaceholderOp, Tensor)) else list(ops)
-    tensors = [t for op in given for t in ([op] if isinstance(op, Tensor) else outputs_of(op))]
-    if not tensors:
-        raise ScheduleError("create_schedule: no operation is given", where=caller())
-    return StageSchedule(tensors)
-
-
-def outputs_of(op: Operation) -> list[Tensor]:
-    """Tensors that stand for an operation's outputs."""
-    if isinstance(op, PlaceholderOp):
-        raise ScheduleError(f"create_schedule: '{op.name}' is an input", where=caller())
-    shape = [axis.extent for axis in op.axis]
-    return [
-        Tensor(op.name if n == 0 else f"{op.name}_{n}", shape, e.dtype, op, n)
-        for n, e in enumerate(op.body)
-    ]
 
 
 def made_axis(name: str, extent: Expr, like: IterVar) -> IterVar:

@@ -25,7 +25,7 @@ def is_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> bool
     """Whether every channel has a filter of its own, and one result."""
     x, w = inputs
     single = attrs["groups"] == x.shape[1] == w.shape[0] and w.shape[1] == 1
-    return single and static(*inputs) and target.lanes(x.dtype) > 1
+    return w.ndim == 4 and single and static(*inputs) and target.lanes(x.dtype) > 1
 
 
 def compute_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Sequence[Tensor]:

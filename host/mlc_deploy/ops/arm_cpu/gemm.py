@@ -31,24 +31,24 @@ class Tile:
 
 
 def dense_tile(dtype: str, target: Target) -> Tile:
-    """Where each row of the data has a vector of its own, of `steps` neighbours along k."""
+    """Where each row of the data has a vector of its own, of neighbours along k."""
     lanes = target.lanes(dtype)
     match target.vector_registers:
         case 32:
-            return Tile(8, 2 * lanes, lanes, lanes)
+            return Tile(8, 2 * lanes, lanes, 4)
         case 16:
-            return Tile(4, 2 * lanes, lanes, lanes)
+            return Tile(4, 2 * lanes, lanes, 4)
     return Tile(4, 4, 1, 4)
 
 
 def conv2d_tile(dtype: str, target: Target) -> Tile:
-    """Where the rows are neighbouring pixels, and come as whole vectors."""
+    """Where the rows are neighbouring pixels, which on ARM come as whole vectors of four."""
     lanes = target.lanes(dtype)
     match target.vector_registers:
         case 32:
-            return Tile(3 * lanes, 2 * lanes, lanes, 4)
+            return Tile(12, 2 * lanes, lanes, 4)
         case 16:
-            return Tile(lanes, 2 * lanes, lanes, 4)
+            return Tile(4, 2 * lanes, lanes, 4)
     return Tile(4, 4, 1, 4)
 
 

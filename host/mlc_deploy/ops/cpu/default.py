@@ -32,6 +32,7 @@ from ...lower.flatten import strides_of
 from ...schedule import Schedule
 
 PARALLEL_ELEMENTS = 1 << 14  # below that a thread costs more than it brings
+CHUNK = 1 << 12  # elements of a task where how many there are is known only at run time
 
 
 def default_schedule(func: PrimFunc, target: Target) -> PrimFunc:
@@ -82,7 +83,9 @@ def schedule_injective(sch: Schedule, name: str, target: Target) -> None:
     elements = _extent(sch, fused)
     lanes = target.lanes(block.writes[0].buffer.dtype)
     if lanes > 1 and elements >= lanes and _vectors_well(sch.block(name), sch.loop(fused).var):
-        fused, vector = sch.split(fused, [None, lanes])
+        chunk = [] if outer or isinstance(sch.loop(fused).extent, Const) else [CHUNK // lanes]
+        *tasks, fused, vector = sch.split(fused, [None, *chunk, lanes])
+        outer += tasks
         sch.vectorize(vector)
     total = elements
     for loop in outer:
@@ -154,9 +157,11 @@ def _step(region: Region, bindings: dict[Var, Expr], lane: Var) -> int | None:
     """By how many elements an access moves when the loop takes a step; None: by varying ones."""
     total = Linear(0, {})
     for low, stride in zip(region.minimum, strides_of(region.buffer), strict=True):
-        if not isinstance(stride, int):
-            return 1 if low is region.minimum[-1] else None
-        total = total.plus(linear(substitute(low, bindings), {}), stride)
+        index = linear(substitute(low, bindings), {})
+        if isinstance(stride, int):
+            total = total.plus(index, stride)
+        elif any(a is lane or _hides(a, lane) for a in index.terms):
+            return None
     if any(_hides(atom, lane) for atom in total.terms):
         return None
     return total.terms.get(lane, 0)

@@ -1,0 +1,241 @@
+"""Operators on values: an LLVM instruction where the machine has it, other code where not.
+
+LLVM ends the whole process on code that a target cannot select. What is known to do so never gets
+there: 32-bit ARM neither compares nor converts vectors of float16, has no minimum of doubles that
+keeps NaN, and would call libm to round floats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir as ll
+
+from mlc_targets import Target
+
+from ..errors import CodegenError
+from ..ir import DType, dtype_of, with_lanes
+from . import math
+from .types import element_type, type_suffix
+
+Value = Any
+I32 = ll.IntType(32)
+
+FLOAT = {"+": "fadd", "-": "fsub", "*": "fmul", "/": "fdiv"}
+INTEGER = {"+": "add", "-": "sub", "*": "mul", "&": "and_", "|": "or_", "^": "xor", "<<": "shl"}
+ROUNDING = {"floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc"}
+UNARY = {**ROUNDING, "round": "llvm.roundeven", "sqrt": "llvm.sqrt", "abs": "llvm.fabs"}
+# Functions of the C library: name -> whether the runtime has it for float64 too.
+LIBM = {
+    "exp": True,
+    "log": True,
+    "sin": True,
+    "cos": True,
+    "tan": True,
+    "tanh": True,
+    "erf": True,
+    "fmod": True,
+    "pow": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """fused: multiply-add in one instruction, by lane too. halves: LLVM selects every operator on
+    vectors of float16. rounds: instructions that round floats to whole numbers."""
+
+    fused: bool
+    halves: bool
+    rounds: bool
+
+
+def machine_of(target: Target) -> Machine:
+    # 32-bit NEON multiplies and adds in one instruction by lane only unfused.
+    narrow = target.arch == "arm"
+    return Machine(not narrow, not narrow, not narrow or target.has("fp-armv8"))
+
+
+def binary(
+    b: ll.IRBuilder,
+    machine: Machine,
+    op: str,
+    x: Value,
+    y: Value,
+    dtype: str,
+    flags: tuple[str, ...] = (),
+) -> Value:
+    """`x op y`; flags are LLVM's fast-math flags."""
+    kind = dtype_of(dtype)
+    if kind.kind == "float" and kind.bits == 16 and not machine.halves:
+        wide = binary(b, machine, op, _widened(b, x), _widened(b, y), _single(kind), flags)
+        return b.fptrunc(wide, x.type)
+    match op, kind.kind:
+        case ("and", _):
+            return b.and_(x, y)
+        case ("or", _):
+            return b.or_(x, y)
+        case (_, "float") if op in FLOAT:
+            return getattr(b, FLOAT[op])(x, y, flags=flags)
+        case ("min" | "max", "float"):
+            if kind.bits == 64 and not machine.fused:
+                return _extremum(b, op, x, y)
+            return intrinsic(b, "llvm.minimum" if op == "min" else "llvm.maximum", [x, y])
+        case ("min" | "max", _):
+            return intrinsic(b, f"llvm.{'s' if kind.kind == 'int' else 'u'}{op}", [x, y])
+        case (_, _) if op in INTEGER:
+            return getattr(b, INTEGER[op])(x, y)
+        case (">>", "int"):
+            return b.ashr(x, y)
+        case (">>", _):
+            return b.lshr(x, y)
+        case ("//" | "tdiv", "uint"):
+            return b.udiv(x, y)
+        case ("%" | "tmod", "uint"):
+            return b.urem(x, y)
+        case ("tdiv", _):
+            return b.sdiv(x, y)
+        case ("tmod", _):
+            return b.srem(x, y)
+        case ("//" | "%", _):
+            return floored(b, op, x, y)
+    raise AssertionError(f"no code for {op} of {dtype}")
+
+
+def _extremum(b: ll.IRBuilder, op: str, x: Value, y: Value) -> Value:
+    """The smaller or larger; a NaN on either side gives NaN: y where both comparisons fail."""
+    better = b.fcmp_ordered("<" if op == "min" else ">", x, y)
+    return b.select(b.or_(better, b.fcmp_unordered("uno", x, x)), x, y)
+
+
+def floored(b: ll.IRBuilder, op: str, x: Value, y: Value) -> Value:
+    """Division that rounds down, from LLVM's that rounds towards zero."""
+    rest = b.srem(x, y)
+    zero = ll.Constant(rest.type, None if isinstance(rest.type, ll.VectorType) else 0)
+    differs = b.icmp_signed("<", b.xor(rest, y), zero)
+    adjust = b.and_(differs, b.icmp_signed("!=", rest, zero))
+    if op == "%":
+        return b.add(rest, b.select(adjust, y, zero))
+    return b.add(b.sdiv(x, y), b.sext(adjust, rest.type))
+
+
+def compare(b: ll.IRBuilder, machine: Machine, op: str, x: Value, y: Value, dtype: str) -> Value:
+    """`x op y` as i1; with a NaN only `!=` holds."""
+    kind = dtype_of(dtype)
+    match kind.kind:
+        case "float":
+            if kind.bits == 16 and not machine.halves:
+                x, y = _widened(b, x), _widened(b, y)
+            return b.fcmp_unordered(op, x, y) if op == "!=" else b.fcmp_ordered(op, x, y)
+        case "int":
+            return b.icmp_signed(op, x, y)
+    return b.icmp_unsigned(op, x, y)
+
+
+def cast(b: ll.IRBuilder, machine: Machine, value: Value, source: str, to: str) -> Value:
+    """Value conversion: float to integer truncates towards zero, integers wrap."""
+    x, y = dtype_of(source), dtype_of(to)
+    if x.kind == "float" and x.bits == 16 and y.kind != "float" and not machine.halves:
+        return cast(b, machine, _widened(b, value), _single(x), to)
+    wanted = element_type(to)
+    match x.kind, y.kind:
+        case ("float", "float"):
+            if x.bits == y.bits:
+                return value
+            return (b.fpext if y.bits > x.bits else b.fptrunc)(value, wanted)
+        case ("float", "int"):
+            return b.fptosi(value, wanted)
+        case ("float", "uint"):
+            return b.fptoui(value, wanted)
+        case ("float", "bool"):
+            return b.fcmp_unordered("!=", value, ll.Constant(value.type, None))
+        case (_, "bool"):
+            return b.icmp_unsigned("!=", value, ll.Constant(value.type, None))
+        case ("int", "float"):
+            return b.sitofp(value, wanted)
+        case (_, "float"):
+            return b.uitofp(value, wanted)
+    if x.kind != "bool" and x.bits > y.bits:
+        return b.trunc(value, wanted)
+    if x.kind != "bool" and x.bits == y.bits:
+        return value
+    return b.sext(value, wanted) if x.kind == "int" else b.zext(value, wanted)
+
+
+def call(
+    b: ll.IRBuilder, machine: Machine, name: str, args: list[Value], dtype: str, where: str
+) -> Value:
+    """A function of floats. Raises CodegenError, naming the kernel `where`, for one that no code is
+    known for."""
+    kind = dtype_of(dtype)
+    if name == "likely":
+        return args[0]
+    if kind.kind != "float":
+        raise CodegenError(
+            f"no code for T.{name} of {kind.scalar}", where=where, mend='.astype("float32")'
+        )
+    if kind.bits == 16 and not (machine.halves and name in UNARY):
+        wide = call(b, machine, name, [_widened(b, a) for a in args], _single(kind), where)
+        return b.fptrunc(wide, args[0].type)
+    if kind.bits == 32 and name in math.FUNCTIONS:
+        return math.FUNCTIONS[name](b, args[0])
+    if kind.bits == 32 and name in math.ROUNDINGS and not machine.rounds:
+        return math.ROUNDINGS[name](b, args[0])
+    if name in UNARY:
+        return intrinsic(b, UNARY[name], args)
+    match name:
+        case "fma":
+            if machine.fused:
+                return intrinsic(b, "llvm.fma", args)
+            return b.fadd(b.fmul(args[0], args[1]), args[2])
+        case "sigmoid":
+            one = ll.Constant(args[0].type, [1.0] * kind.lanes if kind.lanes > 1 else 1.0)
+            power = call(b, machine, "exp", [b.fneg(args[0])], dtype, where)
+            return b.fdiv(one, b.fadd(one, power))
+    if name not in LIBM or (kind.bits == 64 and not LIBM[name]):
+        raise CodegenError(
+            f"no code for T.{name} of {kind.scalar}", where=where, mend='.astype("float32")'
+        )
+    return _per_lane(b, name, args, kind.lanes)
+
+
+def intrinsic(b: ll.IRBuilder, name: str, args: list[Value]) -> Value:
+    """An overloaded intrinsic of LLVM whose result and arguments are of one type."""
+    full = f"{name}.{type_suffix(args[0].type)}"
+    function = b.module.globals.get(full)
+    if function is None:
+        kind = ll.FunctionType(args[0].type, [a.type for a in args])
+        function = ll.Function(b.module, kind, full)
+    return b.call(function, args)
+
+
+def _single(kind: DType) -> str:
+    return with_lanes("float32", kind.lanes)
+
+
+def _widened(b: ll.IRBuilder, half: Value) -> Value:
+    """float16 as float32, in which its operators round right when rounded once more."""
+    lanes = half.type.count if isinstance(half.type, ll.VectorType) else 1
+    return b.fpext(half, element_type(with_lanes("float32", lanes)))
+
+
+def _per_lane(b: ll.IRBuilder, name: str, args: list[Value], lanes: int) -> Value:
+    """A function of the C library, lane by lane."""
+    if lanes == 1:
+        return _libm(b, name, args)
+    result: Value = ll.Constant(args[0].type, ll.Undefined)
+    for lane in range(lanes):
+        one = _libm(b, name, [b.extract_element(a, I32(lane)) for a in args])
+        result = b.insert_element(result, one, I32(lane))
+    return result
+
+
+def _libm(b: ll.IRBuilder, name: str, args: list[Value]) -> Value:
+    scalar = args[0].type
+    symbol = name + ("f" if isinstance(scalar, ll.FloatType) else "")
+    function = b.module.globals.get(symbol)
+    if function is None:
+        kind = ll.FunctionType(scalar, [scalar] * len(args))
+        function = ll.Function(b.module, kind, symbol)
+        function.attributes.add("nounwind")
+    return b.call(function, args)

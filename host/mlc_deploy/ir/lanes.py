@@ -1,0 +1,57 @@
+"""What a vector expression has in each of its lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .build import cast, const, load
+from .dtypes import dtype_of
+from .nodes import Broadcast, Call, Const, Expr, For, Load, Ramp, Seq, Shuffle, Var
+from .rewrite import rebuild
+
+Parts = Mapping[Var, tuple[Var, ...]]  # vector variables, as one variable per lane
+
+
+def at_lane(e: Expr, lane: Expr, parts: Parts | None = None) -> Expr:
+    """The scalar that a vector expression has in one lane, which is a constant where the
+    expression picks lanes by number; scalars stay as they are."""
+
+    def visit(m: Any) -> Any:
+        return at_lane(m, lane, parts) if isinstance(m, Expr) else m
+
+    if dtype_of(e.dtype).lanes == 1:
+        return e
+    match e:
+        case Const(value, dtype):
+            return const(value, dtype_of(dtype).scalar)
+        case Broadcast(value):
+            return value
+        case Ramp(base, stride):
+            return base + stride * cast(base.dtype, lane)
+        case Var():
+            assert parts is not None and isinstance(lane, Const)
+            return parts[e][int(lane)]
+        case Load(buffer, indices):
+            return load(buffer, tuple(visit(index) for index in indices))
+        case Shuffle(vectors, picks):
+            assert isinstance(lane, Const)
+            number = picks[int(lane)]
+            for vector in vectors:
+                lanes = dtype_of(vector.dtype).lanes
+                if number < lanes:
+                    return at_lane(vector, const(number), parts)
+                number -= lanes
+        case Call(name, args, dtype):
+            return Call(name, tuple(visit(a) for a in args), dtype_of(dtype).scalar)
+    return rebuild(e, visit)
+
+
+def lane_by_lane(indices: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], For | None]:
+    """The indices of a vector access as those of a scalar one, and the loop over the lanes that
+    makes them the same; scalar indices as they are, without a loop."""
+    lanes = max((dtype_of(i.dtype).lanes for i in indices), default=1)
+    if lanes == 1:
+        return indices, None
+    loop = For(Var("lane"), const(lanes), "vectorized", Seq(()))
+    return tuple(at_lane(i, loop.var) for i in indices), loop

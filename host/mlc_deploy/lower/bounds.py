@@ -1,0 +1,97 @@
+"""Bound checks: an option for those who wrote a program by hand and do not trust it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..ir import (
+    Call,
+    Evaluate,
+    Expr,
+    For,
+    If,
+    Let,
+    Load,
+    Node,
+    PrimFunc,
+    Ramp,
+    Stmt,
+    Store,
+    any_of,
+    cast,
+    children,
+    const,
+    expr,
+    is_const,
+    rebuild,
+    seq,
+    with_fields,
+)
+from ..ir.build import compare
+from ..pass_context import option, required
+
+OUT_OF_BOUNDS = 1  # mlc_status in device_runtime/include/mlc_abi.h
+
+
+@required
+def check_bounds(func: PrimFunc) -> PrimFunc:
+    """B[i] = A[j]
+    =>   if j < 0 or j >= size(A): return 1;  if i < 0 or i >= size(B): return 1;  B[i] = A[j]
+
+    Where the option "lower.bound_check" asks for it. Checks that the loops around decide are left
+    to simplification. A load that is only evaluated under a condition is checked under it.
+    """
+    if not option("lower.bound_check"):
+        return func
+
+    def visit(m: Any) -> Any:
+        match m:
+            case Expr():
+                return m
+            case Store(buffer, (index,), value):
+                checks = [*_checks(value), *_checks(index), *_check(buffer.shape[0], index)]
+                return seq([*checks, m]) if checks else m
+            case If(condition):
+                return _after(_checks(condition), rebuild(m, visit))
+            case Let(_, value):
+                return _after(_checks(value), rebuild(m, visit))
+            case For():
+                return _after(_checks(m.extent), rebuild(m, visit))
+            case Evaluate(value):
+                return _after(_checks(value), m)
+        return rebuild(m, visit)
+
+    return with_fields(func, body=visit(func.body))
+
+
+def _after(checks: Iterator[Stmt], s: Stmt) -> Stmt:
+    before = list(checks)
+    return seq([*before, s]) if before else s
+
+
+def _checks(e: Node) -> Iterator[Stmt]:
+    """Checks of the loads in an expression, in the order in which they are evaluated."""
+    match e:
+        case Call("if_then_else", (condition, a, b)):
+            yield from _checks(condition)
+            then, otherwise = list(_checks(a)), list(_checks(b))
+            if then or otherwise:
+                yield If(condition, seq(then), seq(otherwise) if otherwise else None)
+            return
+    for child in children(e):
+        yield from _checks(child)
+    if isinstance(e, Load):
+        yield from _check(e.buffer.shape[0], e.indices[0])
+
+
+def _check(size: int | Expr, index: Expr) -> Iterator[Stmt]:
+    low = high = index
+    if isinstance(index, Ramp):
+        last = index.base + index.stride * (index.lanes - 1)
+        backwards = is_const(compare("<", index.stride, 0), True)
+        low, high = (last, index.base) if backwards else (index.base, last)
+    extent = cast(high.dtype, expr(size))
+    outside = any_of(compare("<", low, 0), compare(">=", high, extent))
+    if not is_const(outside, False):
+        yield If(outside, Evaluate(Call("ret", (const(OUT_OF_BOUNDS),), "int32")))

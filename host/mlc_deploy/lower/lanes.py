@@ -1,0 +1,108 @@
+"""Conditions that differ from lane to lane: when they hold for all lanes, and for which."""
+
+from __future__ import annotations
+
+from ..arith import Bounds, Linear, bounds, linear, to_expr
+from ..ir import (
+    Binary,
+    Buffer,
+    Compare,
+    Const,
+    Expr,
+    Load,
+    Node,
+    Var,
+    all_of,
+    dtype_of,
+    walk,
+)
+from ..ir.build import compare
+from .partition import conjuncts
+
+Ranges = dict[Var, Bounds]
+
+
+def uses(e: Node, lane: Var) -> bool:
+    return any(n is lane for n in walk(e))
+
+
+def split_uniform(condition: Expr, lane: Var) -> tuple[Expr, Expr]:
+    """(the part of a conjunction that is the same in all lanes, the part that is not)."""
+    parts = conjuncts(condition)
+    return (
+        all_of(*(c for c in parts if not uses(c, lane))),
+        all_of(*(c for c in parts if uses(c, lane))),
+    )
+
+
+def lane_form(guard: Expr, lane: Var) -> tuple[int, Linear, str] | None:
+    """(step, rest, dtype) such that the guard is `step * lane + rest < 0`; None for others."""
+    if not isinstance(guard, Compare) or guard.op not in ("<", "<=", ">", ">="):
+        return None
+    kind = dtype_of(guard.a.dtype)
+    if not kind.is_integer or kind.lanes > 1 or kind.bits < 32:
+        return None
+    form = linear(guard.a, {}).plus(linear(guard.b, {}), -1)
+    if guard.op in (">", ">="):
+        form = form.times(-1)
+    if guard.op in ("<=", ">="):
+        form = form.plus(Linear(-1, {}))
+    step = form.terms.get(lane)
+    rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not lane})
+    if step is None or uses(to_expr(rest, guard.a.dtype), lane):
+        return None
+    return step, rest, guard.a.dtype
+
+
+def holding_lanes(condition: Expr, lane: Var, lanes: int) -> tuple[int, int] | None:
+    """[first, end) of the lanes where a conjunction holds, where that is a constant range."""
+    first, end = 0, lanes
+    for guard in conjuncts(condition):
+        found = lane_form(guard, lane)
+        if found is None or not found[1].is_constant:
+            return None
+        step, rest, _ = found
+        if step > 0:  # lane < -rest / step
+            end = min(end, -(rest.constant // step))
+        else:  # lane > rest / -step
+            first = max(first, rest.constant // -step + 1)
+    return first, max(first, end)
+
+
+def in_all_lanes(condition: Expr, lane: Var, lanes: int) -> Expr | None:
+    """The condition, free of the lane, that a conjunction holds in every lane; None where its
+    parts are not linear in the lane."""
+    whole: list[Expr] = []
+    for guard in conjuncts(condition):
+        found = lane_form(guard, lane)
+        if found is None:
+            return None
+        step, rest, dtype = found
+        extreme = rest.plus(Linear(step * (lanes - 1), {})) if step > 0 else rest
+        positive = Linear(0, {a: c for a, c in extreme.terms.items() if c > 0})
+        other = positive.plus(extreme, -1)
+        whole.append(compare("<", to_expr(positive, dtype), to_expr(other, dtype)))
+    return all_of(*whole)
+
+
+def within(buffer: Buffer, index: Expr, ranges: Ranges) -> bool:
+    """Whether a flat index is certainly inside its buffer."""
+    (size,) = buffer.shape
+    low, high = bounds(linear(index, ranges), ranges)
+    if low is None or high is None or not isinstance(size, int):
+        return False
+    return 0 <= low and high < size
+
+
+def safe(e: Expr, ranges: Ranges) -> bool:
+    """Whether e may be evaluated wherever the ranges hold: its loads are inside their buffers, and
+    no integer is divided by what may be 0."""
+    for n in walk(e):
+        match n:
+            case Load(buffer, (index,)) if not within(buffer, index, ranges):
+                return False
+            case Binary("//" | "%" | "tdiv" | "tmod", _, by, dtype):
+                whole = dtype_of(dtype).is_integer
+                if whole and not (isinstance(by, Const) and by.value != 0):
+                    return False
+    return True

@@ -1,0 +1,105 @@
+"""Narrowing: 64-bit index arithmetic becomes 32-bit where its bounds allow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..arith import Bounds, expr_bounds
+from ..ir import (
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    For,
+    Let,
+    Load,
+    PrimFunc,
+    Store,
+    Var,
+    cast,
+    const,
+    dtype_of,
+    rebuild,
+    substitute,
+    value_range,
+    with_fields,
+)
+from ..ir.build import binary, compare
+from ..pass_context import optional
+
+NARROW, WIDE = "int32", "int64"
+ARITHMETIC = ("+", "-", "*", "//", "%", "min", "max")
+
+
+@optional(level=1)
+def narrow_indices(func: PrimFunc) -> PrimFunc:
+    """for i: int64 in range(n): if i*8 + j < m: B[i*8 + j] = x
+    =>   for i: int32 in range(n): if i*8 + j < m: B[i*8 + j] = x
+
+    where every value on the way fits. On 32-bit ARM LLVM would compare register pairs, since it
+    does not see what bounds the variables; addresses have pointer width in any case.
+    """
+
+    def visit(m: Any, ranges: dict[Var, Bounds]) -> Any:
+        match m:
+            case For():
+                low, high = expr_bounds(m.extent, ranges)
+                inside: dict[Var, Bounds] = {
+                    **ranges,
+                    m.var: (0, None if high is None else max(high - 1, 0)),
+                }
+                if m.var.dtype == WIDE and _fits((low, high)):
+                    var = Var(m.var.name, NARROW)
+                    inside[var] = inside[m.var]
+                    body = substitute(m.body, {m.var: Cast(WIDE, var)})
+                    extent = _narrowed(m.extent, ranges) or cast(NARROW, m.extent)
+                    return For(var, extent, m.kind, visit(body, inside), m.annotations)
+                return rebuild(m, lambda child: visit(child, inside))
+            case Let():
+                if dtype_of(m.var.dtype).is_integer and dtype_of(m.var.dtype).lanes == 1:
+                    ranges = {**ranges, m.var: expr_bounds(m.value, ranges)}
+            case Load() | Store():
+                inner = rebuild(m, lambda child: visit(child, ranges))
+                if any(_index(i) is not i for i in inner.indices):
+                    inner = with_fields(inner, indices=tuple(map(_index, inner.indices)))
+                return inner
+            case Compare(op, a, b) if a.dtype == WIDE:
+                x, y = _narrowed(a, ranges), _narrowed(b, ranges)
+                if x is not None and y is not None:
+                    return compare(op, x, y)
+            case Cast(dtype, a) if a.dtype == WIDE:
+                narrow = _narrowed(a, ranges)
+                if narrow is not None:
+                    return cast(dtype, narrow)
+            case Binary(dtype="int64"):
+                narrow = _narrowed(m, ranges)
+                if narrow is not None:
+                    return cast(WIDE, narrow)
+        return rebuild(m, lambda child: visit(child, ranges))
+
+    body = visit(func.body, {})
+    return func if body is func.body else with_fields(func, body=body)
+
+
+def _index(e: Expr) -> Expr:
+    """An index without its last cast, which addresses do not need."""
+    return e.a if isinstance(e, Cast) and e.dtype == WIDE and e.a.dtype == NARROW else e
+
+
+def _fits(of: Bounds) -> bool:
+    least, most = value_range(NARROW)
+    return of[0] is not None and of[1] is not None and least <= of[0] and of[1] <= most
+
+
+def _narrowed(e: Expr, ranges: dict[Var, Bounds]) -> Expr | None:
+    """An int64 expression in int32, or None where a value on the way may not fit."""
+    match e:
+        case Cast(_, a) if a.dtype == NARROW:
+            return a
+        case Const(value):
+            return const(int(value), NARROW) if _fits((int(value), int(value))) else None
+        case Binary(op, a, b) if op in ARITHMETIC and _fits(expr_bounds(e, ranges)):
+            x, y = _narrowed(a, ranges), _narrowed(b, ranges)
+            return None if x is None or y is None else binary(op, x, y)
+    return None

@@ -1,0 +1,220 @@
+"""TE's stages on the engine: what was recorded on them (te/stage.py) becomes calls of primitives.
+
+Consumers come first: a stage computed at an axis of another gets loops over what one turn needs, in
+the order of its axes, and what was asked of its axes applies to those. An axis over which one turn
+needs a single element has no loop; what was asked of it falls away. Reductions get their init in
+front of the outermost loop that reduces. Kinds of loops come last, when all is in its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ..errors import ScheduleError
+from ..ir import Buffer, Const, IterVar, PrimFunc, Var, replace_buffers
+from ..te import ComputeOp, Stage, StageSchedule, Tensor, create_prim_func
+from ..te.program import topological
+from ..te.stage import Fuse, Mark, Pragma, Reorder, Split, Tensorize
+from ..te.stage_schedule import outputs_of
+from .schedule import Schedule
+from .tree import refuse, vars_in
+
+
+def stage_program(
+    s: StageSchedule, args: Sequence[Tensor | Var] | None = None, name: str = "main"
+) -> PrimFunc:
+    """The scheduled function of args: inputs and outputs, in the order of passing. Without args,
+    the inputs in the order met, then the outputs.
+
+    Raises ScheduleError for what the engine refuses, naming the stage and the user's line.
+    """
+    given = default_args(s) if args is None else list(args)
+    named = {a.op for a in given if isinstance(a, Tensor)}
+    for output in s.outputs:
+        if not any(s[op].op is output for op in named if op in s):
+            raise ScheduleError(
+                f"lower: output '{output.name}' of the schedule is none of the arguments",
+                mend=f"add '{output.name}' to them",
+            )
+    tensors, stages = _current(s, given)
+    func = create_prim_func(tensors, name)
+    names = Schedule(func).get_blocks()
+    return _Replay(s, func, dict(zip(stages, names, strict=True))).func
+
+
+def default_args(s: StageSchedule) -> list[Tensor | Var]:
+    """The inputs of a schedule in the order met, then its outputs."""
+    tensors = topological([t for op in s.outputs for t in outputs_of(op)])
+    inputs = [t for t in tensors if not isinstance(t.op, ComputeOp)]
+    return [*inputs, *(t for t in tensors if t.op in s.outputs)]
+
+
+def _current(
+    s: StageSchedule, args: Sequence[Tensor | Var]
+) -> tuple[list[Tensor | Var], list[Stage]]:
+    """(args as tensors of what their stages compute now, the stages that they need in the order
+    of their blocks)."""
+    made: dict[Tensor, Tensor] = {}
+    ops: dict[Stage, ComputeOp] = {}
+
+    def visit(tensor: Tensor) -> Tensor:
+        stage = s[tensor] if tensor in s else None
+        if tensor in made or stage is None or not isinstance(stage.op, ComputeOp):
+            return made.setdefault(tensor, tensor)
+        if stage not in ops:
+            sources = {t: visit(t) for t in stage.op.input_tensors}
+            moved: dict[Buffer, Buffer] = {t: to for t, to in sources.items() if t is not to}
+            body = tuple(replace_buffers(e, moved) for e in stage.op.body)
+            ops[stage] = ComputeOp(stage.op.name, stage.op.axis, body, stage.op.attrs)
+        op = ops[stage]
+        made[tensor] = Tensor(tensor.name, tensor.shape, tensor.dtype, op, tensor.output)
+        return made[tensor]
+
+    tensors = [visit(a) if isinstance(a, Tensor) else a for a in args]
+    order = topological([t for t in tensors if isinstance(t, Tensor)])
+    of = {op: stage for stage, op in ops.items()}
+    return tensors, [of[op] for op in dict.fromkeys(t.op for t in order) if op in of]
+
+
+KINDS: dict[str, Callable[[Schedule, str], None]] = {
+    "vectorized": Schedule.vectorize,
+    "unrolled": Schedule.unroll,
+    "parallel": Schedule.parallel,
+}
+
+
+class _Replay:
+    """The engine's schedule, the block of each stage, and the loop of each axis that has one."""
+
+    def __init__(self, s: StageSchedule, func: PrimFunc, blocks: dict[Stage, str]) -> None:
+        self.sch = Schedule(func)
+        self.blocks = blocks
+        self.loops: dict[IterVar, str | None] = {}
+        stages = [stage for stage in s.stages if stage in blocks]
+        for stage in stages:
+            if stage.scope != "global":
+                with _blamed(stage, ""):
+                    self.sch.set_scope(blocks[stage], 0, stage.scope)
+        for stage in stages:
+            if stage.place.kind == "inline":
+                with _blamed(stage, stage.place.at):
+                    self.sch.compute_inline(blocks[stage])
+        stages = [stage for stage in reversed(stages) if stage.place.kind != "inline"]
+        for stage in stages:
+            self.attach(stage)
+            self.shape(stage)
+        inits = {stage: self.decompose(stage) for stage in stages}
+        for stage in stages:
+            self.mark(stage, inits[stage])
+        self.func = self.sch.func
+
+    def attach(self, stage: Stage) -> None:
+        """Puts the stage where it is computed, and notes the loops of its axes there."""
+        block, depth = self.blocks[stage], 0
+        with _blamed(stage, stage.place.at):
+            at = self.position(stage)
+            if at is not None:
+                self.sch.compute_at(block, at)
+                depth = [str(n) for n in self.sch.get_loops(block)].index(at) + 1
+        own = {self.sch.loop(n).var for n in self.sch.get_loops(block)[depth:]}
+        assert isinstance(stage.op, ComputeOp)
+        axes = (*stage.op.axis, *stage.op.reduce_axis)
+        for axis, i in zip(axes, self.sch.block(block).iters, strict=False):
+            found = vars_in(i.binding) & own
+            self.loops[axis] = found.pop().name if found else None
+
+    def position(self, stage: Stage) -> str | None:
+        """The loop that the stage is computed in: that of its parent's axis, or, where this has
+        none, the next one outside."""
+        place = stage.place
+        if place.parent is None or place.axis is None:
+            return None
+        parent = place.parent
+        if parent not in self.blocks or parent.place.kind == "inline":
+            refuse("compute_at", f"stage '{parent.name}' has no loops: it is inlined")
+        state = parent.axis_state(place.axis)
+        if state:
+            refuse(
+                "compute_at",
+                f"axis '{place.axis.var.name}' of stage '{parent.name}' {state} since",
+                mend="compute_at one of the axes that the stage has at last",
+            )
+        leaves = parent.leaf_iter_vars
+        outside = leaves[: leaves.index(place.axis) + 1]
+        loops = [loop for axis in outside if (loop := self.loops[axis]) is not None]
+        return loops[-1] if loops else self.position(parent)
+
+    def shape(self, stage: Stage) -> None:
+        """Splits, fuses and reorders, as they were asked for."""
+        for step in stage.relations:
+            with _blamed(stage, step.at):
+                match step:
+                    case Split():
+                        self.split(step)
+                    case Fuse(parts, fused):
+                        names = [n for axis in parts if (n := self.loops[axis]) is not None]
+                        whole = self.sch.fuse(*names) if len(names) > 1 else (*names, None)[0]
+                        self.loops[fused] = whole
+                    case Reorder(order):
+                        names = [n for axis in order if (n := self.loops[axis]) is not None]
+                        self.sch.reorder(*names)
+
+    def split(self, step: Split) -> None:
+        loop = self.loops[step.parent]
+        if loop is None:
+            self.loops[step.outer] = self.loops[step.inner] = None
+            return
+        extent = self.sch.loop(loop).extent
+        turns = step.factor or step.nparts or 1
+        if isinstance(extent, Const):
+            turns = min(turns, int(extent))
+        factors = [None, turns] if step.nparts is None else [turns, None]
+        self.loops[step.outer], self.loops[step.inner] = self.sch.split(loop, factors)
+
+    def decompose(self, stage: Stage) -> str | None:
+        """Puts a reduction's init in front of the loops that reduce; the block of the init. An
+        intrinsic over all of them has the init within."""
+        for axis in stage.leaf_iter_vars:
+            if any(isinstance(m, Tensorize) and m.axis is axis for m in stage.marks):
+                return None
+            loop = self.loops[axis]
+            if axis.kind == "reduce" and loop is not None:
+                return self.sch.decompose_reduction(self.blocks[stage], loop)
+        return None
+
+    def mark(self, stage: Stage, init: str | None) -> None:
+        """Kinds of loops, annotations, intrinsics. The init's loops over results are of the same
+        kind as those that they are copies of."""
+        for mark in stage.marks:
+            loop = self.loops[mark.axis]
+            if loop is None:
+                continue
+            with _blamed(stage, mark.at):
+                match mark:
+                    case Mark(_, kind):
+                        for name in (loop, *self.copies(loop, init)):
+                            KINDS[kind](self.sch, name)
+                    case Pragma(_, key, value):
+                        self.sch.annotate(loop, f"pragma_{key}", value)
+                    case Tensorize(_, intrin):
+                        self.sch.tensorize(loop, intrin)
+
+    def copies(self, loop: str, init: str | None) -> list[str]:
+        """The init's loop that is a copy of this one, by its name."""
+        if init is None:
+            return []
+        name = re.compile(re.escape(loop) + r"_init(_\d+)?")
+        return [n for n in self.sch.get_loops(init) if name.fullmatch(n)]
+
+
+@contextmanager
+def _blamed(stage: Stage, at: str) -> Iterator[None]:
+    """What the engine refuses is about this stage and the user's line `at`."""
+    try:
+        yield
+    except ScheduleError as error:
+        where = f"{at}\nstage '{stage.name}'" if at else f"stage '{stage.name}'"
+        where = f"{where}\n{error.where}" if error.where else where
+        raise ScheduleError(error.what, where=where, mend=error.mend) from None

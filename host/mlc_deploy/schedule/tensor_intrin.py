@@ -1,0 +1,213 @@
+"""Tensor intrinsics: what an instruction computes, as a loop nest, beside how it is written.
+
+The description is what tensorize looks for, and what tests hold the implementation against; its
+shapes are those of one use. The implementation reads and writes the description's own buffers, in
+vectors: the last index of an access is a Ramp, or several indices are vectors together.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NoReturn
+
+from ..arith import expr_bounds, loop_ranges
+from ..errors import ScheduleError
+from ..ir import (
+    Block,
+    Buffer,
+    Call,
+    Expr,
+    For,
+    Load,
+    PrimFunc,
+    Seq,
+    Stmt,
+    Store,
+    Var,
+    dtype_of,
+    replace_buffers,
+    statements,
+    walk,
+    with_fields,
+)
+from ..ir.lanes import lane_by_lane
+from .tree import is_leaf
+
+MACHINES = {"aarch64": "aarch64", "arm": "arm", "x86": "x86_64"}  # LLVM's names of intrinsics: ours
+Features = Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, eq=False)
+class TensorIntrin:
+    """One way to use an instruction (or a few).
+
+    description: loops around one block with one store. With an init it computes its output anew,
+    without one it adds to it. A parameter is contiguous unless its strides are variables: then its
+    rows may lie anywhere. implementation: the statements, given the description's buffers; or a
+    PrimFunc with the same parameters. Only stores: no loops.
+    features: per machine, what its CPU must have, by LLVM's names. instruction: what assembly must
+    show, as a regular expression. domains: values of a parameter for which both agree, where that
+    is not all of them.
+    """
+
+    name: str
+    description: PrimFunc
+    implementation: PrimFunc | Callable[..., Stmt]
+    features: Features
+    instruction: str = ""
+    domains: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @cached_property
+    def nest(self) -> tuple[list[For], Block]:
+        """The description's loops and its block."""
+        root = self.description.body
+        found = nest_of(root.body if isinstance(root, Block) and not root.iters else root)
+        if found is None or not isinstance(found[1].body, Store) or not is_leaf(found[1]):
+            self._wrong("the description is not loops around one block with one store")
+        return found
+
+    @cached_property
+    def statements(self) -> Stmt:
+        """The implementation, on the description's buffers."""
+        buffers = self.description.buffers
+        given = self.implementation
+        if not isinstance(given, PrimFunc):
+            body = given(*buffers)
+        else:
+            root = given.body
+            inside = root.body if isinstance(root, Block) else root
+            body = replace_buffers(inside, dict(zip(given.buffers, buffers, strict=True)))
+        if not all(isinstance(s, (Store, Seq)) for s in statements(body)):
+            self._wrong("the implementation holds more than stores")
+        for n in walk(body):
+            if isinstance(n, (Load, Store)):
+                self._require_inside(n.buffer, n.indices)
+        return body
+
+    @cached_property
+    def calls(self) -> frozenset[str]:
+        """LLVM's intrinsics that the implementation calls."""
+        return frozenset(
+            n.name for n in walk(self.statements) if isinstance(n, Call) and is_llvm(n.name)
+        )
+
+    def check(self) -> None:
+        """Raises ScheduleError where description or implementation have another form."""
+        _, block = self.nest
+        for s in (block.body, *statements(self.statements)):
+            if isinstance(s, Store) and dtype_of(s.value.dtype).scalar != s.buffer.dtype:
+                self._wrong(f"'{s}' stores {s.value.dtype} to {s.buffer.dtype}")
+            if isinstance(s, Store) and s.buffer not in self.description.buffers:
+                self._wrong(f"'{s}' stores to what is no parameter")
+
+    def _require_inside(self, buffer: Buffer, indices: tuple[Expr, ...]) -> None:
+        if not any(getattr(n, "buffer", None) is buffer for n in walk(self.nest[1].body)):
+            self._wrong(f"the implementation uses '{buffer.name}', which is not described")
+        scalar, lanes = lane_by_lane(indices)
+        ranges = loop_ranges([] if lanes is None else [lanes])
+        for index, size in zip(scalar, buffer.shape, strict=True):
+            low, high = expr_bounds(index, ranges)
+            if low is None or high is None or low < 0 or not isinstance(size, int) or high >= size:
+                self._wrong(f"the implementation may leave '{buffer.name}' by index {index}")
+
+    def _wrong(self, why: str) -> NoReturn:
+        raise ScheduleError(f"intrinsic '{self.name}': {why}", where=str(self.description))
+
+
+def nest_of(s: Stmt) -> tuple[list[For], Block] | None:
+    """(loops, block) of loops around one block; None for anything else."""
+    loops: list[For] = []
+    while isinstance(s, For):
+        loops.append(s)
+        s = s.body
+    return (loops, s) if isinstance(s, Block) else None
+
+
+def is_llvm(call: str) -> bool:
+    return call.startswith("llvm.")
+
+
+# ------------------------------------------------------------------------------ making descriptions
+
+
+def accumulating(description: PrimFunc) -> PrimFunc:
+    """The description without its init: it adds to what its output holds."""
+    root = description.body
+    assert isinstance(root, Block)
+    found = nest_of(root.body)
+    assert found is not None and found[1].init is not None
+    loops, block = found
+    updated = with_fields(block, init=None, reads=(*block.reads, *block.writes))
+    body: Stmt = updated
+    for loop in reversed(loops):
+        body = with_fields(loop, body=body)
+    return with_fields(description, body=with_fields(root, body=body))
+
+
+def rows_apart(description: PrimFunc, *names: str) -> PrimFunc:
+    """The description where rows of the named parameters may lie anywhere in memory."""
+    loose = {
+        b: b.replace(strides=(*(Var(f"{b.name}_s{n}") for n in range(b.ndim - 1)), 1))
+        for b in description.buffers
+        if b.name in names
+    }
+    params = tuple(loose.get(p, p) if isinstance(p, Buffer) else p for p in description.params)
+    return with_fields(description, params=params, body=replace_buffers(description.body, loose))
+
+
+# ---------------------------------------------------------------------------------------- registry
+
+_REGISTRY: dict[str, TensorIntrin] = {}
+
+
+def register_intrin(intrin: TensorIntrin, override: bool = False) -> TensorIntrin:
+    """Makes an intrinsic known by its name. Raises ScheduleError for a name that is taken (unless
+    it is to be replaced), and for a description or implementation of another form."""
+    if intrin.name in _REGISTRY and not override:
+        raise ScheduleError(
+            f"an intrinsic '{intrin.name}' is registered already", mend="override=True replaces it"
+        )
+    intrin.check()
+    _REGISTRY[intrin.name] = intrin
+    return intrin
+
+
+def get_intrin(name: str) -> TensorIntrin:
+    """The intrinsic of that name; ScheduleError naming the nearest."""
+    if name not in _REGISTRY:
+        near = difflib.get_close_matches(name, _REGISTRY, 3) or sorted(_REGISTRY)[:8]
+        raise ScheduleError(
+            f"tensorize: no intrinsic '{name}'",
+            mend=f"one of {', '.join(near)}" if near else "register_intrin",
+        )
+    return _REGISTRY[name]
+
+
+def registered_intrins() -> tuple[TensorIntrin, ...]:
+    """All intrinsics, by name."""
+    return tuple(_REGISTRY[name] for name in sorted(_REGISTRY))
+
+
+def machine_of(call: str) -> str | None:
+    """The machine whose intrinsic of LLVM this is; None for those that every machine has."""
+    return MACHINES.get(call.split(".")[1])
+
+
+def features_for(call: str) -> frozenset[str] | None:
+    """What a CPU must have for an intrinsic of LLVM: what every registered intrinsic that calls it
+    asks for. None for one that none calls."""
+    machine = machine_of(call)
+    asked = [i.features for i in _REGISTRY.values() if call in i.calls]
+    if not asked:
+        return None
+    if machine is None:
+        return frozenset()
+    return frozenset.intersection(*(f.get(machine, frozenset()) for f in asked))
+
+
+def nearest_calls(call: str) -> list[str]:
+    """Known intrinsics of LLVM with names like this one's."""
+    return difflib.get_close_matches(call, {c for i in _REGISTRY.values() for c in i.calls}, 3)

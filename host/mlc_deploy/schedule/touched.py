@@ -1,0 +1,62 @@
+"""The regions that a block's body touches, whatever it holds: loops, blocks, vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..arith import Bounds, expr_bounds
+from ..arith.regions import region_under
+from ..ir import Block, Buffer, Expr, For, IterVar, Load, Region, Stmt, Store, Var, children, const
+from ..ir.lanes import lane_by_lane
+from ..ir.structural import fingerprint
+
+Regions = tuple[Region, ...]
+
+
+def touched(body: Stmt, iters: tuple[IterVar, ...]) -> tuple[Regions, Regions]:
+    """(reads, writes) in terms of a block's iterations: each distinct region once, in order met.
+
+    A block inside stands for what it says that it reads and writes; loops run through.
+    """
+    ranges: dict[Var, Bounds] = {}
+    for i in iters:
+        ranges[i.var] = _range(i.extent, ranges)
+    found: tuple[dict[Any, Region], dict[Any, Region]] = ({}, {})
+
+    def add(side: int, region: Region, bindings: dict[Var, Expr], inner: dict[Var, Bounds]) -> None:
+        box = region_under(region, bindings, inner, {**ranges, **inner})
+        whole = Region(region.buffer, tuple(low for low, _ in box), tuple(n for _, n in box))
+        found[side].setdefault(fingerprint(whole, free_by_identity=True), whole)
+
+    def access(side: int, b: Buffer, indices: tuple[Expr, ...], inner: dict[Var, Bounds]) -> None:
+        scalar, lanes = lane_by_lane(indices)
+        if lanes is not None:
+            inner = {**inner, lanes.var: _range(lanes.extent, {})}
+        add(side, Region(b, scalar, (const(1),) * b.ndim), {}, inner)
+
+    def visit(n: Any, inner: dict[Var, Bounds]) -> None:
+        match n:
+            case For():
+                inner = {**inner, n.var: _range(n.extent, {**ranges, **inner})}
+            case Block():
+                bindings = {i.var: i.binding for i in n.iters}
+                for side, regions in enumerate((n.reads, n.writes)):
+                    for region in regions:
+                        add(side, region, bindings, inner)
+                return
+            case Load(buffer, indices):
+                access(0, buffer, indices, inner)
+            case Store(buffer, indices):
+                access(1, buffer, indices, inner)
+        for child in children(n):
+            visit(child, inner)
+
+    visit(body, {})
+    reads, writes = found
+    # what is read and written is one region, so that an update is seen to be one
+    return tuple(writes.get(k, r) for k, r in reads.items()), tuple(writes.values())
+
+
+def _range(extent: Expr, known: dict[Var, Bounds]) -> Bounds:
+    high = expr_bounds(extent, known)[1]
+    return 0, None if high is None else max(high - 1, 0)

@@ -1,0 +1,152 @@
+"""The integer reasoning against plain evaluation at every point of small boxes."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlc_deploy.arith import bounds, equal, expr_bounds, linear, simplify_expr, to_expr
+from mlc_deploy.arith.regions import region_under, relax, union
+from mlc_deploy.ir import (
+    Buffer,
+    Expr,
+    Region,
+    Var,
+    all_of,
+    any_of,
+    compare,
+    const,
+    is_const,
+    not_,
+    walk,
+)
+from tests.arith.expressions import (
+    COMPARISONS,
+    VARIABLES,
+    Box,
+    boxes,
+    indices,
+    integers,
+    points,
+    value,
+)
+
+many = settings(max_examples=4000, deadline=None)
+comparisons = st.builds(compare, st.sampled_from(COMPARISONS), integers, integers)
+conditions = st.recursive(
+    comparisons,
+    lambda inner: st.one_of(
+        st.builds(all_of, inner, inner), st.builds(any_of, inner, inner), st.builds(not_, inner)
+    ),
+    max_leaves=4,
+)
+
+
+def same_everywhere(a: Expr, b: Expr, box: Box) -> None:
+    for at in points(box):
+        assert value(a, at) == value(b, at), f"{a} is not {b} at {at}"
+
+
+@many
+@given(st.one_of(integers, indices), boxes())
+def test_simplified_is_equal(e: Expr, box: Box) -> None:
+    same_everywhere(e, simplify_expr(e, box), box)
+
+
+@many
+@given(st.one_of(integers, indices), boxes())
+def test_simplifying_again_changes_nothing(e: Expr, box: Box) -> None:
+    """Else two programs that are equal would look different, depending on how often a pass ran."""
+    once = simplify_expr(e, box)
+    assert str(simplify_expr(once, box)) == str(once)
+
+
+@many
+@given(conditions, boxes())
+def test_simplified_condition_is_equal(e: Expr, box: Box) -> None:
+    same_everywhere(e, simplify_expr(e, box), box)
+
+
+@many
+@given(st.one_of(integers, indices), boxes())
+def test_normal_form_is_equal(e: Expr, box: Box) -> None:
+    same_everywhere(e, to_expr(linear(e, box), "int32"), box)
+
+
+@many
+@given(st.one_of(integers, indices), boxes())
+def test_bounds_hold_every_value(e: Expr, box: Box) -> None:
+    low, high = expr_bounds(e, box)
+    for at in points(box):
+        assert low is None or low <= value(e, at)
+        assert high is None or value(e, at) <= high
+
+
+@many
+@given(indices, boxes())
+def test_bounds_of_indices_are_known(e: Expr, box: Box) -> None:
+    low, high = bounds(linear(e, box), box)
+    assert low is not None and high is not None
+
+
+@many
+@given(indices, indices, boxes())
+def test_equal_is_certain(a: Expr, b: Expr, box: Box) -> None:
+    if equal(a, b, box):
+        same_everywhere(a, b, box)
+
+
+@many
+@given(integers, boxes())
+def test_bounds_decide_comparisons(e: Expr, box: Box) -> None:
+    low, high = expr_bounds(e, box)
+    if high is not None:
+        assert is_const(simplify_expr(compare("<=", e, high), box), True)
+        assert is_const(simplify_expr(compare(">", e, high), box), False)
+    if low is not None:
+        assert is_const(simplify_expr(compare(">=", e, low), box), True)
+        assert is_const(simplify_expr(compare("<", e, low), box), False)
+
+
+subsets = st.sets(st.sampled_from(VARIABLES))
+
+
+@many
+@given(st.one_of(integers, indices), boxes(), subsets, st.integers(1, 3))
+def test_relaxed_interval_covers(e: Expr, box: Box, over: set[Var], extent: int) -> None:
+    relaxed = {v: box[v] for v in box if v in over}
+    rest = {v: box[v] for v in box if v not in over}
+    found = relax(e, extent, relaxed, rest)
+    if found is None:
+        return
+    minimum, size = found
+    for at in points(box):
+        low = value(minimum, at)
+        assert low <= value(e, at) and value(e, at) + extent <= low + size
+    assert not any(n in relaxed for n in walk(minimum))
+
+
+@many
+@given(indices, boxes(), subsets, st.integers(1, 40))
+def test_region_covers_what_is_in_the_buffer(e: Expr, box: Box, over: set[Var], size: int) -> None:
+    buffer = Buffer("B", (size,))
+    relaxed = {v: box[v] for v in box if v in over}
+    rest = {v: box[v] for v in box if v not in over}
+    ((low, extent),) = region_under(Region(buffer, (e,), (const(1),)), {}, relaxed, rest)
+    for at in points(box):
+        place = value(e, at)
+        if 0 <= place < size:
+            assert value(low, at) <= place < value(low, at) + value(extent, at)
+
+
+@many
+@given(indices, indices, st.integers(1, 5), st.integers(1, 5), boxes())
+def test_union_covers_both(a: Expr, b: Expr, m: int, n: int, box: Box) -> None:
+    size = 1000
+    ((low, extent),) = union([(a, const(m))], [(b, const(n))], [size], box)
+    for at in points(box):
+        for start, count in ((a, m), (b, n)):
+            first = value(start, at)
+            if first >= 0:
+                assert value(low, at) <= first
+                assert first + count <= value(low, at) + value(extent, at)

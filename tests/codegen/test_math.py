@@ -1,0 +1,85 @@
+"""Elementary functions against float64, over every float32 there is: exponents and signs evenly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mlc_deploy import te
+from mlc_deploy.build import build
+from mlc_deploy.ir import IRModule
+from tests.codegen.operators import ULPS
+from tests.sessions import TARGETS, board_named
+
+Array = NDArray[Any]
+
+REFERENCE: dict[str, Callable[[Array], Array]] = {
+    "exp": np.exp,
+    "log": np.log,
+    "tanh": np.tanh,
+    "sigmoid": lambda x: np.where(x < 0, np.exp(x) / (1 + np.exp(x)), 1 / (1 + np.exp(-x))),
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+}
+TINY = np.finfo(np.float32).tiny  # the smallest normal number
+
+
+def arguments() -> Array:
+    """Random bit patterns; numbers where the functions bend; infinities, nan, zeros, denormals."""
+    rng = np.random.default_rng(5)
+    bits = rng.integers(0, 1 << 32, 40_000, np.uint32).view(np.float32)
+    spans = (0.01, 1, 20, 110)
+    bent = np.concatenate([rng.uniform(-s, s, 8_000) for s in spans]).astype(np.float32)
+    edges = [0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.625, 88.72284, -87.33655, -103.97, -104.1]
+    close = np.array([np.nextafter(np.float32(e), np.float32(t)) for e in edges for t in (-9, 9)])
+    some = [TINY, -TINY, TINY / 2, np.float32(1e-45), -np.float32(1e-45), np.finfo(np.float32).max]
+    return np.concatenate([bits, bent, np.array(edges + some, np.float32), close])
+
+
+def ulps(actual: Array, wanted: Array) -> Array:
+    """Distance from the exact result in units of the last place of its float32; 0 where both are
+    the same infinity or no number."""
+    with np.errstate(all="ignore"):
+        rounded = wanted.astype(np.float32)
+        step = np.spacing(np.minimum(np.abs(rounded), np.finfo(np.float32).max))
+        error = np.abs(actual.astype(np.float64) - wanted) / step
+    same = (actual == rounded) | (np.isnan(actual) & np.isnan(rounded))
+    return np.where(same, 0, error)
+
+
+@pytest.mark.parametrize("board", TARGETS)
+def test_error_of_elementary_functions(board: str, request: pytest.FixtureRequest) -> None:
+    """On 32-bit NEON denormal arguments and results count as 0."""
+    session = board_named(request, board)
+    x = arguments()
+    programs = {}
+    for name in ULPS:
+        a = te.placeholder(x.shape, "float32", "a")
+        out = te.compute(x.shape, lambda i, a=a, name=name: getattr(te, name)(a[i]), name="out")
+        programs[name] = te.create_prim_func([a, out], f"{name}_kernel")
+    module = session.load(build(IRModule(programs), target=TARGETS[board], name="functions"))
+    given = session.tensor(x)
+    wrong: list[str] = []
+    for name, reference in REFERENCE.items():
+        result = session.tensor(np.zeros_like(x))
+        module[f"{name}_kernel"](given, result)
+        actual = result.numpy()
+        with np.errstate(all="ignore"):
+            wanted = reference(x.astype(np.float64))
+            flushed = reference(np.where(np.abs(x) < TINY, np.copysign(0, x), x).astype(np.float64))
+        off = ulps(actual, wanted)
+        if board == "armv7":
+            off = np.fmin(off, ulps(actual, flushed))
+            off[(np.abs(wanted) < TINY) & (actual == 0)] = 0
+        off[np.isnan(off)] = np.inf
+        if not off.max() <= ULPS[name]:
+            at = int(off.argmax())
+            wrong.append(
+                f"{name}({x[at]!r}): {actual[at]!r}, not {wanted[at]!r}: {off[at]:.2f} ulp"
+            )
+    module.close()
+    assert not wrong, "\n".join(wrong)
