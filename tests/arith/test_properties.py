@@ -147,6 +147,6 @@ def test_union_covers_both(a: Expr, b: Expr, m: int, n: int, box: Box) -> None:
     for at in points(box):
         for start, count in ((a, m), (b, n)):
             first = value(start, at)
-            if first >= 0:
+            if 0 <= first <= size - count:
                 assert value(low, at) <= first
                 assert first + count <= value(low, at) + value(extent, at)

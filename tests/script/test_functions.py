@@ -143,7 +143,7 @@ def test_symbolic_shapes() -> None:
     @T.prim_func
     def with_scalars(n: T.int32, a: T.handle):
         A = T.match_buffer(a, (n * 2,), "int32")
-        for i in range(n * 2):
+        for i in T.serial(n * 2):
             A[i] = i * n
 
     out = np.zeros(6, np.int32)

@@ -4,15 +4,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mlc_deploy import ScriptError
 from mlc_deploy.script import from_script
 from mlc_deploy.script import ir as I
 from mlc_deploy.script import tir as T
+from tests.script.programs import random_function
 
 HEADER = '@T.prim_func\ndef f(A: T.Buffer((8, 8)), B: T.Buffer((8,), "int32"), n: T.int32):\n'
 BLOCK = HEADER + '    for i in range(8):\n        with T.block("B"):\n'
@@ -96,6 +102,8 @@ STATEMENTS = {
     "declared of another dtype": in_function("x: T.float32 = n"),
     "declared of no dtype": in_function("x: int = n"),
     "condition that is none": in_function("if n:\n    pass"),
+    "condition on a buffer": in_function("if A:\n    pass"),
+    "expression as dtype": in_function("for i in T.serial(4, dtype=n):\n    pass"),
     "names for a tuple": in_function("x, y = 1, 2, 3"),
     "delete": in_function("del A"),
 }
@@ -189,6 +197,20 @@ def test_deep_nesting() -> None:
         from_script(in_function(f"B[0] = {'(' * 5000}n{')' * 5000}"))
     with pytest.raises(ScriptError, match="this function is nested too deeply"):
         from_script(in_function(f"B[0] = {'n + ' * 990}n"))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, 1 << 32))
+def test_whatever_is_written_is_read_or_refused(seed: int) -> None:
+    """Programs with words left out, repeated and exchanged raise nothing but ScriptError."""
+    rng = random.Random(seed)
+    words = re.findall(r'\w+|"[^"\n]*"|\n *|\S| +', random_function(rng).script())
+    for _ in range(6):
+        changed = list(words)
+        place, other = rng.randrange(len(words)), rng.randrange(len(words))
+        changed[place] = rng.choice(("", words[other]))
+        with contextlib.suppress(ScriptError):
+            from_script("".join(changed))
 
 
 def test_null_byte() -> None:

@@ -176,7 +176,7 @@ def linear(e: Expr, ranges: Ranges) -> Linear:
             if dtype_of(a.dtype).is_integer and dtype_of(dtype).is_integer:
                 return linear(a, ranges)
     inside = rebuild(e, lambda child: simplify_expr(child, ranges))
-    if inside is not e and isinstance(inside, (Const, Var)):
+    if inside is not e and type(inside) is not type(e):
         return linear(inside, ranges)
     return Linear(0, {Opaque(fingerprint(inside, free_by_identity=True), inside): 1})
 

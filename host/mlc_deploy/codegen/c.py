@@ -454,7 +454,9 @@ def _sharing(workspace: Mapping[Buffer, int]) -> set[Buffer]:
     """The buffers that share bytes of the workspace with another, and so are not `restrict`."""
 
     def end(b: Buffer) -> int:
-        return workspace[b] + int(b.shape[0]) * dtype_of(b.dtype).bytes  # type: ignore[call-overload, no-any-return]
+        (elements,) = b.shape
+        assert isinstance(elements, int)
+        return workspace[b] + elements * dtype_of(b.dtype).bytes
 
     return {
         a

@@ -135,6 +135,12 @@ def _extent(n: Dim) -> int | str:
 
 
 def _module(library: Library) -> ll.Module:
+    taken = sorted(LIBRARY_NAMES.intersection(k.name for k in library.kernels))
+    if taken:
+        raise CodegenError(
+            f"kernel '{taken[0]}' has the name of a C function that generated code may call",
+            mend=f"another name, such as {taken[0]}_kernel",
+        )
     module = ll.Module(library.name, context=ll.Context())
     module.triple = library.target.mtriple
     for kernel in library.kernels:
@@ -188,10 +194,4 @@ def compile_kernels(
     twice = {n for n in names if names.count(n) > 1}
     if twice:
         raise CodegenError(f"two kernels are called '{min(twice)}'")
-    taken = sorted(LIBRARY_NAMES.intersection(names))
-    if taken:
-        raise CodegenError(
-            f"kernel '{taken[0]}' has the name of a C function that generated code may call",
-            mend=f"another name, such as {taken[0]}_kernel",
-        )
     return Library(name, tuple(kernels), target, model)

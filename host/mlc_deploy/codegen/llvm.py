@@ -48,6 +48,7 @@ from ..ir import (
     with_lanes,
 )
 from ..lower import WORKSPACE, Kernel
+from ..schedule.tensor_intrin import is_llvm
 from . import operators
 from .lanes import broadcast_lanes, paired_loads
 from .machine_calls import machine_call
@@ -445,6 +446,8 @@ class _Emitter:
                 return operators.cast(self.b, self.machine, self.expr(a), a.dtype, dtype)
             case Call("if_then_else", (c, a, b)):
                 return self.conditional(c, a, b)
+            case Call("reinterpret", (a,)):
+                return self.b.bitcast(self.expr(a), element_type(e.dtype))
             case Call(name, args):
                 values = [self.expr(a) for a in args]
                 if is_llvm(name):

@@ -239,6 +239,8 @@ class _Writer:
                 return f"cast_({caster}, {self.expr(a)})"
             case Call("if_then_else", (c, a, b)):
                 return f"({self.expr(a)} if {self.expr(c)} else {self.expr(b)})"
+            case Call("reinterpret", (a,), dtype):
+                return f"{self.expr(a)}.view({self.constant(numpy_dtype(dtype))})"
             case Call(name) if f"{name}_" not in INTRINSICS:
                 raise TypeError(f"cannot interpret the call of '{name}': {e}")
             case Call(name, args, dtype):

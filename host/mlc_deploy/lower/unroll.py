@@ -81,14 +81,20 @@ def unroll_registers(func: PrimFunc) -> PrimFunc:
     most = option("lower.auto_unroll")
     loops: dict[Var, list[For]] = {}
     indexing: dict[Buffer, set[Var]] = {}
+    by_data: set[Buffer] = set()
     for n in walk(func.body):
         if isinstance(n, For):
             loops.setdefault(n.var, []).append(n)
         elif isinstance(n, (Load, Store)) and n.buffer.scope == "local":
+            inside = [m for i in n.indices for m in walk(i)]
             found = indexing.setdefault(n.buffer, set())
-            found.update(v for i in n.indices for v in walk(i) if isinstance(v, Var))
+            found.update(m for m in inside if isinstance(m, Var))
+            if any(isinstance(m, Load) for m in inside):
+                by_data.add(n.buffer)
     chosen: set[For] = set()
-    for variables in indexing.values():
+    for buffer, variables in indexing.items():
+        if buffer in by_data:
+            continue
         serial = {n for v in variables for n in loops.get(v, ()) if n.kind == "serial"}
         others = [n for v in variables for n in loops.get(v, ()) if n.kind == "parallel"]
         known = all(v in loops for v in variables) and not others

@@ -1,6 +1,7 @@
-"""The operator library. Importing it fills the table of operators."""
+"""The operator library. Importing it fills the tables of operators and of tensor intrinsics."""
 
 from . import elementwise, nn, pool, reduction, shape  # noqa: F401
+from .arm_cpu import intrinsics  # noqa: F401
 from .registry import (
     OPERATORS,
     Array,

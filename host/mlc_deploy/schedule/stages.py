@@ -95,7 +95,7 @@ class _Replay:
         stages = [stage for stage in s.stages if stage in blocks]
         for stage in stages:
             if stage.scope != "global":
-                with _blamed(stage, ""):
+                with _blamed(stage, stage.scope_at):
                     self.sch.set_scope(blocks[stage], 0, stage.scope)
         for stage in stages:
             if stage.place.kind == "inline":

@@ -371,7 +371,7 @@ class _Match:
 
 def _is_index(e: Expr) -> bool:
     """Whether e is an integer or a condition made of variables and constants alone."""
-    return dtype_of(e.dtype).kind != "float" and not any(loads(e))
+    return dtype_of(e.dtype).kind != "float" and not any(True for _ in loads(e))
 
 
 def _chain(op: str, e: Expr) -> list[Expr]:

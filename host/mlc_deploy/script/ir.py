@@ -11,8 +11,8 @@ __all__ = ["IRModule", "ir_module"]
 def ir_module(cls: type) -> IRModule:
     """A class whose attributes are `@T.prim_func` functions, as an IRModule.
 
-    mypy takes the name for a class still; for `Module.script()` under mypy, call this on the class.
-    Other attributes are constants that the functions may use. Raises ScriptError for a class
+    Other attributes are constants that the functions may use. (mypy ignores what decorators of
+    classes return, and takes the name for a class.) Raises ScriptError for a class
     without functions, or with functions that are not decorated.
     """
     functions = {key: f for key, f in vars(cls).items() if isinstance(f, PrimFunc)}

@@ -344,7 +344,7 @@ class Statements:
         if at.orelse:
             self.refuse(at.orelse[0], "a loop has no else")
         names = list(_names(at.target))
-        notes, dtype = {}, None
+        notes, dtype = None, None
         if phrase.name == "grid":
             ranges = [(0, extent) for extent in phrase.args.get("extents", ())]
         else:
@@ -356,13 +356,13 @@ class Statements:
             self.refuse(at.target, f"{len(names)} names for {len(ranges)} loops")
         loops: list[tuple[Var, Expr]] = []
         kind = LOOPS.get(phrase.name, "serial")
-        annotations = self.attributes(at.iter, notes or {})
+        annotations = self.attributes(at.iter, {} if notes is None else notes)
         with self.scope():
             values: list[Expr] = []
             for name, (start, stop) in zip(names, ranges, strict=True):
                 low, high = (self.values.integer(at.iter, v) for v in (start, stop))
                 extent = high if start == 0 and number(start) else high - low
-                variable = self.index(at.iter, name, dtype or extent.dtype)
+                variable = self.index(at.iter, name, extent.dtype if dtype is None else dtype)
                 loops.append((variable, extent))
                 values.append(variable if extent is high else operate("+", variable, start))
                 self.extents[variable] = extent
@@ -455,8 +455,9 @@ class Statements:
             self.require_loops(at, block, *found[0][1:])
         if len(names) != len(found):
             self.refuse(at, f"{len(names)} names for {len(found)} iterations")
+        dtype = args.get("dtype")
         for name, (kind, extent, binding) in zip(names, found, strict=True):
-            variable = self.index(at, name, args.get("dtype") or binding.dtype)
+            variable = self.index(at, name, binding.dtype if dtype is None else dtype)
             block.iters.append(IterVar(variable, extent, kind, binding))
             self.values.scope[name] = variable
 

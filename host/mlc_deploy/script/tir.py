@@ -437,7 +437,7 @@ def Cast(dtype: str, value: ExprLike) -> Expr:
 def call_intrin(dtype: str, name: str, *args: ExprLike) -> Expr:
     """An intrinsic by name, of a dtype."""
     if not isinstance(name, str):
-        raise TypeError(f"an intrinsic's name is a string, not {name!r}")
+        raise TypeError(f"an intrinsic's name is a string, not '{name}'")
     return Call(name, tuple(expr(a) for a in args), known_dtype(dtype))
 
 

@@ -164,6 +164,8 @@ class Values:
     def condition(self, at: ast.AST) -> Expr | bool:
         """A truth value; Python's own where it is known already."""
         value = self.value(at)
+        if isinstance(value, (Phrase, Word, Region, Buffer)):
+            self.refuse(at, f"a condition is expected, not {describe(value)}")
         if not isinstance(value, Expr):
             return bool(value)
         if dtype_of(value.dtype).kind != "bool":

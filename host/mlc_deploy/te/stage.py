@@ -86,6 +86,7 @@ class Stage:
     def __init__(self, schedule: StageSchedule, op: Operation) -> None:
         self.schedule = schedule
         self.scope: Scope = "global"
+        self.scope_at = ""
         self.place = Place("root")
         self.reset(op)
 
@@ -225,7 +226,7 @@ class Stage:
     def set_scope(self, scope: Scope) -> None:
         """Where its result is kept: "global" (the arena) or "local" (stack and registers)."""
         self._require_movable("set_scope")
-        self.scope = known_scope("set_scope", scope)
+        self.scope, self.scope_at = known_scope("set_scope", scope), caller()
 
     # ------------------------------------------------------------------------------------ checks
 

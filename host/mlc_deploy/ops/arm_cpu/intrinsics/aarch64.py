@@ -1,0 +1,136 @@
+"""Tensor intrinsics of AArch64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ....ir import PrimFunc, Stmt
+from ....schedule.tensor_intrin import TensorIntrin, register_intrin, rows_apart
+from . import describe, vectors
+from .vectors import llvm
+
+
+def _register(
+    name: str,
+    description: PrimFunc,
+    implementation: Callable[..., Stmt],
+    instruction: str,
+    features: str = "neon",
+    domains: Mapping[str, tuple[int, int]] | None = None,
+) -> None:
+    needs = {"aarch64": frozenset(features.split())}
+    register_intrin(
+        TensorIntrin(
+            f"aarch64.{name}", description, implementation, needs, instruction, domains or {}
+        )
+    )
+
+
+def _neon(name: str, dtype: str) -> vectors.Operation:
+    return llvm(f"llvm.aarch64.neon.{name}", dtype)
+
+
+BY_LANE = r"\s+v\d+\.4s, v\d+\.16b, v\d+\.4b\[\d\]"
+
+# LLVM's usdot takes the unsigned operand first; by lane, the second operand is the lane.
+for name, a, b, llvm_name, feature in (
+    ("sdot", "int8", "int8", "sdot", "dotprod"),
+    ("udot", "uint8", "uint8", "udot", "dotprod"),
+    ("usdot", "int8", "uint8", "usdot", "i8mm"),
+    ("sudot", "uint8", "int8", "usdot", "i8mm"),
+):
+    dot = _neon(f"{llvm_name}.v4i32.v16i8", "int32x4")
+    if name == "sudot":
+        dot = vectors.swapped(dot)
+    _register(name, describe.dot(a, b), vectors.dot_of_one(dot), r"\b[su]{1,2}dot\b", feature)
+    _register(
+        f"{name}.lane",
+        rows_apart(describe.tile(a, b, 4, 4, 4), "C"),
+        vectors.dot_by_lane(dot),
+        rf"\b{name}{BY_LANE}",
+        feature,
+    )
+
+for name, a, b in (
+    ("smmla", "int8", "int8"),
+    ("ummla", "uint8", "uint8"),
+    ("usmmla", "uint8", "int8"),
+):
+    product = _neon(f"{name}.v4i32.v16i8", "int32x4")
+    _register(
+        name, describe.tile(a, b, 2, 2, 8), vectors.matrix(product), rf"\b{name}\b", "i8mm"
+    )
+
+for sign, kind in (("s", "int"), ("u", "uint")):
+    for bits, lanes in ((8, 8), (16, 4)):
+        narrow, wide = f"{kind}{bits}", f"{kind}{2 * bits}"
+        mull = _neon(f"{sign}mull.v{lanes}i{2 * bits}", f"{wide}x{lanes}")
+        addlp = _neon(f"{sign}addlp.v{lanes}i{2 * bits}.v{2 * lanes}i{bits}", f"{wide}x{lanes}")
+        _register(
+            f"{sign}mull.{wide}",
+            describe.product(narrow, wide, lanes),
+            vectors.elementwise(mull),
+            rf"\b{sign}mull\b",
+        )
+        _register(
+            f"{sign}mlal.{wide}",
+            describe.product_sum(narrow, wide, lanes),
+            vectors.elementwise_sum(vectors.added(mull)),
+            rf"\b{sign}mlal\b",
+        )
+        _register(
+            f"{sign}addlp.{wide}",
+            describe.pairs(narrow, wide, lanes),
+            vectors.pairwise(addlp),
+            rf"\b{sign}addlp\b",
+        )
+        _register(
+            f"{sign}adalp.{wide}",
+            describe.pairs_sum(narrow, wide, lanes),
+            vectors.pairwise_sum(vectors.added(addlp)),
+            rf"\b{sign}adalp\b",
+        )
+
+for bits, lanes in ((16, 8), (32, 4)):
+    dtype = f"int{bits}"
+    _register(
+        f"addp.{dtype}",
+        describe.pairs(dtype, dtype, lanes),
+        vectors.pairwise_of_halves(_neon(f"addp.v{lanes}i{bits}", f"{dtype}x{lanes}")),
+        r"\baddp\b",
+    )
+    _register(
+        f"sqrdmulh.{dtype}",
+        describe.high_product(dtype, f"int{2 * bits}", lanes),
+        vectors.elementwise(_neon(f"sqrdmulh.v{lanes}i{bits}", f"{dtype}x{lanes}")),
+        r"\bsqrdmulh\b",
+    )
+
+_register(
+    "srshl.int32",
+    describe.rounding_shift(4),
+    vectors.elementwise(_neon("srshl.v4i32", "int32x4")),
+    r"\bsrshl\b",
+    domains=describe.SHIFTS,
+)
+
+for dtype, lanes, suffix, needs in (
+    ("float32", 4, "v4f32", "neon"),
+    ("float16", 8, "v8f16", "neon fullfp16"),
+):
+    fma = llvm(f"llvm.fma.{suffix}", f"{dtype}x{lanes}")
+    letter = suffix[-3:].replace("f32", "s").replace("f16", "h")
+    _register(
+        f"fmla.lane.{dtype}",
+        describe.outer(dtype, lanes),
+        vectors.outer_by_lane(fma),
+        rf"\bfmla\s+v\d+\.{lanes}{letter}, v\d+\.{lanes}{letter}, v\d+\.{letter}\[\d\]",
+        needs,
+    )
+    _register(
+        f"fmla.{dtype}",
+        describe.product_sum(dtype, dtype, lanes),
+        vectors.elementwise_sum(lambda acc, a, b, fma=fma: fma(a, b, acc)),
+        rf"\bfmla\s+v\d+\.{lanes}{letter}",
+        needs,
+    )

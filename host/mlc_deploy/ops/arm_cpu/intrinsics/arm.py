@@ -1,0 +1,130 @@
+"""Tensor intrinsics of 32-bit ARM: NEON of ARMv7, and what ARMv8 adds to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ....ir import Expr, PrimFunc, Stmt
+from ....schedule.tensor_intrin import TensorIntrin, register_intrin, rows_apart
+from . import describe, vectors
+from .vectors import llvm
+
+
+def _register(
+    name: str,
+    description: PrimFunc,
+    implementation: Callable[..., Stmt],
+    instruction: str,
+    features: str = "neon",
+    domains: Mapping[str, tuple[int, int]] | None = None,
+) -> None:
+    needs = {"arm": frozenset(features.split())}
+    register_intrin(
+        TensorIntrin(f"arm.{name}", description, implementation, needs, instruction, domains or {})
+    )
+
+
+def _neon(name: str, dtype: str) -> vectors.Operation:
+    return llvm(f"llvm.arm.neon.{name}", dtype)
+
+
+for letter, kind in (("s", "int"), ("u", "uint")):
+    for bits, lanes in ((8, 8), (16, 4)):
+        narrow, wide, suffix = f"{kind}{bits}", f"{kind}{2 * bits}", f"{letter}{bits}"
+        mull = _neon(f"vmull{letter}.v{lanes}i{2 * bits}", f"{wide}x{lanes}")
+        padal = _neon(
+            f"vpadal{letter}.v{lanes}i{2 * bits}.v{2 * lanes}i{bits}", f"{wide}x{lanes}"
+        )
+        _register(
+            f"vmull.{suffix}",
+            describe.product(narrow, wide, lanes),
+            vectors.elementwise(mull),
+            rf"\bvmull\.{suffix}\b",
+        )
+        _register(
+            f"vmlal.{suffix}",
+            describe.product_sum(narrow, wide, lanes),
+            vectors.elementwise_sum(vectors.added(mull)),
+            rf"\bvmlal\.{suffix}\b",
+        )
+        _register(
+            f"vpadal.{suffix}",
+            describe.pairs_sum(narrow, wide, lanes),
+            vectors.pairwise_sum(padal),
+            rf"\bvpadal\.{suffix}\b",
+        )
+
+for dtype, lanes, kind in (("int16", 4, "i16"), ("int32", 2, "i32"), ("float32", 2, "f32")):
+    _register(
+        f"vpadd.{kind}",
+        describe.pairs(dtype, dtype, lanes),
+        vectors.pairwise_of_halves(_neon(f"vpadd.v{lanes}{kind}", f"{dtype}x{lanes}")),
+        rf"\bvpadd\.{kind}\b",
+    )
+
+for bits, lanes in ((16, 8), (32, 4)):
+    dtype = f"int{bits}"
+    _register(
+        f"vqrdmulh.s{bits}",
+        describe.high_product(dtype, f"int{2 * bits}", lanes),
+        vectors.elementwise(_neon(f"vqrdmulh.v{lanes}i{bits}", f"{dtype}x{lanes}")),
+        rf"\bvqrdmulh\.s{bits}\b",
+    )
+
+_register(
+    "vrshl.s32",
+    describe.rounding_shift(4),
+    vectors.elementwise(_neon("vrshifts.v4i32", "int32x4")),
+    r"\bvrshl\.s32\b",
+    domains=describe.SHIFTS,
+)
+
+
+def _multiply_add(a: Expr, b: Expr, acc: Expr) -> Expr:
+    """Rounded twice: 32-bit NEON has no fused multiply-add by lane."""
+    return acc + a * b
+
+
+_register(
+    "vmla.lane.f32",
+    describe.outer("float32", 4),
+    vectors.outer_by_lane(_multiply_add),
+    r"\bvmla\.f32\s+q\d+, q\d+, d\d+\[\d\]",
+)
+_register(
+    "vfma.f32",
+    describe.outer("float32", 4),
+    vectors.outer_by_lane(llvm("llvm.fma.v4f32", "float32x4")),
+    r"\bvfma\.f32\s+q\d+",
+    "neon vfp4",
+)
+
+# LLVM's usdot takes the unsigned operand first; by lane, the second operand is the lane.
+for name, a, b, llvm_name, feature in (
+    ("sdot", "int8", "int8", "sdot", "dotprod"),
+    ("udot", "uint8", "uint8", "udot", "dotprod"),
+    ("usdot", "int8", "uint8", "usdot", "i8mm"),
+    ("sudot", "uint8", "int8", "usdot", "i8mm"),
+):
+    dot = _neon(f"{llvm_name}.v4i32.v16i8", "int32x4")
+    if name == "sudot":
+        dot = vectors.swapped(dot)
+    instruction = r"\bv[su]{1,2}dot\."
+    _register(f"v{name}", describe.dot(a, b), vectors.dot_of_one(dot), instruction, feature)
+    _register(
+        f"v{name}.lane",
+        rows_apart(describe.tile(a, b, 4, 4, 4), "C"),
+        vectors.dot_by_lane(dot),
+        rf"\bv{name}\.\w+\s+q\d+, q\d+, d\d+\[\d\]",
+        feature,
+    )
+
+for name, a, b in (
+    ("smmla", "int8", "int8"),
+    ("ummla", "uint8", "uint8"),
+    ("usmmla", "uint8", "int8"),
+):
+    matrix = _neon(f"{name}.v4i32.v16i8", "int32x4")
+    _register(
+        f"v{name}", describe.tile(a, b, 2, 2, 8), vectors.matrix(matrix), rf"\bv{name}\.", "i8mm"
+    )

@@ -1,0 +1,102 @@
+"""What instructions compute, as tensor expressions. A is the first operand, B the second."""
+
+from __future__ import annotations
+
+from .... import te
+from ....ir import Expr, PrimFunc, const, select
+from ....schedule.tensor_intrin import accumulating, rows_apart
+from ....te import Tensor
+
+
+def _func(*tensors: Tensor) -> PrimFunc:
+    return te.create_prim_func(tensors, "description")
+
+
+def dot(a: str, b: str, columns: int = 4, depth: int = 4) -> PrimFunc:
+    """C[j] += A[k] * B[j, k]: int32 [columns], a [depth], b [columns, depth]."""
+    x, y = te.placeholder((depth,), a, "A"), te.placeholder((columns, depth), b, "B")
+    k = te.reduce_axis((0, depth), "k")
+
+    def element(j: Expr) -> Expr:
+        return te.sum(x[k].astype("int32") * y[j, k].astype("int32"), k)
+
+    return accumulating(_func(x, y, te.compute((columns,), element, name="C")))
+
+
+def tile(a: str, b: str, rows: int, columns: int, depth: int) -> PrimFunc:
+    """C[i, j] += A[i, k] * B[j, k]: int32 [rows, columns], a [rows, depth], b [columns, depth]."""
+    x, y = te.placeholder((rows, depth), a, "A"), te.placeholder((columns, depth), b, "B")
+    k = te.reduce_axis((0, depth), "k")
+
+    def element(i: Expr, j: Expr) -> Expr:
+        return te.sum(x[i, k].astype("int32") * y[j, k].astype("int32"), k)
+
+    return accumulating(_func(x, y, te.compute((rows, columns), element, name="C")))
+
+
+def outer(dtype: str, lanes: int) -> PrimFunc:
+    """C[i, j] += A[i] * B[j], all of one dtype, [lanes, lanes]; rows of C anywhere."""
+    x, y = te.placeholder((lanes,), dtype, "A"), te.placeholder((lanes,), dtype, "B")
+    once = te.reduce_axis((0, 1), "once")
+    c = te.compute((lanes, lanes), lambda i, j: te.sum(x[i] * y[j], once), name="C")
+    return rows_apart(accumulating(_func(x, y, c)), "C")
+
+
+def product(dtype: str, result: str, lanes: int) -> PrimFunc:
+    """C[i] = A[i] * B[i] in the result's dtype."""
+    x, y = te.placeholder((lanes,), dtype, "A"), te.placeholder((lanes,), dtype, "B")
+    c = te.compute((lanes,), lambda i: x[i].astype(result) * y[i].astype(result), name="C")
+    return _func(x, y, c)
+
+
+def product_sum(dtype: str, result: str, lanes: int) -> PrimFunc:
+    """C[i] += A[i] * B[i] in the result's dtype."""
+    x, y = te.placeholder((lanes,), dtype, "A"), te.placeholder((lanes,), dtype, "B")
+    once = te.reduce_axis((0, 1), "once")
+
+    def element(i: Expr) -> Expr:
+        return te.sum(x[i].astype(result) * y[i].astype(result), once)
+
+    return accumulating(_func(x, y, te.compute((lanes,), element, name="C")))
+
+
+def pairs(dtype: str, result: str, lanes: int) -> PrimFunc:
+    """C[i] = A[2*i] + A[2*i + 1] in the result's dtype."""
+    x = te.placeholder((2 * lanes,), dtype, "A")
+    k = te.reduce_axis((0, 2), "k")
+    c = te.compute((lanes,), lambda i: te.sum(x[i * 2 + k].astype(result), k), name="C")
+    return _func(x, c)
+
+
+def pairs_sum(dtype: str, result: str, lanes: int) -> PrimFunc:
+    """C[i] += A[2*i] + A[2*i + 1] in the result's dtype."""
+    return accumulating(pairs(dtype, result, lanes))
+
+
+def high_product(dtype: str, wide: str, lanes: int) -> PrimFunc:
+    """C[i] = A[i] * B[i] * 2 / 2^bits, rounded to the nearest (halves up) and saturated."""
+    bits = int(dtype.removeprefix("int"))
+    x, y = te.placeholder((lanes,), dtype, "A"), te.placeholder((lanes,), dtype, "B")
+
+    def element(i: Expr) -> Expr:
+        whole = x[i].astype(wide) * y[i].astype(wide) + (1 << (bits - 2))
+        return te.minimum(whole >> (bits - 1), (1 << (bits - 1)) - 1).astype(dtype)
+
+    return _func(x, y, te.compute((lanes,), element, name="C"))
+
+
+def rounding_shift(lanes: int) -> PrimFunc:
+    """C[i] = A[i] << B[i], or where B is negative A >> -B rounded to the nearest (halves up)."""
+    x, y = te.placeholder((lanes,), "int32", "A"), te.placeholder((lanes,), "int32", "B")
+
+    def element(i: Expr) -> Expr:
+        wide = x[i].astype("int64")
+        left = wide << te.maximum(y[i], 0).astype("int64")
+        by = te.maximum(0 - y[i], 1).astype("int64")
+        right = (wide + (const(1, "int64") << (by - 1))) >> by
+        return select(y[i] >= 0, left, right).astype("int32")
+
+    return _func(x, y, te.compute((lanes,), element, name="C"))
+
+
+SHIFTS = {"B": (-32, 31)}  # what a rounding shift is described for

@@ -1,0 +1,3 @@
+from tests.sessions import armv7, local
+
+__all__ = ["armv7", "local"]

@@ -1,0 +1,171 @@
+"""Storage rewrite: who shares the workspace, who must not, and that results stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import mlc_deploy as mlc
+from mlc_deploy import PrimFunc, te
+from mlc_deploy.codegen import compile_kernels
+from mlc_deploy.codegen.llvm import scratch_layout
+from mlc_deploy.lower import WORKSPACE, lower
+from mlc_deploy.script import from_script
+
+if TYPE_CHECKING:
+    from mlc_rpc import Session
+
+
+def chain() -> PrimFunc:
+    """Five stages over 64x64, each reading the one before transposed; the fourth B too."""
+    a = te.placeholder((64, 64), "float32", "A")
+    b = te.compute((64, 64), lambda i, j: a[i, j] + 1, name="B")
+    c = te.compute((64, 64), lambda i, j: b[j, i] * 2, name="C")
+    d = te.compute((64, 64), lambda i, j: c[j, i] + 3, name="D")
+    e = te.compute((64, 64), lambda i, j: d[i, j] + b[j, i], name="E")
+    f = te.compute((64, 64), lambda i, j: e[j, i] * 5, name="F")
+    return te.create_prim_func([a, f], "chain")
+
+
+def in_tiles() -> PrimFunc:
+    """The same stages, computed for eight rows of the last at a time."""
+    sch = mlc.Schedule(chain())
+    outer, _ = sch.split(sch.get_loops("F")[0], [None, 8])
+    for block in "EDCB":
+        sch.compute_at(block, outer)
+    return sch.func
+
+
+def expected(a: np.ndarray) -> np.ndarray:
+    b = a + 1
+    return ((b.T * 2).T + 3 + b.T).T * 5
+
+
+# E finds C's place free; B and D are both read when E is written. B is needed whole in every tile.
+WHOLE = {"B": 0, "C": 1 << 14, "D": 2 << 14, "E": 1 << 14}
+TILES = {"B": 0, "C": 1 << 14, "D": (1 << 14) + (1 << 11), "E": 1 << 14}
+
+
+@pytest.mark.parametrize(
+    ("program", "places", "size"), [(chain, WHOLE, 3 << 14), (in_tiles, TILES, 5 << 12)]
+)
+def test_stages_share(
+    program: Callable[[], PrimFunc], places: dict[str, int], size: int, local: Session
+) -> None:
+    kernel = lower(program())
+    assert kernel.body.attrs[WORKSPACE] == places
+    assert scratch_layout(kernel)[1] == size
+    given = np.random.default_rng(0).random((64, 64), np.float32)
+    tensors = [local.tensor(given), local.tensor(np.zeros((64, 64), np.float32))]
+    local.load(compile_kernels("chain", [kernel], mlc.Target("host")))["chain"](*tensors)
+    np.testing.assert_allclose(tensors[1].numpy(), expected(given), rtol=1e-6)
+
+
+def test_disabled_each_has_its_own() -> None:
+    with mlc.PassContext(disabled_pass=["share_storage"]):
+        assert scratch_layout(lower(chain()))[1] == 4 << 14
+
+
+def offsets(body: str, allocs: str = "") -> dict[str, int]:
+    """Where X and Y of 64 float32 each lie, in a loop over t of 4 turns around `body`."""
+    lines = "\n            ".join(body.strip().splitlines())
+    func = from_script(f"""
+from mlc_deploy.script import tir as T
+
+@T.prim_func
+def main(A: T.Buffer((64,), "float32"), B: T.Buffer((4, 64), "float32")):
+    X = T.alloc_buffer((64,), "float32")
+    Y = T.alloc_buffer((64,), "float32")
+    for t in range(4):
+            {lines}
+""")
+    assert isinstance(func, PrimFunc)
+    found: dict[str, int] = lower(func).body.attrs[WORKSPACE]
+    return found
+
+
+USE_Y = """
+for k in range(64):
+    Y[k] = A[63 - k] + 1.0
+for k in range(64):
+    B[t, k] = B[t, k] + Y[63 - k]
+"""
+
+
+def test_turns_that_write_all_they_read_share() -> None:
+    assert offsets(
+        """
+for i in range(64):
+    X[i] = A[i] * 2.0
+for j in range(64):
+    B[t, j] = X[63 - j]
+"""
+        + USE_Y
+    ) == {"X": 0, "Y": 0}
+
+
+def test_what_is_written_in_pieces_shares() -> None:
+    assert offsets(
+        """
+for i, j in T.grid(8, 8):
+    X[j * 8 + i] = A[i * 8 + j] * 2.0
+for j in range(64):
+    B[t, j] = X[63 - j]
+"""
+        + USE_Y
+    ) == {"X": 0, "Y": 0}
+
+
+APART = {
+    "handed on to the next turn": """
+for i in range(64):
+    B[t, i] = X[i]
+for j in range(64):
+    X[j] = A[j]
+""",
+    "written in part": """
+for i in range(32):
+    X[i] = A[i] * 2.0
+for j in range(64):
+    B[t, j] = X[63 - j]
+""",
+    "written with gaps": """
+for i in range(32):
+    X[i * 2] = A[i] * 2.0
+for j in range(64):
+    B[t, j] = X[63 - j]
+""",
+    "written in the first turn only": """
+if t == 0:
+    for i in range(64):
+        X[i] = A[i] * 2.0
+for j in range(64):
+    B[t, j] = X[63 - j]
+""",
+    "read beyond what the turn wrote": """
+for i in range(8):
+    X[t * 16 + i] = A[i] * 2.0
+for j in range(8):
+    B[t, j] = X[T.max(t * 16 + j - 1, 0)]
+""",
+}
+
+
+@pytest.mark.parametrize("how", APART)
+def test_what_lives_through_all_turns_stays_apart(how: str) -> None:
+    assert set(offsets(APART[how] + USE_Y).values()) == {0, 256}
+
+
+def test_both_read_at_once_stay_apart() -> None:
+    found = offsets("""
+for i in range(64):
+    X[i] = A[i] * 2.0
+for k in range(64):
+    Y[k] = A[63 - k] + X[63 - k]
+for k in range(64):
+    B[t, k] = Y[63 - k]
+""")
+    assert set(found.values()) == {0, 256}

@@ -1,0 +1,120 @@
+"""Small programs with known names of loops and blocks, which tests of primitives begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mlc_deploy import te
+from mlc_deploy.ir import PrimFunc
+from mlc_deploy.script import from_script
+
+
+def chain() -> PrimFunc:
+    """B in loops i, j; C in loops i_1, j_1."""
+    a = te.placeholder((8, 12), name="A")
+    b = te.compute((8, 12), lambda i, j: a[i, j] + 1, name="B")
+    return te.create_prim_func([a, te.compute((8, 12), lambda i, j: b[i, j] * 2, name="C")])
+
+
+def diamond() -> PrimFunc:
+    """B, then C of B, then D of both."""
+    a = te.placeholder((16,), name="A")
+    b = te.compute((16,), lambda i: a[i] + 1, name="B")
+    c = te.compute((16,), lambda i: b[i] * 2, name="C")
+    return te.create_prim_func([a, te.compute((16,), lambda i: b[i] + c[i], name="D")])
+
+
+def matmul() -> PrimFunc:
+    """C in loops i, j, k; D = C + 1 in loops i_1, j_1."""
+    a, b = te.placeholder((8, 16), name="A"), te.placeholder((16, 12), name="B")
+    k = te.reduce_axis(16, "k")
+    c = te.compute((8, 12), lambda i, j: te.sum(a[i, k] * b[k, j], k), name="C")
+    return te.create_prim_func([a, b, te.compute((8, 12), lambda i, j: c[i, j] + 1, name="D")])
+
+
+def rows() -> PrimFunc:
+    """A sum of each row: S in loops i, k, which is what matmul's `C` is without j."""
+    a = te.placeholder((6, 10), name="A")
+    k = te.reduce_axis(10, "k")
+    return te.create_prim_func([a, te.compute((6,), lambda i: te.sum(a[i, k], k), name="S")])
+
+
+def stencil() -> PrimFunc:
+    """C reads two neighbours of B."""
+    a = te.placeholder((16,), name="A")
+    b = te.compute((16,), lambda i: a[i] + 1, name="B")
+    return te.create_prim_func([a, te.compute((15,), lambda i: b[i] + b[i + 1], name="C")])
+
+
+def normalized() -> PrimFunc:
+    """Every element less the maximum of its row."""
+    a = te.placeholder((4, 6), name="A")
+    k = te.reduce_axis(6, "k")
+    top = te.compute((4,), lambda i: te.max(a[i, k], k), name="top")
+    out = te.compute((4, 6), lambda i, j: a[i, j] - top[i], name="out")
+    return te.create_prim_func([a, out])
+
+
+def outer_sum() -> PrimFunc:
+    """X in loop i, Y in loop j, and their sums: a block with two producers."""
+    a, b = te.placeholder((4,), name="A"), te.placeholder((4,), name="B")
+    x = te.compute((4,), lambda i: a[i] + 1, name="X")
+    y = te.compute((4,), lambda j: b[j] + 1, name="Y")
+    return te.create_prim_func([a, b, te.compute((4, 4), lambda p, q: x[p] + y[q], name="Z")])
+
+
+def padded() -> PrimFunc:
+    """P is A with a border; C, larger than P by a guard, reads it."""
+    a = te.placeholder((6,), name="A")
+    p = te.compute((6,), lambda i: a[i] + 1, name="P")
+    c = te.compute((8,), lambda j: te.if_then_else(j < 6, p[j], 0), name="C")
+    return te.create_prim_func([a, c])
+
+
+def two_results() -> PrimFunc:
+    """One block that computes B and B_1."""
+    a = te.placeholder((16,), name="A")
+    b = te.compute((16,), lambda i: (a[i] + 1, a[i] * 2), name="B")
+    return te.create_prim_func([a, te.compute((16,), lambda i: b[0][i] + b[1][i], name="C")])
+
+
+def symbolic() -> PrimFunc:
+    n = te.var("n")
+    a = te.placeholder((n,), name="A")
+    return te.create_prim_func([a, te.compute((n,), lambda i: a[i] + 1, name="B")])
+
+
+def scan() -> PrimFunc:
+    """Each element reads the one before: its order is no choice."""
+    return from_script(
+        """
+@T.prim_func
+def main(A: T.Buffer((16, 4), "float32")):
+    for i, j in T.grid(15, 4):
+        with T.block("A"):
+            v_i, v_j = T.axis.remap("SS", [i, j])
+            T.reads(A[v_i, v_j])
+            T.writes(A[v_i + 1, v_j])
+            A[v_i + 1, v_j] = A[v_i, v_j] + T.float32(1)
+"""
+    )
+
+
+def triangle() -> PrimFunc:
+    """The inner loop's extent is the outer loop's variable."""
+    return from_script(
+        """
+@T.prim_func
+def main(A: T.Buffer((8, 8), "float32"), B: T.Buffer((8, 8), "float32")):
+    for i in range(8):
+        for j in range(i + 1):
+            with T.block("B"):
+                v_i, v_j = T.axis.remap("SS", [i, j])
+                T.reads(A[v_i, v_j])
+                T.writes(B[v_i, v_j])
+                B[v_i, v_j] = A[v_i, v_j] + T.float32(1)
+"""
+    )
+
+
+Program = Callable[[], PrimFunc]

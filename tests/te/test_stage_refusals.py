@@ -1,0 +1,128 @@
+"""What stages refuse: the whole messages. Lines of the user's program are those of this file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import mlc_deploy as mlc
+from mlc_deploy import te
+
+Golden = Callable[..., None]
+Mistake = Callable[["Program"], Any]
+
+
+class Program:
+    """D = sum(B) + 1, B = 2 A, and a schedule of it."""
+
+    def __init__(self) -> None:
+        self.a = a = te.placeholder((16, 16), name="A")
+        self.b = b = te.compute((16, 16), lambda i, j: a[i, j] * 2, name="B")
+        self.k = k = te.reduce_axis((0, 16), "k")
+        self.c = c = te.compute((16,), lambda i: te.sum(b[i, k], axis=k), name="C")
+        self.d = te.compute((16,), lambda i: c[i] + 1, name="D")
+        self.s = te.create_schedule(self.d.op)
+        self.i, self.j = b.op.axis
+
+    def lower(self, *args: te.Tensor) -> mlc.PrimFunc:
+        return mlc.lower(self.s, args or [self.a, self.d], simple_mode=True)
+
+
+def at_the_call() -> Iterator[Mistake]:
+    yield lambda p: p.s[p.b].split(p.c.op.axis[0], factor=3)
+    yield lambda p: [p.s[p.b].split(p.i, factor=3), p.s[p.b].split(p.i, factor=3)]
+    yield lambda p: [p.s[p.b].fuse(p.i, p.j), p.s[p.b].vectorize(p.j)]
+    yield lambda p: p.s[p.b].split(p.i)
+    yield lambda p: p.s[p.b].split(p.i, factor=3, nparts=3)
+    yield lambda p: p.s[p.b].split(p.i, factor=0)
+    yield lambda p: p.s[p.b].reorder(p.j, p.j)
+    yield lambda p: p.s[p.b].reorder(p.j, p.c.op.axis[0])
+    yield lambda p: p.s[p.b].fuse(p.j, p.i)
+    yield lambda p: p.s[p.b].fuse()
+    yield lambda p: p.s[p.c].fuse(p.c.op.axis[0], p.k)
+    yield lambda p: p.s[p.c].vectorize(p.k)
+    yield lambda p: p.s[p.c].parallel(p.k)
+    yield lambda p: [p.s[p.b].vectorize(p.j), p.s[p.b].split(p.j, factor=4)]
+    yield lambda p: [p.s[p.b].vectorize(p.j), p.s[p.b].parallel(p.j)]
+    yield lambda p: p.s[p.a].parallel(p.i)
+    yield lambda p: p.s[p.d].compute_inline()
+    yield lambda p: p.s[p.c].compute_inline()
+    yield lambda p: p.s[p.d].compute_at(p.s[p.c], p.k)
+    yield lambda p: p.s[p.a].compute_root()
+    yield lambda p: p.s[p.b].compute_at(p.s[p.c], p.i)
+    yield lambda p: p.s[p.b].compute_at(Program().s[p.b], p.i)
+    yield lambda p: p.s[p.b].compute_at(p.s[p.b], p.i)
+    yield lambda p: p.s[p.b].set_scope("shared")  # type: ignore[arg-type]
+    yield lambda p: p.s[te.placeholder((1,), name="other")]
+    yield lambda p: te.create_schedule(p.a.op)
+    yield lambda p: te.create_schedule([])
+    yield lambda p: p.s.cache_read(p.a, "local", [p.c])
+    yield lambda p: p.s.cache_write(p.a, "local")
+    yield lambda p: [p.s[p.b].split(p.i, factor=4), p.s.cache_write(p.b, "local")]
+    yield lambda p: p.s.rfactor(p.b, p.i)
+    yield lambda p: p.s.rfactor(p.c, p.c.op.axis[0])
+    yield lambda p: p.s.rfactor(p.c, p.k, factor_axis=2)
+    yield lambda p: [p.s[p.c].split(p.k, factor=4), p.s.rfactor(p.c, p.k)]
+
+
+def at_lowering() -> Iterator[Mistake]:
+    yield lambda p: p.lower(p.a, p.b)
+    yield lambda p: [
+        p.s[p.c].compute_at(p.s[p.d], p.d.op.axis[0]),
+        p.s[p.d].split(p.d.op.axis[0], factor=4),
+        p.lower(),
+    ]
+    yield lambda p: [p.s[p.b].compute_at(p.s[p.d], p.d.op.axis[0]), p.lower()]
+    yield lambda p: [
+        p.s[p.c].compute_at(p.s[p.d], p.d.op.axis[0]),
+        p.lower(p.a, p.c, p.d),
+    ]
+    yield lambda p: [
+        p.s[p.b].compute_inline(),
+        p.lower(p.a, p.b, p.d),
+    ]
+    yield lambda p: [p.s[p.b].set_scope("local"), p.lower(p.a, p.b, p.d)]
+    yield lambda p: [_vectors_of_symbolic_extent(), None]
+
+
+def _vectors_of_symbolic_extent() -> None:
+    m = te.var("m")
+    a = te.placeholder((m,), name="A")
+    b = te.compute((m,), lambda i: a[i] * 2, name="B")
+    s = te.create_schedule(b.op)
+    s[b].vectorize(b.op.axis[0])
+    mlc.lower(s, [a, b])
+
+
+@pytest.mark.parametrize("mistakes", [at_the_call, at_lowering])
+def test_messages(golden: Golden, mistakes: Callable[[], Iterator[Mistake]]) -> None:
+    messages = []
+    for mistake in mistakes():
+        with pytest.raises(mlc.ScheduleError) as caught:
+            mistake(Program())
+        assert f"{__file__}:" in str(caught.value) or "none of the arguments" in str(caught.value)
+        messages.append(re.sub(re.escape(__file__) + r":\d+", "user.py:1", str(caught.value)))
+    golden("\n\n".join(messages), f"stage_refusals_{mistakes.__name__}")
+
+
+def test_the_line_is_that_of_the_call() -> None:
+    p = Program()
+    with pytest.raises(mlc.ScheduleError) as caught:
+        p.s[p.b].split(p.i)
+    line = caught.traceback[0].lineno + 1
+    assert f"{__file__}:{line}\n" in str(caught.value)
+
+
+def test_a_refused_call_changes_nothing() -> None:
+    p = Program()
+    before = str(p.lower())
+    for mistake in list(at_the_call())[:1]:
+        with pytest.raises(mlc.ScheduleError):
+            mistake(p)
+    with pytest.raises(mlc.ScheduleError):
+        p.s[p.c].vectorize(p.k)
+    assert str(p.lower()) == before
+    assert not p.s.is_scheduled
