@@ -27,9 +27,8 @@ def schedule(n: int, rows: int, columns: int, lanes: int = 4, steps: int = 4) ->
     sch = mlc.Schedule(matmul(n))
     sch.pad_einsum("C", [rows, columns, steps])  # whole tiles only; zeros change no sum
     a_pack, b_pack = (sch.cache_read("C", operand, "global") for operand in (0, 1))
-    for packed in (a_pack, b_pack):
-        for padding in sch.get_producers(packed):
-            sch.compute_inline(padding)
+    for padding in (*sch.get_producers(a_pack), *sch.get_producers(b_pack)):
+        sch.compute_inline(padding)
     # A as [tile, k, row of the tile], B as [tile, k, column of the tile]
     sch.transform_layout(a_pack, ("write", 0), lambda i, k: (i // rows, k, i % rows))
     sch.transform_layout(b_pack, ("write", 0), lambda k, j: (j // columns, k, j % columns))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mlc_deploy as mlc
-from mlc_deploy import LowerError, PrimFunc
+from mlc_deploy import LowerError, PrimFunc, ScheduleError, te
 from mlc_deploy.ir import For, statements
 from mlc_deploy.ir.interp import run
 from mlc_deploy.lower import lower
@@ -109,6 +109,16 @@ def main(a: T.handle, b: T.handle):
     assert isinstance(func, PrimFunc)
     (loop,) = [s for s in statements(lower(func).body) if isinstance(s, For)]
     assert loop.var.dtype == "int64"
+
+
+def test_more_turns_than_an_index_counts_are_not_fused() -> None:
+    a = te.placeholder((1,), "float32", "A")
+    b = te.compute((65536, 65536), lambda i, j: a[0] + 1, name="B")
+    sch = mlc.Schedule(te.create_prim_func([a, b]))
+    with pytest.raises(ScheduleError, match="fuse: 4294967296 turns are more than int32 counts"):
+        sch.fuse(*sch.get_loops("B"))
+    with pytest.raises(LowerError, match="buffer 'B' has 4294967296 elements, 2\\^31 or more"):
+        lower(sch.func)
 
 
 REGISTERS = 'X = T.alloc_buffer((8,), "float32", scope="local")\n'

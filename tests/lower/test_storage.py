@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import mlc_deploy as mlc
 from mlc_deploy import PrimFunc, te
@@ -39,9 +40,10 @@ def in_tiles() -> PrimFunc:
     return sch.func
 
 
-def expected(a: np.ndarray) -> np.ndarray:
-    b = a + 1
-    return ((b.T * 2).T + 3 + b.T).T * 5
+def expected(a: NDArray[np.float32]) -> NDArray[np.float32]:
+    b = a + np.float32(1)
+    e = (b.T * 2).T + 3 + b.T
+    return np.asarray(e.T * 5, np.float32)
 
 
 # E finds C's place free; B and D are both read when E is written. B is needed whole in every tile.

@@ -47,12 +47,12 @@ def stencil() -> PrimFunc:
 
 
 def normalized() -> PrimFunc:
-    """Every element less the maximum of its row."""
+    """Every element less the maximum of its row, times 2."""
     a = te.placeholder((4, 6), name="A")
     k = te.reduce_axis(6, "k")
     top = te.compute((4,), lambda i: te.max(a[i, k], k), name="top")
-    out = te.compute((4, 6), lambda i, j: a[i, j] - top[i], name="out")
-    return te.create_prim_func([a, out])
+    less = te.compute((4, 6), lambda i, j: a[i, j] - top[i], name="less")
+    return te.create_prim_func([a, te.compute((4, 6), lambda i, j: less[i, j] * 2, name="out")])
 
 
 def outer_sum() -> PrimFunc:
@@ -113,6 +113,68 @@ def main(A: T.Buffer((8, 8), "float32"), B: T.Buffer((8, 8), "float32")):
                 T.reads(A[v_i, v_j])
                 T.writes(B[v_i, v_j])
                 B[v_i, v_j] = A[v_i, v_j] + T.float32(1)
+"""
+    )
+
+
+def unread() -> PrimFunc:
+    """Nothing reads B."""
+    return from_script(
+        """
+@T.prim_func
+def main(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    B = T.alloc_buffer((8,), "float32")
+    for i in range(8):
+        with T.block("B"):
+            v_i = T.axis.remap("S", [i])
+            T.reads(A[v_i])
+            T.writes(B[v_i])
+            B[v_i] = A[v_i] + T.float32(1)
+    for j in range(8):
+        with T.block("C"):
+            v_j = T.axis.remap("S", [j])
+            T.reads(A[v_j])
+            T.writes(C[v_j])
+            C[v_j] = A[v_j]
+"""
+    )
+
+
+def repeated() -> PrimFunc:
+    """B is written four times over: its block has an iteration that the store does not use."""
+    return from_script(
+        """
+@T.prim_func
+def main(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    B = T.alloc_buffer((8,), "float32")
+    for i, r in T.grid(8, 4):
+        with T.block("B"):
+            v_i, v_r = T.axis.remap("SS", [i, r])
+            T.reads(A[v_i])
+            T.writes(B[v_i])
+            B[v_i] = A[v_i] + T.float32(1)
+    for j in range(8):
+        with T.block("C"):
+            v_j = T.axis.remap("S", [j])
+            T.reads(B[v_j])
+            T.writes(C[v_j])
+            C[v_j] = B[v_j]
+"""
+    )
+
+
+def in_vectors() -> PrimFunc:
+    """Four elements at a time, as after tensorize."""
+    return from_script(
+        """
+@T.prim_func
+def main(A: T.Buffer((16,), "float32"), B: T.Buffer((16,), "float32")):
+    for i in range(4):
+        with T.block("B"):
+            v_i = T.axis.remap("S", [i])
+            T.reads(A[v_i * 4:v_i * 4 + 4])
+            T.writes(B[v_i * 4:v_i * 4 + 4])
+            B[T.Ramp(v_i * 4, 1, 4)] = A[T.Ramp(v_i * 4, 1, 4)]
 """
     )
 

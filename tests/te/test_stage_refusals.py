@@ -55,6 +55,7 @@ def at_the_call() -> Iterator[Mistake]:
     yield lambda p: p.s[p.b].compute_at(p.s[p.c], p.i)
     yield lambda p: p.s[p.b].compute_at(Program().s[p.b], p.i)
     yield lambda p: p.s[p.b].compute_at(p.s[p.b], p.i)
+    yield lambda p: p.s[p.c].compute_at(p.s[p.b], p.i)
     yield lambda p: p.s[p.b].set_scope("shared")  # type: ignore[arg-type]
     yield lambda p: p.s[te.placeholder((1,), name="other")]
     yield lambda p: te.create_schedule(p.a.op)

@@ -45,11 +45,14 @@ def require_features(target: Target, name: str, kernel: str) -> None:
     machine = machine_of(name)
     if machine is not None and machine != target.arch:
         raise CodegenError(
-            f"'{name}' is an instruction of {machine}, the target is {target.arch}", where=kernel
+            f"'{name}' is an instruction of {machine}, the target is {target.arch}",
+            where=kernel,
+            mend=f"a target of {machine}, or tensorize with an intrinsic of {target.arch}",
         )
     lacking = sorted(f for f in needed if not target.has(f))
     if lacking:
         have = [c for c in CPUS[target.arch] if needed <= cpu_features(target.arch, c)]
+        have.sort(key=lambda cpu: not cpu.startswith("cortex"))
         raise CodegenError(
             f"'{name}' needs {' and '.join(lacking)}, which {target.llvm_cpu} has not",
             where=kernel,

@@ -462,13 +462,7 @@ def _insert(
         ),
         default=len(body),
     )
-    if after > before:
-        refuse(
-            primitive,
-            f"in loop '{outer.name}' block '{block.name}' would stand after a statement that needs "
-            "its result",
-            outer,
-        )
+    assert after <= before, f"{outer} needs block '{block.name}' before its sources are made"
     body.insert(before if primitive == "compute_at" else after, nest)
     func = replace(func, outer, with_fields(outer, body=seq(body)))
     for around in loops_of(find_loop(func, outer.name, primitive)):

@@ -29,6 +29,7 @@ from ..ir import (
     with_fields,
 )
 from ..ir.build import compare, is_root
+from ..ir.dtypes import value_range
 from ..ir.names import names_of
 from ..ir.nodes import ForKind
 from .coverage import turns_disjoint
@@ -116,7 +117,9 @@ def split(
     for v, size in zip(inner, sizes, strict=True):
         high = expr_bounds(size, ranges)[1]
         ranges[v] = (0, None if high is None else high - 1)
-    index = simplify_expr(index, ranges)
+    # loops of one turn stay in the index, so that as many loops follow from it whatever the factors
+    units = {v for v, size in zip(inner, sizes, strict=True) if is_const(size, 1)}
+    index = simplify_expr(index, {v: r for v, r in ranges.items() if v not in units})
     guard = simplify_expr(compare("<", index, target.extent), ranges)
     if isinstance(target.extent, Const) and prod(int(s) for s in sizes) == target.extent.value:  # type: ignore[call-overload]
         guard = const(True)
@@ -159,6 +162,9 @@ def fuse(func: PrimFunc, loops: Sequence[str]) -> tuple[PrimFunc, str]:
         outer = vars_in(inner.extent) & {o.var for o in nest[:n]}
         if outer:
             refuse("fuse", f"the extent of loop '{inner.name}' depends on another loop", inner)
+    turns = prod(int(o.extent) for o in nest if isinstance(o.extent, Const))
+    if turns > value_range(nest[0].var.dtype)[1]:
+        refuse("fuse", f"{turns} turns are more than {nest[0].var.dtype} counts", nest[0])
     var = Var(names_of(func).fresh("_".join([*loops, "fused"])), nest[0].var.dtype)
     values: dict[Var, Expr] = {}
     rest: Expr = var

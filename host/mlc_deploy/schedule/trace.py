@@ -160,7 +160,7 @@ class Trace:
                     )
                 except (TypeError, AttributeError, KeyError, ValueError) as error:
                     raise ValueError(f"no schedule trace: {error}") from error
-            case [int(version), *_]:
+            case [int(version), *_] if version != VERSION:
                 raise ValueError(f"a schedule trace of version {version}; this is {VERSION}")
         raise ValueError("no schedule trace: a list of its version and its instructions is needed")
 
@@ -203,10 +203,8 @@ class Recorder:
         number = len(self.instructions)
         results = as_results(result)
         decision = arguments.get("decision")
-        if name.startswith("sample_"):
+        if name == "sample_perfect_tile":
             decision = [int(r) for r in results]
-            if name != "sample_perfect_tile":
-                decision = arguments["decision"]
         kept = {k: self._linked(v) for k, v in arguments.items() if k != "decision"}
         self.instructions.append(
             Instruction(name, kept, "".join(_kind(r) for r in results), decision)

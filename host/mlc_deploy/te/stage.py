@@ -208,6 +208,9 @@ class Stage:
         self._require_movable("compute_at")
         if parent.schedule is not self.schedule or parent is self:
             self.refuse("compute_at", f"stage '{parent.name}' is no other stage of this schedule")
+        order = self.schedule.stages
+        if order.index(parent) < order.index(self):
+            self.refuse("compute_at", f"stage '{parent.name}' reads nothing of stage '{self.name}'")
         parent._require_leaf("compute_at", axis)
         self.place = Place("at", parent, axis, caller())
 
