@@ -59,7 +59,13 @@ def compile(
     began = time.perf_counter()
     to = Target(target) if target is not None else (Target.current() or Target("host"))
     function = model if isinstance(model, Function) else _import(model, shapes or {}, dims or {})
-    steps: tuple[Pass | str, ...] = ("imported", *PASSES, pack_weights(to), fold_constants, "optimized")
+    steps: tuple[Pass | str, ...] = (
+        "imported",
+        *PASSES,
+        pack_weights(to),
+        fold_constants,
+        "optimized",
+    )
     graph = optimize(function, steps, watch)
     program = lower_graph(graph, to)
     kernels = [lower(func) for func in program.kernels.values()]

@@ -1,3 +1,3 @@
-from tests.sessions import armv7, local
+from tests.sessions import aarch64, armv7, armv7_scalar, local
 
-__all__ = ["armv7", "local"]
+__all__ = ["aarch64", "armv7", "armv7_scalar", "local"]

@@ -13,7 +13,9 @@ import mlc_deploy as mlc
 from mlc_deploy import PrimFunc, te
 from mlc_deploy.codegen import compile_kernels
 from mlc_deploy.codegen.llvm import scratch_layout
+from mlc_deploy.ir.interp import run
 from mlc_deploy.lower import WORKSPACE, lower
+from mlc_deploy.lower.compact import compact_buffers
 from mlc_deploy.script import from_script
 
 if TYPE_CHECKING:
@@ -171,3 +173,70 @@ for k in range(64):
     B[t, k] = Y[63 - k]
 """)
     assert set(found.values()) == {0, 256}
+
+
+# ---------------------------------------------------------------------------------- compaction
+
+
+def shape_of_x(body: str) -> tuple[int, ...]:
+    """Of scratch X (8, 8) after compaction; the results must be those of the program."""
+    lines = "\n    ".join(body.strip().splitlines())
+    func = from_script(f"""
+from mlc_deploy.script import tir as T
+
+@T.prim_func
+def main(A: T.Buffer((8, 8), "float32"), B: T.Buffer((8, 8), "float32")):
+    X = T.alloc_buffer((8, 8), "float32")
+    {lines}
+""")
+    assert isinstance(func, PrimFunc)
+    given = np.random.default_rng(0).random((8, 8), np.float32)
+    wanted, found = np.zeros((8, 8), np.float32), np.zeros((8, 8), np.float32)
+    run(func, given, wanted)
+    run(compact_buffers(func), given, found)
+    np.testing.assert_array_equal(found, wanted)
+    (x,) = compact_buffers(func).body.allocs  # type: ignore[attr-defined]
+    shape: tuple[int, ...] = x.shape
+    return shape
+
+
+def test_a_buffer_made_and_used_in_a_turn_shrinks() -> None:
+    assert shape_of_x("""
+for t in range(8):
+    for j in range(8):
+        X[t, j] = A[t, j] * 2.0
+    for j in range(8):
+        B[t, j] = X[t, 7 - j]
+""") == (1, 8)
+
+
+def test_a_sum_over_its_own_turns_shrinks() -> None:
+    assert shape_of_x("""
+for t, j, k in T.grid(8, 8, 8):
+    if k == 0:
+        X[t, j] = 0.0
+    X[t, j] = X[t, j] + A[t, k]
+    if k == 7:
+        B[t, j] = X[t, j]
+""") == (1, 1)
+
+
+HANDED_ON = {
+    "from the turn before": """
+for t, j in T.grid(8, 8):
+    X[t, j] = A[t, j]
+    B[t, j] = X[t, j] + T.if_then_else(t > 0, X[t - 1, j], 0.0)
+""",
+    "to the next turn": """
+for j in range(8):
+    for t in range(8):
+        B[t, j] = T.if_then_else(t > 0, X[t, j], 0.0)
+        if t < 7:
+            X[t + 1, j] = A[t, j]
+""",
+}
+
+
+@pytest.mark.parametrize("how", HANDED_ON)
+def test_a_buffer_handed_from_turn_to_turn_stays(how: str) -> None:
+    assert shape_of_x(HANDED_ON[how])[0] == 8

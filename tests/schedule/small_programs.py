@@ -9,6 +9,12 @@ from mlc_deploy.ir import PrimFunc
 from mlc_deploy.script import from_script
 
 
+def parsed(text: str) -> PrimFunc:
+    func = from_script(text)
+    assert isinstance(func, PrimFunc)
+    return func
+
+
 def chain() -> PrimFunc:
     """B in loops i, j; C in loops i_1, j_1."""
     a = te.placeholder((8, 12), name="A")
@@ -37,6 +43,12 @@ def rows() -> PrimFunc:
     a = te.placeholder((6, 10), name="A")
     k = te.reduce_axis(10, "k")
     return te.create_prim_func([a, te.compute((6,), lambda i: te.sum(a[i, k], k), name="S")])
+
+
+def vast() -> PrimFunc:
+    """2^32 turns of loops i, j."""
+    a = te.placeholder((1,), name="A")
+    return te.create_prim_func([a, te.compute((65536, 65536), lambda i, j: a[0], name="B")])
 
 
 def stencil() -> PrimFunc:
@@ -78,6 +90,12 @@ def two_results() -> PrimFunc:
     return te.create_prim_func([a, te.compute((16,), lambda i: b[0][i] + b[1][i], name="C")])
 
 
+def endless() -> PrimFunc:
+    """2^40 elements, more than one int32 loop counts."""
+    a = te.placeholder((), name="A")
+    return te.create_prim_func([a, te.compute((1 << 20, 1 << 20), lambda i, j: a[()], name="B")])
+
+
 def symbolic() -> PrimFunc:
     n = te.var("n")
     a = te.placeholder((n,), name="A")
@@ -86,7 +104,7 @@ def symbolic() -> PrimFunc:
 
 def scan() -> PrimFunc:
     """Each element reads the one before: its order is no choice."""
-    return from_script(
+    return parsed(
         """
 @T.prim_func
 def main(A: T.Buffer((16, 4), "float32")):
@@ -102,7 +120,7 @@ def main(A: T.Buffer((16, 4), "float32")):
 
 def triangle() -> PrimFunc:
     """The inner loop's extent is the outer loop's variable."""
-    return from_script(
+    return parsed(
         """
 @T.prim_func
 def main(A: T.Buffer((8, 8), "float32"), B: T.Buffer((8, 8), "float32")):
@@ -119,7 +137,7 @@ def main(A: T.Buffer((8, 8), "float32"), B: T.Buffer((8, 8), "float32")):
 
 def unread() -> PrimFunc:
     """Nothing reads B."""
-    return from_script(
+    return parsed(
         """
 @T.prim_func
 def main(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
@@ -142,7 +160,7 @@ def main(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 def repeated() -> PrimFunc:
     """B is written four times over: its block has an iteration that the store does not use."""
-    return from_script(
+    return parsed(
         """
 @T.prim_func
 def main(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
@@ -165,7 +183,7 @@ def main(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 def in_vectors() -> PrimFunc:
     """Four elements at a time, as after tensorize."""
-    return from_script(
+    return parsed(
         """
 @T.prim_func
 def main(A: T.Buffer((16,), "float32"), B: T.Buffer((16,), "float32")):

@@ -17,6 +17,7 @@ from tests.schedule.small_programs import (
     Program,
     chain,
     diamond,
+    endless,
     in_vectors,
     matmul,
     normalized,
@@ -30,6 +31,7 @@ from tests.schedule.small_programs import (
     triangle,
     two_results,
     unread,
+    vast,
 )
 
 Case = tuple[Program, list[Step]]
@@ -58,6 +60,8 @@ REFUSALS: dict[str, list[Case]] = {
         case(chain, ("compute_at", "B", "i_1"), ("fuse", "i_1", "j_1")),
         case(chain, ("parallel", "i"), ("fuse", "i", "j")),
         case(triangle, ("fuse", "i", "j")),
+        case(endless, ("fuse", "i", "j")),
+        case(vast, ("fuse", "i", "j")),
     ],
     "reorder": [
         case(chain, ("reorder", "i", "i")),

@@ -160,7 +160,7 @@ def test_compute_locations_are_legal_ones() -> None:
     ["", "[]", "[1]", "[2, []]", '[1, [["split"]]]', '{"a": 1}', "[1, [[1, 2, 3, 4]]]", "nonsense"],
 )
 def test_what_is_no_trace_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no schedule trace|a schedule trace of version 2"):
+    with pytest.raises(ValueError, match=r"no schedule trace|a schedule trace of version 2"):
         Trace.loads(text)
 
 

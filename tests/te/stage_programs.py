@@ -52,7 +52,7 @@ def check(
     wanted = reference(*inputs)
     simple = mlc.lower(s, args, simple_mode=True)
 
-    def compare(what: str, runs: Callable[[list[Array]], None]) -> None:
+    def compare(what: str, runs: Callable[[list[Array]], object]) -> None:
         arrays = [*inputs, np.full_like(wanted, 77)]
         runs(arrays)
         np.testing.assert_array_equal(arrays[-1], wanted, err_msg=f"{what}\n{simple}")

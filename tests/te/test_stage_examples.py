@@ -10,10 +10,20 @@ import pytest
 import mlc_deploy as mlc
 from mlc_deploy import te
 from mlc_deploy.ir import Dim
+from mlc_deploy.schedule import tensor_intrin
 from mlc_rpc import Session
+from tests.schedule.portable_intrins import INTRINS
 from tests.te.stage_programs import Array, check, run_on, small_integers
 
 Golden = Callable[..., None]
+Loops = Callable[[str], None]
+
+
+@pytest.fixture
+def loops(golden: Golden, request: pytest.FixtureRequest) -> Loops:
+    """Compares loops with those of the golden file `stage_<test>`."""
+    name = request.node.name.removeprefix("test_")
+    return lambda text: golden(text, f"stage_{name}")
 
 
 def doubled(*shape: Dim) -> tuple[te.Tensor, te.Tensor]:
@@ -45,28 +55,28 @@ def test_split_guards_what_the_factor_does_not_divide(
     golden(text, "stage_split")
 
 
-def test_split_in_parts(golden: Golden, local: Session) -> None:
+def test_split_in_parts(loops: Loops, local: Session) -> None:
     a, b = doubled(te.var("m"))
     s = te.create_schedule(b.op)
     outer, _ = s[b].split(b.op.axis[0], nparts=5)
     assert str(outer.extent) == "5"
-    golden(check(s, [a, b], [small_integers((33,), 0)], lambda x: x * 2, local))
+    loops(check(s, [a, b], [small_integers((33,), 0)], lambda x: x * 2, local))
 
 
-def test_tile_10_5(golden: Golden, local: Session) -> None:
+def test_tile_10_5(loops: Loops, local: Session) -> None:
     a, b = doubled(te.var("m"), te.var("n"))
     s = te.create_schedule(b.op)
     axes = s[b].tile(b.op.axis[0], b.op.axis[1], x_factor=10, y_factor=5)
     assert s[b].leaf_iter_vars == axes
-    golden(check(s, [a, b], [small_integers((23, 19), 0)], lambda x: x * 2, local))
+    loops(check(s, [a, b], [small_integers((23, 19), 0)], lambda x: x * 2, local))
 
 
-def test_reorder(golden: Golden, local: Session) -> None:
+def test_reorder(loops: Loops, local: Session) -> None:
     a, b = doubled(20, 25)
     s = te.create_schedule(b.op)
     xo, yo, xi, yi = s[b].tile(b.op.axis[0], b.op.axis[1], x_factor=10, y_factor=5)
     s[b].reorder(xi, yo, xo, yi)
-    golden(check(s, [a, b], [small_integers((20, 25), 0)], lambda x: x * 2, local))
+    loops(check(s, [a, b], [small_integers((20, 25), 0)], lambda x: x * 2, local))
 
 
 def test_fuse_is_the_inverse_of_split() -> None:
@@ -78,7 +88,7 @@ def test_fuse_is_the_inverse_of_split() -> None:
     assert str(fused).replace("i_0_i_1_fused", "i") == str(plain)
 
 
-def test_kinds_of_loops(golden: Golden, local: Session) -> None:
+def test_kinds_of_loops(loops: Loops, local: Session) -> None:
     a, b = doubled(12, 64)
     s = te.create_schedule(b.op)
     x, y = b.op.axis
@@ -88,33 +98,33 @@ def test_kinds_of_loops(golden: Golden, local: Session) -> None:
     s[b].unroll(ym)
     s[b].vectorize(yi)
     s[b].pragma(yo, "prefetch", 2)
-    golden(check(s, [a, b], [small_integers((12, 64), 0)], lambda x: x * 2, local))
+    loops(check(s, [a, b], [small_integers((12, 64), 0)], lambda x: x * 2, local))
 
 
 # ------------------------------------------------------------------------------------ places
 
 
-def test_compute_at_and_compute_root_undoing_it(golden: Golden, local: Session) -> None:
+def test_compute_at_and_compute_root_undoing_it(loops: Loops, local: Session) -> None:
     a, b, c = chain(te.var("m"))
     s = te.create_schedule(c.op)
     plain = str(mlc.lower(s, [a, c], simple_mode=True))
     s[b].compute_at(s[c], c.op.axis[0])
-    golden(check(s, [a, c], [small_integers((9,), 0)], lambda x: x * 2 + 1, local))
+    loops(check(s, [a, c], [small_integers((9,), 0)], lambda x: x * 2 + 1, local))
     s[b].compute_root()
     assert str(mlc.lower(s, [a, c], simple_mode=True)) == plain
     assert plain.count("for ") == 2
 
 
-def test_compute_inline_leaves_one_loop(golden: Golden, local: Session) -> None:
+def test_compute_inline_leaves_one_loop(loops: Loops, local: Session) -> None:
     a, b, c = chain(te.var("m"))
     s = te.create_schedule(c.op)
     s[b].compute_inline()
     text = check(s, [a, c], [small_integers((9,), 0)], lambda x: x * 2 + 1, local)
     assert text.count("for ") == 1
-    golden(text)
+    loops(text)
 
 
-def test_a_stage_is_scheduled_where_it_is_computed(golden: Golden, local: Session) -> None:
+def test_a_stage_is_scheduled_where_it_is_computed(loops: Loops, local: Session) -> None:
     """The producer's axes run over what one tile of its consumer needs."""
     a = te.placeholder((34, 34), name="A")
     b = te.compute((34, 34), lambda i, j: a[i, j] * 2, name="B")
@@ -133,7 +143,7 @@ def test_a_stage_is_scheduled_where_it_is_computed(golden: Golden, local: Sessio
         lambda x: x[:32, :32] * 2 + x[2:, 2:] * 2,
         local,
     )
-    golden(text)
+    loops(text)
 
 
 def test_an_intermediate_may_be_an_argument(local: Session) -> None:
@@ -153,7 +163,7 @@ def test_an_intermediate_may_be_an_argument(local: Session) -> None:
 
 
 def test_arguments_may_be_left_out() -> None:
-    a, b, c = chain(10)
+    *_, c = chain(10)
     s = te.create_schedule(c.op)
     assert [p.name for p in mlc.lower(s).params] == ["A", "C"]
     assert mlc.build(s, target="host").kernels[0].outputs == ("C",)
@@ -162,14 +172,14 @@ def test_arguments_may_be_left_out() -> None:
 # -------------------------------------------------------------------------------- reductions
 
 
-def test_reduction_over_two_axes(golden: Golden, local: Session) -> None:
+def test_reduction_over_two_axes(loops: Loops, local: Session) -> None:
     a = te.placeholder((8, 9, 10), name="A")
     k, r = te.reduce_axis((0, 9), "k"), te.reduce_axis((0, 10), "r")
     b = te.compute((8,), lambda i: te.sum(a[i, k, r], axis=[k, r]), name="B")
     s = te.create_schedule(b.op)
     ko, ki = s[b].split(k, factor=4)
     s[b].reorder(ko, r, b.op.axis[0], ki)
-    golden(check(s, [a, b], [small_integers((8, 9, 10), 0)], lambda x: x.sum((1, 2)), local))
+    loops(check(s, [a, b], [small_integers((8, 9, 10), 0)], lambda x: x.sum((1, 2)), local))
 
 
 @pytest.mark.parametrize("shape", [(40, 50), (7, 16), (33, 3)])
@@ -184,12 +194,10 @@ def test_rfactor(golden: Golden, local: Session, shape: tuple[int, int]) -> None
     assert [stage.name for stage in s.stages] == ["A", "B_rf", "B"]
     s[b].split(s[b].op.axis[0], factor=32)
     s[bf].compute_at(s[b], s[b].op.reduce_axis[0])
-    golden(
-        check(s, [a, b], [small_integers(shape, 0)], lambda x: x.sum(1), local), "stage_rfactor"
-    )
+    golden(check(s, [a, b], [small_integers(shape, 0)], lambda x: x.sum(1), local), "stage_rfactor")
 
 
-def test_rfactor_of_a_whole_reduction_into_vectors(golden: Golden, local: Session) -> None:
+def test_rfactor_of_a_whole_reduction_into_vectors(loops: Loops, local: Session) -> None:
     a = te.placeholder((64, 6), name="A")
     k = te.reduce_axis((0, 64), "k")
     b = te.compute((6,), lambda i: te.max(a[k, i], axis=k), name="B")
@@ -197,7 +205,7 @@ def test_rfactor_of_a_whole_reduction_into_vectors(golden: Golden, local: Sessio
     _, ki = s[b].split(k, factor=4)
     bf = s.rfactor(b, ki, factor_axis=-1)
     s[bf].vectorize(s[bf].op.axis[1])
-    golden(check(s, [a, b], [small_integers((64, 6), 0)], lambda x: x.max(0), local))
+    loops(check(s, [a, b], [small_integers((64, 6), 0)], lambda x: x.max(0), local))
 
 
 # ------------------------------------------------------------------------------------ matmul
@@ -217,7 +225,9 @@ def squares() -> list[Array]:
     return [small_integers((SIZE, SIZE), seed) for seed in (0, 1)]
 
 
-def blocked(permuted: bool = False, vectorized: bool = False) -> tuple[te.StageSchedule, list[te.Tensor]]:
+def blocked(
+    permuted: bool = False, vectorized: bool = False
+) -> tuple[te.StageSchedule, list[te.Tensor]]:
     a, b, c = matmul()
     s = te.create_schedule(c.op)
     mo, no, mi, ni = s[c].tile(c.op.axis[0], c.op.axis[1], BLOCK, BLOCK)
@@ -230,9 +240,9 @@ def blocked(permuted: bool = False, vectorized: bool = False) -> tuple[te.StageS
 
 
 @pytest.mark.parametrize("step", ["blocking", "vectorization", "permutation"])
-def test_matmul(golden: Golden, local: Session, step: str) -> None:
+def test_matmul(loops: Loops, local: Session, step: str) -> None:
     s, args = blocked(permuted=step == "permutation", vectorized=step != "blocking")
-    golden(check(s, args, squares(), np.matmul, local))
+    loops(check(s, args, squares(), np.matmul, local))
 
 
 def packed() -> tuple[te.Tensor, te.Tensor, te.Tensor, te.Tensor]:
@@ -249,7 +259,7 @@ def packed() -> tuple[te.Tensor, te.Tensor, te.Tensor, te.Tensor]:
     return a, b, packed_b, c
 
 
-def test_matmul_array_packing(golden: Golden, local: Session) -> None:
+def test_matmul_array_packing(loops: Loops, local: Session) -> None:
     a, b, packed_b, c = packed()
     s = te.create_schedule(c.op)
     mo, no, mi, ni = s[c].tile(c.op.axis[0], c.op.axis[1], BLOCK, BLOCK)
@@ -260,10 +270,10 @@ def test_matmul_array_packing(golden: Golden, local: Session) -> None:
     big_n, _, little_n = s[packed_b].op.axis
     s[packed_b].vectorize(little_n)
     s[packed_b].parallel(big_n)
-    golden(check(s, [a, b, c], squares(), np.matmul, local))
+    loops(check(s, [a, b, c], squares(), np.matmul, local))
 
 
-def test_matmul_write_cache_in_parallel(golden: Golden, local: Session, aarch64: Session) -> None:
+def test_matmul_write_cache_in_parallel(loops: Loops, local: Session, aarch64: Session) -> None:
     a, b, packed_b, c = packed()
     s = te.create_schedule(c.op)
     cc = s.cache_write(c, "global")
@@ -279,11 +289,11 @@ def test_matmul_write_cache_in_parallel(golden: Golden, local: Session, aarch64:
     big_n, _, little_n = s[packed_b].op.axis
     s[packed_b].vectorize(little_n)
     s[packed_b].parallel(big_n)
-    golden(check(s, [a, b, c], squares(), np.matmul, local))
+    loops(check(s, [a, b, c], squares(), np.matmul, local))
     check(s, [a, b, c], squares(), np.matmul, aarch64, "aarch64")
 
 
-def test_matmul_read_cache(golden: Golden, local: Session) -> None:
+def test_matmul_read_cache(loops: Loops, local: Session) -> None:
     a, b, c = matmul()
     s = te.create_schedule(c.op)
     bb = s.cache_read(b, "local", [c])
@@ -293,10 +303,10 @@ def test_matmul_read_cache(golden: Golden, local: Session) -> None:
     s[c].reorder(mo, no, ko, ki, mi, ni)
     s[bb].compute_at(s[c], ko)
     s[bb].vectorize(s[bb].op.axis[1])
-    golden(check(s, [a, b, c], squares(), np.matmul, local))
+    loops(check(s, [a, b, c], squares(), np.matmul, local))
 
 
-def test_matmul_bias_and_relu_fused(golden: Golden, local: Session) -> None:
+def test_matmul_bias_and_relu_fused(loops: Loops, local: Session) -> None:
     a, b, c = matmul()
     bias = te.placeholder((SIZE,), name="bias")
     d = te.compute((SIZE, SIZE), lambda m, n: c[m, n] + bias[n], name="D")
@@ -318,10 +328,10 @@ def test_matmul_bias_and_relu_fused(golden: Golden, local: Session) -> None:
         lambda a, b, bias: np.maximum(a @ b + bias, 0),
         local,
     )
-    golden(text)
+    loops(text)
 
 
-def test_conv_with_its_padding_in_the_tile(golden: Golden, local: Session) -> None:
+def test_conv_with_its_padding_in_the_tile(loops: Loops, local: Session) -> None:
     size, channels, filters = 14, 4, 16
     data = te.placeholder((channels, size, size), name="data")
     weight = te.placeholder((filters, channels, 3, 3), name="weight")
@@ -351,7 +361,22 @@ def test_conv_with_its_padding_in_the_tile(golden: Golden, local: Session) -> No
     def reference(data: Array, weight: Array) -> Array:
         wide = np.pad(data, ((0, 0), (1, 1), (1, 1)))
         windows = np.lib.stride_tricks.sliding_window_view(wide, (3, 3), (1, 2))
-        return np.einsum("cyxij,fcij->fyx", windows, weight).astype("float32")
+        return np.asarray(np.einsum("cyxij,fcij->fyx", windows, weight), "float32")
 
-    inputs = [small_integers(t.shape, n) for n, t in enumerate((data, weight))]
-    golden(check(s, [data, weight, out], inputs, reference, local))
+    inputs = [
+        small_integers((channels, size, size), 0),
+        small_integers((filters, channels, 3, 3), 1),
+    ]
+    loops(check(s, [data, weight, out], inputs, reference, local))
+
+
+def test_matmul_tensorized(loops: Loops, local: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, intrin in INTRINS.items():
+        monkeypatch.setitem(tensor_intrin._REGISTRY, name, intrin)
+    a, b, c = matmul()
+    s = te.create_schedule(c.op)
+    mo, no, mi, ni = s[c].tile(c.op.axis[0], c.op.axis[1], 4, 4)
+    ko, ki = s[c].split(s[c].op.reduce_axis[0], factor=2)
+    s[c].reorder(mo, no, ko, mi, ni, ki)
+    s[c].tensorize(mi, "tile")
+    loops(check(s, [a, b, c], squares(), np.matmul, local))

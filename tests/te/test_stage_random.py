@@ -32,30 +32,29 @@ def random_program(rng: Random) -> list[te.Tensor]:
 def random_stage(rng: Random, name: str, x: te.Tensor, inputs: list[te.Tensor]) -> te.Tensor:
     rows, columns = (int(str(n)) for n in x.shape)
     k = te.reduce_axis((0, columns), f"k{name}")
+    shape = (rows, columns)
     match rng.choice(("map", "shift", "sum", "matmul", "transpose", "both")):
         case "shift" if rows > 2 and columns > 2:
-            return te.compute(
-                (rows - 1, columns - 2), lambda i, j: x[i, j] + x[i + 1, j + 2], name=name
-            )
+            shape = (rows - 1, columns - 2)
+            made = te.compute(shape, lambda i, j: x[i, j] + x[i + 1, j + 2], name=name)
         case "sum" if columns > 2:
             window = te.reduce_axis((0, 3), f"k{name}")
-            return te.compute(
-                (rows, columns - 2), lambda i, j: te.sum(x[i, j + window], axis=window), name=name
-            )
+            shape = (rows, columns - 2)
+            made = te.compute(shape, lambda i, j: te.sum(x[i, j + window], axis=window), name=name)
         case "matmul":
             width = rng.randint(1, 6)
             w = te.placeholder((columns, width), "int32", f"W{name}")
             inputs.append(w)
-            return te.compute(
-                (rows, width), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), name=name
-            )
+            shape = (rows, width)
+            made = te.compute(shape, lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), name=name)
         case "transpose":
-            return te.compute((columns, rows), lambda i, j: x[j, i] * 2, name=name)
+            made = te.compute((columns, rows), lambda i, j: x[j, i] * 2, name=name)
         case "both":
-            return te.compute(
-                (rows, columns), lambda i, j: te.max(x[i, k] + x[i, j], axis=k), name=name
-            )
-    return te.compute((rows, columns), lambda i, j: x[i, j] * 3 - 1, name=name)
+            made = te.compute(shape, lambda i, j: te.max(x[i, k] + x[i, j], axis=k), name=name)
+        case _:
+            made = te.compute(shape, lambda i, j: x[i, j] * 3 - 1, name=name)
+    assert isinstance(made, te.Tensor)
+    return made
 
 
 def random_step(rng: Random, s: te.StageSchedule) -> str:
@@ -109,9 +108,12 @@ CALLS = {
 
 
 def _tensor(s: te.StageSchedule, stage: te.Stage) -> te.Tensor:
+    """What the stage computes."""
     read = [t for other in s.stages if isinstance(other.op, te.ComputeOp)
             for t in other.op.input_tensors if s[t] is stage]  # fmt: skip
-    return read[0] if read else default_args(s)[-1]
+    last = default_args(s)[-1]
+    assert isinstance(last, te.Tensor)
+    return read[0] if read else last
 
 
 def scheduled(rng: Random, args: list[te.Tensor]) -> tuple[te.StageSchedule, list[str]]:

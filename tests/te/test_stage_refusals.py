@@ -31,10 +31,15 @@ class Program:
         return mlc.lower(self.s, args or [self.a, self.d], simple_mode=True)
 
 
+def then(*steps: Mistake) -> Mistake:
+    """One call after another; the last is the mistake."""
+    return lambda p: [step(p) for step in steps]
+
+
 def at_the_call() -> Iterator[Mistake]:
     yield lambda p: p.s[p.b].split(p.c.op.axis[0], factor=3)
-    yield lambda p: [p.s[p.b].split(p.i, factor=3), p.s[p.b].split(p.i, factor=3)]
-    yield lambda p: [p.s[p.b].fuse(p.i, p.j), p.s[p.b].vectorize(p.j)]
+    yield then(lambda p: p.s[p.b].split(p.i, factor=3), lambda p: p.s[p.b].split(p.i, factor=3))
+    yield then(lambda p: p.s[p.b].fuse(p.i, p.j), lambda p: p.s[p.b].vectorize(p.j))
     yield lambda p: p.s[p.b].split(p.i)
     yield lambda p: p.s[p.b].split(p.i, factor=3, nparts=3)
     yield lambda p: p.s[p.b].split(p.i, factor=0)
@@ -45,8 +50,8 @@ def at_the_call() -> Iterator[Mistake]:
     yield lambda p: p.s[p.c].fuse(p.c.op.axis[0], p.k)
     yield lambda p: p.s[p.c].vectorize(p.k)
     yield lambda p: p.s[p.c].parallel(p.k)
-    yield lambda p: [p.s[p.b].vectorize(p.j), p.s[p.b].split(p.j, factor=4)]
-    yield lambda p: [p.s[p.b].vectorize(p.j), p.s[p.b].parallel(p.j)]
+    yield then(lambda p: p.s[p.b].vectorize(p.j), lambda p: p.s[p.b].split(p.j, factor=4))
+    yield then(lambda p: p.s[p.b].vectorize(p.j), lambda p: p.s[p.b].parallel(p.j))
     yield lambda p: p.s[p.a].parallel(p.i)
     yield lambda p: p.s[p.d].compute_inline()
     yield lambda p: p.s[p.c].compute_inline()
@@ -62,31 +67,27 @@ def at_the_call() -> Iterator[Mistake]:
     yield lambda p: te.create_schedule([])
     yield lambda p: p.s.cache_read(p.a, "local", [p.c])
     yield lambda p: p.s.cache_write(p.a, "local")
-    yield lambda p: [p.s[p.b].split(p.i, factor=4), p.s.cache_write(p.b, "local")]
+    yield then(lambda p: p.s[p.b].split(p.i, factor=4), lambda p: p.s.cache_write(p.b, "local"))
     yield lambda p: p.s.rfactor(p.b, p.i)
     yield lambda p: p.s.rfactor(p.c, p.c.op.axis[0])
     yield lambda p: p.s.rfactor(p.c, p.k, factor_axis=2)
-    yield lambda p: [p.s[p.c].split(p.k, factor=4), p.s.rfactor(p.c, p.k)]
+    yield then(lambda p: p.s[p.c].split(p.k, factor=4), lambda p: p.s.rfactor(p.c, p.k))
 
 
 def at_lowering() -> Iterator[Mistake]:
     yield lambda p: p.lower(p.a, p.b)
-    yield lambda p: [
-        p.s[p.c].compute_at(p.s[p.d], p.d.op.axis[0]),
-        p.s[p.d].split(p.d.op.axis[0], factor=4),
-        p.lower(),
-    ]
-    yield lambda p: [p.s[p.b].compute_at(p.s[p.d], p.d.op.axis[0]), p.lower()]
-    yield lambda p: [
-        p.s[p.c].compute_at(p.s[p.d], p.d.op.axis[0]),
-        p.lower(p.a, p.c, p.d),
-    ]
-    yield lambda p: [
-        p.s[p.b].compute_inline(),
-        p.lower(p.a, p.b, p.d),
-    ]
-    yield lambda p: [p.s[p.b].set_scope("local"), p.lower(p.a, p.b, p.d)]
-    yield lambda p: [_vectors_of_symbolic_extent(), None]
+    yield then(
+        lambda p: p.s[p.c].compute_at(p.s[p.d], p.d.op.axis[0]),
+        lambda p: p.s[p.d].split(p.d.op.axis[0], factor=4),
+        lambda p: p.lower(),
+    )
+    yield then(lambda p: p.s[p.b].compute_at(p.s[p.d], p.d.op.axis[0]), lambda p: p.lower())
+    yield then(
+        lambda p: p.s[p.c].compute_at(p.s[p.d], p.d.op.axis[0]), lambda p: p.lower(p.a, p.c, p.d)
+    )
+    yield then(lambda p: p.s[p.b].compute_inline(), lambda p: p.lower(p.a, p.b, p.d))
+    yield then(lambda p: p.s[p.b].set_scope("local"), lambda p: p.lower(p.a, p.b, p.d))
+    yield lambda _: _vectors_of_symbolic_extent()
 
 
 def _vectors_of_symbolic_extent() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..arith import Bounds, loop_ranges, simplify_expr
+from ..arith import Bounds, expr_bounds, loop_ranges, simplify_expr
 from ..arith.regions import Interval, region_under, union_all
 from ..ir import (
     Block,
@@ -22,6 +22,7 @@ from ..ir import (
     const,
     load,
     rebuild,
+    walk,
     with_fields,
 )
 from ..ir.lanes import lane_by_lane
@@ -34,6 +35,7 @@ class Access:
 
     indices: tuple[Expr, ...]
     loops: tuple[For, ...]
+    loads: bool
 
 
 @optional(level=0)
@@ -41,7 +43,8 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
     """alloc B[n, m]; for i: B[i, j] …   =>   alloc B[1, m]; for i: B[0, j] …
 
     A buffer whose uses all lie within some loops needs only the region that one turn of them
-    touches; indices are taken relative to its minimum. The lanes of a vectorized loop run each
+    touches, unless a turn reads what an earlier one wrote; indices are taken relative to its
+    minimum. The lanes of a vectorized loop run each
     statement together, so that what is live spans them all.
     """
     root = func.body
@@ -72,16 +75,17 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
 
 
 def _collect(s: Any, loops: tuple[For, ...], uses: dict[Buffer, list[Access]]) -> None:
-    match s:
-        case Load(buffer, indices) | Store(buffer, indices) if buffer in uses:
-            scalar, lanes = lane_by_lane(indices)
-            uses[buffer].append(Access(scalar, loops if lanes is None else (*loops, lanes)))
-        case For():
-            _collect(s.extent, loops, uses)
-            _collect(s.body, (*loops, s), uses)
-            return
+    """Adds the accesses in s in the order of evaluation: a store's own after those of its value."""
+    if isinstance(s, For):
+        _collect(s.extent, loops, uses)
+        _collect(s.body, (*loops, s), uses)
+        return
     for child in children(s):
         _collect(child, loops, uses)
+    if isinstance(s, (Load, Store)) and s.buffer in uses:
+        scalar, lanes = lane_by_lane(s.indices)
+        around = loops if lanes is None else (*loops, lanes)
+        uses[s.buffer].append(Access(scalar, around, isinstance(s, Load)))
 
 
 def _live_box(buffer: Buffer, found: list[Access]) -> list[Interval]:
@@ -95,15 +99,49 @@ def _live_box(buffer: Buffer, found: list[Access]) -> list[Interval]:
         shared = shared[:common]
     lanes = [n for n, loop in enumerate(shared) if loop.kind == "vectorized"]
     shared = shared[: min(lanes, default=len(shared))]
-    ranges: dict[Var, Bounds] = loop_ranges(list(shared))
-    boxes = []
-    for access in found:
-        inner = loop_ranges(list(access.loops))
-        relaxed = {v: r for v, r in inner.items() if v not in ranges}
-        region = Region(buffer, access.indices, (const(1),) * buffer.ndim)
-        boxes.append(region_under(region, {}, relaxed, ranges))
-    box = union_all(boxes, buffer.shape, ranges)
-    assert box is not None
+    while True:
+        ranges = loop_ranges(list(shared))
+        boxes = [_box(buffer, access, ranges) for access in found]
+        box = union_all(boxes, buffer.shape, ranges)
+        assert box is not None
+        if not _moves(box, ranges) or _made_in_turn(buffer, found, boxes, ranges):
+            break
+        shared = shared[:-1]
     return [
         (simplify_expr(low, ranges), n) if isinstance(n, Const) else (const(0), n) for low, n in box
     ]
+
+
+def _box(buffer: Buffer, access: Access, ranges: dict[Var, Bounds]) -> list[Interval]:
+    """What the access touches in one turn of the loops whose ranges are given."""
+    inner = loop_ranges(list(access.loops))
+    relaxed = {v: r for v, r in inner.items() if v not in ranges}
+    region = Region(buffer, access.indices, (const(1),) * buffer.ndim)
+    return region_under(region, {}, relaxed, ranges)
+
+
+def _moves(box: list[Interval], ranges: dict[Var, Bounds]) -> bool:
+    """Whether turns of the loops touch different parts of the buffer."""
+    return any(n in ranges for low, _ in box for n in walk(low) if isinstance(n, Var))
+
+
+def _made_in_turn(
+    buffer: Buffer, found: list[Access], boxes: list[list[Interval]], ranges: dict[Var, Bounds]
+) -> bool:
+    """Whether what one turn reads lies in what it wrote before: no element is handed from turn to
+    turn, which indices relative to the turn would not find again."""
+    loads = [n for n, access in enumerate(found) if access.loads]
+    if not loads:
+        return True
+    written = union_all(boxes[: loads[0]], buffer.shape, ranges)
+    read = union_all([boxes[n] for n in loads], buffer.shape, ranges)
+    assert read is not None
+    return written is not None and all(
+        _contains(a, b, ranges) for a, b in zip(written, read, strict=True)
+    )
+
+
+def _contains(outer: Interval, inner: Interval, ranges: dict[Var, Bounds]) -> bool:
+    before = expr_bounds(inner[0] - outer[0], ranges)[0]
+    after = expr_bounds(outer[0] + outer[1] - inner[0] - inner[1], ranges)[0]
+    return before is not None and before >= 0 and after is not None and after >= 0

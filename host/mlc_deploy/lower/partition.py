@@ -59,22 +59,24 @@ def partition_loops(func: PrimFunc) -> PrimFunc:
     below, and for those of if_then_else. Where m is symbolic,
     so it is for guards from above.
     """
-    ranges: dict[Var, Bounds] = {
-        v: (0, None)
+    dimensions = {
+        v
         for b in func.buffers
         for n in b.shape
         if isinstance(n, Expr)
         for v in walk(n)
         if isinstance(v, Var)
     }
-    return with_fields(func, body=_Partition(names_of(func)).visit(func.body, ranges))
+    ranges: dict[Var, Bounds] = dict.fromkeys(dimensions, (0, None))
+    return with_fields(func, body=_Partition(names_of(func), dimensions).visit(func.body, ranges))
 
 
 class _Partition:
-    """The pass, which needs names for the turns where loops are cut."""
+    """The pass: names for the turns where loops are cut, and what the symbolic dimensions are."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, dimensions: Set[Var]) -> None:
         self.names = names
+        self.dimensions = dimensions
 
     def visit(self, s: Stmt, ranges: dict[Var, Bounds]) -> Stmt:
         def visit(m: Any) -> Any:
@@ -88,7 +90,7 @@ class _Partition:
                     if cuts:
                         return self.cut(m, min(cuts), ranges)
                 found = _symbolic_cut(m, inside) if m.kind == "serial" else None
-                if found is not None:
+                if found is not None and any(n in self.dimensions for n in walk(found.surely)):
                     return self.cut_at(m, found, ranges)
                 body = self.visit(m.body, inside)
                 return m if body is m.body else with_fields(m, body=body)

@@ -15,6 +15,7 @@ from ..pass_context import optional, run_passes
 from .blocks import lower_blocks
 from .bounds import check_bounds
 from .compact import compact_buffers
+from .dimensions import bind_dimensions
 from .flatten import flatten_buffers
 from .narrow import narrow_indices
 from .no_op import remove_no_ops
@@ -89,7 +90,8 @@ def lower(func: PrimFunc, watch: Watch | None = None) -> Kernel:
 
     watch(name, function, changed) sees it after each. Raises LowerError for what cannot be lowered.
     """
-    flat = run_passes("lower", verify(func), STEPS, verify_each, watch)
+    func = bind_dimensions(verify(func))
+    flat = run_passes("lower", func, STEPS, verify_each, watch)
     verify(flat, "lowering")
     written = {r.buffer.name for n in walk(func.body) if isinstance(n, Block) for r in n.writes}
     outputs = tuple(b.name for b in func.buffers if b.name in written)

@@ -3,10 +3,11 @@ write different ones. Where that is not certain the answer is no."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..arith import Bounds, Linear, Ranges, bounds, equal, expr_bounds, linear, loop_ranges, to_expr
-from ..arith.linear import Atom, Quotient, Remainder
+from ..arith.linear import Atom
 from ..arith.regions import Interval
 from ..ir import (
     Binary,
@@ -148,13 +149,16 @@ def turns_disjoint(target: For, block: Block, kinds: Sequence[IterKind] = ("spat
     inner = [s for s in statements(target.body) if isinstance(s, For)]
     known = loop_ranges([target, *inner])
     moving = {loop.var for loop in inner}
-    forms = [linear(i.binding, known) for i in block.iters if i.kind in kinds]
+    bindings = [i.binding for i in block.iters if i.kind in kinds]
+    forms = [linear(e, known) for e in bindings]
     if "spatial" in kinds:
         forms += [place for write in block.writes if (place := _place(block, write, known))]
     moving.add(target.var)
-    for joined in _recoverable(_moved(form, moving) for form in forms):
-        form = _moved(joined, moving)  # x, of x // d and x % d, may hold what stands still
+    forms += _whole_numbers([_digit(_moving_part(e, moving), known) for e in bindings], known)
+    for form in (_moved(form, moving) for form in forms):
         step = form.terms.get(target.var)
+        if _digits(form, [target, *inner]):
+            return True
         if step is None:
             continue
         rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not target.var})
@@ -164,6 +168,24 @@ def turns_disjoint(target: For, block: Block, kinds: Sequence[IterKind] = ("spat
         if low is not None and high is not None and high - low < abs(step):
             return True
     return False
+
+
+def _digits(form: Linear, loops: Sequence[For]) -> bool:
+    """Whether the form is `a + n_a * (b + n_b * (c + …))` of loops a, b, c … with n_a, n_b … turns,
+    the first of `loops` among them: then it is different in all turns. The numbers of turns may be
+    symbolic, as when an extent is split in a number of parts."""
+    step: Expr = const(1)
+    left, seen = form, False
+    while left.terms:
+        for loop in loops:
+            rest = left.plus(linear(loop.var * step, {}), -1)
+            if len(rest.terms) < len(left.terms):
+                left, step = rest, step * loop.extent
+                seen = seen or loop is loops[0]
+                break
+        else:
+            return False
+    return seen
 
 
 def _place(block: Block, write: Region, known: Ranges) -> Linear | None:
@@ -190,37 +212,56 @@ def _atom_vars(atom: Atom) -> set[Var]:
     return vars_in(to_expr(Linear(0, {atom: 1}), "int32"))
 
 
-def _recoverable(given: Iterable[Linear]) -> list[Linear]:
-    """The forms whose values follow from the given ones': x from x // d and x % d."""
-    known = list(given)
-    for _ in range(len(known)):
-        atoms = [_only_atom(form) for form in known]
-        quotients = [a for a in atoms if isinstance(a, Quotient)]
-        remainders = [a for a in atoms if isinstance(a, Remainder)]
-        for r in remainders:
-            for q in quotients:
-                made = _joined(q, r)
-                if made is not None and made not in known:
-                    known.append(made)
-    return known
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """number % high // low, in a number of mixed radix; without `high`, number // low."""
+
+    number: Linear
+    low: int
+    high: int | None
 
 
-def _only_atom(form: Linear) -> Atom | None:
-    return next(iter(form.terms)) if len(form.terms) == 1 else None
+def _moving_part(e: Expr, moving: set[Var]) -> Expr:
+    """e without constant factors and without what it adds that stands still: as different as e."""
+    match e:
+        case Binary("+" | "-", a, b) if not vars_in(b) & moving:
+            return _moving_part(a, moving)
+        case Binary("+" | "-", a, b) if not vars_in(a) & moving:
+            return _moving_part(b, moving)
+        case Binary("*", a, Const(value)) if value:
+            return _moving_part(a, moving)
+    return e
 
 
-def _joined(q: Quotient, r: Remainder) -> Linear | None:
-    """What `q` and `r` are the quotient and remainder of, by one divisor."""
-    if q.divisor == r.divisor:
-        difference = q.form.plus(r.form, -1)
-        values = (difference.constant, *difference.terms.values())
-        if all(v % q.divisor == 0 for v in values):
-            return q.form
-    inside = _only_atom(r.form)
-    if (
-        isinstance(inside, Quotient)
-        and inside.form == q.form
-        and inside.divisor * r.divisor == q.divisor
-    ):
-        return Linear(0, {inside: 1})
-    return None
+def _digit(e: Expr, known: Ranges) -> Digit | None:
+    """e as a digit of a number, which the iterations of fused loops are."""
+    match e:
+        case Binary("//" | "%", a, Const(value)) if (by := int(value)) > 0:
+            inner = _digit(a, known)
+            if inner is None:
+                return None
+            cut = inner.low * by
+            if inner.high is not None and inner.high % cut != 0:
+                return None
+            if e.op == "//":
+                return Digit(inner.number, cut, inner.high)
+            return Digit(inner.number, inner.low, cut)
+        case Binary("//" | "%"):
+            return None
+    return Digit(linear(e, known), 1, None)
+
+
+def _whole_numbers(digits: Sequence[Digit | None], known: Ranges) -> list[Linear]:
+    """The numbers of which there are all digits."""
+    found = [d for d in digits if d is not None]
+    whole: list[Linear] = []
+    for number in dict.fromkeys(d.number for d in found):
+        own = {d.low: d.high for d in found if d.number == number}
+        reached: int | None = 1
+        while reached is not None and reached in own:
+            reached = own.pop(reached)
+        low, high = bounds(number, known)
+        all_there = low is not None and low >= 0 and high is not None and high < (reached or 0)
+        if reached is None or all_there:
+            whole.append(number)
+    return whole

@@ -329,7 +329,7 @@ def _movable(primitive: str, func: PrimFunc, block: str, loop: str) -> tuple[Blo
             primitive,
             f"block '{block}' runs under a predicate, which would be lost",
             target,
-            f"{primitive} first",
+            f"{primitive} before the step that put it there",
         )
     if position[-1] in path:
         refuse(primitive, f"block '{block}' is inside loop '{loop}' already", loop_at(position))

@@ -191,7 +191,7 @@ def reorder(func: PrimFunc, order: Sequence[str]) -> PrimFunc:
     wanted = {name: loop_at(path) for name, path in zip(order, paths, strict=True)}
     for name, loop in wanted.items():
         if loop not in chain:
-            refuse("reorder", f"loop '{name}' is not in one nest with '{order[0]}'", loop)
+            refuse("reorder", f"loop '{name}' is not around loop '{chain[-1].name}'", loop)
     first = min(chain.index(loop) for loop in wanted.values())
     nest = chain[first:]
     for outer, inner in pairwise(nest):

@@ -119,7 +119,6 @@ class _Replay:
                 self.sch.compute_at(block, at)
                 depth = [str(n) for n in self.sch.get_loops(block)].index(at) + 1
         own = {self.sch.loop(n).var for n in self.sch.get_loops(block)[depth:]}
-        assert isinstance(stage.op, ComputeOp)
         axes = (*stage.op.axis, *stage.op.reduce_axis)
         for axis, i in zip(axes, self.sch.block(block).iters, strict=False):
             found = vars_in(i.binding) & own
@@ -174,14 +173,18 @@ class _Replay:
         self.loops[step.outer], self.loops[step.inner] = self.sch.split(loop, factors)
 
     def decompose(self, stage: Stage) -> str | None:
-        """Puts a reduction's init in front of the loops that reduce; the block of the init. An
-        intrinsic over all of them has the init within."""
+        """Puts a reduction's init in front of the loops that reduce; the block of the init. None
+        where it stays within the block: an intrinsic over all these loops has it within, and the
+        engine does not move it out of loops of which it cannot tell that they run it once."""
         for axis in stage.leaf_iter_vars:
             if any(isinstance(m, Tensorize) and m.axis is axis for m in stage.marks):
                 return None
             loop = self.loops[axis]
             if axis.kind == "reduce" and loop is not None:
-                return self.sch.decompose_reduction(self.blocks[stage], loop)
+                try:
+                    return self.sch.decompose_reduction(self.blocks[stage], loop)
+                except ScheduleError:
+                    return None
         return None
 
     def mark(self, stage: Stage, init: str | None) -> None:

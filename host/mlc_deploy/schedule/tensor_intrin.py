@@ -100,8 +100,6 @@ class TensorIntrin:
         for s in (block.body, *statements(self.statements)):
             if isinstance(s, Store) and dtype_of(s.value.dtype).scalar != s.buffer.dtype:
                 self._wrong(f"'{s}' stores {s.value.dtype} to {s.buffer.dtype}")
-            if isinstance(s, Store) and s.buffer not in self.description.buffers:
-                self._wrong(f"'{s}' stores to what is no parameter")
 
     def _require_inside(self, buffer: Buffer, indices: tuple[Expr, ...]) -> None:
         if not any(getattr(n, "buffer", None) is buffer for n in walk(self.nest[1].body)):

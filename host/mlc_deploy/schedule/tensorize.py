@@ -38,6 +38,7 @@ from ..ir import (
     loads,
     rebuild,
     same_expr,
+    statements,
     substitute,
     with_fields,
 )
@@ -45,7 +46,17 @@ from ..ir.build import strides_of
 from ..ir.names import names_of
 from .blockize import blockize
 from .tensor_intrin import TensorIntrin, get_intrin, nest_of
-from .tree import block_at, bound_to, find_block, path_to, ranges_at, refuse, replace, vars_in
+from .tree import (
+    block_at,
+    bound_to,
+    find_block,
+    nearest,
+    path_to,
+    ranges_at,
+    refuse,
+    replace,
+    vars_in,
+)
 
 PRIMITIVE = "tensorize"
 INTRIN = "tensor_intrin"  # the annotation of a block that says which one it became
@@ -70,7 +81,8 @@ def tensorize(func: PrimFunc, at: str, intrin: str) -> tuple[PrimFunc, str]:
     found = get_intrin(intrin)
     path = path_to(func, lambda s: isinstance(s, (For, Block)) and s.name == at)
     if path is None:
-        refuse(PRIMITIVE, f"no loop or block '{at}'")
+        names = [s.name for s in statements(func.body) if isinstance(s, (For, Block))]
+        refuse(PRIMITIVE, f"no loop or block '{at}'", mend=nearest(at, names))
     name = at
     if isinstance(path[-1], For):
         func, name = blockize(func, at, PRIMITIVE)
@@ -242,10 +254,12 @@ class _Match:
                 raise self.differs(f"it computes {got}, where {want} is expected")
             self.equal_parts += 1
             return
-        if type(want) is not type(got) or want.dtype != got.dtype:
+        if want.dtype != got.dtype:
             raise self.differs(
                 f"it computes {got}, of {got.dtype}, where {want}, of {want.dtype}, is expected"
             )
+        if type(want) is not type(got):
+            raise self.differs(f"it computes {got}, where {want} is expected")
         match want, got:
             case Load(), Load():
                 self.access(want.buffer, want.indices, got.buffer, got.indices)

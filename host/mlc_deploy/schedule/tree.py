@@ -73,7 +73,7 @@ def find_loop(func: PrimFunc, name: str, primitive: str) -> list[Stmt]:
     path = path_to(func, lambda s: isinstance(s, For) and s.var.name == name)
     if path is None:
         loops = [s.var.name for s in statements(func.body) if isinstance(s, For)]
-        refuse(primitive, f"no loop '{name}'", mend=_nearest(name, loops))
+        refuse(primitive, f"no loop '{name}'", mend=nearest(name, loops))
     return path
 
 
@@ -82,11 +82,11 @@ def find_block(func: PrimFunc, name: str, primitive: str) -> list[Stmt]:
     path = path_to(func, lambda s: isinstance(s, Block) and s.name == name)
     if path is None:
         blocks = [s.name for s in statements(func.body) if isinstance(s, Block)]
-        refuse(primitive, f"no block '{name}'", mend=_nearest(name, blocks))
+        refuse(primitive, f"no block '{name}'", mend=nearest(name, blocks))
     return path
 
 
-def _nearest(name: str, known: list[str]) -> str:
+def nearest(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, 3) or known[:8]
     return f"one of {', '.join(near)}" if near else ""
 

@@ -48,7 +48,8 @@ def create_prim_func(args: Sequence[Tensor | Var], name: str = "main") -> PrimFu
     names, block_names = Names(), Names()
     buffers: dict[Buffer, Buffer] = {}
     for tensor in [*tensors, *(t for t in order if t not in tensors)]:
-        buffers[tensor] = Buffer(names.fresh(tensor.name), tensor.shape, tensor.dtype)
+        unique = names.fresh(tensor.name)
+        buffers[tensor] = Buffer(unique, tensor.shape, tensor.dtype, tensor.strides)
     body: list[Stmt] = []
     done: set[ComputeOp] = set()
     for tensor in order:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from ..errors import ScheduleError
 from ..ir import Expr, IterVar, Var, expr
 from ..ir.nodes import ForKind, Scope
-from .tensor import ComputeOp, Operation, PlaceholderOp
+from .tensor import Operation, PlaceholderOp
 
 if TYPE_CHECKING:
     from .stage_schedule import StageSchedule
@@ -93,8 +93,7 @@ class Stage:
     def reset(self, op: Operation) -> None:
         """Another operation, and no loop of it scheduled."""
         self.op = op
-        roots = (*op.axis, *op.reduce_axis) if isinstance(op, ComputeOp) else ()
-        self.leaf_iter_vars: tuple[IterVar, ...] = roots
+        self.leaf_iter_vars: tuple[IterVar, ...] = (*op.axis, *op.reduce_axis)
         self.relations: list[Split | Fuse | Reorder] = []
         self.marks: list[Mark | Pragma | Tensorize] = []
 
@@ -222,7 +221,7 @@ class Stage:
     def compute_inline(self) -> None:
         """Its expression stands in its consumers', and it has no loops."""
         self._require_movable("compute_inline")
-        if isinstance(self.op, ComputeOp) and self.op.reduce_axis:
+        if self.op.reduce_axis:
             self.refuse("compute_inline", f"stage '{self.name}' is a reduction")
         self.place = Place("inline", at=caller())
 

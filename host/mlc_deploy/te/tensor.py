@@ -28,9 +28,21 @@ from ..ir.build import TRUE
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlaceholderOp:
-    """An input."""
+    """An input: it has no axes, and reads nothing."""
 
     name: str
+
+    @property
+    def axis(self) -> tuple[IterVar, ...]:
+        return ()
+
+    @property
+    def reduce_axis(self) -> tuple[IterVar, ...]:
+        return ()
+
+    @property
+    def input_tensors(self) -> tuple[Tensor, ...]:
+        return ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,9 +81,15 @@ class Tensor(Buffer):
     __slots__ = ("op", "output")
 
     def __init__(
-        self, name: str, shape: Sequence[Dim], dtype: str, op: Operation, output: int = 0
+        self,
+        name: str,
+        shape: Sequence[Dim],
+        dtype: str,
+        op: Operation,
+        output: int = 0,
+        strides: Sequence[Dim] | None = None,
     ) -> None:
-        super().__init__(name, tuple(shape), dtype)
+        super().__init__(name, tuple(shape), dtype, None if strides is None else tuple(strides))
         self.op = op
         self.output = output
 
@@ -87,9 +105,18 @@ def var(name: str = "n", dtype: str = "int32") -> Var:
     return Var(name, dtype)
 
 
-def placeholder(shape: Sequence[Dim], dtype: str = "float32", name: str = "placeholder") -> Tensor:
-    """An input tensor; a dimension is an int or an expression of te.var."""
-    return Tensor(name, shape, dtype, PlaceholderOp(name))
+def placeholder(
+    shape: Sequence[Dim],
+    dtype: str = "float32",
+    name: str = "placeholder",
+    strides: Sequence[Dim] | None = None,
+) -> Tensor:
+    """An input tensor; a dimension is an int or an expression of te.var.
+
+    strides, in elements: rows that are the beginnings of a larger tensor's rows, such as (s, 1).
+    What is passed then is the larger one, of shape (n, s).
+    """
+    return Tensor(name, shape, dtype, PlaceholderOp(name), strides=strides)
 
 
 def reduce_axis(dom: tuple[ExprLike, ExprLike] | ExprLike, name: str = "rv") -> IterVar:

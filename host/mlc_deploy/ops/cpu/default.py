@@ -28,7 +28,7 @@ from ...ir import (
     substitute,
     walk,
 )
-from ...lower.flatten import strides_of
+from ...ir.build import strides_of
 from ...schedule import Schedule
 
 PARALLEL_ELEMENTS = 1 << 14  # below that a thread costs more than it brings

@@ -57,9 +57,7 @@ for name, a, b in (
     ("usmmla", "uint8", "int8"),
 ):
     product = _neon(f"{name}.v4i32.v16i8", "int32x4")
-    _register(
-        name, describe.tile(a, b, 2, 2, 8), vectors.matrix(product), rf"\b{name}\b", "i8mm"
-    )
+    _register(name, describe.tile(a, b, 2, 2, 8), vectors.matrix(product), rf"\b{name}\b", "i8mm")
 
 for sign, kind in (("s", "int"), ("u", "uint")):
     for bits, lanes in ((8, 8), (16, 4)):

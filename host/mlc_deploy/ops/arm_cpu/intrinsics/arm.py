@@ -32,9 +32,7 @@ for letter, kind in (("s", "int"), ("u", "uint")):
     for bits, lanes in ((8, 8), (16, 4)):
         narrow, wide, suffix = f"{kind}{bits}", f"{kind}{2 * bits}", f"{letter}{bits}"
         mull = _neon(f"vmull{letter}.v{lanes}i{2 * bits}", f"{wide}x{lanes}")
-        padal = _neon(
-            f"vpadal{letter}.v{lanes}i{2 * bits}.v{2 * lanes}i{bits}", f"{wide}x{lanes}"
-        )
+        padal = _neon(f"vpadal{letter}.v{lanes}i{2 * bits}.v{2 * lanes}i{bits}", f"{wide}x{lanes}")
         _register(
             f"vmull.{suffix}",
             describe.product(narrow, wide, lanes),
