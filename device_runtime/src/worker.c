@@ -279,7 +279,9 @@ static bool bad_status(const Job *job, int32_t status, uint32_t failed) {
     snprintf(place.layer, sizeof place.layer, "%s", call ? call->layer : "");
     place_text(&place, call != NULL, where, sizeof where);
     fail(job->failure, CRASHED, "%s returned status %d%s", where, (int)status,
-         status == MLC_OUT_OF_BOUNDS ? ": an access outside its buffer" : "");
+         status == MLC_OUT_OF_BOUNDS ? ": an access outside its buffer"
+         : status == MLC_BAD_SHAPE   ? ": sizes of its arguments do not fit each other"
+                                     : "");
     job->failure->placed = true;
     job->failure->place = place;
     return false;

@@ -190,7 +190,7 @@ def test_expected_outputs_stand_for_the_reference(mlc_deploy: Command, folder: P
     assert ended.record["outputs"][0]["max_abs_err"] == 0
 
 
-@pytest.mark.parametrize(("suffix", "begin"), [(".o", b"\x7fELF"), (".s", b"\t"), (".ll", b";")])
+@pytest.mark.parametrize(("suffix", "begin"), [(".o", b"\x7fELF"), (".s", b"\t"), (".ll", b";"), (".c", b"/*")])
 def test_save(suffix: str, begin: bytes, mlc_deploy: Command, folder: Path) -> None:
     ended = mlc_deploy("--board", "none", "--target", "aarch64", "--save", f"model{suffix}")
     assert ended.status == 0, ended.stderr
@@ -199,7 +199,7 @@ def test_save(suffix: str, begin: bytes, mlc_deploy: Command, folder: Path) -> N
 
 @pytest.mark.parametrize(
     ("form", "holds"),
-    [("llvm", "define"), ("asm", ".text"), ("ir", "conv2d"), ("obj", "\x7fELF")],
+    [("llvm", "define"), ("asm", ".text"), ("c", "restrict"), ("ir", "conv2d"), ("obj", "\x7fELF")],
 )
 def test_emit_prints_that_and_nothing_else(form: str, holds: str, folder: Path) -> None:
     command = [sys.executable, "-m", "mlc_deploy.cli", "--target", "armv7a", "--emit", form]

@@ -17,7 +17,7 @@ Array = NDArray[Any]
 Value = TypeVar("Value")
 
 LABEL = "label"  # the array of an .npz that predictions are held against
-SAVED = (".o", ".s", ".ll")
+SAVED = (".o", ".s", ".ll", ".c")
 
 
 class Misuse(MlcError):
@@ -131,6 +131,6 @@ def saved(text: str) -> Path:
         raise Misuse(
             f"nothing is saved as '{path.suffix or path.name}'",
             where=f"--save {text}",
-            mend="a name that ends in .o (object), .s (assembly) or .ll (LLVM IR)",
+            mend="a name that ends in .o (object), .s (assembly), .ll (LLVM IR) or .c",
         )
     return path

@@ -16,6 +16,7 @@ import numpy as np
 from mlc_targets import Target
 
 from ..boards import connect, target_of
+from ..codegen import c_source
 from ..compare import Comparison
 from ..compile import CompiledModel, compile
 from ..deploy import RUN_SECONDS, Deployment, compiled_record, deploy, refuse_unfit
@@ -28,7 +29,7 @@ from .report import show
 SHIPPED = Path(__file__).parents[1] / "models"
 STDOUT = "-"
 TIMEOUT_HELP = f"how long a run on the board may take; {RUN_SECONDS:g} unless told"
-FORMS = ("llvm", "asm", "obj", "ir")
+FORMS = ("llvm", "asm", "obj", "c", "ir")
 
 
 class Job(click.Command):
@@ -48,7 +49,7 @@ class Job(click.Command):
 @click.option("--bind", multiple=True, metavar="NAME=N", help="value of a named dimension")
 @click.option("--json", "json_file", metavar="FILE", help="write the record; - is stdout")
 @click.option("--output", metavar="DIR", help="write the outputs there, as NAME.npy")
-@click.option("--save", metavar="FILE", help="write the compiled model: .o, .s or .ll")
+@click.option("--save", metavar="FILE", help="write the compiled kernels: .o, .s, .ll or .c")
 @click.option("--emit", type=click.Choice(FORMS), help="print the compiled model, and stop there")
 @click.option("--threads", type=int, default=1, metavar="N", help="threads on the board; 1 for now")
 @click.option("--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS", help=TIMEOUT_HELP)
@@ -142,6 +143,9 @@ def _emit(compiled: CompiledModel, form: str) -> None:
             click.echo(compiled.library.optimized_ir)
         case "asm":
             click.echo(compiled.library.assembly)
+        case "c":
+            source, header = c_source(compiled.library)
+            click.echo(f"{header}\n{source}")
         case "ir":
             kernels = "\n\n".join(str(func) for func in compiled.program.kernels.values())
             click.echo(f"{compiled.program.function}\n\n{kernels}")

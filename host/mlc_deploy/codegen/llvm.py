@@ -454,9 +454,7 @@ class _Emitter:
                     return machine_call(
                         self.b, self.target, name, values, e.dtype, self.kernel.name
                     )
-                return operators.call(
-                    self.b, self.machine, name, values, e.dtype, self.kernel.name
-                )
+                return operators.call(self.b, self.machine, name, values, e.dtype, self.kernel.name)
             case Ramp(base, stride, lanes):
                 return self.ramp(self.expr(base), self.expr(stride), lanes, e.dtype)
             case Broadcast(value, lanes):

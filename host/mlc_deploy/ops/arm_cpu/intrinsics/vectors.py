@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from ....ir import (
     Buffer,
-    Call,
     Expr,
     Load,
     Ramp,
@@ -177,10 +176,7 @@ def matrix(operation: Operation) -> Callable[..., Stmt]:
     """C += A · Bᵀ, each of them one register."""
 
     def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
-        columns = int(c.shape[1])  # type: ignore[arg-type]
-        every = whole(c)
-        value = operation(every, whole(a), whole(b))
-        assert columns == 2 and isinstance(value, Call)
-        return Store(c, every.indices, value)
+        sums = whole(c)
+        return Store(c, sums.indices, operation(sums, whole(a), whole(b)))
 
     return body
