@@ -190,7 +190,9 @@ def test_expected_outputs_stand_for_the_reference(mlc_deploy: Command, folder: P
     assert ended.record["outputs"][0]["max_abs_err"] == 0
 
 
-@pytest.mark.parametrize(("suffix", "begin"), [(".o", b"\x7fELF"), (".s", b"\t"), (".ll", b";"), (".c", b"/*")])
+@pytest.mark.parametrize(
+    ("suffix", "begin"), [(".o", b"\x7fELF"), (".s", b"\t"), (".ll", b";"), (".c", b"/*")]
+)
 def test_save(suffix: str, begin: bytes, mlc_deploy: Command, folder: Path) -> None:
     ended = mlc_deploy("--board", "none", "--target", "aarch64", "--save", f"model{suffix}")
     assert ended.status == 0, ended.stderr
