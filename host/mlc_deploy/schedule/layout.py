@@ -50,26 +50,28 @@ IndexMap = Callable[..., Any]
 MOST_CHECKED = 1 << 22
 
 
-def as_map(index_map: IndexMap | str, ndim: int, primitive: str) -> tuple[list[Var], list[Expr]]:
+def as_map(
+    index_map: IndexMap | str, ndim: int, primitive: str, at: Stmt | None = None
+) -> tuple[list[Var], list[Expr]]:
     """The variables and results of an index map, a Python function or the text of one."""
-    function = _from_text(index_map, primitive) if isinstance(index_map, str) else index_map
+    function = _from_text(index_map, primitive, at) if isinstance(index_map, str) else index_map
     parameters = inspect.signature(function).parameters.values()
     free = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
     if not free and len(parameters) != ndim:
-        refuse(primitive, f"the index map takes {len(parameters)} indices, {ndim} are given")
+        refuse(primitive, f"the index map takes {len(parameters)} indices, {ndim} are given", at)
     variables = [Var(f"i{n}") for n in range(ndim)]
     given = function(*variables)
     results = [expr(e) for e in (given if isinstance(given, (list, tuple)) else (given,))]
     return variables, results
 
 
-def _from_text(text: str, primitive: str) -> IndexMap:
+def _from_text(text: str, primitive: str, at: Stmt | None) -> IndexMap:
     """`lambda i0, i1: [i0 // 8, i1, i0 % 8]`: names, integers, + - * // % and min/max only."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except SyntaxError:
         refuse(
-            primitive, f"'{text}' is no index map", mend="a text like 'lambda i: [i // 4, i % 4]'"
+            primitive, f"'{text}' is no index map", at, "a text like 'lambda i: [i // 4, i % 4]'"
         )
     allowed = (
         ast.Expression, ast.Lambda, ast.arguments, ast.arg, ast.List, ast.Tuple, ast.Load,
@@ -79,7 +81,7 @@ def _from_text(text: str, primitive: str) -> IndexMap:
         not isinstance(n, allowed) for n in ast.walk(tree)
     ):
         refuse(
-            primitive, f"'{text}' is no index map", mend="a text like 'lambda i: [i // 4, i % 4]'"
+            primitive, f"'{text}' is no index map", at, "a text like 'lambda i: [i // 4, i % 4]'"
         )
     made: IndexMap = eval(compile(tree, "index map", "eval"), {"__builtins__": {}})
     return made
@@ -116,8 +118,8 @@ def transform_layout(
     for user in blocks_in(func.body):
         if any(r.buffer is old for r in (*user.reads, *user.writes)):
             require_leaf(primitive, user)
-    variables, results = as_map(index_map, old.ndim, primitive)
-    shape = _image(primitive, old.shape, variables, results, f"buffer '{buffer}'")
+    variables, results = as_map(index_map, old.ndim, primitive, target)
+    shape = _image(primitive, old.shape, variables, results, f"buffer '{buffer}'", target)
     packed = old.replace(shape=shape, strides=None)
 
     def mapped(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -150,24 +152,25 @@ def _image(
     variables: Sequence[Var],
     results: Sequence[Expr],
     what: str,
+    at: Stmt,
 ) -> tuple[int, ...]:
     """The shape that holds the map's results; refuses maps that are not one to one."""
     if not all(isinstance(n, int) for n in shape):
-        refuse(primitive, f"{what} has a symbolic shape")
+        refuse(primitive, f"{what} has a symbolic shape", at)
     if not shape or not results:
-        refuse(primitive, f"{what} or its index map has no dimensions")
+        refuse(primitive, f"{what} or its index map has no dimensions", at)
     ranges: dict[Var, Bounds] = {v: (0, n - 1) for v, n in zip(variables, shape, strict=True)}
     bounds = [expr_bounds(e, ranges) for e in results]
     if any(low is None or high is None or low < 0 for low, high in bounds):
-        refuse(primitive, f"the index map of {what} gives indices below 0 or without bound")
+        refuse(primitive, f"the index map of {what} gives indices below 0 or without bound", at)
     image = tuple(int(high or 0) + 1 for _, high in bounds)
     total = int(np.prod(shape, dtype=np.int64))
     if total > MOST_CHECKED:
-        refuse(primitive, f"{what} has {total} elements, too many to check the index map on")
+        refuse(primitive, f"{what} has {total} elements, too many to check the index map on", at)
     places = evaluate_grid(variables, shape, results)
     flat = np.ravel_multi_index(places, image) if image else np.zeros(1, np.int64)
     if len(np.unique(flat)) != total:
-        refuse(primitive, f"the index map of {what} sends two elements to one place")
+        refuse(primitive, f"the index map of {what} sends two elements to one place", at)
     return image
 
 
@@ -191,8 +194,8 @@ def transform_block_layout(func: PrimFunc, block: str, index_map: IndexMap | str
     if any(loop.kind != "serial" for loop in nest):
         refuse(primitive, f"a loop around block '{block}' is not serial", target)
     shape = [int(i.extent) if isinstance(i.extent, Const) else i.extent for i in target.iters]
-    variables, results = as_map(index_map, len(nest), primitive)
-    image = _image(primitive, shape, variables, results, f"block '{block}'")
+    variables, results = as_map(index_map, len(nest), primitive, target)
+    image = _image(primitive, shape, variables, results, f"block '{block}'", target)
     if int(np.prod(image)) != int(np.prod(shape)):  # type: ignore[arg-type]
         refuse(primitive, f"the index map of block '{block}' leaves holes in {image}", target)
     kinds = [_kind_of(primitive, target, variables, e) for e in results]
