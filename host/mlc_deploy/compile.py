@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlc_targets import Target
 
@@ -14,6 +15,9 @@ from .graph import Function, GraphProgram, lower_graph, optimize
 from .graph.layouts import pack_weights
 from .graph.passes import PASSES, Pass, fold_constants
 from .lower import lower
+
+if TYPE_CHECKING:
+    from .frontend import Converter
 
 Watch = Callable[[str, Function, bool], None]
 
@@ -49,16 +53,23 @@ def compile(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
+    converters: Mapping[str, Converter] | None = None,
     watch: Watch | None = None,
 ) -> CompiledModel:
     """Compiles a model (an .onnx file, or a graph function) for a target.
 
-    shapes fixes inputs by name, dims symbolic dimensions by name. watch(name, function, changed)
-    sees the graph after every pass. Raises ImporterError, LowerError, CodegenError, TargetError.
+    shapes fixes inputs by name, dims symbolic dimensions by name; converters are for operators that
+    are missing, by name, as frontend.from_onnx takes them. watch(name, function, changed) sees the
+    graph after every pass. Raises ImporterError, LowerError, CodegenError, TargetError.
     """
     began = time.perf_counter()
     to = Target(target) if target is not None else (Target.current() or Target("host"))
-    function = model if isinstance(model, Function) else _import(model, shapes or {}, dims or {})
+    if isinstance(model, Function):
+        function = model
+    else:
+        from .frontend import from_onnx  # here, since onnx takes a while to import
+
+        function = from_onnx(model, shapes, dims, converters=converters)
     steps: tuple[Pass | str, ...] = (
         "imported",
         *PASSES,
@@ -72,11 +83,3 @@ def compile(
     library = compile_kernels(function.name, kernels, to, program.model_map())
     assert library.object_bytes  # compiled here, so that the seconds are compilation's
     return CompiledModel(function.name, to, function, program, library, time.perf_counter() - began)
-
-
-def _import(
-    path: str | Path, shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int]
-) -> Function:
-    from .frontend import from_onnx  # here, since onnx takes a while to import
-
-    return from_onnx(path, shapes=shapes, dims=dims)

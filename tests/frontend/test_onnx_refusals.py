@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import mlc_deploy as mlc
 from mlc_deploy.errors import ImporterError
 from mlc_deploy.frontend import OnnxNode, from_onnx
 from mlc_deploy.graph import evaluate
@@ -148,7 +149,7 @@ def test_all_missing_operators_are_listed() -> None:
     )
 
 
-def test_supplied_converters() -> None:
+def test_supplied_converters(tmp_path: Path) -> None:
     def fancy(node: OnnxNode) -> Any:
         return node.emit("multiply", node.input(0), node.constant(3, node.dtype()))
 
@@ -158,6 +159,10 @@ def test_supplied_converters() -> None:
     }
     function = from_onnx(unsupported(), converters=converters)
     np.testing.assert_array_equal(evaluate(function, [X])["y"], 9 * X)
+    path = tmp_path / "fancy.onnx"
+    onnx.save(unsupported(), path)
+    compiled = mlc.compile(path, "aarch64", converters=converters)
+    assert compiled.reference.script() == function.script()
 
 
 def test_control_flow() -> None:
