@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.graph import BlockBuilder, Function, GraphProgram, evaluate, lower_graph, optimize
-from mlc_deploy.graph.lower import plain_call
+from mlc_deploy.graph.fuse import fuse_operators
+from mlc_deploy.graph.lower import lower_kernel
 from mlc_deploy.graph.plan import Interval, Place, lower_bound, place_intervals
 from mlc_deploy.ir.interp import run
 from mlc_targets import Target
@@ -25,7 +26,11 @@ DIGITS = Path(__file__).parents[2] / "host" / "mlc_deploy" / "models"
 
 
 def program(function: Function) -> GraphProgram:
-    return lower_graph(function, TARGET, plain_call)
+    return lower_graph(function)
+
+
+def fused(function: Function) -> Function:
+    return fuse_operators(optimize(function))
 
 
 def execute(p: GraphProgram, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -39,7 +44,7 @@ def execute(p: GraphProgram, inputs: Mapping[str, Array]) -> dict[str, Array]:
         "output": list(outputs.values()),
     }
     for call in p.calls:
-        kernel = p.kernels[call.kernel]
+        kernel = lower_kernel(p.kernels[call.kernel], TARGET)
         operands = []
         for place, buffer in zip(call.args, kernel.buffers, strict=True):
             memory = spaces[place.space][place.index]
@@ -66,8 +71,12 @@ def check(function: Function) -> GraphProgram:
 
 
 def test_network() -> None:
-    p = check(optimize(network()))
-    assert [c.layer for c in p.calls] == ["conv1.conv2d", "conv1.add", "relu_2", "fc", "softmax_4"]
+    p = check(fused(network()))
+    assert [(c.layer, c.kernel) for c in p.calls] == [
+        ("conv1", "conv2d_add_relu"),
+        ("fc", "dense"),
+        ("softmax_2", "softmax"),
+    ]
     assert p.weights_hash == hashlib.blake2b(p.weights, digest_size=32).digest()
     assert p.arena == p.arena_lower_bound
 
@@ -77,13 +86,13 @@ def test_without_optimization() -> None:
 
 
 def test_model_map() -> None:
-    p = program(optimize(network()))
+    p = program(fused(network()))
     model = p.model_map()
     assert list(model) == ["inputs", "outputs", "arena", "weights", "weights_hash", "calls"]
     assert model["inputs"] == [{"name": "images:0", "dtype": "float32", "shape": [1, 3, 6, 6]}]
     kernel, layer, args = model["calls"][0]
-    assert (list(p.kernels)[kernel], layer) == ("conv2d", "conv1.conv2d")
-    assert args == [[2, 0, 0, 432], [1, 0, 0, 432], [0, 0, 0, 576]]
+    assert (list(p.kernels)[kernel], layer) == ("conv2d_add_relu", "conv1")
+    assert args == [[2, 0, 0, 432], [1, 0, 0, 432], [1, 0, 448, 16], [3, 1, 0, 576]]
     assert model["calls"][-1][2][-1] == [3, 0, 0, 40]
 
 
@@ -139,6 +148,40 @@ def test_layer_names_are_unique() -> None:
     assert names == ["same.relu_0", "same.relu_1"]
 
 
+# ------------------------------------------------------------------------------------- in place
+
+
+def test_a_residual_is_added_in_place() -> None:
+    b = BlockBuilder()
+    x = b.emit("relu", b.emit("dense", b.param("x", (4, 64)), constant((64, 64)), transpose_b=True))
+    y = b.emit("dense", x, constant((64, 64)), transpose_b=True)
+    y = b.emit("add", y, x)
+    p = check(fuse_operators(b.finish([b.emit("max", y, axes=(1,), keepdims=True)])))
+    assert [c.kernel for c in p.calls] == ["dense_relu", "dense_add", "max"]
+    # The product reads all of x for each element, so that its memory is not free while it runs.
+    assert p.arena == p.arena_lower_bound == 2 * 1024
+    assert [s.in_place for s in p.kernels.values()] == [(), (), ()]
+
+
+def test_a_sum_takes_over_what_nothing_reads_again() -> None:
+    b = BlockBuilder()
+    x = b.emit("dense", b.param("x", (4, 64)), constant((64, 64)), transpose_b=True)
+    y = b.emit("dense", x, constant((64, 64)), transpose_b=True)
+    z = b.emit("dense", y, constant((64, 64)), transpose_b=True)
+    z = b.emit("relu", b.emit("add", z, b.emit("reshape", x, shape=(4, 64))))
+    p = check(fuse_operators(b.finish([b.emit("max", z, axes=(1,), keepdims=True)])))
+    assert p.arena == p.arena_lower_bound == 2 * 1024
+    assert p.kernels["dense_add_relu"].in_place == (2,)
+
+
+def test_what_is_read_at_other_places_is_not_overwritten() -> None:
+    b = BlockBuilder()
+    x = b.emit("dense", b.param("x", (8, 8)), constant((8, 8)), transpose_b=True)
+    y = b.emit("add", b.emit("transpose", x, axes=(1, 0)), x)
+    p = check(fuse_operators(b.finish([b.emit("softmax", y, axis=1)])))
+    assert p.kernels["transpose_add"].in_place == ()
+
+
 # ---------------------------------------------------------------------------------------- plans
 
 intervals = st.builds(
@@ -173,5 +216,5 @@ def test_arena_of_models(name: str, limit: float) -> None:
     """Close to the most that is alive at once."""
     shipped = DIGITS / f"{name}.onnx"
     function = from_onnx(shipped if shipped.exists() else light_model(name))
-    p = program(optimize(function))
+    p = program(fused(function))
     assert p.arena_lower_bound <= p.arena <= limit * p.arena_lower_bound

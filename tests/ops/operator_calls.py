@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlc_deploy.graph import BlockBuilder
+from mlc_deploy.graph.lower import lower_fused
 from mlc_deploy.ir import PrimFunc
 from mlc_deploy.ops import TensorType, evaluate
 from mlc_deploy.ops.layout import pack
-from mlc_deploy.ops.strategy import lower_call, packed_attrs
-from mlc_deploy.te import placeholder
+from mlc_deploy.ops.strategy import packed_attrs
 from mlc_targets import Target
 
 Array = NDArray[Any]
@@ -45,8 +46,10 @@ class OperatorCall:
         if wanted is not None:
             packed = pack(arrays[1], wanted["source_layout"], wanted["kernel_layout"])
             arrays, attrs = (arrays[0], packed, *arrays[2:]), {**attrs, **wanted}
-        inputs = [placeholder(a.shape, str(a.dtype), f"p{n}") for n, a in enumerate(arrays)]
-        return lower_call(self.op, inputs, attrs, target, name), arrays
+        builder = BlockBuilder(name)
+        params = [builder.param(f"p{n}", a.shape, str(a.dtype)) for n, a in enumerate(arrays)]
+        function = builder.finish([builder.emit(self.op, *params, **attrs)])
+        return lower_fused(function, target, name), arrays
 
 
 def close(actual: Array, wanted: Array) -> bool:

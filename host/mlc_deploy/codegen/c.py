@@ -174,7 +174,8 @@ class _Writer:
         for n, buffer in enumerate(self.kernel.body.buffers):
             if buffer in used_buffers:
                 constant = "" if buffer in written else "const "
-                pointer = f"{constant}{memory_type(buffer.dtype)} *restrict {self.name(buffer)}"
+                alone = "" if buffer in self.kernel.aliased else "restrict "
+                pointer = f"{constant}{memory_type(buffer.dtype)} *{alone}{self.name(buffer)}"
                 params.append((pointer, f"args->data[{n}]"))
         for n, v in enumerate(scalars_of(self.kernel)):
             if v in used:

@@ -102,17 +102,18 @@ def scalars_of(kernel: Kernel) -> tuple[Var, ...]:
     return tuple(found)
 
 
-def emit_kernel(module: ll.Module, kernel: Kernel, target: Target) -> None:
-    """Adds a kernel's two functions to the module."""
-    _Emitter(module, kernel, target).emit()
+def emit_kernel(module: ll.Module, kernel: Kernel, target: Target, symbol: str) -> None:
+    """Adds a kernel's two functions to the module; the one to call is named `symbol`."""
+    _Emitter(module, kernel, target, symbol).emit()
 
 
 class _Emitter:
     """The state of emitting one kernel: the builder, and what names and pointers stand for."""
 
-    def __init__(self, module: ll.Module, kernel: Kernel, target: Target) -> None:
+    def __init__(self, module: ll.Module, kernel: Kernel, target: Target, symbol: str) -> None:
         self.module = module
         self.kernel = kernel
+        self.symbol = symbol
         self.target = target
         self.word = ll.IntType(target.pointer_bits)
         self.machine = operators.machine_of(target)
@@ -123,15 +124,14 @@ class _Emitter:
         # base pointers and offsets computed so far; a scope's entries hold in its inner scopes
         self.scopes: list[dict[Any, Value]] = [{}]
         self.written = {s.buffer for s in statements(kernel.body) if isinstance(s, Store)}
+        self.written |= kernel.aliased
         self.b: ll.IRBuilder = ll.IRBuilder()
 
     # --------------------------------------------------------------------------- functions
 
     def emit(self) -> None:
         body = self.body_function()
-        entry = ll.Function(
-            self.module, ll.FunctionType(I32, [POINTER, I32, I32]), self.kernel.name
-        )
+        entry = ll.Function(self.module, ll.FunctionType(I32, [POINTER, I32, I32]), self.symbol)
         _attributes(entry)
         args, begin, end = entry.args
         b = ll.IRBuilder(entry.append_basic_block("entry"))
@@ -153,12 +153,13 @@ class _Emitter:
         buffers = self.kernel.body.buffers
         scalars = scalars_of(self.kernel)
         types = [POINTER] * len(buffers) + [self.word] * len(scalars) + [POINTER, I32, I32]
-        function = ll.Function(self.module, ll.FunctionType(I32, types), f"{self.kernel.name}.body")
+        function = ll.Function(self.module, ll.FunctionType(I32, types), f"{self.symbol}.body")
         function.linkage = "internal"
         _attributes(function)
         for buffer, arg in zip(buffers, function.args, strict=False):
             arg.name = buffer.name
-            arg.add_attribute("noalias")
+            if buffer not in self.kernel.aliased:
+                arg.add_attribute("noalias")
             arg.attributes.align = buffer.alignment
             self.pointers[buffer] = arg
         for v, arg in zip(scalars, function.args[len(buffers) :], strict=False):

@@ -1,106 +1,125 @@
-"""From graph calls to PrimFuncs: groups of bindings, each computed by one kernel."""
+"""From fused calls to kernels: what each computes, and its scheduled PrimFunc for a target."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from mlc_targets import Target
 
 from .. import te
-from ..ir import PrimFunc, structural_hash, with_fields
+from ..errors import LowerError
+from ..ir import IN_PLACE, IRModule, PrimFunc, const, structural_hash, with_fields
 from ..ir.names import LIBRARY_NAMES
-from ..ops import Attrs, TensorType, compute
-from .nodes import Binding, Call, Constant, Function, Value, Var
-from .plan import is_view
+from ..ops import Attrs, compute, operator
+from ..ops.cpu import default_schedule
+from ..ops.strategy import Implementation, choose
+from ..schedule import IS_SCHEDULED
+from .fuse import ANCHORS, fused, is_fusible
+from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value, Var
 
-# op, input placeholders, attributes, target, the function's name -> a scheduled PrimFunc whose
-# parameters are the inputs and then the outputs.
-LowerCall = Callable[[str, Sequence[te.Tensor], Attrs, Target, str], PrimFunc]
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelSource:
+    """All that decides a kernel but the target: a fused function, or a PrimFunc.
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Bindings that one kernel computes. Today each is a group of its own."""
+    `in_place` are the numbers of parameters whose memory the output may take over.
+    """
 
-    bindings: tuple[Binding, ...]
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        """What it reads from without, in order; a value as often as an argument names it."""
-        inside = {v for b in self.bindings for v in b.outputs}
-        return tuple(a for b in self.bindings for a in b.call.args if a not in inside)
+    name: str
+    computes: Function | PrimFunc
+    in_place: tuple[int, ...] = ()
 
     @property
-    def outputs(self) -> tuple[Var, ...]:
-        return self.bindings[-1].outputs
-
-    @property
-    def kernel(self) -> str:
-        name = "_".join(b.call.op for b in self.bindings if isinstance(b.call, Call))
-        return f"{name}_op" if name in LIBRARY_NAMES else name
-
-
-def groups(function: Function) -> list[Group]:
-    """The function's bindings that run, in order."""
-    return [Group((b,)) for b in function.bindings if not is_view(b)]
+    def digest(self) -> bytes:
+        """Equal for kernels that compute the same thing, whatever names they give to it."""
+        match self.computes:
+            case PrimFunc():
+                text = structural_hash(self.computes)
+            case Function():
+                text = "\n".join(_canonical(self.computes))
+        return hashlib.blake2b(f"{text}\n{self.in_place}".encode(), digest_size=32).digest()
 
 
-def plain_call(
-    op: str, inputs: Sequence[te.Tensor], attrs: Attrs, target: Target, name: str
-) -> PrimFunc:
-    """An operator's PrimFunc without a schedule."""
-    return te.create_prim_func([*inputs, *compute(op, inputs, attrs)], name)
+def _canonical(function: Function) -> Iterator[str]:
+    """The function's lines with its variables numbered."""
+    numbers: dict[Value, str] = {}
+
+    def name(value: Value) -> str:
+        if isinstance(value, Constant):
+            return f"{value.type}{value.value.tobytes().hex()}"
+        return numbers.setdefault(value, f"v{len(numbers)}")
+
+    yield ", ".join(f"{name(p)}: {p.type}" for p in function.params)
+    for binding in function.bindings:
+        call = binding.call
+        assert isinstance(call, Call), f"{binding} is no operator's call"
+        args, outputs = (", ".join(map(name, values)) for values in (call.args, binding.outputs))
+        yield f"{outputs} = {call.op}({args}; {sorted(call.attrs.items())})"
 
 
-class Kernels:
-    """The PrimFuncs of a program by name; one is made per distinct call, and equal ones merge."""
-
-    def __init__(self, target: Target, lower_call: LowerCall) -> None:
-        self.functions: dict[str, PrimFunc] = {}
-        self._target = target
-        self._lower_call = lower_call
-        self._by_call: dict[tuple[Any, ...], str] = {}
-        self._by_hash: dict[str, str] = {}
-
-    def name_for(self, group: Group) -> str:
-        """The name of the kernel that computes the group."""
-        key = _key(group)
-        if key not in self._by_call:
-            func = lower_group(group, self._target, self._lower_call)
-            digest = structural_hash(func)
-            if digest not in self._by_hash:
-                self._by_hash[digest] = self._add(func)
-            self._by_call[key] = self._by_hash[digest]
-        return self._by_call[key]
-
-    def _add(self, func: PrimFunc) -> str:
-        name, number = func.name, 0
-        while name in self.functions:
-            number += 1
-            name = f"{func.name}_{number}"
-        self.functions[name] = func if name == func.name else with_fields(func, name=name)
-        return name
+def kernel_source(binding: Binding, module: IRModule | None = None) -> KernelSource:
+    """What the kernel of a binding computes; its parameters are the call's arguments."""
+    match binding.call:
+        case CallFused(function):
+            name = function.name
+            return KernelSource(f"{name}_op" if name in LIBRARY_NAMES else name, function)
+        case CallTIR(func):
+            found = None if module is None else module.functions.get(func)
+            if not isinstance(found, PrimFunc):
+                raise LowerError(f"the module has no PrimFunc '{func}'", where=str(binding))
+            return KernelSource(func, found)
+    raise LowerError("no kernel computes this call", where=str(binding))
 
 
-def _key(group: Group) -> tuple[Any, ...]:
-    (binding,) = group.bindings
-    assert isinstance(binding.call, Call), f"{binding} is no operator's call"
-    types = tuple(a.type for a in binding.call.args)
-    return (binding.call.op, types, tuple(binding.call.attrs.items()))
+def as_kernels(function: Function) -> tuple[Binding, ...]:
+    """The bindings, every operator that needs a kernel in one: alone where fusion left it so."""
+    return tuple(fused([b]) if is_fusible(b) else b for b in function.bindings)
 
 
-def lower_group(group: Group, target: Target, lower_call: LowerCall) -> PrimFunc:
-    """The kernel of a group: its inputs as parameters, then its outputs."""
-    (binding,) = group.bindings
-    assert isinstance(binding.call, Call), f"{binding} is no operator's call"
-    inputs = [_placeholder(a, n) for n, a in enumerate(binding.call.args)]
-    return lower_call(binding.call.op, inputs, binding.call.attrs, target, group.kernel)
+def lower_kernel(source: KernelSource, target: Target) -> PrimFunc:
+    """The scheduled PrimFunc of a kernel: its inputs as parameters, then its outputs."""
+    match source.computes:
+        case PrimFunc() as func:
+            scheduled = func if IS_SCHEDULED in func.attrs else default_schedule(func, target)
+        case Function() as function:
+            scheduled = lower_fused(function, target, source.name)
+    buffers = [scheduled.buffers[n].name for n in source.in_place]
+    attrs = {**scheduled.attrs, IN_PLACE: tuple(buffers)} if buffers else scheduled.attrs
+    return with_fields(scheduled, name=source.name, attrs=attrs)
 
 
-def _placeholder(value: Value, number: int) -> te.Tensor:
-    t: TensorType = value.type
-    return te.placeholder(
-        t.shape, t.dtype, f"w{number}" if isinstance(value, Constant) else f"x{number}"
-    )
+def lower_fused(function: Function, target: Target, name: str) -> PrimFunc:
+    """The operators' stages one after the other, scheduled as the target's implementation of the
+    anchor says; without one, by default."""
+    tensors: dict[Value, te.Tensor] = {
+        p: te.placeholder(p.type.shape, p.type.dtype, p.name) for p in function.params
+    }
+    chosen: tuple[Implementation, Attrs] | None = None
+    for binding in function.bindings:
+        call = binding.call
+        assert isinstance(call, Call), f"{binding} is no operator's call"
+        inputs = [tensors[a] if a in tensors else _scalar(a) for a in call.args]
+        implementation = None
+        if operator(call.op).pattern in ANCHORS:
+            implementation = choose(call.op, inputs, call.attrs, target)
+        if implementation is None:
+            outputs = compute(call.op, inputs, call.attrs)
+        else:
+            chosen = implementation, call.attrs
+            outputs = tuple(implementation.compute(inputs, call.attrs, target))
+        tensors.update(zip(binding.outputs, outputs, strict=True))
+    params = [*function.params, *(v for v in function.outputs if isinstance(v, Var))]
+    func = te.create_prim_func([tensors[v] for v in params], name)
+    if chosen is None:
+        return default_schedule(func, target)
+    implementation, attrs = chosen
+    return implementation.schedule(func, attrs, target)
+
+
+def _scalar(value: Value) -> te.Tensor:
+    assert isinstance(value, Constant) and value.value.size == 1, f"{value} is no scalar"
+    number = const(value.value.item(), value.type.dtype)
+    tensor: te.Tensor = te.compute(value.value.shape, lambda *_: number, name="scalar")
+    return tensor

@@ -1,30 +1,40 @@
 """Graph IR: what stands between a model's file and the loop IR.
 
-A Function is a list of bindings, each a call without side effects of an operator (ops/) or of a
-PrimFunc of the same IRModule. Nodes are values, rebuilt and never edited; variables and constants
-compare by identity. `str` prints any of them as script.
+A Function is a list of bindings, each a call: of an operator (ops/), of a PrimFunc of the same
+IRModule, of a registered Python function, or of operators that are fused into one kernel. Nodes are
+values, rebuilt and never edited; variables and constants compare by identity. `str` prints any of
+them as script.
+
+Calls have no side effects, but for a CallPacked that says so. A dataflow block is a longest run of
+calls without, and needs no node of its own: builder, printer and parser show it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from ..ir.names import Names
 from ..ops import TensorType
 
 __all__ = [
+    "AnyCall",
     "Binding",
     "Call",
+    "CallFused",
+    "CallPacked",
     "CallTIR",
     "Constant",
     "Function",
     "TensorType",
     "Value",
     "Var",
+    "const",
     "substitute",
     "uses",
 ]
@@ -62,6 +72,14 @@ class Constant(Node):
 Value = Var | Constant
 
 
+def const(value: Any, dtype: str | None = None, name: str = "") -> Constant:
+    """A constant of anything numpy takes. Python's numbers are float32, int32 or bool."""
+    if dtype is None and not hasattr(value, "dtype"):
+        array = np.asarray(value)
+        dtype = {"f": "float32", "i": "int32"}.get(array.dtype.kind, array.dtype.name)
+    return Constant(np.asarray(value, dtype), name)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Call(Node):
     """An operator of ops.OPERATORS on values; attrs hold numbers, strings, and tuples of them."""
@@ -81,11 +99,38 @@ class CallTIR(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class CallPacked(Node):
+    """The registered function `func`, given args and then, to be written, `types` as outputs.
+
+    Where it is not pure it has effects besides its outputs, so no pass drops, repeats or moves it.
+    """
+
+    func: str
+    args: tuple[Value, ...]
+    types: tuple[TensorType, ...]
+    pure: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallFused(Node):
+    """Calls of operators that one kernel computes: those of `function`, given args.
+
+    Its bindings are Calls; its constants are scalars, which become part of the kernel.
+    """
+
+    function: Function
+    args: tuple[Value, ...]
+
+
+AnyCall = Call | CallTIR | CallPacked | CallFused
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Binding(Node):
     """outputs = call. `source` is the layer it comes from: the name of the model's node."""
 
     outputs: tuple[Var, ...]
-    call: Call | CallTIR
+    call: AnyCall
     source: str = ""
 
 
@@ -99,6 +144,12 @@ class Function(Node):
 
     def script(self) -> str:
         return str(self)
+
+    def module_lines(self, name: str, names: Mapping[str, str], taken: Names) -> Iterator[str]:
+        """How a module prints it: see printer.module_lines."""
+        from .printer import module_lines
+
+        return module_lines(self, name, names, taken)
 
 
 def uses(function: Function) -> Counter[Value]:

@@ -1,7 +1,9 @@
 """Where each tensor lies: in the arena, the weights, or a caller's input or output.
 
 A view (reshape) is its argument's memory. Every tensor that is neither weight, input nor output
-gets a place in one arena; those that are not needed at the same time share it.
+gets a place in one arena; those that are not needed at the same time share it. The output of a
+kernel takes over the memory of an argument that nothing needs any more, where the kernel reads each
+of its elements for the output's element of the same index only.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..ir.names import Names
+from ..ops import operator
 from ..ops.shape import VIEWS
-from .nodes import Binding, Call, Function, Value, Var
+from .nodes import Binding, Call, CallFused, Function, Value, Var
 
 ALIGNMENT = 64  # of every offset, as generated code and the runtime agree (mlc_abi.h)
 
@@ -43,11 +46,13 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """places of all variables; `lower_bound` is the most that is alive at once."""
+    """places of all variables; `lower_bound` is the most that is alive at once. `in_place` has the
+    outputs that take over an argument's memory, with the number of that argument."""
 
     places: Mapping[Var, Place]
     arena: int
     lower_bound: int
+    in_place: Mapping[Var, int]
 
 
 def is_view(binding: Binding) -> bool:
@@ -102,6 +107,7 @@ def plan_memory(function: Function, calls: Sequence[Binding]) -> MemoryPlan:
     }
     for n, value in enumerate(function.outputs):
         fixed[root_of.get(value, value)] = Place("output", n, 0, value.type.bytes)
+    in_place = _taken_over(calls, root_of, fixed)
     intervals: dict[Var, Interval] = {}
     for time, call in enumerate(calls):
         for value in (*call.outputs, *call.call.args):
@@ -118,7 +124,53 @@ def plan_memory(function: Function, calls: Sequence[Binding]) -> MemoryPlan:
             assert isinstance(view, Var) and isinstance(root, Var)
             places[view] = places[root]
     ends = [o + i.size for o, i in zip(offsets, intervals.values(), strict=True)]
-    return MemoryPlan(places, max(ends, default=0), lower_bound(list(intervals.values())))
+    bound = lower_bound(list(intervals.values()))
+    return MemoryPlan(places, max(ends, default=0), bound, in_place)
+
+
+def _taken_over(
+    calls: Sequence[Binding], root_of: dict[Value, Value], fixed: Mapping[Value, Place]
+) -> dict[Var, int]:
+    """Which outputs take over which argument; root_of says so from then on."""
+    last: dict[Value, int] = {}
+    for time, binding in enumerate(calls):
+        last.update((root_of.get(a, a), time) for a in binding.call.args)
+    found: dict[Var, int] = {}
+    for time, binding in enumerate(calls):
+        if not isinstance(binding.call, CallFused) or len(binding.outputs) > 1:
+            continue
+        (out,) = binding.outputs
+        read = [root_of.get(a, a) for a in binding.call.args]
+        for number in read_in_step(binding.call.function):
+            root = read[number]
+            free = isinstance(root, Var) and root not in fixed and last[root] == time
+            if free and read.count(root) == 1 and out not in fixed:
+                found[out] = number
+                root_of.update((v, root) for v, r in list(root_of.items()) if r is out)
+                root_of[out] = root
+                last[root] = last.pop(out, time)
+                break
+    return found
+
+
+def read_in_step(function: Function) -> list[int]:
+    """The parameters of a fused function of which each element is read for one element of the
+    output only, the one of the same index, and which are of the output's type."""
+    (out,) = function.outputs
+    found: list[int] = []
+    for number, param in enumerate(function.params):
+        reached: set[Value] = {param}
+        in_step = param.type == out.type
+        for binding in function.bindings:
+            if reached.intersection(binding.call.args):
+                reached.update(binding.outputs)
+                assert isinstance(binding.call, Call)
+                elementwise = operator(binding.call.op).pattern == "elementwise"
+                shapes = {v.type.shape for v in binding.outputs}
+                in_step = in_step and elementwise and shapes == {out.type.shape}
+        if in_step:
+            found.append(number)
+    return found
 
 
 def place_intervals(intervals: Sequence[Interval]) -> list[int]:

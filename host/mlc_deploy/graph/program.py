@@ -5,17 +5,27 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from mlc_targets import Target
-
-from ..ir import PrimFunc
-from .lower import Group, Kernels, LowerCall, groups
-from .nodes import Call, Constant, Function, TensorType, Value, Var
-from .plan import Place, Space, align, own_outputs, plan_memory, roots
+from ..ir import IRModule
+from ..ir.names import Names
+from .lower import KernelSource, as_kernels, kernel_source
+from .nodes import (
+    Binding,
+    Call,
+    CallFused,
+    CallPacked,
+    CallTIR,
+    Constant,
+    Function,
+    TensorType,
+    Value,
+    Var,
+)
+from .plan import Place, Space, align, is_view, own_outputs, plan_memory, roots
 
 SPACES: Mapping[Space, int] = {"arena": 0, "weights": 1, "input": 2, "output": 3}  # mlc_space
 
@@ -39,7 +49,7 @@ class GraphProgram:
     """
 
     function: Function
-    kernels: Mapping[str, PrimFunc]
+    kernels: Mapping[str, KernelSource]
     calls: tuple[KernelCall, ...]
     inputs: tuple[tuple[str, TensorType], ...]
     outputs: tuple[tuple[str, TensorType], ...]
@@ -92,19 +102,13 @@ class _Weights:
         return self._places[digest]
 
 
-def lower_graph(
-    function: Function, target: Target, lower_call: LowerCall | None = None
-) -> GraphProgram:
-    """The program of an optimized graph. `lower_call` makes each operator's kernel; it defaults to
-    the target's strategies."""
-    if lower_call is None:
-        from ..ops.strategy import lower_call as by_strategy
-
-        lower_call = by_strategy
+def lower_graph(function: Function, module: IRModule | None = None) -> GraphProgram:
+    """The program of an optimized graph; module holds the PrimFuncs that it calls."""
     function = own_outputs(function)
-    parts = groups(function)
-    kernels = Kernels(target, lower_call)
-    plan = plan_memory(function, [b for g in parts for b in g.bindings])
+    function = replace(function, bindings=as_kernels(function))
+    calls = [b for b in function.bindings if not is_view(b)]
+    plan = plan_memory(function, calls)
+    kernels = _Kernels(module)
     weights = _Weights()
     root_of = roots(function)
 
@@ -112,15 +116,19 @@ def lower_graph(
         root = root_of.get(value, value)
         return weights.place(root) if isinstance(root, Constant) else plan.places[root]
 
-    calls = tuple(
-        KernelCall(kernels.name_for(g), layer, tuple(map(place, (*g.inputs, *g.outputs))))
-        for g, layer in zip(parts, _layers(parts), strict=True)
+    table = tuple(
+        KernelCall(
+            kernels.name_for(binding, plan.in_place.get(binding.outputs[0])),
+            layer,
+            tuple(map(place, (*binding.call.args, *binding.outputs))),
+        )
+        for binding, layer in zip(calls, _layers(calls), strict=True)
     )
     blob = b"".join(weights.parts)
     return GraphProgram(
         function=function,
-        kernels=kernels.functions,
-        calls=calls,
+        kernels=kernels.sources,
+        calls=table,
         inputs=tuple((p.name, p.type) for p in function.params),
         outputs=tuple(
             (n, v.type) for n, v in zip(function.output_names, function.outputs, strict=True)
@@ -133,14 +141,44 @@ def lower_graph(
     )
 
 
-def _layers(parts: Sequence[Group]) -> list[str]:
-    """A name for each group: the model's node's, with the operator where a node gave several."""
-    first = [g.bindings[0] for g in parts]
-    sources = Counter(b.source for b in first)
+class _Kernels:
+    """The kernels of a program by name; those that compute the same thing are one."""
+
+    def __init__(self, module: IRModule | None) -> None:
+        self.sources: dict[str, KernelSource] = {}
+        self._module = module
+        self._names = Names()
+        self._by_digest: dict[bytes, str] = {}
+
+    def name_for(self, binding: Binding, in_place: int | None) -> str:
+        """The name of the kernel that computes the binding."""
+        source = kernel_source(binding, self._module)
+        if in_place is not None:
+            source = replace(source, in_place=(in_place,))
+        digest = source.digest
+        if digest not in self._by_digest:
+            name = self._names.fresh(source.name)
+            self.sources[name] = replace(source, name=name)
+            self._by_digest[digest] = name
+        return self._by_digest[digest]
+
+
+def _layers(calls: Sequence[Binding]) -> list[str]:
+    """A name for each call: the model's node's, with the kernel where a node gave several."""
+    sources = Counter(b.source for b in calls)
     names: list[str] = []
-    for number, binding in enumerate(first):
-        op = binding.call.op if isinstance(binding.call, Call) else binding.call.func
-        name = binding.source or f"{op}_{number}"
-        names.append(name if sources[binding.source] == 1 or not binding.source else f"{name}.{op}")
+    for number, binding in enumerate(calls):
+        kernel = _kernel(binding)
+        name = binding.source or f"{kernel}_{number}"
+        once = sources[binding.source] == 1 or not binding.source
+        names.append(name if once else f"{name}.{kernel}")
     again = Counter(names)
     return [n if again[n] == 1 else f"{n}_{number}" for number, n in enumerate(names)]
+
+
+def _kernel(binding: Binding) -> str:
+    match binding.call:
+        case CallFused(function):
+            return function.name
+        case CallTIR(func) | CallPacked(func) | Call(func):
+            return func

@@ -18,6 +18,7 @@ from .build import (
 )
 from .dtypes import DType, dtype_of, numpy_dtype, value_range, with_lanes
 from .nodes import (
+    IN_PLACE,
     Binary,
     Block,
     Broadcast,
@@ -85,6 +86,7 @@ __all__ = [
     "Load",
     "Node",
     "Not",
+    "IN_PLACE",
     "PrimFunc",
     "Ramp",
     "Reduce",

@@ -403,6 +403,10 @@ class Buffer(Node):
         return Buffer(**{**kept, **changes})
 
 
+# The attribute of a PrimFunc that names the buffers whose memory may be an output's as well.
+IN_PLACE = "ir.in_place"
+
+
 @node
 class PrimFunc(Node):
     """One kernel-to-be. Parameters are buffers (in order of passing) and integer variables.

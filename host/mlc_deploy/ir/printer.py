@@ -162,14 +162,15 @@ def _number(e: Const) -> str:
 def _module(m: IRModule) -> Iterator[str]:
     yield "@I.ir_module"
     yield "class Module:"
-    keys = Names(RESERVED)
+    taken = Names(RESERVED)
+    names = {key: taken.fresh(identifier(key)) for key in m.functions}
     for number, (key, function) in enumerate(m.functions.items()):
         if number:
             yield ""
         if isinstance(function, PrimFunc):
-            lines = list(_Printer().function(function, keys.fresh(identifier(key))))
+            lines = _Printer().function(function, names[key])
         else:
-            lines = str(function).splitlines()
+            lines = function.module_lines(names[key], names, taken)
         for line in lines:
             yield f"    {line}".rstrip()
     if not m.functions:

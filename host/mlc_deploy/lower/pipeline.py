@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..arith import simplify
-from ..ir import Block, Buffer, For, PrimFunc, Var, walk, with_fields
+from ..ir import IN_PLACE, Block, Buffer, For, PrimFunc, Var, walk, with_fields
 from ..ir.verify import verify, verify_each
 from ..pass_context import optional, run_passes
 from .blocks import lower_blocks
@@ -75,6 +75,13 @@ class Kernel:
         root = self.body.body
         assert isinstance(root, Block)
         return root.allocs
+
+    @property
+    def aliased(self) -> frozenset[Buffer]:
+        """The parameters that may be one memory: outputs, and what they may be written over."""
+        over = self.body.attrs.get(IN_PLACE, ())
+        names = {*over, *self.outputs} if over else set()
+        return frozenset(b for b in self.body.buffers if b.name in names)
 
     @property
     def parallel(self) -> For | None:

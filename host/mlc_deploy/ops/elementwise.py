@@ -261,7 +261,9 @@ TABLE = (
 )
 
 
-def _operator(entry: Elementwise) -> Operator:
+def elementwise_operator(entry: Elementwise) -> Operator:
+    """The operator of a table's line: its inputs broadcast, and have one dtype."""
+
     def check(dtypes: Sequence[str]) -> None:
         name, taken = entry.name, len(dtypes)
         require(taken == entry.inputs, f"{name}: takes {entry.inputs} inputs, was given {taken}")
@@ -285,11 +287,11 @@ def _operator(entry: Elementwise) -> Operator:
         dtype = np.dtype(bool) if entry.gives_bool else inputs[0].dtype
         return [np.asarray(entry.array(*inputs, **attrs)).astype(dtype, copy=False)]
 
-    return Operator(entry.name, compute, evaluate, "injective")
+    return Operator(entry.name, compute, evaluate, "elementwise")
 
 
 for _entry in TABLE:
-    register(_operator(_entry))
+    register(elementwise_operator(_entry))
 
 
 def _compute_cast(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
@@ -315,5 +317,5 @@ def _compute_where(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     ]
 
 
-register(Operator("cast", _compute_cast, _evaluate_cast, "injective"))
-register(Operator("where", _compute_where, lambda x, _: [np.where(x[0], x[1], x[2])], "injective"))
+register(Operator("cast", _compute_cast, _evaluate_cast, "elementwise"))
+register(Operator("where", _compute_where, lambda x, _: [np.where(x[0], x[1], x[2])], "elementwise"))

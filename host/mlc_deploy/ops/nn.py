@@ -1,7 +1,9 @@
 """Convolution, matrix products, and the normalizations that are not mere arithmetic.
 
 Convolutions are NCHW with OIHW weights; one dimension is two with height 1. Attributes: strides
-and dilations (height, width), pads (top, left, bottom, right), groups.
+and dilations (height, width), pads (top, left, bottom, right), groups, and pad_value (default 0).
+
+int8 and uint8, mixed or not, give int32 (quantize.py tells what zero points add to that).
 
 Weights may be packed: then kernel_layout names their layout, source_layout the plain one, and
 channels the number of outputs, which tiles may exceed.
@@ -20,6 +22,7 @@ from ..ir import Expr, dtype_of
 from ..te import Tensor
 from .elementwise import broadcast_shape, element_at, same_extent
 from .layout import layout, packed_index, unpack
+from .quantize import exact, narrowed, product, sum_dtype
 from .registry import Array, Attrs, Operator, register, require
 from .shape import pad_array, padded
 
@@ -70,7 +73,7 @@ def _compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     x, w = inputs
     weights = weights_of(w, attrs, "OIHW")
     require(x.ndim == len(weights.sizes) == 4, f"conv2d: {x.ndim} and {w.ndim} dimensions, not 4")
-    require(x.dtype == w.dtype, f"conv2d: data is {x.dtype}, weights are {w.dtype}")
+    dtype = sum_dtype("conv2d", x.dtype, w.dtype)
     (sh, sw), (dh, dw) = attrs["strides"], attrs["dilations"]
     top, left, bottom, right = attrs["pads"]
     groups = attrs["groups"]
@@ -82,7 +85,7 @@ def _compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         fits, f"conv2d: {x.shape[1]} channels, weights {list(w.shape)}, {groups} groups do not fit"
     )
     group_out = out_channels // groups
-    data = padded(x, (0, 0, top, left, 0, 0, bottom, right), 0)
+    data = padded(x, (0, 0, top, left, 0, 0, bottom, right), attrs.get("pad_value", 0))
     height = window_extent(data.shape[2], kh, sh, dh)
     width = window_extent(data.shape[3], kw, sw, dw)
     positive = all(not isinstance(extent, int) or extent > 0 for extent in (height, width))
@@ -93,8 +96,11 @@ def _compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     def element(n: Expr, f: Expr, y: Expr, x: Expr) -> Expr:
         channel = f // group_out * group_in + c if groups > 1 else c
         return te.sum(
-            data[n, channel, y * sh + ky * dh, x * sw + kx * dw]
-            * weights.at(f, c.var, ky.var, kx.var),
+            product(
+                data[n, channel, y * sh + ky * dh, x * sw + kx * dw],
+                weights.at(f, c.var, ky.var, kx.var),
+                dtype,
+            ),
             (c, ky, kx),
         )
 
@@ -107,12 +113,14 @@ def _evaluate_conv2d(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     (sh, sw), (dh, dw) = attrs["strides"], attrs["dilations"]
     top, left, bottom, right = attrs["pads"]
     groups = attrs["groups"]
-    data = wide(pad_array(x, (0, 0, top, left, 0, 0, bottom, right)))
+    dtype = sum_dtype("conv2d", str(x.dtype), str(w.dtype))
+    border = attrs.get("pad_value", 0)
+    data = exact(pad_array(x, (0, 0, top, left, 0, 0, bottom, right), value=border), dtype)
     batch, channels = x.shape[:2]
     out_channels, group_in, kh, kw = w.shape
     height = window_extent(data.shape[2], kh, sh, dh)
     width = window_extent(data.shape[3], kw, sw, dw)
-    weights = wide(w).reshape(groups, out_channels // groups, group_in, kh, kw)
+    weights = exact(w, dtype).reshape(groups, out_channels // groups, group_in, kh, kw)
     total = np.zeros((batch, groups, out_channels // groups, height * width), data.dtype)
     for ky in range(kh):
         for kx in range(kw):
@@ -120,7 +128,7 @@ def _evaluate_conv2d(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
             columns = slice(kx * dw, kx * dw + (width - 1) * sw + 1, sw)
             tap = data[:, :, rows, columns].reshape(batch, groups, channels // groups, -1)
             total += weights[..., ky, kx] @ tap
-    return [total.reshape(batch, out_channels, height, width).astype(x.dtype, copy=False)]
+    return [narrowed(total.reshape(batch, out_channels, height, width), dtype)]
 
 
 def wide(x: Array) -> Array:
@@ -133,7 +141,7 @@ def _compute_dense(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     x, w = inputs
     weights = weights_of(w, attrs, "NK" if attrs["transpose_b"] else "KN")
     require(x.ndim == len(weights.sizes) == 2, f"dense: {x.ndim} and {w.ndim} dimensions, not 2")
-    require(x.dtype == w.dtype, f"dense: data is {x.dtype}, weights are {w.dtype}")
+    dtype = sum_dtype("dense", x.dtype, w.dtype)
     transposed = attrs["transpose_b"]
     n, k = weights.sizes if transposed else weights.sizes[::-1]
     fits = same_extent(x.shape[1], k)
@@ -143,7 +151,11 @@ def _compute_dense(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         te.compute(
             (x.shape[0], n),
             lambda i, j: te.sum(
-                x[i, over] * (weights.at(j, over.var) if transposed else weights.at(over.var, j)),
+                product(
+                    x[i, over],
+                    weights.at(j, over.var) if transposed else weights.at(over.var, j),
+                    dtype,
+                ),
                 over,
             ),
             name="dense",
@@ -153,30 +165,31 @@ def _compute_dense(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 def _evaluate_dense(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     x, w = inputs[0], plain_weights(inputs[1], attrs)
-    return [(wide(x) @ wide(w.T if attrs["transpose_b"] else w)).astype(x.dtype, copy=False)]
+    dtype = sum_dtype("dense", str(x.dtype), str(w.dtype))
+    return [narrowed(exact(x, dtype) @ exact(w.T if attrs["transpose_b"] else w, dtype), dtype)]
 
 
 def _compute_matmul(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     """[..., M, K] times [..., K, N]; the leading dimensions broadcast."""
     a, b = inputs
     require(a.ndim >= 2 and b.ndim >= 2, f"matmul: {a.ndim} and {b.ndim} dimensions")
-    require(a.dtype == b.dtype, f"matmul: inputs of different dtypes, {a.dtype} and {b.dtype}")
+    dtype = sum_dtype("matmul", a.dtype, b.dtype)
     fits = same_extent(a.shape[-1], b.shape[-2])
     require(fits, f"matmul: {list(a.shape)} and {list(b.shape)} do not fit")
     batch = broadcast_shape("matmul", [a.shape[:-2], b.shape[:-2]])
     over = te.reduce_axis((0, a.shape[-1]), "k")
 
     def element(*i: Expr) -> Expr:
-        return te.sum(
-            element_at(a, (*i[:-1], over.var)) * element_at(b, (*i[:-2], over.var, i[-1])), over
-        )
+        left = element_at(a, (*i[:-1], over.var))
+        return te.sum(product(left, element_at(b, (*i[:-2], over.var, i[-1])), dtype), over)
 
     return [te.compute((*batch, a.shape[-2], b.shape[-1]), element, name="matmul")]
 
 
 def _evaluate_matmul(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     a, b = inputs
-    return [np.matmul(wide(a), wide(b)).astype(a.dtype, copy=False)]
+    dtype = sum_dtype("matmul", str(a.dtype), str(b.dtype))
+    return [narrowed(np.matmul(exact(a, dtype), exact(b, dtype)), dtype)]
 
 
 def _compute_batch_norm(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
@@ -246,6 +259,6 @@ for _op in (
     Operator("dense", _compute_dense, _evaluate_dense, "anchor"),
     Operator("matmul", _compute_matmul, _evaluate_matmul, "anchor"),
     Operator("batch_norm", _compute_batch_norm, _evaluate_batch_norm, "injective"),
-    Operator("lrn", _compute_lrn, _evaluate_lrn, "reduction"),
+    Operator("lrn", _compute_lrn, _evaluate_lrn, "anchor"),
 ):
     register(_op)

@@ -177,5 +177,5 @@ def _evaluate_avg(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     return [(total / count).astype(x.dtype, copy=False)]
 
 
-register(Operator("max_pool", _compute_max, _evaluate_max, "reduction"))
-register(Operator("avg_pool", _compute_avg, _evaluate_avg, "reduction"))
+register(Operator("max_pool", _compute_max, _evaluate_max, "anchor"))
+register(Operator("avg_pool", _compute_avg, _evaluate_avg, "anchor"))

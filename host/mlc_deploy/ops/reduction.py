@@ -138,7 +138,7 @@ def _place(name: str, extremum: str) -> Operator:
             place = find(x, axis, keepdims=attrs["keepdims"])
         return [np.asarray(place, np.int64)]
 
-    return Operator(name, compute, evaluate, "reduction")
+    return Operator(name, compute, evaluate, "anchor")
 
 
 def _softmax(name: str) -> Operator:
@@ -179,7 +179,7 @@ def _softmax(name: str) -> Operator:
         total = np.exp(below).sum(axis, keepdims=True)
         return [(below - np.log(total) if log else np.exp(below) / total).astype(x.dtype)]
 
-    return Operator(name, compute, evaluate, "reduction")
+    return Operator(name, compute, evaluate, "anchor")
 
 
 for _name in COMBINE:

@@ -24,10 +24,12 @@ from ..te import Tensor, placeholder
 Attrs = Mapping[str, Any]
 Array = NDArray[Any]
 
-# What fusion may do with an operator: "injective" is one expression per output element, without
-# reduction; "reduction" reduces its input; "anchor" is worth a schedule of its own (convolution,
-# matrix product); "opaque" fuses with nothing.
-Pattern = Literal["injective", "reduction", "anchor", "opaque"]
+# What fusion may do with an operator: "elementwise" takes the elements of one index, broadcast, to
+# the output's element there; "injective" is any expression per output element without reduction;
+# "reduction" reads each input element for one output element only; "anchor" reads its input again
+# and again, or is worth a schedule of its own (convolution, matrix product, pooling, softmax);
+# "opaque" fuses with nothing.
+Pattern = Literal["elementwise", "injective", "reduction", "anchor", "opaque"]
 
 MAX_ELEMENTS = (1 << 31) - 1  # indices are int32
 

@@ -14,10 +14,9 @@ from typing import Any
 from mlc_targets import Target
 
 from ..ir import PrimFunc
-from ..te import Tensor, create_prim_func
+from ..te import Tensor
 from .arm_cpu import depthwise, gemm
-from .cpu import default_schedule
-from .registry import Attrs, TensorType, compute
+from .registry import Attrs, TensorType
 
 Layout = Callable[[Sequence[TensorType], Attrs, Target], "dict[str, Any] | None"]
 
@@ -27,8 +26,10 @@ class Implementation:
     """One way to compute an operator.
 
     applies says whether it takes these inputs; compute states the operator in the stages that
-    schedule expects, both for a target. layout, where there is one, gives attributes that ask for
-    packed weights (their layout_transform is inserted, and folded, by the graph).
+    schedule expects, both for a target. The function that schedule gets begins with the operator's
+    inputs, and elementwise stages may follow the operator's own (tile.inline_epilogue takes them).
+    layout, where there is one, gives attributes that ask for packed weights (their layout_transform
+    is inserted, and folded, by the graph).
     """
 
     op: str
@@ -100,13 +101,10 @@ def packed_attrs(
     return None
 
 
-def lower_call(
-    op: str, inputs: Sequence[Tensor], attrs: Attrs, target: Target, name: str
-) -> PrimFunc:
-    """The scheduled PrimFunc of one operator: its inputs as parameters, then its outputs."""
-    for implementation in candidates(op, target):
-        if implementation.applies(inputs, attrs, target):
-            outputs = implementation.compute(inputs, attrs, target)
-            func = create_prim_func([*inputs, *outputs], name)
-            return implementation.schedule(func, attrs, target)
-    return default_schedule(create_prim_func([*inputs, *compute(op, inputs, attrs)], name), target)
+def choose(
+    op: str, inputs: Sequence[Tensor], attrs: Attrs, target: Target
+) -> Implementation | None:
+    """The implementation that the target takes; None where the operator's own definition and the
+    default schedule do."""
+    taken = (i for i in candidates(op, target) if i.applies(inputs, attrs, target))
+    return next(taken, None)

@@ -50,6 +50,16 @@ def schedule_tile(
     return first
 
 
+def inline_epilogue(sch: Schedule, result: str) -> str:
+    """Inlines block `result` and the elementwise blocks after it into the last of them, whose name
+    it returns."""
+    blocks = sch.get_blocks()
+    chain = blocks[blocks.index(result) :]
+    for name in chain[:-1]:
+        sch.compute_inline(name)
+    return chain[-1]
+
+
 def vectorize_rows(sch: Schedule, block: str, lanes: int) -> None:
     """Cuts a block's innermost loop into vectors; lanes that a guard parts run one by one."""
     row = sch.get_loops(block)[-1]

@@ -17,15 +17,15 @@ from ...te import Tensor
 from ..nn import window_extent
 from ..registry import Attrs
 from ..shape import padded
-from ..tile import schedule_tile, vectorize_rows
-from .gemm import static
+from ..tile import inline_epilogue, schedule_tile, vectorize_rows
+from .gemm import tiled
 
 
 def is_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> bool:
     """Whether every channel has a filter of its own, and one result."""
     x, w = inputs
     single = attrs["groups"] == x.shape[1] == w.shape[0] and w.shape[1] == 1
-    return w.ndim == 4 and single and static(*inputs) and target.lanes(x.dtype) > 1
+    return w.ndim == 4 and single and tiled(x, w) and target.lanes(x.dtype) > 1
 
 
 def compute_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Sequence[Tensor]:
@@ -53,14 +53,15 @@ def compute_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) ->
 
 def schedule_depthwise(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     sch = Schedule(func)
-    x, w, _ = func.buffers
+    x, w = func.buffers[:2]
+    result = inline_epilogue(sch, "depthwise")
     lanes = target.lanes(x.dtype)
     rows = 8 if target.vector_registers >= 32 else 4
     taps = int(w.shape[2]) * int(w.shape[3])  # type: ignore[arg-type]
     channel = schedule_tile(
         sch,
         "depthwise_tile",
-        "depthwise",
+        result,
         {2: rows, 3: lanes},
         lanes=lanes,
         steps=taps if taps <= 25 else int(w.shape[3]),  # type: ignore[arg-type]

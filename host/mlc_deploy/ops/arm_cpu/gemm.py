@@ -14,9 +14,10 @@ from ...ir import Buffer, Expr, PrimFunc
 from ...schedule import Schedule
 from ...te import Tensor
 from ..nn import window_extent
+from ..quantize import sum_dtype
 from ..registry import Attrs, TensorType
 from ..shape import padded
-from ..tile import schedule_tile, vectorize_rows
+from ..tile import inline_epilogue, schedule_tile, vectorize_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,11 @@ def static(*types: Tensor | TensorType) -> bool:
     return all(isinstance(n, int) for t in types for n in t.shape)
 
 
+def tiled(x: Tensor | TensorType, w: Tensor | TensorType) -> bool:
+    """Whether tiles of sums in the data's own dtype are meant: 8-bit numbers have wider sums."""
+    return static(x, w) and sum_dtype("conv2d", x.dtype, w.dtype) == x.dtype
+
+
 # ------------------------------------------------------------------------------------------ dense
 
 
@@ -64,7 +70,7 @@ def dense_layout(
 ) -> dict[str, Any] | None:
     """The attributes of a dense whose weights are packed in columns of tiles."""
     x, w = types
-    if "kernel_layout" in attrs or not static(x, w):
+    if "kernel_layout" in attrs or not tiled(x, w):
         return None
     columns = dense_tile(x.dtype, target).columns
     source = "NK" if attrs["transpose_b"] else "KN"
@@ -96,7 +102,7 @@ def schedule_dense(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     schedule_tile(
         sch,
         "dense_tile",
-        "dense",
+        inline_epilogue(sch, "dense"),
         {0: tile.rows, 1: tile.columns},
         lanes=tile.lanes,
         steps=tile.steps,
@@ -113,7 +119,7 @@ def conv2d_layout(
 ) -> dict[str, Any] | None:
     """The attributes of a convolution whose weights are packed by blocks of output channels."""
     x, w = types
-    if "kernel_layout" in attrs or attrs["groups"] != 1 or not static(x, w):
+    if "kernel_layout" in attrs or attrs["groups"] != 1 or not tiled(x, w):
         return None
     columns = conv2d_tile(x.dtype, target).columns
     return {"kernel_layout": f"OIHW{columns}o", "source_layout": "OIHW", "channels": w.shape[0]}
@@ -160,15 +166,16 @@ def is_pointwise(attrs: Attrs, w: Buffer) -> bool:
 def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     sch = Schedule(func)
     tile = conv2d_tile(func.buffers[0].dtype, target)
+    result = inline_epilogue(sch, "conv2d")
     pixels = 3
     if is_pointwise(attrs, func.buffers[1]):
-        *_, y, x = sch.get_loops("conv2d")
+        *_, y, x = sch.get_loops(result)
         sch.fuse(y, x)
         pixels = 2
     schedule_tile(
         sch,
         "conv2d_tile",
-        "conv2d",
+        result,
         {1: tile.columns, pixels: tile.rows},
         lanes=tile.lanes,
         steps=tile.steps,

@@ -1,0 +1,192 @@
+"""Fusion: calls that one kernel computes become one CallFused.
+
+A call is fused into the call that all ways from it to the outputs lead through, its immediate
+post-dominator, together with everything between, as in TVM (Chen et al., OSDI 2018). What comes
+out has one output, so nothing in between needs memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ..ops import operator
+from ..pass_context import optional
+from .nodes import Binding, Call, CallFused, Constant, Function, Value, Var
+from .plan import is_view
+
+# Calls in one kernel: beyond that, compiling takes longer than is saved.
+MOST_CALLS = 64
+ANCHORS = ("anchor", "reduction")
+NAMED_CALLS = 4  # a kernel's name tells so many of its operators
+
+
+@optional(level=1)
+def fuse_operators(function: Function) -> Function:
+    """Calls of operators   =>   kernels: elementwise calls join the convolution, matrix product or
+    reduction before them; injective calls each other, and the reduction behind them."""
+    members = _Graph(function).groups()
+    bindings: list[Binding] = []
+    for number, binding in enumerate(function.bindings):
+        if number not in members:
+            bindings.append(binding)
+        elif members[number][-1] == number:
+            bindings.append(fused([function.bindings[n] for n in members[number]]))
+    return replace(function, bindings=tuple(bindings))
+
+
+def is_fusible(binding: Binding) -> bool:
+    """Whether the binding is an operator's call that needs a kernel."""
+    return isinstance(binding.call, Call) and not is_view(binding)
+
+
+def fused(bindings: Sequence[Binding]) -> Binding:
+    """One binding that computes the last one's outputs; no other may be needed elsewhere.
+
+    The anchor's arguments come first among its parameters. The layer it is named after is the
+    anchor's, or the first call's.
+    """
+    anchor = next((b for b in bindings if pattern(b) in ANCHORS), bindings[0])
+    made: dict[Value, Value] = {v: Var(v.name, v.type) for b in bindings for v in b.outputs}
+    args: list[Value] = []
+    params: list[Var] = []
+    for binding in (anchor, *(b for b in bindings if b is not anchor)):
+        for arg in binding.call.args:
+            if arg in made:
+                continue
+            if _is_scalar(arg) and pattern(binding) == "elementwise":
+                made[arg] = arg
+                continue
+            made[arg] = param = Var(f"p{len(params)}", arg.type)
+            params.append(param)
+            args.append(arg)
+    inner = tuple(
+        Binding(
+            tuple(_var(made[v]) for v in b.outputs),
+            replace(b.call, args=tuple(made[a] for a in b.call.args)),
+            b.source,
+        )
+        for b in bindings
+    )
+    outputs = inner[-1].outputs
+    function = Function(
+        kernel_name(bindings), tuple(params), inner, outputs, tuple(v.name for v in outputs)
+    )
+    return Binding(bindings[-1].outputs, CallFused(function, tuple(args)), anchor.source)
+
+
+def _var(value: Value) -> Var:
+    assert isinstance(value, Var)
+    return value
+
+
+def _is_scalar(value: Value) -> bool:
+    return isinstance(value, Constant) and value.value.size == 1
+
+
+def kernel_name(bindings: Sequence[Binding]) -> str:
+    """The operators' names; of a long chain, the first ones and how many more."""
+    ops = [b.call.op for b in bindings if isinstance(b.call, Call)]
+    more = len(ops) - NAMED_CALLS
+    return "_".join(ops if more <= 1 else [*ops[:NAMED_CALLS], f"{more}_more"])
+
+
+def pattern(binding: Binding) -> str:
+    return operator(binding.call.op).pattern if isinstance(binding.call, Call) else "opaque"
+
+
+class _Graph:
+    """A function's calls by number, with whom they feed, and the groups as they grow."""
+
+    def __init__(self, function: Function) -> None:
+        self.bindings = function.bindings
+        self.pattern = [pattern(b) if is_fusible(b) else "opaque" for b in function.bindings]
+        made = {v: n for n, b in enumerate(function.bindings) for v in b.outputs}
+        self.exit = len(function.bindings)
+        self.readers: list[list[int]] = [[] for _ in function.bindings]
+        for number, binding in enumerate(function.bindings):
+            for arg in binding.call.args:
+                if isinstance(arg, Var) and arg in made:
+                    self.readers[made[arg]].append(number)
+        for value in function.outputs:
+            if isinstance(value, Var) and value in made:
+                self.readers[made[value]].append(self.exit)
+        self.dominator = self._post_dominators()
+        self.group = [{n} for n in range(self.exit)]  # one set, shared by its members
+
+    def _post_dominators(self) -> list[int]:
+        """For each call the one that all its ways to the outputs pass next, or the exit."""
+        found = [self.exit] * (self.exit + 1)
+        depth = [0] * (self.exit + 1)
+
+        def meet(a: int, b: int) -> int:
+            while a != b:
+                if depth[a] < depth[b]:
+                    a, b = b, a
+                a = found[a]
+            return a
+
+        for number in reversed(range(self.exit)):
+            readers = self.readers[number]
+            nearest = readers[0] if readers else self.exit
+            for reader in readers[1:]:
+                nearest = meet(nearest, reader)
+            found[number], depth[number] = nearest, depth[nearest] + 1
+        return found
+
+    def groups(self) -> dict[int, list[int]]:
+        """For each call that needs a kernel, the calls it shares it with, in order."""
+        anchors = [n for n in range(self.exit) if self.pattern[n] in ANCHORS]
+        # Where two anchors meet, as in a residual sum, the later one takes what follows: the other
+        # one's result is there by then.
+        for number in reversed(anchors):
+            self._extend(number)
+        for number in range(self.exit):
+            if self.pattern[number] in ("elementwise", "injective"):
+                self._extend(number)
+        kernels = [n for n, b in enumerate(self.bindings) if is_fusible(b)]
+        return {n: sorted(self.group[n]) for n in kernels}
+
+    def _extend(self, start: int) -> None:
+        """Joins start with its post-dominators as far as rules allow."""
+        here = start
+        while (end := self.dominator[here]) != self.exit:
+            if end not in self.group[here]:
+                way = {end, *self._between(here, end)}
+                joined = set().union(*(self.group[n] for n in (here, *way)))
+                if not self._may_join(start, here, way, end, joined):
+                    return
+                for number in joined:
+                    self.group[number] = joined
+            here = end
+
+    def _between(self, begin: int, end: int) -> Iterator[int]:
+        """The calls on ways from begin to its post-dominator end, both left out."""
+        seen = {begin}
+        left = [begin]
+        while left:
+            for reader in self.readers[left.pop()]:
+                if reader != end and reader not in seen:
+                    seen.add(reader)
+                    left.append(reader)
+                    yield reader
+
+    def _may_join(self, start: int, here: int, way: set[int], end: int, joined: set[int]) -> bool:
+        """Whether calls of joined may be one kernel, where way leads on from here to end; start is
+        the call that is being joined with what follows it."""
+        anchors = sum(self.pattern[n] in ANCHORS for n in joined)
+        if len(joined) > MOST_CALLS or anchors > 1:
+            return False
+        passed = {self.pattern[n] for n in way}
+        if self.pattern[start] in ANCHORS:
+            return passed == {"elementwise"} and self._same_shape({start, *way})
+        if self.pattern[end] == "reduction":
+            between = {self.pattern[n] for n in way - {end}}
+            return between <= {"elementwise", "injective"}
+        if anchors:  # start feeds what follows an anchor: element for element
+            before = {start, here, *way}
+            return {self.pattern[n] for n in before} == {"elementwise"} and self._same_shape(before)
+        return passed <= {"elementwise", "injective"}
+
+    def _same_shape(self, numbers: set[int]) -> bool:
+        return len({self.bindings[n].outputs[0].type.shape for n in numbers}) == 1
