@@ -16,6 +16,7 @@ from mlc_deploy.graph import BlockBuilder, Function, GraphProgram, evaluate, low
 from mlc_deploy.graph.fuse import fuse_operators
 from mlc_deploy.graph.lower import lower_kernel
 from mlc_deploy.graph.plan import Interval, Place, lower_bound, place_intervals
+from mlc_deploy.graph.views import concatenate_in_place
 from mlc_deploy.ir.interp import run
 from mlc_targets import Target
 from tests.graph.test_graph import constant, network
@@ -30,7 +31,7 @@ def program(function: Function) -> GraphProgram:
 
 
 def fused(function: Function) -> Function:
-    return fuse_operators(optimize(function))
+    return fuse_operators(concatenate_in_place(optimize(function)))
 
 
 def execute(p: GraphProgram, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -180,6 +181,76 @@ def test_what_is_read_at_other_places_is_not_overwritten() -> None:
     y = b.emit("add", b.emit("transpose", x, axes=(1, 0)), x)
     p = check(fuse_operators(b.finish([b.emit("softmax", y, axis=1)])))
     assert p.kernels["transpose_add"].in_place == ()
+
+
+# ---------------------------------------------------------------------------------------- views
+
+
+def test_what_is_concatenated_is_computed_in_place() -> None:
+    """Also where a concatenation is part of another, and in memory of an output."""
+    b = BlockBuilder()
+    x = b.param("x", (1, 8, 4))
+    parts = [b.emit(op, x) for op in ("relu", "sigmoid", "negative")]
+    first = b.emit("concatenate", parts[0], b.emit("reshape", parts[1], shape=(1, 8, 4)), axis=1)
+    y = b.emit("concatenate", first, parts[2], axis=1)
+    p = check(fused(b.finish([b.emit("softmax", first, axis=2), y])))
+    assert [c.kernel for c in p.calls] == ["relu", "sigmoid", "negative", "softmax"]
+    assert [c.args[1].offset for c in p.calls[:3]] == [0, 128, 256]
+    assert p.arena == 0
+
+
+def test_concatenations_that_must_run() -> None:
+    def kernels(shape: tuple[int, ...], axis: int, again: bool = False) -> list[str]:
+        b = BlockBuilder()
+        x = b.param("x", shape)
+        y, z = b.emit("relu", x), b.emit("sigmoid", x)
+        whole = b.emit("concatenate", y, y if again else z, axis=axis)
+        p = check(fused(b.finish([b.emit("softmax", whole, axis=1), z])))
+        return [c.kernel for c in p.calls]
+
+    assert kernels((1, 16), 1) == ["sigmoid", "relu_concatenate", "softmax"]  # z is an output
+    assert kernels((2, 16), 1, True) == ["sigmoid", "relu_concatenate", "softmax"]
+    b = BlockBuilder()
+    x = b.param("x", (1, 5))  # 20 bytes are not aligned
+    parts = b.emit("concatenate", b.emit("negative", x), b.emit("sigmoid", x), axis=1)
+    p = check(fused(b.finish([b.emit("softmax", parts, axis=1)])))
+    assert [c.kernel for c in p.calls] == ["negative_sigmoid_concatenate", "softmax"]
+
+
+def test_a_slice_in_one_piece_is_a_view() -> None:
+    b = BlockBuilder()
+    y = b.emit("relu", b.param("x", (1, 8, 16)))
+    half = b.emit("slice", y, begin=(0, 4, 0), step=(1, 1, 1), shape=(1, 4, 16))
+    odd = b.emit("slice", y, begin=(0, 0, 1), step=(1, 1, 1), shape=(1, 8, 8))
+    p = check(fused(b.finish([b.emit("sigmoid", half), b.emit("negative", odd), half])))
+    assert [c.kernel for c in p.calls] == ["relu", "sigmoid", "slice_negative", "copy"]
+    assert p.calls[1].args[0].offset == p.calls[0].args[1].offset + 4 * 16 * 4
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from("crsau"), st.integers(0), st.integers(0)), max_size=9))
+def test_any_arrangement_of_views(steps: list[tuple[str, int, int]]) -> None:
+    """Concatenations, slices, reshapes, sums and elementwise calls of each other in any order."""
+    b = BlockBuilder()
+    values = [b.param("x", (1, 16)), b.param("y", (1, 16))]
+    for kind, one, other in steps:
+        x, y = values[one % len(values)], values[other % len(values)]
+        length = x.type.shape[1]
+        assert isinstance(length, int)
+        match kind:
+            case "c" if length < 200:
+                values.append(b.emit("concatenate", x, y, axis=1))
+            case "r":
+                flat = b.emit("reshape", x, shape=(length, 1))
+                values.append(b.emit("reshape", flat, shape=(1, length)))
+            case "s" if length > 16:
+                begin = 16 * (other % (length // 16))
+                values.append(b.emit("slice", x, begin=(0, begin), step=(1, 1), shape=(1, 16)))
+            case "a" if x.type == y.type:
+                values.append(b.emit("add", x, y))
+            case _:
+                values.append(b.emit("negative", x))
+    check(fused(b.finish([values[-1], values[len(values) // 2]], ["last", "middle"])))
 
 
 # ---------------------------------------------------------------------------------------- plans

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ..ops import operator
 from ..pass_context import optional
 from .nodes import Binding, Call, CallFused, Constant, Function, Value, Var
-from .plan import is_view
+from .views import is_view
 
 # Calls in one kernel: beyond that, compiling takes longer than is saved.
 MOST_CALLS = 64

@@ -1,9 +1,9 @@
 """Where each tensor lies: in the arena, the weights, or a caller's input or output.
 
-A view (reshape) is its argument's memory. Every tensor that is neither weight, input nor output
-gets a place in one arena; those that are not needed at the same time share it. The output of a
-kernel takes over the memory of an argument that nothing needs any more, where the kernel reads each
-of its elements for the output's element of the same index only.
+Views (views.py) are within another tensor's memory. Every other that is neither weight, input nor
+output gets a place in one arena; those that are not needed at the same time share it. The output of
+a kernel takes over the memory of an argument that nothing needs any more, where the kernel reads
+each of its elements for the output's element of the same index only.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from typing import Literal
 
 from ..ir.names import Names
 from ..ops import operator
-from ..ops.shape import VIEWS
 from .nodes import Binding, Call, CallFused, Function, Value, Var
-
-ALIGNMENT = 64  # of every offset, as generated code and the runtime agree (mlc_abi.h)
+from .views import ALIGNMENT, Memory, is_view
 
 Space = Literal["arena", "weights", "input", "output"]
 
@@ -55,36 +53,22 @@ class MemoryPlan:
     in_place: Mapping[Var, int]
 
 
-def is_view(binding: Binding) -> bool:
-    return isinstance(binding.call, Call) and binding.call.op in VIEWS
-
-
 def align(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def roots(function: Function) -> dict[Value, Value]:
-    """For every value read through a view, the value whose memory it is."""
-    found: dict[Value, Value] = {}
-    for binding in function.bindings:
-        if is_view(binding):
-            (source,) = binding.call.args
-            found[binding.outputs[0]] = found.get(source, source)
-    return found
-
-
 def own_outputs(function: Function) -> Function:
-    """Every output becomes memory that a call writes: what is an input, a constant, or the same
-    memory as another output is copied."""
-    root_of = roots(function)
-    computed = {v for b in function.bindings if not is_view(b) for v in b.outputs}
+    """Every output becomes memory of its own that calls write: what is an input, a constant, or
+    within the memory of another value is copied."""
+    memory = Memory(function)
+    computed = {v for b in function.bindings for v in b.outputs}
     names = Names(v.name for b in function.bindings for v in b.outputs)
     taken: set[Value] = set()
     copies: list[Binding] = []
     outputs: list[Value] = []
     for value, name in zip(function.outputs, function.output_names, strict=True):
-        root = root_of.get(value, value)
-        if root not in computed or root in taken:
+        root, _ = memory.region(value)
+        if root not in computed or root in taken or not memory.is_whole(value):
             copy = Var(names.fresh(f"{name}.copy"), value.type)
             copies.append(Binding((copy,), Call("copy", (value,), {}), name))
             value = copy
@@ -96,58 +80,56 @@ def own_outputs(function: Function) -> Function:
     return replace(function, bindings=bindings, outputs=tuple(outputs))
 
 
-def plan_memory(function: Function, calls: Sequence[Binding]) -> MemoryPlan:
-    """Places for the variables of a function whose outputs are own; `calls` are its bindings that
-    run, in order (views do not)."""
-    root_of = roots(function)
-    size = {v: v.type.bytes for v in function.params}
-    size.update((v, v.type.bytes) for b in function.bindings for v in b.outputs)
+def plan_memory(function: Function) -> MemoryPlan:
+    """Places for the variables of a function whose outputs are own."""
+    memory = Memory(function)
+    calls = [b for b in function.bindings if not is_view(b)]
     fixed: dict[Value, Place] = {
-        p: Place("input", n, 0, size[p]) for n, p in enumerate(function.params)
+        p: Place("input", n, 0, p.type.bytes) for n, p in enumerate(function.params)
     }
     for n, value in enumerate(function.outputs):
-        fixed[root_of.get(value, value)] = Place("output", n, 0, value.type.bytes)
-    in_place = _taken_over(calls, root_of, fixed)
-    intervals: dict[Var, Interval] = {}
+        fixed[memory.region(value)[0]] = Place("output", n, 0, value.type.bytes)
+    in_place = _take_over(calls, memory, set(fixed))
+    intervals: dict[Value, Interval] = {}
     for time, call in enumerate(calls):
         for value in (*call.outputs, *call.call.args):
-            root = root_of.get(value, value)
+            root, _ = memory.region(value)
             if isinstance(root, Var) and root not in fixed:
                 begin = intervals[root].begin if root in intervals else time
-                intervals[root] = Interval(align(size[root]), begin, time)
+                intervals[root] = Interval(align(root.type.bytes), begin, time)
     offsets = place_intervals(list(intervals.values()))
-    places = {v: p for v, p in fixed.items() if isinstance(v, Var)}
-    for var, offset in zip(intervals, offsets, strict=True):
-        places[var] = Place("arena", 0, offset, size[var])
-    for view, root in root_of.items():
-        if root in places:
-            assert isinstance(view, Var) and isinstance(root, Var)
-            places[view] = places[root]
+    for root, offset in zip(intervals, offsets, strict=True):
+        fixed[root] = Place("arena", 0, offset, root.type.bytes)
+    places: dict[Var, Place] = {}
+    for var in (*function.params, *(v for b in function.bindings for v in b.outputs)):
+        root, offset = memory.region(var)
+        if root in fixed:
+            around = fixed[root]
+            places[var] = replace(around, offset=around.offset + offset, size=var.type.bytes)
     ends = [o + i.size for o, i in zip(offsets, intervals.values(), strict=True)]
     bound = lower_bound(list(intervals.values()))
     return MemoryPlan(places, max(ends, default=0), bound, in_place)
 
 
-def _taken_over(
-    calls: Sequence[Binding], root_of: dict[Value, Value], fixed: Mapping[Value, Place]
-) -> dict[Var, int]:
-    """Which outputs take over which argument; root_of says so from then on."""
+def _take_over(calls: Sequence[Binding], memory: Memory, fixed: set[Value]) -> dict[Var, int]:
+    """Which outputs take over which argument; memory knows of it from then on."""
     last: dict[Value, int] = {}
     for time, binding in enumerate(calls):
-        last.update((root_of.get(a, a), time) for a in binding.call.args)
+        last.update((memory.region(a)[0], time) for a in binding.call.args)
     found: dict[Var, int] = {}
     for time, binding in enumerate(calls):
         if not isinstance(binding.call, CallFused) or len(binding.outputs) > 1:
             continue
         (out,) = binding.outputs
-        read = [root_of.get(a, a) for a in binding.call.args]
+        if out in fixed or out in memory.within:
+            continue
+        read = [memory.region(a)[0] for a in binding.call.args]
         for number in read_in_step(binding.call.function):
             root = read[number]
             free = isinstance(root, Var) and root not in fixed and last[root] == time
-            if free and read.count(root) == 1 and out not in fixed:
+            if free and read.count(root) == 1 and memory.is_whole(binding.call.args[number]):
                 found[out] = number
-                root_of.update((v, root) for v, r in list(root_of.items()) if r is out)
-                root_of[out] = root
+                memory.within[out] = root, 0
                 last[root] = last.pop(out, time)
                 break
     return found

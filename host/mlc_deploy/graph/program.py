@@ -25,7 +25,8 @@ from .nodes import (
     Value,
     Var,
 )
-from .plan import Place, Space, align, is_view, own_outputs, plan_memory, roots
+from .plan import Place, Space, align, own_outputs, plan_memory
+from .views import Memory, is_view
 
 SPACES: Mapping[Space, int] = {"arena": 0, "weights": 1, "input": 2, "output": 3}  # mlc_space
 
@@ -107,14 +108,18 @@ def lower_graph(function: Function, module: IRModule | None = None) -> GraphProg
     function = own_outputs(function)
     function = replace(function, bindings=as_kernels(function))
     calls = [b for b in function.bindings if not is_view(b)]
-    plan = plan_memory(function, calls)
+    plan = plan_memory(function)
+    memory = Memory(function)
     kernels = _Kernels(module)
     weights = _Weights()
-    root_of = roots(function)
 
     def place(value: Value) -> Place:
-        root = root_of.get(value, value)
-        return weights.place(root) if isinstance(root, Constant) else plan.places[root]
+        if isinstance(value, Var) and value in plan.places:
+            return plan.places[value]
+        root, offset = memory.region(value)
+        assert isinstance(root, Constant), f"{value} has no place"
+        whole = weights.place(root)
+        return replace(whole, offset=whole.offset + offset, size=value.type.bytes)
 
     table = tuple(
         KernelCall(

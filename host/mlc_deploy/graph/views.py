@@ -1,0 +1,133 @@
+"""Values that lie within another value's memory, so that the call which makes them need not run.
+
+A reshape is its argument's memory; so is a slice that is one piece of it. A concatenation is the
+memory that its arguments are written to, where nothing else decides where they are written.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ..ops.shape import normal_axis
+from ..pass_context import optional
+from .nodes import Binding, Call, Function, TensorType, Value, Var
+
+ALIGNMENT = 64  # of every offset, as generated code and the runtime agree (mlc_abi.h)
+IN_PLACE = "in_place"  # the attribute of a concatenation whose arguments are written into it
+
+
+@optional(level=1)
+def concatenate_in_place(function: Function) -> Function:
+    """concatenate(x, y)   =>   concatenate(x, y, in_place=True), where x and y can be computed to
+    where they stand in the result."""
+    made = {v for b in function.bindings if not is_view(b) for v in b.outputs}
+    memory = Memory(function)
+    taken = {memory.region(v)[0] for v in function.outputs}
+    bindings: list[Binding] = []
+    for binding in function.bindings:
+        roots = _movable(binding, memory, made - taken)
+        if roots:
+            assert isinstance(binding.call, Call)
+            attrs = {**binding.call.attrs, IN_PLACE: True}
+            binding = replace(binding, call=replace(binding.call, attrs=attrs))
+            taken.update(roots)
+        bindings.append(binding)
+    return replace(function, bindings=tuple(bindings)) if any(map(_marked, bindings)) else function
+
+
+def _movable(binding: Binding, memory: Memory, free: set[Var]) -> set[Value]:
+    """The values that make up the concatenation; none where they cannot."""
+    match binding.call:
+        case Call("concatenate", args, attrs):
+            regions = [memory.region(a) for a in args]
+            roots = {root for root, _ in regions}
+            whole = all(
+                root in free and not offset and root.type.bytes == arg.type.bytes
+                for arg, (root, offset) in zip(args, regions, strict=True)
+            )
+            (out,) = binding.outputs
+            axis = normal_axis("concatenate", attrs["axis"], len(out.type.shape))
+            adjoin = math.prod(_sizes(out.type)[:axis]) == 1
+            aligned = all(a.type.bytes % ALIGNMENT == 0 for a in args[:-1])
+            if whole and adjoin and aligned and len(roots) == len(args):
+                return roots
+    return set()
+
+
+def _marked(binding: Binding) -> bool:
+    return isinstance(binding.call, Call) and bool(binding.call.attrs.get(IN_PLACE))
+
+
+def is_view(binding: Binding) -> bool:
+    """Whether the binding's output is there without any work."""
+    match binding.call:
+        case Call("reshape"):
+            return True
+        case Call("concatenate"):
+            return _marked(binding)
+        case Call("slice", (x,), attrs):
+            return slice_offset(x.type, attrs["begin"], attrs["step"], attrs["shape"]) is not None
+    return False
+
+
+def slice_offset(
+    x: TensorType, begin: tuple[int, ...], step: tuple[int, ...], shape: tuple[int, ...]
+) -> int | None:
+    """Where in x, in bytes, a slice lies in one piece; None where it does not, or not aligned."""
+    sizes = _sizes(x)
+    cut = [k for k, (n, size) in enumerate(zip(shape, sizes, strict=True)) if n != size]
+    if cut and math.prod(shape[: cut[-1]]) != 1:
+        return None
+    if 0 in shape or any(s != 1 and n > 1 for s, n in zip(step, shape, strict=True)):
+        return None
+    element = 0
+    for first, size in zip(begin, sizes, strict=True):
+        element = element * size + first
+    offset = element * (x.bytes // x.elements)
+    return offset if offset % ALIGNMENT == 0 else None
+
+
+def _sizes(t: TensorType) -> tuple[int, ...]:
+    return tuple(n for n in t.shape if isinstance(n, int))
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Where the values of a function lie in each other."""
+
+    within: dict[Value, tuple[Value, int]]  # the value around, and the offset in it in bytes
+
+    def __init__(self, function: Function) -> None:
+        object.__setattr__(self, "within", {})
+        for binding in function.bindings:
+            if is_view(binding):
+                self._add(binding)
+
+    def _add(self, binding: Binding) -> None:
+        (out,) = binding.outputs
+        match binding.call:
+            case Call("concatenate", args):
+                begin = 0
+                for arg in args:
+                    self.within[self.region(arg)[0]] = out, begin
+                    begin += arg.type.bytes
+            case Call("slice", (x,), attrs):
+                offset = slice_offset(x.type, attrs["begin"], attrs["step"], attrs["shape"])
+                assert offset is not None, f"{binding} is no view"
+                self.within[out] = x, offset
+            case Call("reshape", (x,)):
+                self.within[out] = x, 0
+
+    def region(self, value: Value) -> tuple[Value, int]:
+        """The value whose memory it is, and the offset in that in bytes."""
+        offset = 0
+        while value in self.within:
+            value, more = self.within[value]
+            offset += more
+        return value, offset
+
+    def is_whole(self, value: Value) -> bool:
+        """Whether the memory is this value's alone."""
+        root, offset = self.region(value)
+        return not offset and root.type.bytes == value.type.bytes
