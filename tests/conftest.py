@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,10 @@ import runtime_build
 GROUPS = {
     "schedules": "many random schedules against the unscheduled program",
     "fuzz": "mutated objects and frames under sanitizers (needs gcc or clang)",
+    "differential": "5,000 random ONNX graphs against onnxruntime",
+    "models": "the models of the field, compiled and run here, two of them on emulated boards",
+    "emulated": "the other models of the field on emulated boards",
+    "torch": "PyTorch programs (needs the extra 'torch')",
     "boards": "boards that are really there, or emulated with a whole kernel",
     "train": "trains the shipped models again (needs the extra 'train')",
 }
@@ -43,6 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[not_green].append("golden files were rewritten: read git diff, run again")
     if not hasattr(config, "workerinput"):  # the workers of xdist find it done
         config.stash[not_green] += _mend_stale_runtime()
+        cache = tempfile.TemporaryDirectory(prefix="mlc-cache-")
+        config.add_cleanup(cache.cleanup)
+        os.environ["MLC_CACHE_DIR"] = cache.name  # neither the user's kernels nor for the user
 
 
 def _mend_stale_runtime() -> list[str]:

@@ -3,13 +3,27 @@
 #include <string.h>
 
 static Blob blobs[MAX_BLOBS];
+static uint64_t requests; /* which blobs were asked for when */
 
 Blob *blob_slot(unsigned slot) { return blobs[slot].present ? &blobs[slot] : NULL; }
 
 Blob *blob_find(const uint8_t hash[HASH_BYTES]) {
     for (unsigned i = 0; i < MAX_BLOBS; i++)
-        if (blobs[i].present && memcmp(blobs[i].hash, hash, HASH_BYTES) == 0) return &blobs[i];
+        if (blobs[i].present && memcmp(blobs[i].hash, hash, HASH_BYTES) == 0) {
+            blobs[i].asked_for = ++requests;
+            return &blobs[i];
+        }
     return NULL;
+}
+
+/* The blob that no module needs and that nobody asked for the longest; NULL: all are needed. */
+static Blob *blob_least_wanted(void) {
+    Blob *least = NULL;
+    for (unsigned i = 0; i < MAX_BLOBS; i++)
+        if (blobs[i].present && !blobs[i].uses &&
+            (!least || blobs[i].asked_for < least->asked_for))
+            least = &blobs[i];
+    return least;
 }
 
 Blob *blob_need(const uint8_t hash[HASH_BYTES], const char *what, Failure *failure) {
@@ -23,13 +37,15 @@ Blob *blob_need(const uint8_t hash[HASH_BYTES], const char *what, Failure *failu
 static Blob *blob_new(const uint8_t hash[HASH_BYTES], uint64_t total, Failure *failure) {
     unsigned slot = 0;
     while (slot < MAX_BLOBS && blobs[slot].present) slot++;
-    if (slot == MAX_BLOBS) {
-        fail(failure, REFUSED, "there are %d blobs already; try: blob.free", MAX_BLOBS);
+    Blob *blob = slot < MAX_BLOBS ? &blobs[slot] : blob_least_wanted();
+    if (!blob) {
+        fail(failure, REFUSED, "modules need %d blobs already; try: module.free", MAX_BLOBS);
         return NULL;
     }
-    Blob *blob = &blobs[slot];
+    if (blob->present) blob_free(blob);
     if (!segment_new(&blob->segment, total, "a blob", failure)) return NULL;
     blob->present = true;
+    blob->asked_for = ++requests;
     memcpy(blob->hash, hash, HASH_BYTES);
     blake2b_begin(&blob->hashing);
     return blob;

@@ -1,4 +1,5 @@
-/* Blobs: objects and weights, named by the BLAKE2b-256 of their content. */
+/* Blobs: objects and weights, named by the BLAKE2b-256 of their content. When there are many, one
+ * that no module needs makes room for the next. */
 #ifndef MLC_BLOB_H
 #define MLC_BLOB_H
 
@@ -13,8 +14,9 @@ typedef struct {
     bool complete;
     uint8_t hash[HASH_BYTES];
     Segment segment;
-    size_t have;   /* bytes that have arrived, in order */
-    unsigned uses; /* modules that need it */
+    size_t have;        /* bytes that have arrived, in order */
+    unsigned uses;      /* modules that need it */
+    uint64_t asked_for; /* the larger, the later */
     Blake2b hashing;
 } Blob;
 

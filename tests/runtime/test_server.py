@@ -195,6 +195,19 @@ def test_ping_overtakes_a_large_fill(board: Board) -> None:
     assert board.answer(read) == bytes(9)
 
 
+def test_descriptor_is_the_tensors_memory(board: Board) -> None:
+    """The path by which a client on the same machine maps a tensor: what either writes, both see."""
+    data = np.arange(5000, dtype=np.int32)
+    tensor = board.tensor(data)
+    process, descriptor = board.call("tensor.descriptor", tensor)
+    with open(f"/proc/{process}/fd/{descriptor}", "r+b") as file:
+        assert np.array_equal(np.fromfile(file, np.int32, 5000), data)
+        file.seek(4 * 17)
+        file.write(b"\xff\xff\xff\xff")
+    assert board.numpy(tensor, data)[17] == -1
+    assert refused(board, "tensor.descriptor", 99).text.startswith("there is no tensor 99")
+
+
 def test_ids_do_not_come_back(board: Board) -> None:
     first = board.call("tensor.new", "int8", [1])
     board.call("tensor.free", first)
@@ -313,6 +326,20 @@ def test_blob_with_another_content_is_removed(board: Board) -> None:
     assert error.kind == "refused" and "another hash than its name" in error.text
     assert board.call("blob.has", name) == [0, False]
     assert board.call("blob.put", name, 5, 0, b"right") == 5
+
+
+def test_blobs_that_no_module_needs_make_room(board: Board) -> None:
+    """The board holds 512; the least recently asked for goes first."""
+    module = board.load(ADD)["module"]
+    contents = [n.to_bytes(2, "big") for n in range(600)]
+    for number, content in enumerate(contents):
+        assert board.call("blob.put", hash_of(content), 2, 0, content) == 2
+        if number == 400:
+            assert board.call("blob.has", hash_of(contents[0])) == [2, True]
+    there = [board.call("blob.has", hash_of(content))[1] for content in contents]
+    assert sum(there) == 511 and there[0] and there[-1] and not any(there[1:90])
+    assert board.call("blob.has", hash_of(ADD))[1]
+    board.call("module.free", module)
 
 
 def test_blob_is_freed_when_no_module_needs_it(board: Board) -> None:

@@ -1,0 +1,3 @@
+from tests.sessions import local
+
+__all__ = ["local"]

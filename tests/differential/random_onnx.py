@@ -1,0 +1,233 @@
+"""Random ONNX graphs: operators, shapes, dtypes, broadcasts and attributes, drawn by hypothesis.
+
+A graph grows node by node, and onnxruntime computes each as it is drawn: so every value's shape,
+dtype and numbers are known, and what onnxruntime refuses is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import onnxruntime
+from hypothesis import strategies as st
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from tests.onnx_models import Array
+
+T = TypeVar("T")
+
+OPSET = 19
+MOST_ELEMENTS = 1 << 12
+LARGEST = 1e4  # numbers beyond make errors that say nothing
+FLOATS = ("float32",)
+INTEGERS = ("int32", "int64")
+NUMBERS = (*FLOATS, *INTEGERS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """`exact`: every order of computing gives the same bits, so that a step function may follow."""
+
+    name: str
+    array: Array
+    exact: bool
+
+    @property
+    def rank(self) -> int:
+        return self.array.ndim
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+
+@dataclass
+class Drawn:
+    """A graph so far. `draw` draws from a hypothesis strategy."""
+
+    draw: Callable[[st.SearchStrategy[Any]], Any]
+    values: list[Value] = field(default_factory=list)
+    nodes: list[NodeProto] = field(default_factory=list)
+    inputs: dict[str, Array] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+
+    # ----------------------------------------------------------------------------------- choices
+
+    def number(self, low: int, high: int) -> int:
+        return int(self.draw(st.integers(low, high)))
+
+    def one_of(self, choices: Sequence[T]) -> T:
+        return choices[self.number(0, len(choices) - 1)]
+
+    def chance(self) -> bool:
+        return bool(self.draw(st.booleans()))
+
+    def value(
+        self, dtypes: Sequence[str] = FLOATS, ranks: Sequence[int] = (), exact: bool = False
+    ) -> Value | None:
+        """A value there is, of these kinds; None where there is none."""
+        fitting = [
+            v
+            for v in self.values
+            if v.array.dtype.name in dtypes
+            and (not ranks or v.rank in ranks)
+            and (v.exact or not exact)
+        ]
+        return self.one_of(fitting) if fitting else None
+
+    # ----------------------------------------------------------------------------------- leaves
+
+    def leaf(
+        self, shape: Sequence[int], dtype: str = "float32", constant: bool | None = None
+    ) -> Value:
+        """An input or, at will, an initializer, of numbers that float32 sums up exactly."""
+        rng = np.random.default_rng(self.number(0, 1 << 20))
+        if dtype == "bool":
+            array = rng.integers(0, 2, tuple(shape)).astype(np.bool_)
+        elif dtype.startswith("float"):
+            array = (rng.integers(-16, 17, tuple(shape)) / 8).astype(dtype)
+        else:
+            array = rng.integers(0 if dtype.startswith("u") else -9, 10, tuple(shape)).astype(dtype)
+        return self.known(array, self.chance() if constant is None else constant)
+
+    def known(self, array: Array, constant: bool = True) -> Value:
+        value = Value(f"v{len(self.values)}", array, True)
+        self.values.append(value)
+        (self.constants if constant else self.inputs)[value.name] = array
+        return value
+
+    def shape(self, ranks: Sequence[int] = (0, 1, 2, 3, 4)) -> tuple[int, ...]:
+        sizes = (1, 2, 3, 4, 5, 7, 8, 9, 16)
+        shape: list[int] = []
+        for _ in range(self.one_of(ranks)):
+            room = MOST_ELEMENTS // int(np.prod(shape, dtype=int))
+            shape.append(self.one_of([n for n in sizes if n <= room]))
+        return tuple(shape)
+
+    def broadcast_partner(self, value: Value, dtype: str) -> Value:
+        """A value whose shape broadcasts with the given one, one there is where that is drawn."""
+        same = [v for v in self.values if v.shape == value.shape and v.array.dtype == dtype]
+        if same and self.chance():
+            return self.one_of(same)
+        shape = [n if self.number(0, 3) else 1 for n in value.shape]
+        return self.leaf(shape[self.number(0, len(shape)) :], dtype)
+
+    # ------------------------------------------------------------------------------------ nodes
+
+    def node(
+        self, op: str, inputs: Sequence[Value | None], exact: bool = False, **attrs: Any
+    ) -> Value | None:
+        """Adds a node with one output; None where onnxruntime refuses it or numbers explode.
+
+        exact: whether it gives exact numbers when its inputs are.
+        """
+        name = f"v{len(self.values)}"
+        names = ["" if v is None else v.name for v in inputs]
+        node = helper.make_node(op, names, [name], name=f"{op}_{len(self.nodes)}", **attrs)
+        given = {v.name: v.array for v in inputs if v is not None}
+        try:
+            (array,) = run(model([node], given, {}, [name]), given)
+        except Exception:  # of onnxruntime's many kinds
+            return None
+        if array.size > MOST_ELEMENTS or array.size == 0 or not _tame(array):
+            return None
+        keeps = exact and all(v is None or v.exact for v in inputs) and _fine(array)
+        self.nodes.append(node)
+        value = Value(name, array, keeps)
+        self.values.append(value)
+        return value
+
+
+def _tame(array: Array) -> bool:
+    return array.dtype == np.bool_ or bool(
+        np.isfinite(array).all() and np.abs(array.astype(np.float64)).max() <= LARGEST
+    )
+
+
+def _fine(array: Array) -> bool:
+    """Whether float32 has room for sums of such numbers."""
+    if array.dtype.kind != "f":
+        return True
+    scaled = array.astype(np.float64) * 4096
+    return bool((scaled == np.round(scaled)).all() and np.abs(scaled).max() < 1 << 21)
+
+
+def model(
+    nodes: Sequence[NodeProto],
+    inputs: dict[str, Array],
+    constants: dict[str, Array],
+    outputs: Sequence[str],
+) -> ModelProto:
+    infos = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+        for name, array in inputs.items()
+    ]
+    results = [helper.make_empty_tensor_value_info(name) for name in outputs]
+    weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(list(nodes), "random", infos, results, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
+
+
+def run(model: ModelProto, inputs: dict[str, Array]) -> list[Array]:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    found: list[Array] = session.run(None, inputs)
+    return found
+
+
+@dataclass(frozen=True)
+class RandomModel:
+    """A model, its inputs, and what onnxruntime answers, by output."""
+
+    model: ModelProto
+    inputs: dict[str, Array]
+    expected: dict[str, Array]
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """How hypothesis shows a model that fails."""
+        lines = [f"{name}: {a.dtype}{list(a.shape)}" for name, a in self.inputs.items()]
+        for node in self.model.graph.node:
+            attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            lines.append(f"{node.output[0]} = {node.op_type}({', '.join(node.input)}) {attrs}")
+        printer.text("\n".join(["", *lines, f"outputs {list(self.expected)}"]))
+
+
+@st.composite
+def random_models(draw: st.DrawFn) -> RandomModel:
+    """Models of one to twelve nodes; outputs are what no node reads, and some other value."""
+    from tests.differential.random_nodes import NODES
+
+    drawn = Drawn(draw)
+    drawn.leaf(drawn.shape((2, 3, 4)), constant=False)
+    for _ in range(drawn.number(0, 2)):
+        drawn.leaf(drawn.shape(), drawn.one_of((*FLOATS, *NUMBERS, "bool", "uint8")))
+    for _ in range(drawn.number(1, 12)):
+        drawn.one_of(NODES)(drawn)
+    if not drawn.nodes:
+        drawn.node("Identity", [drawn.values[0]])
+    read = {name for node in drawn.nodes for name in node.input}
+    made = [node.output[0] for node in drawn.nodes]
+    outputs = [name for name in made if name not in read]
+    also = drawn.one_of(made)
+    outputs += [also] if also not in outputs else []
+    used = {name: a for name, a in drawn.inputs.items() if name in read}
+    constants = {name: a for name, a in drawn.constants.items() if name in read}
+    whole = model(drawn.nodes, used, constants, outputs)
+    types = {v.name: v.array for v in drawn.values}
+    for info in whole.graph.output:
+        array = types[info.name]
+        kind = helper.make_tensor_value_info(
+            info.name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+        info.CopyFrom(kind)
+    return RandomModel(whole, used, dict(zip(outputs, run(whole, used), strict=True)))

@@ -1,0 +1,61 @@
+"""Random ONNX graphs, compiled and run on this machine, against onnxruntime."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+import mlc_deploy as mlc
+from mlc_deploy.frontend import from_onnx
+from mlc_deploy.graph import evaluate
+from mlc_rpc import Session
+from tests.differential.random_onnx import RandomModel, random_models
+from tests.onnx_models import Array
+
+SLOW = int(os.environ.get("MLC_GRAPHS", "5000"))
+QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+FUZZ = settings(
+    deadline=None,
+    suppress_health_check=[*QUIET, HealthCheck.function_scoped_fixture],
+    phases=(Phase.generate, Phase.shrink),
+    database=None,
+)
+
+
+def check(case: RandomModel, board: Session) -> None:
+    """Compiled code and the evaluator both answer as onnxruntime does."""
+    function = from_onnx(case.model)
+    model = mlc.compile(function, "host")
+    with closing(board.load(model)) as loaded:
+        found = loaded.run(case.inputs)
+    evaluated = evaluate(function, case.inputs)
+    for name, expected in case.expected.items():
+        for answer in (evaluated[name], found[name]):
+            assert answer.shape == expected.shape and answer.dtype == expected.dtype, name
+            assert_close(answer, expected, name)
+
+
+def assert_close(found: Array, expected: Array, name: str) -> None:
+    """Integers exactly; floats as the outputs of whole models."""
+    if expected.dtype.kind != "f":
+        np.testing.assert_array_equal(found, expected, name)
+        return
+    limit = 1e-3 * np.abs(expected) + 2e-4 * np.abs(expected).max(initial=1e-3)
+    assert (np.abs(found - expected) <= limit).all(), (name, found, expected)
+
+
+@settings(FUZZ, max_examples=60, derandomize=True)
+@given(random_models())
+def test_some_random_graphs(local: Session, case: RandomModel) -> None:
+    check(case, local)
+
+
+@pytest.mark.differential
+@settings(FUZZ, max_examples=SLOW)
+@given(random_models())
+def test_many_random_graphs(local: Session, case: RandomModel) -> None:
+    check(case, local)
