@@ -2,6 +2,7 @@
 
     src/*.c              -> mlc-runtime-{arm,aarch64,x86_64}        static, for any Linux
     qemu_plugin/*.c      -> libmlc-count-{x86_64,aarch64}.so        for the machine QEMU runs on
+    export/*.c           -> mlc_runtime.c, mlc_runtime.h            for programs that hold a model
 
 They are put into `host/mlc_deploy/_runtime/`, and beside them a DIGEST of all that decides their
 bits: the sources, the commands, zig's version. While it agrees, nothing is built and zig is not
@@ -37,10 +38,12 @@ ZIG = f"ziglang=={ZIG_VERSION}"
 
 MACHINES = ("arm", "aarch64", "x86_64")  # of boards
 HOSTS = ("x86_64", "aarch64")  # where QEMU runs
-NAMES = (
+EXPORTED = {"mlc_runtime.h": "include/mlc_runtime.h", "mlc_runtime.c": "export/mlc_runtime.c"}
+BINARIES = (
     *(f"mlc-runtime-{machine}" for machine in MACHINES),
     *(f"libmlc-count-{host}.so" for host in HOSTS),
 )
+NAMES = (*BINARIES, *EXPORTED)
 
 Sources = dict[str, bytes]  # path relative to device_runtime, with "/" -> content
 
@@ -128,7 +131,7 @@ def read_sources(root: Path = ROOT) -> Sources:
     """The Makefile, and every file that the compiler may read, by path."""
     base = root / "device_runtime"
     paths = [base / "Makefile"]
-    for folder in ("include", "qemu_plugin", "src"):
+    for folder in ("export", "include", "qemu_plugin", "src"):
         paths += sorted((base / folder).rglob("*.[ch]"))
     return {path.relative_to(base).as_posix(): path.read_bytes() for path in paths}
 
@@ -206,7 +209,8 @@ def _install(source: Path, folder: Path, wanted: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "DIGEST").unlink(missing_ok=True)
     for name in NAMES:
-        _put(folder / name, (source / name).read_bytes(), 0o755)
+        mode = 0o755 if name in BINARIES else 0o644
+        _put(folder / name, (source / name).read_bytes(), mode)
     _put(folder / "DIGEST", wanted.encode() + b"\n", 0o644)
 
 
@@ -224,7 +228,9 @@ def _compile_all(sources: Sources, finished: Path, say: Callable[[str], None]) -
     A file saved meanwhile then cannot come under the wrong digest either.
     """
     finished.mkdir()
-    say(f"device runtime: compiling {len(NAMES)} binaries; a machine's first takes a minute")
+    for name, path in EXPORTED.items():
+        (finished / name).write_text(amalgamated(path, sources))
+    say(f"device runtime: compiling {len(BINARIES)} binaries; a machine's first takes a minute")
     with _staged(sources) as base:
         for binary in binaries(sources):
             begin = time.monotonic()
@@ -233,12 +239,33 @@ def _compile_all(sources: Sources, finished: Path, say: Callable[[str], None]) -
             say(f"  {binary.name:<24} {size / 1000:7.1f} KB {seconds:6.1f} s")
 
 
+def amalgamated(path: str, sources: Sources, seen: set[str] | None = None) -> str:
+    """A C file with every file of ours that it includes in the place of its first #include; what is
+    exported under a name of its own goes on being included, by that name."""
+    seen = set() if seen is None else seen
+    seen.add(path)
+    lines = []
+    for line in sources[path].decode().splitlines(keepends=True):
+        match = re.match(r'#include "(.+)"', line)
+        found = os.path.normpath(Path(path).parent / match[1]).replace(os.sep, "/") if match else ""
+        if not match:
+            lines.append(line)
+        elif found in EXPORTED.values():
+            lines.append(f'#include "{Path(found).name}"\n')
+            amalgamated(found, sources, seen)  # which has what it includes
+        elif found not in seen:
+            lines.append(amalgamated(found, sources, seen))
+    return "".join(lines)
+
+
 def check(root: Path = ROOT) -> None:
     """Compiles every C file for every machine, links nothing. Raises BuildError at a warning."""
     sources = read_sources(root)
     with _staged(sources) as base:
         for binary in binaries(sources):
             for unit in binary.units:
+                _zig(*binary.compiling, "-c", unit, "-o", "checked.o", folder=base)
+            for unit in _units("export", sources):
                 _zig(*binary.compiling, "-c", unit, "-o", "checked.o", folder=base)
 
 

@@ -19,10 +19,12 @@ GROUPS = {
     "schedules": "many random schedules against the unscheduled program",
     "fuzz": "mutated objects and frames under sanitizers (needs gcc or clang)",
     "differential": "5,000 random ONNX graphs against onnxruntime",
+    "onnx": "ONNX's backend suite, compiled; a sample of it on emulated boards",
     "models": "the models of the field, compiled and run here, two of them on emulated boards",
     "emulated": "the other models of the field on emulated boards",
     "torch": "PyTorch programs (needs the extra 'torch')",
     "boards": "boards that are really there, or emulated with a whole kernel",
+    "soak": "a minute of random faults on boards of this machine",
     "train": "trains the shipped models again (needs the extra 'train')",
 }
 DEFAULT = "default"

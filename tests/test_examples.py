@@ -27,6 +27,13 @@ def test_matmul_in_few_instructions(board: str, most: float) -> None:
     assert example("matmul").instructions_per_mac(board, 512) <= most
 
 
+@pytest.mark.parametrize(
+    ("board", "target"), [("local://", "host"), ("qemu://cortex-a7", "armv7a")]
+)
+def test_mixed_module(board: str, target: str) -> None:
+    example("mixed_module").main(board, target)  # checks its results itself
+
+
 @pytest.mark.parametrize("n", [1, 7, 50])
 def test_matmul_of_any_size(n: int) -> None:
     example("matmul").instructions_per_mac("qemu://cortex-a72", n)  # checks its result itself

@@ -34,10 +34,12 @@ def test_wheel_is_for_every_machine(wheel: Path) -> None:
 def test_wheel_has_all_that_a_user_needs(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}
-    for name in runtime_build.NAMES:
+    for name in runtime_build.BINARIES:
         mode = entries[f"mlc_deploy/_runtime/{name}"].external_attr >> 16
         assert mode & 0o111 == 0o111, f"{name} cannot be started"
     wanted = {
+        "mlc_deploy/_runtime/mlc_runtime.c",
+        "mlc_deploy/_runtime/mlc_runtime.h",
         "mlc_deploy/models/digits_cnn.onnx",
         "mlc_deploy/models/digits_mlp.onnx",
         "mlc_deploy/models/digits.npz",
@@ -48,6 +50,22 @@ def test_wheel_has_all_that_a_user_needs(wheel: Path) -> None:
     assert wanted <= set(entries)
     roots = {name.split("/")[0] for name in entries if ".dist-info/" not in name}
     assert roots == {"mlc_deploy", "mlc_rpc", "mlc_targets"}
+
+
+FUNCTIONS = """
+import sys
+import mlc_deploy.compile, mlc_deploy.lower, mlc_deploy.build, mlc_deploy.deploy
+import mlc_deploy as mlc
+from mlc_deploy import *
+print(*(type(getattr(mlc, name)).__name__ for name in ("build", "compile", "deploy", "lower", "te")))
+assert all(getattr(mlc, name) is globals()[name] for name in mlc.__all__)
+"""
+
+
+def test_functions_are_not_hidden_by_modules_of_their_names() -> None:
+    """Whichever is imported first; the compiler itself is imported late."""
+    run = subprocess.run([sys.executable, "-c", FUNCTIONS], capture_output=True, text=True)
+    assert run.stdout == "function function function function module\n", run.stderr
 
 
 @pytest.mark.parametrize("target", ["wheel", "sdist"])

@@ -133,7 +133,7 @@ static void clean_up(void) {
 
 static void begin(Session *s) {
     clean_up();
-    session_begin(s);
+    session_begin(s, false);
     drain(s, true);
 }
 
@@ -194,6 +194,12 @@ static void write_params(Writer *w, const char *method) {
         write_uint(w, WIRE_MAJOR);
         write_uint(w, 0);
         write_bin(w, bulk, 32);
+    } else if (strcmp(method, "auth") == 0) {
+        write_array(w, 1);
+        write_bin(w, bulk, 32);
+    } else if (strcmp(method, "heartbeat") == 0) {
+        write_array(w, 1);
+        write_uint(w, chance(1 << 20));
     } else if (strcmp(method, "describe") == 0) {
         write_array(w, 0);
     } else if (strcmp(method, "ping") == 0) {
@@ -258,9 +264,11 @@ static void write_params(Writer *w, const char *method) {
             write_str(w, "kernel");
         write_array(w, 1);
         write_uint(w, tensor);
-        write_map(w, 3);
+        write_map(w, 4);
         write_str(w, "timeout_ms");
         write_uint(w, 100);
+        write_str(w, "from");
+        write_uint(w, 1);
         write_str(w, "threads");
         write_uint(w, 1);
         write_str(w, method[0] == 't' ? "min_repeat_ms" : "until");
@@ -269,9 +277,9 @@ static void write_params(Writer *w, const char *method) {
 }
 
 static const char *const METHODS[] = {
-    "hello",       "describe",  "ping",     "tensor.new", "tensor.write", "tensor.read",
+    "hello",       "auth",      "heartbeat", "describe", "ping",     "tensor.new", "tensor.write", "tensor.read",
     "tensor.fill", "blob.put",  "blob.has", "blob.get",   "module.load",  "run",
-    "time",        "blob.free", "tensor.free", "module.free"};
+    "time",        "blob.free", "tensor.free", "module.free", "tensor.descriptor"};
 
 static void write_request(Writer *w, const char *method) {
     if (chance(20) == 0) { /* a notification */

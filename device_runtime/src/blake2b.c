@@ -61,6 +61,13 @@ void blake2b_begin(Blake2b *b) {
     b->state[0] ^= 0x01010000 ^ HASH_BYTES; /* sequential, no key, digest length */
 }
 
+void blake2b_begin_keyed(Blake2b *b, const uint8_t key[HASH_BYTES]) {
+    blake2b_begin(b);
+    b->state[0] ^= HASH_BYTES << 8;
+    memcpy(b->block, key, HASH_BYTES); /* the first block is the key, and zeros */
+    b->filled = sizeof b->block;
+}
+
 void blake2b_add(Blake2b *b, const void *data, size_t size) {
     const uint8_t *at = data;
     while (size > 0) {

@@ -1,4 +1,4 @@
-/* BLAKE2b-256 (RFC 7693, no key, 32-byte digest), fed piece by piece. */
+/* BLAKE2b-256 (RFC 7693, 32-byte digest), fed piece by piece; with a key, a MAC. */
 #ifndef MLC_BLAKE2B_H
 #define MLC_BLAKE2B_H
 
@@ -15,6 +15,7 @@ typedef struct {
 } Blake2b;
 
 void blake2b_begin(Blake2b *b);
+void blake2b_begin_keyed(Blake2b *b, const uint8_t key[HASH_BYTES]);
 void blake2b_add(Blake2b *b, const void *data, size_t size);
 void blake2b_end(Blake2b *b, uint8_t hash[HASH_BYTES]);
 

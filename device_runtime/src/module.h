@@ -2,8 +2,8 @@
 #ifndef MLC_MODULE_H
 #define MLC_MODULE_H
 
+#include "../include/mlc_runtime.h"
 #include "blake2b.h"
-#include "execute.h"
 #include "failure.h"
 #include "tensor.h"
 

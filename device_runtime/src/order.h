@@ -31,7 +31,7 @@ typedef struct {
     uint32_t arena;        /* tensor, or 0 */
     uint32_t arg_count;
     uint32_t args[MAX_ARGS]; /* tensors, all of them mapped */
-    uint32_t until;          /* calls */
+    uint32_t from, until;    /* calls */
     bool mark;
     bool timed;
     TimerOptions timer; /* when timed */

@@ -1,49 +1,27 @@
 /* The methods of the wire: what each request does. mlc_rpc/wire.py describes them. */
-#define _GNU_SOURCE /* syscall() */
 #include "session.h"
 
 #include "../include/mlc_abi.h"
+#include "auth.h"
 #include "cpu.h"
 #include "load.h"
 #include "module.h"
 
-#include <fcntl.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 /* ---- About the board ---- */
 
-static void random_bytes(uint8_t *to, size_t size) {
-    long got = syscall(SYS_getrandom, to, size, 0U);
-    if (got == (long)size) return;
-    int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
-    ssize_t read_bytes = fd < 0 ? -1 : read(fd, to, size);
-    (void)read_bytes; /* the nonce is for streams that have no other protection; this one has */
-    if (fd >= 0) close(fd);
+static void hello(Request *q) {
+    Hellos hellos;
+    if (hello_answer(&q->params, q->method, &q->result, &hellos, &q->failure))
+        q->session->greeted = true;
 }
 
-static void hello(Request *q) {
-    uint8_t nonce[32] = {0};
-    uint64_t major = read_uint(&q->params), minor = read_uint(&q->params);
-    Bytes theirs = read_bin(&q->params);
-    if (theirs.size != sizeof nonce) read_fail(&q->params, "a nonce has 32 bytes");
-    if (!understood(q)) return;
-    if (major != WIRE_MAJOR) {
-        fail(&q->failure, REFUSED,
-             "the client speaks version %llu.%llu of the wire, this runtime %s speaks %d.%d; try: "
-             "the runtime that came with the client",
-             (unsigned long long)major, (unsigned long long)minor, RUNTIME_VERSION, WIRE_MAJOR,
-             WIRE_MINOR);
-        return;
-    }
-    q->session->greeted = true;
-    random_bytes(nonce, sizeof nonce);
-    write_array(&q->result, 3);
-    write_uint(&q->result, WIRE_MAJOR);
-    write_uint(&q->result, WIRE_MINOR);
-    write_bin(&q->result, nonce, sizeof nonce);
+/* On TCP it was answered before there was a session. */
+static void auth(Request *q) {
+    fail(&q->failure, REFUSED, "auth: this stream needs no proof, or has had it");
 }
 
 static void describe(Request *q) {
@@ -91,6 +69,13 @@ static void ping(Request *q) {
     if (!understood(q)) return;
     q->session->body = payload; /* sent as it came */
     q->session->body_left = (size_t)(q->params.at - payload);
+}
+
+static void heartbeat(Request *q) {
+    uint64_t milliseconds = read_uint(&q->params);
+    if (!understood(q)) return;
+    q->session->patience_ms = milliseconds < UINT32_MAX ? (uint32_t)milliseconds : UINT32_MAX;
+    write_nil(&q->result);
 }
 
 /* ---- Tensors ---- */
@@ -170,6 +155,15 @@ static void tensor_fill(Request *q) {
     q->session->fill = fill_begin(tensor, random, seed);
     q->session->fill_id = q->id;
     q->later = true;
+}
+
+/* For a client on the same machine, which may open it as /proc/<process>/fd/<descriptor>. */
+static void tensor_descriptor(Request *q) {
+    Tensor *tensor = tensor_param(q, read_uint(&q->params));
+    if (!tensor) return;
+    write_array(&q->result, 2);
+    write_uint(&q->result, (uint64_t)getpid());
+    write_uint(&q->result, (uint64_t)tensor->segment.fd);
 }
 
 static void tensor_free(Request *q) {
@@ -337,6 +331,8 @@ static void read_options(Request *q, RunOrder *run, uint32_t *timeout_ms) {
         Bytes key = read_str(&q->params);
         if (bytes_are(key, "timeout_ms"))
             option_uint(q, "timeout_ms", 0, UINT32_MAX, timeout_ms);
+        else if (bytes_are(key, "from"))
+            option_uint(q, "from", 0, UINT32_MAX, &run->from);
         else if (bytes_are(key, "until"))
             option_uint(q, "until", 0, UINT32_MAX, &run->until);
         else if (bytes_are(key, "threads"))
@@ -477,12 +473,15 @@ void session_answer(Session *s, const Answer *answer) {
 
 static const Method METHODS[] = {
     {"hello", 3, hello, false},
+    {"auth", 1, auth, false},
     {"describe", 0, describe, false},
     {"ping", 1, ping, false},
+    {"heartbeat", 1, heartbeat, false},
     {"tensor.new", 2, tensor_new_, false},
     {"tensor.write", 3, tensor_write, true},
     {"tensor.read", 3, tensor_read, false},
     {"tensor.fill", 3, tensor_fill, false},
+    {"tensor.descriptor", 1, tensor_descriptor, false},
     {"tensor.free", 1, tensor_free, false},
     {"blob.has", 1, blob_has, false},
     {"blob.put", 4, blob_put, true},

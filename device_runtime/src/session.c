@@ -3,9 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char PREAMBLE[16] = "\0mlc-runtime\0\r\n"; /* and a NUL */
-static const char *const KINDS[] = {"protocol", "refused", "crashed", "timeout", "memory"};
-
 enum { READ_STEP = 4096, FILL_SLICE = 1 << 18 };
 
 /* ---- Responses ---- */
@@ -24,22 +21,6 @@ Writer response_begin(Session *s, uint32_t id) {
 void response_end(Session *s, const Writer *w) {
     s->head_size = (size_t)(w->at - s->head);
     s->head_sent = 0;
-}
-
-static void write_failure(Writer *w, const Failure *failure) {
-    write_array(w, 3);
-    write_str(w, KINDS[failure->kind]);
-    write_str(w, failure->text);
-    write_map(w, failure->placed ? 4 : 0);
-    if (!failure->placed) return;
-    write_str(w, "signal");
-    write_str(w, failure->place.signal);
-    write_str(w, "kernel");
-    write_str(w, failure->place.kernel);
-    write_str(w, "layer");
-    write_str(w, failure->place.layer);
-    write_str(w, "call");
-    write_uint(w, failure->place.call);
 }
 
 void response_failure(Session *s, uint32_t id, const Failure *failure) {
@@ -216,15 +197,17 @@ static void process(Session *s) {
 
 /* ---- The stream ---- */
 
-void session_begin(Session *s) {
+void session_begin(Session *s, bool greeted) {
     s->have = s->consumed = 0;
     s->scan = (Scan){0};
-    s->upload.active = s->greeted = s->ended = false;
+    s->upload.active = s->ended = false;
+    s->greeted = greeted;
+    s->patience_ms = 0;
     s->fill = (Fill){0};
     s->pending.kind = NOTHING;
     s->body_left = 0;
     memcpy(s->head, PREAMBLE, sizeof PREAMBLE);
-    s->head_size = sizeof PREAMBLE;
+    s->head_size = greeted ? 0 : sizeof PREAMBLE;
     s->head_sent = 0;
 }
 

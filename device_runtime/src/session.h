@@ -11,13 +11,12 @@
 #include "failure.h"
 #include "msgpack.h"
 #include "tensor.h"
+#include "wire.h"
 #include "worker_link.h"
 
 #include <sys/uio.h>
 
-enum { MAX_CHUNK = 1 << 19, WIRE_MAJOR = 1, WIRE_MINOR = 0 };
-
-#define RUNTIME_VERSION "0.1.0"
+enum { MAX_CHUNK = 1 << 19 };
 
 /* A bin that goes straight from the stream to where it belongs. */
 typedef struct {
@@ -43,6 +42,7 @@ typedef struct {
     size_t body_left;
     bool greeted; /* hello has been said */
     bool ended;   /* the stream is not understood any more */
+    uint32_t patience_ms; /* a client that is silent for so long is dead; 0: it may be silent */
     Fill fill;
     uint32_t fill_id;
     struct { /* what the worker was asked for */
@@ -52,7 +52,8 @@ typedef struct {
     } pending;
 } Session;
 
-void session_begin(Session *s);
+/* `greeted`: preamble and hello have been exchanged already. */
+void session_begin(Session *s, bool greeted);
 
 /* Where the next bytes of the stream go; false while none are wanted. Then: so many came. */
 bool session_room(Session *s, uint8_t **to, size_t *size);

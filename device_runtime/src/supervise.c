@@ -1,65 +1,158 @@
 #define _GNU_SOURCE /* F_SETPIPE_SZ */
 #include "supervise.h"
 
+#include "instruments.h"
 #include "session.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 enum { PIPE_BYTES = 1 << 20 };
 
-/* Returns false at the end of the stream. */
-static bool take_input(Session *s, int input) {
+typedef struct {
+    Session *session;
+    int input, output;
+    Records *records; /* NULL: what goes over the stream is what the session takes and gives */
+    uint64_t moved;   /* when a byte last went either way, in nanoseconds */
+} Stream;
+
+static bool later(void) { return errno == EAGAIN || errno == EINTR; }
+
+static bool moved(Stream *t, ssize_t size) {
+    if (size > 0) t->moved = mlc_nanoseconds();
+    return size > 0;
+}
+
+/* ---- Bytes in and out; each returns false at the end of the stream ---- */
+
+/* Gives the session what it takes of the payload that is there. */
+static bool give_payload(Stream *t) {
+    uint8_t *to;
+    const uint8_t *data;
+    size_t size, room;
+    while ((size = records_payload(t->records, &data)) > 0 &&
+           session_room(t->session, &to, &room)) {
+        if (size > room) size = room;
+        memcpy(to, data, size);
+        session_took(t->session, size);
+        records_used(t->records, size);
+    }
+    if (t->records->why) fprintf(stderr, "mlc-runtime: %s; the session ends\n", t->records->why);
+    return !t->records->why;
+}
+
+static bool take_input(Stream *t) {
     uint8_t *to;
     size_t size;
-    if (!session_room(s, &to, &size)) return true;
-    ssize_t got = read(input, to, size);
-    if (got > 0) session_took(s, (size_t)got);
-    return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
+    if (t->records)
+        size = records_room(t->records, &to);
+    else if (!session_room(t->session, &to, &size))
+        return true;
+    ssize_t got = read(t->input, to, size);
+    if (!moved(t, got)) return got < 0 && later();
+    if (t->records) {
+        records_took(t->records, (size_t)got);
+        return give_payload(t);
+    }
+    session_took(t->session, (size_t)got);
+    return true;
 }
 
-static bool send_output(Session *s, int output) {
+static bool send_records(Stream *t) {
     struct iovec parts[2];
-    if (!session_output(s, parts)) return true;
-    ssize_t sent = writev(output, parts, 2);
-    if (sent > 0) session_sent(s, (size_t)sent);
-    return sent >= 0 || errno == EAGAIN || errno == EINTR;
-}
-
-static int serve(Session *s, int input, int output) {
+    const uint8_t *data;
     for (;;) {
-        uint8_t *to;
-        size_t size;
-        struct iovec parts[2];
-        /* Most of the time there is room in the pipe; asking first would be a call more. */
-        if (!send_output(s, output)) return 1;
-        bool sending = session_output(s, parts);
-        if (s->ended && !sending) return 1;
-        bool working = session_work(s);
-        struct pollfd fds[3] = {
-            {.fd = input, .events = session_room(s, &to, &size) ? POLLIN : 0},
-            {.fd = output, .events = session_output(s, parts) ? POLLOUT : 0},
-            {.fd = sending ? -1 : link_fd(), .events = POLLIN},
-        };
-        /* While nothing is read, a hang-up of the input would keep poll from waiting. */
-        if (!fds[0].events) fds[0].fd = -1;
-        int ready = poll(fds, 3, working ? 0 : link_milliseconds());
-        if (ready < 0 && errno != EINTR) return 1;
-        link_check_deadline();
-        if (ready <= 0) continue;
-        if (fds[1].revents & (POLLERR | POLLNVAL)) return 1; /* nobody reads any more */
-        if (fds[0].revents && !take_input(s, input)) return 0;
-        Answer answer;
-        if (fds[2].revents && !session_output(s, parts) && link_collect(&answer))
-            session_answer(s, &answer);
+        size_t size = records_output(t->records, &data);
+        if (size == 0) {
+            if (!session_output(t->session, parts)) return true;
+            session_sent(t->session, records_seal(t->records, parts));
+            if (!give_payload(t)) return false;
+            continue;
+        }
+        ssize_t sent = write(t->output, data, size);
+        if (!moved(t, sent)) return later();
+        records_sent(t->records, (size_t)sent);
     }
 }
 
-int supervise(int input, int output) {
+static bool send_output(Stream *t) {
+    struct iovec parts[2];
+    if (t->records) return send_records(t);
+    if (!session_output(t->session, parts)) return true;
+    ssize_t sent = writev(t->output, parts, 2);
+    if (!moved(t, sent)) return later();
+    session_sent(t->session, (size_t)sent);
+    return true;
+}
+
+static bool sending(const Stream *t) {
+    struct iovec parts[2];
+    const uint8_t *data;
+    return session_output(t->session, parts) ||
+           (t->records && records_output(t->records, &data) > 0);
+}
+
+/* Whether more of the stream is wanted. What lies in a record already comes first. */
+static bool receiving(const Stream *t) {
+    uint8_t *to;
+    const uint8_t *data;
+    size_t size;
+    return session_room(t->session, &to, &size) &&
+           !(t->records && records_payload(t->records, &data) > 0);
+}
+
+/* ---- The loop ---- */
+
+/* Milliseconds until a silent client is taken for dead; -1: never, 0: it is. */
+static int patience(const Stream *t) {
+    uint64_t most = (uint64_t)t->session->patience_ms * 1000000;
+    if (most == 0) return -1;
+    uint64_t silent = mlc_nanoseconds() - t->moved;
+    if (silent >= most) return 0;
+    uint64_t left = (most - silent) / 1000000 + 1;
+    return left < 1000000 ? (int)left : 1000000;
+}
+
+static int sooner(int a, int b) { return a < 0 || (b >= 0 && b < a) ? b : a; }
+
+static int serve(Stream *t) {
+    Session *s = t->session;
+    for (;;) {
+        /* Most of the time there is room in the pipe; asking first would be a call more. */
+        if (!send_output(t)) return 1;
+        bool was_sending = sending(t);
+        if (s->ended && !was_sending) return 1;
+        bool working = session_work(s);
+        struct pollfd fds[3] = {
+            {.fd = t->input, .events = POLLIN},
+            {.fd = t->output, .events = sending(t) ? POLLOUT : 0},
+            {.fd = was_sending ? -1 : link_fd(), .events = POLLIN},
+        };
+        /* While nothing is read, a hang-up of the input would keep poll from waiting. */
+        if (!receiving(t)) fds[0].fd = -1;
+        int ready = poll(fds, 3, working ? 0 : sooner(link_milliseconds(), patience(t)));
+        if (ready < 0 && errno != EINTR) return 1;
+        link_check_deadline();
+        if (ready <= 0) {
+            if (patience(t) != 0) continue;
+            fprintf(stderr, "mlc-runtime: nothing from the client for %u ms; the session ends\n",
+                    s->patience_ms);
+            return 1;
+        }
+        if (fds[1].revents & (POLLERR | POLLNVAL)) return 1; /* nobody reads any more */
+        if (fds[0].revents && !take_input(t)) return t->records && t->records->why ? 1 : 0;
+        Answer answer;
+        if (fds[2].revents && !sending(t) && link_collect(&answer)) session_answer(s, &answer);
+    }
+}
+
+int supervise(int input, int output, Records *records) {
     static Session session;
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) { /* each tensor and each blob takes one */
@@ -71,8 +164,9 @@ int supervise(int input, int output) {
     fcntl(output, F_SETPIPE_SZ, PIPE_BYTES);
     int flags = fcntl(output, F_GETFL);
     fcntl(output, F_SETFL, flags | O_NONBLOCK); /* a client that does not read stops no deadline */
-    session_begin(&session);
-    int status = serve(&session, input, output);
+    session_begin(&session, records != NULL);
+    Stream stream = {&session, input, output, records, mlc_nanoseconds()};
+    int status = serve(&stream);
     link_end();
     fcntl(output, F_SETFL, flags);
     return status;

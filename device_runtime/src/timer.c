@@ -1,7 +1,7 @@
 #define _GNU_SOURCE /* nanosleep, MAP_ANONYMOUS */
 #include "timer.h"
 
-#include "execute.h"
+#include "instruments.h"
 
 #include <errno.h>
 #include <sys/mman.h>

@@ -1,16 +1,19 @@
-#define _GNU_SOURCE /* recvmsg flags, prctl */
+#define _GNU_SOURCE /* recvmsg flags, prctl, syscall() */
 #include "worker.h"
 
-#include "load.h"
-#include "module.h"
+#include "instruments.h"
+#include "program.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 typedef struct {
@@ -22,16 +25,9 @@ typedef struct {
 
 typedef struct {
     uint32_t id; /* 0: nothing loaded here */
-    mlc_image image;
-    Module about;
-    mlc_kernel **entries; /* per kernel */
-    mlc_call *calls;      /* of the model */
-    uint64_t *nanoseconds; /* per call of the model, or of one kernel */
-    void *tables;          /* where these three live */
-    size_t tables_size;
+    Program program;
     void *weights;
     size_t weights_size;
-    void *workspace;
     Failure failure; /* why it could not be loaded */
 } Loaded;
 
@@ -39,11 +35,7 @@ static Mapped tensors[MAX_TENSORS];
 static Loaded modules[MAX_MODULES];
 static Shared *shared;
 
-static void *fresh(size_t size) {
-    void *data = mmap(NULL, size ? size : 1, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return data == MAP_FAILED ? NULL : data;
-}
+bool worker_keeps_root;
 
 static bool no_memory(Failure *failure, const char *what, uint64_t size) {
     return fail(failure, MEMORY, "no memory for %s (%llu bytes); try: free tensors and modules",
@@ -80,11 +72,8 @@ static Mapped *tensor_at(uint32_t id, Failure *failure) {
 static void drop_module(uint32_t id) {
     Loaded *m = &modules[id % MAX_MODULES];
     if (m->id != id) return;
-    mlc_unload(&m->image);
-    if (m->tables) munmap(m->tables, m->tables_size);
-    if (m->workspace) munmap(m->workspace, (size_t)m->about.workspace);
+    program_free(&m->program);
     segment_unmap(m->weights, m->weights_size);
-    module_free(&m->about);
     *m = (Loaded){0};
 }
 
@@ -104,54 +93,16 @@ static bool weights_match(const LoadOrder *order, const Model *model, Failure *f
     return true;
 }
 
-/* Addresses of the kernels, and the call table as the executor wants it. */
-static bool make_tables(Loaded *m, Failure *failure) {
-    const Model *model = &m->about.model;
-    size_t calls = model->call_count, kernels = m->about.kernel_count;
-    size_t times = calls > 0 ? calls : 1;
-    m->tables_size = calls * sizeof(mlc_call) + times * sizeof(uint64_t) +
-                     kernels * sizeof(mlc_kernel *);
-    m->tables = fresh(m->tables_size);
-    if (!m->tables) return no_memory(failure, "the call table", m->tables_size);
-    m->calls = m->tables;
-    m->nanoseconds = (uint64_t *)(void *)(m->calls + calls);
-    m->entries = (mlc_kernel **)(void *)(m->nanoseconds + times);
-    for (size_t i = 0; i < kernels; i++) {
-        void *symbol = mlc_image_symbol(&m->image, m->about.kernels[i].name);
-        if (!symbol)
-            return fail(failure, REFUSED, "the object does not define its kernel '%s'",
-                        m->about.kernels[i].name);
-        memcpy(&m->entries[i], &symbol, sizeof symbol); /* ISO C has no cast from data to code */
-    }
-    for (size_t i = 0; i < calls; i++) {
-        const Call *call = &model->calls[i];
-        m->calls[i] = (mlc_call){.kernel = m->entries[call->kernel],
-                                 .operands = call->operands,
-                                 .operand_count = call->operand_count,
-                                 .tasks = (int32_t)m->about.kernels[call->kernel].tasks.extent};
-    }
-    return true;
-}
-
 static bool load_parts(Loaded *m, const LoadOrder *order, const void *object, int weights_fd,
                        Failure *failure) {
-    char why[256];
-    if (!module_parse(&m->about, object, order->object_size, failure)) return false;
-    if (!weights_match(order, &m->about.model, failure)) return false;
-    const char *bad = mlc_load(&m->image, object, order->object_size, why, sizeof why);
-    if (bad) return fail(failure, REFUSED, "%s", bad);
+    if (!program_load(&m->program, object, order->object_size, failure)) return false;
+    if (!weights_match(order, &m->program.about.model, failure)) return false;
     if (order->has_weights) { /* read-only, so that a stray write faults and the blob stays true */
         m->weights_size = order->weights_size;
         m->weights = segment_map(weights_fd, m->weights_size, false);
         if (!m->weights) return no_memory(failure, "the weights", m->weights_size);
     }
-    uint64_t workspace = m->about.workspace;
-    if (workspace > memory_for_segments()) return no_memory(failure, "a workspace", workspace);
-    if (workspace > 0) {
-        m->workspace = fresh((size_t)workspace);
-        if (!m->workspace) return no_memory(failure, "a workspace", workspace);
-    }
-    return make_tables(m, failure);
+    return true;
 }
 
 static void load_module(const Order *order, int object_fd, int weights_fd, Answer *answer) {
@@ -171,8 +122,8 @@ static void load_module(const Order *order, int object_fd, int weights_fd, Answe
         m->failure = answer->failure;
         return;
     }
-    answer->arena = m->about.model.arena;
-    answer->image = m->image.size;
+    answer->arena = m->program.about.model.arena;
+    answer->image = m->program.image.size;
 }
 
 /* ---- Running ---- */
@@ -182,6 +133,7 @@ static void load_module(const Order *order, int object_fd, int weights_fd, Answe
 typedef struct {
     Loaded *module;
     mlc_run run;
+    Instruments instruments;
     mlc_call single;
     mlc_operand operands[MAX_ARGS];
     int64_t scalars[MAX_SCALARS];
@@ -197,7 +149,7 @@ static bool count_is(const char *what, uint32_t want, uint32_t given, Failure *f
 }
 
 static bool prepare_model(Job *job, const RunOrder *order) {
-    const Model *model = &job->module->about.model;
+    const Model *model = &job->module->program.about.model;
     Failure *failure = job->failure;
     if (!model->present)
         return fail(failure, REFUSED, "the module holds no model; try: name one of its kernels");
@@ -207,8 +159,9 @@ static bool prepare_model(Job *job, const RunOrder *order) {
         !params_accept(model->outputs, model->output_count, NULL, NULL, 0, job->types + inputs,
                        "the model", failure))
         return false;
-    job->run.calls = job->module->calls;
+    job->run.calls = job->module->program.calls;
     job->run.call_count = order->until < model->call_count ? order->until : model->call_count;
+    job->run.first_call = order->from < job->run.call_count ? order->from : job->run.call_count;
     job->run.inputs = job->args;
     job->run.outputs = job->args + inputs;
     if (model->arena > 0) {
@@ -234,7 +187,8 @@ static bool prepare_kernel(Job *job, const RunOrder *order) {
     if (tasks > INT32_MAX) return fail(failure, REFUSED, "%s: more than 2^31 tasks", what);
     for (uint32_t i = 0; i < k->param_count; i++)
         job->operands[i] = (mlc_operand){.space = MLC_INPUT, .index = i};
-    job->single = (mlc_call){.kernel = job->module->entries[k - job->module->about.kernels],
+    const Program *program = &job->module->program;
+    job->single = (mlc_call){.kernel = program->entries[k - program->about.kernels],
                              .operands = job->operands,
                              .operand_count = k->param_count,
                              .tasks = (int32_t)tasks,
@@ -261,48 +215,34 @@ static bool prepare(Job *job, const Order *order) {
     }
     job->module = m;
     job->run.weights = m->weights;
-    job->run.workspace = m->workspace;
-    job->run.progress = &shared->call;
-    job->run.mark = run->mark;
+    job->run.workspace = m->program.workspace;
+    job->instruments = (Instruments){.progress = &shared->call, .mark = run->mark};
+    job->run.invoke = instruments_invoke;
+    job->run.context = &job->instruments;
     if (run->whole_model) return prepare_model(job, run);
-    job->kernel = module_kernel(&m->about, run->kernel, job->failure);
+    job->kernel = module_kernel(&m->program.about, run->kernel, job->failure);
     return job->kernel && prepare_kernel(job, run);
-}
-
-static bool bad_status(const Job *job, int32_t status, uint32_t failed) {
-    const Module *about = &job->module->about;
-    const Call *call = job->kernel ? NULL : &about->model.calls[failed];
-    const char *name = call ? about->kernels[call->kernel].name : job->kernel->name;
-    Place place = {.call = failed};
-    char where[MAX_PLACE_TEXT];
-    snprintf(place.kernel, sizeof place.kernel, "%s", name);
-    snprintf(place.layer, sizeof place.layer, "%s", call ? call->layer : "");
-    place_text(&place, call != NULL, where, sizeof where);
-    fail(job->failure, CRASHED, "%s returned status %d%s", where, (int)status,
-         status == MLC_OUT_OF_BOUNDS ? ": an access outside its buffer"
-         : status == MLC_BAD_SHAPE   ? ": sizes of its arguments do not fit each other"
-                                     : "");
-    job->failure->placed = true;
-    job->failure->place = place;
-    return false;
 }
 
 static bool run_once(void *context) {
     Job *job = context;
     uint32_t failed = 0;
+    instruments_begin(&job->instruments);
     int32_t status = mlc_execute(&job->run, &failed);
-    return status == MLC_OK || bad_status(job, status, failed);
+    return status == MLC_OK ||
+           program_bad_status(&job->module->program, job->kernel, status, failed, job->failure);
 }
 
 /* {nanoseconds: [uint]} */
 static bool run_and_report(Job *job, Writer *w) {
-    job->run.nanoseconds = job->module->nanoseconds;
+    job->instruments.nanoseconds = job->module->program.nanoseconds;
     shared->phase = RUNNING;
     if (!run_once(job)) return false;
     write_map(w, 1);
     write_str(w, "nanoseconds");
-    write_array(w, job->run.call_count);
-    for (uint32_t i = 0; i < job->run.call_count; i++) write_uint(w, job->run.nanoseconds[i]);
+    write_array(w, job->run.call_count - job->run.first_call);
+    for (uint32_t i = job->run.first_call; i < job->run.call_count; i++)
+        write_uint(w, job->instruments.nanoseconds[i]);
     return true;
 }
 
@@ -342,9 +282,32 @@ static void cap(int resource, uint64_t most) {
     setrlimit(resource, &limit);
 }
 
+#ifdef SYS_setresuid32 /* on 32-bit ARM the calls without it know only 16-bit ids */
+enum { SET_GROUPS = SYS_setgroups32, SET_GROUP = SYS_setresgid32, SET_USER = SYS_setresuid32 };
+#else
+enum { SET_GROUPS = SYS_setgroups, SET_GROUP = SYS_setresgid, SET_USER = SYS_setresuid };
+#endif
+
+/* Where root runs the program, kernels run as nobody: all they need comes as descriptors. The
+ * system's calls suffice, since this process has one thread; the C library's are for more. */
+static bool give_up_root(Failure *failure) {
+    enum { NOBODY = 65534 };
+    if (geteuid() != 0 || worker_keeps_root) return true;
+    bool nobody = syscall(SET_GROUPS, 0, NULL) == 0 &&
+                  syscall(SET_GROUP, NOBODY, NOBODY, NOBODY) == 0 &&
+                  syscall(SET_USER, NOBODY, NOBODY, NOBODY) == 0;
+    if (!nobody)
+        return fail(failure, REFUSED,
+                    "root's worker cannot become nobody: %s; try: start the runtime as another "
+                    "user, or with --as-root",
+                    strerror(errno));
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of user resets it */
+    return true;
+}
+
 /* Kernels are trusted to be the user's, not to be right: what they do wrong must cost this process
  * only, and not the board. */
-static void confine(void) {
+static bool confine(Failure *failure) {
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     cap(RLIMIT_CORE, 0);
     cap(RLIMIT_STACK, 8 << 20); /* an endless recursion ends soon, even where none is set */
@@ -360,6 +323,7 @@ static void confine(void) {
         close(standard);
         if (nowhere >= 0) dup2(nowhere, standard);
     }
+    return give_up_root(failure);
 }
 
 /* One order with its descriptors (-1: none); false when the supervisor has gone. */
@@ -382,31 +346,36 @@ static bool receive(int socket, Order *order, int fds[2]) {
     return true;
 }
 
+static void carry_out(const Order *order, const int fds[2], Answer *answer) {
+    switch (order->kind) {
+    case MAP_TENSOR:
+        map_tensor(order, fds[0]);
+        break;
+    case DROP_TENSOR:
+        drop_tensor(order->id);
+        break;
+    case LOAD_MODULE:
+        shared->phase = LOADING;
+        load_module(order, fds[0], fds[1], answer);
+        break;
+    case DROP_MODULE:
+        drop_module(order->id);
+        break;
+    case RUN:
+        run(order, answer);
+        break;
+    }
+}
+
 _Noreturn void worker_main(int socket, Shared *memory) {
     static Order order;
     int fds[2];
+    Failure unconfined = {0};
     shared = memory;
-    confine();
+    confine(&unconfined);
     while (receive(socket, &order, fds)) {
-        Answer answer = {0};
-        switch (order.kind) {
-        case MAP_TENSOR:
-            map_tensor(&order, fds[0]);
-            break;
-        case DROP_TENSOR:
-            drop_tensor(order.id);
-            break;
-        case LOAD_MODULE:
-            shared->phase = LOADING;
-            load_module(&order, fds[0], fds[1], &answer);
-            break;
-        case DROP_MODULE:
-            drop_module(order.id);
-            break;
-        case RUN:
-            run(&order, &answer);
-            break;
-        }
+        Answer answer = {.failure = unconfined};
+        if (!unconfined.failed) carry_out(&order, fds, &answer);
         shared->phase = IDLE;
         for (int i = 0; i < 2; i++)
             if (fds[i] >= 0) close(fds[i]); /* the mapping is enough */

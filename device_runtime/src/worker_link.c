@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "worker_link.h"
 
+#include "instruments.h"
 #include "module.h"
 #include "worker.h"
 
@@ -273,8 +274,10 @@ static void tell_death(Failure *failure, int status) {
         snprintf(where, sizeof where, phase == LOADING ? "loading the module" : "the worker");
     }
     if (worker.late) {
-        fail(failure, TIMEOUT, "%s was still at work after %u ms; try: a larger timeout_ms", where,
-             worker.timeout_ms);
+        fail(failure, TIMEOUT,
+             "%s was still at work after %u ms; try: a larger timeout, if it is slow rather than "
+             "stuck",
+             where, worker.timeout_ms);
     } else if (number == 0) {
         snprintf(place.signal, sizeof place.signal, "exit");
         fail(failure, CRASHED, "the worker ended by itself in %s", where);

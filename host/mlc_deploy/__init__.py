@@ -8,17 +8,22 @@ with mlc.connect("qemu://cortex-a7") as board:
     board.load(lib)["main"](a, b, c)
 """
 
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from mlc_targets import Target, TargetError
 
-from . import te
+from .artifact import SavedModel, load_model
 from .boards import connect
-from .build import build, lower
-from .codegen import Library
-from .compile import CompiledModel, compile
 from .deploy import Deployment, deploy
 from .errors import (
+    ArtifactError,
     CodegenError,
     DeployError,
+    ExternalError,
+    GraphError,
     ImporterError,
     InputError,
     InstallError,
@@ -28,17 +33,36 @@ from .errors import (
     ScheduleError,
     ScriptError,
 )
-from .instruments import Instrument, PrintInstrument, TimingInstrument
-from .ir import IRModule, PrimFunc
-from .pass_context import PassContext
-from .schedule import Schedule
-from .script import from_script, ir_module
+
+if TYPE_CHECKING:
+    from . import graph, te
+    from ._compiler import (
+        CompiledModel,
+        Instrument,
+        IRModule,
+        Library,
+        PassContext,
+        PrimFunc,
+        PrintInstrument,
+        Schedule,
+        TimingInstrument,
+        build,
+        compile,
+        from_script,
+        get_global_func,
+        ir_module,
+        lower,
+        register_func,
+    )
 
 __all__ = [
+    "ArtifactError",
     "CodegenError",
     "CompiledModel",
     "DeployError",
     "Deployment",
+    "ExternalError",
+    "GraphError",
     "IRModule",
     "ImporterError",
     "InputError",
@@ -51,6 +75,7 @@ __all__ = [
     "PassError",
     "PrimFunc",
     "PrintInstrument",
+    "SavedModel",
     "Schedule",
     "ScheduleError",
     "ScriptError",
@@ -62,7 +87,34 @@ __all__ = [
     "connect",
     "deploy",
     "from_script",
+    "get_global_func",
+    "graph",
     "ir_module",
+    "load_model",
     "lower",
+    "register_func",
     "te",
 ]
+
+
+class _FrontDoor(ModuleType):
+    """This package. Some of its functions are called like the modules they are in, and importing
+    such a module must not put it in the function's place."""
+
+    def __getattr__(self, name: str) -> object:
+        """The compiler is imported when it is first asked for: boards, and models that are saved,
+        do without it."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in ("graph", "te"):
+            return importlib.import_module(f".{name}", __name__)
+        from . import _compiler
+
+        return getattr(_compiler, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (isinstance(value, ModuleType) and name in ("build", "compile", "deploy", "lower")):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _FrontDoor

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgpack
+from numpy.typing import NDArray
+
+from mlc_rpc.module import Metadata, parse_metadata
 from mlc_targets import Target
 
-from .codegen import Library, compile_kernels
-from .graph import Function, GraphProgram, lower_graph, optimize
-from .graph.layouts import pack_weights
-from .graph.passes import PASSES, Pass, fold_constants
-from .lower import lower
+from .artifact import save
+from .artifact.export import export
+from .codegen import Library, metadata
+from .graph import (
+    ExternalCall,
+    Function,
+    GraphProgram,
+    evaluate,
+    lower_graph,
+)
+from .inputs import index_extents
+from .ir import IRModule
+from .kernels import compile_sources, loops_of
+from .model_graph import Watch, model_graph
 
 if TYPE_CHECKING:
-    from .frontend import Converter
+    from torch.export import ExportedProgram
 
-Watch = Callable[[str, Function, bool], None]
+    from .frontend import Converter
 
 
 @dataclass(frozen=True)
@@ -28,7 +42,8 @@ class CompiledModel:
 
     `reference` is the graph as it was imported; its evaluation says what outputs are right.
     `program` has the kernels, the call table, the memory plan and the weights; `library` the
-    object made of them.
+    object made of them; `module` holds the PrimFuncs that the graph calls. Of the kernels, some
+    were compiled, the others came from the cache.
     """
 
     name: str
@@ -37,6 +52,9 @@ class CompiledModel:
     program: GraphProgram
     library: Library
     seconds: float = field(compare=False)
+    module: IRModule | None = None
+    kernels_compiled: int = field(compare=False, default=0)
+    kernels_cached: int = field(compare=False, default=0)
 
     @property
     def object_bytes(self) -> bytes:
@@ -46,40 +64,79 @@ class CompiledModel:
     def weights_bytes(self) -> bytes:
         return self.program.weights
 
+    @cached_property
+    def metadata(self) -> Metadata:
+        """What the object says of itself."""
+        return parse_metadata(msgpack.packb(metadata(self.library)))
+
+    @cached_property
+    def index_extents(self) -> Mapping[str, int]:
+        """How many entries an input may index, for those inputs that are indices."""
+        return index_extents(self.reference)
+
+    def evaluate(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The outputs that are right."""
+        return evaluate(self.reference, inputs, module=self.module)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the model to one file, for `load_model` and for `mlc-runtime run` on a board.
+        Raises ArtifactError, OSError."""
+        return save(path, self)
+
+    def export(self, folder: str | Path, name: str = "", *, embed_weights: bool = False) -> Path:
+        """Writes the model, called `name`, as part of a C program (artifact/export.py says which
+        files) and returns its header's path. Raises ArtifactError, InstallError, OSError."""
+        return export(folder, self, name, embed_weights=embed_weights)
+
+    @property
+    def host_calls(self) -> tuple[ExternalCall, ...]:
+        """The calls of registered functions, which run on this machine."""
+        return self.program.externals
+
 
 def compile(
-    model: str | Path | Function,
+    model: str | Path | ExportedProgram | Function | IRModule,
     target: Target | str | None = None,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     converters: Mapping[str, Converter] | None = None,
     watch: Watch | None = None,
+    workers: int | None = None,
 ) -> CompiledModel:
-    """Compiles a model (an .onnx file, or a graph function) for a target.
+    """Compiles a model for a target: an .onnx or .pt2 file, a program of torch.export, a graph
+    function, or a module's `main`.
 
     shapes fixes inputs by name, dims symbolic dimensions by name; converters are for operators that
-    are missing, by name, as frontend.from_onnx takes them. watch(name, function, changed) sees the
-    graph after every pass. Raises ImporterError, LowerError, CodegenError, TargetError.
+    are missing, by name, as frontend.from_onnx and from_torch take them. watch(name, function,
+    changed) sees the graph after every pass. workers: how many processes compile kernels, by
+    default as the PassContext says, one per core. Raises ImporterError, LowerError, CodegenError,
+    TargetError.
     """
     began = time.perf_counter()
     to = Target(target) if target is not None else (Target.current() or Target("host"))
-    if isinstance(model, Function):
-        function = model
-    else:
-        from .frontend import from_onnx  # here, since onnx takes a while to import
-
-        function = from_onnx(model, shapes, dims, converters=converters)
-    steps: tuple[Pass | str, ...] = (
-        "imported",
-        *PASSES,
-        pack_weights(to),
-        fold_constants,
-        "optimized",
+    graphs = model_graph(model, to, shapes, dims, converters, watch)
+    program = lower_graph(graphs.optimized, graphs.module)
+    layers: dict[str, list[str]] = {}
+    for call in program.calls:
+        layers.setdefault(call.kernel, []).append(call.layer)
+    kernels = compile_sources(program.kernels, to, layers, workers)
+    library = Library(
+        name=graphs.reference.name,
+        target=to,
+        lowered=lambda: [loops_of(source, to) for source in program.kernels.values()],
+        compiled=kernels.objects,
+        model=program.model_map(),
     )
-    graph = optimize(function, steps, watch)
-    program = lower_graph(graph, to)
-    kernels = [lower(func) for func in program.kernels.values()]
-    library = compile_kernels(function.name, kernels, to, program.model_map())
-    assert library.object_bytes  # compiled here, so that the seconds are compilation's
-    return CompiledModel(function.name, to, function, program, library, time.perf_counter() - began)
+    assert library.object_bytes  # merged here, so that the seconds are compilation's
+    return CompiledModel(
+        name=Path(model).stem if isinstance(model, (str, Path)) else graphs.reference.name,
+        target=to,
+        reference=graphs.reference,
+        program=program,
+        library=library,
+        seconds=time.perf_counter() - began,
+        module=graphs.module,
+        kernels_compiled=len(kernels.objects) - kernels.cached,
+        kernels_cached=kernels.cached,
+    )

@@ -14,47 +14,55 @@ The record, as JSON; `null` is what is not known, as everything about a board th
     target            what `Target` takes again
     board             url, machine, cpu_model, cores, features [str], kernel, memory_bytes, emulated
     inputs            [name, shape, dtype, source: "given" or "seed 0"]
-    outputs           [name, shape, dtype, max_abs_err, max_rel_err (of the largest reference), ok]
-    reference         what outputs were held against: "evaluate", "given", or "evaluate, given"
-    ok                whether all outputs are right
+    outputs           [name, shape, dtype, max_abs_err, max_rel_err (of the largest reference), ok];
+                      the last three null where nothing was known
+    reference         what outputs were held against: "evaluate", "given", or both, with a comma;
+                      null where nothing was known, as for a saved model without given ones
+    ok                whether all outputs that were held against something are right; null where
+                      none was
     predictions       output, predicted [int], label [int], accuracy; where labels were given
-    compile_s         seconds that the compiler took
+    compile_s         seconds that the compiler took; null for a saved model
     upload_s          seconds for object, weights and inputs; upload_bytes, with the wire's framing
     object_bytes      of the ELF object; weights_bytes, of the weights; both before sending
     arena_bytes       what the model needs on the board for its intermediate tensors and workspaces
     latency           n, median_ms, p95_ms, mad_ms, samples [ms], verdict: ok, noisy or emulated
     instructions      executed per inference
-    layers            [name, kernel, shape (of what it computes), dtype, median_us, instructions,
+    layers            [name, kernel (or registered function, which runs on the host, transfers
+                      included), shape (of what it computes), dtype, median_us, instructions,
                       by_class: {mac, vector, load, store, branch, scalar}]
     runtime_version   of the program on the board
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from numpy.typing import NDArray
 
+from mlc_rpc.module import Model, Param
 from mlc_targets import Target
 
-from .codegen import metadata
+from .artifact import SavedModel
 from .compare import Comparison, compare
-from .compile import CompiledModel
 from .errors import DeployError, InputError
-from .graph import TensorType, evaluate
 from .inputs import SEED, draw
 
 if TYPE_CHECKING:
     from mlc_rpc import Run, Session, Timing
+    from mlc_rpc.host_call import HostCall
     from mlc_rpc.session import Device
 
+    from .compile import CompiledModel
+
+Deployable: TypeAlias = "CompiledModel | SavedModel"
 Array = NDArray[Any]
 Stage = Callable[[str], AbstractContextManager[object]]
 
@@ -66,7 +74,8 @@ SAMPLE_MS = 20  # runs that are faster are repeated within a sample
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One call of the call table; `shape` and `dtype` are of what it computes."""
+    """One call of the call table, or (`on_host`) of a registered function, which `kernel` names;
+    `shape` and `dtype` are of what it computes."""
 
     name: str
     kernel: str
@@ -74,6 +83,7 @@ class Layer:
     dtype: str
     median_us: float | None = None
     by_class: Mapping[str, int] | None = None  # executed instructions
+    on_host: bool = False
 
     @property
     def instructions(self) -> int | None:
@@ -99,9 +109,10 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What came of a model on a board. `drawn` inputs were not given."""
+    """What came of a model on a board. `drawn` inputs were not given; `checks` are of outputs about
+    which something was known."""
 
-    model: CompiledModel
+    model: Deployable
     url: str
     device: Device
     emulated: bool
@@ -109,7 +120,7 @@ class Deployment:
     drawn: frozenset[str]
     outputs: Mapping[str, Array]
     checks: Mapping[str, Comparison]
-    reference: str
+    reference: str | None
     predictions: Predictions | None
     layers: tuple[Layer, ...]
     timing: Timing
@@ -118,6 +129,7 @@ class Deployment:
 
     @property
     def ok(self) -> bool:
+        """Whether no output is known to be wrong."""
         return all(check.ok for check in self.checks.values())
 
     @property
@@ -144,16 +156,11 @@ class Deployment:
                 for n, a in self.inputs.items()
             ],
             "outputs": [
-                _tensor(n, self.outputs[n])
-                | {
-                    "max_abs_err": _number(check.max_abs_err),
-                    "max_rel_err": _number(check.max_rel_err),
-                    "ok": check.ok,
-                }
-                for n, check in self.checks.items()
+                _tensor(n, output) | _verdict(self.checks.get(n))
+                for n, output in self.outputs.items()
             ],
             "reference": self.reference,
-            "ok": self.ok,
+            "ok": self.ok if self.checks else None,
             "predictions": self.predictions
             and {
                 "output": self.predictions.output,
@@ -177,7 +184,7 @@ class Deployment:
         }
 
 
-def compiled_record(model: CompiledModel, name: str = "") -> dict[str, Any]:
+def compiled_record(model: Deployable, name: str = "") -> dict[str, Any]:
     """The record of a model that was compiled only."""
     absent = ("board", "inputs", "outputs", "reference", "ok", "predictions", "upload_s",
               "upload_bytes", "latency", "instructions", "runtime_version")  # fmt: skip
@@ -193,7 +200,7 @@ def compiled_record(model: CompiledModel, name: str = "") -> dict[str, Any]:
 
 
 def deploy(
-    model: CompiledModel,
+    model: Deployable,
     board: Session,
     inputs: Mapping[str, Array] | None = None,
     *,
@@ -205,36 +212,45 @@ def deploy(
     """Sends the model, runs it, compares its outputs with the reference, and times it.
 
     Inputs that are not given are drawn from a seed. `expect` stands for the reference of the
-    outputs that it names; `labels` are held against the largest along an output's last axis.
-    `timeout`: seconds that a run may take. stage(name) is entered around each step.
+    outputs that it names; a saved model has no other reference, so the rest is not compared. Of a
+    saved model's programs the one for this board runs. `labels` are held against the largest along
+    an output's last axis. `timeout`: seconds that a run may take. stage(name) is entered around
+    each step.
 
     Outputs that are wrong raise nothing: `ok` says so. Raises DeployError, InputError, RpcError.
     """
+    if isinstance(model, SavedModel):
+        model = model.fitting(board.device.machine, board.device.features)
     refuse_unfit(model.target, board.board, board.device)
-    given = fitting("input", inputs or {}, {p.name: p.type for p in model.reference.params})
-    expected = fitting("output", expect or {}, dict(model.program.outputs))
-    every = {p.name: given[p.name] if p.name in given else draw(model.reference, p.name)
-             for p in model.reference.params}  # fmt: skip
-    asked = [name for name, _ in model.program.outputs if name not in expected]
-    if asked:
+    described = described_model(model)
+    inputs_of, outputs_of = (
+        {p.name: p for p in ps} for ps in (described.inputs, described.outputs)
+    )
+    given = fitting("input", inputs or {}, inputs_of)
+    expected = fitting("output", expect or {}, outputs_of)
+    every = {
+        n: given[n] if n in given else draw(n, _shape(p), p.dtype, model.index_extents.get(n))
+        for n, p in inputs_of.items()
+    }
+    asked = set(outputs_of) - set(expected)
+    if asked and not isinstance(model, SavedModel):
         with stage("reference"):
-            computed = evaluate(model.reference, every)
-        expected |= {name: computed[name] for name in asked}
+            computed = model.evaluate(every)
+        expected |= {name: right for name, right in computed.items() if name in asked}
     with stage("upload"):
         began, sent = time.perf_counter(), board.sent_bytes
         module = board.load(model)
-        tensors = [board.tensor(every[name]) for name, _ in model.program.inputs]
-        results = [board.empty(_shape(t), t.dtype) for _, t in model.program.outputs]
+        tensors = [board.tensor(every[name]) for name in inputs_of]
+        results = [board.empty(_shape(p), p.dtype) for p in described.outputs]
         upload = time.perf_counter() - began, board.sent_bytes - sent
     args = (*tensors, *results)
     with stage("run"):
         first = module.entry.profile(*args, timeout=timeout)
-        names = [name for name, _ in model.program.outputs]
-        outputs = {n: tensor.numpy() for n, tensor in zip(names, results, strict=True)}
+        outputs = {n: tensor.numpy() for n, tensor in zip(outputs_of, results, strict=True)}
     if board.emulated:
         runs, timing = [first], _as_timing(first)
     else:
-        seconds = sum(first.nanoseconds) / 1e9
+        seconds = _seconds(first)
         repeat = min(max(round(TIMING_SECONDS / max(seconds, 1e-9)), SAMPLES[0]), SAMPLES[1])
         with stage("timing"):
             evaluator = module.entry.time_evaluator(
@@ -242,7 +258,7 @@ def deploy(
             )
             timing = evaluator(*args)
             runs = [module.entry.profile(*args, timeout=timeout) for _ in range(repeat)]
-    sources = {"evaluate" if name in asked else "given" for name in outputs}
+    sources = {"evaluate" if name in asked else "given" for name in expected}
     return Deployment(
         model=model,
         url=board.board,
@@ -251,8 +267,10 @@ def deploy(
         inputs=every,
         drawn=frozenset(every) - frozenset(given),
         outputs=outputs,
-        checks={name: compare(outputs[name], expected[name]) for name in outputs},
-        reference=", ".join(sorted(sources)),
+        checks={
+            name: compare(outputs[name], expected[name]) for name in outputs if name in expected
+        },
+        reference=", ".join(sorted(sources)) or None,
         predictions=None if labels is None else predict(outputs, labels),
         layers=_measured(layers_of(model), runs),
         timing=timing,
@@ -278,18 +296,16 @@ def refuse_unfit(target: Target, url: str, device: Device) -> None:
         )
 
 
-def fitting(
-    kind: str, given: Mapping[str, Array], types: Mapping[str, TensorType]
-) -> dict[str, Array]:
+def fitting(kind: str, given: Mapping[str, Array], params: Mapping[str, Param]) -> dict[str, Array]:
     """The arrays, held against the names, shapes and dtypes of the model. Raises InputError."""
     for name, array in given.items():
-        if name not in types:
-            near = get_close_matches(name, types, 3, 0.5) or list(types)[:5]
+        if name not in params:
+            near = get_close_matches(name, params, 3, 0.5) or list(params)[:5]
             raise InputError(
                 f"the model has no {kind} '{name}'", mend=", ".join(near) or "none: it takes none"
             )
-        wanted = types[name]
-        if array.shape != _shape(wanted) or array.dtype.name != wanted.dtype:
+        wanted = params[name]
+        if array.shape != wanted.shape or array.dtype.name != wanted.dtype:
             raise InputError(
                 f"{kind} '{name}' is {wanted}, and the array given is "
                 f"{array.dtype.name}{list(array.shape)}",
@@ -306,22 +322,40 @@ def predict(outputs: Mapping[str, Array], labels: Array) -> Predictions | None:
     return None
 
 
-def layers_of(model: CompiledModel) -> tuple[Layer, ...]:
-    """The calls of the model, not measured."""
+def described_model(model: Deployable) -> Model:
+    """What the model's object says of it."""
+    described = model.metadata.model
+    assert described is not None  # as of whatever is Deployable
+    return described
+
+
+def layers_of(model: Deployable) -> tuple[Layer, ...]:
+    """The calls of the model in the order that they run in, not measured."""
     results = {
-        kernel["name"]: next(p for p in kernel["params"] if p["output"])
-        for kernel in metadata(model.library)["kernels"]
+        kernel.name: next(p for p in kernel.params if p.output)
+        for kernel in model.metadata.kernels.values()
     }
-    return tuple(
-        Layer(c.layer, c.kernel, tuple(results[c.kernel]["shape"]), results[c.kernel]["dtype"])
-        for c in model.program.calls
-    )
+    layers = [
+        Layer(call.layer, call.kernel, _shape(results[call.kernel]), results[call.kernel].dtype)
+        for call in described_model(model).calls
+    ]
+    for call in reversed(host_calls_of(model)):
+        made = call.types[len(call.types) - call.outputs :]
+        shape, dtype = (tuple(made[0].shape), made[0].dtype) if made else ((), "")
+        layers.insert(call.at_call, Layer(call.layer, call.name, shape, dtype, on_host=True))
+    return tuple(layers)
 
 
-def arena_bytes(model: CompiledModel) -> int:
+def host_calls_of(model: Deployable) -> Sequence[HostCall]:
+    """The model's calls of registered functions; a saved model has none."""
+    calls: Sequence[HostCall] = getattr(model, "host_calls", ())
+    return calls
+
+
+def arena_bytes(model: Deployable) -> int:
     """Intermediate tensors, and the largest workspace of a kernel."""
-    workspaces = [kernel["workspace"] for kernel in metadata(model.library)["kernels"]]
-    return model.program.arena + max(workspaces, default=0)
+    workspaces = [kernel.workspace for kernel in model.metadata.kernels.values()]
+    return described_model(model).arena_bytes + max(workspaces, default=0)
 
 
 def cpu_model(device: Device) -> str:
@@ -330,28 +364,31 @@ def cpu_model(device: Device) -> str:
 
 
 def _measured(layers: Sequence[Layer], runs: Sequence[Run]) -> tuple[Layer, ...]:
+    """The layers with what runs say of them; instructions on the host are not counted."""
     counts = runs[0].counts
-    return tuple(
-        Layer(
-            layer.name,
-            layer.kernel,
-            layer.shape,
-            layer.dtype,
-            statistics.median(run.nanoseconds[n] for run in runs) / 1e3,
-            None if counts is None else counts[n].by_class,
-        )
-        for n, layer in enumerate(layers)
-    )
+    numbers = {False: itertools.count(), True: itertools.count()}
+    measured: list[Layer] = []
+    for layer in layers:
+        n = next(numbers[layer.on_host])
+        took = [(run.host_nanoseconds if layer.on_host else run.nanoseconds)[n] for run in runs]
+        by_class = None if counts is None or layer.on_host else counts[n].by_class
+        median_us = statistics.median(took) / 1e3
+        measured.append(replace(layer, median_us=median_us, by_class=by_class))
+    return tuple(measured)
 
 
 def _as_timing(run: Run) -> Timing:
     from mlc_rpc import Timing
 
-    return Timing((sum(run.nanoseconds) / 1e9,), (1,), emulated=True)
+    return Timing((_seconds(run),), (1,), emulated=True)
 
 
-def _shape(t: TensorType) -> tuple[int, ...]:
-    return tuple(extent for extent in t.shape if isinstance(extent, int))
+def _seconds(run: Run) -> float:
+    return (sum(run.nanoseconds) + sum(run.host_nanoseconds)) / 1e9
+
+
+def _shape(param: Param) -> tuple[int, ...]:
+    return tuple(extent for extent in param.shape if isinstance(extent, int))
 
 
 def _tensor(name: str, array: Array) -> dict[str, Any]:
@@ -367,6 +404,16 @@ def _layer(layer: Layer) -> dict[str, Any]:
         "median_us": layer.median_us,
         "instructions": layer.instructions,
         "by_class": None if layer.by_class is None else dict(layer.by_class),
+    }
+
+
+def _verdict(check: Comparison | None) -> dict[str, Any]:
+    if check is None:
+        return {"max_abs_err": None, "max_rel_err": None, "ok": None}
+    return {
+        "max_abs_err": _number(check.max_abs_err),
+        "max_rel_err": _number(check.max_rel_err),
+        "ok": check.ok,
     }
 
 

@@ -3,11 +3,14 @@
     MlcError
       ├ InstallError     this installation lacks one of its files
       ├ ImporterError    a model file cannot be read, or holds what is not supported
-      ├ ScriptError      a script of the loop IR is not well formed
+      ├ ScriptError      a script of functions is not well formed
+      ├ GraphError       a graph is put together in a way that gives none
+      ├ ExternalError    a registered function is missing, raised, or did not write its outputs
       ├ ScheduleError    a schedule primitive does not apply, or would change the result
       ├ PassError        a PassContext names a pass, phase or option that is not
       ├ LowerError       a scheduled function cannot be made into flat loops
       ├ CodegenError     flat loops cannot be made into an object for the target
+      ├ ArtifactError    a saved model's file is damaged; a model cannot be saved
       ├ DeployError      a board cannot run what was compiled for a target
       └ InputError       an array that was given does not fit the model's input or output
 
@@ -51,7 +54,15 @@ class ImporterError(MlcError):
 
 
 class ScriptError(MlcError):
-    """A script of the loop IR is not well formed: `where` is file:line:column and the line."""
+    """A script of functions is not well formed: `where` is file:line:column and the line."""
+
+
+class GraphError(MlcError):
+    """A graph is put together in a way that gives none; what is asked of it does not fit it."""
+
+
+class ExternalError(MlcError):
+    """A registered function is missing, raised, or did not write its outputs."""
 
 
 class ScheduleError(MlcError):
@@ -68,6 +79,11 @@ class LowerError(MlcError):
 
 class CodegenError(MlcError):
     """Flat loops cannot be made into an object for the target."""
+
+
+class ArtifactError(MlcError):
+    """A file is no saved model, or a damaged one, or another version's; a model that cannot be
+    saved or exported."""
 
 
 class DeployError(MlcError):

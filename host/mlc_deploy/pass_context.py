@@ -26,7 +26,7 @@ P = TypeVar("P")
 
 ALWAYS = -1
 LEVELS: dict[str, int] = {}  # pass -> the opt_level from which on it runs; ALWAYS: it must
-LEVEL, MOST_LEVEL = 2, 3
+LEVEL, MOST_LEVEL = 2, 4
 
 # Where passes of the user may run; TVM's users number the phases of lowering.
 PHASES: Mapping[str, tuple[str, ...]] = {
@@ -35,6 +35,8 @@ PHASES: Mapping[str, tuple[str, ...]] = {
 }
 
 OPTIONS: Mapping[str, Any] = {  # option -> what holds where a context does not set it
+    "compile.cache": True,  # kernels that were compiled before come from the user's cache
+    "compile.workers": 0,  # processes that compile a model's kernels; 0: one per core
     "graph.add_pass": (),  # [(phase, function)]: passes of the user
     "graph.dump": "",  # "all" or "name,name": passes whose result is printed, as MLC_DUMP does
     "lower.add_pass": (),
@@ -66,10 +68,11 @@ class PassContext:
     """Settings for the passes that run in its `with`, in this thread. The innermost context holds
     alone: nothing is inherited from those around.
 
-    opt_level: 0 (what must be done) to 3; passes run from their level on. disabled_pass and
-    required_pass: names of passes to leave out, or to run whatever the level. config: options of
-    passes by name (OPTIONS). instruments: objects with the methods of `Instrument`. Raises
-    PassError for names and values that are not known, and for disabling a pass that programs need.
+    opt_level: 0 (what must be done) to 4 (what approximates); passes run from their level on.
+    disabled_pass and required_pass: names of passes to leave out, or to run whatever the level.
+    config: options of passes by name (OPTIONS). instruments: objects with the methods of
+    `Instrument`. Raises PassError for names and values that are not known, and for disabling a
+    pass that programs need.
     """
 
     opt_level: int = LEVEL

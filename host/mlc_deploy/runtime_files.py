@@ -29,6 +29,14 @@ def runtime_file(machine: str) -> Path:
     return _existing(f"mlc-runtime-{machine}")
 
 
+def executor_files() -> tuple[Path, Path]:
+    """mlc_runtime.h and mlc_runtime.c, the executor for programs that a model is linked into.
+
+    Raises InstallError.
+    """
+    return _existing("mlc_runtime.h"), _existing("mlc_runtime.c")
+
+
 def counting_plugin() -> Path:
     """The plugin that counts instructions, for a QEMU that runs on this host.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mlc_rpc.errors import Unreachable
 from mlc_rpc.session import CALL_SECONDS, Session
-from mlc_rpc.transport import LocalUrl, QemuUrl, Runtime, SshUrl, Transport, parse_url
+from mlc_rpc.transport import LocalUrl, QemuUrl, Runtime, SshUrl, TcpUrl, Transport, parse_url
 
 
 def connect(
@@ -17,17 +17,20 @@ def connect(
     *,
     machine: str | None = None,
     plugin: Path | None = None,
+    key: bytes | Path | None = None,
     timeout: float = CALL_SECONDS,
 ) -> Session:
     """A session with the board at `url` (transport.SCHEMES).
 
     `runtime` gives the board's program for a machine ("aarch64", "arm", "x86_64"); `machine` is the
     one wanted where the board could be several (qemu://max); `plugin` is QEMU's counting plugin,
-    built for this host. `timeout` in seconds, for connecting and as the default of short calls.
+    built for this host; `key` is that of a tcp:// board, None for the one that was enrolled
+    (keys.key_path). `timeout` in seconds, for connecting and as the default of short calls.
 
     Raises Unreachable, Mismatch.
     """
-    return Session(open_transport(url, runtime, machine, plugin, timeout), timeout=timeout)
+    transport = open_transport(url, runtime, machine, plugin, timeout, key)
+    return Session(transport, timeout=timeout)
 
 
 def open_transport(
@@ -36,6 +39,7 @@ def open_transport(
     machine: str | None = None,
     plugin: Path | None = None,
     timeout: float = CALL_SECONDS,
+    key: bytes | Path | None = None,
 ) -> Transport:
     """The board's program, started. Raises Unreachable."""
     # Each transport is imported when it is asked for: paramiko is slow to import, and the others
@@ -60,3 +64,7 @@ def open_transport(
             from mlc_rpc.ssh import open_ssh
 
             return open_ssh(board, runtime, timeout)
+        case TcpUrl() as board:
+            from mlc_rpc.tcp import open_tcp
+
+            return open_tcp(board, key, timeout)

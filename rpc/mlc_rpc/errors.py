@@ -1,7 +1,7 @@
 """What can go wrong between the client and a board.
 
     RpcError
-    ├── Unreachable      no session came about: no such program, host, CPU or permission
+    ├── Unreachable      no session came about: no such program, host, CPU, key or permission
     │   └── Mismatch     the board answered, but speaks another version of the wire
     ├── Lost             the session ended under the caller: the board's program or the link died
     ├── Timeout          a deadline passed, on the board or here
@@ -90,6 +90,6 @@ KINDS: dict[str, tuple[type[RpcError], str]] = {
     "protocol": (ProtocolError, "use the client and the board's program of the same release"),
     "refused": (Refused, ""),
     "crashed": (Crashed, "build the kernel with bound checks; tensors and modules are still there"),
-    "timeout": (Timeout, "a larger timeout, if the kernel is slow rather than stuck"),
+    "timeout": (Timeout, "a larger timeout, if it is slow rather than stuck"),
     "memory": (OutOfMemory, "close tensors that are no longer used, or a smaller model"),
 }

@@ -1,6 +1,8 @@
 """Requests and responses over a transport: framing, pipelining, deadlines, and who is to blame.
 
 One thread reads; any thread may call. What is sent while the board works is answered in any order.
+One thread more keeps the heartbeat: it asks a silent board whether it lives, and ends a link that
+is dead though nothing says so, as when a cable is pulled or a board hangs.
 """
 
 from __future__ import annotations
@@ -27,10 +29,21 @@ from mlc_rpc.errors import (
     Unreachable,
 )
 from mlc_rpc.transport import Buffer, Transport
-from mlc_rpc.wire import MAX_BANNER, MAX_CHUNK, MAX_MESSAGE, PREAMBLE, VERSION
+from mlc_rpc.wire import (
+    MAX_BANNER,
+    MAX_CHUNK,
+    MAX_MESSAGE,
+    NONCE_BYTES,
+    PREAMBLE,
+    VERSION,
+    version_refusal,
+)
 
 WINDOW = 8  # chunks under way at a time
-CHUNK_SECONDS = 60.0  # per chunk: slow links are slow, dead ones are found by ssh's keepalive
+CHUNK_SECONDS = 60.0  # per chunk: slow links are slow, dead ones are found by the heartbeat
+BEAT_SECONDS = 1.0  # a tick of the heartbeat, which looks for signs of life
+PING_BEATS = 2  # silent ticks until the board is asked, and from one question to the next
+DEAD_BEATS = 8  # silent ticks until an end is taken for dead
 READ_BYTES = 1 << 20
 REQUEST, RESPONSE, NOTIFY = 0, 1, 2
 
@@ -49,7 +62,10 @@ class Link:
     """A transport that answers requests. `sent_bytes` counts what went to the board."""
 
     def __init__(self, transport: Transport, timeout: float) -> None:
-        """Waits for the preamble, and exchanges versions. Raises Unreachable, Mismatch, Timeout."""
+        """Waits for the preamble and exchanges versions, where the transport has not.
+
+        Raises Unreachable, Mismatch, Timeout.
+        """
         self.transport = transport
         self.board = transport.board
         self.sent_bytes = 0
@@ -59,14 +75,22 @@ class Link:
         self._writing = threading.Lock()
         self._ended: Callable[[str], RpcError] | None = None  # method -> what to raise
         self._begun: SimpleQueue[RpcError | None] = SimpleQueue()
+        self._received = 0  # reads that brought something
+        self._over = threading.Event()
         self._packer = msgpack.Packer()
         self._reader = threading.Thread(target=self._read, name=f"{self.board} reader", daemon=True)
+        self._heart = threading.Thread(target=self._beat, name=f"{self.board} heart", daemon=True)
         self._reader.start()
         try:
-            self._greet(timeout)
+            if not transport.greeted:
+                self._greet(timeout)
+            if not transport.ends_with_client:
+                # Nobody waits for the answer: a board that knows no heartbeat does without.
+                self.send("heartbeat", (round(DEAD_BEATS * BEAT_SECONDS * 1000),), timeout)
         except BaseException:
             self.close()
             raise
+        self._heart.start()
 
     def call(self, method: str, *params: object, timeout: float, tail: Buffer | None = None) -> Any:
         """The result of one request. `tail` is a last parameter of bytes, sent without a copy."""
@@ -157,20 +181,15 @@ class Link:
         if failure:
             raise failure
         try:
-            match self.call("hello", *VERSION, os.urandom(32), timeout=timeout):
+            match self.call("hello", *VERSION, os.urandom(NONCE_BYTES), timeout=timeout):
                 case [int(major), int(minor), bytes()]:
                     pass
                 case answer:
                     raise self._protocol(f"an answer that is none: {answer!r:.200}", "hello")
         except Refused as error:
-            raise Mismatch(error.what, board=self.board) from error
-        if major != VERSION[0]:
-            raise Mismatch(
-                f"the board's program speaks version {major}.{minor} of the wire, "
-                f"this client version {VERSION[0]}.{VERSION[1]}",
-                board=self.board,
-                attempt="use the client and the board's program of the same release",
-            )
+            raise Mismatch(error.what, board=self.board, attempt=error.attempt) from error
+        if refusal := version_refusal(major, minor):
+            raise Mismatch(refusal[0], board=self.board, attempt=refusal[1])
 
     def _read(self) -> None:
         """The reader thread: from the preamble to the end of the stream."""
@@ -181,13 +200,14 @@ class Link:
             max_buffer_size=READ_BYTES + MAX_MESSAGE,
         )
         try:
-            data = self._skip_banner()
+            data = b"" if self.transport.greeted else self._skip_banner()
             self._begun.put(None)
             while True:
                 unpacker.feed(data)
                 for message in unpacker:
                     self._deliver(message)
                 data = self.transport.read(READ_BYTES)
+                self._received += 1
                 if not data:
                     break
             self._end(self._lost("the board's program ended"))
@@ -199,6 +219,49 @@ class Link:
             self._end(self._lost(f"the link broke ({error})"))
         except Exception as error:  # whatever msgpack raises on bytes that are no msgpack
             self._end_talk(f"the board sent what is no message ({error or type(error).__name__})")
+
+    def _beat(self) -> None:
+        """The heartbeat's thread. Bytes that arrive, or go out though slowly, are signs of life."""
+        silent, seen = 0, (0, 0)
+        while not self._over.wait(BEAT_SECONDS):
+            writing = self._writing.locked()
+            signs = (self._received, self.transport.moved if writing else seen[1])
+            silent, seen = (silent + 1 if signs == seen else 0), signs
+            if silent >= DEAD_BEATS:
+                self._end(self._dead)
+                self.transport.close()
+                return
+            if silent and silent % PING_BEATS == 0:
+                self._ask_for_life(BEAT_SECONDS * (DEAD_BEATS - silent))
+
+    def _ask_for_life(self, timeout: float) -> None:
+        """Sends a ping that nobody waits for; none where a request is being sent just now."""
+        if not self._writing.acquire(blocking=False):
+            return
+        try:
+            with self._state:
+                if self._ended:
+                    return
+                number = self._next_id
+                self._next_id = (number + 1) & 0xFFFFFFFF
+                self._pending[number] = Pending(number, "ping", time.monotonic())
+            frame = _frame(self._packer, number, "ping", (None,), None)
+            self.transport.write(frame, timeout)
+            self.sent_bytes += sum(map(len, frame))
+        except OSError:  # a timeout too: half a frame is on its way
+            self._end(self._dead)
+            self.transport.close()
+        finally:
+            self._writing.release()
+
+    def _dead(self, method: str) -> RpcError:
+        return Lost(
+            f"no sign of life from the board for {DEAD_BEATS * BEAT_SECONDS:g} s",
+            board=self.board,
+            method=method,
+            attempt="look after its power and network, then connect again; what was on the board "
+            "must be sent again",
+        )
 
     def _skip_banner(self) -> bytes:
         """What follows the preamble. Raises Unreachable when none comes."""
@@ -237,6 +300,7 @@ class Link:
         """Fails every request under way and all that follow; the first reason stays."""
         with self._state:
             self._ended = self._ended or error
+            self._over.set()
             waiting, self._pending = self._pending, {}
         for pending in waiting.values():
             pending.answer.put(None)
@@ -280,7 +344,10 @@ class Link:
             case [str(kind), str(text), details] if kind in KINDS:
                 cls, attempt = KINDS[kind]
                 known = details if isinstance(details, dict) else {}
-                return cls(text, board=self.board, method=method, attempt=attempt, details=known)
+                what, _, mend = text.partition("; try: ")
+                return cls(
+                    what, board=self.board, method=method, attempt=mend or attempt, details=known
+                )
             case _:
                 return self._protocol(f"an error that is none: {error!r:.200}", method)
 

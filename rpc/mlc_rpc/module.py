@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from mlc_rpc.counters import CallCounts
 from mlc_rpc.errors import ProtocolError, Refused
+from mlc_rpc.host_call import HostCall, pieces, run_host_call, sample_on_host
 from mlc_rpc.tensor import RemoteTensor
 from mlc_rpc.timing import Timing
 
@@ -39,10 +41,13 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A function of the object."""
+    """A function of the object. `tasks` may run in parallel, or as many as a symbolic dimension
+    says; each thread has `workspace` bytes of scratch memory."""
 
     name: str
     params: tuple[Param, ...]
+    tasks: int | str
+    workspace: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,7 @@ class Model:
     calls: tuple[Call, ...]
     arena_bytes: int
     weights_bytes: int
+    weights_hash: bytes  # BLAKE2b-256; empty where there are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,8 @@ class Metadata:
     """The object's ".mlc" section (device_runtime/include/mlc_abi.h)."""
 
     target: str
+    machine: str
+    features: frozenset[str]
     kernels: dict[str, Kernel]
     model: Model | None
 
@@ -87,7 +95,10 @@ class Metadata:
 def parse_metadata(data: bytes) -> Metadata:
     """Raises LookupError, TypeError, ValueError on what is no such section."""
     root = msgpack.unpackb(data, raw=False)
-    kernels = [Kernel(str(k["name"]), _params(k["params"])) for k in root["kernels"]]
+    kernels = [
+        Kernel(str(k["name"]), _params(k["params"]), k["tasks"], int(k["workspace"]))
+        for k in root["kernels"]
+    ]
     model = None
     if found := root.get("model"):
         model = Model(
@@ -99,8 +110,15 @@ def parse_metadata(data: bytes) -> Metadata:
             ),
             int(found["arena"]),
             int(found["weights"]),
+            bytes(found["weights_hash"]),
         )
-    return Metadata(str(root["target"]), {kernel.name: kernel for kernel in kernels}, model)
+    return Metadata(
+        str(root["target"]),
+        str(root["machine"]),
+        frozenset(map(str, root["features"])),
+        {kernel.name: kernel for kernel in kernels},
+        model,
+    )
 
 
 def _params(rows: Sequence[Mapping[str, Any]]) -> tuple[Param, ...]:
@@ -112,10 +130,14 @@ def _params(rows: Sequence[Mapping[str, Any]]) -> tuple[Param, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: nanoseconds of each call on the board; executed instructions where counted."""
+    """One run: nanoseconds of each call on the board; executed instructions where counted.
+
+    `host_nanoseconds` are those of the model's functions on this machine, transfers included.
+    """
 
     nanoseconds: tuple[int, ...]
     counts: tuple[CallCounts, ...] | None
+    host_nanoseconds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +179,8 @@ class RemoteFunction:
             options["until"] = until
         if counter:
             counter.start()
-        nanoseconds = self._run(args, options, timeout)
-        return Run(nanoseconds, tuple(counter.take()) if counter else None)
+        nanoseconds, on_host = self._run(args, options, timeout)
+        return Run(nanoseconds, tuple(counter.take()) if counter else None, on_host)
 
     def time_evaluator(
         self,
@@ -176,7 +198,8 @@ class RemoteFunction:
         """A function of the same arguments that times the run on the board.
 
         A sample is the mean of `number` runs, more of them when they take less than
-        `min_repeat_ms` together; there are `repeat` samples after one discarded run.
+        `min_repeat_ms` together; there are `repeat` samples after one discarded run. A model with
+        functions on this machine is timed here, transfers included, and without cache_flush_bytes.
         """
         options = {
             "number": number,
@@ -190,6 +213,12 @@ class RemoteFunction:
         }
 
         def evaluate(*args: RemoteTensor) -> Timing:
+            if self._host_calls:
+                samples, runs = sample_on_host(
+                    lambda: self._run(args, {"threads": threads}, timeout), number, repeat,
+                    min_repeat_ms, cooldown_interval_ms, repeats_to_cooldown,
+                )  # fmt: skip
+                return Timing(samples, runs, self.module.session.emulated)
             answer = self._call("time", args, options, timeout)
             try:
                 samples = tuple(float(sample) for sample in answer["samples"])
@@ -202,8 +231,37 @@ class RemoteFunction:
 
         return evaluate
 
+    @property
+    def _host_calls(self) -> Sequence[HostCall]:
+        return () if self.name else self.module.host_calls
+
     def _run(
-        self, args: Sequence[RemoteTensor], options: dict[str, object], timeout: float
+        self, args: Sequence[RemoteTensor], options: dict[str, Any], timeout: float
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Nanoseconds of the calls on the board, and of those on the host."""
+        if not self._host_calls:
+            return self._run_on_board(args, options, timeout), ()
+        model = self.module.model
+        total, inputs = len(model.calls), len(model.inputs)
+        tensors = {("input", n): tensor for n, tensor in enumerate(args[:inputs])}
+        tensors |= {("output", n): tensor for n, tensor in enumerate(args[inputs:])}
+        if self.module.arena is not None:
+            tensors["arena", 0] = self.module.arena
+        until = min(options.get("until", total), total)
+        on_board: list[int] = []
+        on_host: list[int] = []
+        for piece in pieces(self._host_calls, until, total):
+            if isinstance(piece, range):
+                part = {**options, "from": piece.start, "until": piece.stop}
+                on_board += self._run_on_board(args, part, timeout)
+            else:
+                began = time.perf_counter_ns()
+                run_host_call(piece, tensors, self.module.weights_at)
+                on_host.append(time.perf_counter_ns() - began)
+        return tuple(on_board), tuple(on_host)
+
+    def _run_on_board(
+        self, args: Sequence[RemoteTensor], options: dict[str, Any], timeout: float
     ) -> tuple[int, ...]:
         answer = self._call("run", args, options, timeout)
         try:
@@ -252,12 +310,17 @@ class RemoteModule:
         metadata: Metadata,
         arena: RemoteTensor | None,
         image_bytes: int,
+        host_calls: Sequence[HostCall] = (),
+        weights: bytes | memoryview = b"",
     ) -> None:
         self.session = session
         self.handle = handle
         self.metadata = metadata
         self.arena = arena
         self.image_bytes = image_bytes
+        self.host_calls = host_calls
+        self._weights = weights if host_calls else b""
+        self._constants: dict[tuple[int, int], NDArray[np.uint8]] = {}
         self._inputs: list[RemoteTensor] | None = None
         self._outputs: list[RemoteTensor] | None = None
 
@@ -276,7 +339,7 @@ class RemoteModule:
     @property
     def entry(self) -> RemoteFunction:
         """The model as a function of tensors on the board: inputs, then outputs."""
-        self._model()
+        assert self.model
         return RemoteFunction(self, None)
 
     def run(
@@ -314,7 +377,17 @@ class RemoteModule:
         self._inputs = self._outputs = None
         self.session.call("module.free", self.handle)
 
-    def _model(self) -> Model:
+    def weights_at(self, offset: int, size: int) -> NDArray[np.uint8]:
+        """A piece of the weights as functions on this machine get it: writable, the same array each
+        time."""
+        if (offset, size) not in self._constants:
+            whole = np.frombuffer(self._weights, np.uint8)
+            self._constants[offset, size] = whole[offset : offset + size].copy()
+        return self._constants[offset, size]
+
+    @property
+    def model(self) -> Model:
+        """What the model takes and gives. Raises Refused where there is none."""
         if self.metadata.model is None:
             raise Refused(
                 "the module holds no model",
@@ -325,7 +398,7 @@ class RemoteModule:
 
     def _bind(self, inputs: Mapping[str, NDArray[Any]]) -> list[RemoteTensor]:
         """Inputs written to the board, and the outputs after them."""
-        model = self._model()
+        model = self.model
         names = [param.name for param in model.inputs]
         if set(inputs) != set(names):
             missing = ", ".join(n for n in names if n not in inputs)
@@ -347,5 +420,5 @@ class RemoteModule:
         return self.session.empty([int(extent) for extent in param.shape], param.dtype)
 
     def _results(self) -> dict[str, NDArray[Any]]:
-        names = [param.name for param in self._model().outputs]
+        names = [param.name for param in self.model.outputs]
         return {n: t.numpy() for n, t in zip(names, self._outputs or [], strict=True)}

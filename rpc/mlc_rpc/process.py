@@ -22,11 +22,15 @@ from mlc_rpc.errors import Unreachable
 from mlc_rpc.transport import Buffer, Runtime, Tail, Transport, join_words
 
 PIPE_BYTES = 1 << 20
+TURN_SECONDS = 0.2
 GRACE_SECONDS = 2.0  # from the end of its input to the end of the program
 
 
 class ProcessTransport(Transport):
     """A child process spoken to through its stdin and stdout. `folder` goes when it is closed."""
+
+    shares_memory = True
+    ends_with_client = True
 
     def __init__(
         self, board: str, command: Sequence[str], folder: tempfile.TemporaryDirectory[str]
@@ -79,10 +83,13 @@ class ProcessTransport(Transport):
                         raise BrokenPipeError("it was closed")
                     written = os.writev(self._stdin, left)
             except BlockingIOError:
-                wait = max(deadline - time.monotonic(), 0)
-                if not self._poll.poll(wait * 1000):
+                left_seconds = deadline - time.monotonic()
+                if left_seconds <= 0:
                     raise TimeoutError from None
+                # In short turns, since closing the descriptor would not end a wait for it.
+                self._poll.poll(min(left_seconds, TURN_SECONDS) * 1000)
                 continue
+            self.moved += written
             while left and written >= len(left[0]):
                 written -= len(left.pop(0))
             if written:

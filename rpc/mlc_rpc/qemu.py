@@ -49,7 +49,8 @@ def open_qemu(
         if not reason:
             counts = Path(folder.name, "counts")
             options = ["-plugin", f"{plugin},out={counts}"]
-    command = [qemu, "-cpu", url.option, *options, program]
+    # As root: a worker that became nobody could not write to the plugin's file.
+    command = [qemu, "-cpu", url.option, *options, program, "--as-root"]
     transport = ProcessTransport(board, command, folder)
     transport.emulated = True
     transport.why_not_counting = reason

@@ -49,13 +49,17 @@ class Device:
 
 
 class Deployable(Protocol):
-    """What `load` takes besides bytes: an object file and the weights of its model."""
+    """What `load` takes besides bytes: an object file and the weights of its model.
+
+    Where some of the model's calls are functions of this machine, `host_calls` has them, each a
+    host_call.HostCall.
+    """
 
     @property
     def object_bytes(self) -> bytes: ...
 
     @property
-    def weights_bytes(self) -> bytes: ...
+    def weights_bytes(self) -> bytes | memoryview: ...
 
 
 class Session:
@@ -223,6 +227,7 @@ class Session:
             code = self.put(program)
         else:
             code, weights = self.put(program.object_bytes), program.weights_bytes
+        host_calls = getattr(program, "host_calls", ())
         data = self.put(weights) if weights is not None and len(weights) else None
         answer = self.call("module.load", code, data, timeout=max(self.timeout, CHUNK_SECONDS))
         try:
@@ -238,7 +243,7 @@ class Session:
                 board=self.board,
                 method="module.load",
             ) from error
-        return RemoteModule(self, handle, metadata, arena, image_bytes)
+        return RemoteModule(self, handle, metadata, arena, image_bytes, host_calls, weights or b"")
 
     def _describe(self) -> Device:
         answer = self.call("describe")

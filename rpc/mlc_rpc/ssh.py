@@ -118,7 +118,9 @@ class SshTransport(Transport):
             left = memoryview(piece)
             while left:
                 self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
-                left = left[self._channel.send(bytes(left[:PACKET_BYTES])) :]
+                sent = self._channel.send(bytes(left[:PACKET_BYTES]))
+                self.moved += sent
+                left = left[sent:]
 
     def close(self) -> None:
         # End of input ends the program; closing the channel ends the reader.

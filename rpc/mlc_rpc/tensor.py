@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import mmap
+import os
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -49,6 +51,8 @@ class RemoteTensor:
         self.dtype = dtype
         self.nbytes = math.prod(self.shape) * carrier(dtype).itemsize
         self._open = garbage is not None
+        self._mapping: NDArray[np.uint8] | None = None
+        self._may_map = link.transport.shares_memory
 
     def __repr__(self) -> str:
         return f"<RemoteTensor {self.dtype}{list(self.shape)} on {self._link.board}>"
@@ -83,6 +87,22 @@ class RemoteTensor:
             data[at : at + step] = part
         return flat
 
+    def write_bytes(self, offset: int, data: NDArray[np.uint8]) -> None:
+        """Sends bytes to where they belong, from `offset` on."""
+        view = data.data
+        requests = (
+            ((self.handle, offset + at), view[at : at + step]) for at, step in chunks(len(data))
+        )
+        for _ in self._link.stream("tensor.write", requests, CHUNK_SECONDS):
+            pass
+
+    def mapped(self) -> NDArray[np.uint8] | None:
+        """The tensor's own memory, on a board that is a process of this machine; None elsewhere."""
+        if self._may_map:
+            self._may_map = False
+            self._mapping = _map(self._link, self.handle, self.nbytes)
+        return self._mapping
+
     def fill(self, kind: Literal["zero", "random"], seed: int = 1) -> None:
         """The board fills the tensor itself, so that nothing is sent."""
         self._link.call("tensor.fill", self.handle, kind, seed, timeout=CHUNK_SECONDS)
@@ -108,3 +128,18 @@ class RemoteTensor:
         # Collected at any moment and on any thread, perhaps one that is sending: so only noted.
         if getattr(self, "_open", False) and self._garbage is not None:
             self._garbage.append(self.handle)
+
+
+def _map(link: Link, handle: int, size: int) -> NDArray[np.uint8] | None:
+    """A tensor's memory file, mapped; None where the system does not let us."""
+    if size == 0:
+        return np.empty(0, np.uint8)
+    process, descriptor = map(int, link.call("tensor.descriptor", handle, timeout=CHUNK_SECONDS))
+    try:
+        file = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        return np.frombuffer(mmap.mmap(file, size), np.uint8)
+    finally:
+        os.close(file)

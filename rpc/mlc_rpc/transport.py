@@ -20,11 +20,11 @@ from mlc_rpc.errors import Unreachable
 Runtime = Callable[[str], bytes | Path]
 Buffer = bytes | memoryview
 
-SCHEMES = ("local://", "qemu://[CPU[,flags]]", "ssh://[user@]host[:port]")
+SCHEMES = ("local://", "qemu://[CPU[,flags]]", "ssh://[user@]host[:port]", "tcp://host:port")
 TAIL_BYTES = 8192
 
 
-_SSH = re.compile(
+_ADDRESS = re.compile(
     r"(?:(?P<user>[^@/\s]+)@)?"
     r"(?:\[(?P<six>[^\]\s]+)\]|(?P<host>[^-@/:\s\[\]][^@/:\s\[\]]*))"
     r"(?::(?P<port>\d+))?/?"
@@ -35,14 +35,21 @@ class Transport(ABC):
     """Bytes to and from the program on a board. `board` is the URL it was opened with.
 
     `counter` reads the executed instructions of marked runs; where it is None,
-    `why_not_counting` says why. `warnings` are for the user to see once.
+    `why_not_counting` says why. `warnings` are for the user to see once. `greeted`: preamble and
+    hello are over, and what is read are messages. `moved` counts the bytes that the way to the
+    board has taken: while it grows, a write that takes long is not stuck. `ends_with_client`: the
+    stream surely ends when this process does, so that the board need not watch over it.
     """
 
     board: str
     emulated: bool = False
+    shares_memory: bool = False  # the board's program is a process of this machine and user
     counter: Counter | None = None
     why_not_counting: str = "instructions are counted on qemu:// boards only"
     warnings: tuple[str, ...] = ()
+    greeted: bool = False
+    ends_with_client: bool = False
+    moved: int = 0
 
     @abstractmethod
     def read(self, limit: int) -> bytes:
@@ -109,7 +116,22 @@ class SshUrl:
     port: int | None = None
 
 
-BoardUrl = LocalUrl | QemuUrl | SshUrl
+@dataclass(frozen=True, slots=True)
+class TcpUrl:
+    """tcp://host:port"""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return (
+            f"tcp://[{self.host}]:{self.port}"
+            if ":" in self.host
+            else (f"tcp://{self.host}:{self.port}")
+        )
+
+
+BoardUrl = LocalUrl | QemuUrl | SshUrl | TcpUrl
 
 
 def parse_url(text: str) -> BoardUrl:
@@ -126,20 +148,26 @@ def parse_url(text: str) -> BoardUrl:
                 raise _bad_url(text, f"'{rest}' is not CPU[,flag=value...]", "qemu://cortex-a53")
             return QemuUrl(cpu or "max", flags)
         case "ssh":
-            return _parse_ssh(text, rest)
+            return SshUrl(*_address(text, rest, "[user@]host[:port]", "ssh://pi@raspberrypi:22"))
+        case "tcp":
+            host, user, port = _address(text, rest, "host:port", "tcp://raspberrypi:9190")
+            if user or port is None:
+                raise _bad_url(text, f"'{rest}' is not host:port", "tcp://raspberrypi:9190")
+            return TcpUrl(host, port)
         case _:
             known = ", ".join(SCHEMES)
             raise _bad_url(text, f"'{text}' is not the URL of a board", f"one of {known}")
 
 
-def _parse_ssh(text: str, rest: str) -> SshUrl:
-    found = _SSH.fullmatch(rest)
+def _address(text: str, rest: str, form: str, example: str) -> tuple[str, str | None, int | None]:
+    """Host, user and port of what follows the scheme."""
+    found = _ADDRESS.fullmatch(rest)
     if not found:
-        raise _bad_url(text, f"'{rest}' is not [user@]host[:port]", "ssh://pi@raspberrypi:22")
+        raise _bad_url(text, f"'{rest}' is not {form}", example)
     port = int(found["port"]) if found["port"] else None
     if port is not None and not 0 < port < 65536:
-        raise _bad_url(text, f"port {port} is not between 1 and 65535", "ssh://pi@raspberrypi:22")
-    return SshUrl(found["six"] or found["host"], found["user"], port)
+        raise _bad_url(text, f"port {port} is not between 1 and 65535", example)
+    return found["six"] or found["host"], found["user"], port
 
 
 def _bad_url(text: str, what: str, attempt: str) -> Unreachable:

@@ -15,6 +15,28 @@ Versions: `hello` comes first and exchanges versions and nonces and nothing else
 version is refused by both sides, naming both versions; a different minor version means that the
 board may not know every method, and answers those it does not know with kind "protocol".
 
+TCP alone has more, since anyone may connect: `auth` follows `hello`, and before both hold nothing
+else is answered, no message is longer than MAX_GREETING bytes, and the whole takes 5 seconds at
+most. Client and board share a key of KEY_BYTES random bytes. MAC is BLAKE2b-256 keyed with it, of
+a 16-byte purpose (ASCII, zeros after it) and the hellos: the client's major and minor and the
+board's, each a uint32, the client's nonce, the board's nonce. Numbers are big-endian.
+
+    auth's proof     MAC("client proves", hellos)
+    auth's result    MAC("board proves", hellos)
+
+Once the result is sent, both streams consist of records, and messages lie in their payloads, one
+after the other, without regard to where a record ends:
+
+    record   length:uint32  tag:16 bytes  payload       length: of the payload, 1 to MAX_RECORD
+
+The tag is the first 16 bytes of BLAKE2b-256 of number:uint64, length:uint32 and payload; numbers
+count a direction's records from 0. It is keyed with MAC("client sends", hellos) one way and with
+MAC("board sends", hellos) the other. A record whose tag is wrong ends the session without a word.
+This proves who sent what, and in which order; it hides nothing (docs/threat_model.md).
+
+Heartbeat: after `heartbeat`, a client that sends nothing for so long is dead, and its session ends.
+A client that wants to know whether the board lives calls `ping`.
+
 The C side holds the same method table (`device_runtime/src/serve.c`); a test compares them.
 """
 
@@ -30,6 +52,22 @@ MAX_CHUNK = 1 << 19
 MAX_DEPTH = 8
 MAX_BANNER = 1 << 16
 HASH_BYTES = 32  # BLAKE2b-256 of a blob's content names it
+NONCE_BYTES = 32
+KEY_BYTES = 32
+TAG_BYTES = 16
+MAX_GREETING = 1 << 12
+MAX_RECORD = 1 << 16
+
+
+def version_refusal(major: int, minor: int) -> tuple[str, str] | None:
+    """What is wrong with the board's version and what to do about it; None for nothing."""
+    if major == VERSION[0]:
+        return None
+    return (
+        f"the board's program speaks version {major}.{minor} of the wire, "
+        f"this client version {VERSION[0]}.{VERSION[1]}",
+        "use the client and the board's program of the same release",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +86,14 @@ class Method:
 
 METHODS: tuple[Method, ...] = (
     Method("hello", "major, minor, nonce:bin32", "[major, minor, nonce:bin32]", "supervisor"),
+    # On TCP only; elsewhere, and a second time, it is refused.
+    Method("auth", "proof:bin32", "proof:bin32", "supervisor"),
     # {runtime:str, machine:str, abi:uint, features:[str], kernel:str, cores:uint, memory:uint
     #  (bytes), page_size:uint, cpus:[{model:str, midr:uint}]}
     Method("describe", "", "map", "supervisor"),
     Method("ping", "payload:any", "payload", "supervisor"),
+    # From now on, milliseconds without a byte from the client end the session; 0: none does.
+    Method("heartbeat", "milliseconds:uint", "nil", "supervisor"),
     # Tensors live in memory that outlives a worker's crash. offsets and sizes in bytes.
     Method("tensor.new", "dtype:str, shape:[uint]", "tensor:uint", "supervisor"),
     Method("tensor.write", "tensor, offset, data:bin", "nil", "supervisor"),
@@ -61,6 +103,9 @@ METHODS: tuple[Method, ...] = (
     # k / 2**n - 1, in [-1, 1), of its top n + 1 bits k, n = 23, 52, 10, 7 for float32, float64,
     # float16, bfloat16.
     Method("tensor.fill", "tensor, kind:str, seed:uint", "nil", "supervisor"),
+    # Where a client on the board's own machine may map it: /proc/<process>/fd/<descriptor>, a
+    # memory file of the tensor's bytes, until the tensor is freed.
+    Method("tensor.descriptor", "tensor", "[process:uint, descriptor:uint]", "supervisor"),
     Method("tensor.free", "tensor", "nil", "supervisor"),
     # Blobs are named by the hash of their content; put appends at `offset`, which must be what
     # `has` said is there already, and the last put checks the hash.
@@ -77,8 +122,9 @@ METHODS: tuple[Method, ...] = (
     Method("module.free", "module", "nil", "worker"),
     # Run once. kernel: its name, or nil for the module's model (then args are inputs followed by
     # outputs). Each arg is a tensor id. options: {timeout_ms:uint (0: none), mark:bool (tell
-    # QEMU's counting plugin where each layer begins and ends), until:uint (stop after so many
-    # calls), threads:uint} -> {nanoseconds:[uint] per call of the call table (one for a kernel)}
+    # QEMU's counting plugin where each layer begins and ends), from:uint, until:uint (the model's
+    # calls from the one up to, not including, the other; all by default), threads:uint}
+    # -> {nanoseconds:[uint] per call that ran (one for a kernel)}
     Method("run", "module, kernel:str|nil, args:[tensor], options:map", "map", "worker"),
     # Time on the board. options: those of `run` but mark, and number, repeat, min_repeat_ms,
     # limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes

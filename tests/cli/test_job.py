@@ -233,8 +233,76 @@ def test_passes_are_told_on_request(mlc_deploy: Command) -> None:
     assert "  fold_scale\n" in ended.stderr
 
 
+def test_kernels_from_the_cache_are_told_on_request(
+    mlc_deploy: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLC_CACHE_DIR", str(tmp_path / "cache"))
+    told = [mlc_deploy("--board", "none", "-v").stderr.splitlines() for _ in range(2)]
+    (first,), (second,) = ([w for w in words if w.endswith("cache")] for words in told)
+    count = first.split()[0]
+    assert first == f"  {count} kernels, 0 of them from the cache"
+    assert second == f"  {count} kernels, {count} of them from the cache"
+
+
 def test_help_shows_the_job(mlc_deploy: Command) -> None:
     ended = mlc_deploy("--help")
     assert ended.status == 0
     assert ended.stdout.startswith("Usage: mlc-deploy [MODEL] [OPTIONS]\n")
     assert mlc_deploy("--version").stdout.startswith("mlc-deploy 0.")
+
+
+@needs_qemu
+def test_a_saved_model_runs_as_it_is(mlc_deploy: Command, folder: Path) -> None:
+    image = f"image={MODELS / 'digits.npz'}"
+    saving = mlc_deploy("--target", "armv7a", "--board", "none", "--save", "digits.mlc")
+    assert saving.status == 0
+    ended = mlc_deploy("digits.mlc", "--input", image, "--output", "out", "--json", "-")
+    assert ended.status == 0, ended.stderr
+    record = ended.record
+    assert record["model"] == "digits" and record["board"]["machine"] == "arm"
+    assert record["reference"] is record["ok"] is record["compile_s"] is None
+    assert record["outputs"][0]["ok"] is record["outputs"][0]["max_abs_err"] is None
+    assert record["predictions"]["predicted"] == expected_digits()
+    assert "output    probability 16x10: not compared (no reference)\n" in ended.stderr
+    right = "probability=out/probability.npy"
+    held = mlc_deploy("digits.mlc", "--input", image, "--expect", right, "--json", "-")
+    assert held.status == 0 and held.record["ok"] is True and held.record["reference"] == "given"
+    wrong = np.load("out/probability.npy")
+    wrong[0] += 1
+    np.save("wrong.npy", wrong)
+    refused = mlc_deploy("digits.mlc", "--input", image, "--expect", "probability=wrong.npy")
+    assert refused.status == 1 and "output 'probability' is wrong in 10 of 160" in refused.stderr
+
+
+def test_a_folder_for_boards_without_a_laptop(mlc_deploy: Command, folder: Path) -> None:
+    assert mlc_deploy("--target", "x86_64", "--board", "none", "--save", "board/").status == 0
+    assert sorted(p.name for p in (folder / "board").iterdir()) == [
+        "README", "digits_cnn.mlc", "mlc-runtime",
+    ]  # fmt: skip
+    with np.load(MODELS / "digits.npz") as images:
+        np.save("board/image.npy", images["image"])
+    command = (folder / "board" / "README").read_text().split()
+    subprocess.run(command, cwd="board", check=True, capture_output=True)
+    assert np.load("board/results/probability.npy").argmax(-1).tolist() == expected_digits()
+    again = mlc_deploy("--target", "aarch64", "--board", "none", "--save", "board")  # is there now
+    assert again.status == 0
+    assert (folder / "board" / "mlc-runtime").read_bytes()[18] == 183  # ELF's number of AArch64
+
+
+@pytest.mark.parametrize(
+    ("form", "files"),
+    [
+        ("asm", ["digits_cnn.s"]),
+        ("c", ["digits_cnn.c", "digits_cnn.h"]),
+        ("ir", ["digits_cnn.txt"]),
+        ("llvm", ["digits_cnn.ll"]),
+        ("obj", ["digits_cnn.h", "digits_cnn.o", "digits_cnn.weights", "mlc_runtime.c",
+                 "mlc_runtime.h"]),
+    ],
+)  # fmt: skip
+def test_what_is_emitted_goes_to_a_folder(
+    form: str, files: list[str], mlc_deploy: Command, folder: Path
+) -> None:
+    ended = mlc_deploy("--target", "aarch64", "--emit", form, "--output", "out")
+    assert (ended.status, ended.stdout) == (0, "")
+    assert sorted(p.name for p in (folder / "out").iterdir()) == files

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 import mlc_deploy as mlc
 from mlc_deploy.cli.errors import exit_status, message
 from mlc_rpc import RpcError
+from tests.artifact.models import digits
 from tests.cli.command import MODELS, Command
 from tests.onnx_models import one_node
 from tests.runtime.board import model_of, module_of
@@ -32,6 +33,9 @@ def files(folder: Path) -> None:
     """Files with something wrong about each, and arrays for the digits."""
     (folder / "notes.onnx").write_text("this is no model\n")
     (folder / "cut.onnx").write_bytes(CNN.read_bytes()[:3000])
+    (folder / "notes.mlc").write_text("this is no model\n")
+    saved = digits().save(folder / "digits.mlc").read_bytes()
+    (folder / "damaged.mlc").write_bytes(saved[:-1] + b"!")
     (folder / "digits.onnx").write_bytes(CNN.read_bytes())
     x = np.ones((1, 3), np.float32)
     onnx.save(one_node("Relu", {"x": x}), "relu.onnx")
@@ -67,6 +71,17 @@ CASES: dict[str, list[list[str]]] = {
         ["dynamic.onnx"],
         ["."],
     ],
+    "saved": [
+        ["damaged.mlc"],
+        ["notes.mlc"],
+        ["digits.mlc", "--target", "armv7a"],
+        ["digits.mlc", "--shape", "image=1,1,8,8"],
+        ["digits.mlc", "--save", "again.mlc"],
+        ["digits.mlc", "--emit", "asm"],
+        ["digits.mlc", "--board", "local://", "--input", "image=short.npy"],
+        ["digit.mlc"],
+        ["--save", "notes.mlc/"],
+    ],
     "target": [
         ["--target", "armv9"],
         ["--target", "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72x"],
@@ -76,7 +91,7 @@ CASES: dict[str, list[list[str]]] = {
     "board": [
         ["--board", "pi"],
         ["--board", "raspberry-pi/4b"],
-        ["--board", "tcp://somewhere:9000"],
+        ["--board", "telnet://somewhere:9000"],
         ["--board", "ssh://-x"],
         ["--board", "local://here"],
     ],
@@ -91,7 +106,7 @@ CASES: dict[str, list[list[str]]] = {
         ["--shape", "image=1,x"],
         ["--bind", "n=many"],
         ["--json", "there/record.json"],
-        ["--save", "model.mlc"],
+        ["--save", "model.tflite"],
         ["--save", "model"],
         ["--threads", "4"],
         ["--timeout", "0"],
@@ -162,6 +177,6 @@ def test_kernels_that_go_wrong(golden: Golden) -> None:
 def test_a_mistake_of_ours_says_so(
     mlc_deploy: Command, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
-    monkeypatch.setattr("mlc_deploy.cli.run.compile", lambda *_, **__: [][0])
+    monkeypatch.setattr("mlc_deploy.cli.run._compiled", lambda *_, **__: [][0])
     golden(mlc_deploy("--board", "none").complaint)
     assert "Traceback" in mlc_deploy("--board", "none", "--debug").stderr

@@ -93,7 +93,8 @@ class Drawn:
             array = rng.integers(0 if dtype.startswith("u") else -9, 10, tuple(shape)).astype(dtype)
         return self.known(array, self.chance() if constant is None else constant)
 
-    def known(self, array: Array, constant: bool = True) -> Value:
+    def known(self, array: Array | np.generic, constant: bool = True) -> Value:
+        array = np.asarray(array)
         value = Value(f"v{len(self.values)}", array, True)
         self.values.append(value)
         (self.constants if constant else self.inputs)[value.name] = array

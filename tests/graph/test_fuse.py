@@ -16,7 +16,12 @@ from mlc_deploy.pass_context import PassContext
 from tests.graph.test_graph import constant
 
 CONV: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}
-POOL: dict[str, Any] = {"kernel": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+POOL: dict[str, Any] = {
+    "kernel": (2, 2),
+    "strides": (2, 2),
+    "pads": (0, 0, 0, 0),
+    "dilations": (1, 1),
+}
 
 
 def kernels(b: BlockBuilder, *outputs: Value) -> list[str]:

@@ -13,13 +13,17 @@ from mlc_deploy.graph import (
     Binding,
     BlockBuilder,
     Call,
+    CallFused,
+    CallPacked,
     Constant,
     Function,
     TensorType,
     Var,
     evaluate,
+    tensor_type,
     verify,
 )
+from mlc_deploy.graph.nodes import AnyCall
 from mlc_deploy.ir import IRModule
 from mlc_deploy.ops import compute
 from mlc_deploy.te import create_prim_func, placeholder
@@ -96,7 +100,66 @@ def test_returned_but_not_defined() -> None:
     assert message == "'stranger' is returned but not defined\n  in:  return stranger, stranger"
 
 
+def single(call: AnyCall, *outputs: TensorType) -> Function:
+    """A function of one binding; x: float32[2, "m"] is its parameter."""
+    made = tuple(Var(f"y{n}", t) for n, t in enumerate(outputs))
+    return Function("main", (X,), (Binding(made, call),), made, tuple(v.name for v in made))
+
+
+X = Var("x", tensor_type((2, "m")))
+ROWS = tensor_type((2,))
+
+
+def fused_function(*ops: AnyCall, constant_shape: tuple[int, ...] = ()) -> Function:
+    p = Var("p", X.type)
+    y = Var("y", X.type)
+    call = Call("add", (p, Constant(np.ones(constant_shape, np.float32))), {})
+    bindings = (Binding((y,), call), *(Binding((), c) for c in ops))
+    return Function("fused", (p,), bindings, (y,), ("y",))
+
+
+VERIFIED: dict[str, Function] = {
+    "dimension that no parameter says": single(
+        CallPacked("f", (X,), (tensor_type(("k",)),)), tensor_type(("k",))
+    ),
+    "packed call of other types": single(CallPacked("f", (X,), (X.type,)), ROWS),
+    "packed call without effect": single(CallPacked("f", (X,), ())),
+    "too many outputs": single(CallPacked("f", (X,), (ROWS,)), ROWS, ROWS),
+    "fused call of other types": single(
+        CallFused(fused_function(), (Constant(np.ones((2, 2), np.float32)),)), X.type
+    ),
+    "fused constant that is no scalar": single(
+        CallFused(fused_function(constant_shape=(2, 1)), (X,)), X.type
+    ),
+    "fused call of a registered function": single(
+        CallFused(fused_function(CallPacked("f", (), (), pure=False)), (X,)), X.type
+    ),
+    "attribute that is none": single(Call("relu", (X,), {"alpha": 1}), X.type),
+    "unknown operator": single(Call("rellu", (X,), {}), X.type),
+}
+
+
+def test_refused_by_the_verifier(golden: Callable[..., None]) -> None:
+    lines: list[str] = []
+    for name, function in VERIFIED.items():
+        with pytest.raises(ValueError) as caught:
+            verify(function)
+        lines += [f"--- {name}", str(caught.value)]
+    golden("\n".join(lines), "graph_verifier_refusals")
+
+
+def test_types_are_compared_up_to_arithmetic() -> None:
+    verify(single(CallPacked("f", (X,), (tensor_type(("m + m",)),)), tensor_type(("m * 2",))))
+    verify(single(CallFused(fused_function(), (X,)), tensor_type((2, "m + 1 - 1"))))
+
+
 # ------------------------------------------------------------------------------------- evaluate
+
+
+def test_evaluate_fused() -> None:
+    function = single(CallFused(fused_function(), (X,)), X.type)
+    x = np.zeros((2, 3), np.float32)
+    np.testing.assert_array_equal(evaluate(function, [x])["y0"], x + 1)
 
 
 def test_evaluate_observes_every_binding() -> None:
@@ -136,7 +199,7 @@ def with_prim_func() -> tuple[Function, IRModule]:
     func = create_prim_func([a, c, *compute("add", [a, c], {})], "add_row")
     b = BlockBuilder()
     x = b.param("x", (2, 3))
-    y = b.call_tir(func, b.emit("relu", x), constant((3,)))
+    y = b.call_tir(func, [b.emit("relu", x), constant((3,))])
     function = b.finish([y])
     return function, IRModule({"main": function, "add_row": func})
 

@@ -251,7 +251,7 @@ def test_dump(by: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 # ---------------------------------------------------------------------------------- refusals
 
 MISTAKES: dict[str, Callable[[], Any]] = {
-    "level": lambda: mlc.PassContext(opt_level=4),
+    "level": lambda: mlc.PassContext(opt_level=5),
     "level is no number": lambda: mlc.PassContext(opt_level="2"),  # type: ignore[arg-type]
     "disabled unknown": lambda: mlc.PassContext(disabled_pass=["vectorise_loops"]),
     "required unknown": lambda: mlc.PassContext(required_pass=["fold_constant"]),

@@ -14,7 +14,7 @@ from typing import Any
 
 import mlc_deploy as mlc
 from mlc_deploy.codegen import Library
-from mlc_deploy.codegen.library import _optimized
+from mlc_deploy.codegen.machine_code import optimized
 from mlc_deploy.ir import (
     Block,
     Buffer,
@@ -94,10 +94,11 @@ def tensorized(intrin: TensorIntrin) -> PrimFunc:
 def compiled(intrin: TensorIntrin) -> tuple[bytes, str]:
     """(object, assembly)"""
     library = mlc.build(tensorized(intrin), target=target_of(intrin))
+    assembly = library.assembly
     if not needs_v8(intrin) or library.target.arch != "arm":
-        return library.object_bytes, library.assembly
-    machine, module = _optimized(library.llvm_ir + driver_entry(library), library.target)
-    return bytes(machine.emit_object(module)), library.assembly
+        return library.object_bytes, assembly
+    with optimized(library.llvm_ir + driver_entry(library), library.target) as (machine, module):
+        return bytes(machine.emit_object(module)), assembly
 
 
 def offsets_of(func: PrimFunc) -> tuple[list[int], int]:

@@ -155,6 +155,8 @@ class FakeBoard:
                     "page_size": 4096,
                     "cpus": [{"model": "cortex-a72", "midr": 0x410FD083}],
                 }
+            case "heartbeat", [int()]:
+                return None
             case "ping", [payload]:
                 return payload
             case "tensor.new", [dtype, shape]:

@@ -88,7 +88,7 @@ def test_a_board_that_refuses_our_version() -> None:
     board = FakeBoard({"hello": fail("refused", "the client speaks version 1.0; try: mine", {})})
     with pytest.raises(errors.Mismatch) as caught:
         Session(board.transport)
-    assert str(caught.value) == "the client speaks version 1.0; try: mine\n  on:  fake://"
+    assert str(caught.value) == "the client speaks version 1.0\n  on:  fake://\n  try: mine"
 
 
 def test_another_minor_version_is_welcome() -> None:

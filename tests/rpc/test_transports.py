@@ -16,7 +16,7 @@ import pytest
 from mlc_rpc import connect, errors, local, qemu
 from mlc_rpc.process import ProcessTransport
 from mlc_rpc.session import Session
-from mlc_rpc.transport import LocalUrl, QemuUrl, SshUrl, parse_url
+from mlc_rpc.transport import LocalUrl, QemuUrl, SshUrl, TcpUrl, parse_url
 
 needs_qemu = pytest.mark.skipif(
     not shutil.which("qemu-arm") or not shutil.which("qemu-aarch64"),
@@ -42,6 +42,8 @@ def script(text: str) -> Callable[[str], bytes]:
         ("ssh://board", SshUrl("board")),
         ("ssh://pi@board.local:2222/", SshUrl("board.local", "pi", 2222)),
         ("ssh://pi@[fe80::1%eth0]:22", SshUrl("fe80::1%eth0", "pi", 22)),
+        ("tcp://board:9190", TcpUrl("board", 9190)),
+        ("tcp://[::1]:9190", TcpUrl("::1", 9190)),
     ],
 )
 def test_urls(text: str, url: object) -> None:
@@ -54,12 +56,14 @@ def test_urls(text: str, url: object) -> None:
         (
             "board",
             "'board' is not the URL of a board\n  on:  board\n"
-            "  try: one of local://, qemu://[CPU[,flags]], ssh://[user@]host[:port]",
+            "  try: one of local://, qemu://[CPU[,flags]], ssh://[user@]host[:port], "
+            "tcp://host:port",
         ),
         (
             "telnet://board",
             "'telnet://board' is not the URL of a board\n  on:  telnet://board\n"
-            "  try: one of local://, qemu://[CPU[,flags]], ssh://[user@]host[:port]",
+            "  try: one of local://, qemu://[CPU[,flags]], ssh://[user@]host[:port], "
+            "tcp://host:port",
         ),
         (
             "local://x",
@@ -73,6 +77,15 @@ def test_urls(text: str, url: object) -> None:
             "ssh://-oProxyCommand=x",
             "'-oProxyCommand=x' is not [user@]host[:port]\n  on:  ssh://-oProxyCommand=x\n"
             "  try: ssh://pi@raspberrypi:22",
+        ),
+        (
+            "tcp://board",
+            "'board' is not host:port\n  on:  tcp://board\n  try: tcp://raspberrypi:9190",
+        ),
+        (
+            "tcp://pi@board:9190",
+            "'pi@board:9190' is not host:port\n  on:  tcp://pi@board:9190\n"
+            "  try: tcp://raspberrypi:9190",
         ),
         (
             "ssh://board:99999",

@@ -6,6 +6,7 @@ The client is as plain as can be: it sends a request and waits for what comes ba
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import platform
 import select
@@ -19,6 +20,8 @@ import llvmlite.binding as llvm
 import msgpack
 import numpy as np
 import numpy.typing as npt
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 
 from mlc_deploy.runtime_files import runtime_file
 from mlc_rpc.wire import MAX_CHUNK, PREAMBLE, VERSION
@@ -56,7 +59,8 @@ class Board:
             [] if self.machine == platform.machine() else [f"qemu-{self.machine}", *self.qemu]
         )
         self.process = subprocess.Popen(
-            [*emulator, str(runtime_file(self.machine))],
+            # As root in QEMU, whose counting plugin writes a file in the process that is counted.
+            [*emulator, str(runtime_file(self.machine)), *(["--as-root"] if emulator else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -221,6 +225,8 @@ BODIES: dict[str, tuple[int, str]] = {
     "wild": (1, "store volatile i8 1, ptr inttoptr (i64 16 to ptr)\nret i32 0"),
     "trap": (1, "call void @llvm.trap()\nret i32 0"),
     "spin": (1, "br label %on\non:\nstore volatile i8 1, ptr %p0\nbr label %on"),
+    "illegal": (1, "store volatile i8 1, ptr %p0\n" * 30 + "ret i32 0"),  # see _CODE
+    "abort": (1, "store volatile i8 1, ptr %p0\n" * 30 + "ret i32 0"),
     "deep": (1, "%r = call i32 @deeper(i32 1)\nret i32 %r"),
     "overrun": (
         1,
@@ -228,6 +234,22 @@ BODIES: dict[str, tuple[int, str]] = {
         "%at = getelementptr i8, ptr %p0, i64 %i\nstore volatile i8 1, ptr %at\n"
         "%n = add i64 %i, 1\nbr label %on",
     ),
+}
+# Machine code of kernels that no IR makes, put in place of what they were compiled to: an
+# instruction that no CPU has; getpid, then kill with SIGABRT, which is what abort() comes to.
+_CODE = {
+    "x86_64": {
+        "illegal": "0f0b",
+        "abort": "b827000000 0f05 89c7 be06000000 b83e000000 0f05 31c0 c3",
+    },
+    "aarch64": {
+        "illegal": "00000000",
+        "abort": "881580d2 010000d4 c10080d2 281080d2 010000d4 00008052 c0035fd6",
+    },
+    "arm": {
+        "illegal": "f000f0e7",
+        "abort": "04702de5 1470a0e3 000000ef 0610a0e3 2570a0e3 000000ef 04709de4 0000a0e3 1eff2fe1",
+    },
 }
 _DEEPER = """
 declare void @llvm.trap()
@@ -273,8 +295,23 @@ def object_of(machine: str, names: tuple[str, ...], metadata: bytes | None) -> b
     module = llvm.parse_assembly(text)
     target = llvm.Target.from_triple(TRIPLES[machine])
     maker = target.create_target_machine(reloc="static", codemodel="small", opt=0)
-    result: bytes = maker.emit_object(module)
-    return result
+    result = bytearray(maker.emit_object(module))
+    for name in _CODE[machine].keys() & set(names):
+        _replace(result, name, bytes.fromhex(_CODE[machine][name]))
+    return bytes(result)
+
+
+def _replace(object_: bytearray, name: str, code: bytes) -> None:
+    """The function's first instructions become `code`."""
+    elf = ELFFile(io.BytesIO(object_))
+    table = elf.get_section_by_name(".symtab")
+    assert isinstance(table, SymbolTableSection)
+    symbols = table.get_symbol_by_name(name)
+    assert symbols
+    symbol = symbols[0]
+    assert len(code) <= symbol["st_size"]
+    at = elf.get_section(symbol["st_shndx"])["sh_offset"] + symbol["st_value"]
+    object_[at : at + len(code)] = code
 
 
 def param(name: str, dtype: str, shape: Sequence[int | str], output: bool = False) -> Map:

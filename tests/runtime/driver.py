@@ -21,7 +21,7 @@ SOURCES = (
     ROOT / "tests" / "runtime" / "load_driver.c",
 )  # fmt: skip
 TARGETS = {
-    "arm": ("-target", "arm-linux-musleabihf", "-mcpu=generic+v7a-neon+vfp3d16-d32"),
+    "arm": ("-target", "thumb-linux-musleabihf", "-mcpu=generic+v7a-neon+vfp3d16-d32"),
     "aarch64": ("-target", "aarch64-linux-musl"),
     "x86_64": ("-target", "x86_64-linux-musl"),
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import runtime_build
-from runtime_build import NAMES, BuildError
+from runtime_build import EXPORTED, NAMES, BuildError
 
 REAL_ROOT = runtime_build.ROOT
 
@@ -24,7 +24,10 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def checkout(root: Path) -> Path:
     files = {
+        "export/mlc_runtime.c": '#include "../include/mlc_runtime.h"\n#include "part.c"\n',
+        "export/part.c": '#include "../include/answer.h"\nint answer = ANSWER;\n',
         "include/answer.h": "#define ANSWER 0\n",
+        "include/mlc_runtime.h": '#include "answer.h"\nextern int answer;\n',
         "src/main.c": '#include "../include/answer.h"\nint main(void) { return ANSWER; }\n',
         "qemu_plugin/count.c": "int qemu_plugin_version = 1;\n",
         "Makefile": (REAL_ROOT / "device_runtime" / "Makefile").read_text(),
@@ -52,7 +55,9 @@ def without_zig(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", version)
 
 
-@pytest.mark.parametrize("name", ["include/answer.h", "src/main.c", "qemu_plugin/count.c"])
+@pytest.mark.parametrize(
+    "name", ["export/part.c", "include/answer.h", "src/main.c", "qemu_plugin/count.c"]
+)
 def test_stale_after_an_edit(root: Path, name: str) -> None:
     pretend_binaries(root, runtime_build.destination(root))
     assert runtime_build.is_fresh(root) and not runtime_build.needs_zig(root)
@@ -88,12 +93,19 @@ def test_makefile_lacks_a_variable(root: Path) -> None:
     assert str(error.value) == "device_runtime/Makefile does not define TARGET_arm"
 
 
+def test_exported_sources_need_nothing_else(root: Path) -> None:
+    sources = runtime_build.read_sources(root)
+    header, source = (runtime_build.amalgamated(path, sources) for path in EXPORTED.values())
+    assert header == "#define ANSWER 0\nextern int answer;\n"
+    assert source == '#include "mlc_runtime.h"\nint answer = ANSWER;\n'
+
+
 def test_flags_are_those_of_the_makefile() -> None:
     binary, *_ = runtime_build.binaries(runtime_build.read_sources(REAL_ROOT))
     assert binary.name == "mlc-runtime-arm"
     assert binary.compiling[:3] == (
         "-target",
-        "arm-linux-musleabihf",
+        "thumb-linux-musleabihf",
         "-mcpu=generic+v7a-neon+vfp3d16-d32",
     )
     assert {"-std=c11", "-Os", "-Wconversion", "-Werror"} <= set(binary.compiling)

@@ -1,4 +1,4 @@
-"""The supervisor's side of the wire, and the parser of metadata, under sanitizers."""
+"""What comes over a stream, and the parser of metadata, under sanitizers and mutated input."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from tests.runtime.driver import RUNTIME
 
 
-def run(folder: Path, count: int) -> None:
+def run(harness: str, folder: Path, count: int) -> None:
     compiler = shutil.which("clang") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no clang or gcc for the sanitizers; try: apt-get install gcc")
     if shutil.which("make") is None:
         pytest.skip("no make, whose file says how the harness is built; try: apt-get install make")
-    command = ["make", "-C", str(RUNTIME), "fuzz_wire", f"BUILD={folder}", f"FUZZ_CC={compiler}"]
+    command = ["make", "-C", str(RUNTIME), harness, f"BUILD={folder}", f"FUZZ_CC={compiler}"]
     result = subprocess.run([*command, f"FUZZ_RUNS={count}"], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     match = re.search(r"(\d+) of them accepted: no finding", result.stdout)
@@ -26,10 +26,15 @@ def run(folder: Path, count: int) -> None:
     assert match and int(match[1]) > count / 20
 
 
-def test_mutated_frames_are_no_danger(tmp_path: Path) -> None:
-    run(tmp_path, 3000)
+HARNESSES = ("fuzz_wire", "fuzz_record")
+
+
+@pytest.mark.parametrize("harness", HARNESSES)
+def test_mutated_input_is_no_danger(harness: str, tmp_path: Path) -> None:
+    run(harness, tmp_path, 3000)
 
 
 @pytest.mark.fuzz
-def test_many_mutated_frames_are_no_danger(tmp_path: Path) -> None:
-    run(tmp_path, 200_000)
+@pytest.mark.parametrize("harness", HARNESSES)
+def test_much_mutated_input_is_no_danger(harness: str, tmp_path: Path) -> None:
+    run(harness, tmp_path, 200_000)

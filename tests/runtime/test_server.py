@@ -196,7 +196,7 @@ def test_ping_overtakes_a_large_fill(board: Board) -> None:
 
 
 def test_descriptor_is_the_tensors_memory(board: Board) -> None:
-    """The path by which a client on the same machine maps a tensor: what either writes, both see."""
+    """How a client on the same machine maps a tensor: what either writes, both see."""
     data = np.arange(5000, dtype=np.int32)
     tensor = board.tensor(data)
     process, descriptor = board.call("tensor.descriptor", tensor)

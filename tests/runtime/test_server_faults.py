@@ -88,7 +88,10 @@ def test_endless_loop_ends_at_its_timeout(board: Board, request_: str) -> None:
     error = refused(board, request_, module, "spin", [board.tensor(BYTES)], {"timeout_ms": 300})
     assert 0.3 <= time.monotonic() - begin < 5
     assert error.kind == "timeout" and error.details["kernel"] == "spin"
-    assert error.text == ("kernel 'spin' was still at work after 300 ms; try: a larger timeout_ms")
+    assert error.text == (
+        "kernel 'spin' was still at work after 300 ms; try: a larger timeout, if it is slow rather "
+        "than stuck"
+    )
     a = board.tensor(X)
     board.call("run", module, "add", [a, a, a], {"timeout_ms": 10_000})
 
@@ -254,6 +257,27 @@ def _alive(pid: int) -> bool:
             return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_client_without_heartbeat_is_dead() -> None:
+    with Board() as board:
+        module = board.load(module_of("spin"))["module"]
+        board.call("heartbeat", 300)
+        board.ask("run", module, "spin", [board.tensor(BYTES)], {})
+        for _ in range(5):
+            time.sleep(0.1)
+            assert board.call("ping", 1) == 1
+        (worker,) = board.children()
+        begin = time.monotonic()
+        with pytest.raises(Gone):
+            board.receive(PATIENCE)
+        assert 0.2 < time.monotonic() - begin < 3
+        assert board.process.wait(PATIENCE) == 1 and not _alive(worker)
+    with Board() as board:
+        board.call("heartbeat", 200)
+        board.call("heartbeat", 0)
+        time.sleep(0.5)
+        assert board.call("ping", 1) == 1
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -171,6 +171,18 @@ def test_model_stops_where_it_is_told(board: Board) -> None:
         assert (arena[1].any(), arena[0].any()) == (until >= 1, until >= 2)
 
 
+def test_model_runs_in_pieces(board: Board) -> None:
+    module = board.load(model(), WEIGHTS)
+    whole, pieces = ([board.tensor(X.reshape(1, 64)), board.tensor(0 * X.reshape(1, 64))]
+                     for _ in range(2))  # fmt: skip
+    board.call("run", module["module"], None, whole, {})
+    for first, until, layers in [(0, 1, 1), (1, 1, 0), (1, 99, 2), (7, 9, 0), (2, 1, 0)]:
+        ran = board.call("run", module["module"], None, pieces, {"from": first, "until": until})
+        assert len(ran["nanoseconds"]) == layers
+    expected, found = (board.numpy(args[1], 0 * X.reshape(1, 64)) for args in (whole, pieces))
+    assert expected.any() and (found == expected).all()
+
+
 def test_model_needs_its_weights(board: Board) -> None:
     name = board.blob(model())
     assert "model needs its weights" in refused(board, "module.load", name, None).text

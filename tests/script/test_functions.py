@@ -190,7 +190,8 @@ def test_statements_and_expressions_do_what_they_say() -> None:
     expected = [np.inf, np.sqrt(0.5), 2, 2.5, np.exp(17.0), 2.5, np.exp(37.0), np.inf]
     np.testing.assert_allclose(b, expected, rtol=1e-6)
     assert everything.attrs == {"tir.noalias": True}
-    assert structural_equal(from_script(everything.script()), everything)
+    again = from_script(everything.script())
+    assert isinstance(again, PrimFunc) and structural_equal(again, everything)
 
 
 @pytest.mark.parametrize(

@@ -288,5 +288,5 @@ def test_class_with_a_plain_function() -> None:
     assert message_of(define) == (
         "@I.ir_module: function 'f' is not decorated\n"
         "  in:  class Module\n"
-        "  try: @T.prim_func on functions"
+        "  try: @T.prim_func or @R.function on functions"
     )

@@ -75,6 +75,7 @@ def test_several_functions_are_a_module() -> None:
     assert structural_equal(module, again)
     assert again.script() == module.script()
     in_text = from_script(f"{with_fields(one, name='one')}\n\n{with_fields(two, name='two')}")
+    assert isinstance(in_text, IRModule)
     assert structural_equal(in_text, IRModule({"one": one, "two": two}))
 
 

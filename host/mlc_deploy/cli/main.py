@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from .errors import FAILED, OK, complain, exit_status, message
+from .inspect import inspect
 from .run import run
 
 
@@ -28,6 +29,7 @@ def cli() -> None:
 
 
 cli.add_command(run)
+cli.add_command(inspect)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

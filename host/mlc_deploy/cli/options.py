@@ -17,7 +17,6 @@ Array = NDArray[Any]
 Value = TypeVar("Value")
 
 LABEL = "label"  # the array of an .npz that predictions are held against
-SAVED = (".o", ".s", ".ll", ".c")
 
 
 class Misuse(MlcError):
@@ -104,13 +103,13 @@ def model_file(text: str, commands: Sequence[str]) -> Path:
     if path.exists():
         return path
     folder = path.parent
-    files = [str(p) for p in folder.glob("*.onnx")] if folder.is_dir() else []
+    files = [str(p) for p in folder.glob("*") if p.suffix in (".onnx", ".pt2", ".mlc")]
     near = get_close_matches(text, [*files, *commands], 3)
     if "." in text or "/" in text:
         what, where = "there is no such file", text
     else:
         what, where = f"there is no such command or file: '{text}'", ""
-    raise Misuse(what, where=where, mend=" or ".join(near) or "the path of an .onnx file")
+    raise Misuse(what, where=where, mend=" or ".join(near) or "the path of an .onnx or .mlc file")
 
 
 def writable(option: str, text: str) -> Path:
@@ -121,16 +120,5 @@ def writable(option: str, text: str) -> Path:
     if not path.parent.is_dir():
         raise Misuse(
             "there is no such folder", where=f"{option} {text}", mend=f"mkdir -p {path.parent}"
-        )
-    return path
-
-
-def saved(text: str) -> Path:
-    path = writable("--save", text)
-    if path.suffix not in SAVED:
-        raise Misuse(
-            f"nothing is saved as '{path.suffix or path.name}'",
-            where=f"--save {text}",
-            mend="a name that ends in .o (object), .s (assembly), .ll (LLVM IR) or .c",
         )
     return path

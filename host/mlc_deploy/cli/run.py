@@ -5,31 +5,35 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
 from mlc_targets import Target
 
+from ..artifact import SavedModel, load_model
+from ..artifact.format import is_saved
 from ..boards import connect, target_of
-from ..codegen import c_source
 from ..compare import Comparison
-from ..compile import CompiledModel, compile
 from ..deploy import RUN_SECONDS, Deployment, compiled_record, deploy, refuse_unfit
 from .errors import FAILED, OK, complain
-from .options import Misuse, arrays, dims, model_file, saved, shapes, writable
+from .options import Misuse, arrays, dims, model_file, shapes, writable
 from .place import NONE, choose
 from .progress import Progress
 from .report import show
+from .saving import FORMS, MODEL, emit_model, save_model, saved
+
+if TYPE_CHECKING:
+    from ..compile import CompiledModel
 
 SHIPPED = Path(__file__).parents[1] / "models"
 STDOUT = "-"
+SAVE_HELP = "write the model: .mlc, or a folder, with what runs it; its kernels: .o, .s, .ll, .c"
 TIMEOUT_HELP = f"how long a run on the board may take; {RUN_SECONDS:g} unless told"
-FORMS = ("llvm", "asm", "obj", "c", "ir")
 
 
 class Job(click.Command):
@@ -48,9 +52,11 @@ class Job(click.Command):
 @click.option("--shape", "shape", multiple=True, metavar="NAME=1,3,…", help="shape of an input")
 @click.option("--bind", multiple=True, metavar="NAME=N", help="value of a named dimension")
 @click.option("--json", "json_file", metavar="FILE", help="write the record; - is stdout")
-@click.option("--output", metavar="DIR", help="write the outputs there, as NAME.npy")
-@click.option("--save", metavar="FILE", help="write the compiled kernels: .o, .s, .ll or .c")
-@click.option("--emit", type=click.Choice(FORMS), help="print the compiled model, and stop there")
+@click.option("--output", metavar="DIR", help="write the outputs there, or what --emit makes")
+@click.option("--save", metavar="FILE", help=SAVE_HELP)
+@click.option(
+    "--emit", type=click.Choice(tuple(FORMS)), help="print the compiled model, and stop there"
+)
 @click.option("--threads", type=int, default=1, metavar="N", help="threads on the board; 1 for now")
 @click.option("--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS", help=TIMEOUT_HELP)
 @click.option("-v", "--verbose", is_flag=True, help="passes, and instructions by class")
@@ -72,8 +78,9 @@ def run(
     verbose: bool,
     debug: bool,
 ) -> int:
-    """Compiles MODEL, an .onnx file, for a target; runs it on a board, holds what it computes
-    against the reference, and says what each layer costs.
+    """Compiles MODEL, an .onnx or .pt2 file, for a target; runs it on a board, holds what it
+    computes against the reference, and says what each layer costs. A MODEL that --save wrote runs
+    as it is; it has no reference, so its outputs are compared where --expect gives what is right.
 
     Without MODEL, a small model that ships with the package classifies images. Without --board, the
     board is this machine where it runs the target's code, and QEMU otherwise; without --target, the
@@ -88,16 +95,19 @@ def run(
             "no run is over in no time", where=f"--timeout {timeout:g}", mend="seconds above 0"
         )
     progress = Progress(verbose)
-    path = SHIPPED / "digits_cnn.onnx" if model is None else model_file(model, ())
+    path = SHIPPED / "digits_cnn.onnx" if model is None else model_file(model, ("inspect",))
     if model is None and not inputs:
         inputs = (f"image={SHIPPED / 'digits.npz'}",)
     given, labels = arrays("--input", inputs)
     right, _ = arrays("--expect", expected)
-    to_save = saved(save) if save else None
-    to_json = writable("--json", json_file) if json_file and json_file != STDOUT else None
-    wanted, url = choose(
-        Target(target) if target else None, NONE if emit and board is None else board
+    if save:
+        saved(save)
+    ready = _saved_model(
+        path, {"--target": target, "--shape": shape, "--bind": bind, "--save": save, "--emit": emit}
     )
+    to_json = writable("--json", json_file) if json_file and json_file != STDOUT else None
+    asked = ready.target if ready else Target(target) if target else None
+    wanted, url = choose(asked, NONE if emit and board is None else board)
     with ExitStack() as stack:
         session = None
         if url is not None:
@@ -107,19 +117,18 @@ def run(
             for warning in session.warnings:
                 progress.warn(warning)
             wanted = wanted or target_of(session.device)
-            refuse_unfit(wanted, session.board, session.device)
-        with progress.stage("compile"):
-            compiled = compile(
-                path, wanted, shapes=shapes(shape), dims=dims(bind),
-                watch=lambda name, _, changed: progress.note(
-                    name if changed else f"{name} (unchanged)"
-                ),
-            )  # fmt: skip
-        if to_save:
-            compiled.library.save(to_save)
-        if emit:
-            _emit(compiled, emit)
-            return 0
+            if ready is None:
+                refuse_unfit(wanted, session.board, session.device)
+        if ready is not None:
+            compiled: CompiledModel | SavedModel = ready
+        else:
+            with progress.stage("compile"):
+                compiled = made = _compiled(path, wanted, shape, bind, progress)
+            if save:
+                save_model(made, save, path.stem)
+            if emit:
+                emit_model(made, emit, output, path.stem)
+                return 0
         done = None
         if session:
             done = deploy(
@@ -136,23 +145,34 @@ def run(
     return _results(done, output) if done else 0
 
 
-def _emit(compiled: CompiledModel, form: str) -> None:
-    """Prints the model in one of FORMS."""
-    match form:
-        case "llvm":
-            click.echo(compiled.library.optimized_ir)
-        case "asm":
-            click.echo(compiled.library.assembly)
-        case "c":
-            source, header = c_source(compiled.library)
-            click.echo(f"{header}\n{source}")
-        case "ir":
-            kernels = "\n\n".join(str(func) for func in compiled.program.kernels.values())
-            click.echo(f"{compiled.program.function}\n\n{kernels}")
-        case "obj":
-            if sys.stdout.isatty():
-                raise Misuse("an object file is nothing to print", mend="--emit obj > model.o")
-            sys.stdout.buffer.write(compiled.object_bytes)
+def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None:
+    """The model of a file that is compiled already; None where it is not. Raises Misuse for options
+    that ask for it to be compiled in some way, ArtifactError."""
+    if path.is_dir() or not (path.suffix == MODEL or is_saved(path)):
+        return None
+    model = load_model(path)
+    for option, value in options.items():
+        if value:
+            raise Misuse(
+                f"the model is compiled already, for {model.target.short_name}",
+                where=f"{path} {option}",
+                mend=f"without {option}, or the model that it was compiled from",
+            )
+    return model
+
+
+def _compiled(
+    path: Path, target: Target | None, shape: Sequence[str], bind: Sequence[str], progress: Progress
+) -> CompiledModel:
+    from ..compile import compile  # here, since a saved model does without the compiler
+
+    made = compile(
+        path, target, shapes=shapes(shape), dims=dims(bind),
+        watch=lambda name, _, changed: progress.note(name if changed else f"{name} (unchanged)"),
+    )  # fmt: skip
+    count = made.kernels_compiled + made.kernels_cached
+    progress.note(f"{count} kernels, {made.kernels_cached} of them from the cache")
+    return made
 
 
 def _results(done: Deployment, output: str | None) -> int:

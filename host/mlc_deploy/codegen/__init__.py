@@ -2,10 +2,13 @@
 
 from .c import c_source
 from .library import Library, compile_kernels, metadata
+from .machine_code import KernelObject, compile_kernel
 
 __all__ = [
+    "KernelObject",
     "Library",
     "c_source",
+    "compile_kernel",
     "compile_kernels",
     "metadata",
 ]

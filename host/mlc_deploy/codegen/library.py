@@ -2,54 +2,67 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding as llvm
 import msgpack
-from llvmlite import ir as ll
 
 from mlc_targets import Target
 
 from ..errors import CodegenError
-from ..ir import Buffer, Dim, Var
 from ..ir.names import LIBRARY_NAMES
 from ..lower import Kernel
 from .c import c_source
-from .llvm import emit_kernel, scalars_of, scratch_layout
-from .tasks import tasks
+from .machine_code import (
+    KernelObject,
+    compile_kernel,
+    empty_object,
+    llvm_module,
+    optimized,
+    signature,
+)
+from .merge import merge
 
 ABI_VERSION = 1
-SECTION = ".mlc"
-_llvm_lock = threading.Lock()  # LLVM's global context is not safe to share between threads
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Library:
     """One module for one target. `model` is the call table of a whole model, where it holds one.
 
-    Objects are identical bytes for identical kernels, whatever the hash seed.
+    `lowered` gives the kernels' loops; `compiled` are the kernels' objects by name, in the same
+    order, where they are there already. The rest is made when it is asked for. Objects are
+    identical bytes for identical kernels, whatever the hash seed.
     """
 
     name: str
-    kernels: tuple[Kernel, ...]
     target: Target
+    lowered: Callable[[], Iterable[Kernel]]
+    compiled: Mapping[str, KernelObject] | None = None
     model: Mapping[str, Any] | None = None
 
     @cached_property
-    def llvm_ir(self) -> str:
-        """The module as LLVM IR, before optimisation."""
-        return str(_module(self))
+    def kernels(self) -> tuple[Kernel, ...]:
+        return tuple(self.lowered())
+
+    @cached_property
+    def signatures(self) -> dict[str, Mapping[str, Any]]:
+        """What the metadata says of each kernel, by name."""
+        if self.compiled is not None:
+            return {name: o.signature for name, o in self.compiled.items()}
+        return {kernel.name: signature(kernel) for kernel in self.kernels}
 
     @cached_property
     def object_bytes(self) -> bytes:
-        with _llvm_lock:
-            machine, module = _optimized(self.llvm_ir, self.target)
-            return bytes(machine.emit_object(module))
+        _refuse_names(self.signatures)
+        compiled = self.compiled
+        if compiled is None:
+            compiled = {k.name: compile_kernel(k, self.target) for k in self.kernels}
+        objects = [(name, o.code) for name, o in compiled.items()]
+        return merge(objects or [("", empty_object(self.target))], msgpack.packb(metadata(self)))
 
     @property
     def weights_bytes(self) -> bytes:
@@ -57,15 +70,20 @@ class Library:
         return b""
 
     @cached_property
-    def assembly(self) -> str:
-        with _llvm_lock:
-            machine, module = _optimized(self.llvm_ir, self.target)
-            return str(machine.emit_assembly(module))
+    def llvm_ir(self) -> str:
+        """The module as LLVM IR, before optimisation."""
+        _refuse_names(self.signatures)
+        return str(llvm_module(self.name, self.target, self.kernels))
 
     @cached_property
     def optimized_ir(self) -> str:
-        with _llvm_lock:
-            return str(_optimized(self.llvm_ir, self.target)[1])
+        with optimized(self.llvm_ir, self.target) as (_, module):
+            return str(module)
+
+    @cached_property
+    def assembly(self) -> str:
+        with optimized(self.llvm_ir, self.target) as (machine, module):
+            return str(machine.emit_assembly(module))
 
     def save(self, path: str | Path) -> Path:
         """Writes the module by its suffix: .o object, .s assembly, .ll LLVM IR, .c C source and,
@@ -99,91 +117,20 @@ def metadata(library: Library) -> dict[str, Any]:
         "target": str(library.target),
         "machine": library.target.arch,
         "features": sorted(library.target.required_features),
-        "kernels": [_signature(kernel) for kernel in library.kernels],
+        "kernels": [{"name": name, **s} for name, s in library.signatures.items()],
     }
     if library.model is not None:
         found["model"] = dict(library.model)
     return found
 
 
-def _signature(kernel: Kernel) -> dict[str, Any]:
-    scalars = scalars_of(kernel)
-    return {
-        "name": kernel.name,
-        "params": [
-            {
-                "name": p.name,
-                "dtype": p.dtype,
-                "shape": [_extent(n) for n in p.shape],
-                "output": p.name in kernel.outputs,
-            }
-            for p in kernel.params
-            if isinstance(p, Buffer)
-        ],
-        "scalars": [v.name for v in scalars],
-        "tasks": _extent(tasks(kernel)),
-        "workspace": scratch_layout(kernel)[1],
-    }
-
-
-def _extent(n: Dim) -> int | str:
-    if isinstance(n, int):
-        return n
-    if isinstance(n, Var):
-        return n.name
-    raise CodegenError(f"a parameter's dimension is '{n}': a number or one variable is needed")
-
-
-def _module(library: Library) -> ll.Module:
-    taken = sorted(LIBRARY_NAMES.intersection(k.name for k in library.kernels))
+def _refuse_names(names: Iterable[str]) -> None:
+    taken = sorted(LIBRARY_NAMES.intersection(names))
     if taken:
         raise CodegenError(
             f"kernel '{taken[0]}' has the name of a C function that generated code may call",
             mend=f"another name, such as {taken[0]}_kernel",
         )
-    module = ll.Module(library.name, context=ll.Context())
-    module.triple = library.target.mtriple
-    for kernel in library.kernels:
-        emit_kernel(module, kernel, library.target)
-    packed = msgpack.packb(metadata(library))
-    array = ll.ArrayType(ll.IntType(8), len(packed))
-    section = ll.GlobalVariable(module, array, "mlc.metadata")
-    section.global_constant = True
-    section.initializer = ll.Constant(array, bytearray(packed))
-    section.section = SECTION
-    section.linkage = "private"
-    kept = ll.ArrayType(ll.PointerType(), 1)
-    used = ll.GlobalVariable(module, kept, "llvm.compiler.used")
-    used.linkage = "appending"
-    used.section = "llvm.metadata"
-    used.initializer = ll.Constant(kept, [section])
-    return module
-
-
-def _initialize() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-
-
-def _optimized(text: str, target: Target) -> tuple[Any, Any]:
-    """(target machine, optimised module) for LLVM IR as text."""
-    _initialize()
-    machine = llvm.Target.from_triple(target.mtriple).create_target_machine(
-        cpu=target.llvm_cpu,
-        features=target.llvm_features,
-        opt=target.opt_level,
-        reloc="static",
-        codemodel="small",
-    )
-    module = llvm.parse_assembly(text)
-    module.verify()
-    module.data_layout = str(machine.target_data)
-    options = llvm.create_pipeline_tuning_options(speed_level=target.opt_level)
-    options.slp_vectorization = False
-    options.loop_unrolling = False  # schedules say what is unrolled
-    passes = llvm.create_pass_builder(machine, options)
-    passes.getModulePassManager().run(module, passes)
-    return machine, module
 
 
 def compile_kernels(
@@ -194,4 +141,4 @@ def compile_kernels(
     twice = {n for n in names if names.count(n) > 1}
     if twice:
         raise CodegenError(f"two kernels are called '{min(twice)}'")
-    return Library(name, tuple(kernels), target, model)
+    return Library(name, target, lambda: kernels, model=model)

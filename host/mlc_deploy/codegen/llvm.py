@@ -8,7 +8,7 @@ accesses that differ by a constant, plus that constant (decision 3 of the design
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import gcd
 from typing import Any
 
@@ -50,6 +50,7 @@ from ..ir import (
 from ..lower import WORKSPACE, Kernel
 from ..schedule.tensor_intrin import is_llvm
 from . import operators
+from .cursors import Cursor, cursor_at, find_cursors
 from .lanes import broadcast_lanes, paired_loads
 from .machine_calls import machine_call
 from .tasks import task_loop, turn_of
@@ -123,6 +124,7 @@ class _Emitter:
         self.pointers: dict[Buffer, Value] = {}
         # base pointers and offsets computed so far; a scope's entries hold in its inner scopes
         self.scopes: list[dict[Any, Value]] = [{}]
+        self.cursors: Sequence[Cursor] = ()  # of the loop that is being emitted
         self.written = {s.buffer for s in statements(kernel.body) if isinstance(s, Store)}
         self.written |= kernel.aliased
         self.b: ll.IRBuilder = ll.IRBuilder()
@@ -244,16 +246,53 @@ class _Emitter:
             self.b.branch(body)
         else:
             self.b.cbranch(self.b.icmp_signed("<", begin, end), body, after)
+        cursors = find_cursors(s, self.ranges, self.target.arch)
+        starts = [self.cursor_start(s, cursor, begin, before) for cursor in cursors]
         self.b.position_at_end(body)
         counter = self.b.phi(self.word, s.var.name)
         counter.add_incoming(begin, before)
+        for cursor, start in zip(cursors, starts, strict=True):
+            cursor.pointer = self.b.phi(POINTER)
+            cursor.pointer.add_incoming(start, before)
+        phis = [cursor.pointer for cursor in cursors]
+        self.cursors = cursors
         self.variables[s.var] = counter
         self.ranges.update(loop_ranges([s]))
         self.scoped(s.body)
+        for cursor, phi in zip(cursors, phis, strict=True):
+            phi.add_incoming(self.moved(cursor, cursor.first + cursor.step), self.b.block)
+        self.cursors = ()
         following = self.b.add(counter, self.word(1), flags=("nuw", "nsw"))
         counter.add_incoming(following, self.b.block)
         self.b.cbranch(self.b.icmp_signed("<", following, end), body, after)
         self.b.position_at_end(after)
+
+    def cursor_start(self, s: For, cursor: Cursor, begin: Value, before: Any) -> Value:
+        """Where a cursor points to in the loop's first turn."""
+        self.b.position_before(before.terminator)
+        rest = {a: c for a, c in cursor.moving.terms.items() if a is not s.var}
+        offset = self.b.add(
+            self.form(Linear(cursor.first, rest)), self.b.mul(begin, self.word(cursor.step))
+        )
+        memory = memory_type(cursor.buffer.dtype)
+        return self.opaque(self.b.gep(self.pointers[cursor.buffer], [offset], True, "", memory))
+
+    def moved(self, cursor: Cursor, offset: int) -> Value:
+        """The cursor's pointer, moved to a constant offset."""
+        if offset != cursor.offset:
+            by = self.word(offset - cursor.offset)
+            there = self.b.gep(cursor.pointer, [by], True, "", memory_type(cursor.buffer.dtype))
+            cursor.pointer, cursor.offset = self.opaque(there), offset
+        return cursor.pointer
+
+    def opaque(self, pointer: Value) -> Value:
+        """The same pointer, of which LLVM does not see what it was made of until it selects
+        instructions: else it would go back to a base and an index."""
+        name = "llvm.launder.invariant.group.p0"
+        function = self.module.globals.get(name)
+        if function is None:
+            function = ll.Function(self.module, ll.FunctionType(POINTER, [POINTER]), name)
+        return self.b.call(function, [pointer])
 
     def scoped(self, s: Stmt) -> None:
         self.scopes.append({})
@@ -339,7 +378,12 @@ class _Emitter:
         memory = memory_type(buffer.dtype)
         moving = Linear(0, form.terms)
         base = self.pointers[buffer]
-        if form.terms:
+        constant = form.constant
+        cursor = cursor_at(self.cursors, buffer, form)
+        if cursor is not None:
+            base = self.moved(cursor, constant) if cursor.moves else cursor.pointer
+            constant -= cursor.offset
+        elif form.terms:
             base = self.shared(
                 (buffer, moving),
                 lambda: self.b.gep(base, [self.form(moving)], True, "", memory),
@@ -348,8 +392,8 @@ class _Emitter:
         align = gcd(
             buffer.alignment, form.constant * size, *(c * size for c in form.terms.values())
         )
-        if form.constant:
-            base = self.b.gep(base, [self.word(form.constant)], True, "", memory)
+        if constant:
+            base = self.b.gep(base, [self.word(constant)], True, "", memory)
         return base, align
 
     def load(self, e: Load) -> Value:

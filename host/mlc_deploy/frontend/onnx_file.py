@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from onnx import (
 
 from ..errors import ImporterError
 
-OLDEST_OPSET = 7
+OLDEST_OPSET = 6
 DTYPES = {
     TensorProto.FLOAT: "float32",
     TensorProto.FLOAT16: "float16",
@@ -191,16 +192,14 @@ def dtype_name(code: int, what: str, where: str) -> str:
 
 
 def to_array(tensor: TensorProto, where: str, folder: Path | None = None) -> NDArray[Any]:
-    """The tensor's values. Raises ImporterError for dtypes that are not supported, for data that
-    does not fill the shape, and for external data that cannot be read."""
+    """The tensor's values, external ones mapped from their file rather than read. Raises
+    ImporterError for dtypes that are not supported, for data that does not fill the shape, and for
+    external data that cannot be read."""
     what = f"tensor '{tensor.name}'"
     dtype = dtype_name(tensor.data_type, what, where)
     try:
         if _is_external(tensor):
-            copy = TensorProto()
-            copy.CopyFrom(tensor)
-            external_data_helper.load_external_data_for_tensor(copy, str(folder or Path()))
-            tensor = copy
+            return _mapped(tensor, dtype, folder or Path())
         array = numpy_helper.to_array(tensor)
         shape = tuple(tensor.dims)
         if array.shape != shape:
@@ -209,3 +208,23 @@ def to_array(tensor: TensorProto, where: str, folder: Path | None = None) -> NDA
     except (ValueError, TypeError, OSError, checker.ValidationError, OverflowError) as error:
         text = " ".join(str(error).split())
         raise ImporterError(f"{what} cannot be read: {text}", where=where) from error
+
+
+def _mapped(tensor: TensorProto, dtype: str, folder: Path) -> NDArray[Any]:
+    """External data, as a view of its file. Raises ValueError, OSError."""
+    info = external_data_helper.ExternalDataInfo(tensor)
+    if not (folder / info.location).resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"the weights in '{info.location}' are outside of the model's folder")
+    shape, offset = tuple(tensor.dims), int(info.offset or 0)
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    there = (folder / info.location).stat().st_size - offset
+    if not 0 <= size <= there or int(info.length or size) != size:
+        raise ValueError(
+            f"{size} bytes from {offset} on of '{info.location}', which has "
+            f"{max(there, 0)} there and says {info.length or 'nothing of it'}"
+        )
+    if not size:
+        return np.zeros(shape, dtype)
+    little = np.dtype(dtype).newbyteorder("<")
+    mapped = np.memmap(folder / info.location, little, "r", offset, shape)
+    return np.asarray(mapped).astype(dtype, copy=False)

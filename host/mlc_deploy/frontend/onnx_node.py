@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import AttributeProto, NodeProto, helper
 
 from ..errors import ImporterError
-from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Value
 from ..graph.passes import fold_call
-from ..ops import frozen_attrs, infer_types
+from ..ops import frozen_attrs
 from .onnx_file import to_array
 
+if TYPE_CHECKING:
+    from .onnx_import import Importer, Scope
+
 REQUIRED: Any = object()
+
+
+class NeedsValue(ImporterError):
+    """The model's inputs `names` decide about shapes: as constants, they make it one that works."""
+
+    def __init__(self, what: str, where: str, mend: str, names: frozenset[str]) -> None:
+        super().__init__(what, where=where, mend=mend)
+        self.names = names
+
+
+class TensorList(tuple[Value, ...]):
+    """A sequence of tensors of known length."""
+
+    __slots__ = ()
 
 
 class OnnxNode:
@@ -30,22 +45,20 @@ class OnnxNode:
     def __init__(
         self,
         proto: NodeProto,
-        inputs: Sequence[Value | None],
-        opset: int,
-        builder: BlockBuilder,
+        inputs: Sequence[Value | TensorList | None],
+        scope: Scope,
+        importer: Importer,
         source: str,
-        where: str,
-        folder: Path | None = None,
     ) -> None:
         self.op: str = proto.op_type
         self.domain: str = proto.domain
         self.inputs = list(inputs)
         self.outputs: list[str] = list(proto.output)
-        self.opset = opset
+        self.opset = scope.version(proto.domain)
         self.source = source
-        self.where = where
-        self._builder = builder
-        self._folder = folder
+        self.where = importer.where
+        self._scope = scope
+        self._importer = importer
         self._attributes = {a.name: a for a in proto.attribute}
 
     # ------------------------------------------------------------------------------- inputs
@@ -58,7 +71,17 @@ class OnnxNode:
         return value
 
     def optional(self, number: int) -> Value | None:
-        return self.inputs[number] if number < len(self.inputs) else None
+        value = self.inputs[number] if number < len(self.inputs) else None
+        if isinstance(value, TensorList):
+            raise ValueError(f"input {number} is a sequence, not a tensor")
+        return value
+
+    def sequence(self, number: int) -> TensorList:
+        """An input that must be a sequence."""
+        value = self.inputs[number] if number < len(self.inputs) else None
+        if not isinstance(value, TensorList):
+            raise ValueError(f"input {number} is no sequence of tensors")
+        return value
 
     def shape(self, number: int = 0) -> tuple[int, ...]:
         return static_shape(self.input(number))
@@ -67,11 +90,23 @@ class OnnxNode:
         return self.input(number).type.dtype
 
     def known(self, number: int, what: str) -> NDArray[Any]:
-        """The value of an input that shapes or axes depend on; ImporterError unless constant."""
+        """The value of an input that shapes or axes depend on; NeedsValue unless constant."""
+        value = self.input(number)
+        if not isinstance(value, Constant):
+            raise NeedsValue(
+                f"'{what}' depends on the model's data, but must be known when it is compiled",
+                self.place,
+                f"a model in which '{value.name}' is constant",
+                self._importer.origins.get(value, frozenset()),
+            )
+        return value.value
+
+    def fixed(self, number: int, what: str) -> NDArray[Any]:
+        """The value of an input that says what is computed; ImporterError unless constant."""
         value = self.input(number)
         if not isinstance(value, Constant):
             raise ImporterError(
-                f"'{what}' depends on the model's data, but must be known when it is compiled",
+                f"'{what}' is computed when the model runs, which is not supported",
                 where=self.place,
                 mend=f"a model in which '{value.name}' is constant",
             )
@@ -94,22 +129,36 @@ class OnnxNode:
                 raise ValueError(f"attribute '{name}' is missing")
             return default
         if found.type == AttributeProto.TENSOR:
-            return to_array(found.t, self.place, self._folder)
+            return to_array(found.t, self.place, self._importer.folder)
         value = helper.get_attribute_value(found)
         if isinstance(value, bytes):
             return value.decode()
-        return value if isinstance(value, (int, float, str)) else list(value)
+        if isinstance(value, (int, float, str)):
+            return value
+        return [v.decode() if isinstance(v, bytes) else v for v in value]
+
+    def body(self, name: str, *inputs: Value) -> list[Value]:
+        """The outputs of the graph that is an attribute, given its inputs."""
+        if name not in self._attributes:
+            raise ValueError(f"attribute '{name}' is missing")
+        graph = self._attributes[name].g
+        return self._importer.body(graph, inputs, self._scope, self.source)
 
     # ------------------------------------------------------------------------------- output
 
     def emit(self, op: str, *args: Value, **attrs: Any) -> Any:
         """A call of one of our operators; its output, or a tuple of them."""
-        types = infer_types(op, [a.type for a in args], attrs)
+        args = tuple(map(_known_if_empty, args))
         folded = fold_call(op, args, frozen_attrs(attrs))
         if folded is not None:
-            return folded[0] if len(types) == 1 else folded
+            return folded[0] if len(folded) == 1 else folded
+        return self.call(op, *args, **attrs)
+
+    def call(self, op: str, *args: Value, **attrs: Any) -> Any:
+        """As emit, but constants stay what they are: quantized weights are worth more than the
+        numbers they stand for."""
         name = next((o for o in self.outputs if o), "")
-        return self._builder.emit(op, *args, name=name or op, source=self.source, **attrs)
+        return self._importer.emit(op, args, name=name or op, source=self.source, **attrs)
 
     def constant(self, value: Any, dtype: str) -> Constant:
         return Constant(np.asarray(value, dtype))
@@ -122,6 +171,14 @@ class OnnxNode:
     @property
     def place(self) -> str:
         return f"{self.where}, node '{self.source}' ({self.op})"
+
+
+def _known_if_empty(value: Value) -> Value:
+    """A tensor without elements is a constant, whatever computes it."""
+    shape = static_shape(value)
+    if isinstance(value, Constant) or 0 not in shape:
+        return value
+    return Constant(np.zeros(shape, value.type.dtype))
 
 
 Converter = Callable[[OnnxNode], Any]

@@ -14,20 +14,36 @@ import numpy as np
 from ..errors import ImporterError
 from ..graph.nodes import Constant, Value
 from ..ops.shape import normal_axis
+from .onnx_control import CONTROL
 from .onnx_file import dtype_name
+from .onnx_index import INDEXING
 from .onnx_layers import LAYERS
 from .onnx_node import Converter, OnnxNode, static_shape
+from .onnx_quantize import QUANTIZED
+from .onnx_recurrent import RECURRENT
+from .onnx_sampling import SAMPLING
+from .onnx_sequence import SEQUENCES
+from .onnx_signal import SIGNAL
 
 # ONNX's name -> ours, and ONNX's attributes with their defaults.
 UNARY: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Abs": ("abs", {}),
+    "Acos": ("acos", {}),
+    "Acosh": ("acosh", {}),
+    "Asin": ("asin", {}),
+    "Asinh": ("asinh", {}),
+    "Atan": ("atan", {}),
+    "Atanh": ("atanh", {}),
+    "BitwiseNot": ("bitwise_not", {}),
     "Ceil": ("ceil", {}),
     "Cos": ("cos", {}),
+    "Cosh": ("cosh", {}),
     "Elu": ("elu", {"alpha": 1.0}),
     "Erf": ("erf", {}),
     "Exp": ("exp", {}),
     "Floor": ("floor", {}),
     "Gelu": ("gelu", {"approximate": "none"}),
+    "IsNaN": ("isnan", {}),
     "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
     "LeakyRelu": ("leaky_relu", {"alpha": 0.01}),
     "Log": ("log", {}),
@@ -38,8 +54,10 @@ UNARY: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Round": ("round", {}),
     "Selu": ("selu", {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}),
     "Sigmoid": ("sigmoid", {}),
+    "Shrink": ("shrink", {"lambd": 0.5, "bias": 0.0}),
     "Sign": ("sign", {}),
     "Sin": ("sin", {}),
+    "Sinh": ("sinh", {}),
     "Softplus": ("softplus", {}),
     "Softsign": ("softsign", {}),
     "Sqrt": ("sqrt", {}),
@@ -50,6 +68,9 @@ UNARY: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 BINARY = {
     "Add": "add",
     "And": "logical_and",
+    "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor",
     "Div": "divide",
     "Equal": "equal",
     "Greater": "greater",
@@ -70,7 +91,18 @@ def _unary(n: OnnxNode) -> Any:
 
 
 def _binary(n: OnnxNode) -> Any:
-    return n.emit(BINARY[n.op], n.input(0), n.input(1))
+    """Before opset 7 the second input's dimensions begin at the first one's `axis`."""
+    a, b = n.input(0), n.input(1)
+    if n.opset < 7 and n.attr("axis", None) is not None:
+        b = _from_axis(n, b, n.attr("axis"))
+    return n.emit(BINARY[n.op], a, b)
+
+
+def _from_axis(n: OnnxNode, value: Value, axis: int) -> Value:
+    rank, own = len(n.shape()), static_shape(value)
+    after = rank - normal_axis(n.op, axis, rank) - len(own)
+    result: Value = n.emit("reshape", value, shape=(*own, *(1,) * max(after, 0)))
+    return result
 
 
 def _variadic(n: OnnxNode) -> Any:
@@ -88,7 +120,7 @@ def _mean(n: OnnxNode) -> Any:
 
 
 def _pow(n: OnnxNode) -> Any:
-    """The base's dtype is the result's; integers go by way of float64."""
+    """The base's dtype is the result's; integers with powers of floats go by way of float32."""
     base, exponent = n.input(0), n.input(1)
     dtype = base.type.dtype
     if isinstance(exponent, Constant) and exponent.value.size == 1 and not static_shape(exponent):
@@ -97,7 +129,9 @@ def _pow(n: OnnxNode) -> Any:
                 return n.emit("multiply", base, base)
             case 0.5 if dtype.startswith("float"):
                 return n.emit("sqrt", base)
-    between = dtype if dtype.startswith("float") else "float64"
+    if not dtype.startswith("float") and not exponent.type.dtype.startswith("float"):
+        return n.emit("integer_power", base, _cast_to(n, exponent, dtype))
+    between = dtype if dtype.startswith("float") else "float32"
     power = n.emit("power", _cast_to(n, base, between), _cast_to(n, exponent, between))
     return _cast_to(n, power, dtype)
 
@@ -109,6 +143,19 @@ def _cast_to(n: OnnxNode, value: Value, dtype: str) -> Value:
 
 def _mod(n: OnnxNode) -> Any:
     return n.emit("mod", n.input(0), n.input(1), truncated=bool(n.attr("fmod", 0)))
+
+
+def _is_inf(n: OnnxNode) -> Any:
+    signs = {key: bool(n.attr(f"detect_{key}", 1)) for key in ("positive", "negative")}
+    return n.emit("isinf", n.input(0), **signs)
+
+
+def _bit_shift(n: OnnxNode) -> Any:
+    return n.emit("shift", n.input(0), n.input(1), left=n.attr("direction") == "LEFT")
+
+
+def _bit_cast(n: OnnxNode) -> Any:
+    return n.emit("bitcast", n.input(0), dtype=dtype_name(n.attr("to"), "the result", n.place))
 
 
 def _clip(n: OnnxNode) -> Any:
@@ -126,6 +173,8 @@ def _clip(n: OnnxNode) -> Any:
 
 def _prelu(n: OnnxNode) -> Any:
     x, slope = n.input(0), n.input(1)
+    if n.opset < 7 and len(n.shape()) > 1 and n.shape(1) != (1,):
+        slope = _from_axis(n, slope, 1)
     below = n.emit("less", x, n.constant(0, x.type.dtype))
     return n.emit("where", below, n.emit("multiply", x, slope), x)
 
@@ -309,7 +358,7 @@ def _gather(n: OnnxNode) -> Any:
 def _pad(n: OnnxNode) -> Any:
     x, rank = n.input(0), len(n.shape())
     pads, axes = n.ints("pads", 1) or [], n.ints("axes", 3)
-    value = n.attr("value", 0.0) if n.optional(2) is None else n.known(2, "value").item()
+    value = n.optional(2)
     if axes is not None:
         half = len(pads) // 2
         every = [0] * (2 * rank)
@@ -318,7 +367,10 @@ def _pad(n: OnnxNode) -> Any:
             every[axis], every[rank + axis] = before, after
         pads = every
     mode = n.attr("mode", "constant")
-    return n.emit("pad", x, pads=pads, mode=mode, value=value)
+    if mode == "constant" and value is not None and not isinstance(value, Constant):
+        return n.emit("pad_with", x, n.emit("reshape", value, shape=()), pads=pads)
+    fill = n.attr("value", 0.0) if value is None else n.known(2, "value").item()
+    return n.emit("pad", x, pads=pads, mode=mode, value=fill)
 
 
 def _depth_to_space(n: OnnxNode) -> Any:
@@ -372,6 +424,12 @@ def _constant_of_shape(n: OnnxNode) -> Any:
     return n.emit("broadcast_to", Constant(value.reshape(())), shape=shape)
 
 
+def _non_zero(n: OnnxNode) -> Any:
+    """Its output's shape depends on the data."""
+    places = np.nonzero(np.atleast_1d(n.known(0, "the number of elements that are not 0")))
+    return n.constant(np.array(places), "int64")
+
+
 def _range(n: OnnxNode) -> Any:
     start, limit, delta = (n.known(k, "range") for k in range(3))
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
@@ -384,7 +442,7 @@ def _identity(n: OnnxNode) -> Any:
 
 def _dropout(n: OnnxNode) -> Any:
     """Nothing is dropped when a model runs; the mask says so."""
-    training = n.opset >= 12 and n.optional(2) is not None and n.known(2, "training_mode").item()
+    training = n.opset >= 12 and n.optional(2) is not None and n.fixed(2, "training_mode").item()
     if training:
         raise ImporterError("it is in training mode, which is not supported", where=n.place)
     if len(n.outputs) == 1:
@@ -397,9 +455,18 @@ CONVERTERS: dict[str, Converter] = {
     **dict.fromkeys(BINARY, _binary),
     **dict.fromkeys(VARIADIC, _variadic),
     **dict.fromkeys(REDUCTIONS, _reduce),
+    **CONTROL,
+    **INDEXING,
     **LAYERS,
+    **QUANTIZED,
+    **RECURRENT,
+    **SAMPLING,
+    **SEQUENCES,
+    **SIGNAL,
     "ArgMax": _argmax,
     "ArgMin": _argmax,
+    "BitCast": _bit_cast,
+    "BitShift": _bit_shift,
     "Cast": _cast,
     "CastLike": _cast,
     "Clip": _clip,
@@ -412,9 +479,11 @@ CONVERTERS: dict[str, Converter] = {
     "Flatten": _flatten,
     "Gather": _gather,
     "Identity": _identity,
+    "IsInf": _is_inf,
     "LogSoftmax": _softmax,
     "Mean": _mean,
     "Mod": _mod,
+    "NonZero": _non_zero,
     "PRelu": _prelu,
     "Pad": _pad,
     "Pow": _pow,

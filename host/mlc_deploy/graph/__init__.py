@@ -1,9 +1,37 @@
-"""The graph: a model as calls of operators; its passes, evaluation and memory."""
+"""The graph: a model as calls of operators; its passes, evaluation and memory.
 
+from mlc_deploy import graph
+from mlc_deploy.graph import op
+
+bb = graph.BlockBuilder()
+x = graph.Var("x", graph.tensor_type((1, 784)))
+with bb.function("main", [x]):
+    bb.emit_func_output(bb.emit(op.relu(x)))
+module = bb.get()
+"""
+
+from . import op
+from .bind import bind_dims, bind_params, graph_function
 from .builder import BlockBuilder
+from .dims import symbol, tensor_type
 from .evaluate import evaluate
-from .nodes import Binding, Call, CallTIR, Constant, Function, TensorType, Value, Var, uses
+from .external import ExternalCall, get_global_func, register_func
+from .nodes import (
+    Binding,
+    Call,
+    CallFused,
+    CallPacked,
+    CallTIR,
+    Constant,
+    Function,
+    TensorType,
+    Value,
+    Var,
+    const,
+    uses,
+)
 from .passes import PASSES, optimize
+from .printer import named_constants
 from .program import GraphProgram, lower_graph
 from .verify import verify
 
@@ -12,16 +40,29 @@ __all__ = [
     "Binding",
     "BlockBuilder",
     "Call",
+    "CallFused",
+    "CallPacked",
     "CallTIR",
     "Constant",
+    "ExternalCall",
     "Function",
     "GraphProgram",
     "TensorType",
     "Value",
     "Var",
+    "bind_dims",
+    "bind_params",
+    "const",
     "evaluate",
+    "get_global_func",
+    "graph_function",
     "lower_graph",
+    "named_constants",
+    "op",
     "optimize",
+    "register_func",
+    "symbol",
+    "tensor_type",
     "uses",
     "verify",
 ]

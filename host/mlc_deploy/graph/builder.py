@@ -1,61 +1,380 @@
-"""Building graph functions call by call."""
+"""Building graphs: call by call, functions by their parameters and outputs, modules of functions.
+
+    bb = BlockBuilder()
+    x = Var("x", tensor_type((1, "m")))
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            y = bb.emit(op.relu(x))
+            z = bb.emit_output(bb.emit_te(te_double, y))
+        bb.emit_func_output(z)
+    module = bb.get()
+
+A front end that builds one function leaves the `with`s out: `param`, `emit`, `finish`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
-from ..ir import Dim, PrimFunc
+import numpy as np
+
+from .. import te
+from ..errors import GraphError
+from ..ir import Dim, IRModule, PrimFunc, structural_hash, with_fields
 from ..ir.names import Names
+from ..ir.printer import identifier
 from ..ops import TensorType, frozen_attrs, infer_types
-from .nodes import Binding, Call, CallTIR, Function, Value, Var
+from .dims import bound, fit, same_types, simplified, tensor_type
+from .nodes import (
+    AnyCall,
+    Binding,
+    Call,
+    CallFused,
+    CallPacked,
+    CallTIR,
+    Constant,
+    Function,
+    Value,
+    Var,
+)
+from .verify import verify
+
+# What an argument may be: a call is emitted first, an array becomes a constant.
+Argument = Value | AnyCall | np.ndarray[Any, Any]
+Types = TensorType | Sequence[TensorType]
+
+
+class _Open:
+    """A function that is being built."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.names = Names()
+        self.params: list[Var] = []
+        self.bindings: list[Binding] = []
+        self.known: set[Var] = set()
+        self.free: list[Var] = []  # read, and to be parameters by the end
+        self.block: set[Var] | None = None  # of the dataflow block that is open
+        self.hidden: set[Var] = set()  # within dataflow blocks that are closed
+        self.function: Function | None = None
+
+    def param(self, var: Var) -> None:
+        if var in self.free:  # its name is taken by itself
+            self.free.remove(var)
+        elif var in self.known or self.names.fresh(var.name) != var.name:
+            raise GraphError(
+                f"{self.name}: parameter '{var.name}' has the name of another variable",
+                mend="another name for it",
+            )
+        self.known.add(var)
+        self.params.append(var)
+
+    def read(self, var: Var) -> None:
+        if var in self.hidden:
+            raise GraphError(
+                f"{self.name}: '{var.name}' is read outside of the dataflow block that it is in",
+                mend="bb.emit_output(…) for what a block is to give",
+            )
+        if var not in self.known:
+            if self.names.fresh(var.name) != var.name:
+                raise GraphError(
+                    f"{self.name}: '{var.name}' is another function's, or has the name of a "
+                    "variable that is there",
+                    mend="a parameter of this function, with a name of its own",
+                )
+            self.known.add(var)
+            self.free.append(var)
 
 
 class BlockBuilder:
-    """Collects bindings; names are made unique, types inferred.
+    """Collects bindings, functions and PrimFuncs; names are made unique, types inferred.
 
-    builder = BlockBuilder("main")
-    x = builder.param("x", (1, 16))
-    y = builder.emit("relu", x)
-    function = builder.finish([y])
+    Raises GraphError for what makes no graph, ValueError for arguments that an operator refuses,
+    KeyError where there is no such operator.
     """
 
     def __init__(self, name: str = "main") -> None:
-        self.name = name
-        self._names = Names()
-        self._params: list[Var] = []
-        self._bindings: list[Binding] = []
+        self._functions: dict[str, PrimFunc | Function] = {}
+        self._by_hash: dict[str, str] = {}
+        self._open = _Open(name)
+        self._within = False
 
-    def param(self, name: str, shape: Sequence[Dim], dtype: str = "float32") -> Var:
-        var = Var(self._names.fresh(name), TensorType(tuple(shape), dtype))
-        self._params.append(var)
+    # ---------------------------------------------------------------------------------- functions
+
+    @contextmanager
+    def function(self, name: str, params: Sequence[Var] | None = None) -> Iterator[None]:
+        """The function that is built inside; emit_func_output ends it, and may name the parameters
+        instead."""
+        if self._within:
+            raise GraphError(f"function '{name}' begins inside of '{self._open.name}'")
+        if name in self._functions:
+            raise GraphError(f"there is a function '{name}' already", mend="another name")
+        before, self._open, self._within = self._open, _Open(name), True
+        try:
+            for param in params or ():
+                self._open.param(param)
+            yield
+            if self._open.function is None:
+                raise GraphError(f"function '{name}' has no output", mend="bb.emit_func_output(…)")
+        finally:
+            self._open, self._within = before, False
+
+    @contextmanager
+    def dataflow(self) -> Iterator[None]:
+        """A block of calls without side effects; outside of it only what emit_output names is
+        known."""
+        here = self._open
+        if here.block is not None:
+            raise GraphError(f"{here.name}: a dataflow block begins inside of another")
+        here.block = set()
+        yield
+        here.hidden |= here.block
+        here.block = None
+
+    def param(self, name: str, shape: Sequence[Dim | str], dtype: str = "float32") -> Var:
+        """One more parameter."""
+        var = Var(self._open.names.fresh(name), tensor_type(shape, dtype))
+        self._open.params.append(var)
+        self._open.known.add(var)
         return var
 
-    def emit(self, op: str, *args: Value, name: str = "", source: str = "", **attrs: Any) -> Any:
-        """A call of an operator: its output, or a tuple of them where it has several.
-
-        Raises ValueError where the operator refuses the arguments, KeyError where there is no such
-        operator.
-        """
-        types = infer_types(op, [a.type for a in args], attrs)
-        return self._bind(Call(op, args, frozen_attrs(attrs)), types, name or op, source)
-
-    def call_tir(self, func: PrimFunc, *args: Value, name: str = "", source: str = "") -> Any:
-        """A call of a PrimFunc whose last buffers, those beyond args, are its outputs."""
-        outputs = func.buffers[len(args) :]
-        types = tuple(TensorType(b.shape, b.dtype) for b in outputs)
-        return self._bind(CallTIR(func.name, args, types), types, name or func.name, source)
-
-    def _bind(
-        self, call: Call | CallTIR, types: Sequence[TensorType], name: str, source: str
-    ) -> Any:
-        outputs = tuple(Var(self._names.fresh(name), t) for t in types)
-        self._bindings.append(Binding(outputs, call, source))
-        return outputs[0] if len(outputs) == 1 else outputs
+    def emit_func_output(
+        self,
+        outputs: Argument | Sequence[Argument],
+        params: Sequence[Var] | None = None,
+        names: Sequence[str] = (),
+    ) -> Function:
+        """Ends the function. `names` of outputs default to the variables' own."""
+        here = self._open
+        if not self._within:
+            raise GraphError("emit_func_output ends no function", mend='with bb.function("main"):')
+        if here.function is not None:
+            raise GraphError(f"function '{here.name}' has its output already")
+        if here.block is not None:
+            raise GraphError(
+                f"{here.name}: emit_func_output stands in a dataflow block", mend="it comes after"
+            )
+        several = outputs if isinstance(outputs, Sequence) else (outputs,)
+        given = [self._value(v) for v in several]
+        for param in params or ():
+            here.param(param)
+        return self._finish(given, names)
 
     def finish(self, outputs: Sequence[Value], names: Sequence[str] = ()) -> Function:
         """The function; output names default to the variables' own."""
+        return self._finish([self._value(v) for v in outputs], names)
+
+    def _finish(self, outputs: Sequence[Value], names: Sequence[str]) -> Function:
+        here = self._open
+        if here.free:
+            missing = ", ".join(v.name for v in here.free)
+            raise GraphError(
+                f"{here.name}: {missing} is read, and is no parameter",
+                mend=f'bb.function("{here.name}", [{missing}, …]), or params=[{missing}, …] at '
+                "the end",
+            )
         given = tuple(names) or tuple(v.name or f"output{n}" for n, v in enumerate(outputs))
-        return Function(
-            self.name, tuple(self._params), tuple(self._bindings), tuple(outputs), given
+        made = Function(here.name, tuple(here.params), tuple(here.bindings), tuple(outputs), given)
+        here.function = self._functions[here.name] = made
+        return made
+
+    def get(self) -> IRModule:
+        """The module of all functions. Raises ValueError where they do not fit each other."""
+        module = IRModule(dict(self._functions))
+        for function in module.functions.values():
+            if isinstance(function, Function):
+                verify(function, module)
+        return module
+
+    # -------------------------------------------------------------------------------------- calls
+
+    def emit(
+        self, op: str | AnyCall, *args: Argument, name: str = "", source: str = "", **attrs: Any
+    ) -> Any:
+        """A call, or an operator on args: its output, or a tuple of them where it has several.
+
+        `name` is wanted for the outputs, `source` is the layer they come from.
+        """
+        if not isinstance(op, str):
+            return self._emit(op, name, source)
+        return self._emit(Call(op, args, frozen_attrs(attrs)), name, source)  # type: ignore[arg-type]
+
+    def emit_te(
+        self,
+        te_func: Callable[..., Any],
+        *args: Any,
+        primfunc_name_hint: str | None = None,
+        name_hint: str = "",
+        source: str = "",
+        **named: Any,
+    ) -> Any:
+        """Calls te_func on placeholders for the values among args (and lists of them), makes a
+        PrimFunc of what it returns, and calls that."""
+        values: list[Value] = []
+        placeholders: list[te.Tensor] = []
+        names = Names()
+
+        def placeholder(arg: Any) -> Any:
+            match arg:
+                case list() | tuple():
+                    return type(arg)(map(placeholder, arg))
+                case Var() | Constant() | Call() | CallTIR() | CallPacked() | np.ndarray():
+                    value = self._value(arg)
+                    wanted = names.fresh(identifier(value.name or "constant"))
+                    values.append(value)
+                    placeholders.append(te.placeholder(value.type.shape, value.type.dtype, wanted))
+                    return placeholders[-1]
+            return arg
+
+        made = te_func(*map(placeholder, args), **{k: placeholder(v) for k, v in named.items()})
+        results = made if isinstance(made, (list, tuple)) else (made,)
+        func_name = primfunc_name_hint or identifier(getattr(te_func, "__name__", "te_func"))
+        func = te.create_prim_func([*placeholders, *results], func_name.strip("_"))
+        return self.call_tir(func, values, name=name_hint, source=source)
+
+    def call_tir(
+        self,
+        func: PrimFunc | str,
+        args: Sequence[Argument],
+        out: Types | None = None,
+        *,
+        name: str = "",
+        source: str = "",
+    ) -> Any:
+        """A call of a PrimFunc (which joins the module), whose last buffers, those beyond args, are
+        its outputs. `out` is needed where `func` names a PrimFunc that is not there yet."""
+        key = self.add_func(func) if isinstance(func, PrimFunc) else func
+        values = tuple(self._value(a) for a in args)
+        types = None if out is None else _types(out)
+        found = self._functions.get(key)
+        if types is None:
+            if not isinstance(found, PrimFunc):
+                near = get_close_matches(key, self._functions, 3, 0.5)
+                raise GraphError(
+                    f"call_tir: there is no PrimFunc '{key}'", mend=", ".join(near) or "out=…"
+                )
+            types = output_types(found, [v.type for v in values])
+        return self._emit(CallTIR(key, values, types), name, source)
+
+    def call_dps_packed(
+        self,
+        func: str,
+        args: Sequence[Argument],
+        out: Types,
+        *,
+        pure: bool = True,
+        name: str = "",
+        source: str = "",
+    ) -> Any:
+        """A call of a registered function (`register_func`), whose outputs are of the types `out`.
+
+        It is not pure where it has effects besides its outputs.
+        """
+        values = tuple(self._value(a) for a in args)
+        return self._emit(CallPacked(func, values, _types(out), pure), name, source)
+
+    def emit_output(self, value: Argument, name: str = "") -> Any:
+        """What the dataflow block gives: a variable of it, or a call."""
+        here = self._open
+        if here.block is None:
+            raise GraphError("emit_output stands in no dataflow block", mend="with bb.dataflow():")
+        made = self._emit(value, name, "") if _is_call(value) else self._value(value)
+        for var in made if isinstance(made, tuple) else (made,):
+            here.block.discard(var)
+        return made
+
+    def add_func(self, func: PrimFunc, name: str = "") -> str:
+        """The name under which the module has the PrimFunc, or one that is equal to it."""
+        digest = structural_hash(func)
+        if digest not in self._by_hash:
+            key = Names(self._functions).fresh(name or func.name)
+            self._functions[key] = func if func.name == key else with_fields(func, name=key)
+            self._by_hash[digest] = key
+        return self._by_hash[digest]
+
+    def _value(self, arg: Argument) -> Value:
+        match arg:
+            case Var():
+                self._open.read(arg)
+                return arg
+            case Constant():
+                return arg
+            case np.ndarray():
+                return Constant(arg)
+            case Call() | CallTIR() | CallPacked() | CallFused():
+                made = self._emit(arg, "", "")
+                if isinstance(made, tuple):
+                    raise GraphError(f"'{arg}' gives {len(made)} values where one is expected")
+                assert isinstance(made, Var)
+                return made
+        raise GraphError(
+            f"an argument is {arg!r:.80}, which is no value of the graph",
+            mend='graph.const(1.0, "float32") for numbers',
         )
+
+    def _emit(self, call: Any, name: str, source: str) -> Any:
+        here = self._open
+        if here.function is not None:
+            raise GraphError(f"function '{here.name}' has its output already")
+        call = replace(call, args=tuple(self._value(a) for a in call.args))
+        if isinstance(call, CallPacked) and not call.pure and here.block is not None:
+            raise GraphError(
+                f"'{call.func}' has side effects, and is called in a dataflow block",
+                where=str(call),
+                mend="a call outside of `with bb.dataflow()`",
+            )
+        wanted, types = _result(call)
+        names = (here.names.fresh(name or wanted) for _ in types)
+        outputs = tuple(Var(n, simplified(t)) for n, t in zip(names, types, strict=True))
+        here.bindings.append(Binding(outputs, call, source))
+        here.known.update(outputs)
+        if here.block is not None:
+            here.block.update(outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+
+def output_types(func: PrimFunc, args: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """The types of a PrimFunc's outputs, its buffers beyond args. Raises GraphError where args do
+    not fit."""
+    buffers = [TensorType(b.shape, b.dtype) for b in func.buffers]
+    taken, left = buffers[: len(args)], buffers[len(args) :]
+    values, misfit = fit(taken, args)
+    if misfit is not None or not left:
+        raise GraphError(
+            f"'{func.name}' takes {listed(buffers)}, the last of them as outputs; it is given "
+            f"{listed(args)}"
+        )
+    return tuple(bound(t, values) for t in left)
+
+
+def listed(types: Iterable[TensorType]) -> str:
+    return ", ".join(map(str, types)) or "nothing"
+
+
+def _result(call: AnyCall) -> tuple[str, Sequence[TensorType]]:
+    """(a name for what a call gives, its types)."""
+    args = [a.type for a in call.args]
+    match call:
+        case Call(op, _, attrs):
+            return op, infer_types(op, args, attrs)
+        case CallTIR(func, _, types):
+            return func, types
+        case CallPacked(func, _, types):
+            return identifier(func.rpartition(".")[2]), types
+        case CallFused(function):
+            params = [p.type for p in function.params]
+            if not same_types(params, args):
+                raise GraphError(f"'{function.name}' takes {listed(params)}, not {listed(args)}")
+            return function.name, [v.type for v in function.outputs]
+
+
+def _types(out: Types) -> tuple[TensorType, ...]:
+    return (out,) if isinstance(out, TensorType) else tuple(out)
+
+
+def _is_call(value: object) -> bool:
+    return isinstance(value, (Call, CallTIR, CallPacked, CallFused))

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from difflib import get_close_matches
 
 import numpy as np
 
-from ..ir import IRModule
+from ..ir import Dim, IRModule
+from ..ir import Var as Symbol
 from ..ir.interp import run
-from ..ops import Array
+from ..ops import Array, TensorType
 from ..ops import evaluate as evaluate_op
-from .nodes import Binding, Call, CallTIR, Constant, Function, Value, Var, uses
+from .dims import bound, fit, same_type
+from .external import call_external, passable
+from .nodes import (
+    Binding,
+    Call,
+    CallFused,
+    CallPacked,
+    CallTIR,
+    Constant,
+    Function,
+    Value,
+    Var,
+    uses,
+)
 
 Observer = Callable[[Binding, tuple[Array, ...]], None]
 
@@ -22,13 +36,17 @@ def evaluate(
     observe: Observer | None = None,
     module: IRModule | None = None,
 ) -> dict[str, Array]:
-    """The outputs by name. `inputs` are by the parameters' names, or in their order.
+    """The outputs by name. `inputs` are by the parameters' names, or in their order; they say what
+    symbolic dimensions are.
 
     observe(binding, values) sees every binding's outputs as they appear; what no later call reads
-    is forgotten. Calls of PrimFuncs are interpreted, and need their module. Raises ValueError for
-    an input that is missing, unknown, or of another shape or dtype.
+    is forgotten. Calls of PrimFuncs are interpreted, and need their module; registered functions
+    are called. Raises ValueError for an input that is missing, unknown, or of another shape or
+    dtype, ExternalError.
     """
-    values: dict[Var, Array] = dict(zip(function.params, _bound(function, inputs), strict=True))
+    arrays = _given(function, inputs)
+    values: dict[Var, Array] = dict(zip(function.params, arrays, strict=True))
+    dims = _dims(function, arrays)
     left = uses(function)
 
     def read(value: Value) -> Array:
@@ -36,10 +54,10 @@ def evaluate(
 
     for binding in function.bindings:
         args = [read(a) for a in binding.call.args]
-        results = _call(binding.call, args, module)
+        results = _call(binding, args, dims, module)
         for var, array in zip(binding.outputs, results, strict=True):
-            assert array.shape == var.type.shape and array.dtype == var.type.dtype, (
-                f"{binding} gives {array.dtype}{list(array.shape)}"
+            assert same_type(type_of(array), bound(var.type, dims)), (
+                f"{binding} gives {type_of(array)}"
             )
             values[var] = array
         if observe is not None:
@@ -54,7 +72,12 @@ def evaluate(
     }
 
 
-def _bound(function: Function, inputs: Mapping[str, Array] | Sequence[Array]) -> list[Array]:
+def type_of(array: Array) -> TensorType:
+    return TensorType(array.shape, str(array.dtype))
+
+
+def _given(function: Function, inputs: Mapping[str, Array] | Sequence[Array]) -> list[Array]:
+    """The arrays in the parameters' order."""
     names = [p.name for p in function.params]
     if not isinstance(inputs, Mapping):
         if len(inputs) != len(names):
@@ -62,27 +85,46 @@ def _bound(function: Function, inputs: Mapping[str, Array] | Sequence[Array]) ->
         inputs = dict(zip(names, inputs, strict=True))
     for name in inputs:
         if name not in names:
-            raise ValueError(f"no input '{name}'\n  try: one of {', '.join(names)}")
-    arrays: list[Array] = []
+            near = get_close_matches(name, names, 3, 0.5) or names
+            raise ValueError(f"no input '{name}'\n  try: one of {', '.join(near)}")
     for param in function.params:
         if param.name not in inputs:
             raise ValueError(f"input '{param.name}' ({param.type}) is missing")
-        array = np.asarray(inputs[param.name])
-        if array.shape != param.type.shape or array.dtype != param.type.dtype:
-            given = f"{array.dtype}{list(array.shape)}"
-            raise ValueError(f"input '{param.name}' is {given}, the model takes {param.type}")
-        arrays.append(array)
-    return arrays
+    return [np.asarray(inputs[name]) for name in names]
 
 
-def _call(call: Call | CallTIR, args: list[Array], module: IRModule | None) -> tuple[Array, ...]:
-    match call:
+def _dims(function: Function, arrays: Sequence[Array]) -> dict[Symbol, Dim]:
+    """What symbolic dimensions are. Raises ValueError where an array does not fit."""
+    dims, misfit = fit([p.type for p in function.params], [type_of(a) for a in arrays])
+    if misfit is not None:
+        param, given = function.params[misfit], type_of(arrays[misfit])
+        taken = bound(param.type, dims)
+        where = "" if same_type(taken, param.type) else f", here {taken}"
+        what = f"input '{param.name}' is {given}, the model takes {param.type}{where}"
+        raise ValueError(what)
+    return dims
+
+
+def _call(
+    binding: Binding, args: list[Array], dims: Mapping[Symbol, Dim], module: IRModule | None
+) -> tuple[Array, ...]:
+    match binding.call:
         case Call(op, _, attrs):
             return evaluate_op(op, args, attrs)
         case CallTIR(func, _, types):
             if module is None:
                 raise ValueError(f"call_tir of '{func}' needs the module that holds it")
-            dims: list[Any] = [t.shape for t in types]
-            outputs = tuple(np.empty(d, t.dtype) for d, t in zip(dims, types, strict=True))
-            run(module[func], *(np.ascontiguousarray(a) for a in args), *outputs)
+            outputs = _outputs(types, dims)
+            run(module[func], *map(passable, args), *outputs)
             return outputs
+        case CallPacked(func, _, types):
+            outputs = _outputs(types, dims)
+            call_external(func, list(map(passable, args)), outputs, str(binding))
+            return outputs
+        case CallFused(function):
+            return tuple(evaluate(function, args).values())
+
+
+def _outputs(types: Sequence[TensorType], dims: Mapping[Symbol, Dim]) -> tuple[Array, ...]:
+    known = [bound(t, dims) for t in types]
+    return tuple(np.empty([int(d) for d in t.shape], t.dtype) for t in known)  # type: ignore[arg-type]

@@ -1,19 +1,231 @@
-"""The layout pass: operators in the layouts that the target computes them in."""
+"""The layout passes: operators in the layouts that the target computes them in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from mlc_targets import Target
 
-from ..ops import infer_types
-from ..ops.strategy import packed_attrs
+from ..ir.names import Names
+from ..ops import Attrs, frozen_attrs, infer_types, operator
+from ..ops.layout import pack
+from ..ops.strategy import blocked_attrs, packed_attrs
 from ..pass_context import optional
-from .nodes import Binding, Call, Constant, Function, TensorType, Value, Var
+from .nodes import Binding, Call, Constant, Function, Value, Var
 
 Pass = Callable[[Function], Function]
 WEIGHTS = 1  # the argument that every operator with packed weights takes them as
+PLAIN = "NCHW"
+REDUCTIONS = ("mean", "sum", "max", "min", "prod")
+
+
+@optional(level=2)
+def choose_layouts(target: Target) -> Pass:
+    """conv2d(x, w)   =>   conv2d(layout_transform(x), layout_transform(w), data_layout="NCHW4c")
+
+    Convolutions ask for blocks of channels where their strategy wants them; what reads blocks and
+    can, computes in blocks too; everything else gets plain data back. A value is transformed at
+    most once each way, where it is first needed so, and not at all where nobody asks.
+    """
+
+    def choose_layouts(function: Function) -> Function:
+        return _Blocks(function, target).rewritten()
+
+    return choose_layouts
+
+
+class _Blocks:
+    """A function on its way through the pass: of each value, the forms that there are by now."""
+
+    def __init__(self, function: Function, target: Target) -> None:
+        self.function = function
+        self.target = target
+        self.lanes = target.lanes("float32")
+        self.layout = f"{PLAIN}{self.lanes}c"
+        self.bindings: list[Binding] = []
+        self.plain: dict[Value, Value] = {p: p for p in function.params}
+        self.blocks: dict[Value, Value] = {}
+        self.names = Names(p.name for p in function.params)
+        self.source = ""
+
+    def rewritten(self) -> Function:
+        if self.lanes == 1:
+            return self.function
+        for binding in self.function.bindings:
+            self.source = binding.source
+            if not self._in_blocks(binding):
+                self._as_it_was(binding)
+        if not self.blocks:
+            return self.function
+        self.source = ""
+        outputs = tuple(map(self.in_plain, self.function.outputs))
+        return replace(self.function, bindings=tuple(self.bindings), outputs=outputs)
+
+    def _as_it_was(self, binding: Binding) -> None:
+        args = tuple(map(self.in_plain, binding.call.args))
+        outputs = tuple(Var(self.names.fresh(v.name), v.type) for v in binding.outputs)
+        self.plain.update(zip(binding.outputs, outputs, strict=True))
+        call = replace(binding.call, args=args)
+        self.bindings.append(Binding(outputs, call, binding.source))
+
+    def _in_blocks(self, binding: Binding) -> bool:
+        """Emits the binding's call in blocks, unless it cannot be or is not worth it."""
+        call = binding.call
+        if not isinstance(call, Call) or len(binding.outputs) != 1:
+            return False
+        (out,) = binding.outputs
+        if call.op == "reshape" and call.args[0] in self.blocks:
+            return self._reshape(out, call)
+        wanted = blocked_attrs(call.op, [a.type for a in call.args], call.attrs, self.target)
+        if wanted is not None and "kernel_layout" in wanted:
+            return self._layer(out, call, wanted)
+        if not any(a in self.blocks for a in call.args):
+            return False  # for these alone no transform is worth while
+        if wanted is not None:
+            return self._emit(out, call, {**call.attrs, **wanted})
+        if call.op in REDUCTIONS:
+            return self._reduction(out, call)
+        if not self._has_blocks(out):
+            return False
+        if operator(call.op).pattern == "elementwise":
+            return self._elementwise(out, call)
+        attrs = _moves(call, self.lanes)
+        if attrs is None or not all(map(self._has_blocks, call.args)):
+            return False
+        return self._emit(out, call, attrs)
+
+    # ------------------------------------------------------------------------------ operators
+
+    def _layer(self, out: Var, call: Call, wanted: Mapping[str, Any]) -> bool:
+        weights = call.args[WEIGHTS]
+        if not isinstance(weights, Constant):
+            return False
+        x = call.args[0]
+        data = self.in_plain(x) if wanted["data_layout"] == PLAIN else self.in_blocks(x)
+        how = {"source": wanted["source_layout"], "to": wanted["kernel_layout"]}
+        packed = self.emit("layout_transform", (weights,), how, f"{out.name}.packed")
+        args = (data, packed, *call.args[WEIGHTS + 1 :])
+        self.blocks[out] = self.emit(call.op, args, {**call.attrs, **wanted}, out.name)
+        return True
+
+    def _emit(self, out: Var, call: Call, attrs: Attrs) -> bool:
+        args = tuple(map(self.in_blocks, call.args))
+        self.blocks[out] = self.emit(call.op, args, attrs, out.name)
+        return True
+
+    def _elementwise(self, out: Var, call: Call) -> bool:
+        """Operands that broadcast do so in blocks too, with a dimension 1 for what is inside."""
+        if not all(self._broadcasts(a, out) for a in call.args):
+            return False
+        args = tuple(map(self._broadcast, call.args))
+        self.blocks[out] = self.emit(call.op, args, call.attrs, out.name)
+        return True
+
+    def _broadcasts(self, value: Value, out: Var) -> bool:
+        shape = value.type.shape
+        if isinstance(value, Constant) or len(shape) == len(PLAIN):
+            return len(shape) < len(PLAIN) - 1 or shape[-3] in (1, out.type.shape[1])
+        return False
+
+    def _broadcast(self, value: Value) -> Value:
+        shape = value.type.shape
+        if isinstance(value, Constant):
+            if value.value.size == 1:
+                return value
+            whole = value.value.reshape((1,) * (len(PLAIN) - len(shape)) + value.value.shape)
+            if whole.shape[1] == 1:
+                return Constant(whole[..., None], value.name)
+            return Constant(pack(whole, PLAIN, self.layout), value.name)
+        if shape[1] == 1:
+            return self.emit("reshape", (self.in_plain(value),), {"shape": (*shape, 1)}, "wider")
+        return self.in_blocks(value)
+
+    def _reduction(self, out: Var, call: Call) -> bool:
+        """Over height, width or both, of what is in blocks."""
+        rank = len(call.args[0].type.shape)
+        axes = tuple(sorted(axis % rank for axis in call.attrs["axes"]))
+        keepdims = call.attrs["keepdims"]
+        if not axes or not set(axes) <= {2, 3} or not (keepdims or axes == (2, 3)):
+            return False
+        attrs = {**call.attrs, "axes": axes, "keepdims": True}
+        reduced = self.emit(call.op, (self.in_blocks(call.args[0]),), attrs, out.name)
+        if keepdims:
+            self.blocks[out] = reduced
+        else:
+            self.plain[out] = self.emit(
+                "reshape", (reduced,), {"shape": out.type.shape}, f"{out.name}.flat"
+            )
+        return True
+
+    def _reshape(self, out: Var, call: Call) -> bool:
+        """Of one pixel per image, whose channels are in order in blocks as well."""
+        x = call.args[0]
+        if x in self.plain or x.type.shape[2:] != (1, 1):
+            return False
+        self.plain[out] = self.emit("reshape", (self.blocks[x],), call.attrs, out.name)
+        return True
+
+    # ------------------------------------------------------------------------------ the forms
+
+    def emit(self, op: str, args: Sequence[Value], attrs: Attrs, name: str) -> Var:
+        (type_,) = infer_types(op, [a.type for a in args], attrs)
+        out = Var(self.names.fresh(name), type_)
+        self.bindings.append(
+            Binding((out,), Call(op, tuple(args), frozen_attrs(attrs)), self.source)
+        )
+        return out
+
+    def in_plain(self, value: Value) -> Value:
+        if isinstance(value, Constant):
+            return value
+        if value not in self.plain:
+            blocks, name = self.blocks[value], f"{value.name}.plain"
+            if value.type.shape[2:] == (1, 1):
+                how: Attrs = {"shape": value.type.shape}
+                self.plain[value] = self.emit("reshape", (blocks,), how, name)
+            else:
+                how = {"source": self.layout, "to": PLAIN}
+                self.plain[value] = self.emit("layout_transform", (blocks,), how, name)
+        return self.plain[value]
+
+    def in_blocks(self, value: Value) -> Value:
+        if isinstance(value, Constant):
+            return Constant(pack(value.value, PLAIN, self.layout), value.name)
+        if value not in self.blocks:
+            how = {"source": PLAIN, "to": self.layout}
+            self.blocks[value] = self.emit(
+                "layout_transform", (self.plain[value],), how, f"{value.name}.blocks"
+            )
+        return self.blocks[value]
+
+    def _has_blocks(self, value: Value) -> bool:
+        """Whether the value is NCHW, for all that its shape says, and its channels divide."""
+        shape = value.type.shape
+        static = all(isinstance(n, int) for n in shape)
+        return static and len(shape) == len(PLAIN) and shape[1] % self.lanes == 0
+
+
+def _moves(call: Call, lanes: int) -> Attrs | None:
+    """The attributes, on blocks, of an operator that only moves elements; None where it would part
+    blocks, or is none of those known."""
+    attrs = call.attrs
+    match call.op:
+        case "concatenate":
+            return {"axis": attrs["axis"] % len(PLAIN)}
+        case "slice":
+            begin, step, shape = (list(attrs[key]) for key in ("begin", "step", "shape"))
+            if begin[1] % lanes or step[1] != 1:
+                return None
+            begin[1], shape[1] = begin[1] // lanes, shape[1] // lanes
+            return {"begin": (*begin, 0), "step": (*step, 1), "shape": (*shape, lanes)}
+        case "pad":
+            pads = list(attrs["pads"])
+            if pads[1] or pads[5]:
+                return None
+            return {**attrs, "pads": (*pads[:4], 0, *pads[4:], 0)}
+    return None
 
 
 @optional(level=2)
@@ -39,13 +251,12 @@ def _packed(binding: Binding, target: Target) -> tuple[Binding, ...]:
     if not isinstance(call, Call) or len(call.args) <= WEIGHTS:
         return (binding,)
     weights = call.args[WEIGHTS]
-    types = [a.type for a in call.args]
-    wanted = packed_attrs(call.op, types, call.attrs, target)
+    wanted = packed_attrs(call.op, [a.type for a in call.args], call.attrs, target)
     if wanted is None or not isinstance(weights, Constant):
         return (binding,)
     how = {"source": wanted["source_layout"], "to": wanted["kernel_layout"]}
     (type_,) = infer_types("layout_transform", [weights.type], how)
-    packed = Var(f"{binding.outputs[0].name}.packed", TensorType(type_.shape, type_.dtype))
+    packed = Var(f"{binding.outputs[0].name}.packed", type_)
     args: tuple[Value, ...] = (*call.args[:WEIGHTS], packed, *call.args[WEIGHTS + 1 :])
     return (
         Binding((packed,), Call("layout_transform", (weights,), how), binding.source),

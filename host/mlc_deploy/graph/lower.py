@@ -57,6 +57,7 @@ def _canonical(function: Function) -> Iterator[str]:
         assert isinstance(call, Call), f"{binding} is no operator's call"
         args, outputs = (", ".join(map(name, values)) for values in (call.args, binding.outputs))
         yield f"{outputs} = {call.op}({args}; {sorted(call.attrs.items())})"
+    yield ", ".join(map(name, function.outputs))
 
 
 def kernel_source(binding: Binding, module: IRModule | None = None) -> KernelSource:

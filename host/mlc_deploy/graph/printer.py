@@ -1,95 +1,250 @@
-"""The graph as script, in the manner of the loop IR's."""
+"""The graph as script, in the manner of the loop IR's.
+
+What is printed of a whole Function or IRModule parses back (`mlc_deploy.script`) to one that prints
+the same. Constants of more than a few elements are printed by name; `named_constants` gives the
+values.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+import keyword
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..ir import Expr, IRModule
 from ..ir.names import Names
-from .nodes import Binding, Call, CallTIR, Constant, Function, TensorType, Value, Var
+from ..ir.printer import GLOBAL_SYMBOL, RESERVED, identifier, literal
+from ..ops import Array
+from .nodes import (
+    AnyCall,
+    Binding,
+    Call,
+    CallFused,
+    CallPacked,
+    CallTIR,
+    Constant,
+    Function,
+    TensorType,
+    Value,
+    Var,
+)
 
 SHOWN_ELEMENTS = 4  # constants up to this size print their values
 
+# Attributes of a function in script.
+PRIMITIVE = "Primitive"  # its calls are one kernel
+INPUT_NAMES = "input_names"  # where they are no identifiers
+OUTPUT_NAMES = "output_names"  # where they are not the variables' own
+
+LAYER = "layer "  # begins the comment that says where a binding comes from
+WORDS = frozenset({*keyword.kwlist, "T", "R", "I", "cls", "float"})
+
 
 def script(node: Any) -> str:
-    """The text of any node; a function as a whole definition."""
+    """The text of any node; a function as a whole definition, after those that it calls."""
     match node:
         case Function():
-            return "\n".join(_function(node))
+            return "\n".join(module_lines(node, identifier(node.name), {}, Names(RESERVED)))
         case Binding():
-            return _binding(node, {})
-        case Call() | CallTIR():
-            return _call(node, {})
+            return _Printer().binding(node)
+        case Call() | CallTIR() | CallPacked() | CallFused():
+            return _Printer().call(node)
         case Var(name):
             return identifier(name)
         case Constant():
-            return _constant(node)
+            return _Printer().value(node)
     raise TypeError(f"cannot print {type(node).__name__}")
 
 
-def identifier(name: str) -> str:
-    """A model's name for a value as Python could have it: "conv1/out:0" -> "conv1_out_0"."""
-    text = re.sub(r"\W", "_", name)
-    return f"_{text}" if not text or text[0].isdigit() else text
+def named_constants(node: Function | IRModule) -> dict[str, Array]:
+    """The constants of a function or module that are printed by name, by that name."""
+    found: dict[str, Constant] = {}
+    taken = Names(RESERVED)
+    functions = {node.name: node} if isinstance(node, Function) else node.functions
+    names = {key: taken.fresh(identifier(key)) for key in functions}
+    for key, function in functions.items():
+        if isinstance(function, Function):
+            for _ in module_lines(function, names[key], names, taken, found):
+                pass
+    return {name: constant.value for name, constant in found.items()}
+
+
+def module_lines(
+    function: Function,
+    name: str,
+    names: Mapping[str, str],
+    taken: Names,
+    found: dict[str, Constant] | None = None,
+) -> Iterator[str]:
+    """The lines of a function, printed as `name`, within a module whose functions are printed as
+    `names` say; before it come the functions of its fused calls.
+
+    `taken` are names of the module's functions and constants, and grows; so does `found`, with the
+    constants that are printed by name.
+    """
+    fused = {
+        b.call.function: b.call for b in function.bindings if isinstance(b.call, CallFused)
+    }  # each once, in order
+    printer = _Printer(names, taken, {} if found is None else found)
+    if not names:
+        taken.fresh(name)
+    printer.fused = {inner: taken.fresh(identifier(inner.name)) for inner in fused}
+    for inner, inner_name in printer.fused.items():
+        yield from printer.function(inner, inner_name, {PRIMITIVE: True})
+        yield ""
+    yield from printer.function(function, name, {})
 
 
 def type_text(t: TensorType) -> str:
-    return f'R.Tensor({_tuple([str(extent) for extent in t.shape])}, "{t.dtype}")'
+    """R.Tensor((1, "m"), "float32")"""
+    shape = _tuple([f'"{d}"' if isinstance(d, Expr) else str(d) for d in t.shape])
+    return f'R.Tensor({shape}, "{t.dtype}")'
 
 
 def _tuple(parts: Sequence[str]) -> str:
     return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
 
 
-def _constant(c: Constant) -> str:
-    if c.value.size <= SHOWN_ELEMENTS:
-        return f'R.const({_rounded(c.value.tolist())}, "{c.value.dtype}")'
-    shape = _tuple([str(extent) for extent in c.value.shape])
-    name = f', name="{c.name}"' if c.name else ""
-    return f'R.const({shape}, "{c.value.dtype}"{name})'
+def _types_text(types: Sequence[TensorType]) -> str:
+    texts = [type_text(t) for t in types]
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
-def _rounded(values: Any) -> Any:
-    if isinstance(values, list):
-        return [_rounded(v) for v in values]
-    return float(f"{values:.6g}") if isinstance(values, float) else values
+def _numbers(array: Array) -> str:
+    """The shortest text that reads back as the same numbers."""
+    if array.ndim:
+        return f"[{', '.join(map(_numbers, array))}]"
+    item = array.item()
+    if isinstance(item, float) and item - item == 0:
+        return str(array[()])
+    return literal(item)
 
 
-def _value(v: Value, names: dict[Var, str]) -> str:
-    return names.get(v, identifier(v.name)) if isinstance(v, Var) else _constant(v)
+class _Printer:
+    """One function's text: what its variables are called, and the constants by name."""
+
+    def __init__(
+        self,
+        names: Mapping[str, str] | None = None,
+        taken: Names | None = None,
+        found: dict[str, Constant] | None = None,
+    ) -> None:
+        self.names = names or {}
+        self.taken = taken
+        self.found = found
+        self.fused: dict[Function, str] = {}
+        self.variables: dict[Var, str] = {}
+        self.constants: dict[Constant, str] = {}
+
+    # ------------------------------------------------------------------------------------- values
+
+    def value(self, v: Value) -> str:
+        if isinstance(v, Var):
+            return self.variables.get(v, identifier(v.name))
+        if 0 < v.value.size <= SHOWN_ELEMENTS:
+            return f'R.const({_numbers(v.value)}, "{v.value.dtype}")'
+        name = self.constant(v)
+        return f"R.const({type_text(v.type)}" + (f", name={literal(name)})" if name else ")")
+
+    def constant(self, c: Constant) -> str:
+        """The name that a constant is printed by; its own where no whole function is printed."""
+        if self.taken is None or self.found is None:
+            return c.name
+        if c not in self.constants:
+            name = self.taken.fresh(c.name or "constant")
+            self.constants[c] = name
+            self.found[name] = c
+        return self.constants[c]
+
+    def call(self, call: AnyCall) -> str:
+        args = [self.value(a) for a in call.args]
+        match call:
+            case Call(op, _, attrs):
+                args += [f"{key}={literal(value)}" for key, value in attrs.items()]
+                return f"R.{op}({', '.join(args)})"
+            case CallTIR(func, _, types):
+                name = self.names.get(func, identifier(func))
+                return f"R.call_tir(cls.{name}, {_tuple(args)}, {_types_text(types)})"
+            case CallPacked(func, _, types, pure):
+                rest = "" if pure else ", pure=False"
+                name = literal(func)
+                return f"R.call_dps_packed({name}, {_tuple(args)}, {_types_text(types)}{rest})"
+            case CallFused(function):
+                name = self.fused.get(function, identifier(function.name))
+                return f"cls.{name}({', '.join(args)})"
+
+    def binding(self, b: Binding) -> str:
+        comment = f"  # {LAYER}{' '.join(b.source.split())}" if b.source.strip() else ""
+        text = f"{self.call(b.call)}{comment}"
+        match b.outputs:
+            case ():
+                return text
+            case (out,):
+                return f"{self.value(out)}: {type_text(out.type)} = {text}"
+        return f"{', '.join(map(self.value, b.outputs))} = {text}"
+
+    # ---------------------------------------------------------------------------------- functions
+
+    def function(self, f: Function, name: str, attrs: dict[str, Any]) -> Iterator[str]:
+        taken = Names(WORDS)
+        params = [taken.fresh(identifier(v.name)) for v in f.params]
+        self.variables = dict(zip(f.params, params, strict=True))
+        for v in (v for b in f.bindings for v in b.outputs):
+            self.variables[v] = taken.fresh(identifier(v.name))
+        typed = (f"{self.value(v)}: {type_text(v.type)}" for v in f.params)
+        yield "@R.function"
+        yield f"def {name}({', '.join(typed)}):"
+        said = _attributes(f, name, params, [self.value(v) for v in f.outputs]) | attrs
+        if said:
+            yield f"    R.func_attr({literal(said)})"
+        for block, after in _blocks(f):
+            indent = "    "
+            if after is not None:
+                yield "    with R.dataflow():"
+                indent = "        "
+            for binding in block:
+                yield indent + self.binding(binding)
+            if after is not None:
+                given = [self.value(v) for b in block for v in b.outputs if v in after]
+                yield f"{indent}R.output({', '.join(given)})"
+        yield f"    return {', '.join(map(self.value, f.outputs)) or '()'}"
 
 
-def _call(call: Call | CallTIR, names: dict[Var, str]) -> str:
-    args = [_value(a, names) for a in call.args]
-    match call:
-        case Call(op, _, attrs):
-            args += [f"{key}={value!r}" for key, value in attrs.items()]
-            return f"R.{op}({', '.join(args)})"
-        case CallTIR(func, _, types):
-            out = ", ".join(type_text(t) for t in types)
-            return f"R.call_tir(cls.{identifier(func)}, {_tuple(args)}, out=[{out}])"
+def _attributes(
+    f: Function, name: str, params: Sequence[str], outputs: Sequence[str]
+) -> dict[str, Any]:
+    """What the text would lose of a function otherwise."""
+    said: dict[str, Any] = {}
+    if f.name != name:
+        said[GLOBAL_SYMBOL] = f.name
+    inputs = [v.name for v in f.params]
+    if inputs != list(params):
+        said[INPUT_NAMES] = inputs
+    if list(f.output_names) != list(outputs):
+        said[OUTPUT_NAMES] = list(f.output_names)
+    return said
 
 
-def _binding(b: Binding, names: dict[Var, str]) -> str:
-    if len(b.outputs) == 1:
-        (out,) = b.outputs
-        left = f"{_value(out, names)}: {type_text(out.type)}"
-    else:
-        left = ", ".join(_value(v, names) for v in b.outputs)
-    comment = f"  # {b.source}" if b.source else ""
-    return f"{left} = {_call(b.call, names)}{comment}"
+def _blocks(f: Function) -> Iterator[tuple[list[Binding], set[Value] | None]]:
+    """Runs of bindings: dataflow blocks with all that is read after them, and calls with side
+    effects (None)."""
+    block: list[Binding] = []
+    for number, binding in enumerate(f.bindings):
+        if not is_pure(binding):
+            if block:
+                yield block, _read(f, f.bindings[number:])
+            yield [binding], None
+            block = []
+        else:
+            block.append(binding)
+    if block:
+        yield block, _read(f, ())
 
 
-def _function(f: Function) -> Iterator[str]:
-    taken = Names()
-    names = {v: taken.fresh(identifier(v.name)) for v in f.params}
-    for binding in f.bindings:
-        for v in binding.outputs:
-            names[v] = taken.fresh(identifier(v.name))
-    params = ", ".join(f"{names[v]}: {type_text(v.type)}" for v in f.params)
-    yield "@R.function"
-    yield f"def {f.name}({params}):"
-    for binding in f.bindings:
-        yield f"    {_binding(binding, names)}"
-    yield f"    return {', '.join(_value(v, names) for v in f.outputs)}"
+def is_pure(binding: Binding) -> bool:
+    """Whether a binding's call has no effect but its outputs."""
+    return not isinstance(binding.call, CallPacked) or binding.call.pure
+
+
+def _read(f: Function, bindings: Iterable[Binding]) -> set[Value]:
+    return {*f.outputs, *(a for b in bindings for a in b.call.args)}

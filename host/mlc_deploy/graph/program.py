@@ -12,6 +12,7 @@ import numpy as np
 
 from ..ir import IRModule
 from ..ir.names import Names
+from .external import ExternalCall, external_call
 from .lower import KernelSource, as_kernels, kernel_source
 from .nodes import (
     Binding,
@@ -46,7 +47,8 @@ class GraphProgram:
 
     `arena` is in bytes, `arena_lower_bound` what no plan could go below. Every offset is 64-byte
     aligned; `weights_hash` is the BLAKE2b-256 of `weights` (both empty where there are none).
-    `places` tells where each variable of `function`, the graph as lowered, lies.
+    `places` tells where each variable of `function`, the graph as lowered, lies. `externals` are
+    the calls of registered functions, in order, which the executor knows nothing of.
     """
 
     function: Function
@@ -59,6 +61,7 @@ class GraphProgram:
     weights: bytes
     weights_hash: bytes
     places: Mapping[Var, Place]
+    externals: tuple[ExternalCall, ...] = ()
 
     def model_map(self) -> dict[str, Any]:
         """The map as the object's section holds it; kernels count in the order of `kernels`."""
@@ -121,19 +124,20 @@ def lower_graph(function: Function, module: IRModule | None = None) -> GraphProg
         whole = weights.place(root)
         return replace(whole, offset=whole.offset + offset, size=value.type.bytes)
 
-    table = tuple(
-        KernelCall(
-            kernels.name_for(binding, plan.in_place.get(binding.outputs[0])),
-            layer,
-            tuple(map(place, (*binding.call.args, *binding.outputs))),
-        )
-        for binding, layer in zip(calls, _layers(calls), strict=True)
-    )
+    table: list[KernelCall] = []
+    externals: list[ExternalCall] = []
+    for binding, layer in zip(calls, _layers(calls), strict=True):
+        if isinstance(binding.call, CallPacked):
+            externals.append(external_call(binding, layer, len(table), place))
+            continue
+        kernel = kernels.name_for(binding, plan.in_place.get(binding.outputs[0]))
+        args = tuple(map(place, (*binding.call.args, *binding.outputs)))
+        table.append(KernelCall(kernel, layer, args))
     blob = b"".join(weights.parts)
     return GraphProgram(
         function=function,
         kernels=kernels.sources,
-        calls=table,
+        calls=tuple(table),
         inputs=tuple((p.name, p.type) for p in function.params),
         outputs=tuple(
             (n, v.type) for n, v in zip(function.output_names, function.outputs, strict=True)
@@ -143,6 +147,7 @@ def lower_graph(function: Function, module: IRModule | None = None) -> GraphProg
         weights=blob,
         weights_hash=hashlib.blake2b(blob, digest_size=32).digest() if blob else b"",
         places=plan.places,
+        externals=tuple(externals),
     )
 
 

@@ -2,72 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..ir import IRModule, PrimFunc
 from ..ops import infer_types
-from .nodes import Binding, Call, CallTIR, Function, TensorType, Var
+from .dims import fit, same_types, symbols
+from .nodes import (
+    Binding,
+    Call,
+    CallFused,
+    CallPacked,
+    CallTIR,
+    Constant,
+    Function,
+    TensorType,
+    Var,
+)
 from .printer import script
+
+Where = Callable[[], str]  # the line that an error quotes
 
 
 def verify(function: Function, module: IRModule | None = None) -> None:
     """Raises ValueError, quoting the line: every variable is defined once, before its use, with a
-    name of its own; every call's outputs have the types that inference gives. Calls of PrimFuncs
-    are held against the module's, where one is given."""
+    name of its own; every call's outputs have the types that inference gives; symbolic dimensions
+    are a parameter's. Calls of PrimFuncs are held against the module's, where one is given."""
     defined: set[Var] = set()
     names: set[str] = set()
 
-    def define(var: Var, where: str) -> None:
+    def define(var: Var, where: Where) -> None:
         _hold(var not in defined, f"'{var.name}' is defined twice", where)
         _hold(var.name not in names, f"two variables are called '{var.name}'", where)
         defined.add(var)
         names.add(var.name)
 
     for param in function.params:
-        define(param, f"the parameters of {function.name}")
+        define(param, lambda: f"the parameters of {function.name}")
+    known = set(symbols([p.type for p in function.params]))
     for binding in function.bindings:
-        line = script(binding)
+        line = _line(binding)
         for arg in binding.call.args:
-            known = not isinstance(arg, Var) or arg in defined
-            _hold(known, f"'{arg.name}' is used before it is defined", line)
+            there = not isinstance(arg, Var) or arg in defined
+            _hold(there, f"'{arg.name}' is used before it is defined", line)
         _check_types(binding, module, line)
         for var in binding.outputs:
             define(var, line)
-    last = f"return {', '.join(str(v) for v in function.outputs)}"
+        for dim in symbols([v.type for v in binding.outputs]):
+            _hold(dim in known, f"no parameter says what dimension '{dim.name}' is", line)
+    last = _returned(function)
     for value in function.outputs:
-        known = not isinstance(value, Var) or value in defined
-        _hold(known, f"'{value.name}' is returned but not defined", last)
+        there = not isinstance(value, Var) or value in defined
+        _hold(there, f"'{value.name}' is returned but not defined", last)
     count = len(function.outputs)
     _hold(count == len(function.output_names), f"{count} outputs, but not as many names", last)
 
 
-def _hold(condition: bool, message: str, line: str) -> None:
+def _line(node: Binding) -> Where:
+    return lambda: script(node)
+
+
+def _returned(function: Function) -> Where:
+    return lambda: f"return {', '.join(str(v) for v in function.outputs)}"
+
+
+def _hold(condition: bool, message: str, where: Where) -> None:
     if not condition:
-        raise ValueError(f"{message}\n  in:  {line}")
+        raise ValueError(f"{message}\n  in:  {where()}")
 
 
-def _check_types(binding: Binding, module: IRModule | None, line: str) -> None:
+def _check_types(binding: Binding, module: IRModule | None, line: Where) -> None:
     given = tuple(v.type for v in binding.outputs)
     args = [a.type for a in binding.call.args]
     match binding.call:
         case Call(op, _, attrs):
             try:
-                expected = infer_types(op, args, attrs)
+                expected: tuple[TensorType, ...] = infer_types(op, args, attrs)
             except (ValueError, KeyError) as error:
-                raise ValueError(f"{error}\n  in:  {line}") from error
+                raise ValueError(f"{error.args[0]}\n  in:  {line()}") from error
         case CallTIR(func, _, expected):
             if module is not None:
                 _check_signature(module, func, [*args, *expected], line)
-    _hold(given == expected, f"the call gives {_list(expected)}, not {_list(given)}", line)
+        case CallPacked(_, _, expected, pure):
+            _hold(bool(expected) or not pure, "a pure call gives nothing", line)
+        case CallFused(function):
+            expected = tuple(v.type for v in function.outputs)
+            _check_fused(function, args, line)
+    _hold(
+        same_types(given, expected), f"the call gives {_list(expected)}, not {_list(given)}", line
+    )
 
 
-def _check_signature(module: IRModule, name: str, types: Sequence[TensorType], line: str) -> None:
+def _check_signature(module: IRModule, name: str, types: Sequence[TensorType], line: Where) -> None:
     func = module.functions.get(name)
     if not isinstance(func, PrimFunc):
-        raise ValueError(f"the module has no PrimFunc '{name}'\n  in:  {line}")
+        raise ValueError(f"the module has no PrimFunc '{name}'\n  in:  {line()}")
     taken = [TensorType(b.shape, b.dtype) for b in func.buffers]
-    _hold(taken == list(types), f"'{name}' takes {_list(taken)}, not {_list(types)}", line)
+    fits = len(taken) == len(func.params) and fit(taken, types)[1] is None
+    _hold(fits, f"'{name}' takes {_list(taken)}, not {_list(types)}", line)
+
+
+def _check_fused(function: Function, args: Sequence[TensorType], line: Where) -> None:
+    """A fused function is one of calls of operators, its constants scalars, and takes args."""
+    for binding in function.bindings:
+        is_call = isinstance(binding.call, Call)
+        _hold(is_call, f"'{function.name}' fuses what is no operator: {binding}", line)
+        for arg in binding.call.args:
+            scalar = not isinstance(arg, Constant) or arg.value.size == 1
+            _hold(scalar, f"'{function.name}' holds a constant that is no scalar: {binding}", line)
+    params = [p.type for p in function.params]
+    fits = same_types(params, args)
+    _hold(fits, f"'{function.name}' takes {_list(params)}, not {_list(args)}", line)
+    verify(function)
 
 
 def _list(types: Sequence[TensorType]) -> str:
-    return ", ".join(str(t) for t in types)
+    return ", ".join(str(t) for t in types) or "nothing"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from ..ir import (
     For,
     If,
     Let,
+    Load,
     PrimFunc,
     Stmt,
     Store,
@@ -41,6 +42,7 @@ from ..ir import (
     if_then_else,
     is_const,
     rebuild,
+    same_expr,
     seq,
     substitute,
     walk,
@@ -128,17 +130,35 @@ def _cuts(loop: For, ranges: dict[Var, Bounds]) -> list[int]:
     """For each guard in the loop that the loop can decide: the turn where it begins to hold, or
     to be in doubt."""
     turns = int(loop.extent)  # type: ignore[call-overload]
-    known = dict(ranges)
-    guards: list[Expr] = []
-    for n in walk(loop.body):
+    found: list[int | None] = []
+
+    def visit(n: Any, known: dict[Var, Bounds], inner: tuple[For, ...]) -> None:
         match n:
             case For():
                 high = expr_bounds(n.extent, known)[1]
-                known[n.var] = (0, None if high is None else high - 1)
-            case If(condition) | Call("if_then_else", (condition, _, _)):
-                guards.extend(conjuncts(condition))
-    found = (_turn_of(guard, loop.var, known) for guard in guards)
+                known = {**known, n.var: (0, None if high is None else high - 1)}
+                inner = (*inner, n)
+            case If(condition):
+                wanted = (c for c in conjuncts(condition) if not _is_rare(c, loop, inner))
+                found.extend(_turn_of(guard, loop.var, known) for guard in wanted)
+            case Call("if_then_else", (condition, _, _)):
+                found.extend(_turn_of(guard, loop.var, known) for guard in conjuncts(condition))
+            case Store() if (kept := where_kept(n)) is not None:
+                visit(kept, known, inner)
+                return
+        for child in children(n):
+            visit(child, known, inner)
+
+    visit(loop.body, dict(ranges), ())
     return [n for n in found if n is not None and 0 < n < turns]
+
+
+def _is_rare(guard: Expr, loop: For, inner: Sequence[For]) -> bool:
+    """Whether the loop leaves the guard in doubt in some turns, and in those hoist_guards will test
+    it outside of loops whose work dwarfs the test: then it is not worth a copy of them."""
+    used = {n for n in walk(guard) if isinstance(n, Var)}
+    dwarfed = any(n.kind == "serial" for n in inner) and not any(n.var in used for n in inner)
+    return dwarfed and used != {loop.var}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +236,17 @@ def _without(guards: Set[Expr], s: Stmt) -> Stmt:
 
     done: Stmt = visit(s)
     return done
+
+
+def where_kept(s: Store) -> If | None:
+    """B[i] = v if c else B[i]   =>   if c: B[i] = v; None for other stores"""
+    match s.value:
+        case Call("if_then_else", (condition, value, Load(buffer, indices))) if (
+            buffer is s.buffer
+            and all(same_expr(a, b) for a, b in zip(indices, s.indices, strict=True))
+        ):
+            return If(condition, Store(s.buffer, s.indices, value))
+    return None
 
 
 def conjuncts(condition: Expr) -> list[Expr]:

@@ -17,6 +17,7 @@ from .bounds import check_bounds
 from .compact import compact_buffers
 from .dimensions import bind_dimensions
 from .flatten import flatten_buffers
+from .hoist import hoist_guards
 from .narrow import narrow_indices
 from .no_op import remove_no_ops
 from .partition import partition_loops
@@ -42,6 +43,7 @@ STEPS: tuple[Step | str, ...] = (  # strings are the phases where passes of the 
     share_storage,  # before statements are doubled: a buffer's life is then seen whole
     "loops",
     partition_loops,  # before vectorize: lanes lose their guards
+    hoist_guards,  # after partition, which would cut a loop for what is tested in passing
     narrow_indices,
     flatten_buffers,
     simplify_body,  # before vectorize: a lane's index must be seen to be base + step * lane

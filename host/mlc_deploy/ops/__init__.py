@@ -1,7 +1,20 @@
 """The operator library. Importing it fills the tables of operators and of tensor intrinsics."""
 
-from . import elementwise, nn, pool, reduction, shape  # noqa: F401
-from .arm_cpu import intrinsics  # noqa: F401
+from . import (  # noqa: F401
+    einsum,
+    elementwise,
+    indexing,
+    nn,
+    norm,
+    pool,
+    quantize,
+    reduction,
+    sampling,
+    shape,
+    special,
+    windows,
+)
+from .arm_cpu.intrinsics import OWN_INTRINS
 from .registry import (
     OPERATORS,
     Array,
@@ -19,6 +32,8 @@ from .registry import (
 
 __all__ = [
     "OPERATORS",
+    "OWN_INTRINS",
+    "OWN_OPERATORS",
     "Array",
     "Attrs",
     "Operator",
@@ -31,3 +46,5 @@ __all__ = [
     "operator",
     "register",
 ]
+
+OWN_OPERATORS = frozenset(OPERATORS)  # users may register more

@@ -211,6 +211,13 @@ TABLE = (
     Elementwise("softplus", FLOAT, _softplus, _softplus_array),
     Elementwise("softsign", FLOAT, lambda x: x / (te.abs(x) + 1), lambda x: x / (np.abs(x) + 1)),
     Elementwise("gelu", FLOAT, _gelu, _gelu_array),
+    Elementwise("silu", FLOAT, lambda x: x * te.sigmoid(x), lambda x: x / (1 + np.exp(-x))),
+    Elementwise(
+        "hard_swish",
+        FLOAT,
+        lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5),
+        lambda x: x * np.clip(x * (1 / 6) + 0.5, 0, 1),
+    ),
     Elementwise(
         "leaky_relu",
         FLOAT,

@@ -7,9 +7,10 @@ number and a small letter a tile of one. Where a tile does not divide its axis t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ class Layout:
     @property
     def axes(self) -> tuple[str, ...]:
         """The axes without tiles, in the order of their capital letters."""
-        return tuple(dict.fromkeys(a for a in self.order))
+        return tuple(dict.fromkeys(self.order))
 
 
 @cache
@@ -118,30 +119,97 @@ def unpack(array: Array, source: str, to: str, sizes: Sequence[int]) -> Array:
     return whole[tuple(slice(0, size) for size in sizes)]
 
 
+def unpacked_index(source: Layout, i: Sequence[Expr]) -> dict[str, Expr]:
+    """By axis, the coordinates of the element that stands at index i of a layout."""
+    at: dict[str, Expr] = {}
+    seen: dict[str, int] = {}
+    for axis, index in zip(source.order, i, strict=True):
+        number = seen.get(axis, 0)
+        seen[axis] = number + 1
+        scale = int(np.prod(source.tiles.get(axis, ())[number:], dtype=np.int64))
+        at[axis] = at.get(axis, 0) + index * scale
+    return at
+
+
+def plain_sizes(source: Layout, shape: Sequence[Any]) -> dict[str, Any]:
+    """By axis, the sizes of a tensor in a layout whose tiles divide them."""
+    sizes: dict[str, Any] = {}
+    for axis, extent in zip(source.order, shape, strict=True):
+        sizes[axis] = sizes[axis] * extent if axis in sizes else extent
+    return sizes
+
+
+def in_layout(to: Layout, sizes: Sequence[Any], element: Callable[..., Any], name: str) -> Tensor:
+    """The tensor of element(*coordinates), one for each axis and of these sizes, in a layout."""
+    if not to.tiles:
+        plain: Tensor = te.compute(sizes, element, name=name)
+        return plain
+    shape = packed_shape(to, dict(zip(to.axes, sizes, strict=True)))
+
+    def at(*i: Expr) -> Any:
+        return element(*unpacked_index(to, i).values())
+
+    tiled: Tensor = te.compute(shape, at, name=name)
+    return tiled
+
+
+Compute = Callable[[Sequence[Tensor], Attrs], Sequence[Tensor]]
+Evaluate = Callable[[Sequence[Array], Attrs], Sequence[Array]]
+
+
+def in_any_layout(compute: Compute, evaluate: Evaluate) -> tuple[Compute, Evaluate]:
+    """An operator's two definitions, of one input and on plain data, with an attribute `layout`
+    that the data and the results are in."""
+
+    def computed(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+        if "layout" not in attrs:
+            return compute(inputs, attrs)
+        (x,) = inputs
+        given = layout(attrs["layout"])
+        require(x.ndim == len(given.order), f"{given.text} of {x.ndim} dimensions")
+        sizes = tuple(plain_sizes(given, x.shape).values())
+        plain = te.compute(
+            sizes, lambda *i: x[packed_index(given, dict(zip(given.axes, i, strict=True)))]
+        )
+        return [
+            in_layout(given, result.shape, lambda *i, result=result: result[i], "blocks")
+            for result in compute([plain], attrs)
+        ]
+
+    def evaluated(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+        if "layout" not in attrs:
+            return evaluate(inputs, attrs)
+        given = layout(attrs["layout"])
+        plain = "".join(given.axes)
+        sizes = list(plain_sizes(given, inputs[0].shape).values())
+        results = evaluate([unpack(inputs[0], given.text, plain, sizes)], attrs)
+        return [pack(result, plain, given.text) for result in results]
+
+    return computed, evaluated
+
+
 def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     (x,) = inputs
     source, to = layout(attrs["source"]), layout(attrs["to"])
-    fits = not source.tiles and set(source.order) == set(to.order) and x.ndim == len(source.order)
+    fits = set(source.order) == set(to.order) and x.ndim == len(source.order)
     require(fits, f"layout_transform: {source.text} to {to.text} of {x.ndim} dimensions")
-    sizes = {a: int(n) for a, n in zip(source.order, x.shape, strict=True)}  # type: ignore[arg-type]
+    sizes = {a: int(n) for a, n in plain_sizes(source, x.shape).items()}
 
     def element(*i: Expr) -> Expr:
-        at: dict[str, Expr] = {}
-        seen: dict[str, int] = {}
-        for axis, index in zip(to.order, i, strict=True):
-            number = seen.get(axis, 0)
-            seen[axis] = number + 1
-            scale = int(np.prod(to.tiles.get(axis, ())[number:], dtype=np.int64))
-            at[axis] = at.get(axis, 0) + index * scale
+        at = unpacked_index(to, i)
         inside = [at[a] < sizes[a] for a in to.tiles if sizes[a] % np.prod(to.tiles[a])]
-        value = x[tuple(at[a] for a in source.order)]
+        value = x[packed_index(source, at)]
         return te.if_then_else(te.all_of(*inside), value, 0) if inside else value
 
     return [te.compute(packed_shape(to, sizes), element, name="layout_transform")]
 
 
 def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
-    return [pack(inputs[0], attrs["source"], attrs["to"])]
+    (x,) = inputs
+    source = layout(attrs["source"])
+    plain = "".join(source.axes)
+    whole = unpack(x, source.text, plain, list(plain_sizes(source, x.shape).values()))
+    return [pack(whole, plain, attrs["to"])]
 
 
 register(Operator("layout_transform", _compute, _evaluate, "injective"))

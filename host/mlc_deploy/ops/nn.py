@@ -6,7 +6,10 @@ and dilations (height, width), pads (top, left, bottom, right), groups, and pad_
 int8 and uint8, mixed or not, give int32 (quantize.py tells what zero points add to that).
 
 Weights may be packed: then kernel_layout names their layout, source_layout the plain one, and
-channels the number of outputs, which tiles may exceed.
+channels the number of outputs, which tiles may exceed (other axes are whole tiles).
+
+conv2d's data may be in blocks of channels, NCHW4c: then data_layout says so, and out_layout what
+layout the result is in (data_layout, unless given). Blocks divide the channels.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from .. import te
 from ..ir import Expr, dtype_of
 from ..te import Tensor
 from .elementwise import broadcast_shape, element_at, same_extent
-from .layout import layout, packed_index, unpack
+from .layout import Layout, in_layout, layout, pack, packed_index, plain_sizes, unpack
 from .quantize import exact, narrowed, product, sum_dtype
 from .registry import Array, Attrs, Operator, register, require
 from .shape import pad_array, padded
@@ -43,15 +46,25 @@ class Weights:
     at: Callable[..., Expr]
 
 
+def packed_axis(packed: Layout) -> str:
+    """The axis of the outputs: O of a convolution's weights, N of a matrix."""
+    return "O" if "O" in packed.order else "N"
+
+
+def data_layouts(attrs: Attrs) -> tuple[Layout, Layout]:
+    """The layouts of the data and of the result."""
+    data = attrs.get("data_layout", "NCHW")
+    return layout(data), layout(attrs.get("out_layout", data))
+
+
 def weights_of(w: Tensor, attrs: Attrs, plain: str) -> Weights:
-    """The weights of an operator whose plain layout is `plain`; its first tiled axis has
+    """The weights of an operator whose plain layout is `plain`; the axis of the outputs has
     attrs["channels"] elements."""
     if "kernel_layout" not in attrs:
         return Weights(w.shape, lambda *i: w[i])
     packed = layout(attrs["kernel_layout"])
     require(w.ndim == len(packed.order), f"weights {list(w.shape)} are not in {packed.text}")
-    sizes: dict[str, Any] = dict(zip(packed.order, w.shape, strict=True))
-    sizes.update(dict.fromkeys(packed.tiles, attrs["channels"]))
+    sizes = {**plain_sizes(packed, w.shape), packed_axis(packed): attrs["channels"]}
 
     def at(*i: Expr) -> Expr:
         return w[packed_index(packed, dict(zip(plain, i, strict=True)))]
@@ -64,15 +77,16 @@ def plain_weights(w: Array, attrs: Attrs) -> Array:
     if "kernel_layout" not in attrs:
         return w
     packed, plain = layout(attrs["kernel_layout"]), attrs["source_layout"]
-    sizes = dict(zip(packed.order, w.shape, strict=True))
-    sizes.update(dict.fromkeys(packed.tiles, attrs["channels"]))
+    sizes = {**plain_sizes(packed, w.shape), packed_axis(packed): attrs["channels"]}
     return unpack(w, packed.text, plain, [sizes[axis] for axis in plain])
 
 
 def _compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     x, w = inputs
     weights = weights_of(w, attrs, "OIHW")
-    require(x.ndim == len(weights.sizes) == 4, f"conv2d: {x.ndim} and {w.ndim} dimensions, not 4")
+    data_layout, out_layout = data_layouts(attrs)
+    fits = x.ndim == len(data_layout.order) and len(weights.sizes) == 4
+    require(fits, f"conv2d: {data_layout.text} of {x.ndim} dimensions, weights of {w.ndim}")
     dtype = sum_dtype("conv2d", x.dtype, w.dtype)
     (sh, sw), (dh, dw) = attrs["strides"], attrs["dilations"]
     top, left, bottom, right = attrs["pads"]
@@ -80,36 +94,47 @@ def _compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     require(min(sh, sw, dh, dw, groups) > 0, "conv2d: strides, dilations and groups are positive")
     require(min(attrs["pads"]) >= 0, "conv2d: negative pads")
     out_channels, group_in, kh, kw = weights.sizes
-    fits = x.shape[1] == group_in * groups and out_channels % groups == 0
+    batch, channels, in_height, in_width = plain_sizes(data_layout, x.shape).values()
+    fits = channels == group_in * groups and out_channels % groups == 0
     require(
-        fits, f"conv2d: {x.shape[1]} channels, weights {list(w.shape)}, {groups} groups do not fit"
+        fits, f"conv2d: {channels} channels, weights {list(w.shape)}, {groups} groups do not fit"
     )
     group_out = out_channels // groups
-    data = padded(x, (0, 0, top, left, 0, 0, bottom, right), attrs.get("pad_value", 0))
-    height = window_extent(data.shape[2], kh, sh, dh)
-    width = window_extent(data.shape[3], kw, sw, dw)
+    rest = [0] * (x.ndim - 4)
+    border = (0, 0, top, left, *rest, 0, 0, bottom, right, *rest)
+    data = padded(x, border, attrs.get("pad_value", 0))
+    height = window_extent(in_height + top + bottom, kh, sh, dh)
+    width = window_extent(in_width + left + right, kw, sw, dw)
     positive = all(not isinstance(extent, int) or extent > 0 for extent in (height, width))
     require(positive, f"conv2d: the kernel {[kh, kw]} is larger than the data {list(x.shape)}")
     c = te.reduce_axis((0, group_in), "c")
     ky, kx = te.reduce_axis((0, kh), "ky"), te.reduce_axis((0, kw), "kx")
 
     def element(n: Expr, f: Expr, y: Expr, x: Expr) -> Expr:
-        channel = f // group_out * group_in + c if groups > 1 else c
+        channel = f // group_out * group_in + c if groups > 1 else c.var
+        at = {"N": n, "C": channel, "H": y * sh + ky * dh, "W": x * sw + kx * dw}
         return te.sum(
             product(
-                data[n, channel, y * sh + ky * dh, x * sw + kx * dw],
+                data[packed_index(data_layout, at)],
                 weights.at(f, c.var, ky.var, kx.var),
                 dtype,
             ),
             (c, ky, kx),
         )
 
-    return [te.compute((x.shape[0], out_channels, height, width), element, name="conv2d")]
+    require(
+        not out_layout.tiles or out_channels % out_layout.tiles["C"][0] == 0,
+        f"conv2d: {out_channels} channels in {out_layout.text}",
+    )
+    return [in_layout(out_layout, (batch, out_channels, height, width), element, "conv2d")]
 
 
 def _evaluate_conv2d(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     """One matrix product per kernel tap, summed up."""
-    x, w = inputs[0], plain_weights(inputs[1], attrs)
+    w = plain_weights(inputs[1], attrs)
+    data_layout, out_layout = data_layouts(attrs)
+    sizes = plain_sizes(data_layout, inputs[0].shape)
+    x = unpack(inputs[0], data_layout.text, "NCHW", list(sizes.values()))
     (sh, sw), (dh, dw) = attrs["strides"], attrs["dilations"]
     top, left, bottom, right = attrs["pads"]
     groups = attrs["groups"]
@@ -128,7 +153,8 @@ def _evaluate_conv2d(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
             columns = slice(kx * dw, kx * dw + (width - 1) * sw + 1, sw)
             tap = data[:, :, rows, columns].reshape(batch, groups, channels // groups, -1)
             total += weights[..., ky, kx] @ tap
-    return [narrowed(total.reshape(batch, out_channels, height, width), dtype)]
+    result = narrowed(total.reshape(batch, out_channels, height, width), dtype)
+    return [pack(result, "NCHW", out_layout.text)]
 
 
 def wide(x: Array) -> Array:

@@ -2,7 +2,7 @@
 
 Attributes, per spatial dimension: kernel, strides, dilations, pads (beginnings, then ends);
 ceil_mode, and for the average count_include_pad. A window that ceil_mode lets reach beyond the
-padding takes nothing, and counts nothing, there.
+padding takes nothing, and counts nothing, there. max_pool and avg_pool also take `layout`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import numpy as np
 from .. import te
 from ..ir import Expr, const, dtype_of, value_range
 from ..te import Tensor
+from .layout import in_any_layout
 from .nn import wide, window_extent
 from .registry import Array, Attrs, Operator, register, require
-from .shape import pad_array, padded
+from .shape import flatten, pad_array, padded
 
 
-def _extents(shape: Sequence[Any], attrs: Attrs) -> list[Any]:
+def pool_extents(shape: Sequence[Any], attrs: Attrs) -> list[Any]:
     """The spatial extents of the output. With ceil_mode a last window that would begin in the
     padding at the end is left out."""
     spatial = shape[2:]
@@ -47,7 +48,7 @@ def _check(name: str, shape: Sequence[Any], attrs: Attrs) -> None:
     positive = all(v > 0 for key in ("kernel", "strides", "dilations") for v in attrs[key])
     require(positive, f"{name}: kernel, strides and dilations are positive")
     require(min(attrs["pads"]) >= 0, f"{name}: negative pads")
-    for axis, out in enumerate(_extents(shape, attrs)):
+    for axis, out in enumerate(pool_extents(shape, attrs)):
         some = not isinstance(out, int) or out > 0
         require(some, f"{name}: the kernel {list(attrs['kernel'])} is larger than {list(shape)}")
         reach = attrs["dilations"][axis] * (attrs["kernel"][axis] - 1) + 1
@@ -59,7 +60,7 @@ def _overhang(shape: Sequence[Any], attrs: Attrs) -> list[Any]:
     """How far each dimension's last window reaches beyond data and padding."""
     rank = len(shape) - 2
     result: list[Any] = []
-    for axis, out in enumerate(_extents(shape, attrs)):
+    for axis, out in enumerate(pool_extents(shape, attrs)):
         k, s, d = (attrs[key][axis] for key in ("kernel", "strides", "dilations"))
         size = shape[2 + axis] + attrs["pads"][axis] + attrs["pads"][rank + axis]
         over = (out - 1) * s + d * (k - 1) + 1 - size if attrs["ceil_mode"] else 0
@@ -94,7 +95,7 @@ def _compute_max(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         value, taps = _window(data, attrs, i)
         return te.max(value, taps)
 
-    return [te.compute((*x.shape[:2], *_extents(x.shape, attrs)), element, name="max_pool")]
+    return [te.compute((*x.shape[:2], *pool_extents(x.shape, attrs)), element, name="max_pool")]
 
 
 def _compute_avg(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
@@ -102,7 +103,7 @@ def _compute_avg(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     require(dtype_of(x.dtype).kind == "float", f"avg_pool: does not take {x.dtype}")
     _check("avg_pool", x.shape, attrs)
     data = padded(x, _all_pads(x.shape, attrs), 0)
-    shape = (*x.shape[:2], *_extents(x.shape, attrs))
+    shape = (*x.shape[:2], *pool_extents(x.shape, attrs))
 
     def element(*i: Expr) -> Expr:
         value, taps = _window(data, attrs, i)
@@ -111,12 +112,14 @@ def _compute_avg(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     total = te.compute(shape, element, name="pool_sum")
     return [
         te.compute(
-            shape, lambda *i: total[i] / _count(x.shape, attrs, i).astype(x.dtype), name="avg_pool"
+            shape,
+            lambda *i: total[i] / tap_count(x.shape, attrs, i).astype(x.dtype),
+            name="avg_pool",
         )
     ]
 
 
-def _count(shape: Sequence[Any], attrs: Attrs, index: Sequence[Expr]) -> Expr:
+def tap_count(shape: Sequence[Any], attrs: Attrs, index: Sequence[Expr]) -> Expr:
     """How many taps of the window at index count."""
     rank = len(shape) - 2
     over = _overhang(shape, attrs)
@@ -152,7 +155,7 @@ def _evaluate_max(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     (x,) = inputs
     lowest = -np.inf if x.dtype.kind == "f" else value_range(str(x.dtype))[0]
     data = pad_array(x, _all_pads(x.shape, attrs), value=lowest)
-    taps = _taps(data, attrs, _extents(x.shape, attrs))
+    taps = _taps(data, attrs, pool_extents(x.shape, attrs))
     result = next(taps).copy()
     for tap in taps:
         np.maximum(result, tap, out=result)
@@ -162,7 +165,7 @@ def _evaluate_max(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 def _evaluate_avg(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     x = inputs[0]
     rank = x.ndim - 2
-    extents = _extents(x.shape, attrs)
+    extents = pool_extents(x.shape, attrs)
     pads = _all_pads(x.shape, attrs)
     data = wide(pad_array(x, pads))
     # Ones where an element counts: the data, or the data and its padding; never the overhang.
@@ -177,5 +180,84 @@ def _evaluate_avg(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     return [(total / count).astype(x.dtype, copy=False)]
 
 
-register(Operator("max_pool", _compute_max, _evaluate_max, "anchor"))
-register(Operator("avg_pool", _compute_avg, _evaluate_avg, "anchor"))
+def _compute_sum(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    (x,) = inputs
+    require(dtype_of(x.dtype).kind != "bool", "sum_pool: does not take bool")
+    _check("sum_pool", x.shape, attrs)
+    data = padded(x, _all_pads(x.shape, attrs), 0)
+
+    def element(*i: Expr) -> Expr:
+        value, taps = _window(data, attrs, i)
+        return te.sum(value, taps)
+
+    return [te.compute((*x.shape[:2], *pool_extents(x.shape, attrs)), element, name="sum_pool")]
+
+
+def _evaluate_sum(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    (x,) = inputs
+    extents = pool_extents(x.shape, attrs)
+    data = wide(pad_array(x, _all_pads(x.shape, attrs)))
+    total = np.zeros((*x.shape[:2], *extents), data.dtype)
+    for tap in _taps(data, attrs, extents):
+        total += tap
+    return [total.astype(x.dtype, copy=False)]
+
+
+# ------------------------------------------------------------------- where the maxima came from
+
+
+def _compute_places(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """The place of each window's maximum, the first of equal ones, as int64: its number in the
+    memory of x; attrs also by_column, whether the last two dimensions count the other way round."""
+    (x,) = inputs
+    top = _compute_max(inputs, attrs)[0]
+    data = padded(x, _all_pads(x.shape, attrs), te.min_value(x.dtype), name="pad_again")
+    order = _memory_order(x.ndim, attrs)
+    shape = [x.shape[axis] for axis in order]
+    rank = x.ndim - 2
+
+    def element(*i: Expr) -> Expr:
+        value, taps = _window(data, attrs, i)
+        at: list[Any] = [i[0], i[1]]
+        guards = [value.equal(top[i])]
+        for axis, k in enumerate(taps):
+            s, d = attrs["strides"][axis], attrs["dilations"][axis]
+            at.append(i[2 + axis] * s + k * d - attrs["pads"][axis])
+            if attrs["pads"][axis]:
+                guards.append(at[-1] >= 0)
+            if attrs["pads"][rank + axis] or attrs["ceil_mode"]:
+                guards.append(at[-1] < x.shape[2 + axis])
+        place = flatten([at[axis] for axis in order], shape)
+        return te.min(te.select(te.all_of(*guards), place, const((1 << 31) - 1)), taps)
+
+    place = te.compute(top.shape, element, name="place")
+    return [te.compute(top.shape, lambda *i: place[i].astype("int64"), name="max_pool_places")]
+
+
+def _memory_order(ndim: int, attrs: Attrs) -> list[int]:
+    order = list(range(ndim))
+    if attrs["by_column"] and ndim > 3:
+        order[-2:] = reversed(order[-2:])
+    return order
+
+
+def _evaluate_places(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    (x,) = inputs
+    (top,) = _evaluate_max(inputs, attrs)
+    pads, extents = _all_pads(x.shape, attrs), pool_extents(x.shape, attrs)
+    order = _memory_order(x.ndim, attrs)
+    numbers = np.arange(x.size).reshape([x.shape[axis] for axis in order]).transpose(order)
+    beyond = np.iinfo(np.int64).max
+    places = _taps(pad_array(numbers, pads, value=beyond), attrs, extents)
+    lowest = -np.inf if x.dtype.kind == "f" else value_range(str(x.dtype))[0]
+    values = _taps(pad_array(x, pads, value=lowest), attrs, extents)
+    result = np.full(top.shape, beyond)
+    for place, value in zip(places, values, strict=True):
+        result = np.minimum(result, np.where(value == top, place, beyond))
+    return [result]
+
+
+register(Operator("sum_pool", _compute_sum, _evaluate_sum, "anchor"))
+register(Operator("max_pool_places", _compute_places, _evaluate_places, "anchor"))
+register(Operator("max_pool", *in_any_layout(_compute_max, _evaluate_max), "anchor"))
+register(Operator("avg_pool", *in_any_layout(_compute_avg, _evaluate_avg), "anchor"))

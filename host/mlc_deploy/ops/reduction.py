@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,9 +82,9 @@ def _reduction(name: str) -> Operator:
             count = count * x.shape[axis]
         if dtype_of(x.dtype).kind != "float":
             return [te.compute(axes.shape, lambda *i: te.truncdiv(total[i], count), name=name)]
-        share = 1.0 / count if isinstance(count, int) and count else None
-        if share is None:
+        if not isinstance(count, int):
             return [te.compute(axes.shape, lambda *i: total[i] / count.astype(x.dtype), name=name)]
+        share = 1.0 / count if count else math.nan
         return [te.compute(axes.shape, lambda *i: total[i] * const(share, x.dtype), name=name)]
 
     def evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
@@ -93,6 +94,10 @@ def _reduction(name: str) -> Operator:
             total = np.sum(x, axes, dtype=x.dtype, keepdims=keepdims)
             count = np.prod([x.shape[axis] for axis in axes])
             return [divide_array(np.asarray(total), np.asarray(count, x.dtype)).astype(x.dtype)]
+        if name == "mean":
+            total = np.sum(wide, axes, keepdims=keepdims, dtype=wide.dtype)
+            share = wide.dtype.type(math.prod(x.shape[axis] for axis in axes))
+            return [np.asarray(total / share).astype(x.dtype, copy=False)]
         function = getattr(np, name)
         options: dict[str, Any] = {"dtype": wide.dtype}
         if name in ("max", "min"):

@@ -65,7 +65,7 @@ class TensorType:
         return self.elements * dtype_of(self.dtype).bytes
 
     def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 OPERATORS: dict[str, Operator] = {}

@@ -189,10 +189,9 @@ def _compute_pad(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     pads, mode = attrs["pads"], attrs["mode"]
     require(len(pads) == 2 * x.ndim, f"pad: {len(pads)} pads for {x.ndim} dimensions")
     if mode == "constant":
-        value = attrs["value"]
         if not any(pads):
             return [te.compute(x.shape, lambda *i: x[i], name="pad")]
-        return [padded(x, pads, const(value, x.dtype))]
+        return [padded(x, pads, const(attrs["value"], x.dtype))]
     before, after = pads[: x.ndim], pads[x.ndim :]
     reach = {"edge": 1, "reflect": 2, "wrap": 1}
     require(mode in reach, f"pad: no mode '{mode}'")
@@ -224,6 +223,16 @@ def _compute_pad(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 def _evaluate_pad(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     (x,) = inputs
     return [pad_array(x, attrs["pads"], attrs["mode"], attrs.get("value"))]
+
+
+def _compute_pad_with(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """The second input, a scalar, around the first. attrs: pads (beginnings, then ends)."""
+    x, value = inputs
+    fits = len(attrs["pads"]) == 2 * x.ndim and value.ndim == 0 and value.dtype == x.dtype
+    require(fits, f"pad_with: {value.dtype}{list(value.shape)} around {x.dtype}{list(x.shape)}")
+    if not any(attrs["pads"]):
+        return [te.compute(x.shape, lambda *i: x[i], name="pad_with")]
+    return [padded(x, attrs["pads"], value[()], name="pad_with")]
 
 
 def pad_array(x: Array, pads: Sequence[int], mode: str = "constant", value: Any = 0) -> Array:
@@ -282,6 +291,12 @@ for _op in (
     ),
     Operator("slice", _compute_slice, _evaluate_slice, "injective"),
     Operator("pad", _compute_pad, _evaluate_pad, "injective"),
+    Operator(
+        "pad_with",
+        _compute_pad_with,
+        lambda x, a: [pad_array(x[0], a["pads"], "constant", x[1])],
+        "injective",
+    ),
     Operator("gather", _compute_gather, _evaluate_gather, "injective"),
 ):
     register(_op)

@@ -13,9 +13,10 @@ from typing import Any
 
 from mlc_targets import Target
 
+from .. import te
 from ..ir import PrimFunc
 from ..te import Tensor
-from .arm_cpu import depthwise, gemm
+from .arm_cpu import conv2d, depthwise, gemm, windows
 from .registry import Attrs, TensorType
 
 Layout = Callable[[Sequence[TensorType], Attrs, Target], "dict[str, Any] | None"]
@@ -29,7 +30,7 @@ class Implementation:
     schedule expects, both for a target. The function that schedule gets begins with the operator's
     inputs, and elementwise stages may follow the operator's own (tile.inline_epilogue takes them).
     layout, where there is one, gives attributes that ask for packed weights (their layout_transform
-    is inserted, and folded, by the graph).
+    is inserted, and folded, by the graph); blocks those that ask for blocks of channels as well.
     """
 
     op: str
@@ -40,6 +41,7 @@ class Implementation:
     compute: Callable[[Sequence[Tensor], Attrs, Target], Sequence[Tensor]]
     schedule: Callable[[PrimFunc, Attrs, Target], PrimFunc]
     layout: Layout | None = None
+    blocks: Layout | None = None
 
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
@@ -75,6 +77,45 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             depthwise.compute_depthwise,
             depthwise.schedule_depthwise,
         ),
+        Implementation(
+            "conv2d",
+            key,
+            "conv2d_blocks",
+            30,
+            conv2d.takes_blocks,
+            conv2d.compute_conv2d,
+            conv2d.schedule_conv2d,
+            blocks=conv2d.blocked_attrs,
+        ),
+        Implementation(
+            "conv2d",
+            key,
+            "conv2d_depthwise_blocks",
+            30,
+            windows.takes_depthwise,
+            windows.compute_depthwise,
+            windows.schedule_depthwise,
+        ),
+        Implementation(
+            "max_pool",
+            key,
+            "max_pool_blocks",
+            10,
+            windows.takes_pool,
+            windows.compute_pool(te.max, average=False),
+            windows.schedule_pool,
+            blocks=windows.pool_layout,
+        ),
+        Implementation(
+            "avg_pool",
+            key,
+            "avg_pool_blocks",
+            10,
+            windows.takes_pool,
+            windows.compute_pool(te.sum, average=True),
+            windows.schedule_pool,
+            blocks=windows.pool_layout,
+        ),
     )
 )
 
@@ -92,13 +133,18 @@ def candidates(op: str, target: Target) -> list[Implementation]:
 def packed_attrs(
     op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> dict[str, Any] | None:
-    """Attributes with which the target would rather have the operator, or None."""
-    for implementation in candidates(op, target):
-        if implementation.layout is not None:
-            wanted = implementation.layout(types, attrs, target)
-            if wanted is not None:
-                return wanted
-    return None
+    """Attributes with which the target would rather have the operator, its data plain, or None."""
+    asked = (i.layout(types, attrs, target) for i in candidates(op, target) if i.layout)
+    return next((wanted for wanted in asked if wanted is not None), None)
+
+
+def blocked_attrs(
+    op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
+) -> dict[str, Any] | None:
+    """Attributes with which the target would rather have the operator, its data in blocks of
+    channels, or None."""
+    asked = (i.blocks(types, attrs, target) for i in candidates(op, target) if i.blocks)
+    return next((wanted for wanted in asked if wanted is not None), None)
 
 
 def choose(

@@ -23,12 +23,14 @@ def schedule_tile(
     lanes: int,
     steps: int = 1,
     vector_result: bool,
+    tasks: int = 1,
 ) -> str:
     """Schedules block `tile` inside block `result`.
 
     cuts: loop number of the result -> tile size; the last dimension of the tile's block is cut into
     vectors of `lanes`. steps: about how many steps of the reduction are unrolled. vector_result:
-    whether the result's innermost loop is the vector dimension. Returns the outermost loop.
+    whether the result's innermost loop is the vector dimension. tasks: how many of the loops over
+    tiles, outermost first, are one parallel loop. Returns that loop.
     """
     loops = list(sch.get_loops(result))
     outer: list[str] = []
@@ -41,20 +43,23 @@ def schedule_tile(
         else:
             outer.append(loop)
     sch.reorder(*outer, *inner)
+    while tasks < len(outer) - 1 and _unit(sch, outer[tasks - 1]):
+        tasks += 1
+    if tasks > 1:
+        outer[:tasks] = [sch.fuse(*outer[:tasks])]
     sch.compute_at(tile, outer[-1])
     _schedule_sum(sch, tile, lanes, steps)
     sch.set_scope(tile, 0, "local")
     _schedule_result(sch, inner, lanes, vector_result)
-    first = sch.fuse(*outer[:2]) if len(outer) > 2 and _unit(sch, outer[0]) else outer[0]
-    sch.parallel(first)
-    return first
+    sch.parallel(outer[0])
+    return outer[0]
 
 
 def inline_epilogue(sch: Schedule, result: str) -> str:
     """Inlines block `result` and the elementwise blocks after it into the last of them, whose name
     it returns."""
     blocks = sch.get_blocks()
-    chain = blocks[blocks.index(result) :]
+    chain = [str(name) for name in blocks[[str(b) for b in blocks].index(result) :]]
     for name in chain[:-1]:
         sch.compute_inline(name)
     return chain[-1]
@@ -88,9 +93,11 @@ def _schedule_sum(sch: Schedule, tile: str, lanes: int, steps: int) -> None:
     if spatial and lanes > 1 and _divides(sch, spatial[-1], lanes):
         spatial[-1], lane = sch.split(spatial[-1], [None, lanes])
         vector = [lane]
-    sch.reorder(*reduced, *unrolled, *spatial, *vector)
-    first = reduced[0] if reduced else (unrolled or spatial or vector)[0]
-    init = sch.decompose_reduction(tile, first)
+    loops = [*reduced, *unrolled, *spatial, *vector]
+    if not loops:  # one element, of one product
+        return
+    sch.reorder(*loops)
+    init = sch.decompose_reduction(tile, loops[0])
     for block_name in (tile, init):
         nest = [
             n for n in sch.get_loops(block_name) if n.removesuffix("_init") in (*spatial, *vector)

@@ -154,7 +154,8 @@ def turns_disjoint(target: For, block: Block, kinds: Sequence[IterKind] = ("spat
     if "spatial" in kinds:
         forms += [place for write in block.writes if (place := _place(block, write, known))]
     moving.add(target.var)
-    forms += _whole_numbers([_digit(_moving_part(e, moving), known) for e in bindings], known)
+    parts = [_moving_part(e, moving, known) for e in bindings]
+    forms += _whole_numbers([_digit(e, known) for e in parts], known)
     for form in (_moved(form, moving) for form in forms):
         step = form.terms.get(target.var)
         if _digits(form, [target, *inner]):
@@ -221,16 +222,27 @@ class Digit:
     high: int | None
 
 
-def _moving_part(e: Expr, moving: set[Var]) -> Expr:
-    """e without constant factors and without what it adds that stands still: as different as e."""
+def _moving_part(e: Expr, moving: set[Var], known: Ranges) -> Expr:
+    """e without constant factors, without what it adds that stands still, and without what moves
+    by less than a factor: where that is different, so is e."""
     match e:
         case Binary("+" | "-", a, b) if not vars_in(b) & moving:
-            return _moving_part(a, moving)
+            return _moving_part(a, moving, known)
         case Binary("+" | "-", a, b) if not vars_in(a) & moving:
-            return _moving_part(b, moving)
+            return _moving_part(b, moving, known)
+        case Binary("+", Binary("*", a, Const(factor)), b) if _within(b, int(factor), known):
+            return _moving_part(a, moving, known)
+        case Binary("+", a, b) if _within(b, 1, known):
+            return _moving_part(a, moving, known)
         case Binary("*", a, Const(value)) if value:
-            return _moving_part(a, moving)
+            return _moving_part(a, moving, known)
     return e
+
+
+def _within(e: Expr, size: int, known: Ranges) -> bool:
+    """Whether 0 <= e < size."""
+    low, high = expr_bounds(e, known)
+    return low is not None and high is not None and low >= 0 and high < size
 
 
 def _digit(e: Expr, known: Ranges) -> Digit | None:

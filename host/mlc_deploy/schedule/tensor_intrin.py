@@ -8,6 +8,7 @@ vectors: the last index of an access is a Ramp, or several indices are vectors t
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -161,6 +162,13 @@ def rows_apart(description: PrimFunc, *names: str) -> PrimFunc:
 _REGISTRY: dict[str, TensorIntrin] = {}
 
 
+def _known() -> dict[str, TensorIntrin]:
+    """The registry with those of the operator library, which is above and registers them when it
+    is imported; so whoever asks first imports it."""
+    importlib.import_module("mlc_deploy.ops")
+    return _REGISTRY
+
+
 def register_intrin(intrin: TensorIntrin, override: bool = False) -> TensorIntrin:
     """Makes an intrinsic known by its name. Raises ScheduleError for a name that is taken (unless
     it is to be replaced), and for a description or implementation of another form."""
@@ -175,7 +183,7 @@ def register_intrin(intrin: TensorIntrin, override: bool = False) -> TensorIntri
 
 def get_intrin(name: str) -> TensorIntrin:
     """The intrinsic of that name; ScheduleError naming the nearest."""
-    if name not in _REGISTRY:
+    if name not in _REGISTRY and name not in _known():
         near = difflib.get_close_matches(name, _REGISTRY, 3) or sorted(_REGISTRY)[:8]
         raise ScheduleError(
             f"tensorize: no intrinsic '{name}'",
@@ -186,7 +194,8 @@ def get_intrin(name: str) -> TensorIntrin:
 
 def registered_intrins() -> tuple[TensorIntrin, ...]:
     """All intrinsics, by name."""
-    return tuple(_REGISTRY[name] for name in sorted(_REGISTRY))
+    known = _known()
+    return tuple(known[name] for name in sorted(known))
 
 
 def machine_of(call: str) -> str | None:

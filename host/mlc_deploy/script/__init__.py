@@ -1,6 +1,6 @@
-"""The loop IR as Python users write it: TVM's script language, read from its syntax tree.
+"""Loops and graphs as Python users write them: TVM's script language, read from its syntax tree.
 
-    from mlc_deploy.script import ir as I, tir as T
+    from mlc_deploy.script import graph as R, ir as I, tir as T
 
     @T.prim_func
     def add(A: T.Buffer((128,), "float32"), B: T.Buffer((128,), "float32")):
@@ -9,13 +9,20 @@
                 vi = T.axis.spatial(128, i)
                 B[vi] = A[vi] + 1.0
 
+    @R.function
+    def main(x: R.Tensor((1, "m"), "float32")):
+        with R.dataflow():
+            y = R.relu(x)
+            R.output(y)
+        return y
+
 Nothing of the user's code is run: functions are parsed with `ast`, and the tree is interpreted.
-`from_script` reads text, which is also what `script()` of a PrimFunc or IRModule prints.
+`from_script` reads text, which is also what `script()` of a function or IRModule prints.
 """
 
-from . import ir, tir
+from . import graph, ir, tir
 from .ir import ir_module
 from .text import from_script
 from .tir import prim_func
 
-__all__ = ["from_script", "ir", "ir_module", "prim_func", "tir"]
+__all__ = ["from_script", "graph", "ir", "ir_module", "prim_func", "tir"]

@@ -27,9 +27,13 @@ def decorated(function: Callable[..., Any], depth: int = 2) -> PrimFunc:
     (definition,) = source.parse().body
     if not isinstance(definition, ast.FunctionDef):
         raise source.error(definition, "@T.prim_func is for functions written with `def`")
+    return parse_function(definition, source, names_around(function, depth + 1))[1]
+
+
+def names_around(function: Callable[..., Any], depth: int) -> dict[str, Any]:
+    """What names mean to a function that is decorated `depth` frames above this one."""
     around = sys._getframe(depth).f_locals
-    names = {**function.__globals__, **around, **_closure(function)}
-    return parse_function(definition, source, names)[1]
+    return {**function.__globals__, **around, **_closure(function)}
 
 
 def _closure(function: Callable[..., Any]) -> dict[str, Any]:

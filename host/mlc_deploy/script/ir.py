@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 from ..errors import ScriptError
+from ..graph import Function
+from ..graph.verify import verify
 from ..ir import IRModule, PrimFunc
+from .graph_function import Primitive
 
 __all__ = ["IRModule", "ir_module"]
 
 
 def ir_module(cls: type) -> IRModule:
-    """A class whose attributes are `@T.prim_func` functions, as an IRModule.
+    """A class whose attributes are `@T.prim_func` and `@R.function` functions, as an IRModule.
 
     Other attributes are constants that the functions may use. (mypy ignores what decorators of
-    classes return, and takes the name for a class.) Raises ScriptError for a class
-    without functions, or with functions that are not decorated.
+    classes return, and takes the name for a class.) Raises ScriptError for a class without
+    functions, with functions that are not decorated, or that do not fit each other.
     """
-    functions = {key: f for key, f in vars(cls).items() if isinstance(f, PrimFunc)}
-    plain = [key for key, f in vars(cls).items() if callable(f) and not isinstance(f, PrimFunc)]
+    made = (PrimFunc, Function, Primitive)
+    plain = [key for key, f in vars(cls).items() if callable(f) and not isinstance(f, made)]
+    functions = {k: f for k, f in vars(cls).items() if isinstance(f, (PrimFunc, Function))}
     if plain or not functions:
         what = f"function '{plain[0]}' is not decorated" if plain else "it has no functions"
         raise ScriptError(
-            f"@I.ir_module: {what}", where=f"class {cls.__name__}", mend="@T.prim_func on functions"
+            f"@I.ir_module: {what}",
+            where=f"class {cls.__name__}",
+            mend="@T.prim_func or @R.function on functions",
         )
-    return IRModule(functions)
+    module = IRModule(functions)
+    for key, function in functions.items():
+        try:
+            check(function, module)
+        except ValueError as error:
+            what, _, line = str(error).partition("\n  in:  ")
+            raise ScriptError(
+                f"@I.ir_module: {what}", where=f"class {cls.__name__}, {key}\n{line}"
+            ) from None
+    return module
+
+
+def check(function: object, module: IRModule) -> None:
+    """Holds a graph function against the PrimFuncs that it calls. Raises ValueError."""
+    if isinstance(function, Function):
+        verify(function, module)

@@ -3,93 +3,124 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from ..errors import ScriptError
+from ..graph import Function
 from ..ir import IRModule, PrimFunc
-from . import ir, tir
+from . import graph, ir, tir
 from .function import parse_function
+from .graph_function import Around, Primitive, parse_graph_function
+from .ir import check
 from .source import Source
 from .values import Values
 
+Parsed = PrimFunc | Function | Primitive
 
-def from_script(text: str, file: str = "<script>") -> PrimFunc | IRModule:
+
+def from_script(
+    text: str, file: str = "<script>", constants: Mapping[str, Any] | None = None
+) -> PrimFunc | Function | IRModule:
     """The function or the module that a text defines.
 
-    Several functions without a class are a module too. Before them may stand imports of `T` and `I`
-    and assignments of constants. Raises ScriptError.
+    Several functions without a class are a module too. Before them may stand imports of `T`, `R`
+    and `I`, and assignments of constants. `constants` are the values of those that graph functions
+    have by name, as graph.named_constants gives them. Raises ScriptError.
     """
     source = Source(file, tuple(text.splitlines(keepends=True)))
-    names: dict[str, Any] = {"T": tir, "I": ir}
-    functions: dict[str, PrimFunc] = {}
+    scope = _Scope(source, {"T": tir, "I": ir, "R": graph}, constants or {})
     modules: list[IRModule] = []
     for statement in source.parse().body:
-        match statement:
-            case ast.ClassDef():
-                modules.append(_module(statement, source, names))
-            case ast.FunctionDef():
-                _add(statement, source, names, functions)
-            case _:
-                _constant(statement, source, names)
+        if isinstance(statement, ast.ClassDef):
+            _require_decorator(statement, source, ("ir_module",))
+            inside = _Scope(source, dict(scope.names), scope.constants)
+            for inner in statement.body:
+                inside.take(inner)
+            modules.append(IRModule(inside.functions(whole=True)))
+        else:
+            scope.take(statement)
+    functions = scope.functions()
     if len(modules) + bool(functions) != 1:
         raise ScriptError(
             f"{len(modules)} modules and {len(functions)} functions, where one is expected",
             where=file,
-            mend="one class with @I.ir_module, or functions with @T.prim_func",
+            mend="one class with @I.ir_module, or functions with @T.prim_func or @R.function",
         )
     if modules:
         return modules[0]
     return IRModule(functions) if len(functions) > 1 else next(iter(functions.values()))
 
 
-def _module(definition: ast.ClassDef, source: Source, names: dict[str, Any]) -> IRModule:
-    _require_decorator(definition, source, "ir_module")
-    inside = dict(names)
-    functions: dict[str, PrimFunc] = {}
-    for statement in definition.body:
+class _Scope:
+    """Functions that stand beside each other, and the names that they may use."""
+
+    def __init__(self, source: Source, names: dict[str, Any], constants: Mapping[str, Any]) -> None:
+        self.source = source
+        self.names = names
+        self.constants = constants
+        self._definitions: list[tuple[ast.FunctionDef, str]] = []  # with the decorator
+
+    def take(self, statement: ast.stmt) -> None:
         if isinstance(statement, ast.FunctionDef):
-            _add(statement, source, inside, functions)
+            kind = _require_decorator(statement, self.source, ("prim_func", "function"))
+            self._definitions.append((statement, kind))
         else:
-            _constant(statement, source, inside)
-    return IRModule(functions)
+            _constant(statement, self.source, self.names)
 
+    def functions(self, *, whole: bool = False) -> dict[str, PrimFunc | Function]:
+        """The functions by their keys in a module. PrimFuncs are read before those that call them;
+        in a whole module all must be there."""
+        made: dict[str, Parsed] = {}  # by what the script calls them
+        keys: dict[str, str] = {}
+        known: dict[str, str | Primitive] = {}
+        around = Around(self.names, known, self.constants)
+        for definition, kind in sorted(self._definitions, key=lambda d: d[1] != "prim_func"):
+            name = keys[definition.name] = definition.name
+            if name in made:
+                raise self.source.error(definition, f"two functions are called '{name}'")
+            if kind == "prim_func":
+                keys[name], made[name] = parse_function(definition, self.source, self.names)
+                known[name] = keys[name]
+            else:
+                made[name] = read = parse_graph_function(definition, self.source, around)
+                if isinstance(read, Primitive):
+                    known[name] = read
+        found: dict[str, PrimFunc | Function] = {}
+        for definition, _ in self._definitions:
+            function = made[definition.name]
+            if not isinstance(function, Primitive):
+                found[keys[definition.name]] = function
+        if whole or len(found) > 1:
+            for definition, _ in self._definitions:
+                self._check(definition, made[definition.name], IRModule(found))
+        return found
 
-def _add(
-    definition: ast.FunctionDef,
-    source: Source,
-    names: dict[str, Any],
-    functions: dict[str, PrimFunc],
-) -> None:
-    _require_decorator(definition, source, "prim_func")
-    key, func = parse_function(definition, source, names)
-    if key in functions:
-        raise source.error(definition, f"two functions are called '{key}'")
-    functions[key] = func
+    def _check(self, definition: ast.FunctionDef, function: Parsed, module: IRModule) -> None:
+        try:
+            check(function, module)
+        except ValueError as error:
+            what = str(error).partition("\n  in:  ")[0]
+            raise self.source.error(definition, what) from None
 
 
 def _require_decorator(
-    definition: ast.FunctionDef | ast.ClassDef, source: Source, wanted: str
-) -> None:
+    definition: ast.FunctionDef | ast.ClassDef, source: Source, wanted: Sequence[str]
+) -> str:
+    """Which of the wanted decorators it has."""
     for decorator in definition.decorator_list:
-        name = ast.unparse(decorator)
-        if name.rpartition(".")[2] == wanted:
-            return
-        if name == "R.function":
-            raise source.error(
-                decorator,
-                "functions of the graph are printed, but not read",
-                "a model file; loops are read from @T.prim_func functions",
-            )
-    letter = "T" if wanted == "prim_func" else "I"
-    raise source.error(
-        definition, f"'{definition.name}' is not decorated", f"@{letter}.{wanted} above it"
-    )
+        name = ast.unparse(decorator).rpartition(".")[2]
+        if name in wanted:
+            return name
+    letters = {"prim_func": "@T.prim_func", "function": "@R.function", "ir_module": "@I.ir_module"}
+    mend = f"{' or '.join(letters[w] for w in wanted)} above it"
+    raise source.error(definition, f"'{definition.name}' is not decorated", mend)
 
 
 def _constant(statement: ast.stmt, source: Source, names: dict[str, Any]) -> None:
-    """An import of T or I, an assignment of a constant, a docstring."""
-    words: dict[str, ModuleType] = {"tir": tir, "ir": ir}
+    """An import of T, R or I, an assignment of a constant, a docstring."""
+    words: dict[str, ModuleType] = {"tir": tir, "ir": ir, "graph": graph}
     match statement:
         case ast.Pass() | ast.Expr(ast.Constant()):
             return
@@ -105,5 +136,5 @@ def _constant(statement: ast.stmt, source: Source, names: dict[str, Any]) -> Non
             raise source.error(
                 statement,
                 f"'{ast.unparse(statement).splitlines()[0]}' is not part of the script language",
-                "functions with @T.prim_func, a class with @I.ir_module, constants",
+                "functions with @T.prim_func or @R.function, a class with @I.ir_module, constants",
             )

@@ -79,7 +79,7 @@ def dense_layout(
 
 
 def takes_packed(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> bool:
-    return "kernel_layout" in attrs and static(*inputs)
+    return "kernel_layout" in attrs and "out_layout" not in attrs and static(*inputs)
 
 
 def compute_dense(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Sequence[Tensor]:

@@ -1,0 +1,28 @@
+/* What a run tells of each call while it walks the table: how far it is, how long each call took,
+ * and, to QEMU's counting plugin, where each kernel begins and ends. */
+#ifndef MLC_INSTRUMENTS_H
+#define MLC_INSTRUMENTS_H
+
+#include "../include/mlc_runtime.h"
+
+#include <stdbool.h>
+
+#define MLC_CALIBRATION UINT32_MAX /* index of the marks around the empty kernel */
+
+typedef struct {
+    volatile uint32_t *progress; /* index of the call at work, for whoever watches; may be NULL */
+    uint64_t *nanoseconds;       /* per call; NULL when not wanted */
+    bool mark;                   /* put each kernel between two marks */
+    uint64_t before;             /* when the previous call ended */
+} Instruments;
+
+/* Before each run. */
+void instruments_begin(Instruments *instruments);
+
+/* The mlc_invoke whose context is an Instruments. */
+int32_t instruments_invoke(void *context, const mlc_call *call, const mlc_args *args,
+                           uint32_t index);
+
+uint64_t mlc_nanoseconds(void); /* since some moment, by the clock that nothing adjusts */
+
+#endif

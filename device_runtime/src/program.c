@@ -1,0 +1,103 @@
+#define _GNU_SOURCE /* MAP_ANONYMOUS */
+#include "program.h"
+
+#include "segment.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+void *fresh_memory(size_t size) {
+    void *data = mmap(NULL, size ? size : 1, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return data == MAP_FAILED ? NULL : data;
+}
+
+static bool no_memory(Failure *failure, const char *what, uint64_t size) {
+    return fail(failure, MEMORY, "no memory for %s (%llu bytes); try: free tensors and modules",
+                what, (unsigned long long)size);
+}
+
+/* Addresses of the kernels, and the call table as the executor wants it. */
+static bool make_tables(Program *p, Failure *failure) {
+    const Model *model = &p->about.model;
+    size_t calls = model->call_count, kernels = p->about.kernel_count;
+    size_t times = calls > 0 ? calls : 1;
+    p->tables_size = calls * sizeof(mlc_call) + times * sizeof(uint64_t) +
+                     kernels * sizeof(mlc_kernel *);
+    p->tables = fresh_memory(p->tables_size);
+    if (!p->tables) return no_memory(failure, "the call table", p->tables_size);
+    p->calls = p->tables;
+    p->nanoseconds = (uint64_t *)(void *)(p->calls + calls);
+    p->entries = (mlc_kernel **)(void *)(p->nanoseconds + times);
+    for (size_t i = 0; i < kernels; i++) {
+        void *symbol = mlc_image_symbol(&p->image, p->about.kernels[i].name);
+        if (!symbol)
+            return fail(failure, REFUSED, "the object does not define its kernel '%s'",
+                        p->about.kernels[i].name);
+        memcpy(&p->entries[i], &symbol, sizeof symbol); /* ISO C has no cast from data to code */
+    }
+    for (size_t i = 0; i < calls; i++) {
+        const Call *call = &model->calls[i];
+        p->calls[i] = (mlc_call){.kernel = p->entries[call->kernel],
+                                 .operands = call->operands,
+                                 .operand_count = call->operand_count,
+                                 .tasks = (int32_t)p->about.kernels[call->kernel].tasks.extent};
+    }
+    return true;
+}
+
+static bool load_parts(Program *p, const void *object, size_t size, Failure *failure) {
+    char why[256];
+    if (!module_parse(&p->about, object, size, failure)) return false;
+    const char *bad = mlc_load(&p->image, object, size, why, sizeof why);
+    if (bad) return fail(failure, REFUSED, "%s", bad);
+    uint64_t workspace = p->about.workspace;
+    if (workspace > memory_for_segments()) return no_memory(failure, "a workspace", workspace);
+    if (workspace > 0) {
+        p->workspace = fresh_memory((size_t)workspace);
+        if (!p->workspace) return no_memory(failure, "a workspace", workspace);
+    }
+    return make_tables(p, failure);
+}
+
+bool program_load(Program *program, const void *object, size_t size, Failure *failure) {
+    *program = (Program){0};
+    if (load_parts(program, object, size, failure)) return true;
+    program_free(program);
+    return false;
+}
+
+void program_free(Program *program) {
+    mlc_unload(&program->image);
+    if (program->tables) munmap(program->tables, program->tables_size);
+    if (program->workspace) munmap(program->workspace, (size_t)program->about.workspace);
+    module_free(&program->about);
+    *program = (Program){0};
+}
+
+static Place place_of(const char *kernel, const char *layer, uint32_t call) {
+    Place place = {.call = call};
+    snprintf(place.kernel, sizeof place.kernel, "%s", kernel);
+    snprintf(place.layer, sizeof place.layer, "%s", layer);
+    return place;
+}
+
+Place program_place(const Program *program, uint32_t call) {
+    const Call *at = &program->about.model.calls[call];
+    return place_of(program->about.kernels[at->kernel].name, at->layer, call);
+}
+
+bool program_bad_status(const Program *program, const Kernel *kernel, int32_t status,
+                        uint32_t failed, Failure *failure) {
+    char where[MAX_PLACE_TEXT];
+    Place place = kernel ? place_of(kernel->name, "", failed) : program_place(program, failed);
+    place_text(&place, !kernel, where, sizeof where);
+    fail(failure, CRASHED, "%s returned status %d%s", where, (int)status,
+         status == MLC_OUT_OF_BOUNDS ? ": an access outside its buffer"
+         : status == MLC_BAD_SHAPE   ? ": sizes of its arguments do not fit each other"
+                                     : "");
+    failure->placed = true;
+    failure->place = place;
+    return false;
+}

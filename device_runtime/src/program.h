@@ -1,0 +1,35 @@
+/* An object made ready to run: relocated, with its kernels' addresses and its model's call table. */
+#ifndef MLC_PROGRAM_H
+#define MLC_PROGRAM_H
+
+#include "load.h"
+#include "module.h"
+
+typedef struct {
+    mlc_image image;
+    Module about;
+    mlc_kernel **entries;  /* per kernel */
+    mlc_call *calls;       /* of the model */
+    uint64_t *nanoseconds; /* per call of the model, or of one kernel */
+    void *tables;          /* where these three live */
+    size_t tables_size;
+    void *workspace;
+} Program;
+
+/* The bytes of the object are not needed afterwards. After a failure there is nothing to free. */
+bool program_load(Program *program, const void *object, size_t size, Failure *failure);
+void program_free(Program *program);
+
+/* What a status that is not MLC_OK means, and which call gave it: `kernel` where it was run alone,
+ * the failed-th of the model otherwise (NULL). Returns false. */
+bool program_bad_status(const Program *program, const Kernel *kernel, int32_t status,
+                        uint32_t failed, Failure *failure);
+
+/* Which call of the model that is, for messages. */
+Place program_place(const Program *program, uint32_t call);
+
+/* Zeroed memory of this process, whose pages cost nothing until they are touched; NULL when there
+ * is none. */
+void *fresh_memory(size_t size);
+
+#endif

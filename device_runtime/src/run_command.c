@@ -1,0 +1,374 @@
+#define _GNU_SOURCE /* sigaltstack, MAP_PRIVATE */
+#include "run_command.h"
+
+#include "artifact.h"
+#include "instruments.h"
+#include "npy.h"
+#include "program.h"
+#include "timer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { OK = 0, FAILED = 1, MISUSED = 2 };
+
+typedef struct {
+    const char *model, *output;
+    const char *inputs[MLC_MAX_OPERANDS];
+    uint32_t input_count;
+    bool time;
+} Options;
+
+typedef struct {
+    Options options;
+    Artifact artifact;
+    Program program;
+    mlc_run run;
+    Instruments instruments;
+    void *tensors[MLC_MAX_OPERANDS]; /* inputs, then outputs */
+    volatile uint32_t call;          /* at work */
+    Failure failure;
+} Job;
+
+static Job job; /* static, since a signal handler names its layer */
+
+/* ---- Files ---- */
+
+static bool file_failure(const char *what, const char *path) {
+    return fail(&job.failure, REFUSED, "%s: %s: %s", path, what, strerror(errno));
+}
+
+/* A whole file, read-only; its pages are the file's own. */
+static bool map_file(const char *path, Bytes *file) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    off_t end = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
+    if (end >= 0 && read(fd, &(char){0}, 0) < 0) end = -1; /* a folder */
+    if (end > 0 && (uint64_t)end > SIZE_MAX / 2) errno = EFBIG, end = -1;
+    size_t size = end > 0 ? (size_t)end : 0;
+    void *data = size > 0 ? mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+    bool ok = end >= 0 && data != MAP_FAILED;
+    *file = (Bytes){ok ? data : NULL, ok ? size : 0};
+    if (!ok) file_failure("cannot be read", path);
+    if (fd >= 0) close(fd);
+    return ok;
+}
+
+static bool write_all(int fd, const void *data, size_t size) {
+    for (const uint8_t *at = data; size > 0;) {
+        ssize_t written = write(fd, at, size);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return false;
+        at += written;
+        size -= (size_t)written;
+    }
+    return true;
+}
+
+/* Appears whole under its name, or not at all. */
+static bool write_file(const char *path, const char *head, size_t head_size, const void *data,
+                       size_t size) {
+    char temporary[PATH_MAX];
+    int length = snprintf(temporary, sizeof temporary, "%s.%d", path, (int)getpid());
+    if (length < 0 || (size_t)length >= sizeof temporary) {
+        errno = ENAMETOOLONG;
+        return file_failure("cannot be written", path);
+    }
+    unlink(temporary); /* of a process of the same number that was ended */
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0) return file_failure("cannot be written", path);
+    bool ok = write_all(fd, head, head_size) && write_all(fd, data, size);
+    ok = close(fd) == 0 && ok;
+    if (ok && rename(temporary, path) == 0) return true;
+    file_failure("cannot be written", path);
+    unlink(temporary);
+    return false;
+}
+
+/* ---- Model ---- */
+
+static bool load_model(void) {
+    Bytes file;
+    Failure *failure = &job.failure;
+    if (!map_file(job.options.model, &file) ||
+        !artifact_open(&job.artifact, file.data, file.size, failure))
+        return false;
+    Bytes object = job.artifact.object.content, weights = job.artifact.weights.content;
+    if (!program_load(&job.program, object.data, object.size, failure)) return false;
+    const Model *model = &job.program.about.model;
+    if (!model->present) return fail(failure, REFUSED, "the file's object holds no model");
+    if (model->weights != weights.size ||
+        (weights.size > 0 &&
+         memcmp(model->weights_hash, job.artifact.weights.hash, HASH_BYTES) != 0))
+        return fail(failure, REFUSED, "the file's weights are not those of its object");
+    job.run = (mlc_run){.calls = job.program.calls,
+                        .call_count = model->call_count,
+                        .weights = weights.data,
+                        .workspace = job.program.workspace,
+                        .invoke = instruments_invoke,
+                        .context = &job.instruments};
+    return true;
+}
+
+static TensorType type_of(const Param *param) {
+    TensorType type = {.dtype = param->dtype, .rank = param->rank};
+    for (uint32_t i = 0; i < param->rank; i++) type.shape[i] = param->shape[i].extent;
+    return type;
+}
+
+static void *tensor_memory(const char *what, const char *name, uint64_t bytes) {
+    void *data = bytes <= memory_for_segments() ? fresh_memory((size_t)bytes) : NULL;
+    if (!data)
+        fail(&job.failure, MEMORY, "no memory for %s '%s' of %llu bytes", what, name,
+             (unsigned long long)bytes);
+    return data;
+}
+
+/* Memory for the arena, inputs and outputs; what it begins with is zero. */
+static bool allocate(void) {
+    const Model *model = &job.program.about.model;
+    uint32_t inputs = model->input_count, count = inputs + model->output_count;
+    if (model->arena > 0 && !(job.run.arena = tensor_memory("the", "arena", model->arena)))
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        const Param *param = i < inputs ? &model->inputs[i] : &model->outputs[i - inputs];
+        TensorType type = type_of(param);
+        uint64_t bytes;
+        if (!tensor_bytes(&type, &bytes)) bytes = UINT64_MAX;
+        job.tensors[i] = tensor_memory(i < inputs ? "input" : "output", param->name, bytes);
+        if (!job.tensors[i]) return false;
+    }
+    job.run.inputs = job.tensors;
+    job.run.outputs = job.tensors + inputs;
+    return true;
+}
+
+/* ---- Inputs ---- */
+
+/* The names of the model's inputs, for a message; as many as fit. */
+static const char *input_names(char *text, size_t size) {
+    const Model *model = &job.program.about.model;
+    size_t used = 0;
+    text[0] = 0;
+    for (uint32_t i = 0; i < model->input_count && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "",
+                                 model->inputs[i].name);
+    return used > 0 ? text : "none";
+}
+
+/* Which input "NAME=FILE" is for, and its file; without a name, the only one. */
+static bool find_input(const char *given, uint32_t *index, const char **path) {
+    char names[256];
+    const Model *model = &job.program.about.model;
+    const char *equals = strchr(given, '=');
+    *path = equals ? equals + 1 : given;
+    *index = 0;
+    if (!equals && model->input_count == 1) return true;
+    size_t length = equals ? (size_t)(equals - given) : 0;
+    for (uint32_t i = 0; equals && i < model->input_count; i++) {
+        *index = i;
+        if (strlen(model->inputs[i].name) == length &&
+            memcmp(model->inputs[i].name, given, length) == 0)
+            return true;
+    }
+    if (!equals)
+        return fail(&job.failure, REFUSED,
+                    "the model has %u inputs, and --input %s does not say which; try: "
+                    "--input NAME=%s, with NAME one of %s",
+                    model->input_count, given, given, input_names(names, sizeof names));
+    return fail(&job.failure, REFUSED, "the model has no input '%.*s'; try: %s", (int)length, given,
+                input_names(names, sizeof names));
+}
+
+static bool read_input(const char *given, bool *seen) {
+    uint32_t index;
+    const char *path;
+    Bytes file;
+    Npy npy;
+    if (!find_input(given, &index, &path) || !map_file(path, &file)) return false;
+    const Param *param = &job.program.about.model.inputs[index];
+    const TensorType *type = &npy.type;
+    if (seen[index])
+        return fail(&job.failure, REFUSED, "input '%s' is given twice", param->name);
+    seen[index] = true;
+    bool ok = npy_read(&npy, file.data, file.size, path, &job.failure) &&
+              params_accept(param, 1, NULL, NULL, 0, &type, path, &job.failure);
+    if (ok && npy.content.size > 0) /* not used in place: kernels want it aligned */
+        memcpy(job.tensors[index], npy.content.data, npy.content.size);
+    if (file.size > 0) munmap((void *)(uintptr_t)file.data, file.size);
+    return ok;
+}
+
+static bool read_inputs(void) {
+    const Model *model = &job.program.about.model;
+    bool seen[MLC_MAX_OPERANDS] = {false};
+    for (uint32_t i = 0; i < job.options.input_count; i++)
+        if (!read_input(job.options.inputs[i], seen)) return false;
+    for (uint32_t i = 0; i < model->input_count; i++)
+        if (!seen[i])
+            return fail(&job.failure, REFUSED, "input '%s' is missing; try: --input %s=FILE.npy",
+                        model->inputs[i].name, model->inputs[i].name);
+    return true;
+}
+
+/* ---- Running ---- */
+
+static bool run_once(void *context) {
+    (void)context;
+    uint32_t failed = 0;
+    instruments_begin(&job.instruments);
+    int32_t status = mlc_execute(&job.run, &failed);
+    return status == MLC_OK ||
+           program_bad_status(&job.program, NULL, status, failed, &job.failure);
+}
+
+/* A kernel has crashed: says which, and ends. snprintf is no function for a handler by the letter
+ * of POSIX; with its own buffer and no floats it takes no lock and no memory. */
+static void crashed(int signal) {
+    char text[MAX_PLACE_TEXT + 64], where[MAX_PLACE_TEXT];
+    Place place = program_place(&job.program, job.call);
+    place_text(&place, true, where, sizeof where);
+    int length = snprintf(text, sizeof text, "error: %s was ended by %s\n", where,
+                          signal == SIGSEGV   ? "SIGSEGV: it touched memory that is not its own"
+                          : signal == SIGBUS  ? "SIGBUS: the file ended, or a misaligned access"
+                          : signal == SIGILL  ? "SIGILL: an instruction that this CPU lacks"
+                                              : "SIGFPE");
+    if (length > 0) write_all(2, text, (size_t)length);
+    _exit(FAILED);
+}
+
+static void watch_crashes(void) {
+    static uint8_t stack[1 << 14]; /* an own one, since what crashed may have used up its */
+    static const int signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+    stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
+    sigaltstack(&other, NULL);
+    struct sigaction action = {.sa_handler = crashed};
+    action.sa_flags = SA_ONSTACK | (int)SA_RESETHAND;
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        sigaction(signals[i], &action, NULL);
+}
+
+static void sort(double *values, uint32_t count) { /* a few; libc's qsort is 4 KB */
+    for (uint32_t i = 1; i < count; i++)
+        for (uint32_t k = i; k > 0 && values[k] < values[k - 1]; k--) {
+            double larger = values[k - 1];
+            values[k - 1] = values[k];
+            values[k] = larger;
+        }
+}
+
+static uint64_t microseconds(double seconds) { return (uint64_t)(seconds * 1e6 + 0.5); }
+
+/* As many samples as take two seconds together, within limits, each of at least 20 ms. */
+static bool time_runs(double once) {
+    enum { LEAST = 3, MOST = 20 };
+    double seconds[MOST], wanted = once > 0.1 ? 2 / once : (double)MOST;
+    uint32_t number[MOST];
+    TimerOptions options = TIMER_DEFAULTS;
+    options.number = 1;
+    options.min_repeat_ms = 20;
+    options.repeat = wanted < (double)LEAST ? LEAST : (uint32_t)wanted;
+    if (!time_evaluate(&options, run_once, NULL, seconds, number, &job.failure)) return false;
+    sort(seconds, options.repeat);
+    uint64_t median = microseconds(seconds[options.repeat / 2]), least = microseconds(seconds[0]);
+    uint64_t most = microseconds(seconds[options.repeat - 1]);
+    printf("time: median %llu.%03u ms, least %llu.%03u ms, most %llu.%03u ms, %u samples\n",
+           (unsigned long long)(median / 1000), (unsigned)(median % 1000),
+           (unsigned long long)(least / 1000), (unsigned)(least % 1000),
+           (unsigned long long)(most / 1000), (unsigned)(most % 1000), options.repeat);
+    return true;
+}
+
+/* ---- Outputs ---- */
+
+/* A tensor's name may hold what a file's may not. */
+static void file_name(const char *name, char *text, size_t size) {
+    size_t used = 0;
+    for (; *name && used + 1 < size; name++) {
+        unsigned c = (unsigned char)*name;
+        bool kept = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                    c == '_' || c == '-' || c == '.' || c >= 0x80;
+        text[used++] = (char)(kept ? c : '_');
+    }
+    text[used] = 0;
+}
+
+static bool write_outputs(void) {
+    const Model *model = &job.program.about.model;
+    const char *folder = job.options.output;
+    if (mkdir(folder, 0755) != 0 && errno != EEXIST)
+        return file_failure("cannot be made", folder);
+    for (uint32_t i = 0; i < model->output_count; i++) {
+        char path[PATH_MAX], name[200], head[MAX_NPY_HEAD];
+        TensorType type = type_of(&model->outputs[i]);
+        uint64_t bytes;
+        size_t head_size = npy_head(&type, head);
+        file_name(model->outputs[i].name, name, sizeof name);
+        tensor_bytes(&type, &bytes);
+        snprintf(path, sizeof path, "%s/%s.npy", folder, name);
+        if (!write_file(path, head, head_size, job.run.outputs[i], (size_t)bytes)) return false;
+        printf("%s\n", path);
+    }
+    return true;
+}
+
+/* ---- Entry ---- */
+
+static bool run_job(void) {
+    if (!load_model() || !allocate() || !read_inputs()) return false;
+    watch_crashes();
+    job.instruments.progress = &job.call;
+    uint64_t begin = mlc_nanoseconds();
+    if (!run_once(NULL)) return false;
+    double once = (double)(mlc_nanoseconds() - begin) / 1e9;
+    return (!job.options.output || write_outputs()) && (!job.options.time || time_runs(once));
+}
+
+static int misused(const char *what, const char *about) {
+    fprintf(stderr, "error: %s%s\nusage: mlc-runtime " RUN_USAGE "\n", what, about);
+    return MISUSED;
+}
+
+static int parse(int count, char **arguments) {
+    Options *o = &job.options;
+    for (int i = 0; i < count; i++) {
+        const char *word = arguments[i];
+        bool valued = strcmp(word, "--input") == 0 || strcmp(word, "--output") == 0 ||
+                      strcmp(word, "--threads") == 0;
+        if (valued && i + 1 == count) return misused("nothing follows ", word);
+        const char *value = valued ? arguments[++i] : "";
+        if (strcmp(word, "--time") == 0) {
+            o->time = true;
+        } else if (strcmp(word, "--output") == 0) {
+            o->output = value;
+        } else if (strcmp(word, "--threads") == 0) {
+            if (strcmp(value, "1") != 0) return misused("models run on one thread, not ", value);
+        } else if (valued) {
+            if (o->input_count == MLC_MAX_OPERANDS) return misused("too many inputs: ", value);
+            o->inputs[o->input_count++] = value;
+        } else if (word[0] == '-') {
+            return misused("there is no option ", word);
+        } else if (o->model) {
+            return misused("one model is enough, and here is another: ", word);
+        } else {
+            o->model = word;
+        }
+    }
+    return o->model ? OK : misused("no model is named", "");
+}
+
+int run_command(int count, char **arguments) {
+    int wrong = parse(count, arguments);
+    if (wrong) return wrong;
+    bool ok = run_job();
+    if (fflush(stdout) != 0 && ok) ok = file_failure("cannot be written", "standard output");
+    if (ok) return OK;
+    fprintf(stderr, "error: %s\n", job.failure.text);
+    return FAILED;
+}

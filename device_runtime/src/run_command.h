@@ -1,0 +1,12 @@
+/* `mlc-runtime run`: a saved model on this board, from files to files, without a laptop. */
+#ifndef MLC_RUN_COMMAND_H
+#define MLC_RUN_COMMAND_H
+
+#define RUN_USAGE                                                                               \
+    "run MODEL.mlc [--input [NAME=]FILE.npy]... [--output DIR] [--threads N] [--time]"
+
+/* Arguments are those after "run". Returns the exit status: 0 the model ran and its outputs are
+ * written, 1 it did not (the reason stands on standard error), 2 bad usage. */
+int run_command(int count, char **arguments);
+
+#endif

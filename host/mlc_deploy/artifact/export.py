@@ -1,0 +1,197 @@
+"""`export`: a model as part of a C program. Into a folder go, for a model called digits,
+
+    digits.o         kernels and call table; position-independent, so for a PIE or a .so, too
+    digits.h         what is in it: names, sizes, and how to call it
+    digits.weights   to be read at run time (mlc_weights_read), or mapped
+    digits_weights.o instead of these, where they are to be embedded
+    mlc_runtime.c    the executor, C11, to be compiled with the program; and its header
+    mlc_runtime.h
+
+and the program is built from them: cc main.c mlc_runtime.c digits.o -lm
+
+Every symbol begins with the model's name, and only the model itself, and its weights, are visible
+outside of the program or library, so that several models go together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+
+from mlc_rpc.module import Metadata, Model, Param
+
+from ..codegen.c_text import identifier
+from ..codegen.elf import (
+    ALLOC,
+    ATTRIBUTES,
+    GLOBAL,
+    LOCAL,
+    OBJECT,
+    PROGBITS,
+    TABLES,
+    UNDEFINED,
+    WRITE,
+    Object,
+    Section,
+    Symbol,
+    read_object,
+    write_object,
+)
+from ..runtime_files import executor_files
+from .c_table import ALIGNMENT, arena_and_memory, model_table, param_bytes
+from .save import Savable, refuse_host_calls
+
+HIDDEN = 2  # visibility: not outside of the program or shared object
+C_TYPES = {
+    "float32": "float", "float64": "double", "bool": "uint8_t", "float16": "uint16_t",
+    "bfloat16": "uint16_t",
+}  # fmt: skip
+
+
+def export(
+    folder: str | Path, model: Savable, name: str = "", *, embed_weights: bool = False
+) -> Path:
+    """Writes a model, called `name` or by its own name, into a folder, which is made. Returns the
+    header's path. Raises ArtifactError, InstallError, OSError."""
+    refuse_host_calls(model)
+    to = Path(folder)
+    to.mkdir(parents=True, exist_ok=True)
+    called = identifier(name or model.name)
+    described = model.metadata.model
+    assert described is not None
+    kernels = read_object(model.object_bytes)
+    (to / f"{called}.o").write_bytes(write_object(linkable(kernels, model.metadata, called)))
+    if model.weights_bytes and embed_weights:
+        weights = write_object(weights_object(kernels, bytes(model.weights_bytes), called))
+        (to / f"{called}_weights.o").write_bytes(weights)
+    elif model.weights_bytes:
+        (to / f"{called}.weights").write_bytes(model.weights_bytes)
+    for file in executor_files():
+        (to / file.name).write_bytes(file.read_bytes())
+    header = to / f"{called}.h"
+    embedded = bool(model.weights_bytes) and embed_weights
+    header.write_text(header_text(called, model.metadata, described, embedded), encoding="utf-8")
+    return header
+
+
+# ---- Objects ----
+
+
+def linkable(kernels: Object, metadata: Metadata, called: str) -> Object:
+    """An object of kernels, as it goes to a board, with the call table that C programs want."""
+    sections = _without_tables(kernels)
+    table = model_table(kernels.machine, metadata, called)
+    content, number = bytes(table.content), len(sections)
+    locals_ = [s for s in kernels.symbols if s.binding == LOCAL]
+    others = [s for s in kernels.symbols if s.binding != LOCAL]
+    begin = Symbol(f"{called}.table", LOCAL, OBJECT, number, 0, len(content))
+    whole = Symbol(called, GLOBAL, OBJECT, number, table.model, len(content) - table.model)
+    symbols = (
+        *locals_,
+        begin,
+        *(s if s.section == UNDEFINED else _own(s, called) for s in others),
+        whole,
+    )
+    defined = {s.name: n for n, s in enumerate(symbols) if s.section != UNDEFINED}
+    moved = {
+        section: tuple(
+            replace(r, symbol=r.symbol + (r.symbol >= len(locals_))) for r in relocations
+        )
+        for section, relocations in kernels.relocations.items()
+    }
+    kernel_symbols = {k: defined[f"{called}_{k}"] for k in metadata.kernels}
+    moved[number] = table.relocations(len(locals_), kernel_symbols)
+    data = Section(".data.rel.ro", PROGBITS, WRITE | ALLOC, content, ALIGNMENT)
+    return replace(kernels, sections=(*sections, data), symbols=symbols, relocations=moved)
+
+
+def weights_object(kernels: Object, weights: bytes, called: str) -> Object:
+    """An object of constant data, to be linked with what was made for the same machine."""
+    attributes = (s for s in _without_tables(kernels) if s.type == ATTRIBUTES)
+    sections = (
+        Section(""),
+        Section(".rodata", PROGBITS, ALLOC, weights, ALIGNMENT),
+        *attributes,
+        Section(".note.GNU-stack", PROGBITS),
+    )
+    symbol = Symbol(f"{called}_weights", GLOBAL, OBJECT, 1, 0, len(weights))
+    return Object(kernels.machine, kernels.flags, sections, (Symbol(""), symbol), {})
+
+
+def _without_tables(o: Object) -> tuple[Section, ...]:
+    """Sections, without those that `write_object` makes: they are the last ones."""
+    count = 1 + sum(s.type not in TABLES for s in o.sections)
+    assert all(s.type in TABLES for s in o.sections[count:])
+    return o.sections[:count]
+
+
+def _own(symbol: Symbol, called: str) -> Symbol:
+    return replace(symbol, name=f"{called}_{symbol.name}", visibility=HIDDEN)
+
+
+# ---- The header ----
+
+
+def header_text(called: str, metadata: Metadata, model: Model, embedded: bool) -> str:
+    """What a C program includes."""
+    guard, prefix = f"MLC_MODEL_{called.upper()}_H", called.upper()
+    defines: list[tuple[str, object]] = [
+        ("MEMORY_BYTES", arena_and_memory(metadata)[1]),
+        ("WEIGHTS_BYTES", model.weights_bytes),
+        ("INPUTS", len(model.inputs)),
+        ("OUTPUTS", len(model.outputs)),
+    ]
+    lines = [
+        f"/* The model {called}, compiled for {metadata.target}.",
+        " *",
+        *(f" *   input  {n}  {_line(p)}" for n, p in enumerate(model.inputs)),
+        *(f" *   output {n}  {_line(p)}" for n, p in enumerate(model.outputs)),
+        " *",
+        " * mlc_runtime.h says how to run it. */",
+        f"#ifndef {guard}",
+        f"#define {guard}",
+        "",
+        '#include "mlc_runtime.h"',
+        "",
+        *(f"#define {prefix}_{name} {value}" for name, value in defines),
+        "",
+        *_tensor_defines(prefix, "INPUT", model.inputs),
+        *_tensor_defines(prefix, "OUTPUT", model.outputs),
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        "",
+        f"extern const mlc_model {called};",
+    ]
+    if embedded:
+        lines.append(f"extern const unsigned char {called}_weights[{prefix}_WEIGHTS_BYTES];")
+    lines += ["", "#ifdef __cplusplus", "}", "#endif", "", "#endif"]
+    return "\n".join(lines) + "\n"
+
+
+def _line(p: Param) -> str:
+    return f"{_comment(p.name)}: {p}"
+
+
+def _comment(text: str) -> str:
+    return text.replace("*/", "* /").replace("\n", " ").replace("\\", "/")
+
+
+def _tensor_defines(prefix: str, kind: str, params: Iterable[Param]) -> list[str]:
+    """Number, elements and C type of each tensor, by its name."""
+    lines, taken = [], set[str]()
+    for number, p in enumerate(params):
+        name = identifier(p.name).upper()
+        name = f"{name}_{number}" if name in taken else name
+        taken.add(name)
+        whole = f"{prefix}_{kind}_{name}"
+        lines += [
+            f"#define {whole} {number}",
+            f"#define {whole}_ELEMENTS {prod(int(n) for n in p.shape)}",
+            f"#define {whole}_BYTES {param_bytes(p)}",
+            f"#define {whole}_TYPE {C_TYPES.get(p.dtype, f'{p.dtype}_t')}",
+            "",
+        ]
+    return lines

@@ -1,0 +1,171 @@
+"""The bytes of a saved model: a head, a manifest, blobs. device_runtime/src/artifact.h has the
+layout in full, and its reader in C refuses the same files.
+
+Every byte counts: a file that is cut, longer, or differs in a bit is refused, and so is one of
+another format version. Nothing is copied: blobs are views of the mapped file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgpack
+
+from ..errors import ArtifactError
+
+MAGIC = b"\x89MLC\r\n\x1a\n"
+VERSION = 1
+ALIGNMENT = 4096  # of blobs; who maps one on a system with larger pages maps what is before it too
+HEAD = 48
+MAX_MANIFEST = 1 << 20
+MAX_BLOBS = 64
+MAX_DEPTH = 8
+HASH_BYTES = 32
+COPY_AGAIN = "copy the file again, or save the model again"
+
+Buffer = bytes | memoryview
+
+
+class Blob(NamedTuple):
+    """A blob and its name, which is its hash."""
+
+    name: bytes
+    content: memoryview
+
+
+def digest(data: Buffer) -> bytes:
+    """BLAKE2b-256, which is what a blob is called, here and on a board."""
+    return blake2b(data, digest_size=HASH_BYTES).digest()
+
+
+def is_saved(path: Path) -> bool:
+    """Whether a file begins as a saved model does. Raises OSError."""
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def write_file(path: Path, manifest: Mapping[str, Any], blobs: Sequence[Buffer]) -> None:
+    """Writes a file that appears whole under its name or not at all; the same arguments give the
+    same bytes. The manifest gets its "blobs" here. Raises OSError."""
+    table = [[len(blob), digest(blob)] for blob in blobs]
+    packed = msgpack.packb({**manifest, "blobs": table})
+    assert len(packed) <= MAX_MANIFEST and len(blobs) <= MAX_BLOBS
+    head = MAGIC + VERSION.to_bytes(4, "little") + len(packed).to_bytes(4, "little")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(head + digest(packed) + packed)
+            for blob in blobs:
+                file.write(bytes(-file.tell() % ALIGNMENT))
+                file.write(blob)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_file(path: Path) -> tuple[dict[str, Any], list[Blob]]:
+    """The manifest, without "blobs", and the blobs, whose hashes have been checked.
+
+    What the manifest says is not. Raises ArtifactError, OSError.
+    """
+    with open(path, "rb") as file:
+        data = memoryview(_mapped(file))
+    return parse(data, str(path))
+
+
+def _mapped(file: BinaryIO) -> bytes | mmap.mmap:
+    if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
+        return b""
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def parse(data: memoryview, where: str) -> tuple[dict[str, Any], list[Blob]]:
+    """As read_file, of a file's bytes; `where` is its name for messages."""
+    if bytes(data[: len(MAGIC)]) != MAGIC:
+        raise ArtifactError(
+            "this is no saved model", where=where, mend="mlc-deploy MODEL --save model.mlc"
+        )
+    if len(data) < HEAD:
+        raise ArtifactError("the file ends in its head", where=where, mend=COPY_AGAIN)
+    version, size = (int.from_bytes(data[at : at + 4], "little") for at in (8, 12))
+    if version != VERSION:
+        raise ArtifactError(
+            f"the file has format version {version}, this mlc-deploy reads version {VERSION}",
+            where=where,
+            mend="save and run it with the same version of mlc-deploy",
+        )
+    end = HEAD + size
+    if size > MAX_MANIFEST or end > len(data):
+        raise ArtifactError(
+            f"the file ends in its manifest of {size} bytes", where=where, mend=COPY_AGAIN
+        )
+    if digest(data[HEAD:end]) != bytes(data[16:HEAD]):
+        raise ArtifactError("the file's manifest is damaged", where=where, mend=COPY_AGAIN)
+    manifest = _unpacked(data[HEAD:end], where)
+    return manifest, _blobs(data, end, manifest.pop("blobs", None), where)
+
+
+def _unpacked(packed: memoryview, where: str) -> dict[str, Any]:
+    try:
+        manifest = msgpack.unpackb(packed, raw=False, strict_map_key=True)
+    except (ValueError, TypeError, RecursionError):
+        raise disorder("no msgpack", where) from None
+    if not isinstance(manifest, dict) or not all(isinstance(key, str) for key in manifest):
+        raise disorder("no map of names", where)
+    if _depth(manifest) > MAX_DEPTH:
+        raise disorder(f"nested more than {MAX_DEPTH} levels deep", where)
+    return manifest
+
+
+def _depth(value: object) -> int:
+    match value:
+        case dict():
+            return 1 + max(map(_depth, value.values()), default=0)
+        case list():
+            return 1 + max(map(_depth, value), default=0)
+        case _:
+            return 0
+
+
+def _blobs(data: memoryview, at: int, table: object, where: str) -> list[Blob]:
+    if not isinstance(table, list) or len(table) > MAX_BLOBS:
+        raise disorder("it has no table of blobs, or too long a one", where)
+    blobs: list[Blob] = []
+    for number, row in enumerate(table):
+        match row:
+            case [int(size), bytes(name)] if size >= 0 and len(name) == HASH_BYTES:
+                begin = at + -at % ALIGNMENT
+            case _:
+                raise disorder(f"blob {number} has no size and hash", where)
+        if begin + size > len(data):
+            raise ArtifactError(
+                f"the file ends before its blob {number} of {size} bytes",
+                where=where,
+                mend=COPY_AGAIN,
+            )
+        blob = data[begin : begin + size]
+        if any(data[at:begin]) or digest(blob) != name:
+            raise ArtifactError(
+                f"the file's blob {number} is damaged", where=where, mend=COPY_AGAIN
+            )
+        blobs.append(Blob(name, blob))
+        at = begin + size
+    if at != len(data):
+        raise ArtifactError(
+            f"the file has {len(data) - at} bytes more than its manifest tells of",
+            where=where,
+            mend=COPY_AGAIN,
+        )
+    return blobs
+
+
+def disorder(what: str, where: str) -> ArtifactError:
+    """Of a manifest that its hash says is as it was written, and that no mlc-deploy wrote."""
+    return ArtifactError(f"the file's manifest is not in order: {what}", where=where)

@@ -1,0 +1,79 @@
+"""`save`: compiled programs of one model to a file that boards and `load_model` read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Protocol
+
+from mlc_rpc.host_call import HostCall
+from mlc_rpc.module import Metadata
+from mlc_targets import Target
+
+from ..errors import ArtifactError
+from .format import MAX_BLOBS, Buffer, digest, write_file
+
+BASE = "base"
+
+
+class Savable(Protocol):
+    """What a compiled model has."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def target(self) -> Target: ...
+    @property
+    def object_bytes(self) -> bytes: ...
+    @property
+    def weights_bytes(self) -> Buffer: ...
+    @property
+    def metadata(self) -> Metadata: ...
+    @property
+    def index_extents(self) -> Mapping[str, int]: ...
+    @property
+    def host_calls(self) -> Sequence[HostCall]: ...
+
+
+def save(path: str | Path, model: Savable, levels: Sequence[tuple[str, Savable]] = ()) -> Path:
+    """Writes a model; `levels` are the same model for CPUs that have more, by name, from one that
+    many have to one that few have. Blobs that are equal are there once. The same programs give the
+    same bytes. Raises ArtifactError, OSError."""
+    refuse_host_calls(model)
+    blobs: dict[bytes, Buffer] = {}  # by hash, in the order of their numbers
+    programs = [_program(name, m, blobs) for name, m in ((BASE, model), *levels)]
+    assert len(blobs) <= MAX_BLOBS
+    manifest = {
+        "name": model.name,
+        "writer": f"mlc-deploy {version('mlc-deploy')}",
+        "programs": programs,
+    }
+    write_file(Path(path), manifest, list(blobs.values()))
+    return Path(path)
+
+
+def refuse_host_calls(model: Savable) -> None:
+    if model.host_calls:
+        raise ArtifactError(
+            "the model calls Python functions, which a board without this machine cannot",
+            where=", ".join(call.name for call in model.host_calls),
+            mend="operators in their place",
+        )
+
+
+def _program(level: str, model: Savable, blobs: dict[bytes, Buffer]) -> dict[str, object]:
+    def number(content: Buffer) -> int:
+        name = digest(content)
+        blobs.setdefault(name, content)
+        return list(blobs).index(name)
+
+    return {
+        "level": level,
+        "target": str(model.target),
+        "machine": model.target.arch,
+        "features": sorted(model.target.required_features),
+        "object": number(model.object_bytes),
+        "weights": number(model.weights_bytes) if len(model.weights_bytes) else None,
+        "indices": dict(model.index_extents),
+    }

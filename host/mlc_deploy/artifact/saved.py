@@ -1,0 +1,151 @@
+"""`load_model`: a saved model, ready for boards, without the compiler:
+
+model = mlc.load_model("model.mlc")
+with mlc.connect("ssh://pi@raspberrypi.local") as board:
+    done = mlc.deploy(model, board, {"input": x}, expect={"output": y})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mlc_rpc.module import Metadata, parse_metadata
+from mlc_targets import Target, TargetError
+
+from .format import Blob, disorder, read_file
+from .section import section_of
+
+METADATA_SECTION = ".mlc"
+MAX_PROGRAMS = 16
+
+
+@dataclass(frozen=True)
+class SavedProgram:
+    """The model for one CPU level of its target, "base" or what it asks for beyond that."""
+
+    level: str
+    target: Target
+    object_bytes: bytes
+    weights_bytes: memoryview
+    metadata: Metadata
+    index_extents: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """What a file holds, mapped, not read. Programs ask for more of a CPU from one to the next; the
+    model goes as the first of them unless `fitting` has chosen."""
+
+    name: str
+    writer: str
+    programs: tuple[SavedProgram, ...]
+
+    @property
+    def seconds(self) -> None:
+        """Of compilation: not known."""
+        return None
+
+    def __repr__(self) -> str:
+        levels = ", ".join(program.level for program in self.programs)
+        return f"<SavedModel {self.name} for {self.target.short_name} ({levels})>"
+
+    @property
+    def target(self) -> Target:
+        return self.programs[0].target
+
+    @property
+    def object_bytes(self) -> bytes:
+        return self.programs[0].object_bytes
+
+    @property
+    def weights_bytes(self) -> memoryview:
+        return self.programs[0].weights_bytes
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.programs[0].metadata
+
+    @property
+    def index_extents(self) -> Mapping[str, int]:
+        """How many entries an input may index, for those inputs that are indices."""
+        return self.programs[0].index_extents
+
+    def fitting(self, machine: str, features: frozenset[str]) -> SavedModel:
+        """With the one program that is best on such a board; with the first where none runs."""
+        runs = [
+            program
+            for program in self.programs
+            if program.metadata.machine == machine and program.metadata.features <= features
+        ]
+        return replace(self, programs=(runs[-1] if runs else self.programs[0],))
+
+
+def load_model(path: str | Path) -> SavedModel:
+    """The model in a file that `save` wrote, checked from the first byte to the last.
+
+    The file must not change while the model is in use: an update is a new file under the old name.
+    Raises ArtifactError, OSError.
+    """
+    file = Path(path)
+    manifest, blobs = read_file(file)
+    return saved_model(manifest, blobs, str(file))
+
+
+def saved_model(manifest: Mapping[str, Any], blobs: list[Blob], where: str) -> SavedModel:
+    """As a manifest and its blobs have it; refuses those that contradict each other."""
+    rows = _field(manifest, "programs", list, where)
+    if not 0 < len(rows) <= MAX_PROGRAMS:
+        raise disorder(f"it tells of {len(rows)} programs", where)
+    return SavedModel(
+        _field(manifest, "name", str, where),
+        _field(manifest, "writer", str, where),
+        tuple(_program(row, blobs, where) for row in rows),
+    )
+
+
+def _program(row: object, blobs: list[Blob], where: str) -> SavedProgram:
+    if not isinstance(row, dict):
+        raise disorder("a program is no map", where)
+    code = _blob(_field(row, "object", int, where), blobs, where)
+    number = row.get("weights")
+    weights = Blob(b"", memoryview(b"")) if number is None else _blob(number, blobs, where)
+    indices = _field(row, "indices", dict, where)
+    if not all(type(extent) is int and extent > 0 for extent in indices.values()):
+        raise disorder("what indices count is no number", where)
+    try:
+        metadata = parse_metadata(section_of(code.content, METADATA_SECTION))
+        target = Target(_field(row, "target", str, where))
+    except (LookupError, TypeError, ValueError, TargetError) as error:
+        reason = str(error).partition("\n")[0]
+        raise disorder(f"a program is none: {reason}", where) from None
+    told = Metadata(
+        row["target"],
+        _field(row, "machine", str, where),
+        frozenset(_field(row, "features", list, where)),
+        metadata.kernels,
+        metadata.model,
+    )
+    if told != metadata:
+        raise disorder("target, machine and features are not those of the object", where)
+    if metadata.model is None:
+        raise disorder("the object holds no model", where)
+    model = metadata.model
+    if (model.weights_bytes, model.weights_hash) != (len(weights.content), weights.name):
+        raise disorder("the weights are not those of the object", where)
+    level = _field(row, "level", str, where)
+    return SavedProgram(level, target, bytes(code.content), weights.content, metadata, indices)
+
+
+def _field(row: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
+    if type(row.get(key)) is not kind:
+        raise disorder(f"'{key}' is missing or no {kind.__name__}", where)
+    return row[key]
+
+
+def _blob(number: object, blobs: list[Blob], where: str) -> Blob:
+    if type(number) is not int or not 0 <= number < len(blobs):
+        raise disorder(f"there is no blob {number!r:.20}", where)
+    return blobs[number]

@@ -1,0 +1,186 @@
+"""The standard backend interface of the onnx package, `onnx.backend.base`.
+
+    from mlc_deploy import backend
+
+    outputs = backend.prepare(model).run([x])  # on this machine
+    outputs = backend.run_model(model, [x], "qemu://cortex-a7")
+
+Compiled models are static, so a model is compiled when it first runs, for the shapes of what it is
+given; inputs whose values decide about shapes, axes or permutations become constants. Others later
+make it be compiled again. All models share one session per board, which lasts as long as the
+process.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto
+from onnx.backend.base import Backend, BackendRep
+
+from mlc_rpc import Refused
+from mlc_targets import Target
+
+from .boards import connect, target_of
+from .compile import CompiledModel, compile
+from .errors import ImporterError
+from .frontend import NeedsValue, from_onnx
+from .graph import Function
+
+if TYPE_CHECKING:
+    from mlc_rpc import RemoteModule, Session
+
+Array = NDArray[Any]
+LOCAL = "local://"
+SCHEMES = ("local://", "qemu://", "ssh://", "tcp://")
+
+
+@cache
+def session_on(board: str) -> Session:
+    """The session with a board that all models share."""
+    session = connect(board)
+    atexit.register(session.close)
+    return session
+
+
+def import_for(model: ModelProto, inputs: Mapping[str, Array]) -> tuple[Function, frozenset[str]]:
+    """The graph of a model for the shapes of these inputs, and the names of those that are
+    constants in it, because shapes, axes or permutations depend on their values.
+
+    Raises ImporterError.
+    """
+    bound: frozenset[str] = frozenset()
+    while True:
+        values = {name: inputs[name] for name in bound}
+        shapes = {n: a.shape for n, a in inputs.items() if n not in bound and _is_open(model, n)}
+        try:
+            return from_onnx(model, shapes, values=values), bound
+        except NeedsValue as error:
+            more = error.names & set(inputs)
+            if more <= bound:
+                raise
+            bound |= more
+
+
+def _is_open(model: ModelProto, name: str) -> bool:
+    """Whether the model leaves the shape of that input open."""
+    (info,) = (i for i in model.graph.input if i.name == name)
+    kind = info.type.tensor_type
+    return not kind.HasField("shape") or any(not d.HasField("dim_value") for d in kind.shape.dim)
+
+
+class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
+    """A model on a board."""
+
+    def __init__(self, model: ModelProto, board: str) -> None:
+        self._model, self._board = model, board
+        given = {t.name for t in model.graph.initializer}
+        self._names = [i.name for i in model.graph.input if i.name not in given]
+        self._bound: frozenset[str] = frozenset()
+        self._key: object = None
+        self._compiled: CompiledModel | None = None
+        self._module: RemoteModule | None = None
+
+    @property
+    def bound(self) -> frozenset[str]:
+        """The inputs that are constants in what was compiled last."""
+        return self._bound
+
+    @property
+    def compiled(self) -> CompiledModel | None:
+        """What was compiled last."""
+        return self._compiled
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The outputs for inputs in the model's order, or by name; a lone array is the only one.
+
+        Raises ImporterError, InputError and what else compiling and running raise.
+        """
+        given = self._by_name(inputs)
+        session = session_on(self._board)
+        compiled, module = self._loaded(given, session)
+        tensors = [session.tensor(given[name]) for name, _ in compiled.program.inputs]
+        results = [session.empty(_ints(t.shape), t.dtype) for _, t in compiled.program.outputs]
+        module.entry(*tensors, *results)
+        return tuple(result.numpy() for result in results)
+
+    def _by_name(self, inputs: Any) -> dict[str, Array]:
+        if isinstance(inputs, np.ndarray):
+            inputs = [inputs]
+        if not isinstance(inputs, Mapping):
+            inputs = dict(zip(self._names, inputs, strict=False))
+        for name in self._names:
+            if name not in inputs:
+                raise ImporterError(f"no value is given for the input '{name}'", where="run")
+        return {name: np.asarray(inputs[name]) for name in self._names}
+
+    def _loaded(
+        self, given: Mapping[str, Array], session: Session
+    ) -> tuple[CompiledModel, RemoteModule]:
+        key = self._key_of(given)
+        if self._compiled is None or self._module is None or key != self._key:
+            self.close()
+            function, self._bound = import_for(self._model, given)
+            target = Target("host") if self._board == LOCAL else target_of(session.device)
+            self._compiled = compile(function, target, workers=1)
+            self._module = session.load(self._compiled)
+            self._key = self._key_of(given)
+        return self._compiled, self._module
+
+    def _key_of(self, given: Mapping[str, Array]) -> object:
+        """What the compiled model was made for."""
+        values = tuple((n, given[n].tobytes()) for n in sorted(self._bound))
+        return values, tuple((n, a.shape, a.dtype.name) for n, a in given.items())
+
+    def close(self) -> None:
+        """Frees what the model holds on the board."""
+        if self._module is not None and self._compiled is not None:
+            self._module.close()
+            session = session_on(self._board)
+            for data in (self._compiled.object_bytes, self._compiled.weights_bytes):
+                with suppress(Refused):  # another model's module needs the same
+                    session.forget(session.put(data))
+        self._module = self._compiled = None
+
+
+def _ints(shape: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(extent) for extent in shape)
+
+
+def board_of(device: str) -> str:
+    """A board's URL: the interface's "CPU" is this machine."""
+    return LOCAL if device.upper().partition(":")[0] == "CPU" else device
+
+
+class MlcBackend(Backend):  # type: ignore[misc, unused-ignore]
+    """Models compiled for, and run on, a board; device is "CPU", for this machine, or a URL."""
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        return board_of(device).startswith(SCHEMES)
+
+    @classmethod
+    def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+        return Prepared(model, board_of(device))
+
+    @classmethod
+    def run_model(
+        cls, model: ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any
+    ) -> tuple[Any, ...]:
+        prepared = cls.prepare(model, device, **kwargs)
+        try:
+            return prepared.run(inputs)
+        finally:
+            prepared.close()
+
+
+is_compatible = MlcBackend.is_compatible
+prepare = MlcBackend.prepare
+run_model = MlcBackend.run_model
+supports_device = MlcBackend.supports_device

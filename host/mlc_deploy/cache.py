@@ -1,0 +1,100 @@
+"""A store of bytes by digest in the user's cache folder, which many processes may share.
+
+Nothing here may fail a job: what cannot be read is not there, and what cannot be written is not
+kept; the log says so at level debug.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES = 256 << 20
+TRIM_SECONDS = 600  # how often, at most, the folder is searched for more than MOST_BYTES
+CHECK_BYTES = 16
+
+
+def user_folder() -> Path:
+    """$MLC_CACHE_DIR; else `mlc-deploy` in $XDG_CACHE_HOME, in %LOCALAPPDATA% or in ~/.cache."""
+    if own := os.environ.get("MLC_CACHE_DIR"):
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
+    return (Path(base) if base else Path("~/.cache").expanduser()) / "mlc-deploy"
+
+
+class Cache:
+    """Entries in files named after their keys, each behind a digest of its content. Those that
+    were not read for longest go when all together are larger than `most_bytes`."""
+
+    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+        self.folder = folder
+        self.most_bytes = most_bytes
+
+    def get(self, key: bytes) -> bytes | None:
+        """What was put under a key; None where there is nothing, or what is there is damaged."""
+        path = self._path(key)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            log.debug("not read: %s", error)
+            return None
+        content = data[CHECK_BYTES:]
+        if data[:CHECK_BYTES] != _check(key, content):
+            log.debug("damaged: %s", path)
+            return None
+        with suppress(OSError):  # on a disk that cannot be written, the order of use is not kept
+            os.utime(path)
+        return content
+
+    def put(self, key: bytes, content: bytes) -> None:
+        """Keeps content under a key. It appears whole under its name, or not at all."""
+        path = self._path(key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=path.parent)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(_check(key, content) + content)
+                os.replace(name, path)
+            except BaseException:
+                os.unlink(name)
+                raise
+            self._trim()
+        except OSError as error:
+            log.debug("not kept: %s", error)
+
+    def _path(self, key: bytes) -> Path:
+        name = key.hex()
+        return self.folder / name[:2] / name[2:]
+
+    def _trim(self) -> None:
+        """Removes what was used least recently, now and then."""
+        stamp = self.folder / "trimmed"
+        with suppress(FileNotFoundError):
+            if 0 <= time.time() - stamp.stat().st_mtime < TRIM_SECONDS:
+                return
+        stamp.touch()
+        found = []
+        for path in self.folder.glob("*/*"):
+            with suppress(FileNotFoundError):  # another process may be removing the same
+                status = path.stat()
+                found.append((status.st_mtime, status.st_size, path))
+        total = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
+            if total <= self.most_bytes:
+                break
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+def _check(key: bytes, content: bytes) -> bytes:
+    return hashlib.blake2b(key + content, digest_size=CHECK_BYTES).digest()

@@ -1,0 +1,207 @@
+"""`mlc-deploy inspect MODEL`: what a model holds, and what becomes of it for a target."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+import click
+from rich.text import Text
+
+from mlc_targets import Target
+
+from ..graph import Binding, CallFused, Function, GraphProgram, lower_graph
+from ..graph.count import multiply_accumulates, operators, parameters
+from ..graph.nodes import Call, CallPacked, CallTIR, Constant
+from ..graph.views import is_view
+from ..model_graph import ModelGraph, model_graph
+from .options import dims, model_file, shapes, writable
+from .tables import (
+    Record,
+    add_row,
+    bytes_text,
+    console_for,
+    count_text,
+    labelled,
+    plain_table,
+    tensor_text,
+)
+
+STDOUT = "-"
+
+
+@click.command()
+@click.argument("model")
+@click.option("--target", metavar="T", help="armv7a, aarch64, a board's name; this host by default")
+@click.option("--shape", "shape", multiple=True, metavar="NAME=1,3,…", help="shape of an input")
+@click.option("--bind", multiple=True, metavar="NAME=N", help="value of a named dimension")
+@click.option("--json", "json_file", metavar="FILE", help="write all of it; - is stdout")
+@click.option("--passes", is_flag=True, help="print the graph after each pass that changed it")
+@click.option("--debug", is_flag=True, help="show where an error comes from")
+def inspect(
+    model: str,
+    target: str | None,
+    shape: tuple[str, ...],
+    bind: tuple[str, ...],
+    json_file: str | None,
+    passes: bool,
+    debug: bool,
+) -> int:
+    """Says what MODEL, an .onnx or .pt2 file, holds: operators, parameters, multiply-accumulates,
+    memory; and which operators become one kernel. Nothing is compiled."""
+    path = model_file(model, ("inspect",))
+    to_json = writable("--json", json_file) if json_file and json_file != STDOUT else None
+    wanted = Target(target or "host")
+    stream = sys.stderr if json_file == STDOUT else sys.stdout
+    ran: list[Record] = []
+
+    def watch(name: str, function: Function, changed: bool) -> None:
+        ran.append({"name": name, "changed": changed, "calls": len(function.bindings)})
+        if passes and changed:
+            print(f"# after {name}\n{function.script()}\n", file=stream)
+
+    graphs = model_graph(path, wanted, shapes(shape), dims(bind), watch=watch)
+    record = inspected(graphs, wanted, path.stem) | {"passes": ran}
+    show(record, stream)
+    text = json.dumps(record, indent=2, allow_nan=False)
+    if to_json:
+        to_json.write_text(text + "\n", encoding="utf-8")
+    elif json_file:
+        click.echo(text)
+    return 0
+
+
+# ---------------------------------------------------------------------------------- the record
+
+
+def inspected(graphs: ModelGraph, target: Target, name: str) -> Record:
+    """All that is said of a model, ready for JSON; sizes in bytes.
+
+    operators: name -> how often it is called in the model, and in its kernels. kernels: per call of
+    one, the layer, the operators that became it, what it computes, and what that takes.
+    """
+    program = lower_graph(graphs.optimized, graphs.module)
+    before, after = operators(graphs.reference), operators(graphs.optimized)
+    kernels = _kernels(program)
+    return {
+        "model": name,
+        "target": str(target),
+        "inputs": [_tensor(v.name, v.type) for v in graphs.reference.params],
+        "outputs": [_tensor(n, t) for n, t in program.outputs],
+        "parameters": parameters(graphs.reference),
+        "multiply_accumulates": sum(map(multiply_accumulates, graphs.reference.bindings)),
+        "weights_bytes": len(program.weights),
+        "arena_bytes": program.arena,
+        "arena_lower_bound_bytes": program.arena_lower_bound,
+        "operators": {
+            op: {"model": before[op], "kernels": after[op]} for op in sorted(before | after)
+        },
+        "calls": len(kernels),
+        "distinct_kernels": len(program.kernels),
+        "kernels": kernels,
+    }
+
+
+def _tensor(name: str, t: Any) -> Record:
+    return {"name": name, "shape": list(t.shape), "dtype": t.dtype}
+
+
+def _kernels(program: GraphProgram) -> list[Record]:
+    """Per call, in order: those of registered functions stay on the host, and have no kernel."""
+    calls = iter(program.calls)
+    external = iter(program.externals)
+    found: list[Record] = []
+    for binding in program.function.bindings:
+        if is_view(binding):
+            continue
+        kernel = None
+        if isinstance(binding.call, CallPacked):
+            layer = next(external).layer
+        else:
+            call = next(calls)
+            layer, kernel = call.layer, call.kernel
+        out = binding.outputs[0].type
+        found.append(
+            {
+                "layer": layer,
+                "kernel": kernel,
+                "operators": _operators(binding),
+                "shape": list(out.shape),
+                "dtype": out.dtype,
+                "multiply_accumulates": multiply_accumulates(binding),
+                "weights_bytes": _weights(binding),
+            }
+        )
+    return found
+
+
+def _operators(binding: Binding) -> list[str]:
+    match binding.call:
+        case CallFused(function):
+            return [name for b in function.bindings for name in _operators(b)]
+        case Call(name) | CallTIR(name) | CallPacked(name):
+            return [name]
+
+
+def _weights(binding: Binding) -> int:
+    return sum(a.type.bytes for a in binding.call.args if isinstance(a, Constant))
+
+
+# ---------------------------------------------------------------------------------- for people
+
+
+def show(record: Record, stream: TextIO) -> None:
+    """Prints the record as tables."""
+    console = console_for(stream)
+    title = f"{record['model']} for {Target(record['target']).short_name}"
+    console.print(Text(title, style="bold"))
+    console.print()
+    counts = plain_table(("operator", False), ("in the model", True), ("in kernels", True))
+    for name, of in record["operators"].items():
+        add_row(counts, name, *(str(of[key]) if of[key] else "" for key in ("model", "kernels")))
+    console.print(counts)
+    console.print()
+    names = (("layer", False), ("one kernel of", False), ("computes", False))
+    numbers = (("multiply-accumulates", True), ("share", True), ("weights", True))
+    layers = plain_table(*names, *numbers)
+    total = sum(k["multiply_accumulates"] for k in record["kernels"])
+    for kernel in record["kernels"]:
+        macs = kernel["multiply_accumulates"]
+        add_row(
+            layers, kernel["layer"], together(kernel["operators"]), tensor_text(kernel),
+            f"{macs:,}" if macs else "", f"{macs / total:.1%}" if macs else "",
+            bytes_text(kernel["weights_bytes"]) if kernel["weights_bytes"] else "",
+        )  # fmt: skip
+    console.print(layers)
+    console.print()
+    for label, text in _facts(record):
+        console.print(labelled(label, text), soft_wrap=True)
+
+
+def together(names: list[str]) -> str:
+    """conv2d + add + relu; of a chain of like ones, how many: 3 add."""
+    parts: list[tuple[str, int]] = []
+    for name in names:
+        if parts and parts[-1][0] == name:
+            parts[-1] = name, parts[-1][1] + 1
+        else:
+            parts.append((name, 1))
+    return " + ".join(name if count == 1 else f"{count} {name}" for name, count in parts)
+
+
+def _facts(record: Record) -> Iterable[tuple[str, str]]:
+    for kind in ("input", "output"):
+        for tensor in record[f"{kind}s"]:
+            yield kind, f"{tensor['name']} {tensor_text(tensor)}"
+    model = sum(of["model"] for of in record["operators"].values())
+    ran = record["calls"]
+    yield "kernels", f"{model} calls became {ran}, of {record['distinct_kernels']} kernels"
+    macs = record["multiply_accumulates"]
+    yield "computes", f"{count_text(macs)} multiply-accumulates"
+    weights = bytes_text(record["weights_bytes"])
+    yield "weights", f"{count_text(record['parameters'])} parameters, {weights}"
+    arena, least = record["arena_bytes"], record["arena_lower_bound_bytes"]
+    more = f", {arena / least - 1:.1%} above the least possible" if least else ""
+    yield "arena", f"{bytes_text(arena)}{more}; what kernels need for themselves comes on top"

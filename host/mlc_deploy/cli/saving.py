@@ -1,0 +1,100 @@
+"""What becomes of a compiled model besides running it: --save and --emit."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import Misuse, writable
+
+if TYPE_CHECKING:
+    from ..compile import CompiledModel
+
+MODEL = ".mlc"
+KERNELS = (".o", ".s", ".ll", ".c")
+FORMS = {"llvm": ".ll", "asm": ".s", "obj": ".o", "c": ".c", "ir": ".txt"}  # and suffixes
+
+
+def saved(text: str) -> Path:
+    """Where --save writes to; a folder ends in "/" or is there. Raises Misuse."""
+    path = Path(text)
+    if is_folder(text):
+        if path.exists() and not path.is_dir():
+            raise Misuse("this is no folder", where=f"--save {text}", mend="another name")
+        return path
+    path = writable("--save", text)
+    if path.suffix not in (MODEL, *KERNELS):
+        raise Misuse(
+            f"nothing is saved as '{path.suffix or path.name}'",
+            where=f"--save {text}",
+            mend="a name that ends in .mlc (model), .o (object), .s (assembly), .ll (LLVM IR), "
+            ".c (source)\nor / (a folder with the model and the program that runs it)",
+        )
+    return path
+
+
+def is_folder(text: str) -> bool:
+    return text.endswith(("/", os.sep)) or Path(text).is_dir()
+
+
+def save_model(model: CompiledModel, text: str, name: str) -> None:
+    """Writes the model where `saved` said. Raises MlcError, OSError."""
+    from ..artifact import save_folder
+
+    to = saved(text)
+    if is_folder(text):
+        save_folder(to, model, name)
+    elif to.suffix == MODEL:
+        model.save(to)
+    else:
+        model.library.save(to)
+
+
+def emit_model(model: CompiledModel, form: str, folder: str | None, name: str) -> None:
+    """Prints the model in one of FORMS, or writes it into a folder: "obj" then is all that a C
+    program needs. Raises MlcError, OSError."""
+    if folder is None:
+        _print(model, form)
+        return
+    to = Path(folder)
+    to.mkdir(parents=True, exist_ok=True)
+    if form == "obj":
+        model.export(to, name)
+    elif form == "ir":
+        (to / f"{name}{FORMS[form]}").write_text(_ir(model), encoding="utf-8")
+    else:
+        model.library.save(to / f"{name}{FORMS[form]}")
+
+
+def _print(model: CompiledModel, form: str) -> None:
+    from ..codegen import c_source
+
+    match form:
+        case "llvm":
+            click.echo(model.library.optimized_ir)
+        case "asm":
+            click.echo(model.library.assembly)
+        case "c":
+            source, header = c_source(model.library)
+            click.echo(f"{header}\n{source}")
+        case "ir":
+            click.echo(_ir(model), nl=False)
+        case "obj":
+            if sys.stdout.isatty():
+                raise Misuse(
+                    "an object file is nothing to print",
+                    mend="--emit obj > model.o\n--emit obj --output DIR, for a C program",
+                )
+            sys.stdout.buffer.write(model.object_bytes)
+
+
+def _ir(model: CompiledModel) -> str:
+    from ..graph.lower import lower_kernel
+
+    sources = model.program.kernels.values()
+    kernels = "\n\n".join(str(lower_kernel(s, model.target)) for s in sources)
+    return f"{model.program.function}\n\n{kernels}\n"

@@ -1,0 +1,65 @@
+"""Tables, and numbers as people read them."""
+
+from __future__ import annotations
+
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Record = dict[str, Any]
+
+WIDE = 200  # columns where no terminal says how many
+LABEL_COLUMN = 11
+FAINT = "dim"
+
+
+def console_for(stream: TextIO) -> Console:
+    """Prints plain text there; on a terminal, what is too wide loses the ends of names."""
+    console = Console(file=stream, highlight=False, markup=False)
+    if console.is_terminal:
+        return console
+    return Console(file=stream, highlight=False, markup=False, width=WIDE)
+
+
+def labelled(label: str, text: str, style: str = "") -> Text:
+    """A line below a table."""
+    return Text().append(f" {label:<{LABEL_COLUMN - 1}}", FAINT).append(text, style)
+
+
+def plain_table(*columns: tuple[str, bool]) -> Table:
+    """A table without lines; columns as (title, whether it holds numbers). The first may shrink."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=FAINT)
+    for number, (title, right) in enumerate(columns):
+        table.add_column(
+            f" {title}" if number == 0 else title,
+            justify="right" if right else "left",
+            no_wrap=number > 0,
+        )
+    return table
+
+
+def add_row(table: Table, first: str, *cells: str, style: str = "") -> None:
+    name = Text(f" {first}", no_wrap=True, overflow="ellipsis")
+    table.add_row(name, *(Text(cell) for cell in cells), style=style)
+
+
+def tensor_text(of: Record) -> str:
+    """A shape as 16x3x8x8, with its dtype where that is not float32."""
+    shape = "x".join(map(str, of["shape"])) or "scalar"
+    return shape if of["dtype"] == "float32" else f"{shape} {of['dtype']}"
+
+
+def count_text(n: int) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if n >= size:
+            return f"{n / size:.3g} {unit}"
+    return str(n)
+
+
+def bytes_text(n: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n} B"

@@ -1,0 +1,113 @@
+"""Kernels as LLVM modules, and LLVM modules as optimised code."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir as ll
+
+from mlc_targets import Target
+
+from ..errors import CodegenError
+from ..ir import Buffer, Dim, Var
+from ..lower import Kernel
+from .llvm import emit_kernel, scalars_of, scratch_layout
+from .merge import KERNEL
+from .tasks import tasks
+
+_llvm_lock = threading.Lock()  # LLVM's global context is not safe to share between threads
+
+
+@dataclass(frozen=True, slots=True)
+class KernelObject:
+    """A compiled kernel, whatever it will be called: an ELF object of the function KERNEL, and what
+    the metadata says of it (mlc_abi.h), without the name."""
+
+    code: bytes
+    signature: Mapping[str, Any]
+
+
+def compile_kernel(kernel: Kernel, target: Target) -> KernelObject:
+    """The kernel's object; identical bytes for identical loops. Raises CodegenError."""
+    described = signature(kernel)
+    module = llvm_module("", target)
+    emit_kernel(module, kernel, target, KERNEL)
+    with optimized(str(module), target) as (machine, code):
+        return KernelObject(bytes(machine.emit_object(code)), described)
+
+
+def empty_object(target: Target) -> bytes:
+    """The object of a module without kernels."""
+    with optimized(str(llvm_module("", target)), target) as (machine, code):
+        return bytes(machine.emit_object(code))
+
+
+def llvm_module(name: str, target: Target, kernels: Iterable[Kernel] = ()) -> ll.Module:
+    """A module of kernels by their names, before optimisation."""
+    module = ll.Module(name, context=ll.Context())
+    module.triple = target.mtriple
+    for kernel in kernels:
+        emit_kernel(module, kernel, target, kernel.name)
+    return module
+
+
+@contextmanager
+def optimized(text: str, target: Target) -> Iterator[tuple[Any, Any]]:
+    """(target machine, optimised module) for LLVM IR as text; no other thread is in LLVM then."""
+    with _llvm_lock:
+        _initialize()
+        machine = llvm.Target.from_triple(target.mtriple).create_target_machine(
+            cpu=target.llvm_cpu,
+            features=target.llvm_features,
+            opt=target.opt_level,
+            reloc="pic",  # links into any program, and costs kernels nothing
+            codemodel="small",
+        )
+        module = llvm.parse_assembly(text)
+        module.verify()
+        module.data_layout = str(machine.target_data)
+        options = llvm.create_pipeline_tuning_options(speed_level=target.opt_level)
+        options.slp_vectorization = False
+        options.loop_unrolling = False  # schedules say what is unrolled
+        passes = llvm.create_pass_builder(machine, options)
+        passes.getModulePassManager().run(module, passes)
+        yield machine, module
+
+
+@cache
+def _initialize() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def signature(kernel: Kernel) -> dict[str, Any]:
+    """What the metadata says of a kernel, without its name. Raises CodegenError."""
+    return {
+        "params": [
+            {
+                "name": p.name,
+                "dtype": p.dtype,
+                "shape": [_extent(n) for n in p.shape],
+                "output": p.name in kernel.outputs,
+            }
+            for p in kernel.params
+            if isinstance(p, Buffer)
+        ],
+        "scalars": [v.name for v in scalars_of(kernel)],
+        "tasks": _extent(tasks(kernel)),
+        "workspace": scratch_layout(kernel)[1],
+    }
+
+
+def _extent(n: Dim) -> int | str:
+    if isinstance(n, int):
+        return n
+    if isinstance(n, Var):
+        return n.name
+    raise CodegenError(f"a parameter's dimension is '{n}': a number or one variable is needed")

@@ -1,0 +1,196 @@
+"""`merge`: objects of one kernel each become one object, as `ld -r` would make it.
+
+    of each object                            of the whole
+    code                                      .text
+    constants                                 .rodata
+    relocations of these                      .rel.text, .rel.rodata (.rela on 64-bit machines)
+    the function KERNEL                       a global function of the kernel's name
+    other symbols                             those that relocations name; undefined ones once
+    .ARM.attributes, the same in all          .ARM.attributes
+    unwind tables, notes, names of files      nothing: kernels do not unwind
+                                              .mlc: the metadata
+
+A section of an object becomes a piece of one of the whole's. The symbol that stood for the section
+becomes an ordinary one at the piece's beginning, so that addends stay as they are: on 32-bit ARM
+they are fields of instructions, too small for an offset in the whole. Constants are no longer
+marked as mergeable, since a linker would pull apart what such symbols hold together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ..errors import CodegenError
+from .elf import (
+    ALLOC,
+    ATTRIBUTES,
+    EXECINSTR,
+    FUNC,
+    GLOBAL,
+    LOCAL,
+    MERGE,
+    NOTYPE,
+    OBJECT,
+    PROGBITS,
+    SECTION,
+    STRINGS,
+    TABLES,
+    UNDEFINED,
+    UNWIND,
+    Object,
+    Relocation,
+    Section,
+    Symbol,
+    read_object,
+    write_object,
+)
+
+KERNEL = "kernel"  # what the function is called in an object that is to be merged
+METADATA = ".mlc"
+TEXT, CONSTANTS = 1, 2  # sections of the whole
+DROPPED = (".eh_frame", ".note.", ".comment", ".llvm_addrsig")
+
+Places = Mapping[int, tuple[int, int]]  # a section of an object -> one of the whole, offset there
+
+
+def merge(objects: Sequence[tuple[str, bytes]], metadata: bytes) -> bytes:
+    """One relocatable object: kernels under the names given with them, metadata in its section.
+
+    Each object is LLVM's, of one function KERNEL, all for one target; one under the name "" has no
+    kernel, and says what the target is where there are none. The same arguments give the same
+    bytes. Raises CodegenError for a kernel named like a function that one of them calls, and
+    for objects that hold what kernels are not known to.
+    """
+    parts = {name: _read(name, data) for name, data in objects}
+    assert parts and len(parts) == len(objects), "kernels have names of their own"
+    first = next(iter(parts.values()))
+    attributes = _attributes(first)
+    for name, o in parts.items():
+        if (o.machine, o.flags, _attributes(o)) != (first.machine, first.flags, attributes):
+            raise _refused(name, "another machine, or another calling convention")
+    text, constants = _Part(), _Part()
+    grown = {TEXT: text, CONSTANTS: constants}
+    places = {name: _place(name, o, grown) for name, o in parts.items()}
+
+    # What symbols of objects become, by what stands for them: undefined ones go by their names.
+    found: dict[tuple[str, int], Symbol] = {("", 0): Symbol("")}
+    for name, o in parts.items():
+        wanted = {r.symbol for n in places[name] for r in o.relocations.get(n, ())}
+        for n, s in enumerate(o.symbols):
+            marked = s.binding != LOCAL or s.name.startswith("$")  # ARM's marks of code and data
+            if n in wanted or (marked and s.section in places[name]):
+                found.setdefault(_key(name, o, n), _symbol(name, o, s, places[name]))
+    order = sorted(found, key=lambda k: _rank(found[k]))
+    numbers = {key: n for n, key in enumerate(order)}
+    _check_names([found[key] for key in order], parts)
+
+    relocations: dict[int, list[Relocation]] = {TEXT: [], CONSTANTS: []}
+    for name, o in parts.items():
+        for n, (section, at) in places[name].items():
+            relocations[section] += (
+                replace(r, offset=at + r.offset, symbol=numbers[_key(name, o, r.symbol)])
+                for r in o.relocations.get(n, ())
+            )
+    whole = Object(
+        machine=first.machine,
+        flags=first.flags,
+        sections=(
+            Section(""),
+            Section(".text", PROGBITS, ALLOC | EXECINSTR, bytes(text.content), text.alignment),
+            Section(".rodata", PROGBITS, ALLOC, bytes(constants.content), constants.alignment),
+            *attributes,
+            Section(METADATA, PROGBITS, 0, metadata),
+            Section(".note.GNU-stack", PROGBITS),  # says that the stack need not be executable
+        ),
+        symbols=tuple(found[key] for key in order),
+        relocations={n: tuple(entries) for n, entries in relocations.items() if entries},
+    )
+    return write_object(whole)
+
+
+class _Part:
+    """A section of the whole as it grows."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.alignment = 1
+
+    def add(self, piece: Section) -> int:
+        """The piece's offset."""
+        alignment = max(piece.alignment, 1)
+        self.alignment = max(self.alignment, alignment)
+        self.content.extend(bytes(-len(self.content) % alignment))
+        at = len(self.content)
+        self.content += piece.content
+        return at
+
+
+def _read(name: str, data: bytes) -> Object:
+    try:
+        return read_object(data)
+    except ValueError as error:
+        raise _refused(name, str(error)) from None
+
+
+def _attributes(o: Object) -> tuple[Section, ...]:
+    return tuple(s for s in o.sections if s.type == ATTRIBUTES)
+
+
+def _place(name: str, o: Object, parts: Mapping[int, _Part]) -> Places:
+    """Where the object's code and constants go; the parts grow by them."""
+    places: dict[int, tuple[int, int]] = {}
+    for n, s in enumerate(o.sections):
+        if s.type in (*TABLES, UNWIND, ATTRIBUTES) or s.name.startswith(DROPPED):
+            continue
+        kept = s.flags & ~(MERGE | STRINGS)
+        if s.type != PROGBITS or kept not in (ALLOC, ALLOC | EXECINSTR):
+            raise _refused(name, f"section '{s.name}' of type {s.type:#x}, flags {s.flags:#x}")
+        section = TEXT if kept & EXECINSTR else CONSTANTS
+        places[n] = section, parts[section].add(s)
+    return places
+
+
+def _key(name: str, o: Object, number: int) -> tuple[str, int]:
+    s = o.symbols[number]
+    return (s.name, 0) if s.section == UNDEFINED else (name, number)
+
+
+def _symbol(name: str, o: Object, s: Symbol, places: Places) -> Symbol:
+    """What a symbol of an object becomes."""
+    if s.section == UNDEFINED:
+        return s
+    if s.section not in places:
+        raise _refused(name, f"symbol '{s.name}' in section {s.section:#x}")
+    section, at = places[s.section]
+    if s.binding == GLOBAL and (s.name, s.type) == (KERNEL, FUNC):
+        return replace(s, name=name, section=section, value=at + s.value)
+    if s.binding == LOCAL and s.type == SECTION:
+        piece = o.sections[s.section].name
+        return replace(s, name=piece, type=NOTYPE, section=section, value=at)
+    if s.binding == LOCAL and s.type in (NOTYPE, OBJECT, FUNC):
+        return replace(s, section=section, value=at + s.value)
+    raise _refused(name, f"symbol '{s.name}' of binding {s.binding} and type {s.type}")
+
+
+def _rank(s: Symbol) -> int:
+    """Local symbols, then kernels, then what is undefined."""
+    return 0 if s.binding == LOCAL else 1 if s.section != UNDEFINED else 2
+
+
+def _check_names(symbols: Sequence[Symbol], kernels: Mapping[str, Object]) -> None:
+    """Every kernel is there, and none would be called in the place of a function of that name."""
+    names = {s.name for s in symbols if s.binding == GLOBAL and s.section != UNDEFINED}
+    for name in kernels:
+        if name and name not in names:
+            raise _refused(name, f"no function '{KERNEL}'")
+    for s in symbols:
+        if s.section == UNDEFINED and s.name and s.name in kernels:
+            raise CodegenError(
+                f"kernel '{s.name}' has the name of a function that generated code calls",
+                mend=f"another name, such as {s.name}_kernel",
+            )
+
+
+def _refused(name: str, what: str) -> CodegenError:
+    return CodegenError(f"the object of kernel '{name}' cannot be merged: it has {what}")

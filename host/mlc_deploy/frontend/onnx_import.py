@@ -1,0 +1,306 @@
+"""Walking a model's nodes: each by its converter, or by the function that defines it; the graphs
+inside nodes likewise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
+
+from ..errors import ImporterError
+from ..graph.builder import BlockBuilder
+from ..graph.nodes import Constant, Value
+from .onnx_file import DTYPES, to_array
+from .onnx_node import Converter, OnnxNode, TensorList, static_shape
+
+# Why an operator is not in the table, where the reason is more than that nobody wrote it.
+REASONS = {
+    **dict.fromkeys(("Unique", "NonMaxSuppression"), "its output's shape depends on the data"),
+    **dict.fromkeys(
+        (
+            "RandomNormal",
+            "RandomNormalLike",
+            "RandomUniform",
+            "RandomUniformLike",
+            "Multinomial",
+            "Bernoulli",
+        ),
+        "random numbers would make every run another one; pass them as an input",
+    ),
+    **dict.fromkeys(
+        ("Adagrad", "Adam", "Gradient", "Momentum"),
+        "models are run here, not trained",
+    ),
+    **dict.fromkeys(
+        ("Optional", "OptionalGetElement", "OptionalHasElement"), "optionals are not supported"
+    ),
+    **dict.fromkeys(
+        ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"),
+        "text is not supported",
+    ),
+    "ImageDecoder": "files of images are not supported",
+}
+# What a damaged or unusual node makes converters raise.
+MISTAKES = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, MemoryError)
+
+
+@dataclass(slots=True)
+class Scope:
+    """What names mean to some nodes: values, None where an optional input is left out; and the
+    operator sets' versions by domain. Names of `outer` are visible too."""
+
+    imports: Mapping[str, int]
+    values: dict[str, Value | TensorList | None] = field(default_factory=dict)
+    outer: Scope | None = None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values or (self.outer is not None and name in self.outer)
+
+    def __getitem__(self, name: str) -> Value | TensorList | None:
+        if name in self.values or self.outer is None:
+            return self.values[name]
+        return self.outer[name]
+
+    def version(self, domain: str) -> int:
+        return self.imports.get("" if domain == "ai.onnx" else domain, 1)
+
+
+@dataclass(slots=True)
+class Importer:
+    """What one import of a model shares. `origins` tells the parameters that a value depends on."""
+
+    builder: BlockBuilder
+    table: Mapping[str, Converter]
+    functions: Mapping[tuple[str, str], FunctionProto]
+    where: str
+    folder: Path | None
+    origins: dict[Value, frozenset[str]] = field(default_factory=dict)
+    depth: int = 0
+
+    def param(self, name: str, shape: Sequence[int], dtype: str) -> Value:
+        value = self.builder.param(name, shape, dtype)
+        self.origins[value] = frozenset([name])
+        return value
+
+    def emit(self, op: str, args: Sequence[Value], **options: Any) -> Any:
+        """A call of one of our operators."""
+        result = self.builder.emit(op, *args, **options)
+        origins = frozenset().union(*(self.origins.get(a, frozenset()) for a in args))
+        for value in result if isinstance(result, tuple) else (result,):
+            self.origins[value] = origins
+        return result
+
+    def output(self, name: str, scope: Scope) -> Value:
+        value = scope[name] if name in scope else None
+        if value is None:
+            raise ImporterError(f"nothing computes the output '{name}'", where=self.where)
+        if isinstance(value, TensorList):
+            what = f"output '{name}' is a sequence, not a tensor, which is not supported"
+            raise ImporterError(what, where=self.where)
+        return value
+
+    # --------------------------------------------------------------------------------- nodes
+
+    def nodes(self, nodes: Iterable[NodeProto], scope: Scope, source: str = "") -> None:
+        """Converts nodes in order; their outputs join the scope. source, if given, names them."""
+        for number, proto in enumerate(nodes):
+            self._node(proto, scope, source or _name(proto, number))
+
+    def _node(self, proto: NodeProto, scope: Scope, source: str) -> None:
+        place = f"{self.where}, node '{source}' ({proto.op_type})"
+        unknown = [i for i in proto.input if i and i not in scope]
+        if unknown:
+            raise ImporterError(f"nothing computes the input '{unknown[0]}'", where=place)
+        inputs = [scope[i] if i else None for i in proto.input]
+        convert = self.table.get(_key(proto))
+        try:
+            if convert is not None:
+                result = convert(OnnxNode(proto, inputs, scope, self, source))
+            else:
+                result = self._call(proto, inputs, scope, source)
+        except MISTAKES as error:
+            text = f"missing {error}" if isinstance(error, KeyError) else str(error)
+            raise ImporterError(text or type(error).__name__, where=place) from error
+        several = isinstance(result, (list, tuple)) and not isinstance(result, TensorList)
+        results = list(result) if several else [result]
+        for name, value in zip(proto.output, results, strict=False):
+            scope.values[name] = value
+        absent = [name for name in proto.output[len(results) :] if name]
+        if absent:
+            raise ImporterError(f"output '{absent[0]}' is not supported", where=place)
+
+    def body(
+        self, graph: GraphProto, inputs: Sequence[Value], scope: Scope, source: str
+    ) -> list[Value]:
+        """The outputs of a graph inside a node, which sees the names around it."""
+        inner = Scope(scope.imports, outer=scope)
+        if len(inputs) != len(graph.input):
+            raise ValueError(f"{len(inputs)} inputs for the {len(graph.input)} of '{graph.name}'")
+        for info, value in zip(graph.input, inputs, strict=True):
+            inner.values[info.name] = value
+        for tensor in graph.initializer:
+            inner.values[tensor.name] = Constant(
+                to_array(tensor, self.where, self.folder), tensor.name
+            )
+        self.refuse_missing(graph.node, inner)
+        self.nodes(graph.node, inner, source)
+        return [self.output(o.name, inner) for o in graph.output]
+
+    # ----------------------------------------------------------------------------- functions
+
+    def _call(
+        self,
+        proto: NodeProto,
+        inputs: Sequence[Value | TensorList | None],
+        scope: Scope,
+        source: str,
+    ) -> list[Value | None]:
+        """The outputs of an operator that a function defines."""
+        function = self._function(proto, inputs, scope)
+        if function is None:
+            self.refuse_missing([proto], scope, source)
+            raise AssertionError(f"{proto.op_type} is missing, and yet not")
+        if len(inputs) > len(function.input):
+            raise ValueError(f"{len(inputs)} inputs for {len(function.input)}")
+        inner = Scope({o.domain: o.version for o in function.opset_import})
+        inner.values.update(dict.fromkeys(function.input))
+        inner.values.update(zip(function.input, inputs, strict=False))
+        attributes = {a.name: a for a in (*_defaults(proto, scope), *function.attribute_proto)}
+        attributes |= {a.name: a for a in proto.attribute}
+        self.depth += 1
+        try:
+            if self.depth > 32:
+                raise ValueError("functions call each other without end")
+            nodes = [_with_attributes(n, attributes) for n in function.node]
+            self.refuse_missing(nodes, inner)
+            self.nodes(nodes, inner, source)
+        finally:
+            self.depth -= 1
+        wanted = zip(function.output, proto.output, strict=False)
+        return [self.output(own, inner) if theirs else None for own, theirs in wanted]
+
+    def _function(
+        self, proto: NodeProto, inputs: Sequence[Value | TensorList | None], scope: Scope
+    ) -> FunctionProto | None:
+        """The model's function of that name, or the one that defines an operator of ONNX."""
+        own = self.functions.get((proto.domain, proto.op_type))
+        if own is not None:
+            return own
+        schema: Any = _schema(proto, scope)
+        if schema is None:
+            return None
+        version = scope.version(proto.domain)
+        if schema.has_context_dependent_function:
+            types = [_type(v).SerializeToString() for v in inputs]
+            types += [TypeProto().SerializeToString()] * (len(schema.inputs) - len(types))
+            node = NodeProto()
+            node.CopyFrom(proto)  # its names may be any; the function asks which are left out
+            known = {a.name for a in proto.attribute}
+            node.attribute.extend(a for a in _defaults(proto, scope) if a.name not in known)
+            fitting = [v for v in schema.context_dependent_function_opset_versions if v <= version]
+            for v in sorted(fitting, reverse=True):
+                data = schema.get_context_dependent_function_with_opset_version(
+                    v, node.SerializeToString(), types
+                )
+                if data:
+                    return _parsed(data)
+        if schema.has_function:
+            fitting = [v for v in schema.function_opset_versions if v <= version]
+            for v in sorted(fitting, reverse=True):
+                data = schema.get_function_with_opset_version(v)
+                if data:
+                    return _parsed(data)
+        return None
+
+    # -------------------------------------------------------------------------------- refusals
+
+    def _is_known(self, node: NodeProto, scope: Scope) -> bool:
+        if _key(node) in self.table or (node.domain, node.op_type) in self.functions:
+            return True
+        schema: Any = _schema(node, scope)
+        return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+
+    def refuse_missing(self, nodes: Iterable[NodeProto], scope: Scope, source: str = "") -> None:
+        """Raises ImporterError that lists every operator without a converter."""
+        missing: dict[str, list[str]] = {}
+        for number, node in enumerate(nodes):
+            if source or not self._is_known(node, scope):
+                missing.setdefault(_key(node), []).append(source or _name(node, number))
+        if not missing:
+            return
+        lines = []
+        for op, names in sorted(missing.items()):
+            often = "once, at" if len(names) == 1 else f"{len(names)} times, first at"
+            reason = f": {REASONS[op]}" if op in REASONS else ""
+            lines.append(f"{op} ({often} node '{names[0]}'){reason}")
+        count = "an operator is" if len(missing) == 1 else f"{len(missing)} operators are"
+        first = min(missing)
+        raise ImporterError(
+            f"{count} not supported:\n    " + "\n    ".join(lines),
+            where=self.where,
+            mend=f'supply a converter: mlc.compile(..., converters={{"{first}": convert}}), '
+            "where convert\ntakes an OnnxNode and returns node.emit(operator, *node.inputs, ...)",
+        )
+
+
+def _parsed(data: bytes) -> FunctionProto:
+    function = FunctionProto()
+    function.ParseFromString(data)
+    return function
+
+
+def _key(node: NodeProto) -> str:
+    standard = node.domain in ("", "ai.onnx")
+    return node.op_type if standard else f"{node.domain}::{node.op_type}"
+
+
+def _name(node: NodeProto, number: int) -> str:
+    return node.name or f"{node.op_type}_{number}"
+
+
+def _schema(node: NodeProto, scope: Scope) -> Any:
+    """ONNX's definition of a node's operator, or None."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    version = scope.version(domain)
+    if not onnx.defs.has(node.op_type, version, domain):
+        return None
+    return onnx.defs.get_schema(node.op_type, version, domain)
+
+
+def _defaults(node: NodeProto, scope: Scope) -> list[AttributeProto]:
+    schema = _schema(node, scope)
+    every = [] if schema is None else [a.default_value for a in schema.attributes.values()]
+    return [a for a in every if a.name]
+
+
+def _type(value: Value | TensorList | None) -> TypeProto:
+    if value is None or isinstance(value, TensorList):
+        return TypeProto()
+    code = next(int(c) for c, name in DTYPES.items() if name == value.type.dtype)
+    return onnx.helper.make_tensor_type_proto(code, static_shape(value))
+
+
+def _with_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
+    """A function's node where attributes that refer to the call's have their values; those that
+    the call leaves out are left out."""
+    result = NodeProto()
+    result.CopyFrom(node)
+    del result.attribute[:]
+    for attribute in node.attribute:
+        if attribute.ref_attr_name:
+            if attribute.ref_attr_name in given:
+                copy = result.attribute.add()
+                copy.CopyFrom(given[attribute.ref_attr_name])
+                copy.name = attribute.name
+            continue
+        copy = result.attribute.add()
+        copy.CopyFrom(attribute)
+        for graph in (copy.g, *copy.graphs) if attribute.HasField("g") else copy.graphs:
+            nodes = [_with_attributes(n, given) for n in graph.node]
+            del graph.node[:]
+            graph.node.extend(nodes)
+    return result

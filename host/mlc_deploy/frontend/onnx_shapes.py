@@ -1,0 +1,125 @@
+"""The shapes of a model's inputs: declared, bound by --shape and --bind, or asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from onnx import ValueInfoProto
+
+from ..errors import ImporterError
+
+
+def bound_shapes(
+    inputs: Sequence[ValueInfoProto],
+    shapes: Mapping[str, Sequence[int]],
+    dims: Mapping[str, int],
+    where: str,
+) -> list[tuple[int, ...]]:
+    """The inputs' shapes, all known; ImporterError says which are not, and how to give them."""
+    names = [i.name for i in inputs]
+    for name in shapes:
+        if name not in names:
+            raise ImporterError(
+                f"--shape names '{name}', which is no input of the model",
+                where=where,
+                mend=f"one of {', '.join(names)}",
+            )
+    declared = [_declared(i, where) for i in inputs]
+    named = _named_dims(declared, shapes, dims, names, where)
+    result: list[tuple[int, ...]] = []
+    unbound: list[str] = []
+    hints: list[str] = []
+    for info, own in zip(inputs, declared, strict=True):
+        given = shapes.get(info.name)
+        if given is not None:
+            result.append(_agreed(info.name, own, given, where))
+            continue
+        bound = None if own is None else [named.get(d, d) if isinstance(d, str) else d for d in own]
+        if bound is not None and all(isinstance(d, int) for d in bound):
+            result.append(tuple(d for d in bound if isinstance(d, int)))
+            continue
+        unbound.append(f"'{info.name}' {_text(own)}")
+        hints.append(f"--shape {info.name}={_example(bound)}")
+    if unbound:
+        what = "the shape of an input is" if len(unbound) == 1 else "shapes of inputs are"
+        raise ImporterError(
+            f"{what} not known: {', '.join(unbound)}", where=where, mend=" ".join(hints)
+        )
+    return result
+
+
+def _declared(info: ValueInfoProto, where: str) -> list[int | str] | None:
+    """The shape as the model has it, unknown dimensions as names ("?" without one)."""
+    kind = info.type.WhichOneof("value")
+    if kind != "tensor_type":
+        what = (kind or "nothing").removesuffix("_type")
+        raise ImporterError(
+            f"input '{info.name}' is a {what}, not a tensor, which is not supported", where=where
+        )
+    if not info.type.tensor_type.HasField("shape"):
+        return None
+    return [
+        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?"
+        for d in info.type.tensor_type.shape.dim
+    ]
+
+
+def _named_dims(
+    declared: Sequence[list[int | str] | None],
+    shapes: Mapping[str, Sequence[int]],
+    dims: Mapping[str, int],
+    names: Sequence[str],
+    where: str,
+) -> dict[str, int]:
+    """Values of the named dimensions: those given, and those that given shapes imply."""
+    there = {d for own in declared for d in own or () if isinstance(d, str) and d != "?"}
+    for name, value in dims.items():
+        if name not in there:
+            known = ", ".join(sorted(there)) or "none: --shape gives whole shapes"
+            raise ImporterError(
+                f"--bind names '{name}', which is no dimension of the model's inputs",
+                where=where,
+                mend=known,
+            )
+        _positive([value], f"--bind {name}={value}", where)
+    result = dict(dims)
+    for name, own in zip(names, declared, strict=True):
+        for d, value in zip(own or (), shapes.get(name, ()), strict=False):
+            if isinstance(d, str) and d != "?" and result.setdefault(d, int(value)) != value:
+                raise ImporterError(
+                    f"dimension '{d}' is bound to {result[d]} and, by --shape {name}, to {value}",
+                    where=where,
+                )
+    return result
+
+
+def _agreed(
+    name: str, own: list[int | str] | None, given: Sequence[int], where: str
+) -> tuple[int, ...]:
+    text = f"--shape {name}={','.join(map(str, given))}"
+    _positive(given, text, where)
+    fits = own is None or (
+        len(own) == len(given)
+        and all(isinstance(a, str) or a == b for a, b in zip(own, given, strict=True))
+    )
+    if not fits:
+        raise ImporterError(f"{text} contradicts the model, where it is {_text(own)}", where=where)
+    return tuple(int(d) for d in given)
+
+
+def _positive(given: Sequence[int], text: str, where: str) -> None:
+    if any(d < 0 for d in given):
+        raise ImporterError(f"{text} has a negative dimension", where=where)
+
+
+def _text(own: list[int | str] | None) -> str:
+    return "of unknown rank" if own is None else f"[{', '.join(map(str, own))}]"
+
+
+def _example(bound: Sequence[int | str] | None) -> str:
+    """A shape to try: unknown dimensions as 1 in front, and as an image's side elsewhere."""
+    if bound is None:
+        return "1,3,224,224"
+    return ",".join(
+        str(d) if isinstance(d, int) else ("1" if n == 0 else "224") for n, d in enumerate(bound)
+    )

@@ -1,0 +1,458 @@
+"""PyTorch programs to graphs: what `torch.export.export` gives, or its saved form, a .pt2 file.
+
+    ExportedProgram --decomposed--> calls of ATen --torch_ops--> graph
+
+Operators that the table of converters does not hold are replaced by simpler ones first, by torch's
+own decompositions. The module must be in inference mode when it is exported: module.eval().
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ImporterError, InstallError
+from ..graph.builder import BlockBuilder
+from ..graph.nodes import Constant, Function, Value
+from ..graph.verify import verify
+from .torch_node import Converter, TorchNode, dtype_name, shape_of
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import Node
+
+# Why an operator is not in the table, where the reason is more than that nobody wrote it.
+TRAINING = "the module is in training mode; call module.eval() before the export"
+RANDOM = "it draws random numbers"
+BY_DATA = "its output's shape depends on the data"
+REASONS = {
+    **dict.fromkeys(
+        ("aten._native_batch_norm_legit_functional", "aten._native_batch_norm_legit",
+         "aten.native_dropout"), TRAINING,
+    ),
+    **dict.fromkeys(("aten.rand", "aten.randn", "aten.randint", "aten.bernoulli",
+                     "aten.rand_like", "aten.randn_like", "aten.randperm"), RANDOM),
+    **dict.fromkeys(("aten.nonzero", "aten._unique2", "aten.masked_select"), BY_DATA),
+    **dict.fromkeys(("higher_order.cond", "higher_order.while_loop", "higher_order.scan"),
+                    "control flow"),
+}  # fmt: skip
+# What an unusual call makes converters raise.
+MISTAKES = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, AttributeError)
+
+
+def is_program(model: object) -> bool:
+    """Whether it is an ExportedProgram, told without importing torch."""
+    kind = type(model)
+    return kind.__module__.startswith("torch.export") and kind.__name__ == "ExportedProgram"
+
+
+def from_torch(
+    program: ExportedProgram | str | Path,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    *,
+    converters: Mapping[str, Converter] | None = None,
+) -> Function:
+    """The graph of a PyTorch program, not optimized. Weights are views of the program's own.
+
+    shapes gives whole shapes of inputs, dims values of dynamic dimensions, by the names that
+    program.range_constraints has for them ("s0"). converters adds to the table, or overrides it:
+    "namespace.operator" to a function of a TorchNode and the call's arguments. Raises
+    ImporterError, and InstallError where torch is missing.
+    """
+    from .torch_ops import CONVERTERS  # here: users of other front ends need not wait for it
+
+    where = "the program"
+    if isinstance(program, (str, Path)):
+        where, program = str(program), _read(Path(program))
+    if not is_program(program):
+        raise ImporterError(
+            f"a {type(program).__name__} is no program of torch.export",
+            mend="torch.export.export(module.eval(), (example inputs, ...))",
+        )
+    table = {**CONVERTERS, **(converters or {})}
+    symbols = _bound(program, shapes or {}, dims or {}, where)
+    program = _decomposed(program, table, where)
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    _refuse_missing(calls, table, where)
+    _refuse_mutations(program, where)
+    return _Conversion(program, table, symbols, where).function()
+
+
+def _read(path: Path) -> ExportedProgram:
+    torch = _torch(str(path))
+    try:
+        program: ExportedProgram = torch.export.load(path)
+    except FileNotFoundError:
+        raise ImporterError(
+            "there is no such file", where=str(path), mend="the path of a .pt2 file"
+        ) from None
+    except Exception as error:  # of many kinds, from zip files to schemas
+        first = str(error).strip().split("\n")[0] or type(error).__name__
+        raise ImporterError(
+            f"torch cannot read the program: {first}",
+            where=str(path),
+            mend="torch.export.save(program, file), with the torch that is installed here",
+        ) from error
+    return program
+
+
+def _torch(where: str) -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise InstallError(
+            "PyTorch programs need torch, which is not installed",
+            where=where,
+            mend="pip install 'mlc-deploy[torch]'",
+        ) from None
+    return torch
+
+
+def _decomposed(
+    program: ExportedProgram, table: Mapping[str, Converter], where: str
+) -> ExportedProgram:
+    """The program of operators that the table holds, as far as torch knows how."""
+    torch = _torch(where)
+    decompositions = torch.export.default_decompositions()
+    for op in list(decompositions):
+        if _key(op) in table:
+            del decompositions[op]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch warns itself of torch
+            result: ExportedProgram = program.run_decompositions(decompositions)
+    except Exception as error:
+        first = str(error).strip().split("\n")[0] or type(error).__name__
+        raise ImporterError(f"torch cannot decompose the program: {first}", where=where) from error
+    return result
+
+
+def _key(target: Any) -> str:
+    """ "namespace.name" of an operator; of a Python function its own name."""
+    schema = getattr(target, "_schema", None)
+    if schema is not None:
+        return str(schema.name).replace("::", ".")
+    namespace = getattr(target, "namespace", None)
+    name = getattr(target, "__name__", str(target))
+    return f"{namespace}.{name}" if namespace else name
+
+
+def _refuse_missing(calls: Iterable[Node], table: Mapping[str, Converter], where: str) -> None:
+    """Raises ImporterError that lists every operator without a converter."""
+    missing: dict[str, list[str]] = {}
+    for node in calls:
+        if _key(node.target) not in table and not _is_python(node.target):
+            missing.setdefault(_key(node.target), []).append(_layer(node))
+    if not missing:
+        return
+    lines = []
+    for op, names in sorted(missing.items()):
+        often = "once, at" if len(names) == 1 else f"{len(names)} times, first at"
+        reason = f": {REASONS[op]}" if op in REASONS else ""
+        lines.append(f"{op} ({often} '{names[0]}'){reason}")
+    count = "an operator is" if len(missing) == 1 else f"{len(missing)} operators are"
+    raise ImporterError(
+        f"{count} not supported:\n    " + "\n    ".join(lines),
+        where=where,
+        mend=f'supply a converter: mlc.compile(..., converters={{"{min(missing)}": convert}}), '
+        "where convert\ntakes a TorchNode and the call's arguments, "
+        "and returns node.emit(operator, *inputs, ...)",
+    )
+
+
+def _is_python(target: Any) -> bool:
+    """Whether it computes with numbers that are known: sizes, and what is made of them."""
+    module = str(getattr(target, "__module__", ""))
+    name = getattr(target, "__name__", "")
+    return (
+        module in ("_operator", "operator", "math", "builtins")
+        or _key(target) in SIZES
+        or (module.startswith("torch") and name.startswith("sym_"))
+    )
+
+
+SIZES = {
+    "aten.sym_size": lambda x, axis: shape_of(x)[axis],
+    "aten.sym_numel": lambda x: int(np.prod(shape_of(x), dtype=np.int64)),
+    "aten.sym_stride": lambda x, axis: int(np.prod(shape_of(x)[axis:][1:], dtype=np.int64)),
+}
+
+
+def _refuse_mutations(program: ExportedProgram, where: str) -> None:
+    """Raises ImporterError where the module writes to its own state or to an input."""
+    from torch.export.graph_signature import OutputKind
+
+    written = [
+        s.target or s.arg.name
+        for s in program.graph_signature.output_specs
+        if s.kind not in (OutputKind.USER_OUTPUT, OutputKind.TOKEN)
+    ]
+    if written:
+        raise ImporterError(
+            f"the module writes to '{written[0]}' when it runs, which is not supported",
+            where=where,
+            mend="module.eval() before the export; state is an input and an output",
+        )
+
+
+def _layer(node: Node) -> str:
+    """The module's path and the call's name, as in "features.0.conv2d"."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    path = str(stack[-1][0]).removeprefix("L['self'].").removeprefix("L['self']") if stack else ""
+    return f"{path}.{node.name}" if path else node.name
+
+
+# --------------------------------------------------------------------------------------- shapes
+
+
+def _bound(
+    program: ExportedProgram,
+    shapes: Mapping[str, Sequence[int]],
+    dims: Mapping[str, int],
+    where: str,
+) -> dict[str, int]:
+    """Values of all symbols in the inputs' shapes; ImporterError says which are not known."""
+    declared = _declared(program)
+    for name in shapes:
+        if name not in declared:
+            raise ImporterError(
+                f"--shape names '{name}', which is no input of the program",
+                where=where,
+                mend=f"one of {', '.join(declared)}",
+            )
+    symbols = {str(s): None for own in declared.values() for e in own for s in _free(e)}
+    for name in dims:
+        if name not in symbols:
+            raise ImporterError(
+                f"--bind names '{name}', which is no dynamic dimension of the program's inputs",
+                where=where,
+                mend=", ".join(symbols) or "none: its shapes are fixed",
+            )
+    values = {name: int(value) for name, value in dims.items()}
+    for name, given in shapes.items():
+        _agree(name, declared[name], given, values, where)
+    unbound = {
+        name: own
+        for name, own in declared.items()
+        if any(str(s) not in values for e in own for s in _free(e))
+    }
+    if unbound:
+        what = "the shape of an input is" if len(unbound) == 1 else "shapes of inputs are"
+        texts = [f"'{name}' [{', '.join(map(str, own))}]" for name, own in unbound.items()]
+        hints = _examples(program, unbound)
+        raise ImporterError(f"{what} not known: {', '.join(texts)}", where=where, mend=hints)
+    for symbol, limits in program.range_constraints.items():
+        value = values.get(str(symbol))
+        if value is not None and not limits.lower <= value <= limits.upper:
+            raise ImporterError(
+                f"dimension '{symbol}' is {value}, and the program was exported for "
+                f"{limits.lower} to {limits.upper}",
+                where=where,
+            )
+    return values
+
+
+def _declared(program: ExportedProgram) -> dict[str, tuple[Any, ...]]:
+    """The inputs' shapes by name: integers, and sympy expressions where they are dynamic."""
+    wanted = set(program.graph_signature.user_inputs)
+    return {
+        node.name: tuple(_expression(extent) for extent in node.meta["val"].shape)
+        for node in program.graph.nodes
+        if node.op == "placeholder" and node.name in wanted and hasattr(node.meta["val"], "shape")
+    }
+
+
+def _expression(extent: Any) -> Any:
+    return extent if isinstance(extent, int) else extent.node.expr
+
+
+def _free(extent: Any) -> list[Any]:
+    return [] if isinstance(extent, int) else sorted(extent.free_symbols, key=str)
+
+
+def _agree(
+    name: str, own: Sequence[Any], given: Sequence[int], values: dict[str, int], where: str
+) -> None:
+    """Adds what a given shape says of the symbols; ImporterError where it cannot be."""
+    text = f"--shape {name}={','.join(map(str, given))}"
+    contradiction = ImporterError(
+        f"{text} contradicts the program, where it is [{', '.join(map(str, own))}]", where=where
+    )
+    if len(own) != len(given):
+        raise contradiction
+    for extent, value in zip(own, given, strict=True):
+        if not isinstance(extent, int) and extent.is_Symbol:
+            values.setdefault(str(extent), int(value))
+    for extent, value in zip(own, given, strict=True):
+        if all(str(s) in values for s in _free(extent)) and _concrete(extent, values) != value:
+            raise contradiction
+
+
+def _concrete(extent: Any, values: Mapping[str, int]) -> int:
+    if isinstance(extent, int):
+        return extent
+    return int(extent.subs({s: values[str(s)] for s in _free(extent)}))
+
+
+def _examples(program: ExportedProgram, names: Iterable[str]) -> str:
+    """Shapes to try: those of the tensors that the program was exported with."""
+    from torch.utils import _pytree
+
+    tensors = _pytree.tree_leaves(program.example_inputs) if program.example_inputs else []
+    inputs = dict(zip(program.graph_signature.user_inputs, tensors, strict=False))
+    return " ".join(
+        f"--shape {name}={','.join(map(str, inputs[name].shape))}"
+        for name in names
+        if hasattr(inputs.get(name), "shape")
+    )
+
+
+# ----------------------------------------------------------------------------------- conversion
+
+
+class _Conversion:
+    """The values of a program's nodes as they become known."""
+
+    def __init__(
+        self,
+        program: ExportedProgram,
+        table: Mapping[str, Converter],
+        symbols: Mapping[str, int],
+        where: str,
+    ) -> None:
+        self.program, self.table, self.symbols, self.where = program, table, symbols, where
+        self.builder = BlockBuilder("main")
+        self.values: dict[Node, Any] = {}
+
+    def function(self) -> Function:
+        stored = self._stored()
+        for node in self.program.graph.nodes:
+            match node.op:
+                case "placeholder":
+                    self.values[node] = self._input(node, stored)
+                case "call_function":
+                    self.values[node] = self._call(node)
+                case "output":
+                    outputs = self._operands(node.args[0])
+        return self._finish(outputs)
+
+    def _stored(self) -> dict[str, Any]:
+        """Parameters, buffers and constants by the names of their placeholders."""
+        state, constants = self.program.state_dict, self.program.constants
+        return {
+            spec.arg.name: state[spec.target] if spec.target in state else constants[spec.target]
+            for spec in self.program.graph_signature.input_specs
+            if spec.target is not None and hasattr(spec.arg, "name")
+        }
+
+    def _input(self, node: Node, stored: Mapping[str, Any]) -> Any:
+        place = f"{self.where}, input '{node.name}'"
+        if node.name in stored:
+            array = _array(stored[node.name], place) if node.users else np.zeros(())
+            return Constant(array, node.name)
+        if not hasattr(node.meta["val"], "shape"):
+            return node.meta["val"]  # a number that was given for the export
+        shape = [_concrete(_expression(e), self.symbols) for e in node.meta["val"].shape]
+        return self.builder.param(node.name, shape, dtype_name(node.meta["val"].dtype, place))
+
+    def _call(self, node: Node) -> Any:
+        place = f"{self.where}, '{_layer(node)}' ({_key(node.target)})"
+        try:
+            if _is_python(node.target):
+                compute = SIZES.get(_key(node.target), node.target)
+                return compute(*self._operands(node.args), **self._operands(node.kwargs))
+            result = self.table[_key(node.target)](
+                self._torch_node(node, place), *self._arguments(node)
+            )
+        except MISTAKES as error:
+            text = f"missing {error}" if isinstance(error, KeyError) else str(error)
+            raise ImporterError(text or type(error).__name__, where=place) from error
+        self._check(node, result, place)
+        return result
+
+    def _torch_node(self, node: Node, place: str) -> TorchNode:
+        overload = getattr(node.target, "_overloadname", "")
+        known = [a.meta.get("val") if hasattr(a, "meta") else a for a in node.args]
+        return TorchNode(
+            _key(node.target), overload, node.name, _layer(node), place,
+            (node.meta.get("val"), known), self.builder,
+        )  # fmt: skip
+
+    def _arguments(self, node: Node) -> list[Any]:
+        """All arguments in the schema's order, defaults filled in."""
+        given = list(node.args)
+        arguments = node.target._schema.arguments
+        for argument in arguments[len(given) :]:
+            given.append(node.kwargs.get(argument.name, argument.default_value))
+        operands: list[Any] = self._operands(given)
+        return operands
+
+    def _operands(self, arg: Any) -> Any:
+        """An argument with values in the place of nodes."""
+        match arg:
+            case list() | tuple():
+                return [self._operands(a) for a in arg]
+            case dict():
+                return {key: self._operands(a) for key, a in arg.items()}
+        return self.values[arg] if arg in self.values else arg
+
+    def _check(self, node: Node, result: Any, place: str) -> None:
+        """A converter's result against what torch says of it: our mistakes show here."""
+        expected = node.meta.get("val")
+        pairs = zip(result, expected, strict=False) if isinstance(result, (list, tuple)) else [
+            (result, expected)
+        ]  # fmt: skip
+        for value, wanted in pairs:
+            if not isinstance(value, Value) or not hasattr(wanted, "shape"):
+                continue
+            shape = tuple(_concrete(_expression(e), self.symbols) for e in wanted.shape)
+            dtype = dtype_name(wanted.dtype, place)
+            if (shape_of(value), value.type.dtype) != (shape, dtype):
+                raise ImporterError(
+                    f"the converter gives {value.type}, and torch {dtype}{list(shape)}",
+                    where=place,
+                )
+
+    def _finish(self, results: Sequence[Any]) -> Function:
+        names = _output_names(self.program, len(results))
+        kept = [(v, n) for v, n in zip(results, names, strict=True) if isinstance(v, Value)]
+        function = self.builder.finish([v for v, _ in kept], [n for _, n in kept])
+        verify(function)
+        return function
+
+
+def _array(tensor: Any, where: str) -> NDArray[Any]:
+    """The tensor's memory as numpy sees it; nothing is copied where it lies on the CPU."""
+    dtype_name(tensor.dtype, where)
+    array: NDArray[Any] = tensor.detach().cpu().numpy()
+    return array
+
+
+def _output_names(program: ExportedProgram, count: int) -> list[str]:
+    """Keys where the program gives a dict; otherwise "output", numbered where there are several."""
+    from torch.utils import _pytree
+
+    spec = program.call_spec.out_spec
+    if spec is None or spec.num_leaves != count:
+        return [f"output_{n}" for n in range(count)] if count > 1 else ["output"]
+    tree = _pytree.tree_unflatten(range(count), spec)
+    paths, _ = _pytree.tree_flatten_with_path(tree)
+    return ["_".join(["output"] * _numbered(path) + [_step(k) for k in path]) for path, _ in paths]
+
+
+def _numbered(path: Sequence[Any]) -> bool:
+    """Whether a path says too little of itself: it is empty, or begins with a number."""
+    return not path or _step(path[0]).isdigit()
+
+
+def _step(key: Any) -> str:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)

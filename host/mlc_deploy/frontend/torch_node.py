@@ -1,0 +1,117 @@
+"""What a converter works on: one call of a torch.export program, its arguments as graph values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ImporterError
+from ..graph.builder import BlockBuilder
+from ..graph.nodes import Constant, Value
+from ..graph.rewrite import fold_call
+from ..ops import frozen_attrs
+from ..ops.shape import normal_axis
+
+# torch's names of dtypes are ours, but for those that numpy has not.
+UNKNOWN_DTYPES = ("bfloat16", "complex", "float8", "float4", "bits", "qint", "quint", "int4")
+
+
+class TorchNode:
+    """`op` is "namespace.name", such as "aten.conv2d"; `overload` what stands behind it.
+
+    A converter takes this and the call's arguments in the order of the operator's schema, defaults
+    filled in: tensors as values, all else as Python has it. It gives the result, or a list of them.
+    What it emits of constants is computed at once, so that shapes which a model computes are known
+    to the calls behind.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        overload: str,
+        name: str,
+        source: str,
+        place: str,
+        meta: tuple[Any, Sequence[Any]],
+        builder: BlockBuilder,
+    ) -> None:
+        self.op, self.overload, self.name = op, overload, name
+        self.source, self.place = source, place
+        self._result, self._operands = meta  # what torch knows of them: tensors without data
+        self._builder = builder
+
+    @property
+    def aten(self) -> str:
+        """The name of an operator of ATen's."""
+        return self.op.removeprefix("aten.")
+
+    @property
+    def dtype(self) -> str:
+        """The result's; of several, the first one's."""
+        several = isinstance(self._result, (list, tuple))
+        return dtype_name((self._result[0] if several else self._result).dtype, self.place)
+
+    def common_dtype(self) -> str:
+        """What torch computes the first two arguments in, tensors or numbers."""
+        import torch
+
+        return dtype_name(torch.result_type(*self._operands[:2]), self.place)
+
+    def emit(self, op: str, *args: Value, **attrs: Any) -> Any:
+        """A call of one of our operators; its output, or a tuple of them."""
+        folded = fold_call(op, args, frozen_attrs(attrs))
+        if folded is not None:
+            return folded[0] if len(folded) == 1 else folded
+        return self.call(op, *args, **attrs)
+
+    def call(self, op: str, *args: Value, **attrs: Any) -> Any:
+        """As emit, but constants stay what they are."""
+        return self._builder.emit(op, *args, name=self.name, source=self.source, **attrs)
+
+    def constant(self, value: Any, dtype: str) -> Constant:
+        return Constant(np.asarray(value, dtype))
+
+    def tensor(self, operand: Value | complex, dtype: str) -> Value:
+        """A tensor or a number, as a tensor of dtype."""
+        if not isinstance(operand, Value):
+            return self.constant(operand, dtype)
+        if operand.type.dtype == dtype:
+            return operand
+        cast: Value = self.emit("cast", operand, dtype=dtype)
+        return cast
+
+    def refuse(self, what: str, mend: str = "") -> ImporterError:
+        """The error to raise where a call cannot be converted."""
+        return ImporterError(what, where=self.place, mend=mend)
+
+
+Converter = Callable[..., Any]
+Table = Mapping[str, Converter]
+
+
+def dtype_name(dtype: Any, where: str) -> str:
+    """numpy's name of a torch.dtype; ImporterError where it has none."""
+    name = str(dtype).removeprefix("torch.")
+    if name.startswith(UNKNOWN_DTYPES):
+        raise ImporterError(
+            f"tensors of {name} are not supported",
+            where=where,
+            mend="module.float() before torch.export.export",
+        )
+    return name
+
+
+def shape_of(value: Value) -> tuple[int, ...]:
+    """Its extents, which are all known: a program is static by the time it is converted."""
+    return tuple(int(extent) for extent in value.type.shape)  # type: ignore[arg-type]
+
+
+def axes_of(x: Value, dims: Any) -> list[int]:
+    """Dimensions of x counted from the front; all of them where dims are none."""
+    rank = len(shape_of(x))
+    if dims is None or dims == []:
+        return list(range(rank))
+    every = [dims] if isinstance(dims, int) else dims
+    return [normal_axis("dim", axis, rank) for axis in every]

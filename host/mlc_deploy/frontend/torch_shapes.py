@@ -1,0 +1,338 @@
+"""Converters of ATen's operators that move elements, choose them, or make constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph.nodes import Constant, Value
+from ..ops.shape import normal_axis
+from .torch_node import Converter, TorchNode, axes_of, shape_of
+
+# --------------------------------------------------------------------------------------- shapes
+
+
+def without(n: TorchNode, x: Value, axes: Sequence[int]) -> Any:
+    kept = [extent for axis, extent in enumerate(shape_of(x)) if axis not in axes]
+    return n.emit("reshape", x, shape=kept)
+
+
+def _view(n: TorchNode, x: Any, size: Sequence[int]) -> Any:
+    if n.overload == "dtype":
+        raise n.refuse("a tensor's bits as another dtype are not supported")
+    count, wanted = math.prod(shape_of(x)), [int(extent) for extent in size]
+    if -1 in wanted:
+        rest = math.prod(extent for extent in wanted if extent != -1)
+        wanted[wanted.index(-1)] = count // rest if rest else 0
+    return n.emit("reshape", x, shape=wanted)
+
+
+def _permute(n: TorchNode, x: Any, dims: Sequence[int]) -> Any:
+    return n.emit("transpose", x, axes=axes_of(x, list(dims)) if dims else [])
+
+
+def _transpose(n: TorchNode, x: Any, first: int = -2, second: int = -1) -> Any:
+    axes = list(range(len(shape_of(x))))
+    if len(axes) < 2:
+        return x
+    axes[first], axes[second] = axes[second], axes[first]
+    return n.emit("transpose", x, axes=axes)
+
+
+def _squeeze(n: TorchNode, x: Any, dims: Any = None) -> Any:
+    shape = shape_of(x)
+    return without(n, x, [axis for axis in axes_of(x, dims) if shape[axis] == 1] if shape else [])
+
+
+def _unsqueeze(n: TorchNode, x: Any, dim: int) -> Any:
+    shape = list(shape_of(x))
+    shape.insert(normal_axis("unsqueeze", dim, len(shape) + 1), 1)
+    return n.emit("reshape", x, shape=shape)
+
+
+def _expand(n: TorchNode, x: Any, size: Sequence[int], *_: Any) -> Any:
+    own = (1,) * (len(size) - len(shape_of(x))) + shape_of(x)
+    shape = tuple(o if wanted == -1 else int(wanted) for o, wanted in zip(own, size, strict=True))
+    return x if shape == shape_of(x) else n.emit("broadcast_to", x, shape=shape)
+
+
+def _repeat(n: TorchNode, x: Any, repeats: Sequence[int]) -> Any:
+    shape = (1,) * (len(repeats) - len(shape_of(x))) + shape_of(x)
+    return n.emit("tile", n.emit("reshape", x, shape=shape), reps=list(repeats))
+
+
+def _cat(n: TorchNode, tensors: Sequence[Any], dim: int = 0) -> Any:
+    """Tensors of the shape (0,) go with any other, and add nothing."""
+    parts = [n.tensor(t, n.dtype) for t in tensors if shape_of(t) != (0,)]
+    if not parts:
+        return n.tensor(tensors[0], n.dtype)
+    return n.emit("concatenate", *parts, axis=dim)
+
+
+def _part(n: TorchNode, x: Value, along: Mapping[int, tuple[int, int, int]]) -> Any:
+    """x cut along some axes: begin, step, extent."""
+    every = [along.get(axis, (0, 1, extent)) for axis, extent in enumerate(shape_of(x))]
+    if all(taken == (0, 1, e) for taken, e in zip(every, shape_of(x), strict=True)):
+        return x
+    begin, step, shape = (tuple(part) for part in zip(*every, strict=True))
+    return n.emit("slice", x, begin=begin, step=step, shape=shape)
+
+
+def _taken(x: Value, axis: int, start: int | None, end: int | None, step: int = 1) -> range:
+    return range(shape_of(x)[axis])[start:end:step]
+
+
+def _slice(
+    n: TorchNode, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Any:
+    (axis,) = axes_of(x, dim)
+    taken = _taken(x, axis, start, end, step)
+    return _part(n, x, {axis: (taken.start if taken else 0, step, len(taken))})
+
+
+def _select(n: TorchNode, x: Any, dim: int, index: int) -> Any:
+    (axis,) = axes_of(x, dim)
+    at = normal_axis("select", index, shape_of(x)[axis])
+    return without(n, _part(n, x, {axis: (at, 1, 1)}), [axis])
+
+
+def _split(n: TorchNode, x: Any, sizes: Sequence[int], dim: int = 0) -> Any:
+    (axis,) = axes_of(x, dim)
+    begins = np.cumsum([0, *sizes])
+    return [
+        _part(n, x, {axis: (int(begin), 1, int(size))})
+        for begin, size in zip(begins, sizes, strict=False)
+    ]
+
+
+def _scatter_range(n: TorchNode, x: Value, source: Value, axis: int, taken: range) -> Any:
+    """x with source in the place of a range along an axis."""
+    if taken.step != 1:
+        raise n.refuse(f"writing every {taken.step}th element is not supported")
+    extent = shape_of(x)[axis]
+    front = _part(n, x, {axis: (0, 1, taken.start)})
+    back = _part(n, x, {axis: (taken.stop, 1, extent - taken.stop)})
+    parts = [p for p in (front, source, back) if shape_of(p)[axis]]
+    return n.emit("concatenate", *parts, axis=axis) if len(parts) > 1 else source
+
+
+def _slice_scatter(
+    n: TorchNode, x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None,
+    step: int = 1,
+) -> Any:  # fmt: skip
+    (axis,) = axes_of(x, dim)
+    taken = _taken(x, axis, start, end, step)
+    return _scatter_range(n, x, n.tensor(source, n.dtype), axis, taken) if taken else x
+
+
+def _select_scatter(n: TorchNode, x: Any, source: Any, dim: int, index: int) -> Any:
+    (axis,) = axes_of(x, dim)
+    at = normal_axis("select", index, shape_of(x)[axis])
+    row = _unsqueeze(n, n.tensor(source, n.dtype), axis)
+    return _scatter_range(n, x, row, axis, range(at, at + 1))
+
+
+def _flip(n: TorchNode, x: Any, dims: Sequence[int]) -> Any:
+    shape = shape_of(x)
+    return _part(
+        n, x, {axis: (max(shape[axis] - 1, 0), -1, shape[axis]) for axis in axes_of(x, dims)}
+    )
+
+
+def _roll(n: TorchNode, x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    if not dims:  # of the elements in a row
+        flat = n.emit("reshape", x, shape=(math.prod(shape_of(x)),))
+        return n.emit("reshape", _roll(n, flat, shifts, [0]), shape=shape_of(x))
+    for shift, axis in zip(shifts, axes_of(x, list(dims)), strict=True):
+        extent = shape_of(x)[axis]
+        cut = -shift % extent if extent else 0
+        if cut:
+            parts = (cut, 1, extent - cut), (0, 1, cut)
+            x = n.emit("concatenate", *(_part(n, x, {axis: p}) for p in parts), axis=axis)
+    return x
+
+
+def _copy(n: TorchNode, x: Any, source: Any, *_: Any) -> Any:
+    """What is written over all of x."""
+    return _expand(n, n.tensor(source, n.dtype), shape_of(x))
+
+
+def _diagonal(n: TorchNode, x: Any, offset: int = 0, first: int = 0, second: int = 1) -> Any:
+    axes = axes_of(x, [first, second])
+    rest = [axis for axis in range(len(shape_of(x))) if axis not in axes]
+    last = n.emit("transpose", x, axes=[*rest, *axes])
+    *front, rows, columns = shape_of(last)
+    row = np.arange(max(-offset, 0), max(min(rows, columns - offset), 0))
+    flat = n.emit("reshape", last, shape=(*front, rows * columns))
+    return n.emit("gather", flat, Constant(row * columns + row + offset), axis=len(front))
+
+
+def _pad(n: TorchNode, x: Any, pad: Sequence[int], value: Any = 0) -> Any:
+    """pad: (before, after) of the last dimension, then of the one before it, and so on."""
+    rank = len(shape_of(x))
+    before, after = [0] * rank, [0] * rank
+    for number, (b, a) in enumerate(zip(pad[::2], pad[1::2], strict=True), 1):
+        before[rank - number], after[rank - number] = int(b), int(a)
+    mode = {"reflection": "reflect", "replication": "edge"}.get(n.aten.split("_")[0], "constant")
+    return n.emit("pad", x, pads=[*before, *after], mode=mode, value=value)
+
+
+# -------------------------------------------------------------------------------------- indices
+
+
+def _embedding(n: TorchNode, weight: Any, indices: Any, *_: Any) -> Any:
+    return n.emit("gather", weight, indices, axis=0)
+
+
+def _index_select(n: TorchNode, x: Any, dim: int, index: Any) -> Any:
+    return n.emit("gather", x, index, axis=axes_of(x, dim)[0])
+
+
+def _index(n: TorchNode, x: Any, indices: Sequence[Any]) -> Any:
+    """x[i, j, :], say: one index into the indexed dimensions in a row."""
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    given = [index for index in indices if index is not None]
+    if any(i.type.dtype in ("bool", "uint8") for i in given):
+        raise n.refuse("how many elements a mask chooses depends on the data", "torch.where")
+    if axes != list(range(axes[0], axes[-1] + 1)):  # then the chosen come first
+        rest = [axis for axis in range(len(shape_of(x))) if axis not in axes]
+        x = n.emit("transpose", x, axes=[*axes, *rest])
+        axes = list(range(len(axes)))
+    if len(axes) == 1:
+        return n.emit("gather", x, given[0], axis=axes[0])
+    shape = shape_of(x)
+    extents = shape[axes[0] : axes[-1] + 1]
+    flat: Any = n.constant(0, "int64")
+    for index, extent in zip(given, extents, strict=True):
+        size = n.constant(extent, "int64")
+        i = n.tensor(index, "int64")
+        i = n.emit("where", n.emit("less", i, n.constant(0, "int64")), n.emit("add", i, size), i)
+        flat = n.emit("add", n.emit("multiply", flat, size), i)
+    rows = (*shape[: axes[0]], math.prod(extents), *shape[axes[-1] + 1 :])
+    return n.emit("gather", n.emit("reshape", x, shape=rows), flat, axis=axes[0])
+
+
+def _gather(n: TorchNode, x: Any, dim: int, index: Any, *_: Any) -> Any:
+    return n.emit("gather_elements", x, index, axis=axes_of(x, dim)[0])
+
+
+def _scatter(n: TorchNode, x: Any, dim: int, index: Any, source: Any, *_: Any) -> Any:
+    updates = n.tensor(source, n.dtype)
+    if not isinstance(source, Value):
+        updates = n.emit("broadcast_to", updates, shape=shape_of(index))
+    else:
+        updates = _part(n, updates, {a: (0, 1, e) for a, e in enumerate(shape_of(index))})
+    reduction = "add" if n.aten == "scatter_add" else "none"
+    (axis,) = axes_of(x, dim)
+    return n.emit("scatter_elements", x, index, updates, axis=axis, reduction=reduction)
+
+
+def _index_put(
+    n: TorchNode, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
+) -> Any:
+    """x[i, j] = values, for whole numbers into the first dimensions."""
+    given = [index for index in indices if index is not None]
+    if any(index is None for index in indices[: len(given)]):
+        raise n.refuse("writing at indices of inner dimensions only is not supported")
+    if any(i.type.dtype in ("bool", "uint8") for i in given):
+        raise n.refuse("writing where a mask says so is not supported", "torch.where")
+    rows = np.broadcast_shapes(*(shape_of(index) for index in given))
+    columns = [
+        n.emit("reshape", _expand(n, n.tensor(index, "int64"), rows), shape=(*rows, 1))
+        for index in given
+    ]
+    places = n.emit("concatenate", *columns, axis=len(rows)) if len(columns) > 1 else columns[0]
+    updates = _expand(n, n.tensor(values, n.dtype), (*rows, *shape_of(x)[len(given) :]))
+    return n.emit("scatter_nd", x, places, updates, reduction="add" if accumulate else "none")
+
+
+# ------------------------------------------------------------------------------------ constants
+
+
+def _filled(n: TorchNode, value: Any, shape: Sequence[int]) -> Any:
+    return n.emit("broadcast_to", n.tensor(value, n.dtype), shape=tuple(map(int, shape)))
+
+
+def _full(n: TorchNode, size: Sequence[int], value: Any, *_: Any) -> Any:
+    return _filled(n, value, size)
+
+
+def _full_like(n: TorchNode, x: Any, value: Any, *_: Any) -> Any:
+    return _filled(n, value, shape_of(x))
+
+
+def _zeros(n: TorchNode, size: Any, *_: Any) -> Any:
+    """Also what is not filled yet: it may have any value, and 0 is one."""
+    shape = shape_of(size) if isinstance(size, Value) else size
+    return _filled(n, int(n.aten.startswith("ones")), shape)
+
+
+def _new(n: TorchNode, x: Any, size: Sequence[int], *rest: Any) -> Any:
+    value = {"new_ones": 1, "new_full": rest[0] if rest else 0}.get(n.aten, 0)
+    return _filled(n, value, size)
+
+
+def _arange(n: TorchNode, *arguments: Any) -> Any:
+    """The end, or start and end, or with a step: as the overload says."""
+    bounds = arguments[: {"default": 1, "start": 2, "start_step": 3}[n.overload]]
+    return n.constant(np.arange(*bounds), n.dtype)
+
+
+def _linspace(n: TorchNode, start: Any, end: Any, steps: int, *_: Any) -> Any:
+    return n.constant(np.linspace(start, end, steps), n.dtype)
+
+
+def _scalar_tensor(n: TorchNode, value: Any, *_: Any) -> Any:
+    return n.constant(value, n.dtype)
+
+
+def _triangle(n: TorchNode, x: Any, diagonal: int = 0) -> Any:
+    shape = shape_of(x)
+    keep = getattr(np, n.aten)(np.ones(shape[-2:], bool), diagonal)
+    return n.emit("where", Constant(keep), x, n.constant(0, n.dtype))
+
+
+SHAPES: dict[str, Converter] = {
+    **dict.fromkeys(("scatter", "scatter_add"), _scatter),
+    **dict.fromkeys(("view", "_unsafe_view", "reshape"), _view),
+    **dict.fromkeys(("full_like", "fill"), _full_like),
+    **dict.fromkeys(("new_zeros", "new_ones", "new_full", "new_empty"), _new),
+    **dict.fromkeys(("zeros", "ones", "empty", "zeros_like", "ones_like", "empty_like"), _zeros),
+    **dict.fromkeys(("tril", "triu"), _triangle),
+    **dict.fromkeys(("index", "_unsafe_index"), _index),
+    **dict.fromkeys(
+        (
+            "constant_pad_nd",
+            *(f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)),
+        ),
+        _pad,
+    ),
+    "arange": _arange,
+    "copy": _copy,
+    "diagonal": _diagonal,
+    "full": _full,
+    "cat": _cat,
+    "embedding": _embedding,
+    "expand": _expand,
+    "flip": _flip,
+    "gather": _gather,
+    "index_put": _index_put,
+    "index_select": _index_select,
+    "linspace": _linspace,
+    "permute": _permute,
+    "repeat": _repeat,
+    "roll": _roll,
+    "scalar_tensor": _scalar_tensor,
+    "select": _select,
+    "select_scatter": _select_scatter,
+    "slice": _slice,
+    "slice_scatter": _slice_scatter,
+    "split_with_sizes": _split,
+    "squeeze": _squeeze,
+    "t": _transpose,
+    "transpose": _transpose,
+    "unsqueeze": _unsqueeze,
+}

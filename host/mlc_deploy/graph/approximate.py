@@ -1,0 +1,58 @@
+"""Fast math: what is cheaper, and not quite the same."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..pass_context import optional
+from .constants import is_float, is_static, same_dtype, shape_of, uniform
+from .nodes import Call, Constant, Function, Value, Var
+from .rewrite import Rewriting, Rule, rewrite
+
+
+@optional(level=4)
+def fast_math(function: Function) -> Function:
+    """Expressions   =>   cheaper ones that differ in the last bits, and in gelu by 5e-4 (RULES)"""
+    return rewrite(function, RULES)
+
+
+def _division(graph: Rewriting, out: Var, call: Call) -> Value | None:
+    """x / c   =>   x * (1 / c);  x / y, y broadcast   =>   x * (1 / y), with fewer divisions"""
+    match call:
+        case Call("divide", (x, Constant(c, name))) if is_float(x) and c.all():
+            with np.errstate(all="ignore"):
+                inverse = same_dtype(1 / c, c)
+            finite = bool(np.isfinite(inverse).all())
+            return graph.emit("multiply", x, Constant(inverse, name)) if finite else None
+        case Call("divide", (x, y)) if is_float(x) and is_static(x) and is_static(y):
+            if math.prod(shape_of(y)) < math.prod(shape_of(out)):
+                return graph.emit("multiply", x, graph.emit("reciprocal", y))
+    return None
+
+
+def _gelu(graph: Rewriting, out: Var, call: Call) -> Value | None:
+    """gelu   =>   gelu by tanh, which is off by 5e-4 at most"""
+    match call:
+        case Call("gelu", (x,), attrs) if attrs["approximate"] == "none":
+            return graph.emit("gelu", x, approximate="tanh")
+    return None
+
+
+def _power(graph: Rewriting, out: Var, call: Call) -> Value | None:
+    """x ^ 3   =>   x * x * x;  x ^ 4   =>   (x * x) * (x * x);  x ^ -0.5   =>   1 / sqrt(x)"""
+    match call:
+        case Call("power", (x, exponent)) if x.type == out.type:
+            match uniform(exponent):
+                case 3.0:
+                    return graph.emit("multiply", graph.emit("multiply", x, x), x)
+                case 4.0:
+                    square = graph.emit("multiply", x, x)
+                    return graph.emit("multiply", square, square)
+                case -0.5:
+                    return graph.emit("reciprocal", graph.emit("sqrt", x))
+    return None
+
+
+RULES: tuple[Rule, ...] = (_division, _gelu, _power)

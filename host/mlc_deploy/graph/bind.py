@@ -1,0 +1,170 @@
+"""Fixing what a graph leaves open: symbolic dimensions, and parameters that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TypeVar, overload
+
+import numpy as np
+
+from ..errors import GraphError
+from ..ir import Dim, IRModule
+from ..ir import Var as Symbol
+from ..ops import Array, TensorType
+from .dims import bound, fit, symbol, symbols
+from .evaluate import type_of
+from .nodes import (
+    AnyCall,
+    Binding,
+    CallFused,
+    CallPacked,
+    CallTIR,
+    Constant,
+    Function,
+    Value,
+    Var,
+)
+
+M = TypeVar("M", Function, IRModule)
+Change = Callable[[Function], Function]
+
+
+def bind_params(graph: M, params: Mapping[str, Array], function: str = "main") -> M:
+    """The function, or the module's `function`, with parameters made constants.
+
+    They say what the symbolic dimensions of their types are. Raises GraphError for a name that is
+    no parameter's, and for arrays that do not fit.
+    """
+    return _changed(graph, function, lambda f: _with_params(f, params))
+
+
+def bind_dims(graph: M, dims: Mapping[str, int], function: str = "main") -> M:
+    """The function, or the module's `function`, with symbolic dimensions of given extents.
+
+    Raises GraphError for a name that is no dimension's, and for a negative extent.
+    """
+    return _changed(graph, function, lambda f: _with_extents(f, dims))
+
+
+def static(
+    function: Function,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> Function:
+    """The function with every dimension known: dims by their names, those of `shapes` by the
+    parameters'. Raises GraphError for those that are left, and for what does not fit."""
+    extents = dict(dims or {})
+    params = {p.name: p for p in function.params}
+    for name, shape in (shapes or {}).items():
+        if name not in params:
+            near = get_close_matches(name, params, 3, 0.5) or list(params)[:5]
+            raise GraphError(f"'{function.name}' has no input '{name}'", mend=", ".join(near))
+        wanted, given = params[name].type, TensorType(tuple(shape), params[name].type.dtype)
+        values, misfit = fit([wanted], [given])
+        if misfit is not None:
+            raise GraphError(f"input '{name}' is {wanted}, which {list(shape)} does not fit")
+        for dim, extent in values.items():
+            if extents.setdefault(dim.name, int(extent)) != extent:  # type: ignore[arg-type]
+                raise GraphError(f"dimension '{dim.name}' is {extents[dim.name]} and {extent}")
+    left = [v.name for v in symbols([p.type for p in function.params]) if v.name not in extents]
+    if left:
+        raise GraphError(
+            f"'{function.name}' has dimensions that are not known: {', '.join(left)}",
+            mend=f"dims={dict.fromkeys(left, 1)}",
+        )
+    return bind_dims(function, extents) if extents else function
+
+
+@overload
+def _changed(graph: Function, name: str, change: Change) -> Function: ...
+@overload
+def _changed(graph: IRModule, name: str, change: Change) -> IRModule: ...
+def _changed(graph: Function | IRModule, name: str, change: Change) -> Function | IRModule:
+    if isinstance(graph, IRModule):
+        return IRModule({**graph.functions, name: change(graph_function(graph, name))})
+    return change(graph)
+
+
+def _with_params(function: Function, params: Mapping[str, Array]) -> Function:
+    names = [p.name for p in function.params]
+    for name in params:
+        if name not in names:
+            near = get_close_matches(name, names, 3, 0.5) or names[:5]
+            raise GraphError(
+                f"bind_params: '{function.name}' has no parameter '{name}'",
+                mend=", ".join(near) or "none: it takes none",
+            )
+    known = {p: np.asarray(params[p.name]) for p in function.params if p.name in params}
+    types = [p.type for p in known]
+    dims, misfit = fit(types, [type_of(a) for a in known.values()])
+    if misfit is not None:
+        param, array = list(known.items())[misfit]
+        raise GraphError(
+            f"bind_params: '{param.name}' is {bound(param.type, dims)}, and the array given is "
+            f"{type_of(array)}",
+            mend="astype and reshape of numpy",
+        )
+    constants: dict[Value, Value] = {p: Constant(a, p.name) for p, a in known.items()}
+    kept = replace(function, params=tuple(p for p in function.params if p not in known))
+    return _rebuilt(kept, constants, dims)
+
+
+def _with_extents(function: Function, dims: Mapping[str, int]) -> Function:
+    there = [v.name for v in symbols([p.type for p in function.params])]
+    for name, extent in dims.items():
+        if name not in there:
+            raise GraphError(
+                f"bind_dims: '{function.name}' has no dimension '{name}'",
+                mend=", ".join(there) or "none: all its shapes are known",
+            )
+        if extent < 0:
+            raise GraphError(f"bind_dims: {name} = {extent} is negative")
+    return _rebuilt(function, {}, {symbol(name): extent for name, extent in dims.items()})
+
+
+def graph_function(module: IRModule, name: str = "main") -> Function:
+    """A module's graph function. Raises GraphError, naming those that there are."""
+    found = module.functions.get(name)
+    if not isinstance(found, Function):
+        known = [key for key, f in module.functions.items() if isinstance(f, Function)]
+        raise GraphError(
+            f"the module has no graph function '{name}'",
+            mend=", ".join(known) or "a module with one: @R.function, or BlockBuilder",
+        )
+    return found
+
+
+def _rebuilt(
+    function: Function, values: Mapping[Value, Value], dims: Mapping[Symbol, Dim]
+) -> Function:
+    """The function with values in the place of variables, and dimensions in that of symbols."""
+    made = dict(values)
+
+    def variable(var: Var) -> Var:
+        t = bound(var.type, dims)
+        made[var] = kept = var if t is var.type else Var(var.name, t)
+        return kept
+
+    def bindings() -> Iterator[Binding]:
+        for binding in function.bindings:
+            args = tuple(made.get(a, a) for a in binding.call.args)
+            call = _with_dims(replace(binding.call, args=args), dims)
+            yield Binding(tuple(map(variable, binding.outputs)), call, binding.source)
+
+    return replace(
+        function,
+        params=tuple(map(variable, function.params)),
+        bindings=tuple(bindings()),
+        outputs=tuple(made.get(v, v) for v in function.outputs),
+    )
+
+
+def _with_dims(call: AnyCall, dims: Mapping[Symbol, Dim]) -> AnyCall:
+    match call:
+        case CallTIR() | CallPacked():
+            return replace(call, types=tuple(bound(t, dims) for t in call.types))
+        case CallFused() if dims:
+            return replace(call, function=_rebuilt(call.function, {}, dims))
+    return call

@@ -1,0 +1,66 @@
+"""What passes ask of values: of constants what they hold, of others what shape they have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from ..ops import Array, TensorType
+from .nodes import Constant, Value
+
+
+def is_static(value: Value) -> bool:
+    return all(isinstance(extent, int) for extent in value.type.shape)
+
+
+def shape_of(value: Value) -> tuple[int, ...]:
+    """The shape; TypeError where it is symbolic."""
+    return tuple(index(extent) for extent in value.type.shape)  # type: ignore[arg-type]
+
+
+def is_float(value: Value) -> bool:
+    return value.type.dtype.startswith("float")
+
+
+def uniform(value: Value) -> Any:
+    """The number that all elements of a constant are; None where it is none, or they differ."""
+    if not isinstance(value, Constant) or not value.value.size:
+        return None
+    first = value.value.reshape(-1)[0]
+    return first.item() if value.value.size == 1 or (value.value == first).all() else None
+
+
+def with_constant(args: Sequence[Value]) -> tuple[Value, Constant | None]:
+    """Of two arguments the one that is no constant, and the one that is."""
+    match args:
+        case (x, Constant() as c) | (Constant() as c, x) if not isinstance(x, Constant):
+            return x, c
+    return args[0], None
+
+
+def same_dtype(value: Array, like: Array) -> Array:
+    return np.asarray(value).astype(like.dtype, copy=False)
+
+
+def per_channel(constant: Constant, out: TensorType) -> Array | None:
+    """The constant as one number per channel of out: axis 1, the last of two. None where it has
+    other dimensions."""
+    rank = len(out.shape)
+    if rank < 2:
+        return None
+    axis = rank - 1 if rank == 2 else 1
+    channels = out.shape[axis]
+    shape = (1,) * (rank - constant.value.ndim) + constant.value.shape
+    if len(shape) != rank or any(n != 1 for k, n in enumerate(shape) if k != axis):
+        return None
+    if not isinstance(channels, int) or shape[axis] not in (1, channels):
+        return None
+    return np.broadcast_to(constant.value.reshape(-1), (channels,))
+
+
+def along_channels(values: Array, rank: int) -> Array:
+    """One number per channel, in the shape that broadcasts against a tensor of that rank."""
+    return values if rank <= 2 else values.reshape((-1,) + (1,) * (rank - 2))

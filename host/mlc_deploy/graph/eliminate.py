@@ -1,0 +1,62 @@
+"""Calls that need not be: those whose results nobody reads, and those that are there already."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+
+from ..pass_context import optional
+from .nodes import Binding, Call, CallPacked, CallTIR, Constant, Function, Value, Var, substitute
+
+# Constants up to so many bytes are compared by what they hold.
+COMPARED_BYTES = 64
+
+
+def has_effects(binding: Binding) -> bool:
+    """Whether the call does something besides giving its outputs."""
+    return isinstance(binding.call, CallPacked) and not binding.call.pure
+
+
+@optional(level=1)
+def eliminate_dead_code(function: Function) -> Function:
+    """Calls without effects that no output needs are left out."""
+    needed: set[Value] = set(function.outputs)
+    kept: list[Binding] = []
+    for binding in reversed(function.bindings):
+        if has_effects(binding) or needed.intersection(binding.outputs):
+            kept.append(binding)
+            needed.update(binding.call.args)
+    if len(kept) == len(function.bindings):
+        return function
+    return replace(function, bindings=tuple(reversed(kept)))
+
+
+@optional(level=2)
+def eliminate_common_subexpressions(function: Function) -> Function:
+    """Two calls without effects of one function on the same values   =>   the first of them."""
+    seen: dict[Hashable, Binding] = {}
+    constants: dict[Hashable, Constant] = {}
+
+    def one_of_equals(value: Value) -> Value:
+        if not isinstance(value, Constant) or value.value.nbytes > COMPARED_BYTES:
+            return value
+        return constants.setdefault((value.type, value.value.tobytes()), value)
+
+    def rewrite(binding: Binding, args: tuple[Value, ...]) -> dict[Var, Value] | None:
+        key = _key(binding, tuple(map(one_of_equals, args)))
+        first = binding if key is None else seen.setdefault(key, binding)
+        return None if first is binding else dict(zip(binding.outputs, first.outputs, strict=True))
+
+    return substitute(function, rewrite)
+
+
+def _key(binding: Binding, args: tuple[Value, ...]) -> Hashable | None:
+    """Equal for calls that give the same; None for one that is like no other."""
+    match binding.call:
+        case Call(op, _, attrs):
+            return ("operator", op, args, tuple(sorted(attrs.items())))
+        case CallTIR(func, _, types):
+            return ("tir", func, args, types)
+        case CallPacked(func, _, types, pure=True):
+            return ("packed", func, args, types)
+    return None

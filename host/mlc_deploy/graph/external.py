@@ -1,0 +1,152 @@
+"""External functions: Python in the place of an operator.
+
+    @mlc.register_func("env.linear")
+    def linear(x, w, b, out):
+        np.matmul(x, w.T, out=out)
+        out += b
+
+A function gets arrays of numpy, its inputs and then its outputs, and writes the outputs in place.
+They are C-contiguous and writable and support DLPack, so `torch.from_dlpack(out)` is the same
+memory. Functions run on the host: on a board that is a process of this machine (local://, qemu://)
+they are given the board's own memory; from any other board inputs are fetched and outputs sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ExternalError
+from ..ops import TensorType
+from .nodes import Binding, CallPacked, Value
+
+if TYPE_CHECKING:
+    from .plan import Place
+
+Array = NDArray[Any]
+External = Callable[..., Any]
+F = TypeVar("F", bound=External)
+
+_REGISTERED: dict[str, External] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalCall:
+    """A registered function in the call table: it runs when `at_call` of the kernels have.
+
+    Its arguments lie at `args`, and are of `types`; the last `outputs` of them are written. `layer`
+    is what the model calls it, `line` how the graph is printed there.
+    """
+
+    name: str
+    layer: str
+    at_call: int
+    args: tuple[Place, ...]
+    types: tuple[TensorType, ...]
+    outputs: int
+    line: str
+
+    def __call__(self, *arrays: Array) -> None:
+        """Runs the function on arrays of `types`. Raises ExternalError."""
+        inputs = len(arrays) - self.outputs
+        call_external(self.name, arrays[:inputs], arrays[inputs:], self.line)
+
+
+def external_call(
+    binding: Binding, layer: str, at_call: int, place: Callable[[Value], Place]
+) -> ExternalCall:
+    """The entry of a CallPacked's binding; `place` says where values lie."""
+    call = binding.call
+    assert isinstance(call, CallPacked)
+    values = (*call.args, *binding.outputs)
+    places, types = tuple(map(place, values)), tuple(v.type for v in values)
+    return ExternalCall(
+        call.func, layer, at_call, places, types, len(binding.outputs), str(binding)
+    )
+
+
+@overload
+def register_func(name: str, f: None = None, override: bool = False) -> Callable[[F], F]: ...
+@overload
+def register_func(name: str, f: F, override: bool = False) -> F: ...
+def register_func(name: str, f: Any = None, override: bool = False) -> Any:
+    """Makes f what `call_dps_packed(name, …)` calls; without f, a decorator.
+
+    Raises ExternalError where there is a function of that name, unless `override`.
+    """
+    if not isinstance(name, str) or not name:
+        raise ExternalError(
+            f"a function is registered under a name, not {name!r}",
+            mend='@mlc.register_func("env.linear")',
+        )
+
+    def register(function: F) -> F:
+        if not callable(function):
+            raise ExternalError(f"'{name}' is registered as {function!r}, which is no function")
+        if name in _REGISTERED and not override:
+            raise ExternalError(
+                f"there is a function '{name}' already",
+                mend=f'register_func("{name}", override=True), or another name',
+            )
+        _REGISTERED[name] = function
+        return function
+
+    return register if f is None else register(f)
+
+
+def get_global_func(name: str) -> External:
+    """The registered function. Raises ExternalError, naming the nearest."""
+    return _registered(name, "")
+
+
+def _registered(name: str, where: str) -> External:
+    if name not in _REGISTERED:
+        near = get_close_matches(name, _REGISTERED, 3, 0.5)
+        hint = f'@mlc.register_func("{name}") above a Python function'
+        raise ExternalError(
+            f"no function '{name}' is registered", where=where, mend=", ".join(near) or hint
+        )
+    return _REGISTERED[name]
+
+
+def call_external(
+    name: str, inputs: Sequence[Array], outputs: Sequence[Array], where: str = ""
+) -> None:
+    """Runs a registered function on arrays that are contiguous and writable.
+
+    Raises ExternalError, with `where`, when there is none of that name, it raises, or what it
+    computes is not in the outputs afterwards.
+    """
+    function = _registered(name, where)
+    shapes = [(out.shape, out.dtype) for out in outputs]
+    try:
+        result = function(*inputs, *outputs)
+    except Exception as error:
+        last = "outputs are the last arguments, and are written in place: out[:] = …"
+        raise ExternalError(
+            f"'{name}' raised {type(error).__name__}: {error}", where=where, mend=last
+        ) from error
+    for out, (shape, dtype) in zip(outputs, shapes, strict=True):
+        if (out.shape, out.dtype) != (shape, dtype):
+            raise ExternalError(
+                f"'{name}' made its output {out.dtype}{list(out.shape)}, which is "
+                f"{dtype}{list(shape)}",
+                where=where,
+                mend="out[:] = …, which keeps shape and dtype",
+            )
+    if isinstance(result, np.ndarray) and not any(np.may_share_memory(result, o) for o in outputs):
+        raise ExternalError(
+            f"'{name}' returned an array; what it computes belongs into its last argument",
+            where=where,
+            mend="out[:] = …, instead of return",
+        )
+
+
+def passable(array: Array) -> Array:
+    """The array as functions get it: itself, or a copy where it is read-only or not contiguous."""
+    return np.require(array, requirements=["C", "W"])

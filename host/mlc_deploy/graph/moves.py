@@ -1,0 +1,257 @@
+"""Transposes and reshapes, moved behind other calls until they meet their likes or the outputs.
+
+A model that was written for NHWC, and exported for NCHW, has a transpose on either side of every
+convolution; a matrix product on more than two dimensions has a reshape on either side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ops import operator
+from ..pass_context import optional
+from .constants import is_static, shape_of
+from .nodes import Call, Constant, Function, Value, Var
+from .rewrite import Rewriting, Rule, rewrite
+from .simplify import MEETINGS
+
+REDUCTIONS = ("sum", "mean", "max", "min", "prod")
+PER_AXIS = ("begin", "step", "shape")  # attributes of slice
+
+
+# ----------------------------------------------------------------------------------- transposes
+
+
+@optional(level=2)
+def canonicalize_transposes(function: Function) -> Function:
+    """f(transpose(x), transpose(y))   =>   transpose(f(x, y)), until transposes meet and cancel.
+
+    Kept only where fewer elements are transposed then.
+    """
+    moved = rewrite(function, (*TRANSPOSES, *MEETINGS))
+    return moved if transposed_elements(moved) < transposed_elements(function) else function
+
+
+def transposed_elements(function: Function) -> int:
+    """How many elements transposes move; those of symbolic shape count as one."""
+    calls = (b for b in function.bindings if isinstance(b.call, Call) and b.call.op == "transpose")
+    outputs = [b.outputs[0] for b in calls]
+    return sum(math.prod(shape_of(v)) if is_static(v) else 1 for v in outputs)
+
+
+def _behind_elementwise(graph: Rewriting, out: Var, call: Call) -> Value | None:
+    """f(transpose(x), c)   =>   transpose(f(x, c')), for elementwise f"""
+    if operator(call.op).pattern != "elementwise":
+        return None
+    rank = len(out.type.shape)
+    turned = [graph.call(a, "transpose") for a in call.args if len(a.type.shape) == rank]
+    ways = {tuple(t.attrs["axes"]) for t in turned if t is not None}
+    if len(ways) != 1:
+        return None
+    (axes,) = ways
+    args = [_turned_back(graph, a, axes, out) for a in call.args]
+    if None in args:
+        return None
+    plain = [a for a in args if a is not None]
+    return _turned(graph, graph.emit(call.op, *_emitted(graph, plain), **call.attrs), axes)
+
+
+Shaped = tuple[Value, tuple[int, ...] | None]  # a value, and what it is reshaped to
+
+
+def _turned_back(graph: Rewriting, arg: Value, axes: Sequence[int], out: Var) -> Shaped | None:
+    """The argument as it was before the transpose: free of cost, or None."""
+    turned = graph.call(arg, "transpose")
+    if turned is not None and tuple(turned.attrs["axes"]) == tuple(axes):
+        return turned.args[0], None
+    if not is_static(arg):
+        return None
+    shape = shape_of(arg)
+    if math.prod(shape) == 1:
+        return (arg, (1,) * len(axes)) if shape else (arg, None)
+    full = (1,) * (len(axes) - len(shape)) + shape
+    back = [list(axes).index(axis) for axis in range(len(axes))]
+    if isinstance(arg, Constant):
+        return Constant(arg.value.reshape(full).transpose(back), arg.name), None
+    order = [axis for axis in back if full[axis] != 1]
+    return (arg, tuple(full[axis] for axis in back)) if order == sorted(order) else None
+
+
+def _emitted(graph: Rewriting, args: Sequence[Shaped]) -> list[Value]:
+    return [v if shape is None else graph.emit("reshape", v, shape=shape) for v, shape in args]
+
+
+def _turned(graph: Rewriting, value: Value, axes: Sequence[int]) -> Value:
+    return graph.emit("transpose", value, axes=axes)
+
+
+def _behind_concat(graph: Rewriting, out: Var, call: Call) -> Value | None:
+    """concatenate(transpose(x), transpose(y))   =>   transpose(concatenate(x, y))"""
+    if call.op != "concatenate":
+        return None
+    turned = [graph.call(a, "transpose") for a in call.args]
+    ways = {None if t is None else tuple(t.attrs["axes"]) for t in turned}
+    (axes,) = ways if len(ways) == 1 else (None,)
+    if axes is None:
+        return None
+    parts = [t.args[0] for t in turned if t is not None]
+    return _turned(graph, graph.emit("concatenate", *parts, axis=axes[call.attrs["axis"]]), axes)
+
+
+def _behind_others(graph: Rewriting, out: Var, call: Call) -> Value | None:
+    """f(transpose(x))   =>   transpose(f'(x)), for pad, slice, softmax and reductions"""
+    if not call.args or (turned := graph.call(call.args[0], "transpose")) is None:
+        return None
+    (x,), axes, attrs = turned.args, tuple(turned.attrs["axes"]), call.attrs
+    rank = len(axes)
+    back = [axes.index(axis) for axis in range(rank)]
+    match call.op:
+        case "pad":
+            pads = attrs["pads"]
+            ends = [pads[n] for n in back] + [pads[rank + n] for n in back]
+            return _turned(graph, graph.emit("pad", x, **{**attrs, "pads": ends}), axes)
+        case "slice":
+            along: dict[str, Any] = {k: [attrs[k][n] for n in back] for k in PER_AXIS}
+            return _turned(graph, graph.emit("slice", x, **along), axes)
+        case "softmax" | "log_softmax" as op:
+            return _turned(graph, graph.emit(op, x, axis=axes[attrs["axis"]]), axes)
+        case op if op in REDUCTIONS:
+            over = sorted(axes[n] for n in attrs["axes"])
+            reduced = graph.emit(op, x, axes=over, keepdims=attrs["keepdims"])
+            if attrs["keepdims"]:
+                return _turned(graph, reduced, axes)
+            left = [axis for axis in range(rank) if axis not in over]
+            order = [left.index(axis) for axis in axes if axis in left]
+            return _turned(graph, reduced, order)
+    return None
+
+
+def _flatten_into_weights(graph: Rewriting, out: Var, call: Call) -> Value | None:
+    """dense(reshape(transpose(x)), w)   =>   dense(reshape(x), w'), of constant weights, where the
+    reshape makes one row of each image"""
+    match call:
+        case Call("dense", (flat, Constant(w, name)), attrs) if "kernel_layout" not in attrs:
+            reshape = graph.call(flat, "reshape")
+            turned = graph.call(reshape.args[0], "transpose") if reshape else None
+            if turned is None or not is_static(flat):
+                return None
+            axes, (x,) = tuple(turned.attrs["axes"]), turned.args
+            shape = shape_of(x)
+            if axes[0] != 0 or shape_of(flat) != (shape[0], math.prod(shape[1:])):
+                return None
+            rows = w if attrs["transpose_b"] else w.T
+            images = rows.reshape(-1, *(shape[axis] for axis in axes[1:]))
+            back = [axes.index(axis) for axis in range(len(axes))]
+            plain = np.ascontiguousarray(images.transpose(back)).reshape(rows.shape)
+            weights = Constant(plain if attrs["transpose_b"] else plain.T, name)
+            return graph.emit(
+                "dense", graph.emit("reshape", x, shape=shape_of(flat)), weights, **attrs
+            )
+    return None
+
+
+TRANSPOSES: tuple[Rule, ...] = (
+    _behind_elementwise,
+    _behind_concat,
+    _behind_others,
+    _flatten_into_weights,
+)
+
+
+# ------------------------------------------------------------------------------------- reshapes
+
+
+@optional(level=2)
+def sink_reshapes(function: Function) -> Function:
+    """f(reshape(x), y)   =>   reshape(f(x, reshape(y))), for elementwise f behind a matrix product
+    or convolution x: so they stand side by side, to be fused"""
+    return rewrite(function, (_reshape_behind, *MEETINGS))
+
+
+def _reshape_behind(graph: Rewriting, out: Var, call: Call) -> Value | None:
+    if operator(call.op).pattern != "elementwise" or not is_static(out):
+        return None
+    for arg in call.args:
+        reshape = graph.call(arg, "reshape") if arg.type.shape == out.type.shape else None
+        if reshape is None or not graph.once(arg) or not _of_anchor(graph, reshape.args[0]):
+            continue
+        source = reshape.args[0]
+        args = [_before_reshape(graph, a, arg, source) for a in call.args]
+        if None in args:
+            continue
+        plain = [a for a in args if a is not None]
+        made = graph.emit(call.op, *_emitted(graph, plain), **call.attrs)
+        return graph.emit("reshape", made, shape=shape_of(out))
+    return None
+
+
+def _of_anchor(graph: Rewriting, value: Value) -> bool:
+    """Whether elementwise calls of one shape lead from a convolution or the like to the value,
+    which nothing else reads."""
+    while graph.once(value):
+        made = graph.binding(value)
+        if made is None or not isinstance(made.call, Call):
+            return False
+        match operator(made.call.op).pattern:
+            case "anchor":
+                return True
+            case "elementwise":
+                same = [a for a in made.call.args if a.type.shape == value.type.shape]
+                value = next((a for a in same if graph.call(a, "reshape") is None), value)
+                if value in made.outputs:
+                    return False
+            case _:
+                return False
+    return False
+
+
+def _before_reshape(graph: Rewriting, arg: Value, like: Value, source: Value) -> Shaped | None:
+    """The argument, reshaped to broadcast against source as it does against `like`, a reshape of
+    source; None where that is not possible, or the reshape might as well go the other way."""
+    if arg is like:
+        return source, None
+    reshape = graph.call(arg, "reshape")
+    if reshape is not None and reshape.args[0].type.shape == source.type.shape:
+        return reshape.args[0], None
+    before = reshape.args[0] if reshape else arg
+    if not is_static(arg) or _of_anchor(graph, before):
+        return None
+    shape = broadcast_before(shape_of(arg), shape_of(like), shape_of(source))
+    return None if shape is None else (arg, shape)
+
+
+def broadcast_before(
+    shape: Sequence[int], after: Sequence[int], before: Sequence[int]
+) -> tuple[int, ...] | None:
+    """What a tensor that broadcasts against `after` must be reshaped to, in order to broadcast
+    likewise against `before`, of which `after` is a reshape; None where no shape does.
+
+    Of dimensions that a reshape takes together the tensor has all or none.
+    """
+    full = (1,) * (len(after) - len(shape)) + tuple(shape)
+    result: list[int] = []
+    a = b = 0
+    while a < len(after) or b < len(before):
+        begin_a, begin_b = a, b
+        size_a = size_b = 1
+        while a == begin_a or size_a != size_b:
+            if a < len(after) and (size_a <= size_b or b == len(before)):
+                size_a, a = size_a * after[a], a + 1
+            elif b < len(before):
+                size_b, b = size_b * before[b], b + 1
+            else:
+                break
+        if a == len(after):
+            size_b, b = size_b * math.prod(before[b:]), len(before)
+        mine, whole = full[begin_a:a], tuple(after[begin_a:a])
+        if all(n == 1 for n in mine):
+            result += [1] * (b - begin_b)
+        elif mine == whole:
+            result += before[begin_b:b]
+        else:
+            return None
+    return tuple(result)

@@ -1,0 +1,170 @@
+"""Rewriting by rules: what most graph passes are made of.
+
+A rule is a function of a call, where it stands: `rule(graph, out, call)` gives the value that takes
+out's place, or None. It looks at what made the arguments, and emits the calls it needs instead:
+
+    def double_negative(graph: Rewriting, out: Var, call: Call) -> Value | None:
+        \"\"\"-(-x)   =>   x\"\"\"
+        inner = graph.call(call.args[0], "negative") if call.op == "negative" else None
+        return inner.args[0] if inner else None
+
+Only operators' calls with one output are rewritten. All other calls stay, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..ir.names import Names
+from ..ops import Attrs, evaluate, frozen_attrs, infer_types
+from .constants import is_static
+from .dims import same_type
+from .eliminate import eliminate_dead_code
+from .nodes import Binding, Call, Constant, Function, Value, Var, uses
+
+# Rules make things simpler, so they end; rules that undo each other are found out here.
+MOST_SWEEPS = 200
+
+# Folding a constant larger than this would rather grow the weights than save time.
+FOLD_LIMIT = 1 << 30
+
+
+class Rewriting:
+    """A function on its way through the rules: `bindings` is what there is of it so far."""
+
+    def __init__(self, function: Function) -> None:
+        self.bindings: list[Binding] = []
+        self._made: dict[Value, Binding] = {}
+        self._reads = uses(function)
+        made = [v for b in function.bindings for v in b.outputs]
+        self._names = Names(v.name for v in (*function.params, *made))
+        self._at = Binding((), Call("", (), {}))
+        self._named: set[Value] = set()
+
+    def binding(self, value: Value) -> Binding | None:
+        """What makes the value; None for parameters and constants."""
+        return self._made.get(value)
+
+    def call(self, value: Value, *ops: str) -> Call | None:
+        """The call of an operator that makes the value, where it is one of ops."""
+        made = self._made.get(value)
+        found = isinstance(made, Binding) and isinstance(made.call, Call) and made.call.op in ops
+        return made.call if found else None  # type: ignore[union-attr, return-value]
+
+    def once(self, value: Value) -> bool:
+        """Whether nothing but one argument of one call reads the value."""
+        return self._reads[value] <= 1
+
+    def reads_within(self, value: Value, readers: Sequence[Value]) -> bool:
+        """Whether only the calls that make `readers` read the value."""
+        calls = {id(self._made[r]): self._made[r].call for r in readers if r in self._made}
+        calls.setdefault(id(self._at), self._at.call)
+        return self._reads[value] <= sum(c.args.count(value) for c in calls.values())
+
+    def emit(self, op: str, *args: Value, instead: Value | None = None, **attrs: Any) -> Value:
+        """The operator's output, or a constant where all args are; ValueError where it refuses
+        them. It has the name and the source of `instead`, which must have no reader left."""
+        folded = fold_call(op, args, frozen_attrs(attrs))
+        if folded is not None:
+            return folded[0]
+        (type_,) = infer_types(op, [a.type for a in args], attrs)
+        made = self._made.get(instead) if instead is not None else None
+        if made is None:
+            out = Var(self._names.fresh(f"{self._at.outputs[0].name}.{op}"), type_)
+        else:
+            out = Var(made.outputs[0].name, type_)
+            self._named.add(out)
+        source = (made or self._at).source
+        self.keep(Binding((out,), Call(op, args, frozen_attrs(attrs)), source))
+        self._reads.update(args)
+        return out
+
+    def keep(self, binding: Binding) -> None:
+        """The function's own binding, as it is."""
+        self.bindings.append(binding)
+        self._made.update((out, binding) for out in binding.outputs)
+
+    def rewritten(self, binding: Binding, rules: Sequence[Rule]) -> Value | None:
+        """What takes the place of the binding's output by the first rule that applies."""
+        if not isinstance(binding.call, Call) or len(binding.outputs) != 1:
+            return None
+        self._at, begin = binding, len(self.bindings)
+        out = binding.outputs[0]
+        for rule in rules:
+            value = rule(self, out, binding.call)
+            if value is None:
+                assert len(self.bindings) == begin, f"{rule.__name__} emitted, and gave nothing"
+                continue
+            if not same_type(value.type, out.type):
+                # Dimensions that are computed may be equal without looking so.
+                assert not is_static(out), f"{rule.__name__}: {value.type} for {binding}"
+                del self.bindings[begin:]
+                continue
+            self._reads.subtract(binding.call.args)
+            last = self.bindings[-1].outputs if len(self.bindings) > begin else ()
+            if last == (value,) and value not in self._named:
+                # It is what the replaced one was, so it is called that.
+                self.bindings[-1] = replace(self.bindings[-1], outputs=(out,))
+                self._made[out] = self.bindings[-1]
+                value = out
+            self._reads[value] += self._reads[out] if value is not out else 0
+            return value
+        return None
+
+
+Rule = Callable[[Rewriting, Var, Call], Value | None]
+
+
+def rewrite(function: Function, rules: Sequence[Rule]) -> Function:
+    """function after as many applications of the rules as there can be, without what is then dead;
+    function itself where none applies."""
+    for _ in range(MOST_SWEEPS):
+        after = _sweep(function, rules)
+        if after is function:
+            return function
+        function = eliminate_dead_code(after)
+    raise AssertionError(f"rules without end: {', '.join(rule.__name__ for rule in rules)}")
+
+
+def _sweep(function: Function, rules: Sequence[Rule]) -> Function:
+    """Every binding once, first to last."""
+    graph = Rewriting(function)
+    values: dict[Value, Value] = {}
+    changed = False
+    for binding in function.bindings:
+        args = tuple(values.get(a, a) for a in binding.call.args)
+        if args != binding.call.args:
+            binding = replace(binding, call=replace(binding.call, args=args))
+        value = graph.rewritten(binding, rules)
+        if value is None:
+            graph.keep(binding)
+            continue
+        changed = True
+        if value is not binding.outputs[0]:
+            values[binding.outputs[0]] = value
+    if not changed:
+        return function
+    outputs = tuple(values.get(v, v) for v in function.outputs)
+    return replace(function, bindings=tuple(graph.bindings), outputs=outputs)
+
+
+def fold_call(op: str, args: Sequence[Value], attrs: Attrs) -> tuple[Constant, ...] | None:
+    """The outputs of an operator on constants; None where an argument is none or they are large.
+
+    dequantize stays: an integer layer needs the integers (quantize.py).
+    """
+    if op == "dequantize" or not all(isinstance(a, Constant) for a in args):
+        return None
+    return known_call(op, args, attrs)
+
+
+def known_call(op: str, args: Sequence[Value], attrs: Attrs) -> tuple[Constant, ...] | None:
+    """As fold_call, for any operator."""
+    if not all(isinstance(a, Constant) for a in args):
+        return None
+    if sum(t.bytes for t in infer_types(op, [a.type for a in args], attrs)) > FOLD_LIMIT:
+        return None
+    arrays = [a.value for a in args if isinstance(a, Constant)]
+    return tuple(Constant(array) for array in evaluate(op, arrays, frozen_attrs(attrs)))

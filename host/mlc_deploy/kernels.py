@@ -1,0 +1,168 @@
+"""Kernels of a program to objects: from the cache, or by worker processes.
+
+A kernel's key in the cache is all that decides its bits: what it computes, the target, the loop
+passes of the PassContext, LLVM, and the sources of this package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import llvmlite
+import llvmlite.binding as llvm
+import msgpack
+
+import mlc_targets
+from mlc_targets import Target
+
+from . import ir
+from .cache import Cache, user_folder
+from .codegen import KernelObject, compile_kernel
+from .errors import CodegenError
+from .graph import Function
+from .graph.lower import KernelSource, lower_kernel
+from .graph.nodes import Call
+from .ir import Buffer, PrimFunc, walk
+from .lower import STEPS, Kernel, lower
+from .ops import OWN_INTRINS, OWN_OPERATORS
+from .pass_context import PassContext, option
+from .schedule.tensor_intrin import registered_intrins
+from .workers import WorkerDied, cores, in_workers
+
+FEW = 8  # kernels; so many are compiled by the time that a worker has started
+LAST_WORDS = 400  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernels:
+    """The kernels' objects by name, and how many of them the cache had."""
+
+    objects: Mapping[str, KernelObject]
+    cached: int
+
+
+def loops_of(source: KernelSource, target: Target) -> Kernel:
+    """The flat loops of a kernel."""
+    return lower(lower_kernel(source, target))
+
+
+def compile_sources(
+    sources: Mapping[str, KernelSource],
+    target: Target,
+    layers: Mapping[str, Sequence[str]],
+    workers: int | None = None,
+) -> CompiledKernels:
+    """Compiles kernels, given by name, with the names of the model's layers that each computes.
+
+    `workers` processes do it, by default as many as the PassContext says. Passes that somebody
+    watches, or has added, run in this process, and so do operators and intrinsics of the user's;
+    then the cache has no part in it. Raises LowerError, ScheduleError, CodegenError.
+    """
+    if _is_private():
+        return CompiledKernels({n: compile_source(s, target) for n, s in sources.items()}, 0)
+    context = _loops_context()
+    store = Cache(user_folder() / "kernels") if option("compile.cache") else None
+    keys = {
+        name: _key(source, target, context) for name, source in sources.items() if _is_own(source)
+    }
+    found: dict[str, KernelObject] = {}
+    for name, key in keys.items():
+        entry = store.get(key) if store is not None else None
+        if entry is not None:
+            found[name] = KernelObject(*msgpack.unpackb(entry))
+    cached = len(found)
+    missing = [name for name in keys if name not in found]
+    count = min(workers or option("compile.workers") or cores(), len(missing))
+    if count > 1 and len(missing) > FEW and sys.executable:
+        tasks = [(sources[name], target, context) for name in missing]
+        for name, result in zip(missing, in_workers(compile_source, tasks, count), strict=True):
+            if isinstance(result, WorkerDied):
+                raise _ended(name, layers.get(name, ()), result)
+            found[name] = result
+    for name, source in sources.items():
+        if name not in found:
+            found[name] = compile_source(source, target)
+    if store is not None:
+        for name in missing:
+            store.put(keys[name], msgpack.packb([found[name].code, found[name].signature]))
+    return CompiledKernels({name: found[name] for name in sources}, cached)
+
+
+def compile_source(
+    source: KernelSource, target: Target, context: PassContext | None = None
+) -> KernelObject:
+    """One kernel, in this process, by the loop passes of the context (or of the current one)."""
+    with context or nullcontext():
+        return compile_kernel(loops_of(source, target), target)
+
+
+def _is_private() -> bool:
+    """Whether the passes must run in this process: somebody watches them, or has added some."""
+    watched = PassContext.current().instruments or option("lower.dump")
+    return bool(watched or os.environ.get("MLC_DUMP") or option("lower.add_pass"))
+
+
+def _is_own(source: KernelSource) -> bool:
+    """Whether a worker knows all that the kernel is made of."""
+    match source.computes:
+        case Function(bindings=bindings):
+            return all(isinstance(b.call, Call) and b.call.op in OWN_OPERATORS for b in bindings)
+        case PrimFunc(body=body):
+            others = [i.calls for i in registered_intrins() if i not in OWN_INTRINS]
+            foreign = frozenset().union(*others)
+            return not any(isinstance(n, ir.Call) and n.name in foreign for n in walk(body))
+
+
+def _loops_context() -> PassContext:
+    """What the current context says of loop passes, in an order of its own."""
+    current = PassContext.current()
+    names = {step.__name__ for step in STEPS if not isinstance(step, str)}
+    return PassContext(
+        opt_level=current.opt_level,
+        disabled_pass=sorted(names.intersection(current.disabled_pass)),
+        required_pass=sorted(names.intersection(current.required_pass)),
+        config={k: v for k, v in sorted(current.config.items()) if k.startswith("lower.")},
+    )
+
+
+def _key(source: KernelSource, target: Target, context: PassContext) -> bytes:
+    text = repr((_names(source), str(target), target.llvm_cpu, target.llvm_features, context))
+    parts = source.digest, text.encode(), _compiler()
+    return hashlib.blake2b(b"\0".join(parts), digest_size=32).digest()
+
+
+def _names(source: KernelSource) -> list[str]:
+    """The names that the object's metadata says; the digest of a source knows none."""
+    match source.computes:
+        case Function(params=params):
+            return [p.name for p in params]
+        case PrimFunc(params=others):
+            return [f"{p.name} {p.shape}" if isinstance(p, Buffer) else p.name for p in others]
+
+
+@cache
+def _compiler() -> bytes:
+    """A digest of LLVM's version and of the sources of this package."""
+    state = hashlib.blake2b(f"{llvmlite.__version__} {llvm.llvm_version_info}".encode())
+    for package in (Path(__file__).parent, Path(mlc_targets.__file__).parent):
+        for path in sorted(package.rglob("*.py")):
+            content = path.read_bytes()
+            state.update(f"{path.relative_to(package)} {len(content)}\n".encode() + content)
+    return state.digest()
+
+
+def _ended(name: str, layers: Sequence[str], died: WorkerDied) -> CodegenError:
+    words = next((w for w in died.words.splitlines() if "LLVM ERROR" in w), died.words)
+    parts = [f"layers {', '.join(layers)}" if layers else "", words[-LAST_WORDS:]]
+    return CodegenError(
+        f"the process that compiled kernel '{name}' ended with {died.how}",
+        where="\n".join(filter(None, parts)),
+        mend="PassContext(opt_level=0), or a target with other features",
+    )

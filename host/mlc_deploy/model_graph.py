@@ -1,0 +1,73 @@
+"""From a model to its graph: as it is meant, and as it will run on a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlc_targets import Target
+
+from .graph import Function, graph_function, optimize
+from .graph.bind import static
+from .graph.fuse import fuse_operators
+from .graph.layouts import choose_layouts, pack_weights
+from .graph.passes import PASSES, Pass, canonicalize_quantized, fold_constants
+from .graph.verify import verify
+from .graph.views import concatenate_in_place
+from .ir import IRModule
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from .frontend import Converter
+
+Watch = Callable[[str, Function, bool], None]
+
+
+@dataclass(frozen=True)
+class ModelGraph:
+    """`reference` says which outputs are right; `optimized` is what becomes a program. `module`
+    holds the PrimFuncs that they call."""
+
+    reference: Function
+    optimized: Function
+    module: IRModule | None
+
+
+def graph_steps(target: Target) -> tuple[Pass | str, ...]:
+    """The passes that a model goes through for a target, in order, and the phases between them."""
+    return (
+        "imported",
+        *PASSES,
+        choose_layouts(target),
+        pack_weights(target),
+        fold_constants,
+        concatenate_in_place,
+        fuse_operators,
+        "optimized",
+    )
+
+
+def model_graph(
+    model: str | Path | ExportedProgram | Function | IRModule,
+    target: Target,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    converters: Mapping[str, Converter] | None = None,
+    watch: Watch | None = None,
+) -> ModelGraph:
+    """The graph of a model, with arguments as `compile` takes them. Raises ImporterError and
+    GraphError."""
+    module = model if isinstance(model, IRModule) else None
+    if isinstance(model, (Function, IRModule)):
+        function = model if isinstance(model, Function) else graph_function(model)
+        verify(function, module)
+        function = static(function, shapes, dims)
+    else:
+        from .frontend import from_model  # here, since onnx takes a while to import
+
+        function = from_model(model, shapes, dims, converters)
+    reference = optimize(function, (canonicalize_quantized,), watch)
+    return ModelGraph(reference, optimize(reference, graph_steps(target), watch), module)

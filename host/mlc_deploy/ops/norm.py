@@ -1,0 +1,103 @@
+"""Normalizations by statistics of the data itself; scale and shift are calls of their own.
+
+    layer_norm(x)   (x - mean) / sqrt(variance + epsilon)
+    rms_norm(x)     x / sqrt(mean of squares + epsilon)
+
+Attributes: axes, over which the means are, and epsilon. Over the axes of an image layer_norm is the
+instance normalization, over those of a group of channels the group normalization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import te
+from ..ir import Expr, const, dtype_of
+from ..te import Tensor
+from .registry import Array, Attrs, Operator, register, require
+from .shape import normal_axis
+
+Index = tuple[Expr, ...]
+
+
+class _Statistics:
+    """Means over some axes of a tensor, without those axes."""
+
+    def __init__(self, op: str, x: Tensor, attrs: Attrs) -> None:
+        require(dtype_of(x.dtype).kind == "float", f"{op}: does not take {x.dtype}")
+        self.axes = sorted({normal_axis(op, axis, x.ndim) for axis in attrs["axes"]})
+        require(len(self.axes) == len(attrs["axes"]) > 0, f"{op}: axes {list(attrs['axes'])}")
+        self.x = x
+        self.kept = [axis for axis in range(x.ndim) if axis not in self.axes]
+
+    def place(self, index: Sequence[Expr]) -> Index:
+        """Where the mean stands that an element of the tensor counts into."""
+        return tuple(index[axis] for axis in self.kept)
+
+    def mean(self, name: str, value: Callable[[Any], Expr]) -> Tensor:
+        """The mean of value(index) over the axes."""
+        x, shape = self.x, [self.x.shape[axis] for axis in self.kept]
+        over = {axis: te.reduce_axis((0, x.shape[axis]), f"k{axis}") for axis in self.axes}
+
+        def element(*i: Expr) -> Expr:
+            own = iter(i)
+            at = tuple(over[axis] if axis in over else next(own) for axis in range(x.ndim))
+            return te.sum(value(at), list(over.values()))
+
+        total = te.compute(shape, element, name=f"{name}_sum")
+        count: Any = 1
+        for axis in self.axes:
+            count = count * x.shape[axis]
+        number = const(count, x.dtype) if isinstance(count, int) else count.astype(x.dtype)
+        mean: Tensor = te.compute(shape, lambda *i: total[i] / number, name=name)
+        return mean
+
+
+def _compute_layer_norm(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    (x,) = inputs
+    own = _Statistics("layer_norm", x, attrs)
+    mean = own.mean("mean", lambda at: x[at])
+
+    def squared(at: Any) -> Expr:
+        centred = x[at] - mean[own.place(at)]
+        return centred * centred
+
+    variance = own.mean("variance", squared)
+
+    def element(*i: Expr) -> Expr:
+        deviation = te.sqrt(variance[own.place(i)] + attrs["epsilon"])
+        return (x[i] - mean[own.place(i)]) / deviation
+
+    return [te.compute(x.shape, element, name="layer_norm")]
+
+
+def _compute_rms_norm(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    (x,) = inputs
+    own = _Statistics("rms_norm", x, attrs)
+    squares = own.mean("squares", lambda at: x[at] * x[at])
+    return [
+        te.compute(
+            x.shape,
+            lambda *i: x[i] / te.sqrt(squares[own.place(i)] + attrs["epsilon"]),
+            name="rms_norm",
+        )
+    ]
+
+
+def _normalized(inputs: Sequence[Array], attrs: Attrs, centre: bool) -> Sequence[Array]:
+    x, axes = inputs[0], tuple(attrs["axes"])
+    wide = x.astype(np.float32) if x.dtype == np.float16 else x
+    centred = wide - wide.mean(axes, keepdims=True) if centre else wide
+    variance = (centred * centred).mean(axes, keepdims=True)
+    deviation = np.sqrt(variance + variance.dtype.type(attrs["epsilon"]))
+    return [(centred / deviation).astype(x.dtype, copy=False)]
+
+
+for _op in (
+    Operator("layer_norm", _compute_layer_norm, lambda x, a: _normalized(x, a, True), "anchor"),
+    Operator("rms_norm", _compute_rms_norm, lambda x, a: _normalized(x, a, False), "anchor"),
+):
+    register(_op)

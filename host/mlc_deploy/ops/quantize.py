@@ -1,0 +1,156 @@
+"""Quantized numbers: a real number r stands as an integer q, r = (q - zero) * scale.
+
+    quantize(x, scale, zero)            float (or int32) -> zero's dtype
+    dequantize(q, scale, zero)          integer -> scale's dtype
+    requantize(sums, multiplier, zero)  int32 -> zero's dtype: sums * multiplier + zero
+
+No attributes: scales and zeros are tensors that broadcast against the first input as in any
+elementwise operator. A scalar is per tensor, [C, 1, 1] per channel of NCHW; blocked scales are
+repeated to the data's size first. zero may not widen the result; it carries the dtype, so it is
+never left out (zeros where a model has none).
+
+ONNX's arithmetic exactly: float division (quantize) or multiplication (requantize, in float32),
+rounding half to even, then the zero point, then saturation.
+
+Sums come from conv2d, conv3d, dense and matmul, which take int8 or uint8 data and weights (of
+different dtypes if need be) to int32; conv's attribute pad_value is then the data's zero point.
+sum((x - zx) * (w - zw)) = conv(x, w) - zw * conv(x, 1) - zx * sum(w) + n * zx * zw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .. import te
+from ..ir import Expr, dtype_of, value_range
+from ..te import Tensor
+from .elementwise import broadcast_shape, element_at, same_extent
+from .registry import Array, Attrs, Operator, register, require
+
+# What quantized numbers are kept in: sums of the first two are int32.
+STORED = ("int8", "uint8", "int16", "uint16")
+SUMS = "int32"
+
+
+def _check(op: str, x: Tensor, scale: Tensor, zero: Tensor, takes: Sequence[str]) -> None:
+    require(x.dtype in takes, f"{op}: does not take {x.dtype}")
+    kind = dtype_of(scale.dtype).kind
+    require(kind == "float", f"{op}: the scale is {scale.dtype}")
+    shape = broadcast_shape(op, [x.shape, scale.shape, zero.shape])
+    fits = len(shape) == x.ndim and all(map(same_extent, shape, x.shape))
+    sizes = f"scale {list(scale.shape)} and zero {list(zero.shape)}"
+    require(fits, f"{op}: {sizes} for {list(x.shape)}")
+
+
+def saturated(value: Expr, dtype: str) -> Expr:
+    """A whole number in a float, as an integer of dtype, the nearest there is."""
+    low, high = value_range(dtype)
+    return te.minimum(te.maximum(value, low), high).astype(dtype)
+
+
+def _saturated_array(value: Array, dtype: np.dtype[np.generic]) -> Array:
+    low, high = value_range(str(dtype))
+    inside: Array = np.clip(value, low, high)
+    return np.nan_to_num(inside).astype(dtype) if value.dtype.kind == "f" else inside.astype(dtype)
+
+
+def _compute_quantize(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    x, scale, zero = inputs
+    _check("quantize", x, scale, zero, ("float16", "float32", "float64", SUMS))
+    require(zero.dtype in STORED, f"quantize: does not give {zero.dtype}")
+
+    def element(*i: Expr) -> Expr:
+        # The quotient is rounded in the scale's dtype; the zero point is added where it is exact.
+        quotient = te.round(x[i].astype(scale.dtype) / element_at(scale, i)).astype(_whole(scale))
+        return saturated(quotient + element_at(zero, i).astype(quotient.dtype), zero.dtype)
+
+    return [te.compute(x.shape, element, name="quantize")]
+
+
+def _whole(scale: Tensor | Array) -> str:
+    """float16 has not all whole numbers of 16 bits."""
+    return "float32" if str(scale.dtype) == "float16" else str(scale.dtype)
+
+
+def _evaluate_quantize(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    x, scale, zero = inputs
+    quotient = np.rint(x.astype(scale.dtype) / scale).astype(_whole(scale))
+    return [_saturated_array(quotient + zero.astype(quotient.dtype), zero.dtype)]
+
+
+def _compute_dequantize(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    q, scale, zero = inputs
+    _check("dequantize", q, scale, zero, (*STORED, SUMS))
+    require(zero.dtype == q.dtype, f"dequantize: {q.dtype} with a zero point of {zero.dtype}")
+
+    def element(*i: Expr) -> Expr:
+        real = (q[i].astype(SUMS) - element_at(zero, i).astype(SUMS)).astype(_whole(scale))
+        return (real * element_at(scale, i).astype(real.dtype)).astype(scale.dtype)
+
+    return [te.compute(q.shape, element, name="dequantize")]
+
+
+def _evaluate_dequantize(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    q, scale, zero = inputs
+    real = (q.astype(np.int32) - zero.astype(np.int32)).astype(_whole(scale))
+    return [(real * scale.astype(real.dtype)).astype(scale.dtype, copy=False)]
+
+
+def _compute_requantize(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    sums, multiplier, zero = inputs
+    _check("requantize", sums, multiplier, zero, (SUMS,))
+    require(multiplier.dtype == "float32", f"requantize: the multiplier is {multiplier.dtype}")
+    require(zero.dtype in STORED, f"requantize: does not give {zero.dtype}")
+
+    def element(*i: Expr) -> Expr:
+        scaled = te.round(sums[i].astype("float32") * element_at(multiplier, i))
+        return saturated(scaled + element_at(zero, i).astype("float32"), zero.dtype)
+
+    return [te.compute(sums.shape, element, name="requantize")]
+
+
+def _evaluate_requantize(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    sums, multiplier, zero = inputs
+    scaled = np.rint(sums.astype(np.float32) * multiplier)
+    return [_saturated_array(scaled + zero.astype(np.float32), zero.dtype)]
+
+
+# ------------------------------------------------------------------------------------- sums
+
+
+def sum_dtype(op: str, x: str, w: str) -> str:
+    """The dtype of sums of products: int32 for 8-bit numbers, which may differ in sign, else
+    the inputs' common one. Raises ValueError, naming op, for a mixture."""
+    if {x, w} <= {"int8", "uint8"}:
+        return SUMS
+    require(x == w, f"{op}: data is {x}, weights are {w}")
+    return x
+
+
+def product(a: Expr, b: Expr, dtype: str) -> Expr:
+    """a * b as a sum of that dtype takes it."""
+    return a.astype(dtype) * b.astype(dtype)
+
+
+def exact(x: Array, dtype: str) -> Array:
+    """x in a dtype in which sums of products of x's numbers are kept: of 8-bit numbers they are
+    exact as float64, which numpy multiplies fast; float16 is summed up as float32."""
+    if x.dtype == np.float16:
+        return x.astype(np.float32)
+    return x.astype(np.float64) if dtype == SUMS and x.dtype.itemsize == 1 else x
+
+
+def narrowed(sums: Array, dtype: str) -> Array:
+    """Sums of `exact` numbers as dtype; int32 wraps."""
+    wrapped = sums.astype(np.int64) if dtype == SUMS and sums.dtype.kind == "f" else sums
+    return wrapped.astype(dtype, copy=False)
+
+
+for _op in (
+    Operator("quantize", _compute_quantize, _evaluate_quantize, "elementwise"),
+    Operator("dequantize", _compute_dequantize, _evaluate_dequantize, "elementwise"),
+    Operator("requantize", _compute_requantize, _evaluate_requantize, "elementwise"),
+):
+    register(_op)

@@ -1,0 +1,141 @@
+"""Windows over any number of spatial dimensions: convolution, and its transpose's way back.
+
+Attributes, per spatial dimension: kernel, strides, dilations, pads (beginnings, then ends).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import te
+from ..ir import Expr, dtype_of
+from ..te import Tensor
+from .nn import window_extent
+from .quantize import exact, narrowed, product, sum_dtype
+from .registry import Array, Attrs, Operator, register, require
+from .shape import flatten, pad_array, padded
+
+
+def _every_pad(pads: Sequence[int]) -> list[int]:
+    rank = len(pads) // 2
+    return [0, 0, *pads[:rank], 0, 0, *pads[rank:]]
+
+
+def _extents(spatial: Sequence[Any], kernel: Sequence[Any], attrs: Attrs) -> list[Any]:
+    rank = len(spatial)
+    pads = attrs["pads"]
+    return [
+        window_extent(n + pads[d] + pads[rank + d], k, attrs["strides"][d], attrs["dilations"][d])
+        for d, (n, k) in enumerate(zip(spatial, kernel, strict=True))
+    ]
+
+
+def _compute_conv(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """Data [N, C, ...], weights [O, C / groups, ...]; attrs also groups, and pad_value if not 0."""
+    x, w = inputs
+    rank, groups = x.ndim - 2, attrs["groups"]
+    dtype = sum_dtype("conv_nd", x.dtype, w.dtype)
+    require(rank >= 1 and x.ndim == w.ndim, f"conv_nd: {x.ndim} and {w.ndim} dimensions")
+    sizes = [len(attrs["strides"]), len(attrs["dilations"]), len(attrs["pads"]) // 2]
+    require(sizes == [rank] * 3, f"conv_nd: attributes are not for {rank} spatial dimensions")
+    positive = min(*attrs["strides"], *attrs["dilations"], groups) > 0
+    require(positive, "conv_nd: strides, dilations and groups are positive")
+    require(min(attrs["pads"]) >= 0, "conv_nd: negative pads")
+    fits = x.shape[1] == w.shape[1] * groups and w.shape[0] % groups == 0
+    require(fits, f"conv_nd: data {list(x.shape)}, weights {list(w.shape)}, {groups} groups")
+    extents = _extents(x.shape[2:], w.shape[2:], attrs)
+    inside = all(not isinstance(n, int) or n > 0 for n in extents)
+    require(inside, f"conv_nd: the kernel {list(w.shape[2:])} is larger than {list(x.shape)}")
+    data = padded(x, _every_pad(attrs["pads"]), attrs.get("pad_value", 0))
+    per_group, depth = w.shape[0] // groups, w.shape[1]
+    c = te.reduce_axis((0, depth), "c")
+    taps = [te.reduce_axis((0, k), f"k{d}") for d, k in enumerate(w.shape[2:])]
+
+    def element(n: Expr, f: Expr, *at: Expr) -> Expr:
+        channel = f // per_group * depth + c if groups > 1 else c
+        steps = zip(at, taps, attrs["strides"], attrs["dilations"], strict=True)
+        place = [o * s + k * d for o, k, s, d in steps]
+        return te.sum(product(data[(n, channel, *place)], w[(f, c, *taps)], dtype), [c, *taps])
+
+    return [te.compute((x.shape[0], w.shape[0], *extents), element, name="conv_nd")]
+
+
+def _evaluate_conv(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    """One matrix product per kernel tap, summed up."""
+    x, w = inputs
+    groups = attrs["groups"]
+    dtype = sum_dtype("conv_nd", str(x.dtype), str(w.dtype))
+    data = exact(pad_array(x, _every_pad(attrs["pads"]), value=attrs.get("pad_value", 0)), dtype)
+    extents = _extents(x.shape[2:], w.shape[2:], attrs)
+    weights = exact(w, dtype).reshape(groups, w.shape[0] // groups, *w.shape[1:])
+    total = np.zeros((x.shape[0], groups, w.shape[0] // groups, math.prod(extents)), data.dtype)
+    for tap in itertools.product(*map(range, w.shape[2:])):
+        place = _tap_slices(tap, extents, attrs)
+        part = data[(slice(None), slice(None), *place)]
+        part = part.reshape(x.shape[0], groups, w.shape[1], -1)
+        taken: Any = (..., *tap)
+        total += weights[taken] @ part
+    return [narrowed(total.reshape(x.shape[0], w.shape[0], *extents), dtype)]
+
+
+def _tap_slices(tap: Sequence[int], extents: Sequence[int], attrs: Attrs) -> list[slice]:
+    steps = zip(tap, attrs["dilations"], attrs["strides"], extents, strict=True)
+    return [slice(k * d, k * d + (n - 1) * s + 1, s) for k, d, s, n in steps]
+
+
+def _compute_col2im(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """Columns [N, C * taps, windows] -> image [N, C, *shape]: every window's taps are added where
+    they were taken from. attrs also shape, the image's."""
+    (x,) = inputs
+    shape, kernel = attrs["shape"], attrs["kernel"]
+    taps = math.prod(kernel)
+    extents = _extents(shape, kernel, attrs)
+    require(dtype_of(x.dtype).kind != "bool", "col2im: does not take bool")
+    columns = x.shape[1]
+    fits = x.ndim == 3 and isinstance(columns, int) and columns % max(taps, 1) == 0
+    require(fits, f"col2im: columns {list(x.shape)} for a kernel {list(kernel)}")
+    require(
+        x.shape[2] == math.prod(extents) and min(extents) > 0,
+        f"col2im: {x.shape[2]} windows, where an image {list(shape)} has {extents}",
+    )
+    over = [te.reduce_axis((0, k), f"k{d}") for d, k in enumerate(kernel)]
+
+    def element(n: Expr, c: Expr, *at: Expr) -> Expr:
+        windows, guards = [], []
+        for d, (i, k) in enumerate(zip(at, over, strict=True)):
+            stride = attrs["strides"][d]
+            begin = i + attrs["pads"][d] - k * attrs["dilations"][d]
+            guards += [begin >= 0, begin < extents[d] * stride]
+            if stride > 1:
+                guards.append((begin % stride).equal(0))
+            windows.append(begin // stride)
+        channel = c * taps + flatten([k.var for k in over], kernel)
+        value = x[n, channel, flatten(windows, extents)]
+        return te.sum(te.if_then_else(te.all_of(*guards), value, 0), over)
+
+    return [te.compute((x.shape[0], columns // taps, *shape), element, name="col2im")]
+
+
+def _evaluate_col2im(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    x = exact(inputs[0], "float32")
+    shape, kernel, pads = attrs["shape"], attrs["kernel"], attrs["pads"]
+    rank = len(shape)
+    extents = _extents(shape, kernel, attrs)
+    columns = x.reshape(x.shape[0], -1, *kernel, *extents)
+    around = [n + pads[d] + pads[rank + d] for d, n in enumerate(shape)]
+    image = np.zeros((*columns.shape[:2], *around), x.dtype)
+    for tap in itertools.product(*map(range, kernel)):
+        place = _tap_slices(tap, extents, attrs)
+        taken: Any = (slice(None), slice(None), *tap)
+        image[(slice(None), slice(None), *place)] += columns[taken]
+    kept = [slice(pads[d], pads[d] + n) for d, n in enumerate(shape)]
+    return [image[(slice(None), slice(None), *kept)].astype(inputs[0].dtype, copy=False)]
+
+
+register(Operator("conv_nd", _compute_conv, _evaluate_conv, "anchor"))
+register(Operator("col2im", _compute_col2im, _evaluate_col2im, "anchor"))

@@ -1,0 +1,419 @@
+"""Functions of the graph: from the syntax tree of a `def` to a Function.
+
+As with loops, nothing of the user's code is run. A comment `# layer conv1` behind a call is the
+layer that the call comes from, as the printer writes it.
+"""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..errors import GraphError
+from ..graph import BlockBuilder, CallFused, Constant, Function, TensorType, Value, Var, op
+from ..graph import const as constant
+from ..graph.dims import same_type, tensor_type
+from ..graph.printer import INPUT_NAMES, LAYER, OUTPUT_NAMES, PRIMITIVE, type_text
+from ..graph.verify import verify
+from ..ir.printer import GLOBAL_SYMBOL
+from ..ops import OPERATORS
+from .function import names_around
+from .source import Source, source_of
+from .values import Values
+
+WORDS = ("Tensor", "call_dps_packed", "call_tir", "const", "dataflow", "func_attr", "output")
+ATTRIBUTES = (GLOBAL_SYMBOL, INPUT_NAMES, OUTPUT_NAMES, PRIMITIVE)
+TYPE = 'x: R.Tensor((1, 16), "float32")'
+STATEMENTS = "calls of R.…, with R.dataflow(), a return at the end"
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """A function that others call, as one kernel: no function of the module."""
+
+    function: Function
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a function may name besides its own variables: names, the module's functions by the
+    name that a script gives them (a PrimFunc is there by its key), and constants by name."""
+
+    names: Mapping[str, Any]
+    functions: Mapping[str, str | Primitive]
+    constants: Mapping[str, Any]
+
+
+def decorated(function: Callable[..., Any]) -> Function | Primitive:
+    """The graph function of a function that is decorated two frames above this one."""
+    source = source_of(function)
+    (definition,) = source.parse().body
+    if not isinstance(definition, ast.FunctionDef):
+        raise source.error(definition, "@R.function is for functions written with `def`")
+    names = names_around(function, depth=3)
+    functions = {key: f for key, f in names.items() if isinstance(f, Primitive)}
+    return parse_graph_function(definition, source, Around(names, functions, {}))
+
+
+def parse_graph_function(
+    definition: ast.FunctionDef, source: Source, around: Around
+) -> Function | Primitive:
+    """The function of a `def`. Raises ScriptError."""
+    try:
+        return _Reader(definition, source, around).read()
+    except RecursionError:
+        raise source.error(definition, "this function is nested too deeply") from None
+
+
+def _layers(source: Source) -> dict[int, str]:
+    """The layers that comments name, by line of the syntax tree."""
+    lines = iter(source.lines)
+    found: dict[int, str] = {}
+    try:
+        for token in tokenize.generate_tokens(lambda: next(lines, "")):
+            if token.type == tokenize.COMMENT:
+                _, said, layer = token.string.partition(f"# {LAYER}")
+                if said:
+                    found[token.start[0]] = layer.strip()
+    except (tokenize.TokenError, IndentationError):  # a function out of an indented class
+        pass
+    return found
+
+
+class _Reader:
+    """A function on its way from the syntax tree into a builder."""
+
+    def __init__(self, definition: ast.FunctionDef, source: Source, around: Around) -> None:
+        self.definition = definition
+        self.source = source
+        self.around = around
+        self.values = Values(source, around.names)
+        self.builder = BlockBuilder()
+        self.scope: dict[str, Value | tuple[Value, ...]] = {}
+        self.inner: set[str] = set()  # names within dataflow blocks that are closed
+        self.attrs: dict[str, Any] = {}
+        self.layers = _layers(source)
+
+    # ---------------------------------------------------------------------------------- functions
+
+    def read(self) -> Function | Primitive:
+        made = self.definition.args
+        if made.vararg or made.kwarg or made.kwonlyargs or made.defaults:
+            what = f"function '{self.definition.name}' has *args, keyword arguments or defaults"
+            self.refuse(self.definition, what, f"plain parameters, such as {TYPE}")
+        body = list(self.attributes(self.definition.body))
+        args = [*made.posonlyargs, *made.args]
+        names = self.named(INPUT_NAMES, [a.arg for a in args])
+        if len(set(names)) != len(names):
+            self.refuse(self.definition, f"{INPUT_NAMES} has a name twice")
+        params = [self.param(arg, name) for arg, name in zip(args, names, strict=True)]
+        symbol = str(self.attrs.get(GLOBAL_SYMBOL, self.definition.name))
+        with self.builder.function(symbol, params):
+            function = self.statements(body)
+        self.checked(self.definition, verify, function)
+        return Primitive(function) if self.attrs.get(PRIMITIVE) else function
+
+    def attributes(self, body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+        """The statements that do something; attributes are taken note of on the way."""
+        for statement in body:
+            match statement:
+                case ast.Pass() | ast.Expr(ast.Constant(str())):
+                    pass
+                case ast.Assign([ast.Name("cls")], ast.Name()):  # as TVM writes it
+                    pass
+                case ast.Expr(ast.Call(func, [given], [])) if self.word(func) == "func_attr":
+                    attrs = self.values.value(given)
+                    if not isinstance(attrs, dict):
+                        self.refuse(given, "attributes are a dict")
+                    for key in attrs:
+                        if key not in ATTRIBUTES:
+                            near = get_close_matches(str(key), ATTRIBUTES, 2) or ATTRIBUTES
+                            self.refuse(
+                                given, f"a graph function has no attribute '{key}'", ", ".join(near)
+                            )
+                    self.attrs.update(attrs)
+                case _:
+                    yield statement
+
+    def named(self, key: str, default: Sequence[str]) -> list[str]:
+        """The names that an attribute says, or default."""
+        names = self.attrs.get(key, default)
+        count = len(default)
+        if not isinstance(names, (list, tuple)) or [type(n) for n in names] != [str] * count:
+            self.refuse(self.definition, f"{key} is no list of {count} names")
+        return list(names)
+
+    def param(self, arg: ast.arg, name: str) -> Var:
+        if arg.annotation is None:
+            self.refuse(arg, f"parameter '{arg.arg}' has no type", TYPE)
+        var = Var(name, self.type(arg.annotation))
+        self.scope[arg.arg] = var
+        return var
+
+    # --------------------------------------------------------------------------------- statements
+
+    def statements(self, body: Sequence[ast.stmt]) -> Function:
+        for number, statement in enumerate(body):
+            match statement:
+                case ast.Return(value) if number == len(body) - 1:
+                    return self.result(statement, value)
+                case ast.Return():
+                    self.refuse(body[number + 1], "nothing comes after the return")
+                case ast.With([ast.withitem(ast.Call(func, [], []), None)], inner) if (
+                    self.word(func) == "dataflow"
+                ):
+                    self.block(statement, inner)
+                case _:
+                    self.statement(statement)
+        self.refuse(self.definition, f"function '{self.definition.name}' returns nothing", "return")
+
+    def result(self, at: ast.Return, value: ast.expr | None) -> Function:
+        given: Sequence[ast.expr] = () if value is None else (value,)
+        if isinstance(value, ast.Tuple):
+            given = value.elts
+        outputs = tuple(self.value(v) for v in given)
+        known = {id(v): key for key, v in self.scope.items()}
+        names = [known.get(id(v), v.name) or f"output{n}" for n, v in enumerate(outputs)]
+        names = self.named(OUTPUT_NAMES, names)
+        function: Function = self.checked(at, self.builder.emit_func_output, outputs, names=names)
+        return function
+
+    def block(self, at: ast.With, body: Sequence[ast.stmt]) -> None:
+        """A dataflow block: what R.output does not name is not known after it."""
+        outside = dict(self.scope)
+        *inner, last = body
+        with self.builder.dataflow():
+            for statement in inner:
+                self.statement(statement)
+            match last:
+                case ast.Expr(ast.Call(func, args, [])) if self.word(func) == "output":
+                    for arg in args:
+                        self.checked(arg, self.builder.emit_output, self.value(arg))
+                        if isinstance(arg, ast.Name):
+                            outside[arg.id] = self.scope[arg.id]
+                case _:
+                    self.refuse(last, "a dataflow block ends without R.output", "R.output(…)")
+        self.inner |= self.scope.keys() - outside.keys()
+        self.scope = outside
+
+    def statement(self, statement: ast.stmt) -> None:
+        match statement:
+            case ast.Assign([ast.Name(name)], value):
+                self.bind(statement, name, value, None)
+            case ast.AnnAssign(ast.Name(name), annotation, ast.expr() as value):
+                self.bind(statement, name, value, annotation)
+            case ast.Assign([ast.Tuple(targets)], value):
+                self.bind_several(statement, targets, value)
+            case ast.Expr(ast.Call() as value) if self.word(value.func) == "output":
+                self.refuse(value, "R.output comes last in a dataflow block")
+            case ast.Expr(ast.Call() as value):
+                self.call(value, "", self.layer(statement))
+            case _:
+                text = ast.unparse(statement).splitlines()[0]
+                what = f"'{text}' is not part of the script language of graphs"
+                self.refuse(statement, what, STATEMENTS)
+
+    def bind(self, at: ast.stmt, name: str, value: ast.expr, annotation: ast.expr | None) -> None:
+        made = self.expression(value, name, self.layer(at))
+        if annotation is not None:
+            wanted = self.type(annotation)
+            if isinstance(made, tuple) or not same_type(wanted, made.type):
+                is_ = f"{len(made)} values" if isinstance(made, tuple) else type_text(made.type)
+                self.refuse(annotation, f"'{name}' is {is_}, not {type_text(wanted)}")
+        self.scope[name] = made
+
+    def bind_several(self, at: ast.stmt, targets: Sequence[ast.expr], value: ast.expr) -> None:
+        names = [t.id for t in targets if isinstance(t, ast.Name)]
+        made = self.expression(value, names[0] if names else "", self.layer(at))
+        if not isinstance(made, tuple) or not len(made) == len(names) == len(targets):
+            count = len(made) if isinstance(made, tuple) else 1
+            self.refuse(value, f"{len(targets)} names, for {count} value{'s' * (count != 1)}")
+        self.scope.update(zip(names, made, strict=True))
+
+    def layer(self, at: ast.stmt) -> str:
+        return self.layers.get(at.end_lineno or 0, "")
+
+    # -------------------------------------------------------------------------------- expressions
+
+    def value(self, at: ast.expr) -> Value:
+        made = self.expression(at)
+        if isinstance(made, tuple):
+            self.refuse(at, f"these are {len(made)} values, where one is expected")
+        return made
+
+    def expression(
+        self, at: ast.expr, name: str = "", source: str = ""
+    ) -> Value | tuple[Value, ...]:
+        """What an expression gives; calls are emitted, under `name`."""
+        match at:
+            case ast.Name(known) if known in self.scope:
+                return self.scope[known]
+            case ast.Name(known) if isinstance(self.around.names.get(known), np.ndarray):
+                return Constant(self.around.names[known], known)
+            case ast.Name(known):
+                near = ", ".join(get_close_matches(known, self.scope, 3))
+                mend = f"R.output({known}) in its dataflow block" if known in self.inner else near
+                self.refuse(at, f"name '{known}' is not defined here", mend)
+            case ast.Call(func) if self.word(func) == "const":
+                return self.constant(at)
+            case ast.Call():
+                made: Value | tuple[Value, ...] = self.call(at, name, source)
+                return made
+            case ast.Subscript(of, ast.Constant(int(number))):
+                several = self.expression(of)
+                if isinstance(several, tuple) and 0 <= number < len(several):
+                    return several[number]
+        self.refuse(
+            at,
+            f"'{ast.unparse(at)}' is no value of the graph",
+            'R.const(1.0, "float32") for numbers, R.add and the like for operators',
+        )
+
+    def call(self, at: ast.Call, name: str, source: str) -> Any:
+        """Emits a call."""
+        if any(k.arg is None for k in at.keywords):
+            self.refuse(at, "'**' is not part of the script language", "name=value")
+        keywords = {k.arg: k.value for k in at.keywords if k.arg is not None}
+        match self.word(at.func), at.args:
+            case "call_tir" | "call_dps_packed" as word, [func, args, *rest]:
+                pure = keywords.pop("pure", None) if word == "call_dps_packed" else None
+                named = {} if pure is None else {"pure": bool(self.values.value(pure))}
+                types = self.out(at, rest, keywords)
+                callee = self.prim_func(func) if word == "call_tir" else self.registered(func)
+                emit = getattr(self.builder, word)
+                given = self.several(args)
+                return self.checked(
+                    at, emit, callee, given, types, name=name, source=source, **named
+                )
+            case "call_tir" | "call_dps_packed" as word, _:
+                what = f"R.{word} takes a function, arguments, and types of outputs"
+                self.refuse(at, what, f'R.{word}(f, (x,), R.Tensor((1, 16), "float32"))')
+            case str(word), args if word in OPERATORS:
+                inputs = [self.value(a) for a in args]
+                attrs = {key: self.values.value(v) for key, v in keywords.items()}
+                made = getattr(op, word)(*inputs, **attrs)
+                return self.checked(at, self.builder.emit, made, name=name, source=source)
+            case str(word), _:
+                self.refuse(at.func, f"R.{word} gives no value", STATEMENTS)
+            case _, args:
+                fused = self.function(at.func)
+                if not isinstance(fused, Primitive) or keywords:
+                    what = f"'{ast.unparse(at.func)}' is no function of operators"
+                    self.refuse(at, what, 'R.call_tir; or R.func_attr({"Primitive": True}) in it')
+                inputs = [self.value(a) for a in args]
+                made = CallFused(fused.function, tuple(inputs))
+                return self.checked(at, self.builder.emit, made, name=name, source=source)
+
+    def several(self, at: ast.expr) -> list[Value]:
+        items = at.elts if isinstance(at, (ast.Tuple, ast.List)) else [at]
+        return [self.value(item) for item in items]
+
+    def registered(self, at: ast.expr) -> str:
+        name = self.values.value(at)
+        if not isinstance(name, str):
+            self.refuse(at, "a registered function is called by its name", '"env.linear"')
+        return name
+
+    def prim_func(self, at: ast.expr) -> str:
+        found = self.function(at)
+        if isinstance(found, Primitive):
+            self.refuse(at, f"'{ast.unparse(at)}' is no T.prim_func", f"{ast.unparse(at)}(x)")
+        return found
+
+    def out(
+        self, at: ast.Call, rest: Sequence[ast.expr], keywords: dict[str, ast.expr]
+    ) -> list[TensorType]:
+        """The types of a call's outputs: its third argument, also as TVM calls it."""
+        given = [*rest, *(keywords.pop(k) for k in ("out", "out_sinfo") if k in keywords)]
+        if len(given) != 1 or keywords:
+            self.refuse(at, "the types of the outputs are the third argument, and the last",
+                        'R.Tensor((1, 16), "float32"), or a list of such')  # fmt: skip
+        many = isinstance(given[0], (ast.List, ast.Tuple))
+        return [self.type(t) for t in (given[0].elts if many else given)]  # type: ignore[attr-defined]
+
+    def function(self, at: ast.expr) -> str | Primitive:
+        """What `cls.f`, `Module.f` or `f` means: a PrimFunc by its key in the module."""
+        match at:
+            case ast.Attribute(ast.Name(), name) | ast.Name(name):
+                return self.around.functions.get(name, name)
+        self.refuse(at, f"'{ast.unparse(at)}' is no function of the module", "cls.f")
+
+    def constant(self, at: ast.Call) -> Constant:
+        """R.const(1.0, "float32"), R.const(array), R.const(R.Tensor((64,), "float32"), name="w")"""
+        keywords = {k.arg: self.values.value(k.value) for k in at.keywords}
+        name = str(keywords.pop("name", ""))
+        match at.args:
+            case [ast.Call() as kind] if self.word(kind.func) == "Tensor" and not keywords:
+                return self.supplied(at, name, self.type(kind))
+            case [ast.Name(known)] if isinstance(self.around.names.get(known), np.ndarray):
+                return Constant(self.around.names[known], name or known)
+            case [value, *rest] if len(rest) + len(keywords) <= 1 and keywords.keys() <= {"dtype"}:
+                dtype = self.values.value(rest[0]) if rest else keywords.get("dtype")
+                numbers = self.values.value(value)
+                made: Constant = self.checked(at, constant, numbers, dtype, name)
+                return made
+        self.refuse(at, "R.const takes numbers and a dtype, or a type and a name",
+                    'R.const(1.0, "float32")')  # fmt: skip
+
+    def supplied(self, at: ast.Call, name: str, wanted: TensorType) -> Constant:
+        """A constant of which the script says the name alone."""
+        if name not in self.around.constants:
+            near = get_close_matches(name, self.around.constants, 3)
+            mend = ", ".join(near) or f'from_script(text, constants={{"{name}": array}})'
+            self.refuse(at, f"nothing says what the constant '{name}' is", mend)
+        made = Constant(np.asarray(self.around.constants[name]), name)
+        if not same_type(made.type, wanted):
+            self.refuse(at, f"constant '{name}' is {wanted}, and the array given is {made.type}")
+        return made
+
+    def type(self, at: ast.expr) -> TensorType:
+        match at:
+            case ast.Call(func, [shape, *rest], keywords) if self.word(func) == "Tensor":
+                extents = self.values.value(shape)
+                if not isinstance(extents, (list, tuple)):
+                    self.refuse(shape, "a shape is a tuple", '(1, 16), or (1, "m")')
+                given = [*rest, *(k.value for k in keywords if k.arg == "dtype")]
+                dtypes = [self.values.value(r) for r in given] or ["float32"]
+                made: TensorType = self.checked(at, tensor_type, extents, *dtypes)
+                return made
+        self.refuse(at, f"'{ast.unparse(at)}' is no type", TYPE)
+
+    # -------------------------------------------------------------------------------------- words
+
+    def word(self, at: ast.expr) -> str | None:
+        """The word of R that stands here; None where it is none of R's."""
+        match at:
+            case ast.Attribute(ast.Name(module), word) if is_graph_words(
+                self.around.names.get(module)
+            ):
+                if word not in OPERATORS and word not in WORDS:
+                    near = get_close_matches(word, [*WORDS, *OPERATORS], 3)
+                    self.refuse(at, f"there is no {module}.{word}",
+                                ", ".join(f"{module}.{n}" for n in near))  # fmt: skip
+                return word
+        return None
+
+    def refuse(self, at: ast.AST, what: str, mend: str = "") -> NoReturn:
+        raise self.source.error(at, what, mend)
+
+    def checked(self, at: ast.AST, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """function's result; its errors point at the tree."""
+        try:
+            return function(*args, **named)
+        except GraphError as error:
+            self.refuse(at, error.what, error.mend)
+        except (TypeError, ValueError, LookupError, OverflowError) as error:
+            what, _, mend = str(error.args[0]).partition("\n  try: ")
+            self.refuse(at, what.partition("\n  in:  ")[0], mend)
+
+
+def is_graph_words(value: object) -> bool:
+    """Whether a value is the module `R` itself."""
+    return isinstance(value, ModuleType) and value.__name__ == f"{__package__}.graph"

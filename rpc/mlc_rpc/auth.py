@@ -1,0 +1,83 @@
+"""How both ends of a TCP connection prove that they hold the same key; described in wire.py.
+
+The client proves first, so that the board says nothing made with the key to those without it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from hmac import compare_digest
+from typing import Any
+
+from mlc_rpc.errors import Mismatch, RpcError, Unreachable
+from mlc_rpc.record import Opener, Sealer
+from mlc_rpc.wire import HASH_BYTES, NONCE_BYTES, VERSION, version_refusal
+
+Call = Callable[..., Any]  # method, *params -> result; raises Refusal
+
+
+class Refusal(Exception):
+    """The board's error in answer to a greeting: kind and text."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind, self.text = kind, text
+
+
+@dataclass(frozen=True, slots=True)
+class Hellos:
+    """What both ends said of themselves: versions (major, minor) and nonces."""
+
+    client_version: tuple[int, int]
+    board_version: tuple[int, int]
+    client_nonce: bytes
+    board_nonce: bytes
+
+    def mac(self, key: bytes, purpose: str) -> bytes:
+        """What the key makes of them for one purpose, and for no other."""
+        mac = blake2b(key=key, digest_size=HASH_BYTES)
+        mac.update(purpose.encode().ljust(16, b"\0"))
+        for number in (*self.client_version, *self.board_version):
+            mac.update(number.to_bytes(4, "big"))
+        mac.update(self.client_nonce + self.board_nonce)
+        return mac.digest()
+
+
+def prove(call: Call, key: bytes, board: str) -> tuple[Sealer, Opener]:
+    """Says hello, proves the key and has the board prove it.
+
+    Raises Unreachable (another key, at either end), Mismatch.
+    """
+    hellos = _hello(call, board)
+    try:
+        answer = call("auth", hellos.mac(key, "client proves"))
+    except Refusal as error:
+        raise _another_key(board, error.text.partition("; try: ")[0]) from error
+    if not isinstance(answer, bytes) or not compare_digest(answer, hellos.mac(key, "board proves")):
+        raise _another_key(board, "what answers there does not have this board's key")
+    return Sealer(hellos.mac(key, "client sends")), Opener(hellos.mac(key, "board sends"))
+
+
+def _hello(call: Call, board: str) -> Hellos:
+    nonce = os.urandom(NONCE_BYTES)
+    try:
+        answer = call("hello", *VERSION, nonce)
+    except Refusal as error:
+        what, _, attempt = error.text.partition("; try: ")
+        raise Mismatch(what, board=board, attempt=attempt) from error
+    match answer:
+        case [int(major), int(minor), bytes(theirs)] if len(theirs) == NONCE_BYTES:
+            if refusal := version_refusal(major, minor):
+                raise Mismatch(refusal[0], board=board, attempt=refusal[1])
+            if 0 <= minor < 1 << 32:
+                return Hellos(VERSION, (major, minor), nonce, theirs)
+    raise Unreachable(f"no hello but {answer!r:.100}", board=board)
+
+
+def _another_key(board: str, what: str) -> RpcError:
+    return Unreachable(
+        what, board=board, attempt="enroll the board again, or copy the key it was started with"
+    )

@@ -1,0 +1,95 @@
+"""Keys of boards that listen on TCP: 32 random bytes each, in files that only their owner may use.
+
+Client and board hold the same key. It is made here (`make_key`), brought to the board by other
+ways, and never shown: no message and no command line has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shlex
+import stat
+from pathlib import Path
+
+from mlc_rpc.errors import Unreachable
+from mlc_rpc.wire import KEY_BYTES
+
+PORT = 9190  # suggested; nothing depends on it
+
+
+def key_path(name: str) -> Path:
+    """Where the key of a board is kept. `name` is what its URL calls it: tcp://NAME:port."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    folder = Path(base) if base else Path.home() / ".config"
+    return folder / "mlc-deploy" / "keys" / re.sub(r"[^\w.-]", "_", name)
+
+
+def make_key(name: str) -> Path:
+    """Makes a key for a board and returns its file. Raises Unreachable where there is one."""
+    path = key_path(name)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IRUSR | stat.S_IWUSR)
+    except FileExistsError:
+        raise Unreachable(
+            f"there is a key for '{name}' already: {path}",
+            board=name,
+            attempt="remove it, if the board has lost its own; sessions need both",
+        ) from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+    return path
+
+
+def read_key(path: Path, board: str = "") -> bytes:
+    """The key in a file. Raises Unreachable when there is none, or others may read it."""
+    try:
+        about = path.stat()
+        key = path.read_bytes()
+    except OSError as error:
+        raise Unreachable(
+            f"there is no key for this board: {path}: {error.strerror}",
+            board=board,
+            attempt="enroll the board, or copy the key that it was started with to this file",
+        ) from error
+    # Windows has other means, and the user's folders are the user's there.
+    if os.name == "posix" and (about.st_uid != os.geteuid() or about.st_mode & 0o077):
+        raise Unreachable(
+            f"others than you may use the key {path}",
+            board=board,
+            attempt=f"chown $USER {shlex.quote(str(path))}; chmod 600 {shlex.quote(str(path))}; "
+            "if somebody may have read it, a new one",
+        )
+    return checked(key, board)
+
+
+def checked(key: bytes, board: str = "") -> bytes:
+    """The key, which has its length. Raises Unreachable."""
+    if len(key) != KEY_BYTES:
+        raise Unreachable(
+            f"a key has {KEY_BYTES} bytes, this one {len(key)}",
+            board=board,
+            attempt="a key that enroll made; passphrases are none",
+        )
+    return key
+
+
+def how_to_start(name: str, login: str, port: int = PORT, address: str = "0.0.0.0") -> str:
+    """Commands that bring the key to a board and start the runtime there.
+
+    `login` is what ssh takes ("pi@raspberrypi"); other ways to the board do as well.
+    """
+    key = shlex.quote(str(key_path(name)))
+    where = f"[{address}]" if ":" in address else address
+    return (
+        f"ssh {login} 'umask 077; cat > mlc.key' < {key}\n"
+        f"ssh {login} ./mlc-runtime --listen {where}:{port} --key-file mlc.key\n"
+    )

@@ -1,0 +1,177 @@
+"""tcp://, a runtime that listens on a port (`mlc-runtime --listen`), for boards without ssh.
+
+Both ends prove that they hold the board's key before anything else is said; what follows is sealed
+in records (wire.py). It is authentic, not secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from mlc_rpc.auth import Refusal, prove
+from mlc_rpc.errors import RpcError, Unreachable
+from mlc_rpc.keys import checked, key_path, read_key
+from mlc_rpc.record import Opener, Sealer
+from mlc_rpc.transport import Buffer, TcpUrl, Transport
+from mlc_rpc.wire import MAX_GREETING, PREAMBLE
+
+UNSENT_BYTES = 1 << 18  # so that on a slow link a ping waits for this and not for megabytes
+
+
+def open_tcp(url: TcpUrl, key: bytes | Path | None, timeout: float) -> Transport:
+    """Connects and proves the key; None: the one that was enrolled for the URL's host.
+
+    Raises Unreachable, Mismatch.
+    """
+    board = str(url)
+    if isinstance(key, bytes):
+        secret = checked(key, board)
+    else:
+        secret = read_key(key or key_path(url.host), board)
+    connection = _connect(url, board, timeout)
+    try:
+        greeter = _Greeter(connection, board, time.monotonic() + timeout)
+        greeter.skip_preamble()
+        sealer, opener = prove(greeter.call, secret, board)
+        return TcpTransport(board, connection, sealer, opener)
+    except (OSError, ValueError, msgpack.UnpackException) as error:
+        connection.close()
+        raise _no_greeting(board, f"it broke off ({error or type(error).__name__})") from error
+    except BaseException:
+        connection.close()
+        raise
+
+
+class TcpTransport(Transport):
+    """A connection whose greetings are over: bytes in records."""
+
+    greeted = True
+    why_not_counting = "instructions are counted on qemu:// boards only"
+
+    def __init__(
+        self, board: str, connection: socket.socket, sealer: Sealer, opener: Opener
+    ) -> None:
+        self.board = board
+        self._socket = connection
+        self._sealer = sealer
+        self._opener = opener
+        self._broken = ""
+
+    def read(self, limit: int) -> bytes:
+        while not (payload := self._opener.next()):
+            # The socket has one timeout for both ways, which a write sets.
+            with contextlib.suppress(TimeoutError):
+                size = self._socket.recv_into(self._opener.room())
+                if size == 0:
+                    return b""
+                self._opener.took(size)
+        return payload
+
+    def write(self, pieces: Sequence[Buffer], timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        for record in self._sealer.seal(pieces):
+            left = memoryview(record)
+            while left:
+                self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
+                sent = self._socket.send(left)
+                self.moved += sent
+                left = left[sent:]
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # wakes a read and a write under way
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def last_words(self) -> str:
+        return ""
+
+
+class _Greeter:
+    """Requests before there is a session: one at a time, small, in clear, all in one deadline."""
+
+    def __init__(self, connection: socket.socket, board: str, deadline: float) -> None:
+        self._socket = connection
+        self._board = board
+        self._deadline = deadline
+        self._unpacker = msgpack.Unpacker(raw=False, max_buffer_size=MAX_GREETING)
+        self._id = 0
+
+    def skip_preamble(self) -> None:
+        seen = b""
+        while len(seen) < len(PREAMBLE) and PREAMBLE.startswith(seen):
+            data = self._receive(len(PREAMBLE) - len(seen))
+            if not data:
+                break
+            seen += data
+        if seen != PREAMBLE:
+            raise _no_greeting(self._board, f"it sent {seen!r}" if seen else "it hung up")
+
+    def call(self, method: str, *params: object) -> Any:
+        self._id += 1
+        self._settime()
+        self._socket.sendall(msgpack.packb([0, self._id, method, list(params)]))
+        for message in self._messages():
+            match message:
+                case [1, self._id | None, None, result]:
+                    return result
+                case [1, self._id | None, [str(kind), str(text), *_], None]:
+                    raise Refusal(kind, text)
+            break
+        raise _no_greeting(self._board, "it sent what is no answer")
+
+    def _messages(self) -> Any:
+        while True:
+            yield from self._unpacker
+            data = self._receive(MAX_GREETING)
+            if not data:
+                raise _no_greeting(self._board, "it hung up")
+            self._unpacker.feed(data)
+
+    def _receive(self, limit: int) -> bytes:
+        self._settime()
+        return self._socket.recv(limit)
+
+    def _settime(self) -> None:
+        self._socket.settimeout(max(self._deadline - time.monotonic(), 1e-3))
+
+
+def _connect(url: TcpUrl, board: str, timeout: float) -> socket.socket:
+    try:
+        connection = socket.create_connection((url.host, url.port), timeout)
+    except OSError as error:
+        raise _not_connected(url, board, error, timeout) from error
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    return connection
+
+
+def _not_connected(url: TcpUrl, board: str, error: OSError, timeout: float) -> RpcError:
+    match error:
+        case socket.gaierror():
+            what, attempt = f"there is no host '{url.host}'", "its address in place of its name"
+        case ConnectionRefusedError():
+            what = f"nothing listens on port {url.port} of {url.host}"
+            attempt = f"on the board: mlc-runtime --listen 0.0.0.0:{url.port} --key-file FILE"
+        case TimeoutError():
+            what = f"no answer from {url.host} in {timeout:g} s"
+            attempt = f"ping {url.host}; is the board on, on this network, behind a firewall?"
+        case _:
+            what = f"cannot connect to {url.host} port {url.port}: {error.strerror or error}"
+            attempt = f"ping {url.host}; is the board on, on this network?"
+    return Unreachable(what, board=board, attempt=attempt)
+
+
+def _no_greeting(board: str, what: str) -> RpcError:
+    return Unreachable(
+        f"what answers there is no mlc-runtime, or a busy one: {what}",
+        board=board,
+        attempt="look at what mlc-runtime says on the board",
+    )

@@ -1,0 +1,188 @@
+"""What the models of the field cost: compile time, memory, sizes, and executed instructions.
+
+    python scripts/bench/models.py [MODEL ...] [--target aarch64 ...] [--no-run]
+                                   [--json FILE] [--against FILE]
+
+Models are the architectures of tests/models/architectures.py and the light models of the onnx
+package; without names, all of the former. Per model and target:
+
+    cold, warm     seconds of `mlc-deploy MODEL --board none`, from its start to its end, with an
+                   empty cache of kernels and again with the one it filled; beside them the seconds
+                   of all cores, which other programs on the machine disturb less
+    host           the most memory that all its processes held at once (pages they share count for
+                   each, so it is rather too much)
+    object, weights, arena, bound    bytes, as the record has them; no plan of the arena can go
+                   below the bound, and kernels' workspaces are not in it
+    instructions   executed per inference under QEMU, and their ratio to vector
+                   multiply-accumulates (4 numbers each)
+
+`--against` compares with an earlier --json: 1 is the exit status where a figure that is the same on
+every machine (sizes, instructions) rose by more than 1 %, or outputs were wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import mlc_deploy as mlc  # noqa: E402
+from mlc_deploy.frontend import from_onnx  # noqa: E402
+from mlc_deploy.graph.count import multiply_accumulates  # noqa: E402
+from tests.models.architectures import ARCHITECTURES, NAMES, model_and_inputs  # noqa: E402
+from tests.onnx_models import reference  # noqa: E402
+
+BOARDS = {"aarch64": "qemu://cortex-a72", "armv7a": "qemu://cortex-a7", "host": "local://"}
+EXACT = ("object_bytes", "weights_bytes", "arena_bytes", "instructions")
+RISE = 1.01
+VECTOR = 4  # numbers in a vector of 128 bits
+LINE = "{:<21}{:<9}{:>13}{:>13}{:>7}{:>8}{:>9}{:>8}{:>8}{:>14}{:>7}"
+MB = 1e6
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    parser.add_argument("--target", action="append", choices=list(BOARDS), help="default: aarch64")
+    parser.add_argument("--no-run", action="store_true", help="compile only")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--against", type=Path)
+    options = parser.parse_args()
+    unknown = [name for name in options.models if name not in NAMES]
+    if unknown:
+        parser.error(f"no model '{unknown[0]}'; there are {', '.join(NAMES)}")
+    before = json.loads(options.against.read_text()) if options.against else {}
+    print(LINE.format("", "", "cold (cores)", "warm (cores)", "host", "object", "weights", "arena",
+                      "bound", "instructions", "ratio"))  # fmt: skip
+    print(LINE.format("model", "target", "s", "s", "MB", "kB", "MB", "MB", "MB", "", ""))
+    figures: dict[str, dict[str, Any]] = {}
+    for name in options.models or ARCHITECTURES:
+        for target in options.target or ["aarch64"]:
+            found = measure(name, target, not options.no_run)
+            figures[f"{name} {target}"] = found
+            print(line(name, target, found), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    wrong = [f"{key}: the outputs are wrong" for key, found in figures.items() if not found["ok"]]
+    worse = wrong + rises(figures, before)
+    print("\n".join(worse), end="\n" if worse else "")
+    return 1 if worse else 0
+
+
+def measure(name: str, target: str, run: bool) -> dict[str, Any]:
+    """All figures of a model; `ok` and `instructions` are None where it does not run."""
+    model, given = model_and_inputs(name)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{name}.onnx"
+        onnx.save(model, file)
+        cache = {"MLC_CACHE_DIR": str(Path(folder) / "cache")}
+        cold, warm = (command(file, target, cache) for _ in range(2))
+        os.environ |= cache
+        compiled = mlc.compile(from_onnx(model), target)
+    graph = compiled.reference
+    found = {
+        "cold_s": cold["wall_s"],
+        "cold_cores_s": cold["cores_s"],
+        "warm_s": warm["wall_s"],
+        "warm_cores_s": warm["cores_s"],
+        "host_bytes": max(cold["bytes"], warm["bytes"]),
+        "object_bytes": len(compiled.object_bytes),
+        "weights_bytes": len(compiled.weights_bytes),
+        "arena_bytes": compiled.program.arena,
+        "arena_lower_bound": compiled.program.arena_lower_bound,
+        "multiply_accumulates": sum(map(multiply_accumulates, graph.bindings)),
+        "instructions": None,
+        "ok": True,
+    }
+    if run:
+        with mlc.connect(BOARDS[target]) as board:
+            done = mlc.deploy(compiled, board, given, expect=reference(model, given))
+        found |= {"instructions": done.instructions, "ok": done.ok}
+    return found
+
+
+def command(file: Path, target: str, environment: dict[str, str]) -> dict[str, float]:
+    """Compiles by the command line, and watches its processes: seconds, seconds of all cores, and
+    bytes of memory at most."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    program = [sys.executable, "-m", "mlc_deploy.cli", str(file)]
+    process = subprocess.Popen(
+        [*program, "--target", target, "--board", "none"], env=os.environ | environment,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    most, done = [0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            most[0] = max(most[0], memory(process.pid))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    _, said = process.communicate()
+    wall = time.perf_counter() - began
+    done.set()
+    watching.join()
+    if process.returncode:
+        sys.exit(f"{file.stem} for {target} did not compile:\n{said}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cores = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"wall_s": wall, "cores_s": cores, "bytes": most[0]}
+
+
+def memory(session: int) -> int:
+    """Bytes that the processes of a session hold."""
+    pages = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        if int(fields[3]) == session:
+            pages += int(fields[21])
+    return pages * resource.getpagesize()
+
+
+def line(name: str, target: str, found: dict[str, Any]) -> str:
+    count = found["instructions"]
+    ratio = count and count / (found["multiply_accumulates"] / VECTOR)
+    return LINE.format(
+        name,
+        target,
+        f"{found['cold_s']:.1f} ({found['cold_cores_s']:.1f})",
+        f"{found['warm_s']:.1f} ({found['warm_cores_s']:.1f})",
+        f"{found['host_bytes'] / MB:.0f}",
+        f"{found['object_bytes'] / 1e3:.0f}",
+        f"{found['weights_bytes'] / MB:.1f}",
+        f"{found['arena_bytes'] / MB:.2f}",
+        f"{found['arena_lower_bound'] / MB:.2f}",
+        f"{count:,}" if count else "-",
+        f"{ratio:.2f}" if ratio else "-",
+    )
+
+
+def rises(figures: dict[str, dict[str, Any]], before: dict[str, dict[str, Any]]) -> list[str]:
+    """What rose, of what should be the same everywhere."""
+    texts = []
+    for key, found in figures.items():
+        for name in EXACT:
+            was, now = before.get(key, {}).get(name), found[name]
+            if was and now and now > was * RISE:
+                texts.append(f"{key}: {name} rose from {was:,} to {now:,} ({now / was - 1:+.1%})")
+    return texts
+
+
+if __name__ == "__main__":
+    sys.exit(main())

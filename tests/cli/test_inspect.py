@@ -1,0 +1,113 @@
+"""`mlc-deploy inspect`: the tables, the record, the passes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.cli.command import MODELS, Command
+
+Golden = Callable[..., None]
+CNN = MODELS / "digits_cnn.onnx"
+
+
+def attention(file: Path) -> None:
+    """A matrix product on three dimensions, of a batch that is a name; a GELU spelled out."""
+    node = helper.make_node
+    rng = np.random.default_rng(0)
+    arrays: dict[str, Any] = {
+        "w": rng.normal(size=(8, 16)).astype(np.float32), "b": np.ones(16, np.float32),
+        "root": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5),
+    }  # fmt: skip
+    nodes = [
+        node("MatMul", ["x", "w"], ["product"], name="dense"),
+        node("Add", ["product", "b"], ["sum"], name="bias"),
+        node("Div", ["sum", "root"], ["scaled"]),
+        node("Erf", ["scaled"], ["erf"]),
+        node("Add", ["erf", "one"], ["gate"]),
+        node("Mul", ["sum", "gate"], ["gated"]),
+        node("Mul", ["gated", "half"], ["y"]),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "gelu", [value("x", TensorProto.FLOAT, ["batch", 4, 8])],
+        [value("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(v), k) for k, v in arrays.items()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file)
+
+
+def test_shown(mlc_deploy: Command, golden: Golden) -> None:
+    done = mlc_deploy("inspect", CNN, "--target", "aarch64")
+    assert done.status == 0 and done.stderr == ""
+    golden(done.stdout, "cli_inspect_digits")
+
+
+def test_shown_of_a_named_dimension(mlc_deploy: Command, golden: Golden, folder: Path) -> None:
+    attention(folder / "gelu.onnx")
+    done = mlc_deploy("inspect", "gelu.onnx", "--bind", "batch=2", "--target", "armv7a")
+    assert done.status == 0 and done.stderr == ""
+    golden(done.stdout, "cli_inspect_gelu")
+
+
+def test_record(mlc_deploy: Command, folder: Path) -> None:
+    done = mlc_deploy("inspect", CNN, "--target", "aarch64", "--json", "-")
+    assert "multiply-accumulates" in done.stderr
+    record = done.record
+    assert record["model"] == "digits_cnn"
+    assert record["operators"]["conv2d"] == {"model": 2, "kernels": 2}
+    assert record["operators"]["batch_norm"] == {"model": 1, "kernels": 0}
+    assert record["multiply_accumulates"] == 147456 + 1179648 + 20480
+    assert sum(k["multiply_accumulates"] for k in record["kernels"]) == 147456 + 1179648 + 20480
+    assert record["arena_bytes"] >= record["arena_lower_bound_bytes"] > 0
+    assert record["calls"] == len(record["kernels"])
+    assert record["kernels"][0]["operators"] == ["conv2d", "add", "relu"]
+    changed = [p["name"] for p in record["passes"] if p["changed"]]
+    assert "simplify_inference" in changed and "fuse_operators" in changed
+    again = mlc_deploy("inspect", CNN, "--target", "aarch64", "--json", "record.json")
+    assert again.status == 0 and json.loads((folder / "record.json").read_text()) == record
+
+
+def test_passes_that_changed_something_are_printed(mlc_deploy: Command, folder: Path) -> None:
+    attention(folder / "gelu.onnx")
+    done = mlc_deploy("inspect", "gelu.onnx", "--shape", "x=1,4,8", "--passes")
+    begin = done.stdout.index("# after recognize_operators")
+    graph = done.stdout[begin : done.stdout.index("# after", begin + 1)]
+    assert "R.gelu(" in graph and "R.erf(" not in graph
+    assert "# after simplify_inference" not in done.stdout
+
+
+REFUSED: dict[str, list[str]] = {
+    "no model": ["inspect"],
+    "no such file": ["inspect", "digitz.onnx"],
+    "no such target": ["inspect", "digits.onnx", "--target", "armv9z"],
+    "no model in the file": ["inspect", "notes.onnx"],
+    "shape that is none": ["inspect", "digits.onnx", "--shape", "image"],
+    "dimension that is open": ["inspect", "gelu.onnx"],
+    "folder that is not there": ["inspect", "digits.onnx", "--json", "there/record.json"],
+}
+
+
+@pytest.fixture
+def files(folder: Path) -> None:
+    attention(folder / "gelu.onnx")
+    (folder / "digits.onnx").write_bytes(CNN.read_bytes())
+    (folder / "notes.onnx").write_text("this is no model\n")
+
+
+@pytest.mark.usefixtures("files")
+def test_refused(mlc_deploy: Command, golden: Golden) -> None:
+    texts = []
+    for name, args in REFUSED.items():
+        done = mlc_deploy(*args)
+        assert done.stdout == ""
+        texts.append(f"# {name}\n{done.complaint}\n")
+    golden("\n".join(texts), "cli_inspect_refusals")

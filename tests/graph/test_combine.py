@@ -1,0 +1,186 @@
+"""Layers that become one, dead and common calls, fast math; and what must stay as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlc_deploy as mlc
+from mlc_deploy.graph import BlockBuilder, CallPacked, TensorType, optimize
+from mlc_deploy.graph.approximate import fast_math
+from mlc_deploy.graph.combine import MOST_ELEMENTS, combine_parallel_layers
+from mlc_deploy.graph.passes import (
+    PASSES,
+    eliminate_common_subexpressions,
+    eliminate_dead_code,
+)
+from tests.graph.small_graphs import built, check, drawn, emit, number, ops
+from tests.graph.test_graph import CONV
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_products_of_one_input(transpose_b: bool) -> None:
+    """As query, key and value of attention."""
+
+    def build(b: BlockBuilder, x: Any) -> Any:
+        made = []
+        for seed, n in enumerate((3, 3, 5)):
+            w = drawn(n, 6, seed=seed) if transpose_b else drawn(6, n, seed=seed)
+            y = b.emit("dense", x, w, transpose_b=transpose_b)
+            made.append(b.emit("add", y, drawn(n, seed=seed + 9)))
+        return [b.emit("matmul", b.emit("transpose", y, axes=(1, 0)), y) for y in made]
+
+    result = check(built(build, (2, 6)), combine_parallel_layers, error=1e-3)
+    assert ops(result).startswith("dense add slice slice slice transpose")
+
+
+def test_activations_that_differ_keep_layers_apart() -> None:
+    def build(b: BlockBuilder, x: Any) -> Any:
+        layers = [b.emit("dense", x, drawn(3, 6, seed=n), transpose_b=True) for n in range(2)]
+        return [b.emit(op, y) for op, y in zip(("tanh", "exp"), layers, strict=True)]
+
+    function = built(build, (2, 6))
+    assert combine_parallel_layers(function) is function
+
+
+def test_convolutions_with_biases_and_activations() -> None:
+    def build(b: BlockBuilder, x: Any) -> Any:
+        made = []
+        for seed, n in enumerate((2, 3)):
+            y = b.emit("conv2d", x, drawn(n, 4, 3, 3, seed=seed), **CONV)
+            y = b.emit("add", drawn(n, 1, 1, seed=seed), y)
+            made.append(b.emit("clip", y, min=0.0, max=6.0))
+        return made
+
+    result = check(built(build), combine_parallel_layers, error=1e-4)
+    assert ops(result) == "conv2d add clip slice slice"
+
+
+def test_matrix_products() -> None:
+    def build(b: BlockBuilder, x: Any) -> Any:
+        return [b.emit("matmul", x, drawn(4, 5, n, seed=n)) for n in (2, 3)]
+
+    result = check(built(build), combine_parallel_layers, error=1e-4)
+    assert ops(result) == "matmul slice slice"
+
+
+def test_what_differs_stays_apart() -> None:
+    """Another stride, another input, a bias that is no bias, weights that are computed."""
+
+    def build(b: BlockBuilder, x: Any) -> Any:
+        one = b.emit("conv2d", x, drawn(2, 4, 3, 3), **CONV)
+        strided = b.emit("conv2d", x, drawn(2, 4, 3, 3), **{**CONV, "strides": (2, 2)})
+        other = b.emit("conv2d", b.emit("relu", x), drawn(2, 4, 3, 3), **CONV)
+        image = b.emit("conv2d", x, drawn(2, 4, 3, 3), **CONV)
+        computed = b.emit("conv2d", x, b.emit("reshape", x, shape=(5, 4, 5, 1)), **CONV)
+        return [one, strided, other, b.emit("add", image, drawn(5, 5)), computed]
+
+    function = built(build)
+    # `one` and `image` are alike: what is added behind is no part of the layer.
+    result = check(function, combine_parallel_layers, error=1e-4)
+    assert ops(result).count("conv2d") == ops(function).count("conv2d") - 1
+
+
+def test_large_outputs_stay_apart_unless_they_lie_in_one_piece() -> None:
+    rows = MOST_ELEMENTS // 32
+
+    def build(b: BlockBuilder, x: Any) -> Any:
+        return [b.emit("dense", x, drawn(64, 2, seed=n), transpose_b=True) for n in range(2)]
+
+    function = built(build, (rows, 2))
+    with mlc.PassContext(opt_level=3):
+        assert optimize(function, (combine_parallel_layers,)) is function
+        assert ops(optimize(built(build, (1, 2)), (combine_parallel_layers,))).startswith("dense s")
+
+    def images(b: BlockBuilder, x: Any) -> Any:
+        return [b.emit("conv2d", x, drawn(4, 1, 3, 3, seed=n), **CONV) for n in range(2)]
+
+    result = combine_parallel_layers(built(images, (1, 1, 128, 128)))
+    assert ops(result) == "conv2d slice slice"
+
+
+def test_default_level_leaves_layers_apart() -> None:
+    def build(b: BlockBuilder, x: Any) -> Any:
+        return [b.emit("dense", x, drawn(3, 6, seed=n), transpose_b=True) for n in range(2)]
+
+    function = built(build, (2, 6))
+    assert ops(optimize(function)) == "dense dense"
+    with mlc.PassContext(required_pass=["combine_parallel_layers"]):
+        assert ops(optimize(function)) == "dense slice slice"
+
+
+# ------------------------------------------------------------------------------------ fast math
+
+
+def test_fast_math_is_off_by_default() -> None:
+    function = built(emit("divide", "x", number(3)))
+    assert ops(optimize(function)) == "divide"
+    with mlc.PassContext(opt_level=4):
+        assert ops(optimize(function)) == "multiply"
+
+
+def test_divisions() -> None:
+    def build(b: BlockBuilder, x: Any) -> Any:
+        row = b.emit("exp", b.emit("mean", x, axes=[3], keepdims=True))
+        return [b.emit("divide", x, row), b.emit("divide", row, row)]
+
+    result = check(built(build), fast_math)
+    assert ops(result) == "mean exp reciprocal multiply divide"
+
+
+def test_powers_and_gelu() -> None:
+    def build(b: BlockBuilder, x: Any) -> Any:
+        y = b.emit("add", b.emit("abs", x), number(0.5))
+        return [b.emit("power", y, number(p)) for p in (3, 4, -0.5)]
+
+    result = check(built(build), fast_math)
+    assert ops(result).split()[2:] == ["multiply"] * 4 + ["sqrt", "reciprocal"]
+    gelu = check(built(emit("gelu", "x", approximate="none")), fast_math, error=5e-4)
+    assert "tanh" in str(gelu)
+
+
+# --------------------------------------------------------------------------------------- purity
+
+
+def external(b: BlockBuilder, x: Any, pure: bool) -> Any:
+    call = CallPacked("test.external", (x,), (TensorType((2, 3), "float32"),), pure)
+    return b.emit(call)
+
+
+@pytest.mark.parametrize("passes", [PASSES, (eliminate_dead_code, eliminate_common_subexpressions)])
+def test_calls_with_effects_stay_in_their_order(passes: Any) -> None:
+    """Neither dropped, nor merged, nor moved, whatever happens around them."""
+    b = BlockBuilder()
+    x = b.param("x", (2, 3))
+    first = external(b, b.emit("add", x, number(0)), False)
+    external(b, x, False)
+    second = external(b, b.emit("multiply", x, number(1)), False)
+    y = b.emit("relu", b.emit("relu", first))
+    function = b.finish([y])
+    with mlc.PassContext(opt_level=4):
+        result = optimize(function, passes)
+    kept = [v.outputs[0].name for v in result.bindings if isinstance(v.call, CallPacked)]
+    names = [v.outputs[0].name for v in function.bindings if isinstance(v.call, CallPacked)]
+    assert kept == names and second.name in kept
+
+
+def test_calls_without_effects_are_merged_and_dropped() -> None:
+    b = BlockBuilder()
+    x = b.param("x", (2, 3))
+    y = b.emit("add", external(b, x, True), external(b, x, True))
+    external(b, y, True)
+    result = optimize(b.finish([y]), (eliminate_common_subexpressions, eliminate_dead_code))
+    assert len(result.bindings) == 2
+
+
+def test_other_values_do_not_pass_for_equal() -> None:
+    """Zeros of two signs, and one number of two dtypes."""
+    b = BlockBuilder()
+    x = b.param("x", (2, 3))
+    values = [b.emit("divide", x, number(v)) for v in (0.0, -0.0)]
+    values += [b.emit("cast", x, dtype=dtype) for dtype in ("int32", "int64")]
+    function = b.finish(values)
+    assert eliminate_common_subexpressions(function) is function
+    assert np.signbit(np.float32(-0.0))

@@ -1,0 +1,205 @@
+"""`mlc-runtime run`: saved models on a board without a laptop."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import mlc_deploy as mlc
+from mlc_deploy.artifact.format import digest, read_file, write_file
+from mlc_deploy.graph import BlockBuilder
+from mlc_deploy.runtime_files import runtime_file
+from tests.artifact.models import digits, expected, images
+from tests.runtime.board import model_of, module_of
+
+Golden = Callable[..., None]
+LOCAL = "x86_64"
+
+
+def run(*arguments: str | Path, at: Path, machine: str = LOCAL) -> subprocess.CompletedProcess[str]:
+    command = [str(runtime_file(machine)), "run", *map(str, arguments)]
+    if machine != LOCAL:
+        emulator = shutil.which(f"qemu-{machine}")
+        if emulator is None:
+            pytest.skip("no QEMU here: apt install qemu-user")
+        command.insert(0, emulator)
+    return subprocess.run(command, cwd=at, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The digits and their images, in an empty folder."""
+    digits().save(tmp_path / "digits.mlc")
+    np.save(tmp_path / "image.npy", images())
+    return tmp_path
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64", "arm"])
+def test_same_as_the_reference(machine: str, tmp_path: Path) -> None:
+    digits(machine).save(tmp_path / "digits.mlc")
+    np.save(tmp_path / "image.npy", images())
+    given = ("digits.mlc", "--input", "image=image.npy", "--output", "results", "--threads", "1")
+    ended = run(*given, at=tmp_path, machine=machine)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "results/probability.npy\n"
+    assert os.listdir(tmp_path / "results") == ["probability.npy"]
+    right = expected()["probability"]
+    got = np.load(tmp_path / "results" / "probability.npy")
+    assert got.dtype == right.dtype and got.shape == right.shape
+    np.testing.assert_allclose(got, right, rtol=1e-4, atol=1e-6)
+
+
+def test_timed(folder: Path) -> None:
+    ended = run("digits.mlc", "--input", "image.npy", "--time", at=folder)
+    assert ended.returncode == 0 and ended.stderr == ""
+    match = re.fullmatch(
+        r"time: median (.+) ms, least (.+) ms, most (.+) ms, (\d+) samples\n", ended.stdout
+    )
+    assert match and 0 < float(match[2]) <= float(match[1]) <= float(match[3])
+    assert 3 <= int(match[4]) <= 20
+
+
+def test_outputs_replace_those_of_before(folder: Path) -> None:
+    (folder / "results").mkdir()
+    (folder / "results" / "probability.npy").write_bytes(b"from before")
+    for _ in range(2):
+        ended = run("digits.mlc", "--input", "image.npy", "--output", "results", at=folder)
+        assert ended.returncode == 0
+    assert os.listdir(folder / "results") == ["probability.npy"]
+    assert np.load(folder / "results" / "probability.npy").shape == (16, 10)
+
+
+DTYPES = ["float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16",
+          "uint32", "uint64", "bool"]  # fmt: skip
+
+
+def identity(types: dict[str, tuple[str, tuple[int, ...]]]) -> mlc.CompiledModel:
+    """A model whose outputs are its inputs, under names that no file has."""
+    builder = BlockBuilder("main")
+    params = [builder.param(name, shape, dtype) for name, (dtype, shape) in types.items()]
+    outputs = [f"out/{name} é" for name in types]
+    return mlc.compile(builder.finish(params, outputs), "x86_64")
+
+
+def test_every_dtype_and_shape(tmp_path: Path) -> None:
+    shapes: list[tuple[int, ...]] = [(2, 3), (5,), (), (1, 2, 3, 4)]
+    types = {dtype: (dtype, shapes[n % len(shapes)]) for n, dtype in enumerate(DTYPES)}
+    identity(types).save(tmp_path / "m.mlc")
+    rng = np.random.default_rng(0)
+    given: dict[str, NDArray[Any]] = {}
+    for number, (name, (dtype, shape)) in enumerate(types.items()):
+        given[name] = rng.integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype)
+        version = ((1, 0), (2, 0), (3, 0))[number % 3]
+        with open(tmp_path / f"{name}.npy", "wb") as file:
+            np.lib.format.write_array(file, given[name], version)
+    inputs = [word for name in types for word in ("--input", f"{name}={name}.npy")]
+    ended = run("m.mlc", *inputs, "--output", "out", at=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    for name, array in given.items():
+        got = np.load(tmp_path / "out" / f"out_{name}_é.npy")
+        assert got.dtype == array.dtype and got.shape == array.shape
+        np.testing.assert_array_equal(got, array)
+
+
+def test_refusals(folder: Path, golden: Golden) -> None:
+    image = images()
+    np.save(folder / "double.npy", image.astype(np.float64))
+    np.save(folder / "one.npy", image[:1])
+    np.save(folder / "fortran.npy", np.asfortranarray(image))
+    np.save(folder / "big.npy", image.astype(">f4"))
+    np.save(folder / "text.npy", np.array(["a", "b"]))
+    np.save(folder / "objects.npy", np.array([{}], object))
+    good = (folder / "image.npy").read_bytes()
+    (folder / "cut.npy").write_bytes(good[:-1])
+    (folder / "header.npy").write_bytes(good[:50])
+    (folder / "later.npy").write_bytes(good[:6] + b"\x04" + good[7:])
+    (folder / "odd.npy").write_bytes(good.replace(b"'descr'", b"'names'"))
+    (folder / "empty.npy").touch()
+    (folder / "file").touch()
+    model = (folder / "digits.mlc").read_bytes()
+    (folder / "cut.mlc").write_bytes(model[:-1])
+    (folder / "longer.mlc").write_bytes(model + b"!")
+    (folder / "version.mlc").write_bytes(model[:8] + b"\x02" + model[9:])
+    (folder / "manifest.mlc").write_bytes(model[:50] + b"!" + model[51:])
+    (folder / "weights.mlc").write_bytes(model[:-1] + b"!")
+    (folder / "object.mlc").write_bytes(model[:5000] + b"!" + model[5001:])
+    digits("aarch64").save(folder / "aarch64.mlc")
+    manifest, (code, weights) = read_file(folder / "digits.mlc")
+    (program,) = manifest["programs"]
+
+    def write(name: str, **changes: object) -> None:
+        blobs = [code.content, weights.content]
+        write_file(folder / name, {"programs": [program | changes]}, blobs)
+
+    write("features.mlc", features=["sse2", "unheard-of"])
+    write("swapped.mlc", object=1, weights=0)
+    write("without.mlc", weights=None)
+    write("nothing.mlc", object=7)
+    write_file(folder / "none.mlc", {"programs": []}, [])
+    cases = [
+        ["there.mlc"], ["."], ["image.npy"], ["empty.npy"],
+        *([f"{name}.mlc"] for name in ("cut", "longer", "version", "manifest", "weights", "object",
+                                      "aarch64", "features", "swapped", "without", "nothing",
+                                      "none")),
+        ["digits.mlc"],
+        ["digits.mlc", "--input", "imago=image.npy"],
+        ["digits.mlc", "--input", "image.npy", "--input", "image=image.npy"],
+        *(["digits.mlc", "--input", f"{name}.npy"] for name in
+          ("there", "double", "one", "fortran", "big", "text", "objects", "cut", "header", "later",
+           "odd", "empty")),
+        ["digits.mlc", "--input", "."],
+        ["digits.mlc", "--input", "image.npy", "--output", "file"],
+        ["digits.mlc", "--input", "image.npy", "--output", "there/results"],
+        [], ["--time"], ["digits.mlc", "again.mlc"], ["digits.mlc", "--input"],
+        ["digits.mlc", "--output"], ["digits.mlc", "--threads", "2"], ["digits.mlc", "--faster"],
+    ]  # fmt: skip
+    told = []
+    for case in cases:
+        ended = run(*case, at=folder)
+        assert ended.stdout == ""
+        said = re.sub(r"of \d+ bytes", "of n bytes", ended.stderr)
+        told.append(f"$ mlc-runtime run {' '.join(case)}\n{said}-> {ended.returncode}")
+    golden("\n\n".join(told), "run_command_refusals")
+
+
+def test_which_input_is_meant(tmp_path: Path) -> None:
+    identity({"a": ("int8", (2,)), "b": ("int8", (2,))}).save(tmp_path / "m.mlc")
+    np.save(tmp_path / "x.npy", np.zeros(2, np.int8))
+    told = [run("m.mlc", *given, at=tmp_path).stderr for given in (
+        ("--input", "x.npy"), ("--input", "a=x.npy"), ("--input", "b=x.npy", "--input", "a=x.npy"),
+    )]  # fmt: skip
+    assert told == [
+        "error: the model has 2 inputs, and --input x.npy does not say which; "
+        "try: --input NAME=x.npy, with NAME one of a, b\n",
+        "error: input 'b' is missing; try: --input b=FILE.npy\n",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("kernel", ["wild", "status"])
+def test_kernels_that_go_wrong(kernel: str, tmp_path: Path) -> None:
+    """The layer is named, whether a kernel gives a status or crashes."""
+    weights = bytes(256)
+    described = model_of(weights)
+    described["calls"][2] = [2, "features.3", [[0, 0, 0, 64]]]
+    code = module_of("add64", "double64", kernel, machine="x86_64", says={"model": described})
+    program = {
+        "level": "base", "target": "x86_64", "machine": "x86_64", "features": [], "object": 0,
+        "weights": 1, "indices": {},
+    }  # fmt: skip
+    assert described["weights_hash"] == digest(weights)
+    write_file(tmp_path / "m.mlc", {"programs": [program]}, [code, weights])
+    np.save(tmp_path / "x.npy", np.ones((1, 64), np.float32))
+    ended = run("m.mlc", "--input", "x.npy", "--output", "out", at=tmp_path)
+    where = f"error: kernel '{kernel}' (layer 'features.3', call 2)"
+    assert ended.returncode == 1 and ended.stderr.startswith(where), ended.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,93 @@
+"""Worker processes: results in order, what a death costs, and that none stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlc_deploy.errors import LowerError
+from mlc_deploy.workers import WorkerDied, in_workers
+from tests.cli.test_interrupt import alive
+from tests.worker_tasks import abort_at, divide, leave_at, refuse_from, square
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_results_are_in_order(count: int) -> None:
+    assert in_workers(square, [(n,) for n in range(20)], count) == [n * n for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("function", "how", "words"),
+    [(abort_at, "SIGABRT", "LLVM ERROR: Cannot select"), (leave_at, "status 3", "")],
+)
+def test_a_death_costs_its_task_alone(
+    function: Callable[[int, int], int], how: str, words: str
+) -> None:
+    found = in_workers(function, [(n, 3) for n in range(8)], 2)
+    died = found.pop(3)
+    assert isinstance(died, WorkerDied)
+    assert (died.how, died.words) == (how, words)
+    assert found == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_every_task_may_die() -> None:
+    found = in_workers(abort_at, [(n, n) for n in range(3)], 1)
+    assert all(isinstance(result, WorkerDied) for result in found)
+
+
+def test_the_first_error_in_the_order_of_tasks_is_raised() -> None:
+    with pytest.raises(LowerError) as caught:
+        in_workers(refuse_from, [(n, 4) for n in range(9)], 3)
+    error = caught.value
+    assert (error.what, error.where, error.mend) == ("task 4", "here", "there")
+    assert str(error) == "task 4\n  in:  here\n  try: there"
+
+
+def test_an_error_of_ours_shows_where_it_was_raised() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        in_workers(divide, [(0,)], 1)
+    (note,) = caught.value.__notes__
+    assert note.startswith("in a worker process:\nTraceback") and "return 1 / n" in note
+
+
+WAITING = """
+import sys
+from mlc_deploy.workers import in_workers
+from tests.worker_tasks import wait
+in_workers(wait, [(sys.argv[1], float(sys.argv[2]))] * 9, 2)
+"""
+
+
+@pytest.mark.parametrize(("end", "seconds"), [(signal.SIGINT, "60"), (signal.SIGKILL, "1")])
+def test_no_worker_stays(end: signal.Signals, seconds: str, tmp_path: Path) -> None:
+    """An interrupt ends them at once. Where there is no one left to do it, they end with their
+    task. That the script has no guard for `__main__` is no trouble either."""
+    script = tmp_path / "script.py"
+    script.write_text(WAITING)
+    with subprocess.Popen(
+        [sys.executable, script, tmp_path, seconds],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2)
+        workers = [int(path.name) for path in tmp_path.glob("[0-9]*")]
+        process.send_signal(end)
+        _, said = process.communicate(timeout=10)
+    assert process.returncode == -end
+    assert ("KeyboardInterrupt" in said) == (end == signal.SIGINT)
+    assert until(lambda: not any(map(alive, workers)))
+
+
+def until(holds: Callable[[], bool], seconds: float = 20) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return holds()

@@ -1,0 +1,67 @@
+"""What the tests of workers ask of them; a worker finds it here by its name."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from mlc_deploy.codegen import KernelObject
+from mlc_deploy.codegen.machine_code import optimized
+from mlc_deploy.errors import LowerError
+from mlc_deploy.graph.lower import KernelSource
+from mlc_deploy.kernels import compile_source
+from mlc_deploy.pass_context import PassContext
+from mlc_targets import Target
+
+
+def square(n: int) -> int:
+    print("a line that is no answer")
+    return n * n
+
+
+def abort_at(n: int, at: int) -> int:
+    if n == at:
+        os.write(2, b"LLVM ERROR: Cannot select\n")
+        os.abort()
+    return n
+
+
+# An instruction of 32-bit ARM.
+ANOTHER_MACHINE = """
+declare <4 x i32> @llvm.arm.neon.vqrdmulh.v4i32(<4 x i32>, <4 x i32>)
+define <4 x i32> @f(<4 x i32> %x) {
+  %y = call <4 x i32> @llvm.arm.neon.vqrdmulh.v4i32(<4 x i32> %x, <4 x i32> %x)
+  ret <4 x i32> %y
+}
+"""
+
+
+def compile_or_abort(source: KernelSource, target: Target, context: PassContext) -> KernelObject:
+    if source.name == "gather4":
+        with optimized(ANOTHER_MACHINE, target) as (machine, module):
+            machine.emit_object(module)
+    return compile_source(source, target, context)
+
+
+def leave_at(n: int, at: int) -> int:
+    if n == at:
+        sys.exit(3)
+    return n
+
+
+def refuse_from(n: int, first: int) -> int:
+    if n >= first:
+        time.sleep((10 - n) * 0.02)  # the later ones are done before
+        raise LowerError(f"task {n}", where="here", mend="there")
+    return n
+
+
+def divide(n: int) -> float:
+    return 1 / n
+
+
+def wait(folder: str, seconds: float) -> None:
+    Path(folder, str(os.getpid())).touch()
+    time.sleep(seconds)
