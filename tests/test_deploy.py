@@ -170,7 +170,7 @@ def test_target_of_a_board(case: str) -> None:
     if "v6" in features.split():
         triple = "armv6-linux-gnueabihf"
     device = Device(
-        "0", machine, 1, frozenset(features.split()), "6.1", len(cpus), 1 << 30, 4096,
+        "0", machine, 1, frozenset(features.split()), "6.1", len(cpus), len(cpus), 1 << 30, 4096,
         tuple(Cpu(cpu) for cpu in cpus),
     )  # fmt: skip
     target = target_of(device)

@@ -1,13 +1,17 @@
+#define _GNU_SOURCE /* pread */
 #include "blob.h"
 
+#include "cache.h"
+
 #include <string.h>
+#include <unistd.h>
 
 static Blob blobs[MAX_BLOBS];
 static uint64_t requests; /* which blobs were asked for when */
 
 Blob *blob_slot(unsigned slot) { return blobs[slot].present ? &blobs[slot] : NULL; }
 
-Blob *blob_find(const uint8_t hash[HASH_BYTES]) {
+static Blob *blob_in_memory(const uint8_t hash[HASH_BYTES]) {
     for (unsigned i = 0; i < MAX_BLOBS; i++)
         if (blobs[i].present && memcmp(blobs[i].hash, hash, HASH_BYTES) == 0) {
             blobs[i].asked_for = ++requests;
@@ -26,15 +30,8 @@ static Blob *blob_least_wanted(void) {
     return least;
 }
 
-Blob *blob_need(const uint8_t hash[HASH_BYTES], const char *what, Failure *failure) {
-    Blob *blob = blob_find(hash);
-    if (blob && blob->complete) return blob;
-    fail(failure, REFUSED, "the %s blob %02x%02x%02x%02x... is not %s on the board; try: blob.put",
-         what, hash[0], hash[1], hash[2], hash[3], blob ? "complete" : "there");
-    return NULL;
-}
-
-static Blob *blob_new(const uint8_t hash[HASH_BYTES], uint64_t total, Failure *failure) {
+/* An empty place; NULL after a failure. */
+static Blob *blob_place(const uint8_t hash[HASH_BYTES], Failure *failure) {
     unsigned slot = 0;
     while (slot < MAX_BLOBS && blobs[slot].present) slot++;
     Blob *blob = slot < MAX_BLOBS ? &blobs[slot] : blob_least_wanted();
@@ -43,36 +40,97 @@ static Blob *blob_new(const uint8_t hash[HASH_BYTES], uint64_t total, Failure *f
         return NULL;
     }
     if (blob->present) blob_free(blob);
-    if (!segment_new(&blob->segment, total, "a blob", failure)) return NULL;
-    blob->present = true;
-    blob->asked_for = ++requests;
     memcpy(blob->hash, hash, HASH_BYTES);
-    blake2b_begin(&blob->hashing);
+    blob->asked_for = ++requests;
     return blob;
+}
+
+Blob *blob_find(const uint8_t hash[HASH_BYTES]) {
+    Blob *blob = blob_in_memory(hash);
+    Failure none = {0};
+    size_t size;
+    int fd = blob ? -1 : cache_open(hash, &size);
+    if (fd < 0) return blob;
+    blob = blob_place(hash, &none);
+    if (blob && segment_of_file(&blob->segment, fd, size)) {
+        blob->present = blob->complete = true;
+        blob->have = size;
+        return blob;
+    }
+    close(fd);
+    return NULL;
+}
+
+uint64_t blob_have(const uint8_t hash[HASH_BYTES]) {
+    const Blob *blob = blob_find(hash);
+    return blob ? blob->have : cache_part_size(hash);
+}
+
+Blob *blob_need(const uint8_t hash[HASH_BYTES], const char *what, Failure *failure) {
+    Blob *blob = blob_find(hash);
+    if (blob && blob->complete) return blob;
+    fail(failure, REFUSED, "the %s blob %02x%02x%02x%02x... is not %s on the board; try: blob.put",
+         what, hash[0], hash[1], hash[2], hash[3], blob ? "complete" : "there");
+    return NULL;
+}
+
+/* Brings what the cache has of a blob, `have` bytes, to memory. */
+static bool blob_resume(Blob *blob, uint64_t have, Failure *failure) {
+    while (blob->kept && blob->have < have) {
+        size_t most = (size_t)(have - blob->have);
+        ssize_t got = pread(blob->part, blob->segment.data + blob->have, most, (off_t)blob->have);
+        if (got <= 0) break;
+        blake2b_add(&blob->hashing, blob->segment.data + blob->have, (size_t)got);
+        blob->have += (size_t)got;
+    }
+    if (blob->kept && blob->have == have) return true;
+    if (blob->kept) cache_part_end(blob->part, blob->hash, false);
+    blob->kept = false;
+    blob_free(blob);
+    return fail(failure, REFUSED, "the part of the blob that was there cannot be used; "
+                                  "try: send it again");
+}
+
+static Blob *blob_new(const uint8_t hash[HASH_BYTES], uint64_t have, uint64_t total,
+                      Failure *failure) {
+    Blob *blob = blob_place(hash, failure);
+    if (!blob || !segment_new(&blob->segment, total, "a blob", failure)) return NULL;
+    blob->present = true;
+    blake2b_begin(&blob->hashing);
+    blob->part = cache_part_open(hash, have, total);
+    blob->kept = blob->part >= 0;
+    return have == 0 || blob_resume(blob, have, failure) ? blob : NULL;
 }
 
 Blob *blob_open(const uint8_t hash[HASH_BYTES], uint64_t total, uint64_t offset, uint64_t size,
                 Failure *failure) {
     Blob *blob = blob_find(hash);
-    size_t have = blob ? blob->have : 0;
-    if ((blob && total != blob->segment.size) || offset != have || size > total - offset) {
+    uint64_t have = blob || offset == 0 ? (blob ? blob->have : 0) : cache_part_size(hash);
+    if ((blob && total != blob->segment.size) || offset != have || offset > total ||
+        size > total - offset) {
         fail(failure, REFUSED,
-             "%llu bytes at offset %llu of %llu do not continue this blob, of which %zu bytes are "
+             "%llu bytes at offset %llu of %llu do not continue this blob, of which %llu bytes are "
              "there; try: blob.has",
-             (unsigned long long)size, (unsigned long long)offset, (unsigned long long)total, have);
+             (unsigned long long)size, (unsigned long long)offset, (unsigned long long)total,
+             (unsigned long long)have);
         return NULL;
     }
-    return blob ? blob : blob_new(hash, total, failure);
+    return blob ? blob : blob_new(hash, have, total, failure);
 }
 
 bool blob_extend(Blob *blob, size_t size, Failure *failure) {
     uint8_t hash[HASH_BYTES];
     if (blob->complete) return true; /* nothing was left to add */
     blake2b_add(&blob->hashing, blob->segment.data + blob->have, size);
+    if (blob->kept)
+        blob->kept = cache_part_write(blob->part, blob->hash, blob->have,
+                                      blob->segment.data + blob->have, size);
     blob->have += size;
     if (blob->have < blob->segment.size) return true;
     blake2b_end(&blob->hashing, hash);
     blob->complete = memcmp(hash, blob->hash, HASH_BYTES) == 0;
+    if (blob->kept) cache_part_end(blob->part, blob->hash, blob->complete);
+    blob->kept = false;
     if (blob->complete) return true;
     blob_free(blob);
     return fail(failure, REFUSED,
@@ -80,6 +138,7 @@ bool blob_extend(Blob *blob, size_t size, Failure *failure) {
 }
 
 void blob_free(Blob *blob) {
+    if (blob->kept) close(blob->part); /* a later session goes on with it */
     segment_free(&blob->segment);
     *blob = (Blob){0};
 }

@@ -1,5 +1,6 @@
 /* Blobs: objects and weights, named by the BLAKE2b-256 of their content. When there are many, one
- * that no module needs makes room for the next. */
+ * that no module needs makes room for the next. What arrives is kept in the cache as well, if there
+ * is one, and found there by later sessions. */
 #ifndef MLC_BLOB_H
 #define MLC_BLOB_H
 
@@ -18,9 +19,15 @@ typedef struct {
     unsigned uses;      /* modules that need it */
     uint64_t asked_for; /* the larger, the later */
     Blake2b hashing;
+    bool kept; /* what has arrived goes to `part`, a file of the cache, too */
+    int part;
 } Blob;
 
-Blob *blob_find(const uint8_t hash[HASH_BYTES]); /* NULL: none; it may be incomplete */
+/* NULL: none, neither in memory nor whole in the cache; it may be incomplete. */
+Blob *blob_find(const uint8_t hash[HASH_BYTES]);
+
+/* How many bytes of a blob there are, in memory or in the cache. */
+uint64_t blob_have(const uint8_t hash[HASH_BYTES]);
 
 /* The complete blob of that name; NULL after a failure that says what to send. */
 Blob *blob_need(const uint8_t hash[HASH_BYTES], const char *what, Failure *failure);

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE /* CLOCK_MONOTONIC_RAW */
 #include "instruments.h"
 
+#include "pool.h"
+
 #include <time.h>
 
 enum { MARK_SYSCALL = 4242, MARK_BEGIN = 1, MARK_END = 2 };
@@ -69,8 +71,10 @@ int32_t instruments_invoke(void *context, const mlc_call *call, const mlc_args *
                            uint32_t index) {
     Instruments *instruments = context;
     if (instruments->progress) *instruments->progress = index;
-    int32_t status = instruments->mark ? marked(call->kernel, args, call->tasks, index)
-                                       : call->kernel(args, 0, call->tasks);
+    int32_t status = instruments->mark
+                         ? marked(call->kernel, args, call->tasks, index)
+                         : pool_run(call->kernel, args, call->tasks, instruments->threads,
+                                    instruments->workspace_stride);
     if (instruments->nanoseconds) {
         uint64_t now = mlc_nanoseconds();
         instruments->nanoseconds[index] = now - instruments->before;

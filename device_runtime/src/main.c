@@ -1,6 +1,7 @@
 /* The program on the board. It serves one client on its standard input and output, or several on
  * TCP. */
 #include "../include/mlc_abi.h"
+#include "cache.h"
 #include "cpu.h"
 #include "listen.h"
 #include "run_command.h"
@@ -13,11 +14,12 @@
 
 static int usage(const char *program) {
     fprintf(stderr,
-            "usage: %s [--as-root]             serve one client on standard input and output\n"
-            "       %s [--as-root] --listen [ADDRESS:]PORT (--key-file FILE | --key-stdin)\n"
+            "usage: %s [OPTION...]             serve one client on standard input and output\n"
+            "       %s [OPTION...] --listen [ADDRESS:]PORT (--key-file FILE | --key-stdin)\n"
             "                  serve clients that have the key on TCP; ADDRESS: 127.0.0.1\n"
             "       %s " RUN_USAGE "\n"
             "       %s --version\n"
+            "--cache DIR: keep objects and weights there for later sessions\n"
             "--as-root: kernels run as root too, and not as nobody, when root starts this\n",
             program, program, program, program);
     return 2;
@@ -51,6 +53,8 @@ int main(int argc, char **argv) {
             key_stdin = true;
         else if (strcmp(argv[i], "--listen") == 0 && i + 1 < argc)
             where = argv[++i];
+        else if (strcmp(argv[i], "--cache") == 0 && i + 1 < argc)
+            cache_use(argv[++i]);
         else if (strcmp(argv[i], "--key-file") == 0 && i + 1 < argc)
             key_file = argv[++i];
         else

@@ -33,8 +33,9 @@ static bool seal(unsigned char *base, size_t code, size_t constants)
 {
     /* What was written lies in the data cache; instructions are fetched through another one. */
     __builtin___clear_cache((char *)base, (char *)base + code);
-    return mprotect(base, code, PROT_READ | PROT_EXEC) == 0 &&
-           mprotect(base + code, constants, PROT_READ) == 0;
+    /* QEMU refuses nothing to protect: a model may have no kernels, or no constants. */
+    return (!code || mprotect(base, code, PROT_READ | PROT_EXEC) == 0) &&
+           (!constants || mprotect(base + code, constants, PROT_READ) == 0);
 }
 
 static void unmap(unsigned char *base, size_t size)
@@ -44,7 +45,7 @@ static void unmap(unsigned char *base, size_t size)
 
 const char *mlc_load(mlc_image *image, const void *object, size_t size, char *why, size_t why_size)
 {
-    mlc_memory memory = {(size_t)sysconf(_SC_PAGESIZE), map, seal, unmap, mlc_helper};
+    mlc_memory memory = {(size_t)getpagesize(), map, seal, unmap, mlc_helper};
     return mlc_link(image, &NATIVE, &memory, object, size, why, why_size);
 }
 

@@ -32,6 +32,7 @@ typedef struct {
     uint32_t arg_count;
     uint32_t args[MAX_ARGS]; /* tensors, all of them mapped */
     uint32_t from, until;    /* calls */
+    uint32_t threads;
     bool mark;
     bool timed;
     TimerOptions timer; /* when timed */

@@ -47,18 +47,31 @@ static bool make_tables(Program *p, Failure *failure) {
     return true;
 }
 
+static void free_workspaces(Program *p) {
+    if (p->workspace) munmap(p->workspace, p->threads * p->workspace_stride);
+    p->workspace = NULL;
+    p->threads = 0;
+}
+
+bool program_reserve(Program *p, uint32_t threads, Failure *failure) {
+    uint64_t most = memory_for_segments(), size = p->about.workspace;
+    size_t page = page_size(); /* of its own, so that no cache line lies in two workspaces */
+    if (threads <= p->threads || size == 0) return true;
+    if (size > most / threads) return no_memory(failure, "a workspace per thread", size);
+    free_workspaces(p);
+    p->workspace_stride = ((size_t)size + page - 1) / page * page;
+    p->workspace = fresh_memory(threads * p->workspace_stride);
+    if (!p->workspace) return no_memory(failure, "a workspace per thread", size);
+    p->threads = threads;
+    return true;
+}
+
 static bool load_parts(Program *p, const void *object, size_t size, Failure *failure) {
     char why[256];
     if (!module_parse(&p->about, object, size, failure)) return false;
     const char *bad = mlc_load(&p->image, object, size, why, sizeof why);
     if (bad) return fail(failure, REFUSED, "%s", bad);
-    uint64_t workspace = p->about.workspace;
-    if (workspace > memory_for_segments()) return no_memory(failure, "a workspace", workspace);
-    if (workspace > 0) {
-        p->workspace = fresh_memory((size_t)workspace);
-        if (!p->workspace) return no_memory(failure, "a workspace", workspace);
-    }
-    return make_tables(p, failure);
+    return program_reserve(p, 1, failure) && make_tables(p, failure);
 }
 
 bool program_load(Program *program, const void *object, size_t size, Failure *failure) {
@@ -71,7 +84,7 @@ bool program_load(Program *program, const void *object, size_t size, Failure *fa
 void program_free(Program *program) {
     mlc_unload(&program->image);
     if (program->tables) munmap(program->tables, program->tables_size);
-    if (program->workspace) munmap(program->workspace, (size_t)program->about.workspace);
+    free_workspaces(program);
     module_free(&program->about);
     *program = (Program){0};
 }

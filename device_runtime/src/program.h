@@ -13,12 +13,17 @@ typedef struct {
     uint64_t *nanoseconds; /* per call of the model, or of one kernel */
     void *tables;          /* where these three live */
     size_t tables_size;
-    void *workspace;
+    void *workspace; /* of the first of `threads` threads */
+    size_t workspace_stride; /* bytes to that of the next */
+    uint32_t threads;
 } Program;
 
 /* The bytes of the object are not needed afterwards. After a failure there is nothing to free. */
 bool program_load(Program *program, const void *object, size_t size, Failure *failure);
 void program_free(Program *program);
+
+/* Gives so many threads a workspace each; for one they are there from the start. */
+bool program_reserve(Program *program, uint32_t threads, Failure *failure);
 
 /* What a status that is not MLC_OK means, and which call gave it: `kernel` where it was run alone,
  * the failed-th of the model otherwise (NULL). Returns false. */

@@ -1,9 +1,11 @@
-#define _GNU_SOURCE /* sigaltstack, MAP_PRIVATE */
+#define _GNU_SOURCE /* sigaltstack, MAP_PRIVATE, cpu_set_t */
 #include "run_command.h"
 
 #include "artifact.h"
+#include "cores.h"
 #include "instruments.h"
 #include "npy.h"
+#include "pool.h"
 #include "program.h"
 #include "timer.h"
 
@@ -23,6 +25,7 @@ typedef struct {
     const char *model, *output;
     const char *inputs[MLC_MAX_OPERANDS];
     uint32_t input_count;
+    uint32_t threads;
     bool time;
 } Options;
 
@@ -107,6 +110,11 @@ static bool load_model(void) {
         (weights.size > 0 &&
          memcmp(model->weights_hash, job.artifact.weights.hash, HASH_BYTES) != 0))
         return fail(failure, REFUSED, "the file's weights are not those of its object");
+    uint32_t threads = job.options.threads;
+    if (!program_reserve(&job.program, threads, failure) || !pool_prepare(threads, failure))
+        return false;
+    job.instruments.threads = threads;
+    job.instruments.workspace_stride = job.program.workspace_stride;
     job.run = (mlc_run){.calls = job.program.calls,
                         .call_count = model->call_count,
                         .weights = weights.data,
@@ -337,6 +345,9 @@ static int misused(const char *what, const char *about) {
 
 static int parse(int count, char **arguments) {
     Options *o = &job.options;
+    Cores cores;
+    cores_read(&cores);
+    o->threads = cores.fast_count;
     for (int i = 0; i < count; i++) {
         const char *word = arguments[i];
         bool valued = strcmp(word, "--input") == 0 || strcmp(word, "--output") == 0 ||
@@ -348,7 +359,11 @@ static int parse(int count, char **arguments) {
         } else if (strcmp(word, "--output") == 0) {
             o->output = value;
         } else if (strcmp(word, "--threads") == 0) {
-            if (strcmp(value, "1") != 0) return misused("models run on one thread, not ", value);
+            const char *end = value;
+            for (o->threads = 0; *end >= '0' && *end <= '9' && o->threads <= MAX_THREADS; end++)
+                o->threads = 10 * o->threads + (uint32_t)(*end - '0');
+            if (*end || o->threads < 1 || o->threads > MAX_THREADS)
+                return misused("a model runs on 1 to 256 threads, not on ", value);
         } else if (valued) {
             if (o->input_count == MLC_MAX_OPERANDS) return misused("too many inputs: ", value);
             o->inputs[o->input_count++] = value;

@@ -26,7 +26,7 @@ uint64_t memory_for_segments(void) {
     return limit;
 }
 
-static size_t page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+size_t page_size(void) { return (size_t)getpagesize(); }
 
 /* Bytes of whole pages that hold `size` bytes, at least one page. */
 static size_t whole_pages(size_t size) {
@@ -72,6 +72,14 @@ bool segment_new(Segment *segment, uint64_t size, const char *what, Failure *fai
     }
     *segment = (Segment){.fd = fd, .data = data, .size = (size_t)size};
     used += size;
+    return true;
+}
+
+bool segment_of_file(Segment *segment, int fd, size_t size) {
+    void *data = mmap(NULL, whole_pages(size), PROT_READ, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) return false;
+    *segment = (Segment){.fd = fd, .data = data, .size = size};
+    used += size; /* of the address space, whatever the system keeps of it in memory */
     return true;
 }
 

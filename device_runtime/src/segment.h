@@ -19,13 +19,17 @@ typedef struct {
 bool segment_new(Segment *segment, uint64_t size, const char *what, Failure *failure);
 void segment_free(Segment *segment);
 
+/* A segment of a file of `size` bytes, to read; on success the descriptor belongs to it. */
+bool segment_of_file(Segment *segment, int fd, size_t size);
+
 /* Maps a segment that another process made; NULL when there is no room. On both sides lies memory
  * that faults, so that a stray access ends in an error and not in the neighbour. */
 void *segment_map(int fd, size_t size, bool writable);
 void segment_unmap(void *data, size_t size);
 
-/* The board's memory in bytes, and how much segments may take of it. */
+/* The board's memory in bytes, how much segments may take of it, and the bytes of a page. */
 uint64_t memory_size(void);
 uint64_t memory_for_segments(void);
+size_t page_size(void);
 
 #endif

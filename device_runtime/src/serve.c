@@ -1,11 +1,14 @@
 /* The methods of the wire: what each request does. mlc_rpc/wire.py describes them. */
+#define _GNU_SOURCE /* cpu_set_t */
 #include "session.h"
 
 #include "../include/mlc_abi.h"
 #include "auth.h"
+#include "cores.h"
 #include "cpu.h"
 #include "load.h"
 #include "module.h"
+#include "pool.h"
 
 #include <string.h>
 #include <sys/utsname.h>
@@ -28,11 +31,11 @@ static void describe(Request *q) {
     Writer *w = &q->result;
     struct utsname system = {0};
     uname(&system);
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    uint32_t cores = online > 0 ? (uint32_t)online : 1;
+    Cores cores;
+    cores_read(&cores);
     uint32_t features = 0;
     while (mlc_cpu_feature(features)) features++;
-    write_map(w, 9);
+    write_map(w, 10);
     write_str(w, "runtime");
     write_str(w, RUNTIME_VERSION);
     write_str(w, "machine");
@@ -45,15 +48,18 @@ static void describe(Request *q) {
     write_str(w, "kernel");
     write_str(w, system.release);
     write_str(w, "cores");
-    write_uint(w, cores);
+    write_uint(w, cores.allowed_count);
+    write_str(w, "fast_cores");
+    write_uint(w, cores.fast_count);
     write_str(w, "memory");
     write_uint(w, memory_size());
     write_str(w, "page_size");
-    write_uint(w, (uint64_t)sysconf(_SC_PAGESIZE));
+    write_uint(w, page_size());
     write_str(w, "cpus");
-    if (cores > 64) cores = 64; /* enough to see every kind of core that a board has */
-    write_array(w, cores);
-    for (uint32_t i = 0; i < cores; i++) {
+    enum { ENOUGH = 64 }; /* to see every kind of core that a board has */
+    uint32_t shown = cores.allowed_count < ENOUGH ? cores.allowed_count : ENOUGH;
+    write_array(w, shown);
+    for (uint32_t i = 0; i < shown; i++) {
         char model[48];
         write_map(w, 2);
         write_str(w, "model");
@@ -187,7 +193,7 @@ static void blob_has(Request *q) {
     if (!understood(q)) return;
     const Blob *blob = blob_find(hash);
     write_array(&q->result, 2);
-    write_uint(&q->result, blob ? blob->have : 0);
+    write_uint(&q->result, blob_have(hash));
     write_bool(&q->result, blob && blob->complete);
 }
 
@@ -326,7 +332,6 @@ static bool timer_option(Request *q, Bytes key, TimerOptions *t) {
 }
 
 static void read_options(Request *q, RunOrder *run, uint32_t *timeout_ms) {
-    uint32_t threads = 1;
     for (uint32_t left = read_map(&q->params); left > 0 && !q->params.why; left--) {
         Bytes key = read_str(&q->params);
         if (bytes_are(key, "timeout_ms"))
@@ -336,7 +341,7 @@ static void read_options(Request *q, RunOrder *run, uint32_t *timeout_ms) {
         else if (bytes_are(key, "until"))
             option_uint(q, "until", 0, UINT32_MAX, &run->until);
         else if (bytes_are(key, "threads"))
-            option_uint(q, "threads", 1, 1024, &threads);
+            option_uint(q, "threads", 1, MAX_THREADS, &run->threads);
         else if (bytes_are(key, "mark") && !run->timed)
             run->mark = read_bool(&q->params);
         else if (!(run->timed && timer_option(q, key, &run->timer))) {
@@ -372,13 +377,16 @@ static void read_args(Request *q, RunOrder *run) {
 }
 
 static void execute(Request *q, bool timed) {
-    RunOrder run = {.timed = timed, .timer = TIMER_DEFAULTS, .until = UINT32_MAX};
+    RunOrder run = {.timed = timed, .timer = TIMER_DEFAULTS, .until = UINT32_MAX, .threads = 1};
     uint32_t timeout_ms = 0;
     uint64_t id = read_uint(&q->params);
     if (!read_kernel(q, &run)) return;
     read_args(q, &run);
     if (q->failure.failed) return;
     read_options(q, &run, &timeout_ms);
+    if (run.mark && run.threads > 1)
+        fail(&q->failure, REFUSED, "%s: instructions are counted on 1 thread, not on %u", q->method,
+             run.threads);
     if (q->failure.failed || !idle(q)) return;
     ModuleRecord *module = module_param(q, id);
     if (!module) return;

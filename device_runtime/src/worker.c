@@ -2,6 +2,7 @@
 #include "worker.h"
 
 #include "instruments.h"
+#include "pool.h"
 #include "program.h"
 
 #include <errno.h>
@@ -213,10 +214,16 @@ static bool prepare(Job *job, const Order *order) {
         job->args[i] = tensor->data;
         job->types[i] = &tensor->type;
     }
+    if (!program_reserve(&m->program, run->threads, job->failure) ||
+        !pool_prepare(run->threads, job->failure))
+        return false;
     job->module = m;
     job->run.weights = m->weights;
     job->run.workspace = m->program.workspace;
-    job->instruments = (Instruments){.progress = &shared->call, .mark = run->mark};
+    job->instruments = (Instruments){.progress = &shared->call,
+                                     .mark = run->mark,
+                                     .threads = run->threads,
+                                     .workspace_stride = m->program.workspace_stride};
     job->run.invoke = instruments_invoke;
     job->run.context = &job->instruments;
     if (run->whole_model) return prepare_model(job, run);
@@ -289,7 +296,7 @@ enum { SET_GROUPS = SYS_setgroups, SET_GROUP = SYS_setresgid, SET_USER = SYS_set
 #endif
 
 /* Where root runs the program, kernels run as nobody: all they need comes as descriptors. The
- * system's calls suffice, since this process has one thread; the C library's are for more. */
+ * system's calls suffice, since this process still has one thread; the C library's are for more. */
 static bool give_up_root(Failure *failure) {
     enum { NOBODY = 65534 };
     if (geteuid() != 0 || worker_keeps_root) return true;

@@ -24,9 +24,11 @@ The record, as JSON; `null` is what is not known, as everything about a board th
     compile_s         seconds that the compiler took; null for a saved model
     upload_s          seconds for object, weights and inputs; upload_bytes, with the wire's framing
     object_bytes      of the ELF object; weights_bytes, of the weights; both before sending
-    arena_bytes       what the model needs on the board for its intermediate tensors and workspaces
+    threads           that shared the work of each layer
+    arena_bytes       what the model needs on the board for its intermediate tensors and the
+                      workspaces of all threads
     latency           n, median_ms, p95_ms, mad_ms, samples [ms], verdict: ok, noisy or emulated
-    instructions      executed per inference
+    instructions      executed per inference; null where several threads ran, which are not counted
     layers            [name, kernel (or registered function, which runs on the host, transfers
                       included), shape (of what it computes), dtype, median_us, instructions,
                       by_class: {mac, vector, load, store, branch, scalar}]
@@ -124,6 +126,7 @@ class Deployment:
     predictions: Predictions | None
     layers: tuple[Layer, ...]
     timing: Timing
+    threads: int
     upload_s: float
     upload_bytes: int
 
@@ -168,6 +171,8 @@ class Deployment:
                 "label": self.predictions.label.tolist(),
                 "accuracy": self.predictions.accuracy,
             },
+            "threads": self.threads,
+            "arena_bytes": arena_bytes(self.model, self.threads),
             "upload_s": self.upload_s,
             "upload_bytes": self.upload_bytes,
             "latency": {
@@ -186,8 +191,8 @@ class Deployment:
 
 def compiled_record(model: Deployable, name: str = "") -> dict[str, Any]:
     """The record of a model that was compiled only."""
-    absent = ("board", "inputs", "outputs", "reference", "ok", "predictions", "upload_s",
-              "upload_bytes", "latency", "instructions", "runtime_version")  # fmt: skip
+    absent = ("board", "inputs", "outputs", "reference", "ok", "predictions", "threads",
+              "upload_s", "upload_bytes", "latency", "instructions", "runtime_version")  # fmt: skip
     return {
         "model": name or model.name,
         "target": str(model.target),
@@ -206,6 +211,7 @@ def deploy(
     *,
     expect: Mapping[str, Array] | None = None,
     labels: Array | None = None,
+    threads: int | None = None,
     timeout: float = RUN_SECONDS,
     stage: Stage = nullcontext,
 ) -> Deployment:
@@ -214,8 +220,9 @@ def deploy(
     Inputs that are not given are drawn from a seed. `expect` stands for the reference of the
     outputs that it names; a saved model has no other reference, so the rest is not compared. Of a
     saved model's programs the one for this board runs. `labels` are held against the largest along
-    an output's last axis. `timeout`: seconds that a run may take. stage(name) is entered around
-    each step.
+    an output's last axis. `threads`: the cores of the board's fastest kind unless told, and one on
+    an emulated board, since several are not counted. `timeout`: seconds that a run may take.
+    stage(name) is entered around each step.
 
     Outputs that are wrong raise nothing: `ok` says so. Raises DeployError, InputError, RpcError.
     """
@@ -244,8 +251,9 @@ def deploy(
         results = [board.empty(_shape(p), p.dtype) for p in described.outputs]
         upload = time.perf_counter() - began, board.sent_bytes - sent
     args = (*tensors, *results)
+    threads = threads or (1 if board.emulated else board.device.fast_cores)
     with stage("run"):
-        first = module.entry.profile(*args, timeout=timeout)
+        first = module.entry.profile(*args, threads=threads, timeout=timeout)
         outputs = {n: tensor.numpy() for n, tensor in zip(outputs_of, results, strict=True)}
     if board.emulated:
         runs, timing = [first], _as_timing(first)
@@ -254,10 +262,13 @@ def deploy(
         repeat = min(max(round(TIMING_SECONDS / max(seconds, 1e-9)), SAMPLES[0]), SAMPLES[1])
         with stage("timing"):
             evaluator = module.entry.time_evaluator(
-                number=1, repeat=repeat, min_repeat_ms=SAMPLE_MS, timeout=timeout * (repeat + 1)
-            )
+                number=1, repeat=repeat, min_repeat_ms=SAMPLE_MS, threads=threads,
+                timeout=timeout * (repeat + 1),
+            )  # fmt: skip
             timing = evaluator(*args)
-            runs = [module.entry.profile(*args, timeout=timeout) for _ in range(repeat)]
+            runs = [
+                module.entry.profile(*args, threads=threads, timeout=timeout) for _ in range(repeat)
+            ]
     sources = {"evaluate" if name in asked else "given" for name in expected}
     return Deployment(
         model=model,
@@ -274,6 +285,7 @@ def deploy(
         predictions=None if labels is None else predict(outputs, labels),
         layers=_measured(layers_of(model), runs),
         timing=timing,
+        threads=threads,
         upload_s=upload[0],
         upload_bytes=upload[1],
     )
@@ -352,10 +364,10 @@ def host_calls_of(model: Deployable) -> Sequence[HostCall]:
     return calls
 
 
-def arena_bytes(model: Deployable) -> int:
-    """Intermediate tensors, and the largest workspace of a kernel."""
+def arena_bytes(model: Deployable, threads: int = 1) -> int:
+    """Intermediate tensors, and for each thread the largest workspace of a kernel."""
     workspaces = [kernel.workspace for kernel in model.metadata.kernels.values()]
-    return described_model(model).arena_bytes + max(workspaces, default=0)
+    return described_model(model).arena_bytes + threads * max(workspaces, default=0)
 
 
 def cpu_model(device: Device) -> str:

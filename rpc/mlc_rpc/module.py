@@ -161,9 +161,9 @@ class RemoteFunction:
     def __repr__(self) -> str:
         return f"<RemoteFunction {self.name or 'model'} on {self.module.session.board}>"
 
-    def __call__(self, *args: RemoteTensor, timeout: float = RUN_SECONDS) -> None:
+    def __call__(self, *args: RemoteTensor, threads: int = 1, timeout: float = RUN_SECONDS) -> None:
         """Runs once. Raises Crashed, Timeout, Refused (wrong arguments, a board that is busy)."""
-        self._run(args, {}, timeout)
+        self._run(args, {"threads": threads}, timeout)
 
     def profile(
         self,
@@ -172,8 +172,9 @@ class RemoteFunction:
         threads: int = 1,
         timeout: float = RUN_SECONDS,
     ) -> Run:
-        """Runs once, each call timed, and counted where the board counts. `until`: calls to run."""
-        counter = self.module.session.counter
+        """Runs once, each call timed, and counted where the board counts and one thread runs.
+        `until`: calls to run."""
+        counter = self.module.session.counter if threads == 1 else None
         options: dict[str, object] = {"threads": threads, "mark": counter is not None}
         if until is not None:
             options["until"] = until
@@ -343,11 +344,16 @@ class RemoteModule:
         return RemoteFunction(self, None)
 
     def run(
-        self, inputs: Mapping[str, NDArray[Any]], timeout: float = RUN_SECONDS
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        timeout: float = RUN_SECONDS,
+        *,
+        threads: int = 1,
     ) -> dict[str, NDArray[Any]]:
-        """The model's outputs by name. Raises Refused when an input is missing or unknown."""
+        """The model's outputs by name, the same bits on any number of threads. Raises Refused when
+        an input is missing or unknown."""
         args = self._bind(inputs)
-        self.entry(*args, timeout=timeout)
+        self.entry(*args, threads=threads, timeout=timeout)
         return self._results()
 
     def profile(

@@ -43,6 +43,7 @@ class Device:
     features: frozenset[str]  # by LLVM's names
     kernel: str
     cores: int
+    fast_cores: int  # of the fastest kind, where the program may run; as many threads are best
     memory: int
     page_size: int
     cpus: tuple[Cpu, ...]
@@ -207,7 +208,8 @@ class Session:
 
     def _send_blob(self, name: bytes, view: memoryview, start: int) -> None:
         total = len(view)
-        pieces = chunks(total - start) if total else iter([(0, 0)])
+        # What is there whole, but not checked yet, is so after a piece of nothing.
+        pieces = chunks(total - start) if total > start else iter([(0, 0)])
         requests = (
             ((name, total, start + at), view[start + at : start + at + step]) for at, step in pieces
         )

@@ -148,6 +148,13 @@ def parse_url(text: str) -> BoardUrl:
                 raise _bad_url(text, f"'{rest}' is not CPU[,flag=value...]", "qemu://cortex-a53")
             return QemuUrl(cpu or "max", flags)
         case "ssh":
+            if ":" in rest.rpartition("@")[0]:  # shown to nobody
+                hidden = f"ssh://{rest.rpartition('@')[2]}"
+                raise _bad_url(
+                    hidden,
+                    "a URL of a board holds no password",
+                    "without it: a key is used where there is one, and a password asked for",
+                )
             return SshUrl(*_address(text, rest, "[user@]host[:port]", "ssh://pi@raspberrypi:22"))
         case "tcp":
             host, user, port = _address(text, rest, "host:port", "tcp://raspberrypi:9190")

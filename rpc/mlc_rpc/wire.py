@@ -57,6 +57,7 @@ KEY_BYTES = 32
 TAG_BYTES = 16
 MAX_GREETING = 1 << 12
 MAX_RECORD = 1 << 16
+MAX_THREADS = 256
 
 
 def version_refusal(major: int, minor: int) -> tuple[str, str] | None:
@@ -89,7 +90,8 @@ METHODS: tuple[Method, ...] = (
     # On TCP only; elsewhere, and a second time, it is refused.
     Method("auth", "proof:bin32", "proof:bin32", "supervisor"),
     # {runtime:str, machine:str, abi:uint, features:[str], kernel:str, cores:uint, memory:uint
-    #  (bytes), page_size:uint, cpus:[{model:str, midr:uint}]}
+    #  (bytes), page_size:uint, cpus:[{model:str, midr:uint}], fast_cores:uint (of the fastest kind,
+    #  and left to the program: as many threads are best)}
     Method("describe", "", "map", "supervisor"),
     Method("ping", "payload:any", "payload", "supervisor"),
     # From now on, milliseconds without a byte from the client end the session; 0: none does.
@@ -123,7 +125,8 @@ METHODS: tuple[Method, ...] = (
     # Run once. kernel: its name, or nil for the module's model (then args are inputs followed by
     # outputs). Each arg is a tensor id. options: {timeout_ms:uint (0: none), mark:bool (tell
     # QEMU's counting plugin where each layer begins and ends), from:uint, until:uint (the model's
-    # calls from the one up to, not including, the other; all by default), threads:uint}
+    # calls from the one up to, not including, the other; all by default), threads:uint (1 to
+    # MAX_THREADS, which share each call's tasks; 1 by default, and where there are marks)}
     # -> {nanoseconds:[uint] per call that ran (one for a kernel)}
     Method("run", "module, kernel:str|nil, args:[tensor], options:map", "map", "worker"),
     # Time on the board. options: those of `run` but mark, and number, repeat, min_repeat_ms,

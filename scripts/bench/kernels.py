@@ -104,17 +104,17 @@ def multiplies(layer: Layer) -> int:
     """Multiply-accumulates; of pooling, elements in windows."""
     types = [TensorType(s, "float32") for s in (layer.data, layer.weights) if s]
     (out,) = infer_types(layer.op, types, layer.attrs)
-    if not layer.weights:
-        return out.elements * prod(layer.attrs["kernel"])
-    return out.elements * prod(layer.weights[1:])
+    each = prod(layer.weights[1:]) if layer.weights else prod(layer.attrs["kernel"])
+    return out.elements * int(each)
 
 
 def layer_function(layer: Layer, target: mlc.Target) -> Function:
     """The layer as a network in the middle has it: data and weights in the target's layouts."""
-    types = [TensorType(s, "float32") for s in (layer.data, layer.weights) if s]
+    shapes = [s for s in (layer.data, layer.weights) if s]
+    types = [TensorType(s, "float32") for s in shapes]
     wanted = blocked_attrs(layer.op, types, layer.attrs, target)
     wanted = wanted or packed_attrs(layer.op, types, layer.attrs, target) or {}
-    arrays = [np.zeros(t.shape, np.float32) for t in types]  # type: ignore[arg-type]
+    arrays = [np.zeros(s, np.float32) for s in shapes]
     data = wanted.get("data_layout", wanted.get("layout", "NCHW"))
     arrays[0] = pack(arrays[0], "NCHW", data) if len(layer.data) == 4 else arrays[0]
     if "kernel_layout" in wanted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -46,6 +47,7 @@ SCHEMA: dict[str, Any] = {
     "ok": bool,
     "predictions": {"output": str, "predicted": [int], "label": [int], "accuracy": float},
     "compile_s": float,
+    "threads": int,
     "upload_s": float,
     "upload_bytes": int,
     "object_bytes": int,
@@ -67,8 +69,8 @@ SCHEMA: dict[str, Any] = {
     "runtime_version": str,
 }
 UNKNOWN_WITHOUT_BOARD = {
-    "board", "inputs", "outputs", "reference", "ok", "predictions", "upload_s", "upload_bytes",
-    "latency", "instructions", "runtime_version",
+    "board", "inputs", "outputs", "reference", "ok", "predictions", "threads", "upload_s",
+    "upload_bytes", "latency", "instructions", "runtime_version",
 }  # fmt: skip
 
 
@@ -118,6 +120,7 @@ def test_emulated_boards_classify_as_onnxruntime_does(
     assert predictions["predicted"] == expected_digits() and predictions["label"] == label
     assert predictions["accuracy"] == np.mean(np.equal(expected_digits(), label))
     assert record["latency"]["verdict"] == "emulated" and record["latency"]["n"] == 1
+    assert record["threads"] == 1
     assert record["instructions"] == sum(layer["instructions"] for layer in record["layers"])
     for layer in record["layers"]:
         check(layer["by_class"], CLASSES)
@@ -130,6 +133,7 @@ def test_this_machine_is_timed(mlc_deploy: Command) -> None:
     assert record["board"]["url"] == "local://" and not record["board"]["emulated"]
     assert record["predictions"]["predicted"] == expected_digits()
     assert record["latency"]["verdict"] in ("ok", "noisy")
+    assert record["threads"] == len(os.sched_getaffinity(0))  # unless some are slower
     assert record["latency"]["n"] == len(record["latency"]["samples"]) >= 3
     assert record["instructions"] is None
     assert all(layer["median_us"] > 0 for layer in record["layers"])

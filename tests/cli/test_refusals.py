@@ -108,7 +108,7 @@ CASES: dict[str, list[list[str]]] = {
         ["--json", "there/record.json"],
         ["--save", "model.tflite"],
         ["--save", "model"],
-        ["--threads", "4"],
+        ["--threads", "0"],
         ["--timeout", "0"],
         ["--timeout", "soon"],
         ["--emit", "rust"],

@@ -48,7 +48,7 @@ def record(**changes: Any) -> dict[str, Any]:
         ],
         "predictions": {"output": "probability", "predicted": [6, 6, 2], "label": [6, 6, 3],
                         "accuracy": 2 / 3},
-        "compile_s": 0.531, "upload_s": 0.0042, "upload_bytes": 40712,
+        "compile_s": 0.531, "threads": 1, "upload_s": 0.0042, "upload_bytes": 40712,
         "object_bytes": 8812, "weights_bytes": 27456, "arena_bytes": 7900000,
         "latency": {"n": 1, "median_ms": 15.3, "p95_ms": 15.3, "mad_ms": 0.0,
                     "samples": [15.3], "verdict": "emulated"},
@@ -66,11 +66,13 @@ def timed() -> dict[str, Any]:
         "verdict": "noisy",
     }  # fmt: skip
     board = {"url": "ssh://pi@raspberrypi.local", "cpu_model": "cortex-a53, cortex-a72"}
-    return record(layers=layers, instructions=None, predictions=None, latency=latency, board=board)
+    return record(
+        layers=layers, instructions=None, predictions=None, latency=latency, board=board, threads=4
+    )
 
 
 def compiled() -> dict[str, Any]:
-    absent = ("board", "outputs", "predictions", "latency", "upload_s", "upload_bytes")
+    absent = ("board", "outputs", "predictions", "latency", "threads", "upload_s", "upload_bytes")
     layers = [
         item | {"instructions": None, "by_class": None, "median_us": None}
         for item in record()["layers"]

@@ -177,9 +177,10 @@ def globals_of(path: Path) -> set[tuple[str, str]]:
     return {(line.split()[-2], line.split()[-1]) for line in text.splitlines()}
 
 
-def test_a_library_without_kernels_loads(tmp_path: Path) -> None:
-    """As that of a model does which calls nothing but registered functions, on `local://`."""
-    library = Library("none", Target("host"), lambda: ())
+@pytest.mark.parametrize("target", ["host", "armv7a", "aarch64"])
+def test_a_library_without_kernels_loads(tmp_path: Path, target: str) -> None:
+    """As that of a model does which calls nothing but registered functions."""
+    library = Library("none", Target(target), lambda: ())
     path = library.save(tmp_path / "none.o")
     result = run_driver(library.target.arch, path)
     assert (result.returncode, result.stderr) == (0, b"")

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import onnxruntime
+from hypothesis import reject
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
@@ -231,4 +232,8 @@ def random_models(draw: st.DrawFn) -> RandomModel:
             info.name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
         )
         info.CopyFrom(kind)
-    return RandomModel(whole, used, dict(zip(outputs, run(whole, used), strict=True)))
+    try:
+        answers = run(whole, used)
+    except Exception:  # its inference of shapes contradicts its own kernels, as for ceil_mode
+        reject()
+    return RandomModel(whole, used, dict(zip(outputs, answers, strict=True)))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from mlc_deploy import backend
@@ -60,6 +64,13 @@ def test_list_is_complete() -> None:
     """What passes and is not listed should be: python -m tests.frontend.onnx_suite."""
     others = [c for n, c in cases().items() if n not in set(NAMES)]
     assert not [c.name for c in others if outcome(c, onnx_suite.both) == "ok"]
+
+
+@pytest.mark.onnx
+def test_document_is_of_these_sources() -> None:
+    """Else: python scripts/onnx_support.py."""
+    script = Path(__file__).parents[2] / "scripts" / "onnx_support.py"
+    subprocess.run([sys.executable, script, "--check"], check=True)
 
 
 def test_a_constant_test_does_not_count() -> None:

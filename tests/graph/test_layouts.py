@@ -166,7 +166,7 @@ def test_computed_weights_stay() -> None:
 
 
 def test_pooling_alone_is_not_worth_a_transform() -> None:
-    pool = {"kernel": (2, 2), "strides": (2, 2), "pads": (0,) * 4, **POOL}
+    pool: dict[str, Any] = {"kernel": (2, 2), "strides": (2, 2), "pads": (0,) * 4, **POOL}
     function = build(lambda b, x: b.emit("max_pool", x, **pool), channels=8)
     assert choose_layouts(TARGET)(function) is function
 

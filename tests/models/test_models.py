@@ -16,6 +16,7 @@ from tests.models.architectures import NAMES, model_and_inputs
 from tests.onnx_models import reference
 
 ON_BOARDS = ("light_squeezenet", "light_shufflenet")  # small ones, of many kinds of layers
+SECONDS = 1200  # vgg19 takes minutes under QEMU
 EMULATED = {"armv7a": "qemu://cortex-a7", "aarch64": "qemu://cortex-a72"}
 
 
@@ -24,7 +25,7 @@ def holds(name: str, target: str, board: str) -> None:
     expected = reference(model, given)
     compiled = mlc.compile(from_onnx(model), target)
     with mlc.connect(board) as session:
-        found = session.load(compiled).run(given)
+        found = session.load(compiled).run(given, timeout=SECONDS)
     assert list(found) == list(expected)
     for output, array in found.items():
         check = compare(array, expected[output])

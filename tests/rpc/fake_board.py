@@ -151,6 +151,7 @@ class FakeBoard:
                     "features": ["neon"],
                     "kernel": "6.1",
                     "cores": 4,
+                    "fast_cores": 4,
                     "memory": 1 << 30,
                     "page_size": 4096,
                     "cpus": [{"model": "cortex-a72", "midr": 0x410FD083}],

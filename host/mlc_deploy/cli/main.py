@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import click
 
+from .board import board
 from .errors import FAILED, OK, complain, exit_status, message
 from .inspect import inspect
 from .run import run
@@ -30,6 +31,7 @@ def cli() -> None:
 
 cli.add_command(run)
 cli.add_command(inspect)
+cli.add_command(board)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

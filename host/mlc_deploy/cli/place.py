@@ -4,6 +4,8 @@ both given     as said
 board only     the target is what the board says of itself
 target only    local:// if this host runs it, else qemu:// with the target's CPU, or max
 neither        this host, on local://
+
+A board may be called by the name that it was enrolled with; its target is then what was said there.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from mlc_rpc import Unreachable
 from mlc_rpc.transport import SCHEMES, LocalUrl, parse_url
 from mlc_targets import Target, TargetError, board_names, qemu_cpu
 
+from ..enrolled import Enrolled, enrolled_boards
 from .options import Misuse
 
 NONE = "none"
@@ -27,9 +30,19 @@ def choose(target: Target | None, board: str | None) -> tuple[Target | None, str
         if target is None:
             return Target("host"), "local://"
         return target, "local://" if runs_here(target) else f"qemu://{qemu_cpu(target)}"
+    known = located(board)
+    if known.target and target is None:
+        target = Target(known.target)
+    board = known.url
     if target is None and is_local(board):
         return Target("host"), board  # which knows more of this machine than the board's program
-    return target, checked(board)
+    return target, board
+
+
+def located(board: str) -> Enrolled:
+    """The board of that URL, or of that name in the user's boards.toml. Raises Misuse."""
+    known = {} if "://" in board else enrolled_boards()
+    return known.get(board) or Enrolled(checked(board))
 
 
 def runs_here(target: Target) -> bool:

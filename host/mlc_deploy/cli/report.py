@@ -122,13 +122,16 @@ def _facts(record: Record) -> Iterable[tuple[str, str, str]]:
 
 def _latency(record: Record) -> str:
     found = record["latency"]
+    threads = "1 thread" if record["threads"] == 1 else f"{record['threads']} threads"
     if found["verdict"] == "emulated":
         count = record["instructions"]
-        quoted = "not counted" if count is None else f"{count:,}"
+        uncounted = "not counted" if record["threads"] == 1 else f"not counted on {threads}"
+        quoted = uncounted if count is None else f"{count:,}"
         return f"emulated, says nothing of a board; executed instructions: {quoted}"
     return (
         f"median {_time(found['median_ms'])}, p95 {_time(found['p95_ms'])}, "
-        f"mad {_time(found['mad_ms'])}, {found['n']} samples: {found['verdict']}"
+        f"mad {_time(found['mad_ms'])}, {found['n']} samples, "
+        f"{threads}: {found['verdict']}"
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from mlc_rpc.wire import MAX_THREADS
 from mlc_targets import Target
 
 from ..artifact import SavedModel, load_model
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 SHIPPED = Path(__file__).parents[1] / "models"
 STDOUT = "-"
 SAVE_HELP = "write the model: .mlc, or a folder, with what runs it; its kernels: .o, .s, .ll, .c"
+THREADS_HELP = "threads on the board; as many as it has fast cores unless told, 1 on QEMU"
 TIMEOUT_HELP = f"how long a run on the board may take; {RUN_SECONDS:g} unless told"
 
 
@@ -57,7 +59,7 @@ class Job(click.Command):
 @click.option(
     "--emit", type=click.Choice(tuple(FORMS)), help="print the compiled model, and stop there"
 )
-@click.option("--threads", type=int, default=1, metavar="N", help="threads on the board; 1 for now")
+@click.option("--threads", type=int, metavar="N", help=THREADS_HELP)
 @click.option("--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS", help=TIMEOUT_HELP)
 @click.option("-v", "--verbose", is_flag=True, help="passes, and instructions by class")
 @click.option("--debug", is_flag=True, help="show where an error comes from")
@@ -73,7 +75,7 @@ def run(
     output: str | None,
     save: str | None,
     emit: str | None,
-    threads: int,
+    threads: int | None,
     timeout: float,
     verbose: bool,
     debug: bool,
@@ -86,9 +88,11 @@ def run(
     board is this machine where it runs the target's code, and QEMU otherwise; without --target, the
     target is what the board says of itself.
     """
-    if threads != 1:
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise Misuse(
-            "models run on one thread", where=f"--threads {threads}", mend="leave --threads out"
+            f"a model runs on 1 to {MAX_THREADS} threads",
+            where=f"--threads {threads}",
+            mend="without it, as many as the board has fast cores",
         )
     if not timeout > 0:
         raise Misuse(
@@ -132,8 +136,8 @@ def run(
         done = None
         if session:
             done = deploy(
-                compiled, session, given, expect=right, labels=labels, timeout=timeout,
-                stage=progress.stage,
+                compiled, session, given, expect=right, labels=labels, threads=threads,
+                timeout=timeout, stage=progress.stage,
             )  # fmt: skip
     record = done.record(path.stem) if done else compiled_record(compiled, path.stem)
     show(record, sys.stderr if json_file == STDOUT else sys.stdout, verbose)

@@ -11,7 +11,7 @@ import numpy as np
 from ..graph.nodes import Value
 from ..ops.shape import normal_axis
 from .onnx_file import dtype_name
-from .onnx_node import Converter, OnnxNode, static_shape
+from .onnx_node import Converter, OnnxNode, limited, static_shape
 from .onnx_quantize import cast
 
 
@@ -22,7 +22,7 @@ def _axis(n: OnnxNode, default: int = 0, rank: int | None = None) -> int:
 def iota(n: OnnxNode, extent: int, rank: int, axis: int, dtype: str = "int64") -> Value:
     """0, 1, … along an axis of `rank` dimensions."""
     shape = [extent if d == axis else 1 for d in range(rank)]
-    return n.constant(np.arange(extent).reshape(shape), dtype)
+    return n.constant(np.arange(limited(extent, "an axis")).reshape(shape), dtype)
 
 
 def _gather_elements(n: OnnxNode) -> Any:
@@ -95,6 +95,7 @@ def _eye_like(n: OnnxNode) -> Any:
     code = n.attr("dtype", 0)
     dtype = dtype_name(code, "the result", n.place) if code else n.dtype()
     rows, columns = n.shape()
+    limited(rows * columns, "a matrix")
     return n.constant(np.eye(rows, columns, n.attr("k", 0)), dtype)
 
 

@@ -173,6 +173,16 @@ class OnnxNode:
         return f"{self.where}, node '{self.source}' ({self.op})"
 
 
+MOST_CONSTANTS = 1 << 28  # elements of a table that the front end makes
+
+
+def limited(count: int, what: str) -> int:
+    """count; ValueError where a table of so many elements would be too large."""
+    if count > MOST_CONSTANTS:
+        raise ValueError(f"{what} of {count} elements is too large")
+    return count
+
+
 def _known_if_empty(value: Value) -> Value:
     """A tensor without elements is a constant, whatever computes it."""
     shape = static_shape(value)

@@ -18,7 +18,7 @@ from .onnx_control import CONTROL
 from .onnx_file import dtype_name
 from .onnx_index import INDEXING
 from .onnx_layers import LAYERS
-from .onnx_node import Converter, OnnxNode, static_shape
+from .onnx_node import Converter, OnnxNode, limited, static_shape
 from .onnx_quantize import QUANTIZED
 from .onnx_recurrent import RECURRENT
 from .onnx_sampling import SAMPLING
@@ -433,7 +433,8 @@ def _non_zero(n: OnnxNode) -> Any:
 def _range(n: OnnxNode) -> Any:
     start, limit, delta = (n.known(k, "range") for k in range(3))
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
-    return n.constant(start + np.arange(count) * delta, str(start.dtype))
+    numbers = np.arange(limited(count, "a range"))
+    return n.constant(start + numbers * delta, str(start.dtype))
 
 
 def _identity(n: OnnxNode) -> Any:

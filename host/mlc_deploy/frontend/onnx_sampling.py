@@ -14,7 +14,7 @@ from ..graph.nodes import Value
 from ..ir import dtype_of, value_range
 from ..ops.shape import normal_axis
 from .onnx_layers import window_pads
-from .onnx_node import Converter, OnnxNode, static_shape
+from .onnx_node import Converter, OnnxNode, limited, static_shape
 from .onnx_quantize import cast
 
 Table = NDArray[Any]
@@ -26,7 +26,7 @@ def source_coordinates(
     transform: str, extent: int, size: int, scale: float, region: tuple[float, float]
 ) -> Table:
     """Where along an axis of `extent` elements each of `size` outputs lies."""
-    o = np.arange(size, dtype=np.float64)
+    o = np.arange(limited(size, "an axis"), dtype=np.float64)
     length = scale * extent
     match transform:
         case "half_pixel":
@@ -69,6 +69,7 @@ def interpolation(
     """Indices and weights [size, taps]: linear, or cubic with that parameter. shrink < 1 widens the
     kernel by 1 / shrink (antialias); exclude gives taps outside the data no weight."""
     reach = math.ceil((1 if cubic is None else 2) / shrink)
+    limited(len(places) * 2 * reach, "a table of weights")
     taps = np.floor(places)[:, None] + np.arange(1 - reach, reach + 1)
     distance = np.abs(taps - places[:, None]) * shrink
     if cubic is None:

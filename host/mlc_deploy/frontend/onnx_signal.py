@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..graph.nodes import Value
 from ..ops.shape import normal_axis
-from .onnx_node import Converter, OnnxNode, static_shape
+from .onnx_node import Converter, OnnxNode, limited, static_shape
 
 
 def transform_matrix(
@@ -18,6 +18,7 @@ def transform_matrix(
 ) -> NDArray[np.float64]:
     """The matrix [taken * parts, …] of a transform of `length` of signals of `taken` elements, real
     ones or (parts 2) complex ones: each row is what one element of the signal adds."""
+    limited(taken * parts * length * parts, "a transform's matrix")
     signals = np.eye(taken * parts).reshape(-1, taken, parts)
     signal = signals[..., 0] + (1j * signals[..., 1] if parts == 2 else 0)
     if inverse and onesided:
@@ -80,6 +81,7 @@ def _stft(n: OnnxNode) -> Any:
     else:
         size = static_shape(window)[0] if window is not None else length
     count = 1 + (length - size) // step
+    limited(count * size, "a table of frames")
     places = np.arange(count)[:, None] * step + np.arange(size)
     x = n.emit("reshape", n.input(0), shape=(batch, length, parts))
     frames = n.emit("gather", x, n.constant(places, "int64"), axis=1)

@@ -21,6 +21,7 @@ from ..arith.linear import UNBOUNDED
 from ..arith.regions import relax
 from ..ir import (
     Binary,
+    Block,
     Call,
     Compare,
     Const,
@@ -60,6 +61,9 @@ def partition_loops(func: PrimFunc) -> PrimFunc:
     where for i < m the guard holds whatever the loops inside do; and likewise for guards from
     below, and for those of if_then_else. Where m is symbolic,
     so it is for guards from above.
+
+    A parallel loop that is the whole body stays one loop, since its turns are the kernel's tasks:
+    parallel i in range(n): S   =>   parallel i in range(n): if i < m: S  else: S
     """
     dimensions = {
         v
@@ -70,7 +74,11 @@ def partition_loops(func: PrimFunc) -> PrimFunc:
         if isinstance(v, Var)
     }
     ranges: dict[Var, Bounds] = dict.fromkeys(dimensions, (0, None))
-    return with_fields(func, body=_Partition(names_of(func), dimensions).visit(func.body, ranges))
+    partition = _Partition(names_of(func), dimensions)
+    match func.body:
+        case Block(body=For(kind="parallel", extent=Const()) as loop) as root:
+            return with_fields(func, body=with_fields(root, body=partition.tasks(loop, ranges)))
+    return with_fields(func, body=partition.visit(func.body, ranges))
 
 
 class _Partition:
@@ -100,6 +108,25 @@ class _Partition:
 
         done: Stmt = visit(s)
         return done
+
+    def tasks(self, loop: For, ranges: dict[Var, Bounds]) -> For:
+        body = self.turns(loop, 0, int(loop.extent), ranges)  # type: ignore[call-overload]
+        return loop if body is loop.body else with_fields(loop, body=body)
+
+    def turns(self, loop: For, first: int, end: int, ranges: dict[Var, Bounds]) -> Stmt:
+        """The loop's body as its turns [first, end) have it."""
+        shifted = substitute(loop.body, {loop.var: loop.var + first}) if first else loop.body
+        cuts = _cuts(with_fields(loop, extent=const(end - first), body=shifted), ranges)
+        if cuts:
+            at = first + min(cuts)
+            parts = (self.turns(loop, a, b, ranges) for a, b in ((first, at), (at, end)))
+            return If(loop.var < at, *parts)
+        known = {**ranges, loop.var: (first, end - 1)}
+        whole = end - first == loop.extent.value  # type: ignore[attr-defined]
+        body = loop.body if whole else simplify(loop.body, known)
+        if end - first == 1:
+            body = simplify(substitute(loop.body, {loop.var: const(first)}), ranges)
+        return self.visit(body, known)
 
     def cut(self, loop: For, at: int, ranges: dict[Var, Bounds]) -> Stmt:
         kind = loop.kind if loop.kind != "parallel" else "serial"

@@ -325,4 +325,6 @@ def _compute_where(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 
 register(Operator("cast", _compute_cast, _evaluate_cast, "elementwise"))
-register(Operator("where", _compute_where, lambda x, _: [np.where(x[0], x[1], x[2])], "elementwise"))
+register(
+    Operator("where", _compute_where, lambda x, _: [np.where(x[0], x[1], x[2])], "elementwise")
+)

@@ -59,6 +59,15 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             gemm.dense_layout,
         ),
         Implementation(
+            "matmul",
+            key,
+            "matmul_tile",
+            10,
+            gemm.takes_matmul,
+            gemm.compute_matmul,
+            gemm.schedule_matmul,
+        ),
+        Implementation(
             "conv2d",
             key,
             "conv2d_direct",

@@ -88,7 +88,7 @@ def _schedule_sum(sch: Schedule, tile: str, lanes: int, steps: int) -> None:
     around = list(sch.get_loops(tile))
     spatial: list[str] = [n for n in around if n.startswith("ax")]  # as compute_at names its loops
     reduced: list[str] = [n for n in around if _reduces(sch, tile, n)]
-    reduced, unrolled = _unroll_steps(sch, reduced, steps)
+    reduced, unrolled = unroll_steps(sch, reduced, steps)
     vector: list[str] = []
     if spatial and lanes > 1 and _divides(sch, spatial[-1], lanes):
         spatial[-1], lane = sch.split(spatial[-1], [None, lanes])
@@ -109,7 +109,7 @@ def _schedule_sum(sch: Schedule, tile: str, lanes: int, steps: int) -> None:
                 sch.unroll(loop)
 
 
-def _unroll_steps(sch: Schedule, reduced: list[str], steps: int) -> tuple[list[str], list[str]]:
+def unroll_steps(sch: Schedule, reduced: list[str], steps: int) -> tuple[list[str], list[str]]:
     """Unrolls the innermost reductions: whole loops while they make up to `steps` turns together,
     then the part of the next that still fits. (loops that stay, unrolled loops)"""
     unrolled: list[str] = []

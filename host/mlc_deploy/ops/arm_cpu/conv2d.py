@@ -28,6 +28,7 @@ from ..tile import inline_epilogue, schedule_tile
 PLANES = 4  # channels up to which planes are read, in layers that are not in blocks
 MOST_UNROLLED = 192  # about how many multiply-accumulates there are in a turn of the reduction
 SHORT_TURNS = 4  # of a kernel one pixel wide are made one
+FEW_TASKS = 8  # too few for threads to share evenly
 TURN = 5  # instructions of a turn beside loads and multiply-accumulates
 
 
@@ -230,9 +231,12 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     if target.arch == "x86_64":  # elsewhere the lanes of one vector have to be seen together
         steps = min(steps, max(kw, MOST_UNROLLED // (pixels * vectors)))
     if is_pointwise((kh, kw), attrs):
-        *_, y, q, _ = sch.get_loops(result)
-        sch.fuse(y, q)
+        b, f, y, q, _ = sch.get_loops(result)
+        all_pixels = sch.fuse(y, q)
         cuts, tasks = {1: vectors, 2: pixels, 3: lanes}, 2
+        if conv.blocks // vectors < FEW_TASKS:  # so few filters stay in the cache for all pixels
+            sch.reorder(all_pixels, b, f)
+            cuts, tasks = {0: pixels, 2: vectors, 3: lanes}, 1
     else:
         cuts, tasks = {1: vectors, 3: pixels, 4: lanes}, 3
     schedule_tile(

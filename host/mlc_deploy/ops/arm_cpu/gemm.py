@@ -1,5 +1,5 @@
-"""dense and conv2d in register tiles: weights packed by output channel, one vector of channels
-times one element of the data per multiply-accumulate."""
+"""Matrix products, and conv2d of planes, in register tiles: weights packed by output channel, one
+vector of channels times one element of the data per multiply-accumulate."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ... import te
 from ...ir import Buffer, Expr, PrimFunc
 from ...schedule import Schedule
 from ...te import Tensor
+from ..elementwise import broadcast_shape, element_at
 from ..nn import window_extent
 from ..quantize import sum_dtype
 from ..registry import Attrs, TensorType
@@ -31,14 +32,19 @@ class Tile:
     steps: int
 
 
-def dense_tile(dtype: str, target: Target) -> Tile:
-    """Where each row of the data has a vector of its own, of neighbours along k."""
+def dense_tile(dtype: str, rows: int, channels: int, target: Target) -> Tile:
+    """Where each row of the data has a vector of its own, of neighbours along k. Of a single row
+    every weight is used once, so that many columns make up for what a turn costs."""
     lanes = target.lanes(dtype)
+    if rows == 1 and target.vector_registers:
+        vectors = -(-channels // lanes)
+        best = min(range(4, 9), key=lambda n: (-(-vectors // n) * (n + 1), -n))
+        return Tile(1, best * lanes, lanes, 4)
     match target.vector_registers:
         case 32:
-            return Tile(8, 2 * lanes, lanes, 4)
+            return Tile(5, 4 * lanes, lanes, 8)
         case 16:
-            return Tile(4, 2 * lanes, lanes, 4)
+            return Tile(4, 2 * lanes, lanes, 16)
     return Tile(4, 4, 1, 4)
 
 
@@ -72,9 +78,9 @@ def dense_layout(
     x, w = types
     if "kernel_layout" in attrs or not tiled(x, w):
         return None
-    columns = dense_tile(x.dtype, target).columns
     source = "NK" if attrs["transpose_b"] else "KN"
-    channels = w.shape[0 if attrs["transpose_b"] else 1]
+    channels = int(w.shape[0 if attrs["transpose_b"] else 1])  # type: ignore[arg-type]
+    columns = dense_tile(x.dtype, int(x.shape[0]), channels, target).columns  # type: ignore[arg-type]
     return {"kernel_layout": f"NK{columns}n", "source_layout": source, "channels": channels}
 
 
@@ -98,7 +104,8 @@ def compute_dense(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Seq
 
 def schedule_dense(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     sch = Schedule(func)
-    tile = dense_tile(func.buffers[0].dtype, target)
+    x = func.buffers[0]
+    tile = dense_tile(x.dtype, int(x.shape[0]), attrs["channels"], target)  # type: ignore[arg-type]
     schedule_tile(
         sch,
         "dense_tile",
@@ -107,6 +114,50 @@ def schedule_dense(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
         lanes=tile.lanes,
         steps=tile.steps,
         vector_result=True,
+    )
+    return sch.func
+
+
+# ----------------------------------------------------------------------------------------- matmul
+
+
+def takes_matmul(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> bool:
+    """Whether rows of the second matrix are whole vectors, which need no packing."""
+    a, b = inputs
+    lanes = target.lanes(a.dtype)
+    same = static(a, b) and sum_dtype("matmul", a.dtype, b.dtype) == a.dtype
+    return bool(same and lanes > 1 and b.shape[-1] % lanes == 0)
+
+
+def compute_matmul(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Sequence[Tensor]:
+    """[..., M, K] times [..., K, N]; the leading dimensions broadcast."""
+    a, b = inputs
+    over = te.reduce_axis((0, a.shape[-1]), "k")
+    shape = (*broadcast_shape("matmul", [a.shape[:-2], b.shape[:-2]]), a.shape[-2], b.shape[-1])
+
+    def element(*i: Expr) -> Expr:
+        left = element_at(a, (*i[:-1], over.var))
+        return te.sum(left * element_at(b, (*i[:-2], over.var, i[-1])), over)
+
+    tile = te.compute(shape, element, name="matmul_tile")
+    return [te.compute(shape, lambda *i: tile[i], name="matmul")]
+
+
+def schedule_matmul(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
+    sch = Schedule(func)
+    result = inline_epilogue(sch, "matmul")
+    *batch, rows, columns = (int(i.extent) for i in sch.block(result).iters)  # type: ignore[call-overload]
+    tile = dense_tile(func.buffers[0].dtype, rows, columns, target)
+    rank = len(batch) + 2
+    schedule_tile(
+        sch,
+        "matmul_tile",
+        result,
+        {rank - 2: tile.rows, rank - 1: tile.columns},
+        lanes=tile.lanes,
+        steps=tile.steps,
+        vector_result=True,
+        tasks=len(batch) + 1,
     )
     return sch.func
 

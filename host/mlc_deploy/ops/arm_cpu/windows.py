@@ -47,7 +47,7 @@ def compute_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) ->
 
 def schedule_depthwise(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     kernel = [int(n) for n in func.buffers[1].shape[1:3]]  # type: ignore[arg-type]
-    return _schedule(func, "depthwise", kernel, target)
+    return _schedule(func, "depthwise", kernel, attrs, target)
 
 
 def pool_layout(types: Sequence[TensorType], attrs: Attrs, target: Target) -> dict[str, Any] | None:
@@ -106,16 +106,18 @@ def _reach(size: Sequence[Any], attrs: Attrs) -> tuple[int, ...]:
 
 
 def schedule_pool(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
-    return _schedule(func, "pool", attrs["kernel"], target)
+    return _schedule(func, "pool", attrs["kernel"], attrs, target)
 
 
-def _schedule(func: PrimFunc, name: str, kernel: Sequence[int], target: Target) -> PrimFunc:
+def _schedule(
+    func: PrimFunc, name: str, kernel: Sequence[int], attrs: Attrs, target: Target
+) -> PrimFunc:
     sch = Schedule(func)
     result = inline_epilogue(sch, name)
     lanes = block(func.buffers[0].dtype, target)
     taps = kernel[0] * kernel[1]
     row = int(sch.block(result).iters[3].extent)  # type: ignore[call-overload]
-    pixels = even_cut(row, 8 if target.vector_registers >= 32 else 4)
+    pixels = even_cut(row, _most_pixels(kernel, attrs["strides"], target))
     schedule_tile(
         sch,
         f"{name}_tile",
@@ -127,6 +129,14 @@ def _schedule(func: PrimFunc, name: str, kernel: Sequence[int], target: Target) 
         tasks=3,
     )
     return sch.func
+
+
+def _most_pixels(kernel: Sequence[int], strides: Sequence[int], target: Target) -> int:
+    """How many sums, a row of filters and the data of a row stay in registers, as counted."""
+    many = target.vector_registers >= 32
+    if strides[1] > 1:
+        return 8 if many else 4
+    return 14 if many else 7 if kernel[1] <= 3 else 4
 
 
 def even_cut(extent: int, most: int) -> int:

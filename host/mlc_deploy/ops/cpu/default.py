@@ -2,12 +2,14 @@
 
 Elementwise producers are inlined into their consumers; elementwise blocks are fused, cut into
 vectors of one register and made parallel; reductions keep a vector of neighbouring results in
-registers while they reduce. Unscheduled code is never naive.
+registers while they reduce, or of parts of a result. What takes several stages (softmax,
+normalization) goes row by row. Unscheduled code is never naive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import cast
 
 from mlc_targets import Target
@@ -30,8 +32,11 @@ from ...ir import (
 )
 from ...ir.build import strides_of
 from ...schedule import Schedule
+from ..tile import unroll_steps
 
 PARALLEL_ELEMENTS = 1 << 14  # below that a thread costs more than it brings
+STEPS = 8  # about how many steps of a reduction make one turn
+MANY_VECTORS = 64  # from there on it pays to have a tail for those that are left over
 CHUNK = 1 << 12  # elements of a task where how many there are is known only at run time
 
 
@@ -40,8 +45,46 @@ def default_schedule(func: PrimFunc, target: Target) -> PrimFunc:
     sch = Schedule(func)
     inline_elementwise(sch)
     for name in sch.get_blocks():
-        schedule_block(sch, name, target)
+        part_reduction(sch, name, target)
+    sch, row = by_rows(sch)
+    for name in sch.get_blocks():
+        schedule_block(sch, name, target, row)
+    if row is not None:
+        sch.parallel(row)
     return sch.func
+
+
+def by_rows(sch: Schedule) -> tuple[Schedule, str | None]:
+    """All stages computed in one loop over what the last one computes, as far inside as none of
+    them does anything twice; and that loop. As it was, and None, where there is no such loop."""
+    *stages, last = sch.get_blocks()
+    spatial = {i.binding for i in sch.block(last).iters if i.kind == "spatial"}
+    loops = [n for n in sch.get_loops(last) if sch.loop(n).var in spatial]
+    for count in range(len(loops) - 1, 0, -1):
+        trial = sch.copy()
+        try:
+            row = trial.fuse(*loops[:count]) if count > 1 else loops[0]
+            if stages and _join(trial, stages, row):
+                return trial, row
+        except ScheduleError:
+            continue
+    return sch, None
+
+
+def _join(sch: Schedule, stages: Sequence[str], row: str) -> bool:
+    """Computes the stages in a loop; whether that takes no more turns than it did."""
+    if not isinstance(sch.loop(row).extent, Const) or _extent(sch, row) == 1:
+        return False
+    for stage in reversed(stages):
+        before = _turns(sch, stage)
+        sch.compute_at(stage, row)
+        if _turns(sch, stage) > before:
+            return False
+    return True
+
+
+def _turns(sch: Schedule, block: str) -> int:
+    return prod(_extent(sch, loop) for loop in sch.get_loops(block))
 
 
 def inline_elementwise(sch: Schedule) -> None:
@@ -61,19 +104,24 @@ def _is_copy(block: Block) -> bool:
     return isinstance(block.body, Store) and isinstance(block.body.value, Load)
 
 
-def schedule_block(sch: Schedule, name: str, target: Target) -> None:
-    """Schedules one block in its own loops, by what kind of block it is."""
+def schedule_block(sch: Schedule, name: str, target: Target, row: str | None = None) -> None:
+    """Schedules one block in its own loops, or in those within `row`, by what kind it is."""
     block = sch.block(name)
     if block.init is not None:
-        schedule_reduction(sch, name, target)
+        schedule_reduction(sch, name, target, row)
     elif all(i.kind == "spatial" for i in block.iters):
-        schedule_injective(sch, name, target)
+        schedule_injective(sch, name, target, row)
 
 
-def schedule_injective(sch: Schedule, name: str, target: Target) -> None:
+def _own_loops(sch: Schedule, name: str, row: str | None) -> list[str]:
+    loops: list[str] = list(sch.get_loops(name))
+    return loops[loops.index(row) + 1 :] if row in loops else loops
+
+
+def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None = None) -> None:
     """Inner loops fused as far as every access stays contiguous, a vector of 16 bytes (of one
     register) of the output's dtype innermost, the outermost loop parallel."""
-    loops = sch.get_loops(name)
+    loops = _own_loops(sch, name, row)
     if not loops:
         return
     block = sch.block(name)
@@ -83,15 +131,47 @@ def schedule_injective(sch: Schedule, name: str, target: Target) -> None:
     elements = _extent(sch, fused)
     lanes = target.lanes(block.writes[0].buffer.dtype)
     if lanes > 1 and elements >= lanes and _vectors_well(sch.block(name), sch.loop(fused).var):
-        chunk = [] if outer or isinstance(sch.loop(fused).extent, Const) else [CHUNK // lanes]
-        *tasks, fused, vector = sch.split(fused, [None, *chunk, lanes])
-        outer += tasks
-        sch.vectorize(vector)
+        if isinstance(sch.loop(fused).extent, Const):
+            fused, together = _in_vectors(sch, fused, lanes, simple=_is_simple(block))
+            if outer and together == 1 and _extent(sch, fused) == 1 and _is_simple(block):
+                part = _part(_extent(sch, outer[-1]))
+                outer[-1], inner_loop = sch.split(outer[-1], [None, part])
+                sch.unroll(inner_loop)
+        else:
+            chunk = [] if outer else [CHUNK // lanes]
+            *tasks, fused, vector = sch.split(fused, [None, *chunk, lanes])
+            outer += tasks
+            sch.vectorize(vector)
     total = elements
     for loop in outer:
         total *= _extent(sch, loop)
-    if total >= PARALLEL_ELEMENTS:
+    if total >= PARALLEL_ELEMENTS and row not in sch.get_loops(name):
         sch.parallel(sch.fuse(*outer) if len(outer) > 1 else (outer[0] if outer else fused))
+
+
+def _in_vectors(sch: Schedule, loop: str, lanes: int, simple: bool) -> tuple[str, int]:
+    """Cuts a loop into vectors, several of them in one turn where that takes little. (the loop over
+    turns, vectors in a turn)"""
+    vectors = _extent(sch, loop) // lanes
+    together = _part(vectors) if simple else 1
+    if simple and together == 1 and vectors > MANY_VECTORS:
+        together = 4
+    turn, group, vector = sch.split(loop, [None, together, lanes])
+    sch.unroll(group)
+    sch.vectorize(vector)
+    return turn, together
+
+
+def _part(turns: int) -> int:
+    """How many turns are to be one, of which there are no others left over."""
+    return next(n for n in (4, 3, 2, 7, 5, 1) if turns % n == 0)
+
+
+def _is_simple(block: Block) -> bool:
+    """Whether the block is no more than a few instructions: nothing to be gained by fewer turns
+    otherwise."""
+    calls = [n for n in walk(block.body) if isinstance(n, Call)]
+    return len(calls) <= 1 and all(n.name == "if_then_else" for n in calls)
 
 
 def _extent(sch: Schedule, loop: str) -> int:
@@ -176,11 +256,49 @@ def _hides(atom: Atom, lane: Var) -> bool:
     return True
 
 
-def schedule_reduction(sch: Schedule, name: str, target: Target) -> None:
+def part_reduction(sch: Schedule, name: str, target: Target) -> None:
+    """sum over k of a row   =>   sum over the lanes of sums over every lanes-th k, where only k's
+    neighbours lie next to each other. Rounding differs, as it does between any two orders."""
+    block = sch.block(name)
+    lanes = target.lanes(block.writes[0].buffer.dtype)
+    loops = sch.get_loops(name)
+    if block.init is None or lanes == 1 or not loops or len(sch.get_loops(name)) < 1:
+        return
+    reduced = sch.loop(loops[-1]).var
+    kinds = {i.binding: i.kind for i in block.iters if isinstance(i.binding, Var)}
+    if kinds.get(reduced) != "reduce" or _extent(sch, loops[-1]) < 2 * lanes:
+        return
+    bindings = {i.var: i.binding for i in block.iters}
+    if any(_step(r, bindings, reduced) != 1 for r in block.reads) or _vector_loop(sch, name, lanes):
+        return
+    trial = sch.copy()
+    try:
+        _, lane = trial.split(loops[-1], [None, lanes])
+        trial.rfactor(lane, len(block.writes[0].buffer.shape))
+    except ScheduleError:
+        return
+    _, lane = sch.split(loops[-1], [None, lanes])
+    sch.rfactor(lane, len(block.writes[0].buffer.shape))
+
+
+def _vector_loop(sch: Schedule, name: str, lanes: int, row: str | None = None) -> str | None:
+    """The innermost loop over results, where results of neighbouring turns are neighbours."""
+    block = sch.block(name)
+    kinds = {i.binding: i.kind for i in block.iters if isinstance(i.binding, Var)}
+    own = [n for n in _own_loops(sch, name, row) if kinds.get(sch.loop(n).var) == "spatial"]
+    if not own or lanes == 1 or _extent(sch, own[-1]) < lanes:
+        return None
+    innermost = sch.loop(own[-1]).var
+    bindings = {i.var: i.binding for i in block.iters}
+    steps = [_step(r, bindings, innermost) for r in (*block.writes, *block.reads)]
+    return own[-1] if steps[0] == 1 and all(s is not None for s in steps) else None
+
+
+def schedule_reduction(sch: Schedule, name: str, target: Target, row: str | None = None) -> None:
     """Neighbouring results side by side in one vector; the loops that reduce run inside the loops
     over results, so that the sums stay in registers."""
     block = sch.block(name)
-    loops = sch.get_loops(name)
+    loops = _own_loops(sch, name, row)
     kinds = {i.binding: i.kind for i in block.iters if isinstance(i.binding, Var)}
     spatial = [n for n in loops if kinds.get(sch.loop(n).var) == "spatial"]
     reduced = [n for n in loops if kinds.get(sch.loop(n).var) == "reduce"]
@@ -188,13 +306,12 @@ def schedule_reduction(sch: Schedule, name: str, target: Target) -> None:
         return
     lanes = target.lanes(block.writes[0].buffer.dtype)
     vector: str | None = None
-    if spatial and lanes > 1 and _extent(sch, spatial[-1]) >= lanes:
-        innermost = sch.loop(spatial[-1]).var
-        bindings = {i.var: i.binding for i in block.iters}
-        steps = [_step(r, bindings, innermost) for r in (*block.writes, *block.reads)]
-        if steps[0] == 1 and all(s is not None for s in steps):
-            outer, vector = sch.split(spatial[-1], [None, lanes])
-            spatial[-1] = outer
+    if _vector_loop(sch, name, lanes, row):
+        outer, vector = sch.split(spatial[-1], [None, lanes])
+        spatial[-1] = outer
+    if _is_simple(block):
+        reduced, unrolled = unroll_steps(sch, reduced, STEPS)
+        reduced += unrolled
     order = [*spatial, *reduced, *([vector] if vector else [])]
     sch.reorder(*order)
     init = sch.decompose_reduction(name, reduced[0])
@@ -204,5 +321,5 @@ def schedule_reduction(sch: Schedule, name: str, target: Target) -> None:
     work = 1
     for loop in (*spatial, *reduced):
         work *= _extent(sch, loop)
-    if spatial and work * lanes >= PARALLEL_ELEMENTS:
+    if spatial and work * lanes >= PARALLEL_ELEMENTS and row not in sch.get_loops(name):
         sch.parallel(spatial[0])

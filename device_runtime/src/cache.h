@@ -1,0 +1,37 @@
+/* The board's cache directory: blobs that outlive the session which brought them, each in a file
+ * named by its hash. Without one, or where it has no room, blobs live in memory only.
+ *
+ * blob-HASH is whole, and believed once its content has been hashed again; part-HASH is as much as
+ * has arrived of one. Other files count, and are removed, as well: old programs. */
+#ifndef MLC_CACHE_H
+#define MLC_CACHE_H
+
+#include "blake2b.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Uses a directory from now on, if it is one, no link, the user's own and no one else's. What it
+ * lacks is said on stderr; then there is no cache. */
+void cache_use(const char *path);
+
+/* A descriptor of the whole blob, to read, and its size; -1 where it is not there. What is there
+ * under that name without that content is removed. */
+int cache_open(const uint8_t hash[HASH_BYTES], size_t *size);
+
+/* How many bytes there are of a blob that is not whole, and that no session is writing. */
+uint64_t cache_part_size(const uint8_t hash[HASH_BYTES]);
+
+/* The part of a blob that has `have` bytes so far and will have `total`, to read and write; other
+ * files make room for it. -1 where it is not to be had, or another session writes it. */
+int cache_part_open(const uint8_t hash[HASH_BYTES], uint64_t have, uint64_t total);
+
+/* Appends; false after closing and removing the part, when the disk is full. */
+bool cache_part_write(int part, const uint8_t hash[HASH_BYTES], uint64_t offset, const void *data,
+                      size_t size);
+
+/* Closes a part that is complete, and right or not. */
+void cache_part_end(int part, const uint8_t hash[HASH_BYTES], bool right);
+
+#endif

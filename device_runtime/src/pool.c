@@ -1,0 +1,172 @@
+#define _GNU_SOURCE /* CPU_EQUAL, pthread_setaffinity_np, syscall() */
+#include "pool.h"
+
+#include "cores.h"
+#include "instruments.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    SPIN_NANOSECONDS = 200000, /* a few times what it takes a thread to fall asleep and wake up */
+    STACK_BYTES = 8 << 20,     /* as the main thread has: a kernel is to fit on each or on none */
+    PIECES = 4 /* per thread, so that one that the system holds up leaves its work to the others */
+};
+
+/* A helper's state, which is also the word that it, or who waits for it, sleeps on.
+ *
+ *     IDLE --helper--> ASLEEP     nothing came while it spun
+ *     IDLE or ASLEEP --caller--> POSTED     there is a job
+ *     POSTED --helper--> WORKING --helper--> IDLE
+ *     POSTED --caller--> IDLE     the job was done before the helper came to it
+ *     WORKING --caller--> WATCHED --helper--> IDLE     the caller sleeps until it is done */
+enum { IDLE, ASLEEP, POSTED, WORKING, WATCHED };
+
+typedef struct {
+    _Alignas(64) _Atomic uint32_t state; /* on a cache line of its own */
+    pthread_t thread;
+} Helper;
+
+static struct {
+    Helper helpers[MAX_THREADS - 1];
+    uint32_t count;
+    Cores cores;
+    cpu_set_t chosen;    /* the cores that all threads are on */
+    _Atomic bool spins;  /* every thread has a core, so nobody is kept from it by spinning */
+} pool;
+
+/* Written by the caller while no helper is WORKING; read by those that are. */
+static struct {
+    mlc_kernel *kernel;
+    const mlc_args *args;
+    uint32_t tasks, piece;
+    size_t stride;
+    _Alignas(64) _Atomic uint32_t next; /* task; may pass `tasks`, by a piece per thread at most */
+    _Atomic int32_t status;
+} job;
+
+/* ---- Waiting ---- */
+
+static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
+    syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
+}
+
+static void wake(_Atomic uint32_t *state) { futex(state, FUTEX_WAKE, 1); }
+
+static inline void breathe(void) {
+#if defined(__x86_64__)
+    __asm__ volatile("pause");
+#else
+    __asm__ volatile("yield");
+#endif
+}
+
+static bool move(_Atomic uint32_t *state, uint32_t from, uint32_t to) {
+    return atomic_compare_exchange_strong(state, &from, to);
+}
+
+/* Returns when the state is no longer `from`: spins first, and then sleeps with the state
+ * `sleeping`, so that who changes it knows to wake. */
+static void await_change(_Atomic uint32_t *state, uint32_t from, uint32_t sleeping) {
+    uint64_t begin = mlc_nanoseconds();
+    do {
+        for (int i = 0; i < 64; i++, breathe())
+            if (atomic_load(state) != from) return;
+    } while (atomic_load(&pool.spins) && mlc_nanoseconds() - begin < SPIN_NANOSECONDS);
+    if (!move(state, from, sleeping)) return;
+    while (atomic_load(state) == sleeping) futex(state, FUTEX_WAIT, sleeping);
+}
+
+/* ---- Working ---- */
+
+/* Takes pieces of the job until there are none. */
+static void work(uint32_t thread) {
+    mlc_args args = *job.args;
+    if (job.stride) args.workspace = (char *)args.workspace + thread * job.stride;
+    for (;;) {
+        uint32_t begin = atomic_fetch_add(&job.next, job.piece);
+        if (begin >= job.tasks) return;
+        uint32_t left = job.tasks - begin, size = left < job.piece ? left : job.piece;
+        int32_t status = job.kernel(&args, (int32_t)begin, (int32_t)(begin + size));
+        if (status == MLC_OK) continue;
+        atomic_store(&job.status, status);
+        atomic_store(&job.next, job.tasks); /* nobody need go on */
+    }
+}
+
+static void *help(void *argument) {
+    Helper *self = argument;
+    uint8_t beside[1 << 14]; /* a signal's handler runs here, whatever became of the rest */
+    stack_t handlers = {.ss_sp = beside, .ss_size = sizeof beside};
+    sigaltstack(&handlers, NULL);
+    for (;;) {
+        await_change(&self->state, IDLE, ASLEEP);
+        if (!move(&self->state, POSTED, WORKING)) continue;
+        work((uint32_t)(self - pool.helpers) + 1);
+        if (atomic_exchange(&self->state, IDLE) == WATCHED) wake(&self->state);
+    }
+    return NULL;
+}
+
+int32_t pool_run(mlc_kernel *kernel, const mlc_args *args, int32_t tasks, uint32_t threads,
+                 size_t workspace_stride) {
+    if (threads <= 1 || tasks <= 1) return kernel(args, 0, tasks);
+    uint32_t count = (uint32_t)tasks, piece = count / (PIECES * threads);
+    job.kernel = kernel;
+    job.args = args;
+    job.tasks = count;
+    job.piece = piece > 0 ? piece : 1;
+    job.stride = workspace_stride;
+    atomic_store(&job.next, 0);
+    atomic_store(&job.status, MLC_OK);
+    uint32_t helpers = (threads < count ? threads : count) - 1;
+    for (uint32_t i = 0; i < helpers; i++) {
+        _Atomic uint32_t *state = &pool.helpers[i].state;
+        if (atomic_exchange(state, POSTED) == ASLEEP) wake(state);
+    }
+    work(0);
+    for (uint32_t i = 0; i < helpers; i++) {
+        _Atomic uint32_t *state = &pool.helpers[i].state;
+        if (!move(state, POSTED, IDLE)) await_change(state, WORKING, WATCHED);
+    }
+    return atomic_load(&job.status);
+}
+
+/* ---- Preparing ---- */
+
+/* Cores that cannot be chosen, as where the system has taken one away, are left to the system. */
+static void choose_cores(uint32_t threads) {
+    if (pool.cores.allowed_count == 0) cores_read(&pool.cores);
+    bool few = threads <= pool.cores.fast_count;
+    const cpu_set_t *wanted = few ? &pool.cores.fast : &pool.cores.allowed;
+    atomic_store(&pool.spins, threads <= pool.cores.allowed_count);
+    if (CPU_EQUAL(wanted, &pool.chosen)) return;
+    pool.chosen = *wanted;
+    sched_setaffinity(0, sizeof *wanted, wanted);
+    for (uint32_t i = 0; i < pool.count; i++)
+        pthread_setaffinity_np(pool.helpers[i].thread, sizeof *wanted, wanted);
+}
+
+bool pool_prepare(uint32_t threads, Failure *failure) {
+    choose_cores(threads);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    while (pool.count + 1 < threads) { /* a helper is on its maker's cores */
+        Helper *helper = &pool.helpers[pool.count];
+        int error = pthread_create(&helper->thread, &attributes, help, helper);
+        if (error != 0)
+            return fail(failure, MEMORY, "no thread %u of %u: %s; try: fewer threads",
+                        pool.count + 2, threads, strerror(error));
+        pool.count++;
+    }
+    /* What one thread does is timed or counted with nobody spinning beside it. */
+    for (uint32_t i = threads - 1; i < pool.count; i++)
+        while (atomic_load(&pool.helpers[i].state) != ASLEEP) breathe();
+    return true;
+}

@@ -1,0 +1,23 @@
+/* Threads that carry out the tasks of a kernel together. They are made when they are first wanted
+ * and then kept: one with nothing to do spins for a moment, in which the next kernel mostly comes,
+ * and then sleeps. */
+#ifndef MLC_POOL_H
+#define MLC_POOL_H
+
+#include "failure.h"
+
+#include "../include/mlc_abi.h"
+
+enum { MAX_THREADS = 256 };
+
+/* Has `threads` of them ready, the caller included, 1 to MAX_THREADS, on the fast cores while those
+ * suffice. The caller is always the same thread, and no kernel is at work. */
+bool pool_prepare(uint32_t threads, Failure *failure);
+
+/* kernel(args, 0, tasks) in pieces, by so many threads as were prepared. The t-th thread's workspace
+ * begins t * workspace_stride bytes after args->workspace. Returns MLC_OK, or a status that one of
+ * the pieces returned. Which thread takes which piece is chance; tasks depend on neither. */
+int32_t pool_run(mlc_kernel *kernel, const mlc_args *args, int32_t tasks, uint32_t threads,
+                 size_t workspace_stride);
+
+#endif

@@ -1,0 +1,210 @@
+"""`mlc-deploy board`: the user's boards, what they are, and whether their times can be trusted."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from urllib.parse import urlsplit
+
+import click
+
+from mlc_rpc import Session
+from mlc_rpc.facts import Facts, findings, read_facts
+from mlc_rpc.keys import how_to_start, key_path, make_key
+from mlc_rpc.transport import SshUrl, TcpUrl, parse_url
+
+from ..boards import connect, target_of
+from ..enrolled import Enrolled, boards_file, enroll, enrolled_boards
+from .errors import FAILED, OK
+from .options import Misuse
+from .place import checked, located
+from .tables import add_row, bytes_text, console_for, labelled, plain_table
+
+SECONDS = 30.0
+
+
+@click.group()
+def board() -> None:
+    """Your boards: enroll, list, info, doctor, clean."""
+
+
+@board.command("enroll")
+@click.argument("name")
+@click.argument("url")
+@click.option("--target", metavar="T", help="where it is to be another than the board says itself")
+@click.option("--fingerprint", metavar="SHA256:…", help="of its host key, known from elsewhere")
+@click.option("--debug", is_flag=True, help="show where an error comes from")
+def enroll_command(
+    name: str, url: str, target: str | None, fingerprint: str | None, debug: bool
+) -> int:
+    """Gives the board at URL a NAME, for --board. Over ssh, its host key is shown and, if you
+    agree, trusted from then on; for tcp://, a key is made that the board needs as well."""
+    match parse_url(checked(url)):
+        case SshUrl() as address:
+            if not _trusted(address, fingerprint):
+                click.echo("not enrolled", err=True)
+                return FAILED
+            with connect(url) as session:
+                click.echo(_summary(session))
+        case TcpUrl(host, port):
+            if not key_path(host).exists():
+                make_key(host)
+            click.echo(f"on the board, once:\n{how_to_start(host, host, port)}")
+        case _:
+            pass
+    path = enroll(name, Enrolled(url, target))
+    click.echo(f"enrolled: --board {name} ({path})", err=True)
+    return OK
+
+
+def _trusted(address: SshUrl, fingerprint: str | None) -> bool:
+    """Whether the host key is the board's: known, or as expected, or agreed to on the terminal."""
+    from mlc_rpc.ssh_client import is_trusted, server_key, trust
+    from mlc_rpc.ssh_config import resolve
+
+    host = resolve(address)
+    if host.proxy_command:  # then it is ssh itself that asks
+        return True
+    key = server_key(host, SECONDS)
+    if is_trusted(host, key):
+        return True
+    click.echo(f"host key of {host.board}: {key.get_name()} {key.fingerprint}", err=True)
+    if fingerprint is not None:
+        if key.fingerprint != fingerprint:
+            raise host.unreachable(
+                f"its host key is {key.fingerprint}, not {fingerprint}",
+                "somebody may stand between, or the fingerprint is another key's",
+            )
+    elif not sys.stdin.isatty():
+        raise Misuse(
+            "nobody is there to compare the fingerprint",
+            where=f"board enroll {host.board}",
+            mend=f"--fingerprint {key.fingerprint}, if that is the board's own",
+        )
+    elif not click.confirm("is it the board's own?", err=True):
+        return False
+    click.echo(f"added to {trust(host, key)}", err=True)
+    return True
+
+
+@board.command("list")
+@click.option("--debug", is_flag=True, help="show where an error comes from")
+def list_command(debug: bool) -> int:
+    """The boards that were enrolled."""
+    known = enrolled_boards()
+    if not known:
+        click.echo(f"none yet in {boards_file()}; try: mlc-deploy board enroll NAME ssh://host")
+        return OK
+    table = plain_table(("board", False), ("url", False), ("target", False))
+    for name, entry in sorted(known.items()):
+        add_row(table, name, entry.url, entry.target or "")
+    console_for(sys.stdout).print(table)
+    return OK
+
+
+@board.command("info")
+@click.argument("board_name", metavar="BOARD")
+@click.option("--debug", is_flag=True, help="show where an error comes from")
+def info_command(board_name: str, debug: bool) -> int:
+    """What BOARD, a name or a URL, is: cores, caches, features, memory, clocks, temperatures."""
+    url = located(board_name).url
+    facts = read_facts(url, SECONDS)
+    with connect(url) as session:
+        rows = _described(session) + (_told(facts) if facts else [])
+    console = console_for(sys.stdout)
+    for label, text in rows:
+        console.print(labelled(label, text))
+    return OK
+
+
+@board.command("doctor")
+@click.argument("board_name", metavar="BOARD")
+@click.option("--debug", is_flag=True, help="show where an error comes from")
+def doctor_command(board_name: str, debug: bool) -> int:
+    """Whether times measured on BOARD can be trusted; exit status 1 where not, and what to do."""
+    url = located(board_name).url
+    facts = read_facts(url, SECONDS)
+    if facts is None:
+        scheme = urlsplit(url).scheme
+        emulated = scheme == "qemu"
+        click.echo(
+            "doubt  an emulated board has no times, only executed instructions"
+            if emulated
+            else f"doubt  over {scheme}:// nothing is known of its clock and temperature"
+        )
+        click.echo(f"       try: {'a real board' if emulated else 'ssh://, where it has ssh'}")
+        return FAILED
+    found = findings(facts)
+    for finding in found:
+        click.echo(f"{'doubt' if finding.mend else 'well '}  {finding.what}")
+        if finding.mend:
+            click.echo(f"       try: {finding.mend}")
+    return FAILED if any(finding.mend for finding in found) else OK
+
+
+@board.command("clean")
+@click.argument("board_name", metavar="BOARD")
+@click.option("--debug", is_flag=True, help="show where an error comes from")
+def clean_command(board_name: str, debug: bool) -> int:
+    """Removes what was left on BOARD: programs, objects and weights that are kept for next time."""
+    url = located(board_name).url
+    match parse_url(url):
+        case SshUrl() as address:
+            from mlc_rpc.ssh import clean_ssh
+
+            gone = clean_ssh(address, SECONDS)
+            for cleaned in gone:
+                click.echo(f"removed {cleaned.path}, {bytes_text(cleaned.bytes)}")
+            if not gone:
+                click.echo("there was nothing")
+        case _:
+            click.echo("there is nothing: only boards reached by ssh:// keep anything")
+    return OK
+
+
+def _summary(session: Session) -> str:
+    """cortex-a72*4, aarch64, Linux 6.1.0"""
+    device = session.device
+    models = Counter(cpu.model for cpu in device.cpus)
+    cores = " ".join(f"{model}*{count}" for model, count in models.items())
+    return f"{cores}, {device.machine}, Linux {device.kernel}, {bytes_text(device.memory)}"
+
+
+def _described(session: Session) -> list[tuple[str, str]]:
+    device = session.device
+    kinds = dict.fromkeys((cpu.model, cpu.midr) for cpu in device.cpus)
+    return [
+        ("board", session.board),
+        *(("cores", _kind(model, midr, session)) for model, midr in kinds),
+        ("features", " ".join(sorted(device.features))),
+        ("memory", bytes_text(device.memory)),
+        ("kernel", f"Linux {device.kernel}, pages of {device.page_size} bytes"),
+        ("target", str(target_of(device))),
+        ("runtime", device.runtime),
+    ]
+
+
+def _kind(model: str, midr: int, session: Session) -> str:
+    numbers = [
+        i for i, cpu in enumerate(session.device.cpus) if (cpu.model, cpu.midr) == (model, midr)
+    ]
+    which = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
+    return f"{len(numbers)} {model}" + (f", MIDR {midr:#010x}" if midr else "") + f" (core {which})"
+
+
+def _told(facts: Facts) -> list[tuple[str, str]]:
+    rows = [("model", facts.model)] if facts.model else []
+    for cache in facts.caches:
+        size = cache.size or "unknown size,"
+        rows.append((f"L{cache.level}", f"{size} {cache.kind.lower()}, cores {cache.cores}"))
+    clocks = dict.fromkeys((c.governor, c.most, c.capacity) for c in facts.cores if c.most)
+    for governor, most, capacity in clocks:
+        share = f", capacity {capacity}" if capacity else ""
+        rows.append(("clock", f"{(most or 0) / 1e6:.2f} GHz at most, governor {governor}{share}"))
+    for zone, degrees in (facts.temperatures or {}).items():
+        rows.append(("zone", f"{zone}: {degrees:.1f} °C"))
+    if facts.available is not None:
+        rows.append(("free", bytes_text(facts.available)))
+    if facts.load is not None:
+        rows.append(("load", f"{facts.load:g}"))
+    return rows

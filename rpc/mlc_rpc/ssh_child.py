@@ -1,0 +1,69 @@
+"""The system's ssh as a child process: for boards and ways that paramiko does not know.
+
+It reads the user's configuration itself, so what `ssh BOARD` reaches is reached here too.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from mlc_rpc.ssh_config import Host
+from mlc_rpc.ssh_shell import Said, Shell
+from mlc_rpc.transport import Transport
+
+KEEPALIVE_SECONDS = 5
+FAILED = 255  # ssh's own exit status
+
+
+class ChildShell(Shell):
+    """A connection for each command. Host keys must be known; a password is asked by ssh itself."""
+
+    def __init__(self, host: Host, timeout: float) -> None:
+        """Raises Unreachable."""
+        self.host = host
+        if sys.platform == "win32":  # whose pipes the transport of child processes cannot wait for
+            raise host.unreachable("only ssh itself can reach it, which is not used on Windows")
+        program = shutil.which("ssh")
+        if not program:
+            raise host.unreachable(
+                "only ssh itself can reach it, and there is none here",
+                "install the OpenSSH client",
+            )
+        self._command = [
+            program, "-T",
+            "-oStrictHostKeyChecking=yes",
+            f"-oConnectTimeout={max(int(timeout), 1)}",
+            f"-oServerAliveInterval={KEEPALIVE_SECONDS}",
+            f"-p{host.port}",
+            f"-l{host.user}",
+            host.alias,
+        ]  # fmt: skip
+
+    def run(self, command: str, timeout: float, sent: bytes = b"") -> Said:
+        try:
+            done = subprocess.run(
+                [*self._command, command], input=sent, capture_output=True, timeout=timeout
+            )
+        except subprocess.TimeoutExpired:
+            return Said(-1, "", f"no answer in {timeout:g} s")
+        complaint = done.stderr.decode(errors="replace").strip()
+        if done.returncode == FAILED:
+            raise self.host.unreachable(
+                f"ssh failed: {complaint or 'without a word'}", f"ssh {self.host.alias}"
+            )
+        return Said(done.returncode, done.stdout.decode(errors="replace"), complaint)
+
+    def start(self, command: str) -> Transport:
+        from mlc_rpc.process import ProcessTransport  # not to be had on Windows
+
+        folder = tempfile.TemporaryDirectory(prefix="mlc-ssh-")
+        transport = ProcessTransport(self.host.board, [*self._command, command], folder)
+        # The memory is another machine's, and a link that dies says nothing to the board.
+        transport.shares_memory = transport.ends_with_client = False
+        return transport
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,86 @@
+"""`mlc-deploy board`, and names of boards where URLs are taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlc_deploy.cli.main import main
+from mlc_deploy.cli.options import Misuse
+from mlc_deploy.cli.place import choose, located
+from mlc_deploy.enrolled import Enrolled, boards_file, enroll, enrolled_boards
+from mlc_deploy.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path / "mlc-deploy" / "boards.toml"
+
+
+def test_boards_are_kept_by_name(config: Path) -> None:
+    assert enrolled_boards() == {}
+    attic, kitchen = Enrolled("ssh://pi@attic"), Enrolled("tcp://kitchen:9190", "armv7a")
+    assert enroll("attic", attic) == config == boards_file()
+    enroll("kitchen.local", kitchen)
+    enroll("attic", attic)
+    assert enrolled_boards() == {"attic": attic, "kitchen.local": kitchen}
+    assert config.read_text() == (
+        '[attic]\nurl = "ssh://pi@attic"\n\n'
+        '["kitchen.local"]\nurl = "tcp://kitchen:9190"\ntarget = "armv7a"\n'
+    )
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "ä"])
+def test_names_that_are_none(name: str) -> None:
+    with pytest.raises(InputError, match="is no name for a board"):
+        enroll(name, Enrolled("local://"))
+
+
+def test_a_name_is_not_taken_twice() -> None:
+    enroll("attic", Enrolled("ssh://attic"))
+    with pytest.raises(InputError, match="'attic' is ssh://attic already"):
+        enroll("attic", Enrolled("ssh://other"))
+
+
+@pytest.mark.parametrize("text", ["[", "[a]\n", "[a]\nurl = 1\n", '[a]\nurl = "x"\nport = 1\n'])
+def test_a_file_that_is_not_in_order(config: Path, text: str) -> None:
+    config.parent.mkdir()
+    config.write_text(text)
+    with pytest.raises(InputError):
+        enrolled_boards()
+    assert main(["board", "list"]) == 2
+
+
+def test_a_name_stands_for_url_and_target() -> None:
+    enroll("attic", Enrolled("tcp://attic:9190", "armv7a"))
+    target, url = choose(None, "attic")
+    assert url == "tcp://attic:9190" and target and target.arch == "arm"
+    assert located("local://") == Enrolled("local://")
+    with pytest.raises(Misuse, match="unknown board 'cellar'"):
+        choose(None, "cellar")
+
+
+def test_info_and_doctor_and_clean_here(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["board", "enroll", "here", "local://"]) == 0
+    assert main(["board", "list"]) == 0
+    assert "local://" in capfd.readouterr().out
+    assert main(["board", "info", "here"]) == 0
+    said = capfd.readouterr().out
+    assert "features" in said and "kernel" in said and "load" in said
+    assert main(["board", "doctor", "here"]) in (0, 1)
+    assert "load" in capfd.readouterr().out
+    assert main(["board", "clean", "here"]) == 0
+    assert "there is nothing" in capfd.readouterr().out
+
+
+def test_an_emulated_board_is_not_trusted(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["board", "doctor", "qemu://cortex-a72"]) == 1
+    assert "an emulated board has no times" in capfd.readouterr().out
+
+
+def test_a_tcp_board_gets_a_key(capfd: pytest.CaptureFixture[str], config: Path) -> None:
+    assert main(["board", "enroll", "attic", "tcp://attic:9190"]) == 0
+    assert "--key-file mlc.key" in capfd.readouterr().out
+    assert (config.parent / "keys" / "attic").stat().st_size == 32

@@ -1,0 +1,130 @@
+"""The board's cache directory: what is believed of it, what is refused, what makes room."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlc_deploy.runtime_files import runtime_file
+from mlc_rpc.errors import Refused
+from mlc_rpc.local import local_machine
+from mlc_rpc.process import ProcessTransport
+from mlc_rpc.session import Session
+
+Open = Callable[[], Session]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "cache"
+    made.mkdir(mode=0o700)
+    return made
+
+
+@pytest.fixture
+def opened(folder: Path) -> Open:
+    def open_session() -> Session:
+        command = [str(runtime_file(local_machine())), "--cache", str(folder)]
+        return Session(ProcessTransport("local://", command, tempfile.TemporaryDirectory()))
+
+    return open_session
+
+
+def random_bytes(seed: int, size: int = 700_000) -> bytes:
+    return np.random.default_rng(seed).bytes(size)
+
+
+def name_of(data: bytes) -> bytes:
+    return blake2b(data, digest_size=32).digest()
+
+
+def complaint(folder: Path) -> str:
+    done = subprocess.run(
+        [runtime_file(local_machine()), "--cache", folder], input=b"", capture_output=True
+    )
+    return done.stderr.decode()
+
+
+def test_only_a_directory_of_the_users_own_is_used(folder: Path) -> None:
+    assert complaint(folder) == ""
+    link = folder.parent / "link"
+    link.symlink_to(folder)
+    assert f"no cache in {link}: " in complaint(link)
+    folder.chmod(0o750)
+    assert complaint(folder) == f"mlc-runtime: no cache in {folder}: others may use it\n"
+    assert "No such file" in complaint(folder / "nothing")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
+def test_another_users_directory_is_refused(folder: Path) -> None:
+    os.chown(folder, 65534, 65534)
+    assert complaint(folder) == f"mlc-runtime: no cache in {folder}: it is another user's\n"
+
+
+def test_links_and_wrong_content_are_no_blobs(folder: Path, opened: Open) -> None:
+    data = random_bytes(1)
+    elsewhere = folder.parent / "elsewhere"
+    elsewhere.write_bytes(data)
+    blob = folder / f"blob-{name_of(data).hex()}"
+    blob.symlink_to(elsewhere)
+    with opened() as session:
+        assert not session.has(name_of(data)), "a link was followed"
+    blob.unlink()
+    blob.write_bytes(random_bytes(2))
+    with opened() as session:
+        assert not session.has(name_of(data)) and not blob.exists()
+        session.put(data)
+    assert blob.read_bytes() == data and elsewhere.read_bytes() == data
+
+
+def test_a_part_that_is_a_link_is_not_written_to(folder: Path, opened: Open) -> None:
+    data = random_bytes(3)
+    victim = folder.parent / "victim"
+    victim.write_bytes(b"")
+    (folder / f"part-{name_of(data).hex()}").symlink_to(victim)
+    with opened() as session:
+        session.put(data)
+        assert session.get(name_of(data)) == data
+    assert victim.read_bytes() == b""
+
+
+def test_two_sessions_that_send_the_same(folder: Path, opened: Open) -> None:
+    data = random_bytes(4)
+    with opened() as one, opened() as other:
+        one.call("blob.put", name_of(data), len(data), 0, data[:1000])
+        other.put(data)
+        assert other.get(name_of(data)) == data
+        one.put(data)
+        assert one.get(name_of(data)) == data
+    assert (folder / f"blob-{name_of(data).hex()}").read_bytes() == data
+
+
+def test_content_of_another_name_is_not_kept(folder: Path, opened: Open) -> None:
+    data = random_bytes(5)
+    with opened() as session, pytest.raises(Refused, match="another hash"):
+        session.call("blob.put", name_of(b"other"), len(data[:1000]), 0, data[:1000])
+    assert list(folder.iterdir()) == []
+
+
+def test_the_oldest_makes_room_where_the_cache_is_full(folder: Path, opened: Open) -> None:
+    old = folder / "runtime-old"
+    with old.open("wb") as file:
+        file.truncate(2 << 30)  # all that a cache may hold; a hole, which takes no room
+    os.utime(old, (1, 1))
+    data = random_bytes(6)
+    with opened() as session:
+        session.put(data)
+    assert [file.name for file in folder.iterdir()] == [f"blob-{name_of(data).hex()}"]
+
+
+def test_an_empty_blob(opened: Open) -> None:
+    for _ in range(2):
+        with opened() as session:
+            assert session.get(session.put(b"")) == b""
