@@ -57,7 +57,8 @@ import sys
 import mlc_deploy.compile, mlc_deploy.lower, mlc_deploy.build, mlc_deploy.deploy
 import mlc_deploy as mlc
 from mlc_deploy import *
-print(*(type(getattr(mlc, name)).__name__ for name in ("build", "compile", "deploy", "lower", "te")))
+names = ("build", "compile", "deploy", "lower", "te")
+print(*(type(getattr(mlc, name)).__name__ for name in names))
 assert all(getattr(mlc, name) is globals()[name] for name in mlc.__all__)
 """
 

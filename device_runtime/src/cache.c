@@ -112,7 +112,7 @@ static void add_file(Use *use, const char *name) {
     use->bytes += (uint64_t)about.st_size;
     if (!use->oldest[0] || about.st_mtim.tv_sec < use->when.tv_sec ||
         (about.st_mtim.tv_sec == use->when.tv_sec && about.st_mtim.tv_nsec < use->when.tv_nsec)) {
-        snprintf(use->oldest, sizeof use->oldest, "%s", name);
+        snprintf(use->oldest, sizeof use->oldest, "%.255s", name);
         use->when = about.st_mtim;
     }
 }

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 enum {
-    SPIN_NANOSECONDS = 200000, /* a few times what it takes a thread to fall asleep and wake up */
+    SPIN_NANOSECONDS = 50000, /* about what it takes a thread to fall asleep and wake up */
     STACK_BYTES = 8 << 20,     /* as the main thread has: a kernel is to fit on each or on none */
     PIECES = 4 /* per thread, so that one that the system holds up leaves its work to the others */
 };

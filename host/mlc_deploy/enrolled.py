@@ -29,7 +29,7 @@ def boards_file() -> Path:
 
 
 def enrolled_boards() -> dict[str, Enrolled]:
-    """Boards by name; none where there is no file. Raises InputError for one that is not in order."""
+    """Boards by name; none where there is no file. Raises InputError for a file not in order."""
     path = boards_file()
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))

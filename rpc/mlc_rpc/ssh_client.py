@@ -23,6 +23,7 @@ from mlc_rpc.transport import Buffer, Tail, Transport, join_words
 KEEPALIVE_SECONDS = 5
 GRACE_SECONDS = 2.0
 PACKET_BYTES = 1 << 15  # what paramiko sends at a time
+NO_KEYS = "No authentication methods available"  # paramiko's words, which have no class
 QUESTIONS = 3  # how often a password is asked for
 
 Link = Any  # a socket, or a paramiko.Channel, which is used like one
@@ -103,10 +104,11 @@ class ClientTransport(Transport):
                 left = left[sent:]
 
     def close(self) -> None:
-        # End of input ends the program; closing the channel ends the reader.
-        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
-            self._channel.shutdown_write()
-        self._channel.close()
+        # End of input ends the program; closing the channel ends the reader. A link that is down
+        # already takes neither.
+        for end in (self._channel.shutdown_write, self._channel.close):
+            with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+                end()
         self._shell.close()
 
     def last_words(self) -> str:
@@ -266,8 +268,10 @@ def _connect(host: Host, link: Link, timeout: float) -> paramiko.SSHClient:
                 banner_timeout=timeout,
                 auth_timeout=timeout,
             )
-        except paramiko.AuthenticationException:
-            if not _log_in_by_password(client, host):
+        except paramiko.SSHException as error:
+            # Nothing else: after a wrong host key, a password would be told to a stranger.
+            refused = isinstance(error, paramiko.AuthenticationException) or NO_KEYS in str(error)
+            if not (refused and _log_in_by_password(client, host)):
                 raise
         transport = client.get_transport()
         assert transport

@@ -89,7 +89,7 @@ class Terminal(io.StringIO):
     ("name", "found", "verbose"),
     [
         ("counted", record(), True),
-        ("uncounted", timed() | {"latency": record()["latency"]}, True),
+        ("uncounted", timed() | {"latency": record()["latency"], "threads": 1}, True),
         ("timed", timed(), False),
         ("compiled", compiled(), False),
     ],

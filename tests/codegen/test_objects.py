@@ -46,11 +46,14 @@ def counted(code: list[str], pattern: str) -> int:
 # ------------------------------------------------------------------------------ add(x, x) on ARM
 
 
+VECTORS = 4  # that the default schedule computes in one turn
+
+
 def test_add_with_neon_is_vectors_only() -> None:
     code = instructions(mlc.build(addition(), target=NEON))
-    assert counted(code, r"vadd\.f32 q\d+, q\d+, q\d+") == 1
-    assert counted(code, r"vld1\.\d+ \{d\d+, d\d+\}") == 1
-    assert counted(code, r"vst1\.\d+ \{d\d+, d\d+\}") == 1
+    assert counted(code, r"vadd\.f32 q\d+, q\d+, q\d+") == VECTORS
+    assert counted(code, r"vld1\.\d+ \{d\d+, d\d+, d\d+, d\d+\}") == VECTORS // 2
+    assert counted(code, r"vst1\.\d+ \{d\d+, d\d+\}") == VECTORS
     assert counted(code, r"v.*\bs\d+") == 0, "scalar float code"
     assert counted(code, r"vldr|vstr") == 0
 
@@ -66,9 +69,9 @@ def test_add_without_neon_has_none() -> None:
 
 def test_add_on_aarch64_is_four_floats() -> None:
     code = instructions(mlc.build(addition(), target="aarch64"))
-    assert counted(code, r"fadd v\d+\.4s, v\d+\.4s, v\d+\.4s") == 1
+    assert counted(code, r"fadd v\d+\.4s, v\d+\.4s, v\d+\.4s") == VECTORS
     assert counted(code, r"fadd s\d+") == 0
-    assert counted(code, r"ldr q\d+|ldp q\d+") == counted(code, r"str q\d+|stp q\d+") == 1
+    assert counted(code, r"ldp q\d+") == counted(code, r"stp q\d+") == VECTORS // 2
 
 
 @pytest.mark.parametrize(
@@ -81,14 +84,14 @@ def test_add_on_aarch64_is_four_floats() -> None:
 )
 def test_lanes_fill_a_register(dtype: str, aarch64: str, armv7: str) -> None:
     for target, pattern in (("aarch64", aarch64), ("armv7a", armv7)):
-        assert counted(instructions(mlc.build(addition(dtype), target=target)), pattern) == 1
+        assert counted(instructions(mlc.build(addition(dtype), target=target)), pattern) == VECTORS
 
 
 def test_float16_adds_eight_lanes_where_the_cpu_has_it() -> None:
     code = instructions(
         mlc.build(addition("float16"), target="llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76")
     )
-    assert counted(code, r"fadd v\d+\.8h, v\d+\.8h, v\d+\.8h") == 1
+    assert counted(code, r"fadd v\d+\.8h, v\d+\.8h, v\d+\.8h") == VECTORS
 
 
 @pytest.mark.parametrize("board", TARGETS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -230,14 +231,14 @@ def _split(d: Drawn) -> object:
 # --------------------------------------------------------------------------------------- layers
 
 
-def _window(d: Drawn, spatial: tuple[int, ...]) -> dict[str, object]:
+def _window(d: Drawn, spatial: tuple[int, ...]) -> dict[str, Any]:
     """kernel_shape, strides, dilations and pads that fit the data."""
     kernel = [d.number(1, min(3, n)) for n in spatial]
     dilations = [
         d.one_of((1, 1, 2)) if k > 1 and 2 * (k - 1) < n else 1
         for k, n in zip(kernel, spatial, strict=True)
     ]
-    attrs: dict[str, object] = {
+    attrs: dict[str, Any] = {
         "kernel_shape": kernel,
         "strides": [d.number(1, 3) for _ in spatial],
         "dilations": dilations,
@@ -325,7 +326,7 @@ def _gemm(d: Drawn) -> object:
     n = d.number(1, 9)
     b = d.leaf((n, k) if tb else (k, n))
     c = [d.leaf(d.one_of(((n,), (m, n), (1, n), ())))] if d.chance() else []
-    factors = {key: d.one_of((0.5, 2.0)) for key in ("alpha", "beta") if d.chance()}
+    factors: dict[str, Any] = {key: d.one_of((0.5, 2.0)) for key in ("alpha", "beta") if d.chance()}
     return d.node("Gemm", [a, b, *c], transA=ta, transB=tb, **factors)
 
 

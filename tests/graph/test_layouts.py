@@ -160,7 +160,7 @@ def test_operands_that_broadcast() -> None:
 def test_computed_weights_stay() -> None:
     b = BlockBuilder()
     x, w = b.param("x", (1, 8, 5, 5)), b.param("w", (8, 8, 1, 1))
-    attrs = {"strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4, "groups": 1}
+    attrs: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4, "groups": 1}
     function = b.finish([b.emit("conv2d", x, w, **attrs)])
     assert choose_layouts(TARGET)(function) is function
 

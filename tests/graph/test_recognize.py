@@ -193,9 +193,7 @@ def over_two_axes(s: Spell, x: Any) -> Any:
     return s.divide(s.exp(x), s.sum(s.exp(x), axes=(0, 1), keepdims=True))
 
 
-@pytest.mark.parametrize(
-    "spelled", [another_number, another_value, unnormalized, over_two_axes]
-)
+@pytest.mark.parametrize("spelled", [another_number, another_value, unnormalized, over_two_axes])
 def test_what_only_looks_alike(spelled: Spelled) -> None:
     function = built(lambda b, x: spelled(Spell(b), x), (3, 7))
     assert recognize_operators(function) is function

@@ -21,6 +21,8 @@ from mlc_rpc.ssh_config import resolve
 from mlc_rpc.ssh_scripts import script
 from mlc_rpc.transport import SshUrl, parse_url
 from tests.machine.machine import Machine
+from tests.rpc.test_faults import CRASHES, fault
+from tests.runtime.board import X, module_of
 
 pytestmark = pytest.mark.boards
 
@@ -75,6 +77,7 @@ def test_from_enrolling_to_a_checked_model(
     other = RSAKey.generate(1024).fingerprint
     assert main(["board", "enroll", "attic", board.url, "--fingerprint", other]) == 3
     assert main(["board", "enroll", "attic", board.url, "--fingerprint", fingerprint]) == 0
+    assert main(["board", "enroll", "cellar", board.url, "--fingerprint", other]) == 3
     record = tmp_path / "record.json"
     assert main(["--board", "attic", "--json", str(record)]) == 0
     ran = json.loads(record.read_text())
@@ -121,8 +124,10 @@ def test_a_link_that_is_down_for_a_moment(board: Machine) -> None:
 def test_a_link_that_is_down_for_good(board: Machine) -> None:
     with mlc.connect(board.url) as session:
         board.link(up=False)
-        lost_within(session, NOTICED_SECONDS)
-    board.link(up=True)
+        try:
+            lost_within(session, NOTICED_SECONDS)
+        finally:
+            board.link(up=True)
     deadline = time.monotonic() + NOTICED_SECONDS
     while "mlc-runtime" in shell(board, "ps w | grep '[r]untime-' | sed s/runtime/mlc-runtime/"):
         assert time.monotonic() < deadline, "the session's processes are still there"
@@ -138,6 +143,16 @@ def test_a_board_that_hangs(board: Machine) -> None:
             board.go_on()
     with mlc.connect(board.url) as session:
         assert session.ping() < 2
+
+
+@pytest.mark.parametrize("name", [*CRASHES, "endless loop", "out of memory"])
+def test_a_kernel_at_fault_costs_a_worker(board: Machine, name: str) -> None:
+    with mlc.connect(board.url) as session:
+        module = session.load(module_of("add", machine="aarch64"))
+        kept, total = session.tensor(X), session.tensor(0 * X)
+        fault(session, "aarch64", name)
+        module["add"](kept, kept, total)
+        np.testing.assert_array_equal(total.numpy(), 2 * X)
 
 
 @pytest.mark.parametrize(

@@ -66,22 +66,21 @@ def _trusted(address: SshUrl, fingerprint: str | None) -> bool:
     if host.proxy_command:  # then it is ssh itself that asks
         return True
     key = server_key(host, SECONDS)
+    if fingerprint not in (None, key.fingerprint):
+        raise host.unreachable(
+            f"its host key is {key.fingerprint}, not {fingerprint}",
+            "somebody may stand between, or the fingerprint is another key's",
+        )
     if is_trusted(host, key):
         return True
     click.echo(f"host key of {host.board}: {key.get_name()} {key.fingerprint}", err=True)
-    if fingerprint is not None:
-        if key.fingerprint != fingerprint:
-            raise host.unreachable(
-                f"its host key is {key.fingerprint}, not {fingerprint}",
-                "somebody may stand between, or the fingerprint is another key's",
-            )
-    elif not sys.stdin.isatty():
+    if fingerprint is None and not sys.stdin.isatty():
         raise Misuse(
             "nobody is there to compare the fingerprint",
             where=f"board enroll {host.board}",
             mend=f"--fingerprint {key.fingerprint}, if that is the board's own",
         )
-    elif not click.confirm("is it the board's own?", err=True):
+    if fingerprint is None and not click.confirm("is it the board's own?", err=True):
         return False
     click.echo(f"added to {trust(host, key)}", err=True)
     return True

@@ -45,7 +45,7 @@ def default_schedule(func: PrimFunc, target: Target) -> PrimFunc:
     sch = Schedule(func)
     inline_elementwise(sch)
     for name in sch.get_blocks():
-        part_reduction(sch, name, target)
+        sch = part_reduction(sch, name, target)
     sch, row = by_rows(sch)
     for name in sch.get_blocks():
         schedule_block(sch, name, target, row)
@@ -168,8 +168,7 @@ def _part(turns: int) -> int:
 
 
 def _is_simple(block: Block) -> bool:
-    """Whether the block is no more than a few instructions: nothing to be gained by fewer turns
-    otherwise."""
+    """Whether the block is but a few instructions, so that what a turn costs counts."""
     calls = [n for n in walk(block.body) if isinstance(n, Call)]
     return len(calls) <= 1 and all(n.name == "if_then_else" for n in calls)
 
@@ -256,29 +255,27 @@ def _hides(atom: Atom, lane: Var) -> bool:
     return True
 
 
-def part_reduction(sch: Schedule, name: str, target: Target) -> None:
+def part_reduction(sch: Schedule, name: str, target: Target) -> Schedule:
     """sum over k of a row   =>   sum over the lanes of sums over every lanes-th k, where only k's
     neighbours lie next to each other. Rounding differs, as it does between any two orders."""
     block = sch.block(name)
     lanes = target.lanes(block.writes[0].buffer.dtype)
     loops = sch.get_loops(name)
-    if block.init is None or lanes == 1 or not loops or len(sch.get_loops(name)) < 1:
-        return
-    reduced = sch.loop(loops[-1]).var
-    kinds = {i.binding: i.kind for i in block.iters if isinstance(i.binding, Var)}
-    if kinds.get(reduced) != "reduce" or _extent(sch, loops[-1]) < 2 * lanes:
-        return
+    if block.init is None or lanes == 1 or not loops or _extent(sch, loops[-1]) < 2 * lanes:
+        return sch
+    innermost = sch.loop(loops[-1]).var
     bindings = {i.var: i.binding for i in block.iters}
-    if any(_step(r, bindings, reduced) != 1 for r in block.reads) or _vector_loop(sch, name, lanes):
-        return
+    reduces = any(i.kind == "reduce" and i.binding is innermost for i in block.iters)
+    neighbours = all(_step(r, bindings, innermost) == 1 for r in block.reads)
+    if not reduces or not neighbours or _vector_loop(sch, name, lanes):
+        return sch
     trial = sch.copy()
     try:
         _, lane = trial.split(loops[-1], [None, lanes])
-        trial.rfactor(lane, len(block.writes[0].buffer.shape))
+        trial.rfactor(lane, block.writes[0].buffer.ndim)
     except ScheduleError:
-        return
-    _, lane = sch.split(loops[-1], [None, lanes])
-    sch.rfactor(lane, len(block.writes[0].buffer.shape))
+        return sch
+    return trial
 
 
 def _vector_loop(sch: Schedule, name: str, lanes: int, row: str | None = None) -> str | None:
@@ -309,7 +306,7 @@ def schedule_reduction(sch: Schedule, name: str, target: Target, row: str | None
     if _vector_loop(sch, name, lanes, row):
         outer, vector = sch.split(spatial[-1], [None, lanes])
         spatial[-1] = outer
-    if _is_simple(block):
+    if _is_simple(block) and target.kind != "c":  # a C compiler unrolls by itself
         reduced, unrolled = unroll_steps(sch, reduced, STEPS)
         reduced += unrolled
     order = [*spatial, *reduced, *([vector] if vector else [])]
