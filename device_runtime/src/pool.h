@@ -14,7 +14,7 @@ enum { MAX_THREADS = 256 };
  * suffice. The caller is always the same thread, and no kernel is at work. */
 bool pool_prepare(uint32_t threads, Failure *failure);
 
-/* kernel(args, 0, tasks) in pieces, by so many threads as were prepared. The t-th thread's workspace
+/* kernel(args, 0, tasks) in pieces, by as many threads as were prepared. The t-th one's workspace
  * begins t * workspace_stride bytes after args->workspace. Returns MLC_OK, or a status that one of
  * the pieces returned. Which thread takes which piece is chance; tasks depend on neither. */
 int32_t pool_run(mlc_kernel *kernel, const mlc_args *args, int32_t tasks, uint32_t threads,
