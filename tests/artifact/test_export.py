@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
 
+from mlc_deploy.artifact.export import symbol_of
 from mlc_deploy.codegen.elf import read_object
 from tests.artifact.models import digits, expected, images
 
@@ -261,6 +262,15 @@ def test_names_that_c_has_not(tmp_path: Path) -> None:
     text = header.read_text()
     assert "extern const mlc_model net_1_5__int_;" in text
     assert "#define NET_1_5__INT__INPUTS 1\n" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [("double", "model_double"), ("main", "model_main"), ("mlc_runtime", "model_mlc_runtime"),
+     ("3d", "model_3d"), ("net", "net")],
+)  # fmt: skip
+def test_names_that_are_taken(name: str, called: str) -> None:
+    assert symbol_of(name) == called
 
 
 def test_example_builds_itself(tmp_path: Path) -> None:

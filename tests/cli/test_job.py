@@ -203,6 +203,19 @@ def test_save(suffix: str, begin: bytes, mlc_deploy: Command, folder: Path) -> N
     assert (folder / f"model{suffix}").read_bytes().startswith(begin)
 
 
+def test_save_as_often_as_wanted(mlc_deploy: Command, folder: Path) -> None:
+    files = folder / "a.mlc", folder / "b.o"
+    saves = [word for file in files for word in ("--save", file)]
+    assert mlc_deploy("--board", "none", *saves).status == 0
+    assert all(file.stat().st_size > 1000 for file in files)
+
+
+def test_a_group_of_commands_shows_its_help(mlc_deploy: Command) -> None:
+    ended = mlc_deploy("board")
+    assert ended.status == 2 and ended.stderr.startswith("Usage: mlc-deploy board")
+    assert "doctor" in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("form", "holds"),
     [("llvm", "define"), ("asm", ".text"), ("c", "restrict"), ("ir", "conv2d"), ("obj", "\x7fELF")],

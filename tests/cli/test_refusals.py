@@ -112,6 +112,10 @@ CASES: dict[str, list[list[str]]] = {
         ["--timeout", "0"],
         ["--timeout", "soon"],
         ["--emit", "rust"],
+        ["--emit", "asm", "--json", "record.json"],
+        ["--board", "none", "--output", "results"],
+        ["--board", "none", "--expect", "probability=short.npy"],
+        ["board", "frob"],
     ],
     "arrays": [
         ["--board", "local://", "--input", "image=short.npy"],

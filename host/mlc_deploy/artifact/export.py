@@ -22,6 +22,7 @@ from pathlib import Path
 
 from mlc_rpc.module import Metadata, Model, Param
 
+from ..codegen.c_fixed import RESERVED
 from ..codegen.c_text import identifier
 from ..codegen.elf import (
     ALLOC,
@@ -58,7 +59,7 @@ def export(
     refuse_host_calls(model)
     to = Path(folder)
     to.mkdir(parents=True, exist_ok=True)
-    called = identifier(name or model.name)
+    called = symbol_of(name or model.name)
     described = model.metadata.model
     assert described is not None
     kernels = read_object(model.object_bytes)
@@ -74,6 +75,14 @@ def export(
     embedded = bool(model.weights_bytes) and embed_weights
     header.write_text(header_text(called, model.metadata, described, embedded), encoding="utf-8")
     return header
+
+
+def symbol_of(name: str) -> str:
+    """The model's name in C, which also names its files: what C, its library or the executor has a
+    use for already gets "model_" in front."""
+    called = identifier(name)
+    taken = called in RESERVED or called.startswith(("_", "mlc_"))
+    return f"model_{called.lstrip('_')}" if taken else called
 
 
 # ---- Objects ----

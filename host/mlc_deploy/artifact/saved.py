@@ -121,10 +121,13 @@ def _program(row: object, blobs: list[Blob], where: str) -> SavedProgram:
     except (LookupError, TypeError, ValueError, TargetError) as error:
         reason = str(error).partition("\n")[0]
         raise disorder(f"a program is none: {reason}", where) from None
+    features = _field(row, "features", list, where)
+    if not all(isinstance(feature, str) for feature in features):
+        raise disorder("a feature has no name", where)
     told = Metadata(
         row["target"],
         _field(row, "machine", str, where),
-        frozenset(_field(row, "features", list, where)),
+        frozenset(features),
         metadata.kernels,
         metadata.model,
     )

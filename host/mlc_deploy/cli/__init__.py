@@ -9,6 +9,19 @@ report    what came of it, on stdout
 errors    what went wrong, on stderr, and exit statuses
 """
 
-from .main import main
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
 
 __all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit status."""
+    try:
+        from .main import main as run  # here, since it takes a while, and may be interrupted
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
+    return run(argv)

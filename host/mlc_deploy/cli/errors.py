@@ -38,7 +38,8 @@ def message(error: BaseException) -> str:
             return "interrupted"
         case click.UsageError():
             text = error.format_message().rstrip(".")
-            return f"{text[:1].lower()}{text[1:]}\n  try: mlc-deploy --help"
+            command = (error.ctx.command_path if error.ctx else "mlc-deploy").removesuffix(" run")
+            return f"{text[:1].lower()}{text[1:]}\n  try: {command} --help"
         case OSError():
             where = f"\n  in:  {error.filename}" if error.filename else ""
             return f"{(error.strerror or str(error)).lower()}{where}"

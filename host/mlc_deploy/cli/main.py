@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from .board import board
-from .errors import FAILED, OK, complain, exit_status, message
+from .errors import FAILED, MISUSED, OK, complain, exit_status, message
 from .inspect import inspect
 from .run import run
 
@@ -40,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = cli.main(args, prog_name="mlc-deploy", standalone_mode=False)
         sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return MISUSED
     except BrokenPipeError:  # whoever read stdout, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return FAILED

@@ -55,7 +55,7 @@ class Job(click.Command):
 @click.option("--bind", multiple=True, metavar="NAME=N", help="value of a named dimension")
 @click.option("--json", "json_file", metavar="FILE", help="write the record; - is stdout")
 @click.option("--output", metavar="DIR", help="write the outputs there, or what --emit makes")
-@click.option("--save", metavar="FILE", help=SAVE_HELP)
+@click.option("--save", "saves", multiple=True, metavar="FILE", help=SAVE_HELP)
 @click.option(
     "--emit", type=click.Choice(tuple(FORMS)), help="print the compiled model, and stop there"
 )
@@ -73,7 +73,7 @@ def run(
     bind: tuple[str, ...],
     json_file: str | None,
     output: str | None,
-    save: str | None,
+    saves: tuple[str, ...],
     emit: str | None,
     threads: int | None,
     timeout: float,
@@ -83,6 +83,8 @@ def run(
     """Compiles MODEL, an .onnx or .pt2 file, for a target; runs it on a board, holds what it
     computes against the reference, and says what each layer costs. A MODEL that --save wrote runs
     as it is; it has no reference, so its outputs are compared where --expect gives what is right.
+
+    `mlc-deploy inspect MODEL` says what a model consists of; `mlc-deploy board` knows your boards.
 
     Without MODEL, a small model that ships with the package classifies images. Without --board, the
     board is this machine where it runs the target's code, and QEMU otherwise; without --target, the
@@ -104,14 +106,19 @@ def run(
         inputs = (f"image={SHIPPED / 'digits.npz'}",)
     given, labels = arrays("--input", inputs)
     right, _ = arrays("--expect", expected)
-    if save:
+    for save in saves:
         saved(save)
     ready = _saved_model(
-        path, {"--target": target, "--shape": shape, "--bind": bind, "--save": save, "--emit": emit}
+        path,
+        {"--target": target, "--shape": shape, "--bind": bind, "--save": saves, "--emit": emit},
     )
     to_json = writable("--json", json_file) if json_file and json_file != STDOUT else None
     asked = ready.target if ready else Target(target) if target else None
     wanted, url = choose(asked, NONE if emit and board is None else board)
+    if url is None or emit:
+        unused: dict[str, object] = {"--input": inputs if model else (), "--expect": expected}
+        unused |= {"--json": json_file} if emit else {"--output": output}
+        refuse_unused(unused, f"--emit {emit}" if emit else f"--board {NONE}")
     with ExitStack() as stack:
         session = None
         if url is not None:
@@ -128,7 +135,7 @@ def run(
         else:
             with progress.stage("compile"):
                 compiled = made = _compiled(path, wanted, shape, bind, progress)
-            if save:
+            for save in saves:
                 save_model(made, save, path.stem)
             if emit:
                 emit_model(made, emit, output, path.stem)
@@ -147,6 +154,17 @@ def run(
     elif json_file:
         click.echo(text)
     return _results(done, output) if done else 0
+
+
+def refuse_unused(options: Mapping[str, object], reason: str) -> None:
+    """Raises Misuse for an option that would have no effect, since the model is not run."""
+    for option, value in options.items():
+        if value:
+            raise Misuse(
+                f"{option} has no effect where the model is not run",
+                where=reason,
+                mend=f"without {option}, or with a board",
+            )
 
 
 def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None:
