@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from .graph import Function, TensorType, Var
+    from .graph import Function, Var
 
 Array = NDArray[Any]
 
@@ -51,13 +51,7 @@ def index_extent(function: Function, param: Var) -> int | None:
     for binding in function.bindings:
         match binding.call:
             case Call("gather", (data, indices), attrs) if indices in carried:
-                extents.append(int(_shape(data.type)[attrs["axis"]]))
+                extents.append(data.type.sizes[attrs["axis"]])
             case Call(op, (source, *_)) if op in keeping and source in carried:
                 carried.update(binding.outputs)
     return min(extents, default=None)
-
-
-def _shape(t: TensorType) -> tuple[int, ...]:
-    """Of a model, which is static."""
-    assert all(isinstance(extent, int) for extent in t.shape)
-    return tuple(extent for extent in t.shape if isinstance(extent, int))

@@ -105,7 +105,7 @@ def dtype_name(dtype: Any, where: str) -> str:
 
 def shape_of(value: Value) -> tuple[int, ...]:
     """Its extents, which are all known: a program is static by the time it is converted."""
-    return tuple(int(extent) for extent in value.type.shape)  # type: ignore[arg-type]
+    return value.type.sizes
 
 
 def axes_of(x: Value, dims: Any) -> list[int]:

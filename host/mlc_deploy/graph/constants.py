@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ def is_static(value: Value) -> bool:
 
 def shape_of(value: Value) -> tuple[int, ...]:
     """The shape; TypeError where it is symbolic."""
-    return tuple(index(extent) for extent in value.type.shape)  # type: ignore[arg-type]
+    return value.type.sizes
 
 
 def is_float(value: Value) -> bool:

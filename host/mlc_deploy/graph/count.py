@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from operator import index
 
 from ..ops import Attrs, TensorType
 from ..ops.layout import layout
@@ -32,7 +31,7 @@ def multiply_accumulates(binding: Binding) -> int:
 def _of_layer(op: str, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> int:
     x, w = types[0], types[1]
     if op in ("dense", "matmul"):
-        return out.elements * _extents(x)[-1]
+        return out.elements * x.sizes[-1]
     sizes = _by_axis(w, attrs.get("kernel_layout", ""), "OI")
     window = math.prod(size for axis, size in sizes.items() if axis not in "OI")
     data = _by_axis(x, attrs.get("data_layout", ""), "NC")
@@ -45,16 +44,12 @@ def _of_layer(op: str, types: Sequence[TensorType], attrs: Attrs, out: TensorTyp
 
 def _by_axis(t: TensorType, name: str, first: str) -> dict[str, int]:
     """A tensor's size along each axis of its layout; without one, `first` and then the others."""
-    shape = _extents(t)
+    shape = t.sizes
     order = layout(name).order if name else (*first, *(f"{k}" for k in range(len(shape) - 2)))
     sizes: dict[str, int] = {}
     for axis, extent in zip(order, shape, strict=True):
         sizes[axis] = sizes.get(axis, 1) * extent
     return sizes
-
-
-def _extents(t: TensorType) -> list[int]:
-    return [index(extent) for extent in t.shape]  # type: ignore[arg-type]
 
 
 def operators(function: Function) -> Counter[str]:

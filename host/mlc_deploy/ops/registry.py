@@ -55,10 +55,14 @@ class TensorType:
     dtype: str
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape as numbers; TypeError unless it is constant."""
+        return tuple(index(extent) for extent in self.shape)  # type: ignore[arg-type]
+
+    @property
     def elements(self) -> int:
         """How many; TypeError unless the shape is constant."""
-        sizes: list[int] = [index(extent) for extent in self.shape]  # type: ignore[arg-type]
-        return math.prod(sizes)
+        return math.prod(self.sizes)
 
     @property
     def bytes(self) -> int:
