@@ -37,6 +37,7 @@ from .errors import (
 if TYPE_CHECKING:
     from . import graph, te
     from ._compiler import (
+        CompiledLevels,
         CompiledModel,
         Instrument,
         IRModule,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         TimingInstrument,
         build,
         compile,
+        compile_levels,
         from_script,
         get_global_func,
         ir_module,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArtifactError",
     "CodegenError",
+    "CompiledLevels",
     "CompiledModel",
     "DeployError",
     "Deployment",
@@ -84,6 +87,7 @@ __all__ = [
     "TimingInstrument",
     "build",
     "compile",
+    "compile_levels",
     "connect",
     "deploy",
     "from_script",

@@ -1,7 +1,7 @@
 """A store of bytes by digest in the user's cache folder, which many processes may share.
 
 Nothing here may fail a job: what cannot be read is not there, and what cannot be written is not
-kept; the log says so at level debug.
+kept; the log says so, the first of the latter as a warning.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Cache:
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self.folder = folder
         self.most_bytes = most_bytes
+        self._told = False
 
     def get(self, key: bytes) -> bytes | None:
         """What was put under a key; None where there is nothing, or what is there is damaged."""
@@ -70,7 +71,9 @@ class Cache:
                 raise
             self._trim()
         except OSError as error:
-            log.debug("not kept: %s", error)
+            # Once is for users to see: without a cache every job takes long.
+            log.log(logging.DEBUG if self._told else logging.WARNING, "not kept: %s", error)
+            self._told = True
 
     def _path(self, key: bytes) -> Path:
         name = key.hex()

@@ -13,7 +13,7 @@ import msgpack
 from numpy.typing import NDArray
 
 from mlc_rpc.module import Metadata, parse_metadata
-from mlc_targets import Target
+from mlc_targets import BASE, Target
 
 from .artifact import save
 from .artifact.export import export
@@ -55,6 +55,7 @@ class CompiledModel:
     module: IRModule | None = None
     kernels_compiled: int = field(compare=False, default=0)
     kernels_cached: int = field(compare=False, default=0)
+    level: str = BASE  # of its target's CPU levels, where there are several
 
     @property
     def object_bytes(self) -> bytes:

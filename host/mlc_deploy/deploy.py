@@ -12,6 +12,7 @@ The record, as JSON; `null` is what is not known, as everything about a board th
 
     model             name
     target            what `Target` takes again
+    level             which of the model's CPU levels it is; "base" where there is one
     board             url, machine, cpu_model, cores, features [str], kernel, memory_bytes, emulated
     inputs            [name, shape, dtype, source: "given" or "seed 0"]
     outputs           [name, shape, dtype, max_abs_err, max_rel_err (of the largest reference), ok];
@@ -32,6 +33,9 @@ The record, as JSON; `null` is what is not known, as everything about a board th
     layers            [name, kernel (or registered function, which runs on the host, transfers
                       included), shape (of what it computes), dtype, median_us, instructions,
                       by_class: {mac, vector, load, store, branch, scalar}]
+    interruptions     [what, method, seconds until it was back, rebooted: true, false or null]: how
+                      often the board was lost at work, which then began anew; everything above is
+                      of the time that went well
     runtime_version   of the program on the board
 """
 
@@ -43,13 +47,14 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from numpy.typing import NDArray
 
 from mlc_rpc.module import Model, Param
+from mlc_rpc.recover import persist
 from mlc_targets import Target
 
 from .artifact import SavedModel
@@ -58,7 +63,7 @@ from .errors import DeployError, InputError
 from .inputs import SEED, draw
 
 if TYPE_CHECKING:
-    from mlc_rpc import Run, Session, Timing
+    from mlc_rpc import Interruption, Run, Session, Timing
     from mlc_rpc.host_call import HostCall
     from mlc_rpc.session import Device
 
@@ -72,6 +77,13 @@ RUN_SECONDS = 600.0
 TIMING_SECONDS = 2.0  # what all samples together should take, and the layers' profiles again
 SAMPLES = (3, 20)  # at least, at most
 SAMPLE_MS = 20  # runs that are faster are repeated within a sample
+
+
+@runtime_checkable
+class Levelled(Protocol):
+    """A model with programs for several CPU levels."""
+
+    def fitting(self, machine: str, features: frozenset[str]) -> Deployable: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +141,7 @@ class Deployment:
     threads: int
     upload_s: float
     upload_bytes: int
+    interruptions: tuple[Interruption, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -185,6 +198,7 @@ class Deployment:
             },
             "instructions": self.instructions,
             "layers": [_layer(layer) for layer in self.layers],
+            "interruptions": [asdict(each) for each in self.interruptions],
             "runtime_version": device.runtime,
         }
 
@@ -192,10 +206,12 @@ class Deployment:
 def compiled_record(model: Deployable, name: str = "") -> dict[str, Any]:
     """The record of a model that was compiled only."""
     absent = ("board", "inputs", "outputs", "reference", "ok", "predictions", "threads",
-              "upload_s", "upload_bytes", "latency", "instructions", "runtime_version")  # fmt: skip
+              "upload_s", "upload_bytes", "latency", "instructions", "interruptions",
+              "runtime_version")  # fmt: skip
     return {
         "model": name or model.name,
         "target": str(model.target),
+        "level": model.level,
         "compile_s": model.seconds,
         "object_bytes": len(model.object_bytes),
         "weights_bytes": len(model.weights_bytes),
@@ -205,7 +221,7 @@ def compiled_record(model: Deployable, name: str = "") -> dict[str, Any]:
 
 
 def deploy(
-    model: Deployable,
+    model: Deployable | Levelled,
     board: Session,
     inputs: Mapping[str, Array] | None = None,
     *,
@@ -218,15 +234,16 @@ def deploy(
     """Sends the model, runs it, compares its outputs with the reference, and times it.
 
     Inputs that are not given are drawn from a seed. `expect` stands for the reference of the
-    outputs that it names; a saved model has no other reference, so the rest is not compared. Of a
-    saved model's programs the one for this board runs. `labels` are held against the largest along
+    outputs that it names; a saved model has no other reference, so the rest is not compared. Of
+    several CPU levels the best for this board runs. `labels` are held against the largest along
     an output's last axis. `threads`: the cores of the board's fastest kind unless told, and one on
     an emulated board, since several are not counted. `timeout`: seconds that a run may take.
-    stage(name) is entered around each step.
+    stage(name) is entered around each step. A board that is lost meanwhile is waited for, and all
+    of it begins anew (mlc_rpc.persist); `interruptions` says so.
 
     Outputs that are wrong raise nothing: `ok` says so. Raises DeployError, InputError, RpcError.
     """
-    if isinstance(model, SavedModel):
+    if isinstance(model, Levelled):
         model = model.fitting(board.device.machine, board.device.features)
     refuse_unfit(model.target, board.board, board.device)
     described = described_model(model)
@@ -244,31 +261,13 @@ def deploy(
         with stage("reference"):
             computed = model.evaluate(every)
         expected |= {name: right for name, right in computed.items() if name in asked}
-    with stage("upload"):
-        began, sent = time.perf_counter(), board.sent_bytes
-        module = board.load(model)
-        tensors = [board.tensor(every[name]) for name in inputs_of]
-        results = [board.empty(_shape(p), p.dtype) for p in described.outputs]
-        upload = time.perf_counter() - began, board.sent_bytes - sent
-    args = (*tensors, *results)
     threads = threads or (1 if board.emulated else board.device.fast_cores)
-    with stage("run"):
-        first = module.entry.profile(*args, threads=threads, timeout=timeout)
-        outputs = {n: tensor.numpy() for n, tensor in zip(outputs_of, results, strict=True)}
-    if board.emulated:
-        runs, timing = [first], _as_timing(first)
-    else:
-        seconds = _seconds(first)
-        repeat = min(max(round(TIMING_SECONDS / max(seconds, 1e-9)), SAMPLES[0]), SAMPLES[1])
-        with stage("timing"):
-            evaluator = module.entry.time_evaluator(
-                number=1, repeat=repeat, min_repeat_ms=SAMPLE_MS, threads=threads,
-                timeout=timeout * (repeat + 1),
-            )  # fmt: skip
-            timing = evaluator(*args)
-            runs = [
-                module.entry.profile(*args, threads=threads, timeout=timeout) for _ in range(repeat)
-            ]
+    measured, interruptions = persist(
+        board,
+        lambda: _measure(model, board, every, threads, timeout, stage),
+        waiting=lambda: stage("reconnect"),
+    )
+    outputs = measured.outputs
     sources = {"evaluate" if name in asked else "given" for name in expected}
     return Deployment(
         model=model,
@@ -283,12 +282,62 @@ def deploy(
         },
         reference=", ".join(sorted(sources)) or None,
         predictions=None if labels is None else predict(outputs, labels),
-        layers=_measured(layers_of(model), runs),
-        timing=timing,
+        layers=_measured(layers_of(model), measured.runs),
+        timing=measured.timing,
         threads=threads,
-        upload_s=upload[0],
-        upload_bytes=upload[1],
+        upload_s=measured.upload_s,
+        upload_bytes=measured.upload_bytes,
+        interruptions=interruptions,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """What the board did with the model; `runs` are profiles."""
+
+    outputs: Mapping[str, Array]
+    runs: Sequence[Run]
+    timing: Timing
+    upload_s: float
+    upload_bytes: int
+
+
+def _measure(
+    model: Deployable,
+    board: Session,
+    inputs: Mapping[str, Array],
+    threads: int,
+    timeout: float,
+    stage: Stage,
+) -> _Attempt:
+    """From the upload to the last profile; nothing of the board is held afterwards."""
+    described = described_model(model)
+    names = [p.name for p in described.outputs]
+    with stage("upload"):
+        began, sent = time.perf_counter(), board.sent_bytes
+        module = board.load(model)
+        tensors = [board.tensor(inputs[name]) for name in inputs]
+        results = [board.empty(_shape(p), p.dtype) for p in described.outputs]
+        upload = time.perf_counter() - began, board.sent_bytes - sent
+    args = (*tensors, *results)
+    with stage("run"):
+        first = module.entry.profile(*args, threads=threads, timeout=timeout)
+        outputs = {n: tensor.numpy() for n, tensor in zip(names, results, strict=True)}
+    if board.emulated:
+        runs, timing = [first], _as_timing(first)
+    else:
+        seconds = _seconds(first)
+        repeat = min(max(round(TIMING_SECONDS / max(seconds, 1e-9)), SAMPLES[0]), SAMPLES[1])
+        with stage("timing"):
+            evaluator = module.entry.time_evaluator(
+                number=1, repeat=repeat, min_repeat_ms=SAMPLE_MS, threads=threads,
+                timeout=timeout * (repeat + 1),
+            )  # fmt: skip
+            timing = evaluator(*args)
+            runs = [
+                module.entry.profile(*args, threads=threads, timeout=timeout) for _ in range(repeat)
+            ]
+    return _Attempt(outputs, runs, timing, *upload)
 
 
 def refuse_unfit(target: Target, url: str, device: Device) -> None:
@@ -297,14 +346,14 @@ def refuse_unfit(target: Target, url: str, device: Device) -> None:
         raise DeployError(
             f"the board runs programs for {device.machine}, and the target is {target.arch}",
             where=f"{url}, for the target {target.short_name}",
-            mend="another board, or no target: then the board says what it is",
+            mend="another board, or compiled without a target: then the board says what it is",
         )
     lacks = sorted(set(target.required_features) - device.features)
     if lacks:
         raise DeployError(
             f"the board lacks {', '.join(lacks)}, which code for the target needs",
             where=f"{url} ({cpu_model(device)}), for the target {target.short_name}",
-            mend="another board, or no target: then the board says what it has",
+            mend="another board, or compiled without a target: then the board says what it has",
         )
 
 

@@ -3,6 +3,7 @@
     MlcError
       ├ InstallError     this installation lacks one of its files
       ├ ImporterError    a model file cannot be read, or holds what is not supported
+      │   └ ShapeError   a shape that was asked for is not the model's, or one is missing
       ├ ScriptError      a script of functions is not well formed
       ├ GraphError       a graph is put together in a way that gives none
       ├ ExternalError    a registered function is missing, raised, or did not write its outputs
@@ -12,7 +13,8 @@
       ├ CodegenError     flat loops cannot be made into an object for the target
       ├ ArtifactError    a saved model's file is damaged; a model cannot be saved
       ├ DeployError      a board cannot run what was compiled for a target
-      └ InputError       an array that was given does not fit the model's input or output
+      ├ InputError       an array that was given does not fit the model's input or output
+      └ TuneError        a database, a space or boards with which nothing can be tuned
 
 `mlc_targets.TargetError` and `mlc_rpc.RpcError` have the same form and are roots of their own,
 since those packages import nothing of this one. Our own mistakes are `assert`s.
@@ -57,6 +59,10 @@ class ScriptError(MlcError):
     """A script of functions is not well formed: `where` is file:line:column and the line."""
 
 
+class ShapeError(ImporterError):
+    """A shape or dimension that was asked for is not the model's, or one is missing."""
+
+
 class GraphError(MlcError):
     """A graph is put together in a way that gives none; what is asked of it does not fit it."""
 
@@ -92,3 +98,8 @@ class DeployError(MlcError):
 
 class InputError(MlcError):
     """An array that was given does not fit the model's input or output."""
+
+
+class TuneError(MlcError):
+    """Nothing can be tuned with this: a database that is none or another version's, a space
+    without a candidate, boards that are all gone."""

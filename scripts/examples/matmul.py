@@ -6,7 +6,7 @@ emulated board: executed instructions per vector multiply-accumulate, all of the
     python scripts/examples/matmul.py [SIZE]
 """
 
-import sys
+import argparse
 
 import numpy as np
 
@@ -86,6 +86,8 @@ def instructions_per_mac(url: str, n: int) -> float:
 
 
 if __name__ == "__main__":
-    size = int(sys.argv[1]) if len(sys.argv) > 1 else 512
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("size", nargs="?", type=int, default=512, help="rows, columns and depth")
+    size = parser.parse_args().size
     for url in BOARDS:
         print(f"{url}: {instructions_per_mac(url, size):.3f} instructions per vector multiply")

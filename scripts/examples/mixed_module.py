@@ -9,7 +9,7 @@ operators of the library. On local:// the registered function works on the board
 
 # mypy: disable-error-code="valid-type, no-untyped-def, attr-defined, type-var, arg-type"
 
-import sys
+import argparse
 from typing import Any
 
 import numpy as np
@@ -96,4 +96,8 @@ def main(board_url: str = "local://", target: str = "host") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("board", nargs="?", default="local://")
+    parser.add_argument("target", nargs="?", default="host")
+    arguments = parser.parse_args()
+    main(arguments.board, arguments.target)

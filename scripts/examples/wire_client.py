@@ -8,6 +8,8 @@ from typing import Any
 
 import msgpack
 
+if len(sys.argv) != 4:
+    sys.exit(__doc__)
 stream = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10).makefile("rwb")
 key, nonce, answers = open(sys.argv[3], "rb").read(), os.urandom(32), msgpack.Unpacker()
 ways: list[list[Any]] = []  # [key, number of the next record]: to the board, from the board

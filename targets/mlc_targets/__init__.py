@@ -2,16 +2,20 @@
 
 from .boards import Board, Cluster, board, board_names
 from .errors import TargetError, nearest
+from .levels import BASE, best_level, levels_of
 from .qemu import qemu_cpu
 from .target import Target
 
 __all__ = [
+    "BASE",
     "Board",
     "Cluster",
     "Target",
     "TargetError",
+    "best_level",
     "board",
     "board_names",
+    "levels_of",
     "nearest",
     "qemu_cpu",
 ]

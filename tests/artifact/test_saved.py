@@ -93,7 +93,9 @@ def test_levels(tmp_path: Path) -> None:
     """The best program for what a board has; blobs that are equal are there once."""
     target = "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76"
     base, dotprod, other = digits("aarch64"), mlc.compile(digits().reference, target), digits()
-    path = save(tmp_path / "fat.mlc", base, [("dotprod", dotprod), ("x86", other), ("b", base)])
+    named = {"dotprod": dotprod, "x86": other, "b": base}
+    more = [replace(program, level=name) for name, program in named.items()]
+    path = save(tmp_path / "fat.mlc", base, more)
     assert path.stat().st_size < 3 * len(base.object_bytes) + 20_000 + sum(
         len(blob) for blob in {m.weights_bytes for m in (base, dotprod, other)}
     ) + len(other.object_bytes)

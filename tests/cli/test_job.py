@@ -31,6 +31,7 @@ CLASSES = dict.fromkeys(("mac", "vector", "load", "store", "branch", "scalar"), 
 SCHEMA: dict[str, Any] = {
     "model": str,
     "target": str,
+    "level": str,
     "board": {
         "url": str,
         "machine": str,
@@ -66,11 +67,12 @@ SCHEMA: dict[str, Any] = {
         TENSOR
         | {"kernel": str, "median_us": float, "instructions": (int, NONE), "by_class": (dict, NONE)}
     ],
+    "interruptions": list,
     "runtime_version": str,
 }
 UNKNOWN_WITHOUT_BOARD = {
     "board", "inputs", "outputs", "reference", "ok", "predictions", "threads", "upload_s",
-    "upload_bytes", "latency", "instructions", "runtime_version",
+    "upload_bytes", "latency", "instructions", "interruptions", "runtime_version",
 }  # fmt: skip
 
 
@@ -323,3 +325,15 @@ def test_what_is_emitted_goes_to_a_folder(
     ended = mlc_deploy("--target", "aarch64", "--emit", form, "--output", "out")
     assert (ended.status, ended.stdout) == (0, "")
     assert sorted(p.name for p in (folder / "out").iterdir()) == files
+
+
+def test_an_input_settles_a_dynamic_shape(mlc_deploy: Command, folder: Path) -> None:
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 3])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 3])
+    relu = onnx.helper.make_node("Relu", ["x"], ["y"])
+    onnx.save(
+        onnx.helper.make_model(onnx.helper.make_graph([relu], "dynamic", [x], [y])), "dynamic.onnx"
+    )
+    np.save("x.npy", np.float32([[1, -2, 3], [-4, 5, -6]]))
+    ended = mlc_deploy("dynamic.onnx", "--board", "local://", "--input", "x=x.npy", "--json", "-")
+    assert ended.status == 0 and ended.record["outputs"][0]["shape"] == [2, 3]

@@ -37,6 +37,7 @@ def record(**changes: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "model": "digits_cnn",
         "target": TARGET,
+        "level": "base",
         "board": {"url": "qemu://cortex-a8", "cpu_model": "unknown"},
         "outputs": [
             {"name": "probability", "shape": [16, 10], "dtype": "float32",
@@ -53,7 +54,7 @@ def record(**changes: Any) -> dict[str, Any]:
         "latency": {"n": 1, "median_ms": 15.3, "p95_ms": 15.3, "mad_ms": 0.0,
                     "samples": [15.3], "verdict": "emulated"},
         "instructions": sum(row[-1] for row in LAYERS),
-        "layers": layers,
+        "layers": layers, "interruptions": [],
     }  # fmt: skip
     return found | changes
 
@@ -118,3 +119,14 @@ def test_file_has_whole_names(golden: Golden) -> None:
 
 def plain(stream: io.StringIO) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("rebooted", "back"), [(True, "back after 31.5 s, rebooted"), (None, "back after 31.5 s")]
+)
+def test_a_board_that_was_lost(rebooted: bool | None, back: str) -> None:
+    seen = "no sign of life from the board for 8 s"
+    lost = {"what": seen, "method": "run", "seconds": 31.5, "rebooted": rebooted}
+    stream = io.StringIO()
+    show(timed() | {"interruptions": [lost]}, stream)
+    assert f"lost       {seen}; {back}; all was done again\n" in plain(stream)

@@ -236,22 +236,22 @@ def test_weights_that_do_not_fill_their_shape() -> None:
         (
             ["batch", 3],
             {"shapes": {"y": (1, 3)}},
-            "--shape names 'y', which is no input of the model\n  in:  the model\n  try: one of x",
+            "the model has no input 'y'\n  in:  the model\n  try: x",
         ),
         (
             ["batch", 3],
             {"shapes": {"x": (1, 3, 2)}},
-            "--shape x=1,3,2 contradicts the model, where it is [batch, 3]\n  in:  the model",
+            "the shape 1,3,2 of 'x' contradicts the model, where it is [batch, 3]\n  in:  the model",
         ),
         (
             ["batch", 3],
             {"shapes": {"x": (1, 4)}},
-            "--shape x=1,4 contradicts the model, where it is [batch, 3]\n  in:  the model",
+            "the shape 1,4 of 'x' contradicts the model, where it is [batch, 3]\n  in:  the model",
         ),
         (
             ["batch", 3],
             {"shapes": {"x": (-1, 3)}},
-            "--shape x=-1,3 has a negative dimension\n  in:  the model",
+            "the shape -1,3 of 'x' has a negative dimension\n  in:  the model",
         ),
         (
             ["batch", 3],
@@ -263,7 +263,7 @@ def test_weights_that_do_not_fill_their_shape() -> None:
         (
             ["n", "n"],
             {"shapes": {"x": (2, 3)}},
-            "dimension 'n' is bound to 2 and, by --shape x, to 3\n  in:  the model",
+            "dimension 'n' is bound to 2 and, by the shape of 'x', to 3\n  in:  the model",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..runtime_files import runtime_file
@@ -11,8 +12,11 @@ from .save import Savable, save
 RUNTIME = "mlc-runtime"
 
 
-def save_folder(folder: str | Path, model: Savable, name: str = "") -> Path:
-    """Writes NAME.mlc, the program that runs it, and a README of how; the folder is made.
+def save_folder(
+    folder: str | Path, model: Savable, name: str = "", levels: Sequence[Savable] = ()
+) -> Path:
+    """Writes NAME.mlc, the program that runs it, and a README of how; the folder is made. `levels`
+    are as `save` has them.
 
     What is there already is replaced file by file, each by a rename, so that a board which runs
     from there is updated without a moment in between. Raises ArtifactError, InstallError, OSError.
@@ -20,7 +24,7 @@ def save_folder(folder: str | Path, model: Savable, name: str = "") -> Path:
     to = Path(folder)
     to.mkdir(parents=True, exist_ok=True)
     called = name or model.name
-    saved = save(to / f"{called}.mlc", model)
+    saved = save(to / f"{called}.mlc", model, levels)
     runtime = to / RUNTIME
     temporary = runtime.with_name(f".{RUNTIME}.new")
     shutil.copyfile(runtime_file(model.target.arch), temporary)

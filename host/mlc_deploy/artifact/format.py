@@ -65,8 +65,10 @@ def write_file(path: Path, manifest: Mapping[str, Any], blobs: Sequence[Buffer])
                 file.write(bytes(-file.tell() % ALIGNMENT))
                 file.write(blob)
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # the one that the user knows
         raise
 
 

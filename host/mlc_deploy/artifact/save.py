@@ -14,8 +14,6 @@ from mlc_targets import Target
 from ..errors import ArtifactError
 from .format import MAX_BLOBS, Buffer, digest, write_file
 
-BASE = "base"
-
 
 class Savable(Protocol):
     """What a compiled model has."""
@@ -24,6 +22,8 @@ class Savable(Protocol):
     def name(self) -> str: ...
     @property
     def target(self) -> Target: ...
+    @property
+    def level(self) -> str: ...
     @property
     def object_bytes(self) -> bytes: ...
     @property
@@ -36,13 +36,13 @@ class Savable(Protocol):
     def host_calls(self) -> Sequence[HostCall]: ...
 
 
-def save(path: str | Path, model: Savable, levels: Sequence[tuple[str, Savable]] = ()) -> Path:
-    """Writes a model; `levels` are the same model for CPUs that have more, by name, from one that
-    many have to one that few have. Blobs that are equal are there once. The same programs give the
+def save(path: str | Path, model: Savable, levels: Sequence[Savable] = ()) -> Path:
+    """Writes a model; `levels` are the same model for CPUs that have more, from one that many have
+    to one that few have. Blobs that are equal are there once. The same programs give the
     same bytes. Raises ArtifactError, OSError."""
     refuse_host_calls(model)
     blobs: dict[bytes, Buffer] = {}  # by hash, in the order of their numbers
-    programs = [_program(name, m, blobs) for name, m in ((BASE, model), *levels)]
+    programs = [_program(m, blobs) for m in (model, *levels)]
     assert len(blobs) <= MAX_BLOBS
     manifest = {
         "name": model.name,
@@ -62,14 +62,14 @@ def refuse_host_calls(model: Savable) -> None:
         )
 
 
-def _program(level: str, model: Savable, blobs: dict[bytes, Buffer]) -> dict[str, object]:
+def _program(model: Savable, blobs: dict[bytes, Buffer]) -> dict[str, object]:
     def number(content: Buffer) -> int:
         name = digest(content)
         blobs.setdefault(name, content)
         return list(blobs).index(name)
 
     return {
-        "level": level,
+        "level": model.level,
         "target": str(model.target),
         "machine": model.target.arch,
         "features": sorted(model.target.required_features),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mlc_rpc.module import Metadata, parse_metadata
-from mlc_targets import Target, TargetError
+from mlc_targets import Target, TargetError, best_level
 
 from .format import Blob, disorder, read_file
 from .section import section_of
@@ -57,6 +57,10 @@ class SavedModel:
         return self.programs[0].target
 
     @property
+    def level(self) -> str:
+        return self.programs[0].level
+
+    @property
     def object_bytes(self) -> bytes:
         return self.programs[0].object_bytes
 
@@ -75,12 +79,8 @@ class SavedModel:
 
     def fitting(self, machine: str, features: frozenset[str]) -> SavedModel:
         """With the one program that is best on such a board; with the first where none runs."""
-        runs = [
-            program
-            for program in self.programs
-            if program.metadata.machine == machine and program.metadata.features <= features
-        ]
-        return replace(self, programs=(runs[-1] if runs else self.programs[0],))
+        best = best_level((p.target for p in self.programs), machine, features)
+        return replace(self, programs=(self.programs[best],))
 
 
 def load_model(path: str | Path) -> SavedModel:

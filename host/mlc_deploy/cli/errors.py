@@ -12,7 +12,7 @@ import click
 from mlc_rpc import CounterError, Lost, RpcError, Unreachable
 from mlc_targets import TargetError
 
-from ..errors import InputError, MlcError
+from ..errors import InputError, MlcError, ShapeError
 from .options import Misuse
 
 OK, FAILED, MISUSED, UNREACHED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -23,7 +23,7 @@ def exit_status(error: BaseException) -> int:
     match error:
         case KeyboardInterrupt() | click.exceptions.Abort():
             return INTERRUPTED
-        case Misuse() | InputError() | TargetError() | click.UsageError():
+        case Misuse() | InputError() | ShapeError() | TargetError() | click.UsageError():
             return MISUSED
         case Unreachable() | Lost():
             return UNREACHED

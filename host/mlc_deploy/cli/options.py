@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -121,4 +122,6 @@ def writable(option: str, text: str) -> Path:
         raise Misuse(
             "there is no such folder", where=f"{option} {text}", mend=f"mkdir -p {path.parent}"
         )
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise Misuse("it cannot be written", where=f"{option} {text}", mend="another folder")
     return path

@@ -8,6 +8,8 @@ from typing import Any, TextIO
 from rich.table import Table
 from rich.text import Text
 
+from mlc_targets import BASE, Target
+
 from .tables import (
     Record,
     add_row,
@@ -19,7 +21,7 @@ from .tables import (
     tensor_text,
 )
 
-GOOD, BAD = "green", "bold red"
+GOOD, WARNING, BAD = "green", "yellow", "bold red"
 
 
 def show(record: Record, stream: TextIO, verbose: bool = False) -> None:
@@ -37,16 +39,16 @@ def show(record: Record, stream: TextIO, verbose: bool = False) -> None:
 
 
 def _title(record: Record) -> str:
-    board = record["board"]
+    board, target = record["board"], _short(record["target"])
+    if record["level"] != BASE:
+        target = f"{target} with {record['level']}"
     if board is None:
-        return f"{record['model']} for {_short(record['target'])}, not run"
+        return f"{record['model']} for {target}, not run"
     cpu = "" if board["cpu_model"] == "unknown" else f" ({board['cpu_model']})"
-    return f"{record['model']} for {_short(record['target'])} on {board['url']}{cpu}"
+    return f"{record['model']} for {target} on {board['url']}{cpu}"
 
 
 def _short(target: str) -> str:
-    from mlc_targets import Target
-
     return Target(target).short_name
 
 
@@ -106,6 +108,10 @@ def _facts(record: Record) -> Iterable[tuple[str, str, str]]:
         text = f"{output['name']} {tensor_text(output)}: error {size}{relative}"
         verdict = "ok" if output["ok"] else "WRONG"
         yield "output", f"{text}: {verdict}", GOOD if output["ok"] else BAD
+    for lost in record["interruptions"] or ():
+        rebooted = ", rebooted" if lost["rebooted"] else ""
+        back = f"back after {_time(lost['seconds'] * 1e3)}{rebooted}; all was done again"
+        yield "lost", f"{lost['what']}; {back}", WARNING
     if found := record["latency"]:
         yield "latency", _latency(record), ""
     if record["upload_s"] is not None:

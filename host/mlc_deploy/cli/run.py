@@ -14,13 +14,13 @@ import click
 import numpy as np
 
 from mlc_rpc.wire import MAX_THREADS
-from mlc_targets import Target
+from mlc_targets import BASE, Target, best_level, levels_of
 
 from ..artifact import SavedModel, load_model
 from ..artifact.format import is_saved
 from ..boards import connect, target_of
 from ..compare import Comparison
-from ..deploy import RUN_SECONDS, Deployment, compiled_record, deploy, refuse_unfit
+from ..deploy import RUN_SECONDS, Deployable, Deployment, compiled_record, deploy, refuse_unfit
 from .errors import FAILED, OK, complain
 from .options import Misuse, arrays, dims, model_file, shapes, writable
 from .place import NONE, choose
@@ -29,7 +29,7 @@ from .report import show
 from .saving import FORMS, MODEL, emit_model, save_model, saved
 
 if TYPE_CHECKING:
-    from ..compile import CompiledModel
+    from ..levels import CompiledLevels
 
 SHIPPED = Path(__file__).parents[1] / "models"
 STDOUT = "-"
@@ -113,7 +113,14 @@ def run(
         {"--target": target, "--shape": shape, "--bind": bind, "--save": saves, "--emit": emit},
     )
     to_json = writable("--json", json_file) if json_file and json_file != STDOUT else None
-    asked = ready.target if ready else Target(target) if target else None
+    levels = levels_of(target) if target else ()
+    asked = ready.target if ready else levels[0][1] if levels else None
+    if emit and len(levels) > 1:
+        raise Misuse(
+            f"--emit gives one CPU level, not {len(levels)}",
+            where=f"--target {target}",
+            mend=f"--target {target.rpartition(':')[0]}:{levels[-1][0]}" if target else "",
+        )
     wanted, url = choose(asked, NONE if emit and board is None else board)
     if url is None or emit:
         unused: dict[str, object] = {"--input": inputs if model else (), "--expect": expected}
@@ -131,22 +138,32 @@ def run(
             if ready is None:
                 refuse_unfit(wanted, session.board, session.device)
         if ready is not None:
-            compiled: CompiledModel | SavedModel = ready
+            model_for_board: CompiledLevels | SavedModel = ready
+            first: Deployable = ready
         else:
+            if len(levels) < 2:
+                assert wanted is not None
+                levels = ((levels[0][0] if levels else BASE, wanted),)
+            elif session and not saves:  # the others would run nowhere
+                on = session.device
+                levels = (levels[best_level((t for _, t in levels), on.machine, on.features)],)
             with progress.stage("compile"):
-                compiled = made = _compiled(path, wanted, shape, bind, progress)
+                model_for_board = made = _compiled(
+                    path, levels, _shapes(shape, given), dims(bind), progress
+                )
+            first = made.programs[0]
             for save in saves:
                 save_model(made, save, path.stem)
             if emit:
-                emit_model(made, emit, output, path.stem)
+                emit_model(made.programs[0], emit, output, path.stem)
                 return 0
         done = None
         if session:
             done = deploy(
-                compiled, session, given, expect=right, labels=labels, threads=threads,
+                model_for_board, session, given, expect=right, labels=labels, threads=threads,
                 timeout=timeout, stage=progress.stage,
             )  # fmt: skip
-    record = done.record(path.stem) if done else compiled_record(compiled, path.stem)
+    record = done.record(path.stem) if done else compiled_record(first, path.stem)
     show(record, sys.stderr if json_file == STDOUT else sys.stdout, verbose)
     text = json.dumps(record, indent=2, allow_nan=False)
     if to_json:
@@ -184,17 +201,28 @@ def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None
 
 
 def _compiled(
-    path: Path, target: Target | None, shape: Sequence[str], bind: Sequence[str], progress: Progress
-) -> CompiledModel:
-    from ..compile import compile  # here, since a saved model does without the compiler
+    path: Path,
+    levels: Sequence[tuple[str, Target]],
+    extents: Mapping[str, tuple[int, ...]],
+    named: Mapping[str, int],
+    progress: Progress,
+) -> CompiledLevels:
+    from ..levels import compile_levels  # here, since a saved model does without the compiler
 
-    made = compile(
-        path, target, shapes=shapes(shape), dims=dims(bind),
+    made = compile_levels(
+        path, levels, shapes=extents, dims=named,
         watch=lambda name, _, changed: progress.note(name if changed else f"{name} (unchanged)"),
     )  # fmt: skip
-    count = made.kernels_compiled + made.kernels_cached
-    progress.note(f"{count} kernels, {made.kernels_cached} of them from the cache")
+    for program in made.programs:
+        count, level = program.kernels_compiled + program.kernels_cached, program.level
+        of = f" for {level}" if len(made.programs) > 1 else ""
+        progress.note(f"{count} kernels{of}, {program.kernels_cached} of them from the cache")
     return made
+
+
+def _shapes(texts: Sequence[str], given: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Shapes by --shape, and those of the arrays that were given."""
+    return {name: array.shape for name, array in given.items()} | shapes(texts)
 
 
 def _results(done: Deployment, output: str | None) -> int:

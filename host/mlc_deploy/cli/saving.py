@@ -13,6 +13,7 @@ from .options import Misuse, writable
 
 if TYPE_CHECKING:
     from ..compile import CompiledModel
+    from ..levels import CompiledLevels
 
 MODEL = ".mlc"
 KERNELS = (".o", ".s", ".ll", ".c")
@@ -41,17 +42,24 @@ def is_folder(text: str) -> bool:
     return text.endswith(("/", os.sep)) or Path(text).is_dir()
 
 
-def save_model(model: CompiledModel, text: str, name: str) -> None:
+def save_model(model: CompiledLevels, text: str, name: str) -> None:
     """Writes the model where `saved` said. Raises MlcError, OSError."""
     from ..artifact import save_folder
 
     to = saved(text)
+    first, *more = model.programs
     if is_folder(text):
-        save_folder(to, model, name)
+        save_folder(to, first, name, more)
     elif to.suffix == MODEL:
         model.save(to)
+    elif more:
+        raise Misuse(
+            f"one file of kernels is of one CPU level, not of {len(model.programs)}",
+            where=f"--save {text}",
+            mend=f"a name that ends in {MODEL}, or one level in --target",
+        )
     else:
-        model.library.save(to)
+        first.library.save(to)
 
 
 def emit_model(model: CompiledModel, form: str, folder: str | None, name: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 
 from onnx import ValueInfoProto
 
-from ..errors import ImporterError
+from ..errors import ImporterError, ShapeError
 
 
 def bound_shapes(
@@ -15,14 +16,14 @@ def bound_shapes(
     dims: Mapping[str, int],
     where: str,
 ) -> list[tuple[int, ...]]:
-    """The inputs' shapes, all known; ImporterError says which are not, and how to give them."""
+    """The inputs' shapes, all known; ShapeError says which are not, and how to give them."""
     names = [i.name for i in inputs]
     for name in shapes:
         if name not in names:
-            raise ImporterError(
-                f"--shape names '{name}', which is no input of the model",
+            raise ShapeError(
+                f"the model has no input '{name}'",
                 where=where,
-                mend=f"one of {', '.join(names)}",
+                mend=", ".join(get_close_matches(name, names, 3, 0.5) or names[:5]),
             )
     declared = [_declared(i, where) for i in inputs]
     named = _named_dims(declared, shapes, dims, names, where)
@@ -42,7 +43,7 @@ def bound_shapes(
         hints.append(f"--shape {info.name}={_example(bound)}")
     if unbound:
         what = "the shape of an input is" if len(unbound) == 1 else "shapes of inputs are"
-        raise ImporterError(
+        raise ShapeError(
             f"{what} not known: {', '.join(unbound)}", where=where, mend=" ".join(hints)
         )
     return result
@@ -76,7 +77,7 @@ def _named_dims(
     for name, value in dims.items():
         if name not in there:
             known = ", ".join(sorted(there)) or "none: --shape gives whole shapes"
-            raise ImporterError(
+            raise ShapeError(
                 f"--bind names '{name}', which is no dimension of the model's inputs",
                 where=where,
                 mend=known,
@@ -86,8 +87,9 @@ def _named_dims(
     for name, own in zip(names, declared, strict=True):
         for d, value in zip(own or (), shapes.get(name, ()), strict=False):
             if isinstance(d, str) and d != "?" and result.setdefault(d, int(value)) != value:
-                raise ImporterError(
-                    f"dimension '{d}' is bound to {result[d]} and, by --shape {name}, to {value}",
+                raise ShapeError(
+                    f"dimension '{d}' is bound to {result[d]} and, by the shape of '{name}', "
+                    f"to {value}",
                     where=where,
                 )
     return result
@@ -96,20 +98,20 @@ def _named_dims(
 def _agreed(
     name: str, own: list[int | str] | None, given: Sequence[int], where: str
 ) -> tuple[int, ...]:
-    text = f"--shape {name}={','.join(map(str, given))}"
+    text = f"the shape {','.join(map(str, given))} of '{name}'"
     _positive(given, text, where)
     fits = own is None or (
         len(own) == len(given)
         and all(isinstance(a, str) or a == b for a, b in zip(own, given, strict=True))
     )
     if not fits:
-        raise ImporterError(f"{text} contradicts the model, where it is {_text(own)}", where=where)
+        raise ShapeError(f"{text} contradicts the model, where it is {_text(own)}", where=where)
     return tuple(int(d) for d in given)
 
 
 def _positive(given: Sequence[int], text: str, where: str) -> None:
     if any(d < 0 for d in given):
-        raise ImporterError(f"{text} has a negative dimension", where=where)
+        raise ShapeError(f"{text} has a negative dimension", where=where)
 
 
 def _text(own: list[int | str] | None) -> str:

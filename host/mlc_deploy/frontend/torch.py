@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ImporterError, InstallError
+from ..errors import ImporterError, InstallError, ShapeError
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Function, Value
 from ..graph.verify import verify
@@ -217,19 +218,19 @@ def _bound(
     dims: Mapping[str, int],
     where: str,
 ) -> dict[str, int]:
-    """Values of all symbols in the inputs' shapes; ImporterError says which are not known."""
+    """Values of all symbols in the inputs' shapes; ShapeError says which are not known."""
     declared = _declared(program)
     for name in shapes:
         if name not in declared:
-            raise ImporterError(
-                f"--shape names '{name}', which is no input of the program",
+            raise ShapeError(
+                f"the program has no input '{name}'",
                 where=where,
-                mend=f"one of {', '.join(declared)}",
+                mend=", ".join(get_close_matches(name, declared, 3, 0.5) or [*declared][:5]),
             )
     symbols = {str(s): None for own in declared.values() for e in own for s in _free(e)}
     for name in dims:
         if name not in symbols:
-            raise ImporterError(
+            raise ShapeError(
                 f"--bind names '{name}', which is no dynamic dimension of the program's inputs",
                 where=where,
                 mend=", ".join(symbols) or "none: its shapes are fixed",
@@ -246,11 +247,11 @@ def _bound(
         what = "the shape of an input is" if len(unbound) == 1 else "shapes of inputs are"
         texts = [f"'{name}' [{', '.join(map(str, own))}]" for name, own in unbound.items()]
         hints = _examples(program, unbound)
-        raise ImporterError(f"{what} not known: {', '.join(texts)}", where=where, mend=hints)
+        raise ShapeError(f"{what} not known: {', '.join(texts)}", where=where, mend=hints)
     for symbol, limits in program.range_constraints.items():
         value = values.get(str(symbol))
         if value is not None and not limits.lower <= value <= limits.upper:
-            raise ImporterError(
+            raise ShapeError(
                 f"dimension '{symbol}' is {value}, and the program was exported for "
                 f"{limits.lower} to {limits.upper}",
                 where=where,
@@ -279,9 +280,9 @@ def _free(extent: Any) -> list[Any]:
 def _agree(
     name: str, own: Sequence[Any], given: Sequence[int], values: dict[str, int], where: str
 ) -> None:
-    """Adds what a given shape says of the symbols; ImporterError where it cannot be."""
-    text = f"--shape {name}={','.join(map(str, given))}"
-    contradiction = ImporterError(
+    """Adds what a given shape says of the symbols; ShapeError where it cannot be."""
+    text = f"the shape {','.join(map(str, given))} of '{name}'"
+    contradiction = ShapeError(
         f"{text} contradicts the program, where it is [{', '.join(map(str, own))}]", where=where
     )
     if len(own) != len(given):

@@ -1,0 +1,66 @@
+"""CPU levels: one model for several generations of a family, each with code and packing of its own.
+
+    aarch64:base,dotprod,i8mm        three programs: for any AArch64, for those with dot products,
+                                     and for those with dot products and matrix products
+    x86_64:avx2+fma,avx512f          two; what has no AVX2 runs neither
+
+A level is "base" or features joined by "+", and has those of the levels before it as well: who can
+run one can run what stands before it, and the last that runs is the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .errors import TargetError
+from .target import Target
+
+BASE = "base"
+MOST = 16  # that a saved model may hold
+
+
+def levels_of(spec: str) -> tuple[tuple[str, Target], ...]:
+    """The levels that a target's text names, each with its target: one, "base", where it names
+    none. Raises TargetError."""
+    family, colon, names = spec.strip().rpartition(":")
+    if not colon or spec.lstrip().startswith("{"):
+        return ((BASE, Target(spec)),)
+    target = Target(family)
+    found: dict[str, Target] = {}
+    for name in (n.strip() for n in names.split(",")):
+        if not name:
+            raise TargetError("a level has no name", f"{family}:{BASE},dotprod", where=spec)
+        if name in found:
+            raise TargetError(f"the level '{name}' is named twice", "once", where=spec)
+        if name == BASE and found:
+            raise TargetError(
+                f"'{BASE}' adds nothing to the levels before it", "it first", where=spec
+            )
+        if name != BASE:
+            target = _with(target, name, spec)
+        found[name] = target
+    if len(found) > MOST:
+        raise TargetError(f"{len(found)} levels are more than {MOST}", "fewer", where=spec)
+    return tuple(found.items())
+
+
+def best_level(targets: Iterable[Target], machine: str, features: frozenset[str]) -> int:
+    """Which of targets that ask for more from one to the next suits a board of that machine and
+    those features best: the last whose code it runs; 0 where there is none."""
+    runs = [
+        number
+        for number, target in enumerate(targets)
+        if target.arch == machine and features.issuperset(target.required_features)
+    ]
+    return runs[-1] if runs else 0
+
+
+def _with(target: Target, level: str, spec: str) -> Target:
+    added = [f"+{feature}" for feature in level.split("+")]
+    attributes = target.to_dict()
+    attributes.pop("tag", None)  # a board's name, whose CPU this is no longer
+    kept = [m for m in target.mattr if f"+{m[1:]}" not in added]
+    try:
+        return Target({**attributes, "mattr": [*kept, *added]})
+    except TargetError as error:
+        raise TargetError(error.what, error.hint, where=spec) from None
