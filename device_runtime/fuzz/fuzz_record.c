@@ -2,7 +2,8 @@
  * checked, the record layer below a session. Built with MLC_FUZZ_WITHOUT_TAGS.
  *
  * With libFuzzer, LLVMFuzzerTestOneInput takes a stream: its first byte chooses which of the two.
- * Alone, `fuzz_record RUNS [SEED]` mutates valid streams by its own deterministic generator. */
+ * Alone (MLC_FUZZ_MAIN), `fuzz_record RUNS [SEED]` mutates valid streams by its own deterministic
+ * generator. */
 #include "../src/auth.h"
 #include "../src/record.h"
 
@@ -104,7 +105,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
 }
 
-#ifndef LIBFUZZER
+#ifdef MLC_FUZZ_MAIN
 
 static size_t mutate(uint8_t *data, size_t size) {
     for (uint32_t times = chance(4); times > 0; times--) {

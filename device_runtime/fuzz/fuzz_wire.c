@@ -1,9 +1,9 @@
 /* Fuzzes what a stream can reach in the supervisor: the msgpack scanner and reader, the dispatcher
- * and every method, on a stream in memory with no worker; and the parser of a module's metadata.
- * Every response must be one whole msgpack object.
+ * and every method, on a stream in memory with no worker. Every response must be one whole msgpack
+ * object.
  *
- * With libFuzzer, LLVMFuzzerTestOneInput takes a stream. Alone, `fuzz_wire RUNS [SEED]` mutates
- * valid requests and metadata by its own deterministic generator, which any compiler builds. */
+ * With libFuzzer, LLVMFuzzerTestOneInput takes a stream. Alone (MLC_FUZZ_MAIN), `fuzz_wire RUNS
+ * [SEED]` mutates valid requests by its own deterministic generator, which any compiler builds. */
 #include "../src/module.h"
 #include "../src/session.h"
 
@@ -28,8 +28,10 @@ static uint8_t reply[64];
 
 bool link_busy(void) { return busy; }
 
+static uint32_t last_module;
+
 bool link_load(ModuleRecord *module, Failure *failure) {
-    (void)module;
+    last_module = module->id;
     (void)failure;
     return busy = true;
 }
@@ -157,15 +159,38 @@ static void play(Session *s, const uint8_t *data, size_t size) {
 
 static Session session;
 
+/* Ids do not come back within a process, so an input cannot know them: "TEN" and "MOD" in a uint32,
+ * and then the number of the tensor or module in its session, stand for them. */
+static void set_ids(uint8_t *data, size_t size) {
+    const TensorType type = {.dtype = UINT8};
+    Failure failure = {0};
+    Tensor *probe = tensor_new(&type, &failure);
+    expect(probe != NULL, "no tensor");
+    uint32_t tensor = probe->id;
+    tensor_remove(probe);
+    for (size_t at = 0; at + 5 <= size; at++) {
+        bool is_tensor = memcmp(data + at, "\xceTEN", 4) == 0;
+        if (!is_tensor && memcmp(data + at, "\xceMOD", 4) != 0) continue;
+        uint32_t number = data[at + 4] % 8u; /* its slot too: nothing was freed before */
+        uint32_t first = is_tensor ? tensor : last_module / MAX_MODULES * MAX_MODULES;
+        uint32_t id = first + (number + 1) * (is_tensor ? MAX_TENSORS : MAX_MODULES) + number;
+        for (unsigned i = 0; i < 4; i++) data[at + 1 + i] = (uint8_t)(id >> (24 - 8 * i));
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static uint8_t stream[1 << 16];
+    if (size > sizeof stream) return 0;
     state = 0x9e3779b97f4a7c15 ^ size;
     begin(&session);
-    play(&session, data, size);
+    if (size > 0) memcpy(stream, data, size);
+    set_ids(stream, size);
+    play(&session, stream, size);
     return 0;
 }
 
-#ifndef LIBFUZZER
+#ifdef MLC_FUZZ_MAIN
 
 /* ---- Valid requests ---- */
 
@@ -328,8 +353,9 @@ static size_t mutate(uint8_t *data, size_t size, size_t room) {
     return size;
 }
 
-/* A few valid requests, so that there is something to ask for, and mutated ones. */
-static void mutated_session(void) {
+/* A few valid requests, so that there is something to ask for, and mutated ones. Returns whether the
+ * session goes on. */
+static bool mutated_session(void) {
     static const char *const first[] = {"hello", "tensor.new", "blob.put", "module.load"};
     static uint8_t stream[1 << 14];
     uint32_t valid = chance(12), requests = valid + 1 + chance(3);
@@ -343,184 +369,7 @@ static void mutated_session(void) {
         if (i >= valid) size = mutate(stream, size, sizeof stream);
         play(&session, stream, size);
     }
-}
-
-/* ---- Metadata ---- */
-
-static void write_param(Writer *w, const char *name, bool symbolic) {
-    write_map(w, 4);
-    write_str(w, "name");
-    write_str(w, name);
-    write_str(w, "dtype");
-    write_str(w, "float32");
-    write_str(w, "shape");
-    write_array(w, 2);
-    write_uint(w, 4);
-    if (symbolic)
-        write_str(w, "n");
-    else
-        write_uint(w, 16);
-    write_str(w, "output");
-    write_bool(w, name[0] == 'y');
-}
-
-static void write_kernel(Writer *w, const char *name, bool symbolic) {
-    write_map(w, 5);
-    write_str(w, "name");
-    write_str(w, name);
-    write_str(w, "params");
-    write_array(w, 2);
-    write_param(w, "x", symbolic);
-    write_param(w, "y", symbolic);
-    write_str(w, "scalars");
-    write_array(w, symbolic);
-    if (symbolic) write_str(w, "n");
-    write_str(w, "tasks");
-    if (symbolic)
-        write_str(w, "n");
-    else
-        write_uint(w, 1);
-    write_str(w, "workspace");
-    write_uint(w, 100);
-}
-
-static void write_call(Writer *w, const char *layer, unsigned from, unsigned to) {
-    write_array(w, 3);
-    write_uint(w, 1);
-    write_str(w, layer);
-    write_array(w, 2);
-    for (unsigned i = 0; i < 2; i++) {
-        write_array(w, 4);
-        write_uint(w, i ? to : from);
-        write_uint(w, 0);
-        write_uint(w, 0);
-        write_uint(w, 256);
-    }
-}
-
-static void write_metadata(Writer *w) {
-    write_map(w, 5);
-    write_str(w, "abi");
-    write_uint(w, MLC_ABI_VERSION);
-    write_str(w, "machine");
-    write_str(w, mlc_machine());
-    write_str(w, "features");
-    write_array(w, 1);
-    write_str(w, mlc_cpu_feature(0));
-    write_str(w, "kernels");
-    write_array(w, 2);
-    write_kernel(w, "symbolic", true);
-    write_kernel(w, "fixed", false);
-    write_str(w, "model");
-    write_map(w, 6);
-    write_str(w, "inputs");
-    write_array(w, 1);
-    write_param(w, "x", false);
-    write_str(w, "outputs");
-    write_array(w, 1);
-    write_param(w, "y", false);
-    write_str(w, "arena");
-    write_uint(w, 512);
-    write_str(w, "weights");
-    write_uint(w, 256);
-    write_str(w, "weights_hash");
-    write_bin(w, blob_hash, HASH_BYTES);
-    write_str(w, "calls");
-    write_array(w, 3);
-    write_call(w, "first", MLC_INPUT, MLC_ARENA);
-    write_call(w, "second", MLC_WEIGHTS, MLC_ARENA);
-    write_call(w, "third", MLC_ARENA, MLC_OUTPUT);
-}
-
-static void put_number(uint8_t *at, uint64_t value, unsigned bytes) {
-    for (unsigned i = 0; i < bytes; i++) at[i] = (uint8_t)(value >> (8 * i));
-}
-
-/* The smallest ELF64 object that has a section ".mlc": no code, no symbols. */
-static size_t wrap_in_elf(uint8_t *object, const uint8_t *metadata, size_t size) {
-    static const char names[] = "\0.mlc\0.shstrtab";
-    size_t names_at = 64 + size, headers_at = (names_at + sizeof names + 7) / 8 * 8;
-    memset(object, 0, headers_at + (size_t)3 * 64);
-    memcpy(object, "\177ELF\2\1\1", 7);
-    put_number(object + 16, 1, 2);  /* relocatable */
-    put_number(object + 18, 62, 2); /* for any machine */
-    put_number(object + 20, 1, 4);
-    put_number(object + 40, headers_at, 8);
-    put_number(object + 52, 64, 2);
-    put_number(object + 58, 64, 2);
-    put_number(object + 60, 3, 2); /* sections */
-    put_number(object + 62, 2, 2); /* the one with their names */
-    memcpy(object + 64, metadata, size);
-    memcpy(object + names_at, names, sizeof names);
-    uint8_t *mlc = object + headers_at + 64, *strings = mlc + 64;
-    put_number(mlc, 1, 4);
-    put_number(mlc + 4, 1, 4); /* PROGBITS */
-    put_number(mlc + 24, 64, 8);
-    put_number(mlc + 32, size, 8);
-    put_number(strings, 6, 4);
-    put_number(strings + 4, 3, 4); /* STRTAB */
-    put_number(strings + 24, names_at, 8);
-    put_number(strings + 32, sizeof names, 8);
-    return headers_at + (size_t)3 * 64;
-}
-
-/* Uses all that a parse promises to be in bounds; returns a sum so that nothing is left out. */
-static uint64_t touch(const Module *m) {
-    uint64_t sum = strlen(m->target);
-    int64_t scalars[MAX_SCALARS];
-    for (uint32_t i = 0; i < m->kernel_count; i++) {
-        const Kernel *k = &m->kernels[i];
-        TensorType types[MLC_MAX_OPERANDS] = {{0}};
-        const TensorType *pointers[MLC_MAX_OPERANDS];
-        sum += strlen(k->name);
-        for (uint32_t p = 0; p < k->param_count; p++) {
-            types[p] = (TensorType){.dtype = k->params[p].dtype, .rank = k->params[p].rank};
-            for (uint32_t d = 0; d < types[p].rank; d++) types[p].shape[d] = chance(2) ? 16 : 4;
-            pointers[p] = &types[p];
-        }
-        Failure failure = {0};
-        params_accept(k->params, k->param_count, k->scalars, scalars, k->scalar_count, pointers,
-                      "kernel", &failure);
-        sum += strlen(failure.text);
-    }
-    for (uint32_t i = 0; i < m->model.call_count; i++) {
-        const Call *call = &m->model.calls[i];
-        expect(call->kernel < m->kernel_count, "a call names no kernel");
-        sum += strlen(call->layer) + m->kernels[call->kernel].param_count;
-        for (uint32_t o = 0; o < call->operand_count; o++) {
-            uint64_t end = call->operands[o].offset + call->sizes[o];
-            bool in_arena = call->operands[o].space == MLC_ARENA;
-            expect(!in_arena || end <= m->model.arena, "a call leaves the arena");
-            sum += end;
-        }
-    }
-    return sum;
-}
-
-/* Returns whether the mutated metadata was still accepted. */
-static bool mutated_metadata(void) {
-    static uint8_t metadata[1 << 14], object[1 << 15];
-    Writer w = writer_to(metadata, sizeof metadata);
-    Module module;
-    Failure failure = {0};
-    write_metadata(&w);
-    expect(!w.full, "the metadata is too long");
-    size_t size = (size_t)(w.at - metadata);
-    if (chance(50)) size = mutate(metadata, size, sizeof metadata);
-    size = wrap_in_elf(object, metadata, size);
-    if (chance(10) == 0) size = mutate(object, size, sizeof object);
-    uint8_t *exact = malloc(size); /* so that the sanitizer sees a read past the end */
-    expect(exact != NULL, "no memory");
-    memcpy(exact, object, size);
-    bool accepted = module_parse(&module, exact, size, &failure);
-    free(exact);
-    if (accepted) {
-        touch(&module);
-        module_free(&module);
-    } else {
-        expect(failure.failed && failure.text[0], "a refusal without a reason");
-    }
-    return accepted;
+    return !session.ended;
 }
 
 int main(int argc, char **argv) {
@@ -530,13 +379,9 @@ int main(int argc, char **argv) {
     blake2b_begin(&b);
     blake2b_add(&b, blob_text, sizeof blob_text);
     blake2b_end(&b, blob_hash);
-    for (long i = 0; i < runs; i++) {
-        mutated_session();
-        accepted += mutated_metadata();
-    }
-    expect(accepted > runs / 100 || runs < 1000, "unmutated metadata is not accepted");
-    printf("%ld sessions and %ld objects with mutated content, %ld of them accepted: no finding\n",
-           runs, runs, accepted);
+    for (long i = 0; i < runs; i++) accepted += mutated_session();
+    expect(accepted > runs / 4 || runs < 1000, "sessions end at once");
+    printf("%ld mutated sessions, %ld of them accepted: no finding\n", runs, accepted);
     return 0;
 }
 

@@ -50,7 +50,6 @@ void qemu_plugin_register_vcpu_syscall_cb(qemu_plugin_id_t id, on_syscall call);
 size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *block);
 struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *block, size_t index);
 uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
-const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *insn);
 size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
 
 #define EXPORT __attribute__((visibility("default")))
@@ -58,20 +57,73 @@ size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
 enum class { MAC, VECTOR, LOAD, STORE, BRANCH, SCALAR, CLASSES };
 enum { MARK = 4242 };
 
-static uint64_t counters[CLASSES];
 static char out[4096];
 static bool is_a64;
 
-/* Everything that depends on the version of the plugin API: 1, which is QEMU 4.2 to 8.2. From 9 on,
- * version 2 wants a scoreboard and qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu here, and
- * qemu_plugin_u64_sum where counters are read. */
+/* Everything that depends on the version of the plugin interface, which is found out as the plugin
+ * is loaded, by what there is: QEMU 4.2 to 8.2 have version 1; 9.0 has version 2, where counters are
+ * on a scoreboard, one for each virtual CPU; 9.1 has 3, where an instruction's bytes are copied; 9.2
+ * has 4, and later ones take it as well. */
+
+typedef struct {
+    struct qemu_plugin_scoreboard *board;
+    size_t offset; /* of the counter among those of one CPU, in bytes */
+} qemu_plugin_u64;
+
+#define IF_THERE __attribute__((weak)) /* NULL where this QEMU has none */
+
+IF_THERE void qemu_plugin_register_vcpu_tb_exec_inline(struct qemu_plugin_tb *block, int operation,
+                                                       void *counter, uint64_t amount);
+IF_THERE void qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(struct qemu_plugin_tb *block,
+                                                                int operation,
+                                                                qemu_plugin_u64 counter,
+                                                                uint64_t amount);
+IF_THERE struct qemu_plugin_scoreboard *qemu_plugin_scoreboard_new(size_t size);
+IF_THERE uint64_t qemu_plugin_u64_sum(qemu_plugin_u64 counter);
+IF_THERE void qemu_plugin_register_vcpu_tb_exec_cond_cb(void); /* of version 3; not called here */
+IF_THERE void qemu_plugin_read_memory_vaddr(void);             /* of version 4; not called here */
+
+/* Up to version 2 it takes the instruction alone, and returns where its bytes are. */
+uintptr_t qemu_plugin_insn_data(const struct qemu_plugin_insn *insn, void *to, size_t size);
+
 EXPORT int qemu_plugin_version = 1;
-void qemu_plugin_register_vcpu_tb_exec_inline(struct qemu_plugin_tb *block, int operation,
-                                              void *counter, uint64_t amount);
+
+__attribute__((constructor)) static void choose_version(void) {
+    if (qemu_plugin_read_memory_vaddr)
+        qemu_plugin_version = 4;
+    else if (qemu_plugin_register_vcpu_tb_exec_cond_cb)
+        qemu_plugin_version = 3;
+    else if (qemu_plugin_scoreboard_new)
+        qemu_plugin_version = 2;
+}
+
+static uint64_t counters[CLASSES];                /* in version 1 */
+static struct qemu_plugin_scoreboard *scoreboard; /* in later ones */
+
+static qemu_plugin_u64 counter_of(enum class class) {
+    return (qemu_plugin_u64){scoreboard, class * sizeof *counters};
+}
 
 static void add_when_executed(struct qemu_plugin_tb *block, enum class class, uint64_t amount) {
     enum { ADD_U64 = 0 };
-    qemu_plugin_register_vcpu_tb_exec_inline(block, ADD_U64, &counters[class], amount);
+    if (scoreboard)
+        qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(block, ADD_U64, counter_of(class),
+                                                          amount);
+    else
+        qemu_plugin_register_vcpu_tb_exec_inline(block, ADD_U64, &counters[class], amount);
+}
+
+static uint64_t executed(enum class class) {
+    return scoreboard ? qemu_plugin_u64_sum(counter_of(class)) : counters[class];
+}
+
+static uint32_t word_of(const struct qemu_plugin_insn *insn) {
+    uint32_t word = 0;
+    size_t size = qemu_plugin_insn_size(insn);
+    if (size > sizeof word) size = sizeof word;
+    uintptr_t data = qemu_plugin_insn_data(insn, &word, size);
+    if (qemu_plugin_version < 3) memcpy(&word, (const void *)data, size);
+    return word;
 }
 
 /* Bits high..low of a word. */
@@ -288,13 +340,6 @@ static enum class t32_class(uint32_t w) {
 /* The first halfword of a T32 instruction of four bytes is 0xe800 or more. */
 static bool is_wide(uint32_t halfword) { return halfword >= 0xe800; }
 
-static uint32_t word_of(const struct qemu_plugin_insn *insn) {
-    uint32_t word = 0;
-    size_t size = qemu_plugin_insn_size(insn);
-    memcpy(&word, qemu_plugin_insn_data(insn), size < sizeof word ? size : sizeof word);
-    return word;
-}
-
 /* Nothing tells a plugin whether a block is Thumb. Two-byte instructions and odd halfwords are;
  * words that begin no T32 instruction are not; a block that could be either is what the last one
  * that could not was, since a program seldom changes. The sum of all classes is exact regardless.
@@ -337,7 +382,8 @@ static void marked(qemu_plugin_id_t id, unsigned vcpu, int64_t number, uint64_t 
         uint32_t tag, index;
         uint64_t counters[CLASSES];
     } record = {.tag = (uint32_t)tag, .index = (uint32_t)index};
-    memcpy(record.counters, counters, sizeof counters);
+    for (int class = 0; class < CLASSES; class++)
+        record.counters[class] = executed((enum class)class);
     int file = open(out, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     if (file < 0 || write(file, &record, sizeof record) != (ssize_t)sizeof record)
         perror("mlc-count: cannot append to the file of counts");
@@ -358,6 +404,7 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int
         fprintf(stderr, "mlc-count: option out=FILE is missing or too long\n");
         return 1;
     }
+    if (qemu_plugin_version >= 2) scoreboard = qemu_plugin_scoreboard_new(sizeof counters);
     qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
     qemu_plugin_register_vcpu_syscall_cb(id, marked);
     return 0;

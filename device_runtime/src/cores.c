@@ -1,22 +1,19 @@
 #define _GNU_SOURCE /* sched_getaffinity, CPU_SET */
 #include "cores.h"
 
-#include <fcntl.h>
+#include "kernel_text.h"
+
 #include <stdio.h>
-#include <unistd.h>
 
 /* How much a core computes, in the kernel's measure: 1024 is a fastest one; 0 when it does not say.
  * Kernels for ARM know it from the device tree. */
 static uint32_t capacity_of(unsigned core) {
-    char path[64], text[8] = "";
+    char path[64], text[8];
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%u/cpu_capacity", core);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return 0;
-    ssize_t got = read(file, text, sizeof text - 1);
-    close(file);
+    kernel_text(path, text, sizeof text);
     uint32_t capacity = 0;
-    for (ssize_t i = 0; i < got && text[i] >= '0' && text[i] <= '9'; i++)
-        capacity = 10 * capacity + (uint32_t)(text[i] - '0');
+    for (const char *at = text; *at >= '0' && *at <= '9'; at++)
+        capacity = 10 * capacity + (uint32_t)(*at - '0');
     return capacity;
 }
 

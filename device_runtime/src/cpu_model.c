@@ -1,11 +1,10 @@
 /* What model each core is: ARM's MIDR, and names for the parts that boards have. */
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cpu.h"
+#include "kernel_text.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -86,14 +85,10 @@ static const struct {
 /* A 64-bit kernel tells each core's MIDR to 32-bit programs too. */
 static uint32_t midr_of_sysfs(unsigned core)
 {
-    char path[80], text[32] = "";
+    char path[80], text[32];
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%u/regs/identification/midr_el1", core);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0)
-        return 0;
-    ssize_t got = read(file, text, sizeof text - 1);
-    close(file);
-    return got > 0 ? (uint32_t)strtoull(text, NULL, 16) : 0;
+    kernel_text(path, text, sizeof text);
+    return (uint32_t)strtoull(text, NULL, 16);
 }
 
 #if defined(__aarch64__)

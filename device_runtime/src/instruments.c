@@ -77,7 +77,7 @@ int32_t instruments_invoke(void *context, const mlc_call *call, const mlc_args *
                                     instruments->workspace_stride);
     if (instruments->nanoseconds) {
         uint64_t now = mlc_nanoseconds();
-        instruments->nanoseconds[index] = now - instruments->before;
+        instruments->nanoseconds[index] += now - instruments->before;
         instruments->before = now;
     }
     return status;

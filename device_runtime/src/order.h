@@ -36,6 +36,7 @@ typedef struct {
     bool mark;
     bool timed;
     TimerOptions timer; /* when timed */
+    bool layers;        /* when timed: each call by itself too */
 } RunOrder;
 
 typedef struct {

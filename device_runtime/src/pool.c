@@ -152,6 +152,8 @@ static void choose_cores(uint32_t threads) {
         pthread_setaffinity_np(pool.helpers[i].thread, sizeof *wanted, wanted);
 }
 
+bool pool_uses(unsigned core) { return core < CPU_SETSIZE && CPU_ISSET(core, &pool.chosen); }
+
 bool pool_prepare(uint32_t threads, Failure *failure) {
     choose_cores(threads);
     pthread_attr_t attributes;

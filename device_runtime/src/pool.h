@@ -20,4 +20,7 @@ bool pool_prepare(uint32_t threads, Failure *failure);
 int32_t pool_run(mlc_kernel *kernel, const mlc_args *args, int32_t tasks, uint32_t threads,
                  size_t workspace_stride);
 
+/* Whether the threads are on that core. */
+bool pool_uses(unsigned core);
+
 #endif

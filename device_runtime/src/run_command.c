@@ -271,25 +271,52 @@ static void sort(double *values, uint32_t count) { /* a few; libc's qsort is 4 K
         }
 }
 
-static uint64_t microseconds(double seconds) { return (uint64_t)(seconds * 1e6 + 0.5); }
+static double middle(const double *sorted, uint32_t count) {
+    return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
+}
+
+static void print_milliseconds(const char *what, double seconds) {
+    unsigned long long microseconds = (unsigned long long)(seconds * 1e6 + 0.5);
+    printf("%s %llu.%03u ms, ", what, microseconds / 1000, (unsigned)(microseconds % 1000));
+}
+
+/* What was so before the first sample and after the last, by the names of mlc_rpc/wire.py. */
+static void print_conditions(const Conditions *before, const Conditions *after) {
+    const char *comma = "conditions:";
+    for (uint32_t i = 0; i < FACTS; i++)
+        if (before->facts[i] >= 0 && after->facts[i] >= 0) {
+            printf("%s %s %lld to %lld", comma, conditions_name(i), (long long)before->facts[i],
+                   (long long)after->facts[i]);
+            comma = ",";
+        }
+    printf("\n");
+}
 
 /* As many samples as take two seconds together, within limits, each of at least 20 ms. */
 static bool time_runs(double once) {
     enum { LEAST = 3, MOST = 20 };
-    double seconds[MOST], wanted = once > 0.1 ? 2 / once : (double)MOST;
-    uint32_t number[MOST];
+    double sorted[MOST], away[MOST], wanted = once > 0.1 ? 2 / once : (double)MOST;
     TimerOptions options = TIMER_DEFAULTS;
+    Timed timed = {.run = run_once};
     options.number = 1;
     options.min_repeat_ms = 20;
     options.repeat = wanted < (double)LEAST ? LEAST : (uint32_t)wanted;
-    if (!time_evaluate(&options, run_once, NULL, seconds, number, &job.failure)) return false;
-    sort(seconds, options.repeat);
-    uint64_t median = microseconds(seconds[options.repeat / 2]), least = microseconds(seconds[0]);
-    uint64_t most = microseconds(seconds[options.repeat - 1]);
-    printf("time: median %llu.%03u ms, least %llu.%03u ms, most %llu.%03u ms, %u samples\n",
-           (unsigned long long)(median / 1000), (unsigned)(median % 1000),
-           (unsigned long long)(least / 1000), (unsigned)(least % 1000),
-           (unsigned long long)(most / 1000), (unsigned)(most % 1000), options.repeat);
+    const Samples *samples = time_evaluate(&options, &timed, &job.failure);
+    if (!samples) return false;
+    uint32_t count = samples->count;
+    memcpy(sorted, samples->seconds, count * sizeof *sorted);
+    sort(sorted, count);
+    double median = middle(sorted, count);
+    for (uint32_t i = 0; i < count; i++)
+        away[i] = sorted[i] < median ? median - sorted[i] : sorted[i] - median;
+    sort(away, count);
+    print_milliseconds("time: median", median);
+    print_milliseconds("p95", sorted[(count * 95 + 99) / 100 - 1]);
+    print_milliseconds("mad", middle(away, count));
+    print_milliseconds("least", sorted[0]);
+    print_milliseconds("most", sorted[count - 1]);
+    printf("%u samples\n", count);
+    print_conditions(&samples->before[0], &samples->after[samples->rows - 1]);
     return true;
 }
 
@@ -329,6 +356,7 @@ static bool write_outputs(void) {
 /* ---- Entry ---- */
 
 static bool run_job(void) {
+    if (job.options.time) conditions_count_events(); /* of threads too, which are made later */
     if (!load_model() || !allocate() || !read_inputs()) return false;
     watch_crashes();
     job.instruments.progress = &job.call;

@@ -6,6 +6,7 @@
 #include "auth.h"
 #include "cores.h"
 #include "cpu.h"
+#include "kernel_text.h"
 #include "load.h"
 #include "module.h"
 #include "pool.h"
@@ -35,7 +36,7 @@ static void describe(Request *q) {
     cores_read(&cores);
     uint32_t features = 0;
     while (mlc_cpu_feature(features)) features++;
-    write_map(w, 10);
+    write_map(w, 11);
     write_str(w, "runtime");
     write_str(w, RUNTIME_VERSION);
     write_str(w, "machine");
@@ -55,6 +56,10 @@ static void describe(Request *q) {
     write_uint(w, memory_size());
     write_str(w, "page_size");
     write_uint(w, page_size());
+    char boot[40];
+    kernel_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
+    write_str(w, "boot");
+    write_str(w, boot);
     write_str(w, "cpus");
     enum { ENOUGH = 64 }; /* to see every kind of core that a board has */
     uint32_t shown = cores.allowed_count < ENOUGH ? cores.allowed_count : ENOUGH;
@@ -344,6 +349,8 @@ static void read_options(Request *q, RunOrder *run, uint32_t *timeout_ms) {
             option_uint(q, "threads", 1, MAX_THREADS, &run->threads);
         else if (bytes_are(key, "mark") && !run->timed)
             run->mark = read_bool(&q->params);
+        else if (bytes_are(key, "layers") && run->timed)
+            run->layers = read_bool(&q->params);
         else if (!(run->timed && timer_option(q, key, &run->timer))) {
             if (!q->params.why)
                 fail(&q->failure, REFUSED, "%s has no option '%.*s'", q->method,

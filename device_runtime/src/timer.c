@@ -32,45 +32,81 @@ static uint32_t grown(uint32_t number, double milliseconds, double min_repeat_ms
     return most < (double)UINT32_MAX ? (uint32_t)most : UINT32_MAX;
 }
 
-static bool sample(const TimerOptions *options, bool (*run)(void *), void *context,
-                   volatile uint8_t *cache, double *seconds, uint32_t *number) {
-    uint32_t runs = options->number, zeros = 0;
+static Samples samples;
+
+static bool sample(const TimerOptions *options, const Timed *timed, volatile uint8_t *cache,
+                   uint32_t index) {
+    uint32_t runs = options->number, zeros = 0, row = index / samples.each;
+    bool first = index % samples.each == 0;
+    bool last = (index + 1) % samples.each == 0 || index + 1 == options->repeat;
     for (;;) {
+        for (uint32_t i = 0; i < timed->calls; i++) timed->nanoseconds[i] = 0;
         flush_caches(cache, (size_t)options->cache_flush_bytes);
+        if (first) conditions_read(&samples.before[row], true);
         uint64_t start = mlc_nanoseconds();
         for (uint32_t i = 0; i < runs; i++)
-            if (!run(context)) return false;
+            if (!timed->run(timed->context)) return false;
         uint64_t took = mlc_nanoseconds() - start;
+        if (last) conditions_read(&samples.after[row], false);
         double milliseconds = (double)took / 1e6;
-        *seconds = milliseconds / 1e3 / (double)runs;
-        *number = runs;
+        samples.seconds[index] = milliseconds / 1e3 / (double)runs;
+        samples.number[index] = runs;
         if (took == 0) zeros++;
         bool hopeless = zeros > 0 && zeros >= options->limit_zero_time_iterations;
-        if (milliseconds >= options->min_repeat_ms || hopeless || runs == UINT32_MAX) return true;
+        if (milliseconds >= options->min_repeat_ms || hopeless || runs == UINT32_MAX) break;
         runs = grown(runs, milliseconds, options->min_repeat_ms);
     }
+    for (uint32_t i = 0; i < timed->calls; i++)
+        samples.layers[index * timed->calls + i] = timed->nanoseconds[i] / runs;
+    return true;
 }
 
-bool time_evaluate(const TimerOptions *options, bool (*run)(void *), void *context,
-                   double *seconds, uint32_t *number, Failure *failure) {
+/* Faults pages in, fills caches, and lets the clock rise to where it stays. */
+static bool warm_up(const TimerOptions *options, const Timed *timed) {
+    uint64_t begin = mlc_nanoseconds();
+    do {
+        if (!timed->run(timed->context)) return false;
+    } while ((double)(mlc_nanoseconds() - begin) < options->min_repeat_ms * 1e6);
+    return true;
+}
+
+static double clock_seconds(void) {
+    enum { TIMES = 256 };
+    uint64_t begin = mlc_nanoseconds(), end = begin;
+    for (int i = 0; i < TIMES; i++) end = mlc_nanoseconds();
+    return (double)(end - begin) / (1e9 * (double)TIMES);
+}
+
+const Samples *time_evaluate(const TimerOptions *options, const Timed *timed, Failure *failure) {
     size_t size = (size_t)options->cache_flush_bytes;
     void *cache = NULL;
+    if ((uint64_t)options->repeat * timed->calls > MAX_LAYER_TIMES) {
+        fail(failure, REFUSED, "time: %u samples of each of %u layers; %d are the most in all",
+             options->repeat, timed->calls, MAX_LAYER_TIMES);
+        return NULL;
+    }
     if (size > 0) {
         cache = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (cache == MAP_FAILED)
-            return fail(failure, MEMORY,
-                        "no memory for cache_flush_bytes = %zu; try: a few times the size of the "
-                        "board's last cache",
-                        size);
+        if (cache == MAP_FAILED) {
+            fail(failure, MEMORY,
+                 "no memory for cache_flush_bytes = %zu; try: a few times the size of the "
+                 "board's last cache",
+                 size);
+            return NULL;
+        }
     }
-    bool ok = run(context); /* faults pages in, fills caches; not measured */
+    samples.count = options->repeat;
+    samples.each = (options->repeat + MAX_ROWS - 1) / MAX_ROWS;
+    samples.rows = (options->repeat + samples.each - 1) / samples.each;
+    samples.clock_seconds = clock_seconds();
+    bool ok = warm_up(options, timed);
     for (uint32_t i = 0; ok && i < options->repeat; i++) {
-        ok = sample(options, run, context, cache, &seconds[i], &number[i]);
+        ok = sample(options, timed, cache, i);
         uint32_t turn = options->repeats_to_cooldown;
         bool tired = turn > 0 && (i + 1) % turn == 0;
         if (ok && tired && options->cooldown_interval_ms > 0 && i + 1 < options->repeat)
             rest(options->cooldown_interval_ms);
     }
     if (cache) munmap(cache, size);
-    return ok;
+    return ok ? &samples : NULL;
 }

@@ -2,11 +2,12 @@
 #ifndef MLC_TIMER_H
 #define MLC_TIMER_H
 
+#include "conditions.h"
 #include "failure.h"
 
 #include <stddef.h>
 
-enum { MAX_REPEAT = 10000 };
+enum { MAX_REPEAT = 10000, MAX_ROWS = 500, MAX_LAYER_TIMES = 1 << 14 };
 
 typedef struct {
     uint32_t number;       /* runs per sample, at first */
@@ -20,10 +21,27 @@ typedef struct {
 
 extern const TimerOptions TIMER_DEFAULTS;
 
-/* Runs `run(context)` once unmeasured, then takes options->repeat samples: seconds[i] is the mean
- * of number[i] runs. The number grown for one sample does not carry over to the next, so samples
- * stay comparable. False when a run or the flushing buffer failed. */
-bool time_evaluate(const TimerOptions *options, bool (*run)(void *context), void *context,
-                   double *seconds, uint32_t *number, Failure *failure);
+/* What is timed. `calls` of it add nanoseconds to their element of `nanoseconds`; 0: none does. */
+typedef struct {
+    bool (*run)(void *context);
+    void *context;
+    uint64_t *nanoseconds;
+    uint32_t calls;
+} Timed;
+
+typedef struct {
+    uint32_t count;
+    double seconds[MAX_REPEAT];  /* the mean of number[i] runs */
+    uint32_t number[MAX_REPEAT];
+    uint32_t each, rows; /* the r-th conditions are those around samples [r * each, (r + 1) * each) */
+    Conditions before[MAX_ROWS], after[MAX_ROWS];
+    uint64_t layers[MAX_LAYER_TIMES]; /* [count][calls], nanoseconds, means of number[i] runs too */
+    double clock_seconds;             /* that it takes to look at the clock */
+} Samples;
+
+/* Runs unmeasured, once and until min_repeat_ms have passed, then takes options->repeat samples. The
+ * number grown for one sample does not carry over to the next, so samples stay comparable. NULL when
+ * a run or the flushing buffer failed; the next timing overwrites what it returns. */
+const Samples *time_evaluate(const TimerOptions *options, const Timed *timed, Failure *failure);
 
 #endif

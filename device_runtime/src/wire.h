@@ -6,7 +6,7 @@
 #include "failure.h"
 #include "msgpack.h"
 
-enum { WIRE_MAJOR = 1, WIRE_MINOR = 0 };
+enum { WIRE_MAJOR = 1, WIRE_MINOR = 1 };
 
 #define RUNTIME_VERSION "0.1.0"
 

@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* recvmsg flags, prctl, syscall() */
+#define _GNU_SOURCE /* recvmsg flags, prctl, syscall(), CPU_SETSIZE */
 #include "worker.h"
 
 #include "instruments.h"
@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -240,33 +241,85 @@ static bool run_once(void *context) {
            program_bad_status(&job->module->program, job->kernel, status, failed, job->failure);
 }
 
+static void write_times(Writer *w, const uint64_t *nanoseconds, uint32_t count) {
+    write_array(w, count);
+    for (uint32_t i = 0; i < count; i++) write_uint(w, nanoseconds[i]);
+}
+
 /* {nanoseconds: [uint]} */
 static bool run_and_report(Job *job, Writer *w) {
-    job->instruments.nanoseconds = job->module->program.nanoseconds;
+    uint64_t *nanoseconds = job->module->program.nanoseconds;
+    uint32_t first = job->run.first_call, count = job->run.call_count - first;
+    memset(nanoseconds + first, 0, count * sizeof *nanoseconds);
+    job->instruments.nanoseconds = nanoseconds;
     shared->phase = RUNNING;
     if (!run_once(job)) return false;
     write_map(w, 1);
     write_str(w, "nanoseconds");
-    write_array(w, job->run.call_count - job->run.first_call);
-    for (uint32_t i = job->run.first_call; i < job->run.call_count; i++)
-        write_uint(w, job->instruments.nanoseconds[i]);
+    write_times(w, nanoseconds + first, count);
     return true;
 }
 
-/* {samples: [float], number: [uint]} */
-static bool time_and_report(Job *job, const TimerOptions *options, Writer *w) {
-    static double seconds[MAX_REPEAT];
-    static uint32_t number[MAX_REPEAT];
-    shared->phase = TIMING;
-    if (!time_evaluate(options, run_once, job, seconds, number, job->failure)) return false;
-    write_map(w, 2);
+static void write_conditions(Writer *w, const Conditions *conditions, uint32_t rows) {
+    write_array(w, rows);
+    for (uint32_t r = 0; r < rows; r++) {
+        write_array(w, FACTS);
+        for (uint32_t i = 0; i < FACTS; i++) {
+            int64_t fact = conditions[r].facts[i];
+            if (fact < 0)
+                write_nil(w);
+            else
+                write_uint(w, (uint64_t)fact);
+        }
+    }
+}
+
+static void write_cores(Writer *w) {
+    uint32_t count = 0;
+    for (unsigned i = 0; i < CPU_SETSIZE; i++) count += pool_uses(i);
+    write_array(w, count);
+    for (unsigned i = 0; i < CPU_SETSIZE; i++)
+        if (pool_uses(i)) write_uint(w, i);
+}
+
+/* As mlc_rpc/wire.py has it. */
+static void report_samples(const Samples *s, uint32_t layers, Writer *w) {
+    write_map(w, 9);
     write_str(w, "samples");
-    write_array(w, options->repeat);
-    for (uint32_t i = 0; i < options->repeat; i++) write_double(w, seconds[i]);
+    write_array(w, s->count);
+    for (uint32_t i = 0; i < s->count; i++) write_double(w, s->seconds[i]);
     write_str(w, "number");
-    write_array(w, options->repeat);
-    for (uint32_t i = 0; i < options->repeat; i++) write_uint(w, number[i]);
-    return true;
+    write_array(w, s->count);
+    for (uint32_t i = 0; i < s->count; i++) write_uint(w, s->number[i]);
+    write_str(w, "cores");
+    write_cores(w);
+    write_str(w, "facts");
+    write_array(w, FACTS);
+    for (uint32_t i = 0; i < FACTS; i++) write_str(w, conditions_name(i));
+    write_str(w, "each");
+    write_uint(w, s->each);
+    write_str(w, "before");
+    write_conditions(w, s->before, s->rows);
+    write_str(w, "after");
+    write_conditions(w, s->after, s->rows);
+    write_str(w, "layers");
+    write_array(w, layers > 0 ? s->count : 0);
+    for (uint32_t i = 0; layers > 0 && i < s->count; i++)
+        write_times(w, s->layers + i * layers, layers);
+    write_str(w, "clock_s");
+    write_double(w, s->clock_seconds);
+}
+
+static bool time_and_report(Job *job, const RunOrder *order, Writer *w) {
+    uint64_t *nanoseconds = job->module->program.nanoseconds;
+    uint32_t first = job->run.first_call;
+    uint32_t layers = order->layers ? job->run.call_count - first : 0;
+    Timed timed = {run_once, job, nanoseconds + first, layers};
+    if (layers > 0) job->instruments.nanoseconds = nanoseconds;
+    shared->phase = TIMING;
+    const Samples *samples = time_evaluate(&order->timer, &timed, job->failure);
+    if (samples) report_samples(samples, layers, w);
+    return samples != NULL;
 }
 
 static void run(const Order *order, Answer *answer) {
@@ -274,7 +327,7 @@ static void run(const Order *order, Answer *answer) {
     Writer w = writer_to(shared->reply, sizeof shared->reply);
     shared->call = 0;
     if (!prepare(&job, order)) return;
-    bool ok = order->run.timed ? time_and_report(&job, &order->run.timer, &w)
+    bool ok = order->run.timed ? time_and_report(&job, &order->run, &w)
                                : run_and_report(&job, &w);
     if (ok && w.full) fail(&answer->failure, REFUSED, "the answer is too long for one message");
     answer->reply = (size_t)(w.at - shared->reply);
@@ -330,6 +383,7 @@ static bool confine(Failure *failure) {
         close(standard);
         if (nowhere >= 0) dup2(nowhere, standard);
     }
+    conditions_count_events();
     return give_up_root(failure);
 }
 

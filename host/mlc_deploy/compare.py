@@ -54,12 +54,15 @@ class Comparison:
         return not self.wrong and not self.misplaced
 
 
-def compare(got: Array, expected: Array) -> Comparison:
-    """Two arrays of one shape and dtype."""
+def compare(got: Array, expected: Array, precision: str = "float32") -> Comparison:
+    """Two arrays of one shape and dtype; floats of a model that computes in `precision` are held
+    to no narrower a tolerance than that has."""
     assert got.shape == expected.shape and got.dtype == expected.dtype
     if not got.size:
         return Comparison(0.0, 0.0)
     tolerance = TOLERANCES.get(expected.dtype.name)
+    if tolerance is not None and precision == "float16":
+        tolerance = TOLERANCES[precision]
     a, b = got.astype(np.float64), expected.astype(np.float64)
     same = (got == expected) | (np.isnan(a) & np.isnan(b))  # as they are: int64 has more digits
     with np.errstate(invalid="ignore"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from .frontend import Converter
+    from .tune.database import Database
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class CompiledModel:
     `reference` is the graph as it was imported; its evaluation says what outputs are right.
     `program` has the kernels, the call table, the memory plan and the weights; `library` the
     object made of them; `module` holds the PrimFuncs that the graph calls. Of the kernels, some
-    were compiled, the others came from the cache.
+    were compiled, the others came from the cache; those in `kernels_tuned` are scheduled as a
+    database says. `notes` are what a user should know of that.
     """
 
     name: str
@@ -55,6 +57,9 @@ class CompiledModel:
     module: IRModule | None = None
     kernels_compiled: int = field(compare=False, default=0)
     kernels_cached: int = field(compare=False, default=0)
+    kernels_tuned: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(compare=False, default=())
+    precision: str = "float32"
     level: str = BASE  # of its target's CPU levels, where there are several
 
     @property
@@ -104,6 +109,8 @@ def compile(
     converters: Mapping[str, Converter] | None = None,
     watch: Watch | None = None,
     workers: int | None = None,
+    precision: str = "float32",
+    db: Database | str | Path | None = None,
 ) -> CompiledModel:
     """Compiles a model for a target: an .onnx or .pt2 file, a program of torch.export, a graph
     function, or a module's `main`.
@@ -111,13 +118,21 @@ def compile(
     shapes fixes inputs by name, dims symbolic dimensions by name; converters are for operators that
     are missing, by name, as frontend.from_onnx and from_torch take them. watch(name, function,
     changed) sees the graph after every pass. workers: how many processes compile kernels, by
-    default as the PassContext says, one per core. Raises ImporterError, LowerError, CodegenError,
-    TargetError.
+    default as the PassContext says, one per core. precision: "float32", which is as the model says,
+    or "float16": then what is float32 computes in float16 where that serves as well. db: a database
+    of tuned kernels, or its file; kernels that it knows for this target are scheduled as it says.
+    Raises ImporterError, GraphError, LowerError, CodegenError, TargetError, TuneError.
     """
     began = time.perf_counter()
     to = Target(target) if target is not None else (Target.current() or Target("host"))
-    graphs = model_graph(model, to, shapes, dims, converters, watch)
+    graphs = model_graph(model, to, shapes, dims, converters, watch, precision)
     program = lower_graph(graphs.optimized, graphs.module)
+    of_db = None
+    if db is not None:
+        from .tune.apply import tuned
+
+        of_db = tuned(program.kernels, to, db)
+        program = replace(program, kernels=of_db.sources)
     layers: dict[str, list[str]] = {}
     for call in program.calls:
         layers.setdefault(call.kernel, []).append(call.layer)
@@ -138,6 +153,9 @@ def compile(
         library=library,
         seconds=time.perf_counter() - began,
         module=graphs.module,
+        precision=precision,
         kernels_compiled=len(kernels.objects) - kernels.cached,
         kernels_cached=kernels.cached,
+        kernels_tuned=tuple(of_db.found) if of_db else (),
+        notes=of_db.notes if of_db else (),
     )

@@ -28,7 +28,12 @@ The record, as JSON; `null` is what is not known, as everything about a board th
     threads           that shared the work of each layer
     arena_bytes       what the model needs on the board for its intermediate tensors and the
                       workspaces of all threads
-    latency           n, median_ms, p95_ms, mad_ms, samples [ms], verdict: ok, noisy or emulated
+    latency           n, median_ms, p95_ms, mad_ms, samples [ms], number [of runs in each], outliers
+                      [index], drift (of the last third to the first), verdict (ok, noisy,
+                      throttled, migrated, emulated), findings [what, mend] that led to it, cores
+                      [that it was pinned to], per_run: {cycles, instructions, cache_misses}, null
+                      where the board does not count; conditions: {before, after: {fact: [a number
+                      for every `each` samples]}}, by the names of mlc_rpc/wire.py
     instructions      executed per inference; null where several threads ran, which are not counted
     layers            [name, kernel (or registered function, which runs on the host, transfers
                       included), shape (of what it computes), dtype, median_us, instructions,
@@ -53,8 +58,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from numpy.typing import NDArray
 
-from mlc_rpc.module import Model, Param
+from mlc_rpc.module import Model, Param, Run
 from mlc_rpc.recover import persist
+from mlc_rpc.wire import MAX_LAYER_TIMES
 from mlc_targets import Target
 
 from .artifact import SavedModel
@@ -63,7 +69,7 @@ from .errors import DeployError, InputError
 from .inputs import SEED, draw
 
 if TYPE_CHECKING:
-    from mlc_rpc import Interruption, Run, Session, Timing
+    from mlc_rpc import Interruption, RemoteFunction, RemoteTensor, Session, Timing
     from mlc_rpc.host_call import HostCall
     from mlc_rpc.session import Device
 
@@ -155,7 +161,7 @@ class Deployment:
 
     def record(self, name: str = "") -> dict[str, Any]:
         """As the module's docstring has it, ready for JSON; `name` is the model's."""
-        timing, device = self.timing, self.device
+        device = self.device
         return compiled_record(self.model, name) | {
             "board": {
                 "url": self.url,
@@ -188,14 +194,7 @@ class Deployment:
             "arena_bytes": arena_bytes(self.model, self.threads),
             "upload_s": self.upload_s,
             "upload_bytes": self.upload_bytes,
-            "latency": {
-                "n": len(timing.samples),
-                "median_ms": timing.median * 1e3,
-                "p95_ms": timing.p95 * 1e3,
-                "mad_ms": timing.mad * 1e3,
-                "samples": [sample * 1e3 for sample in timing.samples],
-                "verdict": timing.verdict,
-            },
+            "latency": self.timing.record(),
             "instructions": self.instructions,
             "layers": [_layer(layer) for layer in self.layers],
             "interruptions": [asdict(each) for each in self.interruptions],
@@ -211,6 +210,7 @@ def compiled_record(model: Deployable, name: str = "") -> dict[str, Any]:
     return {
         "model": name or model.name,
         "target": str(model.target),
+        "precision": model.precision,
         "level": model.level,
         "compile_s": model.seconds,
         "object_bytes": len(model.object_bytes),
@@ -278,7 +278,9 @@ def deploy(
         drawn=frozenset(every) - frozenset(given),
         outputs=outputs,
         checks={
-            name: compare(outputs[name], expected[name]) for name in outputs if name in expected
+            name: compare(outputs[name], expected[name], model.precision)
+            for name in outputs
+            if name in expected
         },
         reference=", ".join(sorted(sources)) or None,
         predictions=None if labels is None else predict(outputs, labels),
@@ -334,10 +336,23 @@ def _measure(
                 timeout=timeout * (repeat + 1),
             )  # fmt: skip
             timing = evaluator(*args)
-            runs = [
-                module.entry.profile(*args, threads=threads, timeout=timeout) for _ in range(repeat)
-            ]
+            runs = _profiles(module.entry, args, repeat, threads, timeout)
     return _Attempt(outputs, runs, timing, *upload)
+
+
+def _profiles(
+    entry: RemoteFunction, args: Sequence[RemoteTensor], repeat: int, threads: int, timeout: float
+) -> list[Run]:
+    """Runs whose layers are timed: one after the other on the board, as the whole model is."""
+    if entry.module.host_calls:
+        return [entry.profile(*args, threads=threads, timeout=timeout) for _ in range(repeat)]
+    most = max(1, MAX_LAYER_TIMES // max(len(entry.module.model.calls), 1))
+    evaluator = entry.time_evaluator(
+        number=1, repeat=min(repeat, most), min_repeat_ms=SAMPLE_MS, threads=threads, layers=True,
+        timeout=timeout * (repeat + 1),
+    )  # fmt: skip
+    layers = evaluator(*args).layers
+    return [Run(tuple(round(seconds * 1e9) for seconds in row), None) for row in layers]
 
 
 def refuse_unfit(target: Target, url: str, device: Device) -> None:

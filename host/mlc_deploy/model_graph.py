@@ -14,8 +14,10 @@ from .graph.bind import static
 from .graph.fuse import fuse_operators
 from .graph.layouts import choose_layouts, pack_weights
 from .graph.passes import PASSES, Pass, canonicalize_quantized, fold_constants
+from .graph.precision import in_precision, known_precision
 from .graph.verify import verify
 from .graph.views import concatenate_in_place
+from .graph.winograd import choose_winograd
 from .ir import IRModule
 
 if TYPE_CHECKING:
@@ -36,11 +38,13 @@ class ModelGraph:
     module: IRModule | None
 
 
-def graph_steps(target: Target) -> tuple[Pass | str, ...]:
+def graph_steps(target: Target, precision: str = "float32") -> tuple[Pass | str, ...]:
     """The passes that a model goes through for a target, in order, and the phases between them."""
     return (
         "imported",
         *PASSES,
+        *in_precision(precision),
+        choose_winograd(target),
         choose_layouts(target),
         pack_weights(target),
         fold_constants,
@@ -57,9 +61,11 @@ def model_graph(
     dims: Mapping[str, int] | None = None,
     converters: Mapping[str, Converter] | None = None,
     watch: Watch | None = None,
+    precision: str = "float32",
 ) -> ModelGraph:
-    """The graph of a model, with arguments as `compile` takes them. Raises ImporterError and
-    GraphError."""
+    """The graph of a model, with arguments as `compile` takes them. Raises ImporterError,
+    GraphError and TargetError."""
+    known_precision(precision, target)
     module = model if isinstance(model, IRModule) else None
     if isinstance(model, (Function, IRModule)):
         function = model if isinstance(model, Function) else graph_function(model)
@@ -70,4 +76,4 @@ def model_graph(
 
         function = from_model(model, shapes, dims, converters)
     reference = optimize(function, (canonicalize_quantized,), watch)
-    return ModelGraph(reference, optimize(reference, graph_steps(target), watch), module)
+    return ModelGraph(reference, optimize(reference, graph_steps(target, precision), watch), module)

@@ -17,9 +17,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from types import MappingProxyType
 from typing import IO, Any, TypeVar
@@ -28,7 +29,13 @@ R = TypeVar("R")
 
 END_SECONDS = 5.0  # for a process that closed its pipe to end
 
-START = "import sys; sys.path[:] = sys.argv[1:]; from mlc_deploy.workers import serve; serve()"
+START = """
+import sys
+memory = int(sys.argv[1])
+sys.path[:] = sys.argv[2:]
+from mlc_deploy.workers import serve
+serve(memory)
+"""
 # Math libraries start threads when numpy is imported, and a worker has no use for them.
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -39,6 +46,10 @@ class WorkerDied(Exception):
     def __init__(self, how: str, words: str) -> None:
         super().__init__(how, words)
         self.how, self.words = how, words
+
+
+class WorkerTimeout(WorkerDied):
+    """A worker was ended, since its task took longer than it may."""
 
 
 def cores() -> int:
@@ -55,37 +66,62 @@ def in_workers(
     WorkerDied stands for the result. The first task for which function raises decides what is
     raised here. However this is left, by an interrupt too, no process stays.
     """
-    workers = [_Worker() for _ in range(count)]
-    idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-    for worker in workers:
-        idle.put(worker)
 
-    def run(task: tuple[Any, ...]) -> R | WorkerDied:
-        worker = idle.get()
+    def result(future: Future[R]) -> R | WorkerDied:
+        try:
+            return future.result()
+        except WorkerDied as died:
+            return died
+
+    with WorkerPool(count) as pool:
+        return [result(future) for future in [pool.submit(function, *task) for task in tasks]]
+
+
+class WorkerPool(Executor):
+    """`count` processes as an executor of concurrent.futures. What is submitted must be known in
+    its module by its name.
+
+    A task's future has the exception WorkerDied where its process ended, and WorkerTimeout where it
+    was ended because the task took longer than `seconds`. `memory` is how many bytes of addresses a
+    process may have, where the system knows such a limit. Left as a context, or shut down, it ends
+    its processes whatever they are doing.
+    """
+
+    def __init__(
+        self, count: int, *, seconds: float | None = None, memory: int | None = None
+    ) -> None:
+        self._workers = [_Worker(seconds, memory) for _ in range(count)]
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._threads = ThreadPoolExecutor(count)
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        assert not kwargs, "a worker takes arguments by their places"
+        return self._threads.submit(self._run, fn, args)
+
+    def _run(self, function: Callable[..., R], task: tuple[Any, ...]) -> R:
+        worker = self._idle.get()
         try:
             answer: R = worker.ask(function, task)
             return answer
-        except WorkerDied as died:
-            return died
         finally:
-            idle.put(worker)
+            self._idle.put(worker)
 
-    threads = ThreadPoolExecutor(count)
-    try:
-        return list(threads.map(run, tasks))
-    finally:
-        threads.shutdown(wait=False, cancel_futures=True)
-        for worker in workers:
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
             worker.kill()  # a thread that waits for its answer finds the pipe's end
-        threads.shutdown()
-        for worker in workers:
+        self._threads.shutdown()
+        for worker in self._workers:
             worker.close()
 
 
 class _Worker:
     """A child process; where it ended, the next task gets another."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float | None = None, memory: int | None = None) -> None:
+        self._seconds, self._memory = seconds, memory
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] = tempfile.TemporaryFile()
         self._started()  # now, so that it imports what it needs meanwhile
@@ -93,7 +129,7 @@ class _Worker:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", START, *sys.path],
+                [sys.executable, "-c", START, str(self._memory or 0), *sys.path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -106,12 +142,18 @@ class _Worker:
         request = _pickled((function, task))
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
+        deadline = _Deadline(process, self._seconds)
         try:
             process.stdin.write(request)
             process.stdin.flush()
             answer, error = pickle.load(process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
-            raise self._died(process) from None
+            died = self._died(process)
+            if deadline.met():
+                raise died from None
+            raise WorkerTimeout(f"no end in {self._seconds:g} s", died.words) from None
+        if not deadline.met():  # just as it answered
+            self._died(process)
         if error is not None:
             raise error
         return answer
@@ -147,6 +189,31 @@ class _Worker:
         self._errors.close()
 
 
+class _Deadline:
+    """Ends a process after some seconds, unless it was met before."""
+
+    def __init__(self, process: subprocess.Popen[bytes], seconds: float | None) -> None:
+        self._process, self._passed, self._lock = process, False, threading.Lock()
+        self._timer = threading.Timer(seconds, self._end) if seconds is not None else None
+        if self._timer is not None:
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _end(self) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._passed = True
+                self._process.kill()
+
+    def met(self) -> bool:
+        """Whether it has not passed; from now on it will not."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            return not self._passed
+
+
 def _pickled(thing: object) -> bytes:
     """As pickle.dumps; and mappings that cannot be changed, as nodes of the loop IR have."""
     file = io.BytesIO()
@@ -164,8 +231,11 @@ def _frozen(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(mapping)
 
 
-def serve() -> None:
-    """A worker's life: it ends with its stdin, which is when the process that asks ends, too."""
+def serve(memory: int = 0) -> None:
+    """A worker's life: it ends with its stdin, which is when the process that asks ends, too.
+    memory: bytes of addresses that it may have, 0 for any number."""
+    if memory:
+        _limit(memory)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal it goes to all: the parent decides
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a line that somebody prints is no answer
@@ -183,3 +253,10 @@ def serve() -> None:
             error = raised
         answers.write(_pickled((answer, error)))
         answers.flush()
+
+
+def _limit(memory: int) -> None:
+    with suppress(ImportError, ValueError, OSError):  # a system that knows no such limit
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))

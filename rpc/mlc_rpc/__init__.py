@@ -21,15 +21,20 @@ from mlc_rpc.errors import (
     Unreachable,
 )
 from mlc_rpc.module import ModelRun, RemoteFunction, RemoteModule, Run
+from mlc_rpc.recover import Interruption, persist
 from mlc_rpc.session import Device, Session
 from mlc_rpc.tensor import RemoteTensor
-from mlc_rpc.timing import Timing
+from mlc_rpc.timing import Conditions, Timing
+from mlc_rpc.verdict import Finding
 
 __all__ = [
     "CallCounts",
+    "Conditions",
     "CounterError",
     "Crashed",
     "Device",
+    "Finding",
+    "Interruption",
     "Lost",
     "Mismatch",
     "ModelRun",
@@ -46,4 +51,5 @@ __all__ = [
     "Timing",
     "Unreachable",
     "connect",
+    "persist",
 ]

@@ -29,8 +29,11 @@ def connect(
 
     Raises Unreachable, Mismatch.
     """
-    transport = open_transport(url, runtime, machine, plugin, timeout, key)
-    return Session(transport, timeout=timeout)
+
+    def open_within(seconds: float) -> Transport:
+        return open_transport(url, runtime, machine, plugin, seconds, key)
+
+    return Session(open_within(timeout), timeout=timeout, reopen=open_within)
 
 
 def open_transport(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from mlc_rpc.ssh_scripts import script
 from mlc_rpc.transport import LocalUrl, SshUrl, parse_url
+from mlc_rpc.verdict import BUSY, GOVERNOR, HOT, Finding
 
 _CPU = "/sys/devices/system/cpu/cpu[0-9]*"
 _FILES = (
@@ -80,14 +81,6 @@ class Facts:
     throttled: int | None = None
     boost: bool | None = None
     paranoid: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something about a board that matters to timing, and what mends it ("" where it is well)."""
-
-    what: str
-    mend: str = ""
 
 
 def read_facts(url: str, timeout: float) -> Facts | None:
@@ -169,12 +162,6 @@ def parse_facts(files: Files) -> Facts:
     )
 
 
-HOT = 70.0  # degrees: most boards throttle from 80 on
-BUSY = 0.3  # of a core
-
-_GOVERNOR = "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
-
-
 def findings(facts: Facts) -> list[Finding]:
     """What makes times on the board doubtful, and what is well."""
     found: list[Finding] = []
@@ -186,7 +173,7 @@ def findings(facts: Facts) -> list[Finding]:
     look(
         any(governor != "performance" for governor in governors),
         f"the clock follows the load (governor {', '.join(governors)})",
-        _GOVERNOR,
+        GOVERNOR,
         f"governor {governors[0]}" if governors else "the kernel does not change the clock",
     )
     capped = [c for c in facts.cores if c.allowed and c.most and c.allowed < c.most]

@@ -16,7 +16,7 @@ from mlc_rpc.counters import CallCounts
 from mlc_rpc.errors import ProtocolError, Refused
 from mlc_rpc.host_call import HostCall, pieces, run_host_call, sample_on_host
 from mlc_rpc.tensor import RemoteTensor
-from mlc_rpc.timing import Timing
+from mlc_rpc.timing import Timing, parse_conditions
 
 if TYPE_CHECKING:
     from mlc_rpc.session import Session
@@ -194,13 +194,17 @@ class RemoteFunction:
         cache_flush_bytes: int = 0,
         *,
         threads: int = 1,
+        layers: bool = False,
         timeout: float = TIME_SECONDS,
     ) -> Callable[..., Timing]:
         """A function of the same arguments that times the run on the board.
 
         A sample is the mean of `number` runs, more of them when they take less than
-        `min_repeat_ms` together; there are `repeat` samples after one discarded run. A model with
-        functions on this machine is timed here, transfers included, and without cache_flush_bytes.
+        `min_repeat_ms` together; there are `repeat` samples, after runs that are discarded: one, or
+        as many as take `min_repeat_ms`. `cache_flush_bytes` of other memory are touched before
+        each sample. `layers` has each call timed too; on a board whose clock is slow to look at
+        that makes small models slower, so time the whole without. A model with functions on this
+        machine is timed here, transfers included, without cache_flush_bytes and layers.
         """
         options = {
             "number": number,
@@ -212,6 +216,8 @@ class RemoteFunction:
             "cache_flush_bytes": cache_flush_bytes,
             "threads": threads,
         }
+        if layers:
+            options["layers"] = True
 
         def evaluate(*args: RemoteTensor) -> Timing:
             if self._host_calls:
@@ -219,16 +225,23 @@ class RemoteFunction:
                     lambda: self._run(args, {"threads": threads}, timeout), number, repeat,
                     min_repeat_ms, cooldown_interval_ms, repeats_to_cooldown,
                 )  # fmt: skip
-                return Timing(samples, runs, self.module.session.emulated)
+                return Timing(samples, runs, self.module.session.emulated, threads)
             answer = self._call("time", args, options, timeout)
             try:
                 samples = tuple(float(sample) for sample in answer["samples"])
                 runs = tuple(int(n) for n in answer["number"])
-            except (KeyError, TypeError, ValueError) as error:
+                conditions = parse_conditions(answer, self.module.session.device.fast_cores)
+                look = float(answer.get("clock_s", 0))
+                calls = tuple(
+                    tuple(max(int(n) / 1e9 - look, 0.0) for n in row)
+                    for row in answer.get("layers", ())
+                )
+            except (LookupError, TypeError, ValueError) as error:
                 raise self._protocol("time", answer) from error
             if not samples:
                 raise self._protocol("time", answer)
-            return Timing(samples, runs, self.module.session.emulated)
+            emulated = self.module.session.emulated
+            return Timing(samples, runs, emulated, threads, conditions, calls)
 
         return evaluate
 
@@ -283,7 +296,15 @@ class RemoteFunction:
                     f"argument {position} of {self.name or 'the model'} is no tensor on the board "
                     f"but {type(arg).__name__}\n  try: board.tensor(...)"
                 )
-        return self.module.session.call(
+            if arg.link is not self.module.link:  # where its handle means something else
+                raise Refused(
+                    f"argument {position} of {self.name or 'the model'} is a tensor of another "
+                    "session",
+                    board=self.module.session.board,
+                    method=method,
+                    attempt="board.tensor(...) of this session",
+                )
+        return self.module.link.call(
             method,
             self.module.handle,
             self.name,
@@ -315,6 +336,7 @@ class RemoteModule:
         weights: bytes | memoryview = b"",
     ) -> None:
         self.session = session
+        self.link = session.link  # which the handle is of, whatever becomes of the session
         self.handle = handle
         self.metadata = metadata
         self.arena = arena
@@ -370,18 +392,23 @@ class RemoteModule:
         return ModelRun(self._results(), run)
 
     def time(
-        self, inputs: Mapping[str, NDArray[Any]], *, timeout: float = TIME_SECONDS, **options: int
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        *,
+        layers: bool = False,
+        timeout: float = TIME_SECONDS,
+        **options: int,
     ) -> Timing:
         """Times the model; `options` are time_evaluator's."""
         args = self._bind(inputs)
-        return self.entry.time_evaluator(timeout=timeout, **options)(*args)
+        return self.entry.time_evaluator(timeout=timeout, layers=layers, **options)(*args)
 
     def close(self) -> None:
         """Unloads the object and frees its model's tensors."""
         for tensor in (self._inputs or []) + (self._outputs or []):
             tensor.close()
         self._inputs = self._outputs = None
-        self.session.call("module.free", self.handle)
+        self.link.call("module.free", self.handle, timeout=self.session.timeout)
 
     def weights_at(self, offset: int, size: int) -> NDArray[np.uint8]:
         """A piece of the weights as functions on this machine get it: writable, the same array each

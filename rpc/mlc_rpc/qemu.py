@@ -1,11 +1,13 @@
 """qemu://, the runtime under QEMU's user-mode emulation: the stand-in for a board.
 
-Executed instructions are counted by a plugin of ours where this QEMU takes it.
+Executed instructions are counted by a plugin of ours where this QEMU takes it. One that was built
+for that by scripts/build-qemu is preferred to the system's own.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -69,12 +71,22 @@ def find_qemu(machine: str, board: str = "qemu://") -> str:
             board=board,
             attempt="local://" if machine == "x86_64" else f"one of {', '.join(MACHINES)}",
         )
-    for name in (f"qemu-{machine}", f"qemu-{machine}-static"):
-        if path := shutil.which(name):
-            return path
+    if path := _installed(machine):
+        return path
     raise Unreachable(
         f"qemu-{machine} is not installed", board=board, attempt="apt install qemu-user"
     )
+
+
+def built_folder() -> Path:
+    """Where scripts/build-qemu leaves emulators."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "mlc-deploy" / "qemu"
+
+
+def _installed(machine: str) -> str | None:
+    names = (str(built_folder() / f"qemu-{machine}"), f"qemu-{machine}", f"qemu-{machine}-static")
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 @lru_cache
@@ -103,7 +115,8 @@ def refusal(qemu: str, plugin: Path, program: str) -> str:
     if tried.returncode == 0:
         return ""
     said = [line for line in (tried.stderr or tried.stdout).splitlines() if line.strip()]
-    return f"this QEMU takes no such plugin ({said[0] if said else 'it did not say why'})"
+    why = said[0] if said else "it did not say why"
+    return f"this QEMU takes no such plugin ({why}); try: scripts/build-qemu"
 
 
 def _machine_of(cpu: str, board: str, wanted: str | None = None) -> str:
@@ -113,9 +126,7 @@ def _machine_of(cpu: str, board: str, wanted: str | None = None) -> str:
     """
     if wanted and wanted not in MACHINES:
         return wanted
-    installed = [
-        m for m in MACHINES if shutil.which(f"qemu-{m}") or shutil.which(f"qemu-{m}-static")
-    ]
+    installed = [m for m in MACHINES if _installed(m)]
     if wanted and wanted not in installed:
         return wanted
     for machine in sorted(installed, key=lambda m: m != wanted):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from hashlib import blake2b
 from types import TracebackType
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlc_rpc.counters import Counter
-from mlc_rpc.errors import ProtocolError, Refused
+from mlc_rpc.errors import Lost, Mismatch, ProtocolError, Refused, RpcError, Unreachable
 from mlc_rpc.link import CHUNK_SECONDS, Link, chunks
 from mlc_rpc.module import RemoteModule, parse_metadata
 from mlc_rpc.tensor import RemoteTensor, dtype_name
@@ -23,6 +23,9 @@ from mlc_rpc.wire import HASH_BYTES
 
 PING_SECONDS = 5.0
 CALL_SECONDS = 30.0
+RETURN_SECONDS = 120.0  # what a board may take to boot
+TRY_SECONDS = 10.0  # for one try to connect to it meanwhile
+PAUSE_SECONDS = 1.0  # at least, from one try to the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Device:
     memory: int
     page_size: int
     cpus: tuple[Cpu, ...]
+    boot: str = ""  # another one after each boot; "" where the board does not say
 
 
 class Deployable(Protocol):
@@ -70,24 +74,67 @@ class Session:
     ends the board's program.
     """
 
-    def __init__(self, transport: Transport, *, timeout: float = CALL_SECONDS) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        timeout: float = CALL_SECONDS,
+        reopen: Callable[[float], Transport] | None = None,
+    ) -> None:
         """`timeout` is the default deadline, in seconds, of a call that does no work of the user's.
+        `reopen` starts the program on the same board again within so many seconds, for `reconnect`.
 
         Raises Unreachable when no program of ours is at the other end, Mismatch when it is another
         version's.
         """
-        self.link = Link(transport, timeout)
         self.timeout = timeout
+        self._reopen = reopen
+        self._sent_before = 0  # by links that are gone
+        self._begin(transport, timeout)
+
+    def _begin(self, transport: Transport, timeout: float) -> None:
+        self.link = Link(transport, timeout)
         self.board = transport.board
         self.emulated = transport.emulated
         self.warnings = transport.warnings
         self.why_not_counting = transport.why_not_counting
-        self._garbage: deque[int] = deque()  # tensors that nobody holds any more
+        self._garbage: deque[int] = deque()  # tensors of this link that nobody holds any more
         try:
             self.device = self._describe()
         except BaseException:
-            self.close()
+            self.link.close()
             raise
+
+    def reconnect(self, patience: float = RETURN_SECONDS) -> None:
+        """Goes on with the same board after the session was lost, as soon as it answers: its
+        program is started again, and what its cache holds need not be sent again.
+
+        Tensors and modules of before are gone; using them raises Lost. `patience` in seconds.
+        Raises Unreachable when the board does not come back in that time, Mismatch, and Lost when
+        this session was closed.
+        """
+        if self._reopen is None:
+            raise Lost("the session is closed", board=self.board, attempt="connect again")
+        deadline = time.monotonic() + patience
+        self.link.close()
+        while True:
+            began = time.monotonic()
+            try:
+                transport = self._reopen(min(self.timeout, TRY_SECONDS))
+                sent = self.link.sent_bytes
+                self._begin(transport, self.timeout)
+                self._sent_before += sent
+                return
+            except Mismatch:
+                raise
+            except RpcError as error:  # it may answer, and be on its way down
+                if time.monotonic() > deadline:
+                    raise Unreachable(
+                        f"the board did not come back in {patience:g} s: {error.what}",
+                        board=self.board,
+                        attempt=error.attempt or "look after its power and network",
+                    ) from error
+            time.sleep(max(began + PAUSE_SECONDS - time.monotonic(), 0))
 
     def __enter__(self) -> Self:
         return self
@@ -114,12 +161,18 @@ class Session:
         return self.link.transport.counter
 
     @property
+    def can_reconnect(self) -> bool:
+        """Whether `reconnect` is of use: the session was not closed here."""
+        return self._reopen is not None
+
+    @property
     def sent_bytes(self) -> int:
         """Bytes sent to the board so far, framing included."""
-        return self.link.sent_bytes
+        return self._sent_before + self.link.sent_bytes
 
     def close(self) -> None:
         """Ends the board's program; what it held is gone. Safe to call again."""
+        self._reopen = None
         self.link.close()
 
     def call(self, method: str, *params: object, timeout: float | None = None) -> Any:
@@ -250,7 +303,8 @@ class Session:
     def _describe(self) -> Device:
         answer = self.call("describe")
         try:
-            known = {f.name: answer[f.name] for f in fields(Device)}
+            given = {"boot": ""} | answer  # which an older program does not say
+            known = {f.name: given[f.name] for f in fields(Device)}
             known["features"] = frozenset(known["features"])
             known["cpus"] = tuple(Cpu(str(c["model"]), int(c["midr"])) for c in known["cpus"])
             return Device(**known)

@@ -44,7 +44,7 @@ class RemoteTensor:
         shape: Sequence[int],
         dtype: str,
     ) -> None:
-        self._link = link
+        self.link = link
         self._garbage = garbage
         self.handle = handle
         self.shape = tuple(shape)
@@ -55,7 +55,7 @@ class RemoteTensor:
         self._may_map = link.transport.shares_memory
 
     def __repr__(self) -> str:
-        return f"<RemoteTensor {self.dtype}{list(self.shape)} on {self._link.board}>"
+        return f"<RemoteTensor {self.dtype}{list(self.shape)} on {self.link.board}>"
 
     def write(self, array: NDArray[Any]) -> None:
         """Sends the array, which must have this tensor's shape and dtype (ValueError otherwise)."""
@@ -70,7 +70,7 @@ class RemoteTensor:
         flat = np.ascontiguousarray(array, dtype=expected).reshape(-1).view(np.uint8)
         data = flat.data
         requests = (((self.handle, at), data[at : at + step]) for at, step in chunks(self.nbytes))
-        for _ in self._link.stream("tensor.write", requests, CHUNK_SECONDS):
+        for _ in self.link.stream("tensor.write", requests, CHUNK_SECONDS):
             pass
 
     def numpy(self) -> NDArray[Any]:
@@ -82,7 +82,7 @@ class RemoteTensor:
         flat = np.empty(size, np.uint8)
         data = flat.data
         requests = (((self.handle, offset + at, step), None) for at, step in chunks(size))
-        parts = self._link.stream("tensor.read", requests, CHUNK_SECONDS)
+        parts = self.link.stream("tensor.read", requests, CHUNK_SECONDS)
         for (at, step), part in zip(chunks(size), parts, strict=True):
             data[at : at + step] = part
         return flat
@@ -93,25 +93,25 @@ class RemoteTensor:
         requests = (
             ((self.handle, offset + at), view[at : at + step]) for at, step in chunks(len(data))
         )
-        for _ in self._link.stream("tensor.write", requests, CHUNK_SECONDS):
+        for _ in self.link.stream("tensor.write", requests, CHUNK_SECONDS):
             pass
 
     def mapped(self) -> NDArray[np.uint8] | None:
         """The tensor's own memory, on a board that is a process of this machine; None elsewhere."""
         if self._may_map:
             self._may_map = False
-            self._mapping = _map(self._link, self.handle, self.nbytes)
+            self._mapping = _map(self.link, self.handle, self.nbytes)
         return self._mapping
 
     def fill(self, kind: Literal["zero", "random"], seed: int = 1) -> None:
         """The board fills the tensor itself, so that nothing is sent."""
-        self._link.call("tensor.fill", self.handle, kind, seed, timeout=CHUNK_SECONDS)
+        self.link.call("tensor.fill", self.handle, kind, seed, timeout=CHUNK_SECONDS)
 
     def close(self) -> None:
         """Frees the tensor. Safe to call again."""
         if self._open:
             self._open = False
-            self._link.call("tensor.free", self.handle, timeout=CHUNK_SECONDS)
+            self.link.call("tensor.free", self.handle, timeout=CHUNK_SECONDS)
 
     def __enter__(self) -> Self:
         return self

@@ -3,11 +3,70 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
-Verdict = Literal["ok", "noisy", "emulated"]
-NOISY = 0.05  # a median absolute deviation above this share of the median
+import numpy as np
+from numpy.typing import NDArray
+
+from mlc_rpc.verdict import Judgement, Verdict, drift, judge, outliers
+
+Column = tuple[int | None, ...]
+COUNTED = ("cycles", "instructions", "cache_misses")  # by the CPU
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What was so on the board `before` and `after` every `each` samples, by the facts' names
+    (wire.py), a number per row; None where the board's kernel does not tell.
+
+    `cores` are those that the threads were pinned to, `fast_cores` how many the board has of the
+    fastest kind.
+    """
+
+    before: Mapping[str, Column]
+    after: Mapping[str, Column]
+    each: int = 1
+    cores: tuple[int, ...] = ()
+    fast_cores: int = 0
+
+    def during(self, fact: str) -> NDArray[np.float64]:
+        """By how much a count grew in each row; empty where that is not known of all."""
+        pairs = list(zip(self.before[fact], self.after[fact], strict=True))
+        grown = [b - a for a, b in pairs if a is not None and b is not None]
+        return np.asarray(grown if len(grown) == len(pairs) else [], np.float64)
+
+    def known(self) -> dict[str, dict[str, list[int | None]]]:
+        """Facts of which anything is known, as {"before": {fact: rows}, "after": ...}."""
+        told = [
+            fact
+            for fact, column in self.after.items()
+            if any(value is not None for value in (*column, *self.before[fact]))
+        ]
+        sides = {"before": self.before, "after": self.after}
+        return {name: {fact: list(side[fact]) for fact in told} for name, side in sides.items()}
+
+
+def parse_conditions(answer: Mapping[str, Any], fast_cores: int) -> Conditions | None:
+    """Of the answer to `time`; None where the board's program is older than conditions.
+
+    Raises LookupError, TypeError, ValueError on what is no such answer.
+    """
+    if "facts" not in answer:
+        return None
+    facts = [str(fact) for fact in answer["facts"]]
+    before, after = (_columns(facts, answer[side]) for side in ("before", "after"))
+    cores = tuple(int(core) for core in answer["cores"])
+    return Conditions(before, after, int(answer["each"]), cores, fast_cores)
+
+
+def _columns(facts: Sequence[str], rows: Sequence[Sequence[Any]]) -> Mapping[str, Column]:
+    numbers = [[None if value is None else int(value) for value in row] for row in rows]
+    named: defaultdict[str, Column] = defaultdict(lambda: (None,) * len(rows))
+    named.update(zip(facts, zip(*numbers, strict=True), strict=True))
+    return named
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +74,16 @@ class Timing:
     """Seconds per run, timed on the board, one sample per repeat; none is ever dropped.
 
     `number` is how many runs each sample is the mean of. `verdict` "emulated" means that the
-    seconds are QEMU's and say nothing about any board.
+    seconds are QEMU's and say nothing about any board. Where layers were asked for, `layers` has
+    the seconds of each call for each sample, without those that it takes to look at the clock.
     """
 
     samples: tuple[float, ...]
     number: tuple[int, ...]
     emulated: bool = False
+    threads: int = 1
+    conditions: Conditions | None = None
+    layers: tuple[tuple[float, ...], ...] = ()
 
     @property
     def median(self) -> float:
@@ -43,13 +106,61 @@ class Timing:
         return statistics.median(abs(sample - median) for sample in self.samples)
 
     @property
+    def outliers(self) -> tuple[int, ...]:
+        """Indices of samples that are too far from the median to be chance."""
+        return outliers(self.samples)
+
+    @property
+    def drift(self) -> float:
+        """How much slower the last third of the samples was than the first: 0.1 for 10 %."""
+        return drift(self.samples)
+
+    @property
+    def judgement(self) -> Judgement:
+        """The verdict, and all that speaks against the timing."""
+        return judge(self)
+
+    @property
     def verdict(self) -> Verdict:
-        if self.emulated:
-            return "emulated"
-        return "noisy" if self.mad > NOISY * self.median else "ok"
+        return self.judgement.verdict
+
+    def per_run(self, fact: str) -> float | None:
+        """The median growth of a count per run, such as "cycles"; None where it is not known."""
+        now = self.conditions
+        grown = np.empty(0) if now is None else now.during(fact)
+        if now is None or grown.size == 0:
+            return None
+        starts = range(0, len(self.number), now.each)
+        runs = [sum(self.number[start : start + now.each]) for start in starts]
+        return float(np.median(grown / np.asarray(runs)))
+
+    def record(self) -> dict[str, Any]:
+        """As JSON, in milliseconds; what is None or empty is not known. `conditions` has a row for
+        every `each` samples, and nothing of an emulated board."""
+        judgement = self.judgement
+        now = None if self.emulated else self.conditions
+        return {
+            "n": len(self.samples),
+            "median_ms": self.median * 1e3,
+            "p95_ms": self.p95 * 1e3,
+            "mad_ms": self.mad * 1e3,
+            "samples": [sample * 1e3 for sample in self.samples],
+            "number": list(self.number),
+            "outliers": list(self.outliers),
+            "drift": self.drift,
+            "verdict": judgement.verdict,
+            "findings": [{"what": f.what, "mend": f.mend} for f in judgement.findings],
+            "cores": list(now.cores) if now else [],
+            "per_run": {fact: self.per_run(fact) if now else None for fact in COUNTED},
+            "each": now.each if now else 1,
+            "conditions": now.known() if now else None,
+        }
 
     def __str__(self) -> str:
+        judgement = self.judgement
+        reason = f": {judgement.findings[0]}" if judgement.findings else ""
         return (
             f"median {self.median * 1e3:.4g} ms, p95 {self.p95 * 1e3:.4g} ms, "
-            f"mad {self.mad * 1e3:.4g} ms, {len(self.samples)} samples, {self.verdict}"
+            f"mad {self.mad * 1e3:.4g} ms, {len(self.samples)} samples, "
+            f"{judgement.verdict}{reason}"
         )

@@ -46,7 +46,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 PREAMBLE = b"\0mlc-runtime\0\r\n\0"
-VERSION = (1, 0)  # major, minor
+VERSION = (1, 1)  # major, minor
 MAX_MESSAGE = 1 << 20
 MAX_CHUNK = 1 << 19
 MAX_DEPTH = 8
@@ -58,6 +58,7 @@ TAG_BYTES = 16
 MAX_GREETING = 1 << 12
 MAX_RECORD = 1 << 16
 MAX_THREADS = 256
+MAX_LAYER_TIMES = 1 << 14  # samples times calls, where `time` times each call
 
 
 def version_refusal(major: int, minor: int) -> tuple[str, str] | None:
@@ -90,8 +91,9 @@ METHODS: tuple[Method, ...] = (
     # On TCP only; elsewhere, and a second time, it is refused.
     Method("auth", "proof:bin32", "proof:bin32", "supervisor"),
     # {runtime:str, machine:str, abi:uint, features:[str], kernel:str, cores:uint, memory:uint
-    #  (bytes), page_size:uint, cpus:[{model:str, midr:uint}], fast_cores:uint (of the fastest kind,
-    #  and left to the program: as many threads are best)}
+    #  (bytes), page_size:uint, boot:str (the kernel's id of this boot; "" where it does not say),
+    #  cpus:[{model:str, midr:uint}], fast_cores:uint (of the fastest kind, and left to the program:
+    #  as many threads are best)}
     Method("describe", "", "map", "supervisor"),
     Method("ping", "payload:any", "payload", "supervisor"),
     # From now on, milliseconds without a byte from the client end the session; 0: none does.
@@ -131,7 +133,20 @@ METHODS: tuple[Method, ...] = (
     Method("run", "module, kernel:str|nil, args:[tensor], options:map", "map", "worker"),
     # Time on the board. options: those of `run` but mark, and number, repeat, min_repeat_ms,
     # limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes
-    # -> {samples:[float] seconds per run, one per repeat, number:[uint] runs in each repeat}
+    # and layers:bool (false by default: true times each call by itself too)
+    # -> {samples:[float] seconds per run, one per repeat, number:[uint] runs in each repeat,
+    #  cores:[uint] that the threads were pinned to, facts:[str] names of what follows,
+    #  before:[[uint|nil]] each fact before the first sample of a row, after:[[uint|nil]] and after
+    #  its last, each:uint samples in a row, layers:[[uint]] nanoseconds per run of each call, for
+    #  each sample (empty where not asked for), clock_s:float seconds that one look at the clock
+    #  takes, which is in each of those}
+    # A fact that the board's kernel does not tell is nil. facts: core (that the first thread is
+    # on), clock_khz, clock_limit_khz (that the system allows), clock_most_khz (that the core could)
+    # of that core; zone0_mc to zone7_mc (temperatures, thousandths of a degree Celsius, nil below
+    # 0), load_percent (of a core, in the last minute), throttled (a Raspberry Pi's word); and
+    # counts, by which the sample is `after` less `before`: voluntary_switches,
+    # involuntary_switches, major_faults and cpu_us (of all threads), cycles, instructions and
+    # cache_misses (outside the kernel).
     Method("time", "module, kernel:str|nil, args:[tensor], options:map", "map", "worker"),
 )
 

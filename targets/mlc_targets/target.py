@@ -156,6 +156,18 @@ class Target:
         return self.has(fma[self.arch])
 
     @property
+    def float16(self) -> Literal["arithmetic", "storage", "software"]:
+        """How float16 is computed: by instructions of its own; as float32, with instructions that
+        convert; or as float32, by functions that convert one number."""
+        computes = {"aarch64": "fullfp16", "x86_64": "avx512fp16"}
+        converts = {"aarch64": "fp-armv8", "arm": "fp16", "x86_64": "f16c"}
+        if self.kind == "c":
+            return "software"
+        if self.has(computes.get(self.arch, "")):
+            return "arithmetic"
+        return "storage" if self.has(converts[self.arch]) else "software"
+
+    @property
     def pointer_bits(self) -> int:
         return 32 if self.arch == "arm" else 64
 

@@ -60,7 +60,15 @@ SCHEMA: dict[str, Any] = {
         "p95_ms": float,
         "mad_ms": float,
         "samples": [float],
+        "number": [int],
+        "outliers": [int],
+        "drift": float,
         "verdict": str,
+        "findings": [{"what": str, "mend": str}],
+        "cores": [int],
+        "per_run": dict,
+        "each": int,
+        "conditions": (dict, NONE),
     },
     "instructions": (int, NONE),
     "layers": [
@@ -134,7 +142,11 @@ def test_this_machine_is_timed(mlc_deploy: Command) -> None:
     check(record, SCHEMA)
     assert record["board"]["url"] == "local://" and not record["board"]["emulated"]
     assert record["predictions"]["predicted"] == expected_digits()
-    assert record["latency"]["verdict"] in ("ok", "noisy")
+    latency = record["latency"]
+    assert latency["verdict"] in ("ok", "noisy", "throttled", "migrated")
+    assert bool(latency["findings"]) == (latency["verdict"] != "ok")
+    assert latency["cores"] == sorted(os.sched_getaffinity(0))
+    assert len(latency["conditions"]["after"]["cpu_us"]) == latency["n"] == len(latency["number"])
     assert record["threads"] == len(os.sched_getaffinity(0))  # unless some are slower
     assert record["latency"]["n"] == len(record["latency"]["samples"]) >= 3
     assert record["instructions"] is None

@@ -52,7 +52,10 @@ def record(**changes: Any) -> dict[str, Any]:
         "compile_s": 0.531, "threads": 1, "upload_s": 0.0042, "upload_bytes": 40712,
         "object_bytes": 8812, "weights_bytes": 27456, "arena_bytes": 7900000,
         "latency": {"n": 1, "median_ms": 15.3, "p95_ms": 15.3, "mad_ms": 0.0,
-                    "samples": [15.3], "verdict": "emulated"},
+                    "samples": [15.3], "verdict": "emulated",
+                    "findings": [{"what": "an emulator's", "mend": "count"}], "cores": [],
+                    "per_run": dict.fromkeys(("cycles", "instructions", "cache_misses")),
+                    "conditions": None},
         "instructions": sum(row[-1] for row in LAYERS),
         "layers": layers, "interruptions": [],
     }  # fmt: skip
@@ -64,7 +67,17 @@ def timed() -> dict[str, Any]:
     layers = [item | {"instructions": None, "by_class": None} for item in record()["layers"]]
     latency = {
         "n": 20, "median_ms": 176.4, "p95_ms": 180.12, "mad_ms": 0.0123, "samples": [],
-        "verdict": "noisy",
+        "verdict": "throttled",
+        "findings": [
+            {"what": "the clock was 1.20 to 1.50 GHz at 82 °C", "mend": "a fan"},
+            {"what": "samples are 7.2% from their median", "mend": "more"},
+        ],
+        "cores": [0, 1, 2, 3],
+        "per_run": {"cycles": 261e6, "instructions": 312e6, "cache_misses": 120400.5},
+        "conditions": {
+            "before": {"clock_khz": [600000, 1500000], "zone0_mc": [61900, None]},
+            "after": {"clock_khz": [1500000, 1200000], "zone0_mc": [70000, 82000]},
+        },
     }  # fmt: skip
     board = {"url": "ssh://pi@raspberrypi.local", "cpu_model": "cortex-a53, cortex-a72"}
     return record(
@@ -129,4 +142,4 @@ def test_a_board_that_was_lost(rebooted: bool | None, back: str) -> None:
     lost = {"what": seen, "method": "run", "seconds": 31.5, "rebooted": rebooted}
     stream = io.StringIO()
     show(timed() | {"interruptions": [lost]}, stream)
-    assert f"lost       {seen}; {back}; all was done again\n" in plain(stream)
+    assert f" lost      {seen}; {back}; all was done again\n" in plain(stream)

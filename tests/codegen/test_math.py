@@ -25,6 +25,7 @@ REFERENCE: dict[str, Callable[[Array], Array]] = {
     "sigmoid": lambda x: np.where(x < 0, np.exp(x) / (1 + np.exp(x)), 1 / (1 + np.exp(-x))),
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
 }
+SMALLEST = {"exp": 2.0**-125, "sigmoid": 2.0**-127}
 TINY = np.finfo(np.float32).tiny  # the smallest normal number
 
 
@@ -53,7 +54,8 @@ def ulps(actual: Array, wanted: Array) -> Array:
 
 @pytest.mark.parametrize("board", TARGETS)
 def test_error_of_elementary_functions(board: str, request: pytest.FixtureRequest) -> None:
-    """On 32-bit NEON denormal arguments and results count as 0."""
+    """On 32-bit NEON denormal arguments and results count as 0; elsewhere exp gives 0 for results
+    below 2^-125, and sigmoid, which is made of it, for those below 2^-127."""
     session = board_named(request, board)
     x = arguments()
     programs = {}
@@ -74,7 +76,8 @@ def test_error_of_elementary_functions(board: str, request: pytest.FixtureReques
         off = ulps(actual, wanted)
         if board == "armv7":
             off = np.fmin(off, ulps(actual, flushed))
-            off[(np.abs(wanted) < TINY) & (actual == 0)] = 0
+        least = max(SMALLEST.get(name, 0.0), TINY if board == "armv7" else 0.0)
+        off[(np.abs(wanted) < least) & (actual == 0)] = 0
         off[np.isnan(off)] = np.inf
         if not off.max() <= ULPS[name]:
             at = int(off.argmax())

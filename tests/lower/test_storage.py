@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import mlc_deploy as mlc
 from mlc_deploy import PrimFunc, te
 from mlc_deploy.codegen import compile_kernels
-from mlc_deploy.codegen.llvm import scratch_layout
+from mlc_deploy.codegen.signature import scratch_layout
 from mlc_deploy.ir.interp import run
 from mlc_deploy.lower import WORKSPACE, lower
 from mlc_deploy.lower.compact import compact_buffers

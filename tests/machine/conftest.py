@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mlc_deploy.cli.main import main
 from tests.machine.image import ImageError, image
 from tests.machine.machine import Machine, missing_tools
 
@@ -47,3 +48,11 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@pytest.fixture
+def board(machine: Machine) -> Iterator[Machine]:
+    """The machine, which is well again afterwards."""
+    yield machine
+    machine.shell("rm -f /disk/full; mount -o remount,rw,exec /disk; rm -rf /var/tmp/mlc* ")
+    assert main(["board", "clean", machine.url]) == 0

@@ -12,9 +12,14 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+from mlc_rpc.ssh import open_shell
+from mlc_rpc.ssh_config import resolve
+from mlc_rpc.ssh_scripts import script
+from mlc_rpc.transport import SshUrl, parse_url
 from tests.machine.image import Entry, Image, archive, text_file
 
 BOOT_SECONDS = 60.0
+SHELL_SECONDS = 20.0
 DISK_BYTES = 64 << 20
 
 
@@ -111,6 +116,17 @@ class Machine:
 
     def link(self, up: bool) -> None:
         self._order("set_link", name="card", up=up)
+
+    def shell(self, command: str) -> str:
+        """What a command on the board says."""
+        url = parse_url(self.url)
+        assert isinstance(url, SshUrl)
+        opened = open_shell(resolve(url), SHELL_SECONDS)
+        try:
+            said = opened.run(script(command), SHELL_SECONDS)
+            return said.out + said.complaint
+        finally:
+            opened.close()
 
     def _order(self, name: str, /, **arguments: object) -> None:
         with socket.socket(socket.AF_UNIX) as control:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from mlc_rpc import qemu
 from mlc_rpc.counters import (
     BEGIN,
     CALIBRATION,
@@ -194,11 +196,27 @@ ISAS = {
 }
 
 
+@pytest.fixture(params=["installed", "built"])
+def emulator(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Path of a QEMU by its name: the system's, whose plugin interface is an old one on Debian 12,
+    and the one that scripts/build-qemu made."""
+    folder = qemu.built_folder() if request.param == "built" else None
+
+    def find(name: str) -> str:
+        path = shutil.which(folder / name if folder else name)
+        if path is None:
+            pytest.skip("try: " + ("scripts/build-qemu" if folder else "apt install qemu-user"))
+        return path
+
+    return find
+
+
 @pytest.mark.parametrize("name", ISAS)
-def test_every_class(name: str, count_plugin: Path, tmp_path: Path) -> None:
+def test_every_class(
+    name: str, emulator: Callable[[str], str], count_plugin: Path, tmp_path: Path
+) -> None:
     isa = ISAS[name]
-    if not shutil.which(isa.qemu):
-        pytest.skip("no QEMU here: apt install qemu-user")
+    program = emulator(isa.qemu)
     table = rows(isa.table)
     text = [isa.head]
     for index, insn in [(CALIBRATION, ""), *enumerate(insn for _, insn in table)]:
@@ -207,7 +225,7 @@ def test_every_class(name: str, count_plugin: Path, tmp_path: Path) -> None:
         text.append(isa.loop.format(loops=LOOPS, insn=insn))
         text.append(isa.mark.format(tag=END, low=low, high=high))
     text += [isa.leave, ".bss\n.balign 64\nbuffer: .space 16384\n"]
-    records = run(isa, "".join(text), count_plugin, tmp_path)
+    records = run(isa, program, "".join(text), count_plugin, tmp_path)
     wrong = [
         f"{insn}: {wanted} expected, found {found.by_class}"
         for (wanted, insn), found in zip(table, per_call(records), strict=True)
@@ -216,17 +234,18 @@ def test_every_class(name: str, count_plugin: Path, tmp_path: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_thumb_block_that_ends_with_its_page(count_plugin: Path, tmp_path: Path) -> None:
+def test_a_thumb_block_that_ends_with_its_page(
+    emulator: Callable[[str], str], count_plugin: Path, tmp_path: Path
+) -> None:
     """QEMU peeks past the first of the two narrow instructions, and reports four bytes for it."""
     isa = ISAS["t32"]
-    if not shutil.which(isa.qemu):
-        pytest.skip("no QEMU here: apt install qemu-user")
+    program = emulator(isa.qemu)
     calibrate = [isa.mark.format(tag=tag, low=0xFFFF, high=0xFFFF) for tag in (BEGIN, END)]
     begin, end = (isa.mark.format(tag=tag, low=0, high=0) for tag in (BEGIN, END))
     place = "b.w 1f\n.balign 4096\n.space 4096 - 44\n1:\n"
     body = ".rept 10\nadd.w r6, r6, #1\n.endr\nadds r1, #1\nadds r1, #1\n"
     text = "".join((isa.head, *calibrate, begin, place, body, end, isa.leave))
-    (call,) = per_call(run(isa, text, count_plugin, tmp_path))
+    (call,) = per_call(run(isa, program, text, count_plugin, tmp_path))
     assert call.by_class == {c: {"scalar": 12, "branch": 1}.get(c, 0) for c in CLASSES}
 
 
@@ -236,13 +255,13 @@ def rows(table: str) -> list[tuple[str, str]]:
     return [(kind, insn.strip()) for kind, rest in split for insn in rest.split("|")]
 
 
-def run(isa: Isa, text: str, plugin: Path, folder: Path) -> list[Record]:
+def run(isa: Isa, emulator: str, text: str, plugin: Path, folder: Path) -> list[Record]:
     source, program, counts = folder / "loops.s", folder / "loops", folder / "counts"
     source.write_text(text)
     target, cpu = isa.zig
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", target, f"-mcpu={cpu}"]
     subprocess.run([*zig, "-nostdlib", "-static", source, "-o", program], check=True)
-    qemu = [isa.qemu, "-cpu", "max", "-plugin", f"{plugin},out={counts}", str(program)]
-    done = subprocess.run(qemu, capture_output=True, text=True, timeout=120)
+    command = [emulator, "-cpu", "max", "-plugin", f"{plugin},out={counts}", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return parse_records(counts.read_bytes())

@@ -183,7 +183,7 @@ def response(result: object, number: int = 1) -> bytes:
         (
             [PREAMBLE, response([2, 0, bytes(32)])],
             errors.Mismatch,
-            "the board's program speaks version 2.0 of the wire, this client version 1.0",
+            "the board's program speaks version 2.0 of the wire, this client version 1.1",
         ),
         ([PREAMBLE, response("hi")], errors.Unreachable, "no hello but 'hi'"),
         (

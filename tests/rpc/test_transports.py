@@ -207,13 +207,15 @@ def test_unknown_flags_are_qemus_to_refuse(runtime_of: Callable[[str], Path]) ->
 def test_a_qemu_without_plugins_says_so_and_goes_on(
     runtime_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = shutil.which("qemu-arm")
-    (tmp_path / "qemu-arm").write_text(
+    # In the place of those that scripts/build-qemu makes, which come before the system's own.
+    real, built = shutil.which("qemu-arm"), tmp_path / "mlc-deploy" / "qemu" / "qemu-arm"
+    built.parent.mkdir(parents=True)
+    built.write_text(
         f'#!/bin/sh\n[ "$1" = -plugin ] && echo "qemu: unknown option \'plugin\'" && exit 1\n'
         f'exec {real} "$@"\n'
     )
-    (tmp_path / "qemu-arm").chmod(stat.S_IRWXU)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    built.chmod(stat.S_IRWXU)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     some = tmp_path / "plugin.so"
     some.touch()
     with connect("qemu://cortex-a7", runtime_of, plugin=some) as session:
@@ -221,7 +223,8 @@ def test_a_qemu_without_plugins_says_so_and_goes_on(
         assert session.emulated and not session.counting
         assert session.warnings == (
             "executed instructions are not counted: "
-            "this QEMU takes no such plugin (qemu: unknown option 'plugin')",
+            "this QEMU takes no such plugin (qemu: unknown option 'plugin'); "
+            "try: scripts/build-qemu",
         )
 
 

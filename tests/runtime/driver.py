@@ -16,7 +16,7 @@ RUNTIME = ROOT / "device_runtime"
 SOURCES = (
     *(RUNTIME / "src" / f"{name}.c" for name in (
         "elf_reader", "load", "native", "symbols", "arm_abi", "reloc_arm", "reloc_aarch64",
-        "reloc_x86_64", "cpu", "cpu_model",
+        "reloc_x86_64", "cpu", "cpu_model", "kernel_text",
     )),
     ROOT / "tests" / "runtime" / "load_driver.c",
 )  # fmt: skip

@@ -62,10 +62,17 @@ def test_timed(folder: Path) -> None:
     ended = run("digits.mlc", "--input", "image.npy", "--time", at=folder)
     assert ended.returncode == 0 and ended.stderr == ""
     match = re.fullmatch(
-        r"time: median (.+) ms, least (.+) ms, most (.+) ms, (\d+) samples\n", ended.stdout
+        r"time: median (\S+) ms, p95 (\S+) ms, mad (\S+) ms, least (\S+) ms, most (\S+) ms, "
+        r"(\d+) samples\nconditions: (.*)\n",
+        ended.stdout,
     )
-    assert match and 0 < float(match[2]) <= float(match[1]) <= float(match[3])
-    assert 3 <= int(match[4]) <= 20
+    assert match
+    median, p95, mad, least, most = map(float, match.groups()[:5])
+    assert 0 < least <= median <= p95 <= most and 0 <= mad <= most - least
+    assert 3 <= int(match[6]) <= 20
+    conditions = dict(re.findall(r"(\w+) (\d+ to \d+)", match[7]))
+    began, ended_at = map(int, conditions["cpu_us"].split(" to "))
+    assert ended_at - began > 0.9e3 * 20 * int(match[6]) / 4  # of the time, when others work too
 
 
 def test_outputs_replace_those_of_before(folder: Path) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from mlc_deploy.runtime_files import MACHINES, runtime_file
-from mlc_rpc.wire import MAX_CHUNK, MAX_MESSAGE
+from mlc_rpc.wire import MAX_CHUNK, MAX_MESSAGE, VERSION
 from tests.runtime.board import (
     PATIENCE,
     Array,
@@ -33,7 +33,7 @@ def test_version_and_usage() -> None:
     program = str(runtime_file("x86_64"))
     said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=PATIENCE)
     assert re.fullmatch(
-        r"mlc-runtime \d+\.\d+\.\d+ \(x86_64, wire 1\.0, module ABI 1\)\n", said.stdout
+        r"mlc-runtime \d+\.\d+\.\d+ \(x86_64, wire 1\.1, module ABI 1\)\n", said.stdout
     )
     wrong = subprocess.run([program, "--port"], capture_output=True, text=True, timeout=PATIENCE)
     assert wrong.returncode == 2 and wrong.stderr.startswith("usage: ") and not wrong.stdout
@@ -60,7 +60,7 @@ def test_hello_comes_first() -> None:
         error = refused(board, "describe")
         assert (error.kind, error.text) == ("protocol", "describe: hello comes first")
         major, minor, nonce = board.call("hello", 1, 7, bytes(32))
-        assert (major, minor) == (1, 0) and len(nonce) == 32
+        assert (major, minor) == VERSION and len(nonce) == 32
         assert nonce != board.call("hello", 1, 0, bytes(32))[2]
         assert board.call("describe")["abi"] == 1
 
@@ -69,7 +69,7 @@ def test_another_major_version_is_refused_by_both_numbers() -> None:
     with Board(greet=False) as board:
         error = refused(board, "hello", 2, 3, bytes(32))
         assert error.kind == "refused"
-        assert "version 2.3 of the wire" in error.text and "speaks 1.0; try: " in error.text
+        assert "version 2.3 of the wire" in error.text and "speaks 1.1; try: " in error.text
         assert "hello comes first" in refused(board, "ping", 1).text
 
 
@@ -244,7 +244,7 @@ def test_ids_do_not_come_back(board: Board) -> None:
         (("time", 256, None, [], {"repeat": 10001}), "refused", "repeat = 10001, which must be 1"),
         (("time", 256, None, [], {"min_repeat_ms": -1}), "refused", "must be 0 to 10000000 mill"),
         (("time", 256, None, [], {"min_repeat_ms": float("nan")}), "protocol", "not NaN"),
-        (("no\xffsuch",), "protocol", "this runtime (wire 1.0) has no method 'no\xffsuch'"),
+        (("no\xffsuch",), "protocol", "this runtime (wire 1.1) has no method 'no\xffsuch'"),
     ],
     ids=str,
 )

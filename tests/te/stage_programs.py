@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import mlc_deploy as mlc
 from mlc_deploy import te
-from mlc_deploy.codegen.llvm import scalars_of
+from mlc_deploy.codegen.signature import scalars_of
 from mlc_deploy.ir import Buffer, Var, with_fields
 from mlc_deploy.ir.interp import run
 from mlc_deploy.lower import Kernel

@@ -25,6 +25,8 @@ class Savable(Protocol):
     @property
     def level(self) -> str: ...
     @property
+    def precision(self) -> str: ...
+    @property
     def object_bytes(self) -> bytes: ...
     @property
     def weights_bytes(self) -> Buffer: ...
@@ -70,6 +72,7 @@ def _program(model: Savable, blobs: dict[bytes, Buffer]) -> dict[str, object]:
 
     return {
         "level": model.level,
+        "precision": model.precision,
         "target": str(model.target),
         "machine": model.target.arch,
         "features": sorted(model.target.required_features),

@@ -27,6 +27,7 @@ class SavedProgram:
     """The model for one CPU level of its target, "base" or what it asks for beyond that."""
 
     level: str
+    precision: str
     target: Target
     object_bytes: bytes
     weights_bytes: memoryview
@@ -59,6 +60,10 @@ class SavedModel:
     @property
     def level(self) -> str:
         return self.programs[0].level
+
+    @property
+    def precision(self) -> str:
+        return self.programs[0].precision
 
     @property
     def object_bytes(self) -> bytes:
@@ -138,8 +143,10 @@ def _program(row: object, blobs: list[Blob], where: str) -> SavedProgram:
     model = metadata.model
     if (model.weights_bytes, model.weights_hash) != (len(weights.content), weights.name):
         raise disorder("the weights are not those of the object", where)
-    level = _field(row, "level", str, where)
-    return SavedProgram(level, target, bytes(code.content), weights.content, metadata, indices)
+    level, precision = (_field(row, key, str, where) for key in ("level", "precision"))
+    return SavedProgram(
+        level, precision, target, bytes(code.content), weights.content, metadata, indices
+    )
 
 
 def _field(row: Mapping[str, Any], key: str, kind: type, where: str) -> Any:

@@ -13,6 +13,7 @@ from .board import board
 from .errors import FAILED, MISUSED, OK, complain, exit_status, message
 from .inspect import inspect
 from .run import run
+from .tune import tune
 
 
 class Commands(click.Group):
@@ -32,6 +33,7 @@ def cli() -> None:
 cli.add_command(run)
 cli.add_command(inspect)
 cli.add_command(board)
+cli.add_command(tune)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -98,6 +98,17 @@ def _load(option: str, name: str, path: Path) -> tuple[Array, Array | None]:
         return loaded[chosen], loaded[LABEL] if LABEL in loaded.files else None
 
 
+def known_precision(text: str) -> None:
+    """Raises Misuse for a precision that is none."""
+    from ..graph.precision import PRECISIONS  # here, since a saved model does without the compiler
+
+    if text not in PRECISIONS:
+        near = get_close_matches(text, PRECISIONS, 1, 0.4) or PRECISIONS
+        raise Misuse(
+            "there is no such precision", where=f"--precision {text}", mend=" or ".join(near)
+        )
+
+
 def model_file(text: str, commands: Sequence[str]) -> Path:
     """MODEL as a file that is there; Misuse with the nearest names otherwise."""
     path = Path(text)

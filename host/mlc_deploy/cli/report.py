@@ -8,6 +8,7 @@ from typing import Any, TextIO
 from rich.table import Table
 from rich.text import Text
 
+from mlc_rpc.verdict import ranges
 from mlc_targets import BASE, Target
 
 from .tables import (
@@ -113,7 +114,11 @@ def _facts(record: Record) -> Iterable[tuple[str, str, str]]:
         back = f"back after {_time(lost['seconds'] * 1e3)}{rebooted}; all was done again"
         yield "lost", f"{lost['what']}; {back}", WARNING
     if found := record["latency"]:
-        yield "latency", _latency(record), ""
+        yield "latency", _latency(record), "" if found["verdict"] in ("ok", "emulated") else WARNING
+        for doubt in found["findings"] if found["verdict"] != "emulated" else ():
+            yield "doubt", f"{doubt['what']}; try: {doubt['mend']}", WARNING
+        if conditions := _conditions(found):
+            yield "board", conditions, ""
     if record["upload_s"] is not None:
         seconds = _time(record["upload_s"] * 1e3)
         yield "upload", f"{seconds}: {bytes_text(record['upload_bytes'])}", ""
@@ -139,6 +144,32 @@ def _latency(record: Record) -> str:
         f"mad {_time(found['mad_ms'])}, {found['n']} samples, "
         f"{threads}: {found['verdict']}"
     )
+
+
+def _conditions(latency: Record) -> str:
+    """Clock, temperatures and counts while the samples were taken, as far as they are known."""
+    found = latency["conditions"] or {"before": {}, "after": {}}
+    parts = []
+    if latency["cores"]:
+        parts.append(f"cores {ranges(latency['cores'])}")
+    if clock := _span(found, "clock_khz", 1e6, ".2f"):
+        parts.append(f"{clock} GHz")
+    zones = [zone for zone in found["after"] if zone.startswith("zone")]
+    parts += [f"{_span(found, zone, 1e3, '.0f')} °C" for zone in zones]
+    counts = latency["per_run"]
+    if counts["cycles"] and counts["instructions"]:
+        parts.append(f"{counts['instructions'] / counts['cycles']:.2f} instructions per cycle")
+    if counts["cache_misses"]:
+        parts.append(f"{count_text(round(counts['cache_misses']))} cache misses per run")
+    return ", ".join(parts)
+
+
+def _span(conditions: Record, fact: str, unit: float, digits: str) -> str:
+    """From the least to the most of a fact; "" where it is not known."""
+    rows = [conditions[side].get(fact, ()) for side in ("before", "after")]
+    known = [value / unit for row in rows for value in row if value is not None]
+    ends = dict.fromkeys(f"{value:{digits}}" for value in (min(known), max(known))) if known else ()
+    return " to ".join(ends)
 
 
 def _flat(values: Any) -> list[int]:

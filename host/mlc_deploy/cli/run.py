@@ -22,7 +22,7 @@ from ..boards import connect, target_of
 from ..compare import Comparison
 from ..deploy import RUN_SECONDS, Deployable, Deployment, compiled_record, deploy, refuse_unfit
 from .errors import FAILED, OK, complain
-from .options import Misuse, arrays, dims, model_file, shapes, writable
+from .options import Misuse, arrays, dims, known_precision, model_file, shapes, writable
 from .place import NONE, choose
 from .progress import Progress
 from .report import show
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 SHIPPED = Path(__file__).parents[1] / "models"
 STDOUT = "-"
 SAVE_HELP = "write the model: .mlc, or a folder, with what runs it; its kernels: .o, .s, .ll, .c"
+PRECISION_HELP = "float16: what is float32 computes in that where it serves; float32: as it is"
 THREADS_HELP = "threads on the board; as many as it has fast cores unless told, 1 on QEMU"
 TIMEOUT_HELP = f"how long a run on the board may take; {RUN_SECONDS:g} unless told"
 
@@ -59,6 +60,8 @@ class Job(click.Command):
 @click.option(
     "--emit", type=click.Choice(tuple(FORMS)), help="print the compiled model, and stop there"
 )
+@click.option("--precision", metavar="P", help=PRECISION_HELP)
+@click.option("--db", metavar="FILE", help="what mlc-deploy tune found: kernels as it says")
 @click.option("--threads", type=int, metavar="N", help=THREADS_HELP)
 @click.option("--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS", help=TIMEOUT_HELP)
 @click.option("-v", "--verbose", is_flag=True, help="passes, and instructions by class")
@@ -75,6 +78,8 @@ def run(
     output: str | None,
     saves: tuple[str, ...],
     emit: str | None,
+    precision: str | None,
+    db: str | None,
     threads: int | None,
     timeout: float,
     verbose: bool,
@@ -110,8 +115,11 @@ def run(
         saved(save)
     ready = _saved_model(
         path,
-        {"--target": target, "--shape": shape, "--bind": bind, "--save": saves, "--emit": emit},
-    )
+        {"--target": target, "--shape": shape, "--bind": bind, "--save": saves, "--emit": emit,
+         "--precision": precision, "--db": db},
+    )  # fmt: skip
+    if precision is not None:
+        known_precision(precision)
     to_json = writable("--json", json_file) if json_file and json_file != STDOUT else None
     levels = levels_of(target) if target else ()
     asked = ready.target if ready else levels[0][1] if levels else None
@@ -149,7 +157,7 @@ def run(
                 levels = (levels[best_level((t for _, t in levels), on.machine, on.features)],)
             with progress.stage("compile"):
                 model_for_board = made = _compiled(
-                    path, levels, _shapes(shape, given), dims(bind), progress
+                    path, levels, _shapes(shape, given), dims(bind), precision, db, progress
                 )
             first = made.programs[0]
             for save in saves:
@@ -205,18 +213,24 @@ def _compiled(
     levels: Sequence[tuple[str, Target]],
     extents: Mapping[str, tuple[int, ...]],
     named: Mapping[str, int],
+    precision: str | None,
+    db: str | None,
     progress: Progress,
 ) -> CompiledLevels:
     from ..levels import compile_levels  # here, since a saved model does without the compiler
 
     made = compile_levels(
-        path, levels, shapes=extents, dims=named,
+        path, levels, shapes=extents, dims=named, precision=precision or "float32", db=db,
         watch=lambda name, _, changed: progress.note(name if changed else f"{name} (unchanged)"),
     )  # fmt: skip
     for program in made.programs:
         count, level = program.kernels_compiled + program.kernels_cached, program.level
         of = f" for {level}" if len(made.programs) > 1 else ""
         progress.note(f"{count} kernels{of}, {program.kernels_cached} of them from the cache")
+        if db is not None:
+            progress.note(f"{len(program.kernels_tuned)} of {count} kernels{of} are tuned")
+        for note in program.notes:
+            progress.warn(note)
     return made
 
 

@@ -62,7 +62,7 @@ from .c_text import (
     value_type,
     wrapped,
 )
-from .llvm import scalars_of, scratch_layout
+from .signature import scalars_of, scratch_layout
 from .scalars import lanes_as_loops
 
 if TYPE_CHECKING:

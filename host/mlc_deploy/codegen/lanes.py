@@ -13,6 +13,7 @@ from ..arith import Linear, linear, to_expr
 from ..ir import (
     Broadcast,
     Buffer,
+    Cast,
     Expr,
     Load,
     Ramp,
@@ -28,24 +29,32 @@ from ..ir import (
     with_lanes,
 )
 
-Key = tuple[Buffer, Linear]  # a buffer, and the part of an index that is no constant
+# A buffer, the part of an index that is no constant, and the dtype that what is loaded is used in.
+Key = tuple[Buffer, Linear, str]
+Found = tuple[Load, str]  # a load, and the dtype that it is used in
 
 
 def broadcast_lanes(s: Stmt, register_bits: int) -> Stmt:
     """… Broadcast(A[e + c], n) …, for all c of one vector of A
     =>   … Shuffle(A[Ramp(e + c0, 1, m)], (c - c0,) * n) …
 
+    and of Cast(A[e + c]) as well, a vector being one of what that gives,
+
     in runs of stores, when every element of the vector is wanted in the run: then no element is
     read that was not read before. Equal vector loads are left to LLVM to merge.
     """
 
-    def wanted(n: Any) -> Load | None:
-        if isinstance(n, Broadcast) and isinstance(n.value, Load):
-            return n.value
+    def wanted(n: Any) -> Found | None:
+        match n:
+            case Broadcast(Load() as load) | Broadcast(Cast(_, Load() as load)):
+                return load, n.value.dtype
         return None
 
     def rewritten(n: Any, load: Load, start: int, offset: int, lanes: int) -> Expr:
-        return Shuffle((_vector(load, start, lanes),), (offset - start,) * n.lanes, n.dtype)
+        vector: Expr = _vector(load, start, lanes)
+        if isinstance(n.value, Cast):
+            vector = Cast(with_lanes(n.value.dtype, lanes), vector)
+        return Shuffle((vector,), (offset - start,) * n.lanes, n.dtype)
 
     return _in_runs(s, wanted, rewritten, 1, register_bits)
 
@@ -58,11 +67,11 @@ def paired_loads(s: Stmt, register_bits: int) -> Stmt:
     offset, so that each load saved saves an addition too.
     """
 
-    def wanted(n: Any) -> Load | None:
+    def wanted(n: Any) -> Found | None:
         if isinstance(n, Load) and isinstance(n.indices[0], Ramp):
             ramp = n.indices[0]
             full = ramp.lanes * dtype_of(n.buffer.dtype).bits == register_bits
-            return n if full and is_const(ramp.stride, 1) else None
+            return (n, n.buffer.dtype) if full and is_const(ramp.stride, 1) else None
         return None
 
     def rewritten(n: Any, load: Load, start: int, offset: int, lanes: int) -> Expr:
@@ -74,7 +83,7 @@ def paired_loads(s: Stmt, register_bits: int) -> Stmt:
 
 def _in_runs(
     s: Stmt,
-    wanted: Callable[[Any], Load | None],
+    wanted: Callable[[Any], Found | None],
     rewritten: Callable[[Any, Load, int, int, int], Expr],
     registers: int,
     register_bits: int,
@@ -94,24 +103,24 @@ def _in_runs(
         written = {x.buffer for x in stores}
         offsets: dict[Key, set[int]] = {}
         for n in (n for x in stores for n in walk(x.value)):
-            load = wanted(n)
-            if load is not None and load.buffer not in written:
-                key, offset = _place(load)
+            found = wanted(n)
+            if found is not None and found[0].buffer not in written:
+                key, offset = _place(*found)
                 offsets.setdefault(key, set()).add(offset)
         starts: dict[Key, dict[int, int]] = {}
-        for key, found in offsets.items():
-            lanes = register_bits // dtype_of(key[0].dtype).bits
+        for key, places in offsets.items():
+            lanes = register_bits // dtype_of(key[2]).bits
             step, count = (1, lanes) if registers == 1 else (lanes, registers)
-            starts[key] = _chunks(found, step, count)
+            starts[key] = _chunks(places, step, count)
 
         def inside(n: Any) -> Any:
-            load = wanted(n)
-            if load is not None:
-                key, offset = _place(load)
+            found = wanted(n)
+            if found is not None:
+                key, offset = _place(*found)
                 start = starts.get(key, {}).get(offset)
                 if start is not None:
-                    lanes = register_bits // dtype_of(load.buffer.dtype).bits
-                    return rewritten(n, load, start, offset, lanes)
+                    lanes = register_bits // dtype_of(found[1]).bits
+                    return rewritten(n, found[0], start, offset, lanes)
             return rebuild(n, inside)
 
         return Seq(tuple(inside(x) if isinstance(x, Store) else x for x in m.stmts))
@@ -120,10 +129,10 @@ def _in_runs(
     return done
 
 
-def _place(load: Load) -> tuple[Key, int]:
+def _place(load: Load, dtype: str) -> tuple[Key, int]:
     index = load.indices[0]
     form = linear(index.base if isinstance(index, Ramp) else index, {})
-    return (load.buffer, Linear(0, form.terms)), form.constant
+    return (load.buffer, Linear(0, form.terms), dtype), form.constant
 
 
 def _chunks(found: set[int], step: int, count: int) -> dict[int, int]:
@@ -138,7 +147,7 @@ def _chunks(found: set[int], step: int, count: int) -> dict[int, int]:
 
 def _vector(load: Load, start: int, lanes: int) -> Load:
     """`lanes` neighbours from offset `start` of the place that a load is at."""
-    (buffer, moving), _ = _place(load)
+    (buffer, moving, _), _ = _place(load, load.dtype)
     base = to_expr(moving.plus(Linear(start, {})), "int32")
     index = Ramp(base, const(1), lanes, with_lanes("int32", lanes))
     return Load(buffer, (index,), with_lanes(buffer.dtype, lanes))

@@ -18,7 +18,6 @@ from mlc_targets import Target
 
 from ..arith import Bounds, Linear, bounds, linear, loop_ranges
 from ..arith.linear import Opaque, Product, Quotient, Remainder
-from ..errors import CodegenError
 from ..ir import (
     Binary,
     Block,
@@ -45,14 +44,17 @@ from ..ir import (
     const,
     dtype_of,
     statements,
+    walk,
     with_lanes,
 )
-from ..lower import WORKSPACE, Kernel
+from ..lower import PHASE, Kernel
 from ..schedule.tensor_intrin import is_llvm
-from . import operators
+from . import operators, products, saturate
 from .cursors import Cursor, cursor_at, find_cursors
 from .lanes import broadcast_lanes, paired_loads
 from .machine_calls import machine_call
+from .saturate import saturated
+from .signature import elements, scalars_of, scratch_layout
 from .tasks import task_loop, turn_of
 from .types import element_type, memory_type, type_suffix
 
@@ -62,45 +64,6 @@ POINTER = ll.PointerType()
 ALIGNMENT = 64
 # dtypes of which 32-bit NEON loads two registers at once; LLVM selects it for no others
 PAIRED = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32")
-
-
-def scratch_layout(kernel: Kernel) -> tuple[dict[Buffer, int], int]:
-    """Offsets of the kernel's global scratch buffers in its workspace, and its bytes."""
-    offsets: dict[Buffer, int] = {}
-    total = 0
-    planned = kernel.body.attrs.get(WORKSPACE, {})
-    scratch = [b for b in kernel.scratch if b.scope == "global"]
-    for buffer in sorted(scratch, key=lambda b: b.name not in planned):  # those without a plan last
-        offsets[buffer] = planned.get(buffer.name, total)
-        size = _elements(kernel, buffer) * dtype_of(buffer.dtype).bytes
-        total = max(total, offsets[buffer] + -(-size // ALIGNMENT) * ALIGNMENT)
-    return offsets, total
-
-
-def _elements(kernel: Kernel, buffer: Buffer) -> int:
-    (size,) = buffer.shape
-    if not isinstance(size, int):
-        raise CodegenError(
-            f"scratch buffer '{buffer.name}' has {size} elements, which is not a constant",
-            where=kernel.name,
-            mend="compute it inside a loop whose turns need a constant part of it",
-        )
-    return size
-
-
-def scalars_of(kernel: Kernel) -> tuple[Var, ...]:
-    """Symbolic dimensions and integer parameters, in the order of mlc_args.scalars."""
-    found: dict[Var, None] = {}
-    for param in kernel.params:
-        if isinstance(param, Var):
-            found[param] = None
-        else:
-            for extent in (*param.shape, *(param.strides or ())):
-                if isinstance(extent, Expr):
-                    for atom in linear(extent, {}).terms:
-                        if isinstance(atom, Var):
-                            found[atom] = None
-    return tuple(found)
 
 
 def emit_kernel(module: ll.Module, kernel: Kernel, target: Target, symbol: str) -> None:
@@ -118,13 +81,15 @@ class _Emitter:
         self.target = target
         self.word = ll.IntType(target.pointer_bits)
         self.machine = operators.machine_of(target)
-        self.fast = ("contract",) if self.machine.fused else ()
+        self.fast = self.contracted = ("contract",) if self.machine.fused else ()
         self.variables: dict[Var, Value] = {}
         self.ranges: dict[Var, Bounds] = {}
         self.pointers: dict[Buffer, Value] = {}
         # base pointers and offsets computed so far; a scope's entries hold in its inner scopes
         self.scopes: list[dict[Any, Value]] = [{}]
         self.cursors: Sequence[Cursor] = ()  # of the loop that is being emitted
+        self.phases = 0  # how many functions there are besides the body
+        self.reads_only = False  # whether that loop stores to registers alone
         self.written = {s.buffer for s in statements(kernel.body) if isinstance(s, Store)}
         self.written |= kernel.aliased
         self.b: ll.IRBuilder = ll.IRBuilder()
@@ -152,26 +117,8 @@ class _Emitter:
         b.ret(b.call(body, [*values, begin, end]))
 
     def body_function(self) -> ll.Function:
-        buffers = self.kernel.body.buffers
-        scalars = scalars_of(self.kernel)
-        types = [POINTER] * len(buffers) + [self.word] * len(scalars) + [POINTER, I32, I32]
-        function = ll.Function(self.module, ll.FunctionType(I32, types), f"{self.symbol}.body")
-        function.linkage = "internal"
-        _attributes(function)
-        for buffer, arg in zip(buffers, function.args, strict=False):
-            arg.name = buffer.name
-            if buffer not in self.kernel.aliased:
-                arg.add_attribute("noalias")
-            arg.attributes.align = buffer.alignment
-            self.pointers[buffer] = arg
-        for v, arg in zip(scalars, function.args[len(buffers) :], strict=False):
-            self.variables[v] = arg
-            self.ranges[v] = (0, None)
-        workspace, begin, end = function.args[-3:]
-        workspace.add_attribute("noalias")
-        workspace.attributes.align = ALIGNMENT
-        self.b = ll.IRBuilder(function.append_basic_block("entry"))
-        self.allocate(workspace)
+        function = self.function(f"{self.symbol}.body", [I32, I32])
+        begin, end = function.args[-2:]
         root = self.kernel.body.body
         assert isinstance(root, Block)
         code = root.body
@@ -187,6 +134,49 @@ class _Emitter:
         self.b.ret(I32(0))
         return function
 
+    def function(self, name: str, more: Sequence[ll.Type]) -> ll.Function:
+        """A function to emit into, with the kernel's pointers, its scalars and the workspace as
+        parameters, then more."""
+        buffers = self.kernel.body.buffers
+        scalars = scalars_of(self.kernel)
+        types = [POINTER] * len(buffers) + [self.word] * len(scalars) + [POINTER, *more]
+        function = ll.Function(self.module, ll.FunctionType(I32, types), name)
+        function.linkage = "internal"
+        _attributes(function)
+        for buffer, arg in zip(buffers, function.args, strict=False):
+            arg.name = buffer.name
+            if buffer not in self.kernel.aliased:
+                arg.add_attribute("noalias")
+            arg.attributes.align = buffer.alignment
+            self.pointers[buffer] = arg
+        for v, arg in zip(scalars, function.args[len(buffers) :], strict=False):
+            self.variables[v] = arg
+            self.ranges[v] = (0, None)
+        workspace = function.args[len(buffers) + len(scalars)]
+        workspace.add_attribute("noalias")
+        workspace.attributes.align = ALIGNMENT
+        self.b = ll.IRBuilder(function.append_basic_block("entry"))
+        self.allocate(workspace)
+        return function
+
+    def phase(self, s: For) -> None:
+        """A loop as a function of its own, called where it stands: LLVM allots it all registers,
+        rather than what constants of the loops around leave."""
+        used = [v for v in dict.fromkeys(walk(s)) if isinstance(v, Var) and v in self.variables]
+        values = [self.variables[v] for v in used]
+        outside = self.b, self.pointers, self.variables, self.scopes
+        given = self.b.function.args[: len(self.kernel.body.buffers)]
+        given += self.b.function.args[len(given) :][: len(scalars_of(self.kernel)) + 1]
+        self.pointers, self.variables, self.scopes = {}, {}, [{}]
+        self.phases += 1
+        function = self.function(f"{self.symbol}.phase{self.phases}", [v.type for v in values])
+        function.attributes.add("noinline")
+        self.variables |= zip(used, function.args[len(given) :], strict=True)
+        self.loop(s, self.word(0), self.integer(s.extent))
+        self.b.ret(I32(0))
+        self.b, self.pointers, self.variables, self.scopes = outside
+        self.b.call(function, [*given, *values])
+
     def turn(self, loop: For, task: Value) -> Value:
         """The turn of the parallel loop that a task stands for."""
         number = Var("task")
@@ -198,7 +188,7 @@ class _Emitter:
         offsets, _ = scratch_layout(self.kernel)
         for buffer in self.kernel.scratch:
             if buffer.scope == "local":
-                count = _elements(self.kernel, buffer)
+                count = elements(self.kernel, buffer)
                 array = ll.ArrayType(memory_type(buffer.dtype), count)
                 place = self.b.alloca(array, name=buffer.name)
                 place.align = ALIGNMENT
@@ -213,9 +203,13 @@ class _Emitter:
 
     def stmt(self, s: Stmt) -> None:
         match s:
+            case For() if PHASE in s.annotations and not _leaves(s):
+                self.phase(s)
             case For():
                 self.loop(s, self.word(0), self.integer(s.extent))
             case Store(buffer, (index,), value):
+                # What is rounded to whole numbers differs by one where a product is not rounded.
+                self.fast = () if rounds(value) else self.contracted
                 self.store(buffer, index, self.expr(value), value.dtype)
             case Seq(stmts):
                 for stmt in stmts:
@@ -258,7 +252,9 @@ class _Emitter:
         self.cursors = cursors
         self.variables[s.var] = counter
         self.ranges.update(loop_ranges([s]))
+        outside, self.reads_only = self.reads_only, _stores_to_registers(s)
         self.scoped(s.body)
+        self.reads_only = outside
         for cursor, phi in zip(cursors, phis, strict=True):
             phi.add_incoming(self.moved(cursor, cursor.first + cursor.step), self.b.block)
         self.cursors = ()
@@ -401,7 +397,7 @@ class _Emitter:
         if isinstance(index, Ramp) and not _is_one(index.stride):
             return self.gather(e, index)
         first = index.base if isinstance(index, Ramp) else index
-        if e.buffer in self.written:
+        if e.buffer in self.written and (e.buffer.scope == "local" or not self.reads_only):
             return self.load_at(e, first)
         key = ("load", e.buffer, linear(first, self.ranges), e.dtype)
         return self.shared(key, lambda: self.load_at(e, first))
@@ -410,6 +406,7 @@ class _Emitter:
         pointer, align = self.address(e.buffer, first)
         kind = dtype_of(e.dtype)
         pair = kind.lanes * kind.bits == 2 * self.target.register_bits > 0
+        pair = pair and e.buffer.scope != "local"  # that would stay in memory
         if self.target.arch == "arm" and pair and kind.scalar in PAIRED:
             return self.load_pair(pointer, e.dtype)
         value = self.b.load(pointer, align=align, typ=memory_type(e.dtype))
@@ -487,6 +484,8 @@ class _Emitter:
                 return self.b.not_(self.expr(a))
             case Select(c, a, b):
                 return self.b.select(self.expr(c), self.expr(a), self.expr(b))
+            case Cast() if (whole := saturated(e, self.target)) is not None:
+                return saturate.emit(self.b, self.target, whole, self.expr(whole.x))
             case Cast(dtype, a):
                 return operators.cast(self.b, self.machine, self.expr(a), a.dtype, dtype)
             case Call("if_then_else", (c, a, b)):
@@ -542,6 +541,8 @@ class _Emitter:
         if e.op in ("//", "%") and self.divides_words(e):
             form = linear(e, self.ranges)
             return self.narrowed(self.form(form), e.dtype)
+        if (factors := products.widened_factors(e, self.target)) is not None:
+            return products.emit(self.b, *map(self.expr, factors), factors[0].dtype)
         a, b = self.expr(e.a), self.expr(e.b)
         flags = self.fast
         if isinstance(e.a, Load) and e.a.buffer.scope == "local":
@@ -581,6 +582,21 @@ def _attributes(function: ll.Function) -> None:
     # Loops that copy stay loops: a call of memcpy costs more than the short rows it would copy.
     # llvmlite knows no attributes in quotes, so this one is added to the set that it is.
     set.add(function.attributes, '"no-builtins"')
+
+
+def _leaves(s: Stmt) -> bool:
+    """Whether the kernel may return within s."""
+    return any(isinstance(n, Call) and n.name == "ret" for n in walk(s))
+
+
+def _stores_to_registers(s: Stmt) -> bool:
+    """Whether all stores in s are to local buffers."""
+    return all(n.buffer.scope == "local" for n in statements(s) if isinstance(n, Store))
+
+
+def rounds(value: Expr) -> bool:
+    """Whether the value is made of floats that are rounded to whole numbers."""
+    return any(isinstance(n, Call) and n.name == "round" for n in walk(value))
 
 
 def _is_one(stride: Expr) -> bool:

@@ -17,7 +17,8 @@ from mlc_targets import Target
 from ..errors import CodegenError
 from ..ir import Buffer, Dim, Var
 from ..lower import Kernel
-from .llvm import emit_kernel, scalars_of, scratch_layout
+from .llvm import emit_kernel
+from .signature import scalars_of, scratch_layout
 from .merge import KERNEL
 from .tasks import tasks
 

@@ -1,8 +1,9 @@
 """Elementary functions as vector code: polynomials over one basic block, no calls into libm.
 
-Each takes and returns a float32 value, scalar or vector, as an llvmlite value. The approximations
-follow Cephes (S. Moshier, single precision): range reduction, then a minimax polynomial. Errors
-stay within 2 ulp for exp and log, 3 for tanh and sigmoid, 4 for erf over the whole range; where a
+Each takes and returns a float32 value, scalar or vector, as an llvmlite value: range reduction,
+then a polynomial. That of log is Cephes' (S. Moshier, single precision); the others minimize the
+largest relative error (Lawson's iteration in float64). Errors stay within 2 ulp for exp and log, 3
+for tanh, sigmoid and erf over the whole range; results of exp below 2^-125 are 0, and where a
 machine's vectors take denormal numbers for 0, as 32-bit NEON's do, so do these.
 """
 
@@ -53,12 +54,23 @@ class Emitter:
             total = self.fused(total, x, self.constant(coefficient))
         return total
 
-    def clamp(self, x: Value, low: float, high: float) -> Value:
-        """Within [low, high]; a NaN becomes `low` here and is put back by `keep_nan`."""
-        above = self.select(self.b.fcmp_ordered(">", x, self.constant(low)), x, self.constant(low))
-        return self.select(
-            self.b.fcmp_ordered("<", above, self.constant(high)), above, self.constant(high)
-        )
+    def at_most(self, x: Value, bound: float) -> Value:
+        """The smaller; a NaN stays."""
+        return self._extremum("minimum", ">", x, self.constant(bound))
+
+    def at_least(self, x: Value, bound: float) -> Value:
+        """The larger; a NaN stays."""
+        return self._extremum("maximum", "<", x, self.constant(bound))
+
+    def _extremum(self, name: str, beyond: str, x: Value, bound: Value) -> Value:
+        if self.b.module.triple.startswith("x86"):  # whose minimum takes the second of two with NaN
+            return self.select(self.b.fcmp_ordered(beyond, x, bound), bound, x)
+        return self.call(f"llvm.{name}", x, bound)
+
+    def call(self, name: str, *args: Value) -> Value:
+        kind = ll.FunctionType(self.type, [a.type for a in args])
+        suffix = f"v{self.lanes}f32" if self.lanes > 1 else "f32"
+        return self.b.call(self.b.module.declare_intrinsic(f"{name}.{suffix}", (), kind), args)
 
     def keep_nan(self, x: Value, result: Value) -> Value:
         return self.select(self.b.fcmp_unordered("uno", x, x), x, result)
@@ -72,42 +84,60 @@ class Emitter:
     def from_bits(self, x: Value) -> Value:
         return self.b.bitcast(x, self.type)
 
-    def nearest(self, x: Value) -> Value:
-        """x, |x| < 2^22, rounded to the nearest integer, half to even, as a float: adding and
-        subtracting 1.5 * 2^23 needs no rounding instruction, which armv7 lacks."""
-        magic = self.constant(12582912.0)
-        return self.b.fsub(self.b.fadd(x, magic), magic)
-
     def abs(self, x: Value) -> Value:
-        return self.from_bits(self.b.and_(self.bits(x), self.integer(0x7FFFFFFF)))
+        return self.call("llvm.fabs", x)
+
+    def negative(self, x: Value) -> Value:
+        return self.b.fsub(self.constant(-0.0), x)
 
     def with_sign_of(self, x: Value, sign: Value) -> Value:
-        top = self.b.and_(self.bits(sign), self.integer(-0x80000000))
-        return self.from_bits(self.b.or_(self.bits(x), top))
+        return self.call("llvm.copysign", x, sign)
 
 
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
-EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
+EXP = (
+    1.3814320554956794e-3,
+    8.36885068565607e-3,
+    4.1668400168418884e-2,
+    1.666651964187622e-1,
+    4.999999403953552e-1,
+)
 
 
 def exp(b: ll.IRBuilder, x: Value) -> Value:
-    """2^n * e^r with x = n*ln 2 + r, |r| <= ln(2)/2; 2^n in two factors, so that results down to
-    the smallest normal and up to the largest are reached."""
+    """2 * 2^(n-1) * e^r, so that the factor is a float for the largest results, too."""
     e = Emitter(b, x)
-    bounded = e.clamp(x, -104.0, 89.0)
-    n = e.nearest(e.mul(bounded, e.constant(1.44269504088896341)))
-    r = e.fused(n, e.constant(-LN2_HIGH), bounded)
+    shifted, tail = _reduced(e, e.at_least(e.at_most(x, 89.0), -87.33))
+    half = e.mul(e.add(tail, e.constant(1.0)), _power_of_two(e, shifted, -1))
+    return e.add(half, half)
+
+
+def _exp_minus_one(e: Emitter, x: Value) -> Value:
+    """e^x - 1 = 2^n * (e^r - 1) + (2^n - 1) for -80 < x < 80, exact to the last bits near 0."""
+    shifted, tail = _reduced(e, x)
+    power = _power_of_two(e, shifted, 0)
+    return e.fused(tail, power, e.sub(power, e.constant(1.0)))
+
+
+def _reduced(e: Emitter, x: Value) -> tuple[Value, Value]:
+    """(n + 1.5 * 2^23, e^r - 1) with x = n * ln 2 + r, |r| <= ln(2) / 2. In that sum the last bits
+    are those of n, rounded half to even, without an instruction for it, which armv7 lacks."""
+    magic = e.constant(12582912.0)
+    shifted = e.fused(x, e.constant(1.44269504088896341), magic)
+    n = e.sub(shifted, magic)
+    r = e.fused(n, e.constant(-LN2_HIGH), x)
     r = e.fused(n, e.constant(-LN2_LOW), r)
-    tail = e.fused(e.polynomial(r, EXP), e.mul(r, r), r)
-    near_one = e.add(tail, e.constant(1.0))
-    whole = b.fptosi(n, e.int_type)
-    half = b.ashr(whole, e.integer(1))
-    scaled = e.mul(e.mul(near_one, _power_of_two(e, half)), _power_of_two(e, b.sub(whole, half)))
-    return e.keep_nan(x, scaled)
+    square = e.mul(r, r)
+    # Estrin's scheme: fewer constants have to be copied, to be added to, than in Horner's.
+    low, middle = e.polynomial(r, EXP[3:]), e.polynomial(r, EXP[1:3])
+    high = e.fused(square, e.constant(EXP[0]), middle)
+    return shifted, e.fused(e.fused(high, square, low), square, r)
 
 
-def _power_of_two(e: Emitter, n: Value) -> Value:
-    return e.from_bits(e.b.shl(e.b.add(n, e.integer(127)), e.integer(23)))
+def _power_of_two(e: Emitter, shifted: Value, more: int) -> Value:
+    """2^(n + more), of _reduced's first: n's bits moved to where an exponent stands."""
+    exponent = e.b.shl(e.bits(shifted), e.integer(23))
+    return e.from_bits(e.b.add(exponent, e.integer((127 + more) << 23)))
 
 
 LOG = (
@@ -147,81 +177,39 @@ def log(b: ll.IRBuilder, x: Value) -> Value:
     return e.keep_nan(x, y)
 
 
-TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
-
-
 def tanh(b: ll.IRBuilder, x: Value) -> Value:
-    """A polynomial below 0.625, 1 - 2 / (e^(2|x|) + 1) above."""
+    """-t / (2 + t) with t = e^(-2|x|) - 1; beyond 9.1 it rounds to 1."""
     e = Emitter(b, x)
-    size = e.abs(x)
-    square = e.mul(x, x)
-    near = e.fused(e.mul(e.polynomial(square, TANH), square), x, x)
-    doubled = exp(b, e.add(size, size))
-    far = e.sub(e.constant(1.0), b.fdiv(e.constant(2.0), e.add(doubled, e.constant(1.0))))
-    result = e.select(b.fcmp_ordered("<", size, e.constant(0.625)), near, e.with_sign_of(far, x))
-    return e.keep_nan(x, result)
+    size = e.at_most(e.abs(x), 9.1)
+    t = _exp_minus_one(e, e.mul(size, e.constant(-2.0)))
+    return e.with_sign_of(b.fdiv(t, e.add(t, e.constant(2.0))), x)
 
 
 def sigmoid(b: ll.IRBuilder, x: Value) -> Value:
-    """1 / (1 + t) above 0 and t / (1 + t) below, with t = e^-|x|, which never overflows."""
+    """1 / (1 + e^-x), where e^-x may be infinite."""
     e = Emitter(b, x)
-    one = e.constant(1.0)
-    power = exp(b, e.sub(e.constant(-0.0), e.abs(x)))
-    above = e.select(b.fcmp_ordered("<", x, e.constant(0.0)), power, one)
-    return b.fdiv(above, e.add(one, power))
+    return b.fdiv(e.constant(1.0), e.add(exp(b, e.negative(x)), e.constant(1.0)))
 
 
-ERF_NEAR = (
-    7.853861353153693e-5,
-    -8.010193625184903e-4,
-    5.188327685732524e-3,
-    -2.685381193529856e-2,
-    1.128358514861418e-1,
-    -3.761262582423300e-1,
-    1.128379165726710e0,
-)
-# Abramowitz & Stegun's 7.1.26 is too coarse; this is Cephes' erfc on [1, 2) and [2, inf).
-ERFC_LOW = (
-    2.326819970068386e-2,
-    -1.387039388740657e-1,
-    3.687424674597105e-1,
-    -5.824733027278666e-1,
-    6.210004621745983e-1,
-    -4.944515323274145e-1,
-    3.404879937665872e-1,
-    -2.741127028184656e-1,
-    5.638259427386472e-1,
-)
-ERFC_HIGH = (
-    -1.047766399936249e1,
-    1.297719955372516e1,
-    -7.495518717768503e0,
-    2.921019019210786e0,
-    -1.015265279202700e0,
-    4.218463358204948e-1,
-    -2.820767439740514e-1,
-    5.641895067754075e-1,
+# Of -log(erfc(x)) / x on [0, 4].
+ERF = (
+    4.0711678653562204e-5,
+    -3.8102891110528925e-4,
+    1.2518290136335857e-3,
+    2.055980828257922e-4,
+    -1.9321628997880466e-2,
+    1.0281437908070078e-1,
+    6.366165015799133e-1,
+    1.1283792068475185,
 )
 
 
 def erf(b: ll.IRBuilder, x: Value) -> Value:
-    """x * P(x^2) below 1; 1 - e^(-x^2) / |x| * Q(1 / x^2) above."""
+    """1 - e^-y with y = |x| * P(|x|); beyond 4 it rounds to 1."""
     e = Emitter(b, x)
-    size = e.abs(x)
-    square = e.mul(x, x)
-    near = e.mul(e.polynomial(square, ERF_NEAR), x)
-    beyond = e.select(b.fcmp_ordered(">", size, e.constant(1.0)), size, e.constant(1.0))
-    inverse = b.fdiv(e.constant(1.0), beyond)
-    y = e.mul(inverse, inverse)
-    q = e.select(
-        b.fcmp_ordered("<", size, e.constant(2.0)),
-        e.polynomial(y, ERFC_LOW),
-        e.polynomial(y, ERFC_HIGH),
-    )
-    scaled = exp(b, e.sub(e.constant(-0.0), e.mul(beyond, beyond)))
-    far = e.sub(e.constant(1.0), e.mul(e.mul(scaled, inverse), q))
-    result = e.select(b.fcmp_ordered("<", size, e.constant(1.0)), near, e.with_sign_of(far, x))
-    return e.keep_nan(x, result)
+    size = e.at_most(e.abs(x), 4.0)
+    t = _exp_minus_one(e, e.negative(e.mul(size, e.polynomial(size, ERF))))
+    return e.with_sign_of(t, x)
 
 
 def floor(b: ll.IRBuilder, x: Value) -> Value:

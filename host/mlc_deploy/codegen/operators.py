@@ -3,6 +3,10 @@
 LLVM ends the whole process on code that a target cannot select. What is known to do so never gets
 there: 32-bit ARM neither compares nor converts vectors of float16, has no minimum of doubles that
 keeps NaN, and would call libm to round floats.
+
+A machine without arithmetic on float16 computes in float32. What one operator gives another is then
+not rounded in between, but for those that a last bit may change much: comparisons, conversions, and
+what rounds to whole numbers.
 """
 
 from __future__ import annotations
@@ -22,10 +26,12 @@ from .types import element_type, type_suffix
 Value = Any
 I32 = ll.IntType(32)
 
+FLOAT_BITS = {ll.HalfType: 16, ll.FloatType: 32, ll.DoubleType: 64}
 FLOAT = {"+": "fadd", "-": "fsub", "*": "fmul", "/": "fdiv"}
 INTEGER = {"+": "add", "-": "sub", "*": "mul", "&": "and_", "|": "or_", "^": "xor", "<<": "shl"}
 ROUNDING = {"floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc"}
 UNARY = {**ROUNDING, "round": "llvm.roundeven", "sqrt": "llvm.sqrt", "abs": "llvm.fabs"}
+STEPS = (*ROUNDING, "round", "fmod")  # functions that have steps
 # Functions of the C library: name -> whether the runtime has it for float64 too.
 LIBM = {
     "exp": True,
@@ -42,18 +48,25 @@ LIBM = {
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """fused: multiply-add in one instruction, by lane too. halves: LLVM selects every operator on
-    vectors of float16. rounds: instructions that round floats to whole numbers."""
+    """fused: multiply-add in one instruction, by lane too. halves: arithmetic on float16. rounds:
+    instructions that round floats to whole numbers. by_four: conversions between vectors of float16
+    and float32 are an instruction that LLVM does not select by itself, for four numbers."""
 
     fused: bool
     halves: bool
     rounds: bool
+    by_four: bool
 
 
 def machine_of(target: Target) -> Machine:
     # 32-bit NEON multiplies and adds in one instruction by lane only unfused.
     narrow = target.arch == "arm"
-    return Machine(not narrow, not narrow, not narrow or target.has("fp-armv8"))
+    return Machine(
+        fused=not narrow,
+        halves=target.float16 == "arithmetic",
+        rounds=not narrow or target.has("fp-armv8"),
+        by_four=narrow and target.has("fp16") and target.has("neon"),
+    )
 
 
 def binary(
@@ -68,8 +81,8 @@ def binary(
     """`x op y`; flags are LLVM's fast-math flags."""
     kind = dtype_of(dtype)
     if kind.kind == "float" and kind.bits == 16 and not machine.halves:
-        wide = binary(b, machine, op, _widened(b, x), _widened(b, y), _single(kind), flags)
-        return b.fptrunc(wide, x.type)
+        x, y = _widened(b, machine, x), _widened(b, machine, y)
+        return _converted(b, machine, binary(b, machine, op, x, y, _single(kind), flags), kind)
     match op, kind.kind:
         case ("and", _):
             return b.and_(x, y)
@@ -125,7 +138,7 @@ def compare(b: ll.IRBuilder, machine: Machine, op: str, x: Value, y: Value, dtyp
     match kind.kind:
         case "float":
             if kind.bits == 16 and not machine.halves:
-                x, y = _widened(b, x), _widened(b, y)
+                x, y = _extended(b, machine, x), _extended(b, machine, y)
             return b.fcmp_unordered(op, x, y) if op == "!=" else b.fcmp_ordered(op, x, y)
         case "int":
             return b.icmp_signed(op, x, y)
@@ -136,13 +149,11 @@ def cast(b: ll.IRBuilder, machine: Machine, value: Value, source: str, to: str) 
     """Value conversion: float to integer truncates towards zero, integers wrap."""
     x, y = dtype_of(source), dtype_of(to)
     if x.kind == "float" and x.bits == 16 and y.kind != "float" and not machine.halves:
-        return cast(b, machine, _widened(b, value), _single(x), to)
+        return cast(b, machine, _extended(b, machine, value), _single(x), to)
     wanted = element_type(to)
     match x.kind, y.kind:
         case ("float", "float"):
-            if x.bits == y.bits:
-                return value
-            return (b.fpext if y.bits > x.bits else b.fptrunc)(value, wanted)
+            return _converted(b, machine, value, y)
         case ("float", "int"):
             return b.fptosi(value, wanted)
         case ("float", "uint"):
@@ -175,8 +186,9 @@ def call(
             f"no code for T.{name} of {kind.scalar}", where=where, mend='.astype("float32")'
         )
     if kind.bits == 16 and not (machine.halves and name in UNARY):
-        wide = call(b, machine, name, [_widened(b, a) for a in args], _single(kind), where)
-        return b.fptrunc(wide, args[0].type)
+        widen = _extended if name in STEPS else _widened
+        wide = [widen(b, machine, a) for a in args]
+        return _converted(b, machine, call(b, machine, name, wide, _single(kind), where), kind)
     if kind.bits == 32 and name in math.FUNCTIONS:
         return math.FUNCTIONS[name](b, args[0])
     if kind.bits == 32 and name in math.ROUNDINGS and not machine.rounds:
@@ -213,10 +225,53 @@ def _single(kind: DType) -> str:
     return with_lanes("float32", kind.lanes)
 
 
-def _widened(b: ll.IRBuilder, half: Value) -> Value:
-    """float16 as float32, in which its operators round right when rounded once more."""
+def _widened(b: ll.IRBuilder, machine: Machine, half: Value) -> Value:
+    """float16 as float32; what was float32 before it was rounded, as it was then."""
+    exact = getattr(half, "unrounded", None)
+    return _extended(b, machine, half) if exact is None else exact
+
+
+def _extended(b: ll.IRBuilder, machine: Machine, half: Value) -> Value:
+    """float16 as float32."""
     lanes = half.type.count if isinstance(half.type, ll.VectorType) else 1
-    return b.fpext(half, element_type(with_lanes("float32", lanes)))
+    return _converted(b, machine, half, dtype_of(with_lanes("float32", lanes)))
+
+
+def _converted(b: ll.IRBuilder, machine: Machine, value: Value, to: DType) -> Value:
+    """A float, or a vector of floats, as one of other bits."""
+    wanted = element_type(to.name)
+    if value.type == wanted:
+        return value
+    bits = FLOAT_BITS[type(getattr(value.type, "element", value.type))]
+    if machine.by_four and {bits, to.bits} == {16, 32} and to.lanes % 4 == 0:
+        result = _by_four(b, value, to)
+    else:
+        result = (b.fpext if to.bits > bits else b.fptrunc)(value, wanted)
+    if bits == 32 and to.bits == 16 and not machine.halves:
+        result.unrounded = value
+    return result
+
+
+def _by_four(b: ll.IRBuilder, value: Value, to: DType) -> Value:
+    """32-bit NEON's conversions between float16 and float32, whose float16 is bits."""
+    halves, singles = ll.VectorType(ll.IntType(16), 4), ll.VectorType(ll.FloatType(), 4)
+    widens = to.bits == 32
+    name = f"llvm.arm.neon.vcvt{'hf2fp' if widens else 'fp2hf'}"
+    function = b.module.globals.get(name)
+    if function is None:
+        takes, gives = (halves, singles) if widens else (singles, halves)
+        function = ll.Function(b.module, ll.FunctionType(gives, [takes]), name)
+    parts = []
+    for first in range(0, to.lanes, 4):
+        mask = ll.Constant(ll.VectorType(I32, 4), [first + n for n in range(4)])
+        four = b.shuffle_vector(value, ll.Constant(value.type, ll.Undefined), mask)
+        part = b.call(function, [b.bitcast(four, halves) if widens else four])
+        parts.append(part if widens else b.bitcast(part, ll.VectorType(ll.HalfType(), 4)))
+    while len(parts) > 1:
+        count = 2 * parts[0].type.count
+        both = ll.Constant(ll.VectorType(I32, count), list(range(count)))
+        parts = [b.shuffle_vector(x, y, both) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
 
 
 def _per_lane(b: ll.IRBuilder, name: str, args: list[Value], lanes: int) -> Value:

@@ -8,16 +8,17 @@ from collections.abc import Iterator, Sequence
 
 from ..ops import Attrs, TensorType
 from ..ops.layout import layout
+from ..ops.winograd import KERNEL
 from .nodes import Binding, Call, CallFused, CallPacked, CallTIR, Constant, Function
 
 # Operators that are sums of products, as layers' weights and data make them.
-LAYERS = ("conv2d", "conv_nd", "dense", "matmul")
+LAYERS = ("conv2d", "conv_nd", "dense", "matmul", "winograd_conv2d")
 
 
 def multiply_accumulates(binding: Binding) -> int:
     """How many a call takes: of convolutions and matrix products; other arithmetic counts none.
 
-    Borders of zeros count as data. TypeError where a shape is symbolic.
+    Borders of zeros count as data; Winograd's filtering, as the convolution that it computes. TypeError where a shape is symbolic.
     """
     match binding.call:
         case Call(op, args, attrs) if op in LAYERS:
@@ -34,11 +35,13 @@ def _of_layer(op: str, types: Sequence[TensorType], attrs: Attrs, out: TensorTyp
         return out.elements * x.sizes[-1]
     sizes = _by_axis(w, attrs.get("kernel_layout", ""), "OI")
     window = math.prod(size for axis, size in sizes.items() if axis not in "OI")
+    if op == "winograd_conv2d":
+        window = KERNEL * KERNEL
     data = _by_axis(x, attrs.get("data_layout", ""), "NC")
     outputs = _by_axis(out, attrs.get("out_layout", attrs.get("data_layout", "")), "NC")
     channels = attrs.get("channels", outputs["C"])
     places = math.prod(size for axis, size in outputs.items() if axis != "C")
-    per_output: int = window * (data["C"] // attrs["groups"])
+    per_output: int = window * (data["C"] // attrs.get("groups", 1))
     return int(places * channels) * per_output
 
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from mlc_targets import Target
 
 from ..ir.names import Names
 from ..ops import Attrs, frozen_attrs, infer_types, operator
-from ..ops.layout import pack
+from ..ops.layout import layout, pack
 from ..ops.strategy import blocked_attrs, packed_attrs
 from ..pass_context import optional
 from .nodes import Binding, Call, Constant, Function, Value, Var
@@ -26,8 +28,9 @@ def choose_layouts(target: Target) -> Pass:
     """conv2d(x, w)   =>   conv2d(layout_transform(x), layout_transform(w), data_layout="NCHW4c")
 
     Convolutions ask for blocks of channels where their strategy wants them; what reads blocks and
-    can, computes in blocks too; everything else gets plain data back. A value is transformed at
-    most once each way, where it is first needed so, and not at all where nobody asks.
+    can, computes in blocks too; everything else gets plain data back. How large blocks are depends
+    on the dtype: what asks for none takes those of its arguments. A value is transformed at most
+    once each way, where it is first needed so, and not at all where nobody asks.
     """
 
     def choose_layouts(function: Function) -> Function:
@@ -42,17 +45,13 @@ class _Blocks:
     def __init__(self, function: Function, target: Target) -> None:
         self.function = function
         self.target = target
-        self.lanes = target.lanes("float32")
-        self.layout = f"{PLAIN}{self.lanes}c"
         self.bindings: list[Binding] = []
         self.plain: dict[Value, Value] = {p: p for p in function.params}
-        self.blocks: dict[Value, Value] = {}
+        self.blocks: dict[Value, dict[int, Value]] = {}  # by the size of the blocks
         self.names = Names(p.name for p in function.params)
         self.source = ""
 
     def rewritten(self) -> Function:
-        if self.lanes == 1:
-            return self.function
         for binding in self.function.bindings:
             self.source = binding.source
             if not self._in_blocks(binding):
@@ -81,20 +80,21 @@ class _Blocks:
         wanted = blocked_attrs(call.op, [a.type for a in call.args], call.attrs, self.target)
         if wanted is not None and "kernel_layout" in wanted:
             return self._layer(out, call, wanted)
-        if not any(a in self.blocks for a in call.args):
+        block = next((self._block(a) for a in call.args if a in self.blocks), 0)
+        if not block:
             return False  # for these alone no transform is worth while
         if wanted is not None:
-            return self._emit(out, call, {**call.attrs, **wanted})
+            return self._emit(out, call, {**call.attrs, **wanted}, _tile(wanted["layout"]))
         if call.op in REDUCTIONS:
-            return self._reduction(out, call)
-        if not self._has_blocks(out):
+            return self._reduction(out, call, block)
+        if not _divides(out, block):
             return False
         if operator(call.op).pattern == "elementwise":
-            return self._elementwise(out, call)
-        attrs = _moves(call, self.lanes)
-        if attrs is None or not all(map(self._has_blocks, call.args)):
+            return self._elementwise(out, call, block)
+        attrs = _moves(call, block)
+        if attrs is None or not all(_divides(a, block) for a in call.args):
             return False
-        return self._emit(out, call, attrs)
+        return self._emit(out, call, attrs, block)
 
     # ------------------------------------------------------------------------------ operators
 
@@ -102,25 +102,26 @@ class _Blocks:
         weights = call.args[WEIGHTS]
         if not isinstance(weights, Constant):
             return False
-        x = call.args[0]
-        data = self.in_plain(x) if wanted["data_layout"] == PLAIN else self.in_blocks(x)
+        block = _tile(wanted["data_layout"])
+        data = self.in_blocks(call.args[0], block) if block else self.in_plain(call.args[0])
         how = {"source": wanted["source_layout"], "to": wanted["kernel_layout"]}
         packed = self.emit("layout_transform", (weights,), how, f"{out.name}.packed")
         args = (data, packed, *call.args[WEIGHTS + 1 :])
-        self.blocks[out] = self.emit(call.op, args, {**call.attrs, **wanted}, out.name)
+        made = self.emit(call.op, args, {**call.attrs, **wanted, **_narrow(weights)}, out.name)
+        self.blocks[out] = {_tile(wanted["out_layout"]): made}
         return True
 
-    def _emit(self, out: Var, call: Call, attrs: Attrs) -> bool:
-        args = tuple(map(self.in_blocks, call.args))
-        self.blocks[out] = self.emit(call.op, args, attrs, out.name)
+    def _emit(self, out: Var, call: Call, attrs: Attrs, block: int) -> bool:
+        args = tuple(self.in_blocks(a, block) for a in call.args)
+        self.blocks[out] = {block: self.emit(call.op, args, attrs, out.name)}
         return True
 
-    def _elementwise(self, out: Var, call: Call) -> bool:
+    def _elementwise(self, out: Var, call: Call, block: int) -> bool:
         """Operands that broadcast do so in blocks too, with a dimension 1 for what is inside."""
         if not all(self._broadcasts(a, out) for a in call.args):
             return False
-        args = tuple(map(self._broadcast, call.args))
-        self.blocks[out] = self.emit(call.op, args, call.attrs, out.name)
+        args = tuple(self._broadcast(a, block) for a in call.args)
+        self.blocks[out] = {block: self.emit(call.op, args, call.attrs, out.name)}
         return True
 
     def _broadcasts(self, value: Value, out: Var) -> bool:
@@ -129,7 +130,7 @@ class _Blocks:
             return len(shape) < len(PLAIN) - 1 or shape[-3] in (1, out.type.shape[1])
         return False
 
-    def _broadcast(self, value: Value) -> Value:
+    def _broadcast(self, value: Value, block: int) -> Value:
         shape = value.type.shape
         if isinstance(value, Constant):
             if value.value.size == 1:
@@ -137,12 +138,12 @@ class _Blocks:
             whole = value.value.reshape((1,) * (len(PLAIN) - len(shape)) + value.value.shape)
             if whole.shape[1] == 1:
                 return Constant(whole[..., None], value.name)
-            return Constant(pack(whole, PLAIN, self.layout), value.name)
+            return Constant(pack(whole, PLAIN, _blocked(block)), value.name)
         if shape[1] == 1:
             return self.emit("reshape", (self.in_plain(value),), {"shape": (*shape, 1)}, "wider")
-        return self.in_blocks(value)
+        return self.in_blocks(value, block)
 
-    def _reduction(self, out: Var, call: Call) -> bool:
+    def _reduction(self, out: Var, call: Call, block: int) -> bool:
         """Over height, width or both, of what is in blocks."""
         rank = len(call.args[0].type.shape)
         axes = tuple(sorted(axis % rank for axis in call.attrs["axes"]))
@@ -150,9 +151,9 @@ class _Blocks:
         if not axes or not set(axes) <= {2, 3} or not (keepdims or axes == (2, 3)):
             return False
         attrs = {**call.attrs, "axes": axes, "keepdims": True}
-        reduced = self.emit(call.op, (self.in_blocks(call.args[0]),), attrs, out.name)
+        reduced = self.emit(call.op, (self.in_blocks(call.args[0], block),), attrs, out.name)
         if keepdims:
-            self.blocks[out] = reduced
+            self.blocks[out] = {block: reduced}
         else:
             self.plain[out] = self.emit(
                 "reshape", (reduced,), {"shape": out.type.shape}, f"{out.name}.flat"
@@ -164,7 +165,8 @@ class _Blocks:
         x = call.args[0]
         if x in self.plain or x.type.shape[2:] != (1, 1):
             return False
-        self.plain[out] = self.emit("reshape", (self.blocks[x],), call.attrs, out.name)
+        blocks = self.blocks[x][self._block(x)]
+        self.plain[out] = self.emit("reshape", (blocks,), call.attrs, out.name)
         return True
 
     # ------------------------------------------------------------------------------ the forms
@@ -177,34 +179,58 @@ class _Blocks:
         )
         return out
 
+    def _block(self, value: Value) -> int:
+        """The size of the blocks that there were of a value first."""
+        return next(iter(self.blocks[value]))
+
     def in_plain(self, value: Value) -> Value:
         if isinstance(value, Constant):
             return value
         if value not in self.plain:
-            blocks, name = self.blocks[value], f"{value.name}.plain"
-            if value.type.shape[2:] == (1, 1):
-                how: Attrs = {"shape": value.type.shape}
-                self.plain[value] = self.emit("reshape", (blocks,), how, name)
-            else:
-                how = {"source": self.layout, "to": PLAIN}
-                self.plain[value] = self.emit("layout_transform", (blocks,), how, name)
+            block, name = self._block(value), f"{value.name}.plain"
+            self.plain[value] = self._transformed(
+                self.blocks[value][block], value, _blocked(block), PLAIN, name
+            )
         return self.plain[value]
 
-    def in_blocks(self, value: Value) -> Value:
+    def in_blocks(self, value: Value, block: int) -> Value:
         if isinstance(value, Constant):
-            return Constant(pack(value.value, PLAIN, self.layout), value.name)
-        if value not in self.blocks:
-            how = {"source": PLAIN, "to": self.layout}
-            self.blocks[value] = self.emit(
-                "layout_transform", (self.plain[value],), how, f"{value.name}.blocks"
-            )
-        return self.blocks[value]
+            return Constant(pack(value.value, PLAIN, _blocked(block)), value.name)
+        forms = self.blocks.setdefault(value, {})
+        if block not in forms:
+            source = PLAIN if value in self.plain else _blocked(self._block(value))
+            given = self.plain[value] if source == PLAIN else forms[self._block(value)]
+            name = f"{value.name}.blocks"
+            forms[block] = self._transformed(given, value, source, _blocked(block), name)
+        return forms[block]
 
-    def _has_blocks(self, value: Value) -> bool:
-        """Whether the value is NCHW, for all that its shape says, and its channels divide."""
-        shape = value.type.shape
-        static = all(isinstance(n, int) for n in shape)
-        return static and len(shape) == len(PLAIN) and shape[1] % self.lanes == 0
+    def _transformed(self, given: Value, value: Value, source: str, to: str, name: str) -> Value:
+        """`given`, which is `value` in one layout, in another."""
+        if to == PLAIN and value.type.shape[2:] == (1, 1):
+            return self.emit("reshape", (given,), {"shape": value.type.shape}, name)
+        return self.emit("layout_transform", (given,), {"source": source, "to": to}, name)
+
+
+def _blocked(block: int) -> str:
+    return f"{PLAIN}{block}c"
+
+
+def _tile(text: str) -> int:
+    """How many channels are in a block of a layout; 0 in a plain one."""
+    return layout(text).tiles.get("C", (0,))[0]
+
+
+def _narrow(weights: Constant) -> dict[str, Any]:
+    """Says of 8-bit weights that they are within ±127: int16 holds two of their products."""
+    is_narrow = weights.value.dtype == np.int8 and weights.value.min(initial=0) >= -127
+    return {"narrow_weights": True} if is_narrow else {}
+
+
+def _divides(value: Value, block: int) -> bool:
+    """Whether the value is NCHW, for all that its shape says, and its channels divide."""
+    shape = value.type.shape
+    static = all(isinstance(n, int) for n in shape)
+    return static and len(shape) == len(PLAIN) and shape[1] % block == 0
 
 
 def _moves(call: Call, lanes: int) -> Attrs | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mlc_targets import Target
 
@@ -15,7 +15,7 @@ from ..ir.names import LIBRARY_NAMES
 from ..ops import Attrs, compute, operator
 from ..ops.cpu import default_schedule
 from ..ops.strategy import Implementation, choose
-from ..schedule import IS_SCHEDULED
+from ..schedule import IS_SCHEDULED, Schedule, Trace
 from .fuse import ANCHORS, fused, is_fusible
 from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value, Var
 
@@ -24,12 +24,14 @@ from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value,
 class KernelSource:
     """All that decides a kernel but the target: a fused function, or a PrimFunc.
 
-    `in_place` are the numbers of parameters whose memory the output may take over.
+    `in_place` are the numbers of parameters whose memory the output may take over. `trace` is how
+    it is scheduled, where that is not left to the target's strategies.
     """
 
     name: str
     computes: Function | PrimFunc
     in_place: tuple[int, ...] = ()
+    trace: Trace | None = None
 
     @property
     def digest(self) -> bytes:
@@ -39,7 +41,28 @@ class KernelSource:
                 text = structural_hash(self.computes)
             case Function():
                 text = "\n".join(_canonical(self.computes))
-        return hashlib.blake2b(f"{text}\n{self.in_place}".encode(), digest_size=32).digest()
+        trace = "" if self.trace is None else self.trace.dumps()
+        whole = f"{text}\n{self.in_place}{trace}"
+        return hashlib.blake2b(whole.encode(), digest_size=32).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Unscheduled:
+    """What a kernel computes, and the target's implementation of its anchor, where there is one."""
+
+    func: PrimFunc
+    target: Target
+    implementation: Implementation | None = None
+    attrs: Attrs = field(default_factory=dict)
+
+    def schedule(self, func: PrimFunc) -> PrimFunc:
+        """`func`, or another with the same blocks, scheduled when nothing else is said. One that
+        carries a schedule is left as it is."""
+        if IS_SCHEDULED in func.attrs:
+            return func
+        if self.implementation is None:
+            return default_schedule(func, self.target)
+        return self.implementation.schedule(func, self.attrs, self.target)
 
 
 def _canonical(function: Function) -> Iterator[str]:
@@ -80,20 +103,38 @@ def as_kernels(function: Function) -> tuple[Binding, ...]:
 
 
 def lower_kernel(source: KernelSource, target: Target) -> PrimFunc:
-    """The scheduled PrimFunc of a kernel: its inputs as parameters, then its outputs."""
-    match source.computes:
-        case PrimFunc() as func:
-            scheduled = func if IS_SCHEDULED in func.attrs else default_schedule(func, target)
-        case Function() as function:
-            scheduled = lower_fused(function, target, source.name)
+    """The scheduled PrimFunc of a kernel: its inputs as parameters, then its outputs. Raises
+    ScheduleError for a trace that does not apply to it."""
+    begun = unscheduled(source, target)
+    if source.trace is None:
+        scheduled = begun.schedule(begun.func)
+    else:
+        sch = Schedule(begun.func)
+        source.trace.apply(sch)
+        scheduled = sch.func
     buffers = [scheduled.buffers[n].name for n in source.in_place]
     attrs = {**scheduled.attrs, IN_PLACE: tuple(buffers)} if buffers else scheduled.attrs
     return with_fields(scheduled, name=source.name, attrs=attrs)
 
 
+def unscheduled(source: KernelSource, target: Target) -> Unscheduled:
+    """A kernel before it is scheduled."""
+    match source.computes:
+        case PrimFunc() as func:
+            return Unscheduled(func, target)
+        case Function() as function:
+            return unscheduled_fused(function, target, source.name)
+
+
 def lower_fused(function: Function, target: Target, name: str) -> PrimFunc:
-    """The operators' stages one after the other, scheduled as the target's implementation of the
-    anchor says; without one, by default."""
+    """A fused function as the target schedules it."""
+    begun = unscheduled_fused(function, target, name)
+    return begun.schedule(begun.func)
+
+
+def unscheduled_fused(function: Function, target: Target, name: str) -> Unscheduled:
+    """The operators' stages one after the other, to be scheduled as the target's implementation of
+    the anchor says; without one, by default."""
     tensors: dict[Value, te.Tensor] = {
         p: te.placeholder(p.type.shape, p.type.dtype, p.name) for p in function.params
     }
@@ -113,10 +154,7 @@ def lower_fused(function: Function, target: Target, name: str) -> PrimFunc:
         tensors.update(zip(binding.outputs, outputs, strict=True))
     params = [*function.params, *(v for v in function.outputs if isinstance(v, Var))]
     func = te.create_prim_func([tensors[v] for v in params], name)
-    if chosen is None:
-        return default_schedule(func, target)
-    implementation, attrs = chosen
-    return implementation.schedule(func, attrs, target)
+    return Unscheduled(func, target, *(chosen or ()))
 
 
 def _scalar(value: Value) -> te.Tensor:

@@ -3,12 +3,17 @@
 Models say how a layer is quantized by pairs: their float arithmetic reads what `dequantize` gives
 and ends in `quantize`. canonicalize_quantized makes of that the integer operators they mean, in
 ONNX's arithmetic (QLinearConv): int32 sums, a bias in units of the sums, one float32 multiplication
-per output, rounding half to even, saturation. The result is the model's definition from then on;
-the float form differs from it where float sums round, which moves some outputs by one.
+per output, rounding half to even, saturation. Averages are sums of integers too. The result is the
+model's definition from then on; the float form differs from it where float sums round, which moves
+some outputs by one.
+
+uint8 becomes int8 wherever it is not a parameter or an output: q stands for what q - 128 does with
+a zero point that is less by 128. So layers are of int8 alone, for which there are instructions.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +72,73 @@ def _dequantize(graph: Rewriting, x: Quantized) -> Value:
     return graph.emit("dequantize", x.q, Constant(x.scale), Constant(x.zero))
 
 
+# ---------------------------------------------------------------------- int8 in place of uint8
+
+TOP = 128  # what uint8 is more than int8
+
+
+def _lowered(graph: Rewriting, q: Value) -> Value:
+    """uint8 less 128, as int8."""
+    if isinstance(q, Constant):
+        return Constant((q.value.astype(np.int16) - TOP).astype(np.int8), q.name)
+    raised = graph.call(q, "offset")
+    return raised.args[0] if raised is not None else graph.emit("offset", q)
+
+
+def _lowered_zero(zero: Constant) -> Constant:
+    return Constant((zero.value.astype(np.int16) - TOP).astype(np.int8), zero.name)
+
+
+def _raised(graph: Rewriting, q: Value) -> Value:
+    """int8 and 128, as uint8."""
+    return graph.emit("offset", q)
+
+
+def _signed(graph: Rewriting, out: Var, call: Call) -> Value | None:
+    """dequantize(q, s, z)   =>   dequantize(q - 128, s, z - 128), of uint8, and likewise what makes
+    such numbers, moves them, and layers of them"""
+    match call:
+        case Call("dequantize", (q, scale, Constant() as zero)) if q.type.dtype == "uint8":
+            return graph.emit("dequantize", _lowered(graph, q), scale, _lowered_zero(zero))
+        case Call("quantize" | "requantize" as op, (x, scale, Constant() as zero)):
+            if out.type.dtype == "uint8":
+                return _raised(graph, graph.emit(op, x, scale, _lowered_zero(zero)))
+        case Call(op) if op in (*MOVES, "concatenate", "clip", "pad", "maximum", "minimum"):
+            return _moved_signed(graph, out, call)
+        case Call(op, (x, w)) if op in LAYERS and x.type.dtype == "uint8" and is_static(w):
+            return _signed_layer(graph, call, x, w)
+    return None
+
+
+def _moved_signed(graph: Rewriting, out: Var, call: Call) -> Value | None:
+    """move(q + 128)   =>   move(q) + 128"""
+    known = [graph.call(a, "offset") for a in call.args]
+    if out.type.dtype != "uint8" or not any(known):
+        return None
+    if not all(
+        k is not None or isinstance(a, Constant) for k, a in zip(known, call.args, strict=True)
+    ):
+        return None
+    attrs = dict(call.attrs)
+    for name in ("value", "min", "max") if call.op in ("pad", "clip") else ():
+        if attrs.get(name) is not None:
+            attrs[name] -= TOP
+    args = [_lowered(graph, a) for a in call.args]
+    return _raised(graph, graph.emit(call.op, *args, **attrs))
+
+
+def _signed_layer(graph: Rewriting, call: Call, x: Value, w: Value) -> Value | None:
+    """layer(x, w)   =>   layer(x - 128, w) + 128 * sum(w)"""
+    if "kernel_layout" in call.attrs:
+        return None
+    attrs = dict(call.attrs)
+    if call.op.startswith("conv"):
+        attrs["pad_value"] = attrs.get("pad_value", 0) - TOP
+    sums = graph.emit(call.op, _lowered(graph, x), w, **attrs)
+    more = graph.emit("multiply", _weight_sums(graph, call, w), Constant(np.asarray(TOP, SUMS)))
+    return _plus(graph, sums, more)
+
+
 # ---------------------------------------------------------------------------- moving the integers
 
 
@@ -121,6 +193,34 @@ def _concat_before(graph: Rewriting, out: Var, call: Call) -> Value | None:
         return None
     joined = graph.emit("concatenate", *(p.q for p in parts if p is not None), **call.attrs)
     return _dequantize(graph, Quantized(joined, first.scale, first.zero))
+
+
+def _summed(graph: Rewriting, out: Var, call: Call) -> Value | None:
+    """mean(dequantize(q))   =>   dequantize(sum(q) - n * zero), of n numbers, the scale divided by n;
+    likewise avg_pool, where every window has as many"""
+    if call.op not in ("mean", "avg_pool"):
+        return None
+    x = _dequantized(graph, call.args[0])
+    if x is None or not x.per_tensor or x.q.type.dtype not in EIGHT_BITS or not is_static(x.q):
+        return None
+    attrs = dict(call.attrs)
+    whole = graph.emit("cast", x.q, dtype=SUMS)
+    if call.op == "mean":
+        shape = shape_of(x.q)
+        count = math.prod(shape[axis] for axis in attrs["axes"])
+        sums = graph.emit("sum", whole, **attrs)
+        if x.zero.any():
+            sums = _plus(graph, sums, Constant(-count * x.zero.reshape(()).astype(SUMS)))
+    else:
+        whole_windows = attrs.pop("count_include_pad") or not any(attrs["pads"])
+        if attrs["ceil_mode"] or not whole_windows:
+            return None
+        count = math.prod(attrs["kernel"])
+        if x.zero.any():
+            whole = _plus(graph, whole, Constant(-x.zero.reshape(()).astype(SUMS)))
+        sums = graph.emit("sum_pool", whole, **attrs)
+    scale = (x.scale.reshape(()) / np.float32(count)).astype(np.float32)
+    return _dequantize(graph, Quantized(sums, scale, np.zeros((), SUMS)))
 
 
 def _moved_behind(graph: Rewriting, out: Var, call: Call) -> Value | None:
@@ -359,9 +459,11 @@ def _clipped(graph: Rewriting, q: Value, low: int | None, high: int | None) -> V
 
 
 RULES: tuple[Rule, ...] = (
+    _signed,
     _there_and_back,
     _moved_before,
     _concat_before,
+    _summed,
     _integer_layer,
     _integer_bias,
     _requantized,

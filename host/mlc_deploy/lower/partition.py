@@ -51,7 +51,7 @@ from ..ir import (
 )
 from ..ir.names import Names, names_of
 from ..pass_context import optional
-
+from .annotations import WHOLE
 
 @optional(level=2)
 def partition_loops(func: PrimFunc) -> PrimFunc:
@@ -156,6 +156,8 @@ class _Partition:
 def _cuts(loop: For, ranges: dict[Var, Bounds]) -> list[int]:
     """For each guard in the loop that the loop can decide: the turn where it begins to hold, or
     to be in doubt."""
+    if WHOLE in loop.annotations:
+        return []
     turns = int(loop.extent)  # type: ignore[call-overload]
     found: list[int | None] = []
 

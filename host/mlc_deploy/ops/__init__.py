@@ -13,6 +13,7 @@ from . import (  # noqa: F401
     shape,
     special,
     windows,
+    winograd,
 )
 from .arm_cpu.intrinsics import OWN_INTRINS
 from .registry import (

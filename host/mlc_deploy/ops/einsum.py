@@ -10,6 +10,7 @@ from .. import te
 from ..ir import Dim, Expr, const
 from ..te import Tensor
 from .elementwise import same_extent
+from .half import rounded, sums
 from .registry import Array, Attrs, Operator, register, require
 
 
@@ -30,16 +31,18 @@ def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     require(once, f"einsum: the result of '{attrs['equation']}'")
     over = {letter: te.reduce_axis((0, extents[letter]), f"k_{letter.lower()}{n}")
             for n, letter in enumerate(extents) if letter not in result}  # fmt: skip
+    kept = sums(inputs[0].dtype)
 
     def element(*i: Expr) -> Expr:
         at = dict(zip(result, i, strict=True)) | {k: v.var for k, v in over.items()}
-        total: Expr = const(1, inputs[0].dtype)
+        total: Expr = const(1, kept)
         for number, (label, t) in enumerate(zip(labels, inputs, strict=True)):
-            factor = t[tuple(at[letter] for letter in label)]
+            factor = t[tuple(at[letter] for letter in label)].astype(kept)
             total = total * factor if number else factor
         return te.sum(total, list(over.values())) if over else total
 
-    return [te.compute([extents[letter] for letter in result], element, name="einsum")]
+    product = te.compute([extents[letter] for letter in result], element, name="einsum")
+    return [rounded(product, inputs[0].dtype)]
 
 
 def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:

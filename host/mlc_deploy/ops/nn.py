@@ -24,6 +24,7 @@ from .. import te
 from ..ir import Expr, dtype_of
 from ..te import Tensor
 from .elementwise import broadcast_shape, element_at, same_extent
+from .half import rounded, sums
 from .layout import Layout, in_layout, layout, pack, packed_index, plain_sizes, unpack
 from .quantize import exact, narrowed, product, sum_dtype
 from .registry import Array, Attrs, Operator, register, require
@@ -117,7 +118,7 @@ def _compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
             product(
                 data[packed_index(data_layout, at)],
                 weights.at(f, c.var, ky.var, kx.var),
-                dtype,
+                sums(dtype),
             ),
             (c, ky, kx),
         )
@@ -126,7 +127,8 @@ def _compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         not out_layout.tiles or out_channels % out_layout.tiles["C"][0] == 0,
         f"conv2d: {out_channels} channels in {out_layout.text}",
     )
-    return [in_layout(out_layout, (batch, out_channels, height, width), element, "conv2d")]
+    total = in_layout(out_layout, (batch, out_channels, height, width), element, "conv2d")
+    return [rounded(total, dtype)]
 
 
 def _evaluate_conv2d(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
@@ -173,20 +175,12 @@ def _compute_dense(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     fits = same_extent(x.shape[1], k)
     require(fits, f"dense: {list(x.shape)} and weights {list(w.shape)} do not fit")
     over = te.reduce_axis((0, k), "k")
-    return [
-        te.compute(
-            (x.shape[0], n),
-            lambda i, j: te.sum(
-                product(
-                    x[i, over],
-                    weights.at(j, over.var) if transposed else weights.at(over.var, j),
-                    dtype,
-                ),
-                over,
-            ),
-            name="dense",
-        )
-    ]
+
+    def element(i: Expr, j: Expr) -> Expr:
+        weight = weights.at(j, over.var) if transposed else weights.at(over.var, j)
+        return te.sum(product(x[i, over], weight, sums(dtype)), over)
+
+    return [rounded(te.compute((x.shape[0], n), element, name="dense"), dtype)]
 
 
 def _evaluate_dense(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
@@ -207,9 +201,11 @@ def _compute_matmul(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
     def element(*i: Expr) -> Expr:
         left = element_at(a, (*i[:-1], over.var))
-        return te.sum(product(left, element_at(b, (*i[:-2], over.var, i[-1])), dtype), over)
+        right = element_at(b, (*i[:-2], over.var, i[-1]))
+        return te.sum(product(left, right, sums(dtype)), over)
 
-    return [te.compute((*batch, a.shape[-2], b.shape[-1]), element, name="matmul")]
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    return [rounded(te.compute(shape, element, name="matmul"), dtype)]
 
 
 def _evaluate_matmul(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
@@ -247,24 +243,22 @@ def _compute_lrn(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     size, alpha, beta, bias = (attrs[key] for key in ("size", "alpha", "beta", "bias"))
     kind = dtype_of(x.dtype).kind
     require(kind == "float" and x.ndim >= 2 and size > 0, f"lrn: {x.dtype}{list(x.shape)}")
-    before = (size - 1) // 2
+    before, kept = (size - 1) // 2, sums(x.dtype)
     k = te.reduce_axis((0, size), "k")
     around = [0] * (2 * x.ndim)
     around[1], around[x.ndim + 1] = before, size - 1 - before
     data = padded(x, around, 0)
 
     def square(*i: Expr) -> Expr:
-        value = data[(i[0], i[1] + k, *i[2:])]
+        value = data[(i[0], i[1] + k, *i[2:])].astype(kept)
         return te.sum(value * value, k)
 
     squares = te.compute(x.shape, square, name="squares")
-    return [
-        te.compute(
-            x.shape,
-            lambda *i: x[i] / te.pow(squares[i] * (alpha / size) + bias, beta),
-            name="lrn",
-        )
-    ]
+
+    def element(*i: Expr) -> Expr:
+        return x[i].astype(kept) / te.pow(squares[i] * (alpha / size) + bias, beta)
+
+    return [rounded(te.compute(x.shape, element, name="lrn"), x.dtype)]
 
 
 def _evaluate_lrn(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:

@@ -17,6 +17,7 @@ import numpy as np
 from .. import te
 from ..ir import Expr, const, dtype_of
 from ..te import Tensor
+from .half import rounded, sums
 from .registry import Array, Attrs, Operator, register, require
 from .shape import normal_axis
 
@@ -31,7 +32,12 @@ class _Statistics:
         self.axes = sorted({normal_axis(op, axis, x.ndim) for axis in attrs["axes"]})
         require(len(self.axes) == len(attrs["axes"]) > 0, f"{op}: axes {list(attrs['axes'])}")
         self.x = x
+        self.kept_in = sums(x.dtype)
         self.kept = [axis for axis in range(x.ndim) if axis not in self.axes]
+
+    def data(self, index: Any) -> Expr:
+        """An element, as sums take it."""
+        return self.x[index].astype(self.kept_in)
 
     def place(self, index: Sequence[Expr]) -> Index:
         """Where the mean stands that an element of the tensor counts into."""
@@ -51,7 +57,8 @@ class _Statistics:
         count: Any = 1
         for axis in self.axes:
             count = count * x.shape[axis]
-        number = const(count, x.dtype) if isinstance(count, int) else count.astype(x.dtype)
+        kept_in = self.kept_in
+        number = const(count, kept_in) if isinstance(count, int) else count.astype(kept_in)
         mean: Tensor = te.compute(shape, lambda *i: total[i] / number, name=name)
         return mean
 
@@ -59,32 +66,30 @@ class _Statistics:
 def _compute_layer_norm(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     (x,) = inputs
     own = _Statistics("layer_norm", x, attrs)
-    mean = own.mean("mean", lambda at: x[at])
+    mean = own.mean("mean", own.data)
 
     def squared(at: Any) -> Expr:
-        centred = x[at] - mean[own.place(at)]
+        centred = own.data(at) - mean[own.place(at)]
         return centred * centred
 
     variance = own.mean("variance", squared)
 
     def element(*i: Expr) -> Expr:
         deviation = te.sqrt(variance[own.place(i)] + attrs["epsilon"])
-        return (x[i] - mean[own.place(i)]) / deviation
+        return (own.data(i) - mean[own.place(i)]) / deviation
 
-    return [te.compute(x.shape, element, name="layer_norm")]
+    return [rounded(te.compute(x.shape, element, name="layer_norm"), x.dtype)]
 
 
 def _compute_rms_norm(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     (x,) = inputs
     own = _Statistics("rms_norm", x, attrs)
-    squares = own.mean("squares", lambda at: x[at] * x[at])
-    return [
-        te.compute(
-            x.shape,
-            lambda *i: x[i] / te.sqrt(squares[own.place(i)] + attrs["epsilon"]),
-            name="rms_norm",
-        )
-    ]
+    squares = own.mean("squares", lambda at: own.data(at) * own.data(at))
+
+    def element(*i: Expr) -> Expr:
+        return own.data(i) / te.sqrt(squares[own.place(i)] + attrs["epsilon"])
+
+    return [rounded(te.compute(x.shape, element, name="rms_norm"), x.dtype)]
 
 
 def _normalized(inputs: Sequence[Array], attrs: Attrs, centre: bool) -> Sequence[Array]:

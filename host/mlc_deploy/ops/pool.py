@@ -16,6 +16,7 @@ import numpy as np
 from .. import te
 from ..ir import Expr, const, dtype_of, value_range
 from ..te import Tensor
+from .half import rounded, sums
 from .layout import in_any_layout
 from .nn import wide, window_extent
 from .registry import Array, Attrs, Operator, register, require
@@ -107,16 +108,14 @@ def _compute_avg(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
     def element(*i: Expr) -> Expr:
         value, taps = _window(data, attrs, i)
-        return te.sum(value, taps)
+        return te.sum(value.astype(sums(x.dtype)), taps)
 
     total = te.compute(shape, element, name="pool_sum")
-    return [
-        te.compute(
-            shape,
-            lambda *i: total[i] / tap_count(x.shape, attrs, i).astype(x.dtype),
-            name="avg_pool",
-        )
-    ]
+
+    def mean(*i: Expr) -> Expr:
+        return total[i] / tap_count(x.shape, attrs, i).astype(total.dtype)
+
+    return [rounded(te.compute(shape, mean, name="avg_pool"), x.dtype)]
 
 
 def tap_count(shape: Sequence[Any], attrs: Attrs, index: Sequence[Expr]) -> Expr:
@@ -188,9 +187,10 @@ def _compute_sum(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
     def element(*i: Expr) -> Expr:
         value, taps = _window(data, attrs, i)
-        return te.sum(value, taps)
+        return te.sum(value.astype(sums(x.dtype)), taps)
 
-    return [te.compute((*x.shape[:2], *pool_extents(x.shape, attrs)), element, name="sum_pool")]
+    shape = (*x.shape[:2], *pool_extents(x.shape, attrs))
+    return [rounded(te.compute(shape, element, name="sum_pool"), x.dtype)]
 
 
 def _evaluate_sum(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:

@@ -3,6 +3,7 @@
     quantize(x, scale, zero)            float (or int32) -> zero's dtype
     dequantize(q, scale, zero)          integer -> scale's dtype
     requantize(sums, multiplier, zero)  int32 -> zero's dtype: sums * multiplier + zero
+    offset(q)                           uint8 -> int8: q - 128, int8 -> uint8: q + 128
 
 No attributes: scales and zeros are tensors that broadcast against the first input as in any
 elementwise operator. A scalar is per tensor, [C, 1, 1] per channel of NCHW; blocked scales are
@@ -32,6 +33,9 @@ from .registry import Array, Attrs, Operator, register, require
 # What quantized numbers are kept in: sums of the first two are int32.
 STORED = ("int8", "uint8", "int16", "uint16")
 SUMS = "int32"
+
+OFFSET = {"int8": "uint8", "uint8": "int8"}
+TOP_BIT = 128
 
 
 def _check(op: str, x: Tensor, scale: Tensor, zero: Tensor, takes: Sequence[str]) -> None:
@@ -117,6 +121,21 @@ def _evaluate_requantize(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Arra
     return [_saturated_array(scaled + zero.astype(np.float32), zero.dtype)]
 
 
+def _compute_offset(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    (q,) = inputs
+    require(q.dtype in OFFSET, f"offset: does not take {q.dtype}")
+
+    def element(*i: Expr) -> Expr:
+        return (q[i].astype("uint8") ^ TOP_BIT).astype(OFFSET[q.dtype])
+
+    return [te.compute(q.shape, element, name="offset")]
+
+
+def _evaluate_offset(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    (q,) = inputs
+    return [(q.astype(np.uint8) ^ TOP_BIT).astype(OFFSET[str(q.dtype)])]
+
+
 # ------------------------------------------------------------------------------------- sums
 
 
@@ -152,5 +171,6 @@ for _op in (
     Operator("quantize", _compute_quantize, _evaluate_quantize, "elementwise"),
     Operator("dequantize", _compute_dequantize, _evaluate_dequantize, "elementwise"),
     Operator("requantize", _compute_requantize, _evaluate_requantize, "elementwise"),
+    Operator("offset", _compute_offset, _evaluate_offset, "elementwise"),
 ):
     register(_op)

@@ -12,6 +12,7 @@ from .. import te
 from ..ir import Const, Dim, Expr, IterVar, const, dtype_of
 from ..te import Tensor
 from .elementwise import divide_array
+from .half import rounded, sums
 from .registry import Array, Attrs, Operator, register, require
 from .shape import normal_axis
 
@@ -70,22 +71,25 @@ def _reduction(name: str) -> Operator:
         (x,) = inputs
         require(dtype_of(x.dtype).kind != "bool", f"{name}: does not take bool")
         axes = _Axes(name, x, attrs["axes"], attrs["keepdims"])
+        kept = x.dtype if name in ("max", "min") else sums(x.dtype)
         total = te.compute(
             axes.shape,
-            lambda *i: te.reduce(COMBINE[name], x[axes.source(i)], axes.iters),
+            lambda *i: te.reduce(COMBINE[name], x[axes.source(i)].astype(kept), axes.iters),
             name="sum" if name == "mean" else name,
         )
         if name != "mean":
-            return [total]
+            return [rounded(total, x.dtype)]
         count: Any = 1
         for axis in axes.reduced:
             count = count * x.shape[axis]
         if dtype_of(x.dtype).kind != "float":
             return [te.compute(axes.shape, lambda *i: te.truncdiv(total[i], count), name=name)]
         if not isinstance(count, int):
-            return [te.compute(axes.shape, lambda *i: total[i] / count.astype(x.dtype), name=name)]
+            mean = te.compute(axes.shape, lambda *i: total[i] / count.astype(kept), name=name)
+            return [rounded(mean, x.dtype)]
         share = 1.0 / count if count else math.nan
-        return [te.compute(axes.shape, lambda *i: total[i] * const(share, x.dtype), name=name)]
+        mean = te.compute(axes.shape, lambda *i: total[i] * const(share, kept), name=name)
+        return [rounded(mean, x.dtype)]
 
     def evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
         x, axes, keepdims = inputs[0], tuple(attrs["axes"]), attrs["keepdims"]
@@ -156,6 +160,7 @@ def _softmax(name: str) -> Operator:
         top_axes = _Axes(name, x, [attrs["axis"]], False)
         sum_axes = _Axes(name, x, [attrs["axis"]], False)
         (axis,) = top_axes.reduced
+        kept = sums(x.dtype)
 
         def rest(i: Sequence[Expr]) -> tuple[Expr, ...]:
             return (*i[:axis], *i[axis + 1 :])
@@ -163,19 +168,21 @@ def _softmax(name: str) -> Operator:
         top = te.compute(
             top_axes.shape, lambda *i: te.max(x[top_axes.source(i)], top_axes.iters), name="top"
         )
-        power = te.compute(x.shape, lambda *i: te.exp(x[i] - top[rest(i)]), name="power")
+
+        def below(*i: Expr) -> Expr:
+            return x[i].astype(kept) - top[rest(i)].astype(kept)
+
+        power = te.compute(x.shape, lambda *i: te.exp(below(*i)), name="power")
         total = te.compute(
             sum_axes.shape,
             lambda *i: te.sum(power[sum_axes.source(i)], sum_axes.iters),
             name="total",
         )
         if log:
-            return [
-                te.compute(
-                    x.shape, lambda *i: x[i] - top[rest(i)] - te.log(total[rest(i)]), name=name
-                )
-            ]
-        return [te.compute(x.shape, lambda *i: power[i] / total[rest(i)], name=name)]
+            result = te.compute(x.shape, lambda *i: below(*i) - te.log(total[rest(i)]), name=name)
+        else:
+            result = te.compute(x.shape, lambda *i: power[i] / total[rest(i)], name=name)
+        return [rounded(result, x.dtype)]
 
     def evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
         x, axis = inputs[0], attrs["axis"]

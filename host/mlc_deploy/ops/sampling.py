@@ -13,6 +13,8 @@ from .. import te
 from ..ir import Expr, const, dtype_of
 from ..te import Tensor
 from .elementwise import same_extent
+from .half import rounded, sums
+from .quantize import product
 from .registry import Array, Attrs, Operator, register, require
 from .shape import normal_axis
 
@@ -197,10 +199,11 @@ def _compute_resample(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
 
     def element(*i: Expr) -> Expr:
         at = te.minimum(te.maximum(indices[i[axis], tap], const(0)), x.shape[axis] - 1)
-        return te.sum(x[(*i[:axis], at, *i[axis + 1 :])] * weights[i[axis], tap], tap)
+        value = x[(*i[:axis], at, *i[axis + 1 :])]
+        return te.sum(product(value, weights[i[axis], tap], sums(x.dtype)), tap)
 
     shape = [indices.shape[0] if d == axis else n for d, n in enumerate(x.shape)]
-    return [te.compute(shape, element, name="resample")]
+    return [rounded(te.compute(shape, element, name="resample"), x.dtype)]
 
 
 def _evaluate_resample(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:

@@ -16,7 +16,7 @@ from mlc_targets import Target
 from .. import te
 from ..ir import PrimFunc
 from ..te import Tensor
-from .arm_cpu import conv2d, depthwise, gemm, windows
+from .arm_cpu import conv2d, depthwise, gemm, int8_conv2d, int8_windows, windows, winograd
 from .registry import Attrs, TensorType
 
 Layout = Callable[[Sequence[TensorType], Attrs, Target], "dict[str, Any] | None"]
@@ -99,11 +99,41 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
         Implementation(
             "conv2d",
             key,
+            "conv2d_int8",
+            30,
+            int8_conv2d.takes_blocks,
+            int8_conv2d.compute_conv2d,
+            int8_conv2d.schedule_conv2d,
+            blocks=int8_conv2d.blocked_attrs,
+        ),
+        Implementation(
+            "conv2d",
+            key,
+            "conv2d_int8_depthwise",
+            30,
+            int8_windows.takes_depthwise,
+            int8_windows.compute_depthwise,
+            int8_windows.schedule_depthwise,
+            blocks=int8_windows.blocked_attrs,
+        ),
+        Implementation(
+            "conv2d",
+            key,
             "conv2d_depthwise_blocks",
             30,
             windows.takes_depthwise,
             windows.compute_depthwise,
             windows.schedule_depthwise,
+        ),
+        Implementation(
+            "winograd_conv2d",
+            key,
+            "winograd_blocks",
+            10,
+            winograd.takes_blocks,
+            winograd.compute_winograd,
+            winograd.schedule_winograd,
+            blocks=winograd.blocked_attrs,
         ),
         Implementation(
             "max_pool",

@@ -9,9 +9,14 @@ so has no guard in the loop that multiplies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
-from ..ir import Const
+from ..ir import Const, Var
 from ..schedule import Schedule
+from .half import part_of
+
+STEPS = (1, 2, 3, 4, 6, 8, 9, 12, 16, 24, 32, 48, 64)  # of a reduction, that a tuner tries
+MOST_TRIED = 32  # elements, or vectors, of a tile along one dimension
 
 
 def schedule_tile(
@@ -33,6 +38,7 @@ def schedule_tile(
     tiles, outermost first, are one parallel loop. Returns that loop.
     """
     loops = list(sch.get_loops(result))
+    cuts = _chosen(sch, cuts, loops, vector_loop(sch, tile, result), lanes)
     outer: list[str] = []
     inner: list[str] = []
     for number, loop in enumerate(loops):
@@ -48,9 +54,17 @@ def schedule_tile(
     if tasks > 1:
         outer[:tasks] = [sch.fuse(*outer[:tasks])]
     sch.compute_at(tile, outer[-1])
-    _schedule_sum(sch, tile, lanes, steps)
-    sch.set_scope(tile, 0, "local")
-    _schedule_result(sch, inner, lanes, vector_result)
+    if part_of(tile) in sch.get_blocks():
+        schedule_sum(sch, tile, outer[-1], lanes, 1)
+        around = sch.get_loops(tile)
+        piece = around[around.index(outer[-1]) + 1]
+        sch.compute_at(part_of(tile), piece)
+        schedule_sum(sch, part_of(tile), piece, lanes, steps)
+        sch.set_scope(part_of(tile), 0, "local")  # the tile stays in memory: both are too many
+    else:
+        schedule_sum(sch, tile, outer[-1], lanes, steps)
+        sch.set_scope(tile, 0, "local")
+    schedule_result(sch, inner, lanes, vector_result)
     sch.parallel(outer[0])
     return outer[0]
 
@@ -79,15 +93,45 @@ def vectorize_rows(sch: Schedule, block: str, lanes: int) -> None:
     sch.vectorize(lane)
 
 
+def vector_loop(sch: Schedule, tile: str, result: str) -> str | None:
+    """The loop of block `result` that runs along the last dimension of what block `tile` writes."""
+    block = sch.block(result)
+    (made,) = (w.buffer for w in sch.block(tile).writes)
+    (read,) = (r for r in block.reads if r.buffer is made)
+    bindings = {i.var: i.binding for i in block.iters}
+    index = read.minimum[-1]
+    loop = bindings.get(index) if isinstance(index, Var) else None
+    return loop.name if isinstance(loop, Var) else None
+
+
+def _chosen(
+    sch: Schedule, cuts: Mapping[int, int], loops: Sequence[str], vector: str | None, lanes: int
+) -> dict[int, int]:
+    """The cuts; a tuner tries others, of tiles up to twice as large."""
+    chosen: dict[int, int] = {}
+    room = 2 * prod(cuts.values())
+    for number, cut in cuts.items():
+        extent = sch.loop(loops[number]).extent
+        step = lanes if loops[number] == vector and cut % lanes == 0 else 1
+        most = min(room, MOST_TRIED * step, int(extent)) if isinstance(extent, Const) else cut
+        sizes = sorted({cut, *range(step, most + 1, step)})
+        chosen[number] = sch.choice(cut, sizes)
+        room //= chosen[number]
+    return chosen
+
+
 def _unit(sch: Schedule, loop: str) -> bool:
     extent = sch.loop(loop).extent
     return getattr(extent, "value", 0) == 1
 
 
-def _schedule_sum(sch: Schedule, tile: str, lanes: int, steps: int) -> None:
+def schedule_sum(sch: Schedule, tile: str, at: str, lanes: int, steps: int) -> None:
+    """Schedules the loops of a sum that is computed at loop `at`: the reduction outside, unrolled
+    by about `steps`, and the tile inside, in registers."""
     around = list(sch.get_loops(tile))
-    spatial: list[str] = [n for n in around if n.startswith("ax")]  # as compute_at names its loops
-    reduced: list[str] = [n for n in around if _reduces(sch, tile, n)]
+    own = around[around.index(at) + 1 :]
+    reduced: list[str] = [n for n in own if _reduces(sch, tile, n)]
+    spatial: list[str] = [n for n in own if n not in reduced]
     reduced, unrolled = unroll_steps(sch, reduced, steps)
     vector: list[str] = []
     if spatial and lanes > 1 and _divides(sch, spatial[-1], lanes):
@@ -113,7 +157,8 @@ def unroll_steps(sch: Schedule, reduced: list[str], steps: int) -> tuple[list[st
     """Unrolls the innermost reductions: whole loops while they make up to `steps` turns together,
     then the part of the next that still fits. (loops that stay, unrolled loops)"""
     unrolled: list[str] = []
-    room = steps
+    tried = sorted({steps, *(n for n in STEPS if n <= max(2 * steps, 8))})
+    room = sch.choice(steps, tried) if reduced else 1
     while reduced and room > 1:
         extent = sch.loop(reduced[-1]).extent
         turns = int(extent) if isinstance(extent, Const) else 0
@@ -141,7 +186,9 @@ def _divides(sch: Schedule, loop: str, by: int) -> bool:
     return bool(extent) and extent % by == 0
 
 
-def _schedule_result(sch: Schedule, inner: Sequence[str], lanes: int, vector_result: bool) -> None:
+def schedule_result(sch: Schedule, inner: Sequence[str], lanes: int, vector_result: bool) -> None:
+    """Unrolls the loops in which a tile's results leave the registers; the innermost is vectors
+    where they are neighbours in memory."""
     loops = list(inner)
     if vector_result and loops and lanes > 1 and _divides(sch, loops[-1], lanes):
         outer, vector = sch.split(loops[-1], [None, lanes])

@@ -15,6 +15,7 @@ import numpy as np
 from .. import te
 from ..ir import Expr, dtype_of
 from ..te import Tensor
+from .half import rounded, sums
 from .nn import window_extent
 from .quantize import exact, narrowed, product, sum_dtype
 from .registry import Array, Attrs, Operator, register, require
@@ -60,9 +61,11 @@ def _compute_conv(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         channel = f // per_group * depth + c if groups > 1 else c
         steps = zip(at, taps, attrs["strides"], attrs["dilations"], strict=True)
         place = [o * s + k * d for o, k, s, d in steps]
-        return te.sum(product(data[(n, channel, *place)], w[(f, c, *taps)], dtype), [c, *taps])
+        value = product(data[(n, channel, *place)], w[(f, c, *taps)], sums(dtype))
+        return te.sum(value, [c, *taps])
 
-    return [te.compute((x.shape[0], w.shape[0], *extents), element, name="conv_nd")]
+    shape = (x.shape[0], w.shape[0], *extents)
+    return [rounded(te.compute(shape, element, name="conv_nd"), dtype)]
 
 
 def _evaluate_conv(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
@@ -116,9 +119,11 @@ def _compute_col2im(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
             windows.append(begin // stride)
         channel = c * taps + flatten([k.var for k in over], kernel)
         value = x[n, channel, flatten(windows, extents)]
-        return te.sum(te.if_then_else(te.all_of(*guards), value, 0), over)
+        kept = te.if_then_else(te.all_of(*guards), value, 0)
+        return te.sum(kept.astype(sums(x.dtype)), over)
 
-    return [te.compute((x.shape[0], columns // taps, *shape), element, name="col2im")]
+    image = te.compute((x.shape[0], columns // taps, *shape), element, name="col2im")
+    return [rounded(image, x.dtype)]
 
 
 def _evaluate_col2im(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:

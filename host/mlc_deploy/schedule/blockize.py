@@ -29,7 +29,8 @@ def blockize(func: PrimFunc, loop: str, primitive: str = "blockize") -> tuple[Pr
     at loop i1. The outer block's iterations are the parts of the inner ones that the loops outside
     determine; what the inner loops add to them must fill [0, n), and n divide the rest. The inner
     block's init becomes the outer block's, as loops of their own. Raises ScheduleError for loops
-    that hold more than one block or a predicate, and for bindings that do not come apart.
+    that hold more than one block, for a predicate that depends on them (another is the outer
+    block's), and for bindings that do not come apart.
     """
     path = find_loop(func, loop, primitive)
     top = loop_at(path)
@@ -43,7 +44,7 @@ def blockize(func: PrimFunc, loop: str, primitive: str = "blockize") -> tuple[Pr
     for outer, inner in pairwise((*nest, block)):
         if not isinstance(outer, For) or outer.body is not inner:
             refuse(primitive, f"other statements stand inside loop '{loop}'", outer)
-    if not is_const(block.predicate, True):
+    if vars_in(block.predicate) & {o.var for o in nest}:
         refuse(
             primitive,
             f"block '{block.name}' runs under the predicate {block.predicate}",
@@ -65,12 +66,14 @@ def blockize(func: PrimFunc, loop: str, primitive: str = "blockize") -> tuple[Pr
     name = block_names_of(func).fresh(f"{block.name}_o")
     init = None
     if block.init is not None:
-        renamed = with_fields(block, iters=tuple(inner_iters))
+        renamed = with_fields(block, iters=tuple(inner_iters), predicate=const(True))
         init, _ = init_nest(func, renamed, nest)
-    body: Stmt = refreshed(with_fields(block, iters=tuple(inner_iters), init=None))
+    alone = with_fields(block, iters=tuple(inner_iters), init=None, predicate=const(True))
+    body: Stmt = refreshed(alone)
     for around in reversed(nest):
         body = with_fields(around, body=body)
-    made = refreshed(Block(name, tuple(outer_iters), (), (), body, init))
+    whole = Block(name, tuple(outer_iters), (), (), body, init)
+    made = refreshed(with_fields(whole, predicate=block.predicate))
     return replace(func, top, made), name
 
 

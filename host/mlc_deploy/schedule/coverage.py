@@ -234,6 +234,8 @@ def _moving_part(e: Expr, moving: set[Var], known: Ranges) -> Expr:
             return _moving_part(a, moving, known)
         case Binary("+", a, b) if _within(b, 1, known):
             return _moving_part(a, moving, known)
+        case Binary("+", Binary("+", a, b), c):  # (a * n + b) + c, where b + c is less than n
+            return _moving_part(a + (b + c), moving, known)
         case Binary("*", a, Const(value)) if value:
             return _moving_part(a, moving, known)
     return e

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ScheduleError
 from ..ir import Const, For, PrimFunc
@@ -13,6 +15,55 @@ from .tree import find_loop, loop_at, refuse
 
 if TYPE_CHECKING:
     from .schedule import Schedule
+
+
+class Chooser:
+    """Who decides at the sampling primitives: chance, by a seed.
+
+    Subclasses decide in other ways. One that `searches` also decides where scheduling functions
+    offer a choice beside their own (Schedule.choice).
+    """
+
+    searches = False
+
+    def __init__(self, random: Random | None = None) -> None:
+        self.random = random or Random()
+
+    def choose(self, options: Sequence[Any], weights: Sequence[float] | None = None) -> int:
+        """The number of the option that is taken, by weights (all equal where None)."""
+        if weights is None:
+            return self.random.randrange(len(options))
+        return self.random.choices(range(len(options)), weights)[0]
+
+    def prefer(self, options: Sequence[Any], default: int) -> int:
+        """As choose, where a scheduling function would take option number `default`."""
+        return default
+
+    def note(self, sch: Schedule) -> None:
+        """A schedule that asks this chooser has come about."""
+
+    def copy(self) -> Chooser:
+        """One with the same choices to come."""
+        other = Chooser()
+        other.random.setstate(self.random.getstate())
+        return other
+
+
+_IN_FORCE: ContextVar[Chooser | None] = ContextVar("chooser", default=None)
+
+
+@contextmanager
+def deciding(chooser: Chooser) -> Iterator[None]:
+    """Schedules that are made meanwhile without a seed ask this chooser."""
+    token = _IN_FORCE.set(chooser)
+    try:
+        yield
+    finally:
+        _IN_FORCE.reset(token)
+
+
+def in_force() -> Chooser | None:
+    return _IN_FORCE.get()
 
 
 @lru_cache(maxsize=1024)
@@ -34,7 +85,7 @@ def _divisors(number: int) -> list[int]:
 
 def perfect_tile(
     func: PrimFunc,
-    random: Random,
+    chooser: Chooser,
     loop: str,
     n: int,
     max_innermost_factor: int,
@@ -53,7 +104,7 @@ def perfect_tile(
     choices = factorizations(extent, n, max_innermost_factor)
     if not choices:  # only when n is 1 and the loop is longer than the factor may be
         return [extent]
-    return list(choices[random.randrange(len(choices))])
+    return list(choices[chooser.choose(choices)])
 
 
 def _decided(target: For, extent: int, n: int, decision: Sequence[int]) -> list[int]:
@@ -75,7 +126,7 @@ def _decided(target: For, extent: int, n: int, decision: Sequence[int]) -> list[
 
 
 def categorical(
-    random: Random, candidates: Sequence[int], probs: Sequence[float], decision: int | None
+    chooser: Chooser, candidates: Sequence[int], probs: Sequence[float], decision: int | None
 ) -> int:
     """The number of the candidate that is taken."""
     primitive = "sample_categorical"
@@ -85,23 +136,31 @@ def categorical(
         if not 0 <= decision < len(candidates):
             refuse(primitive, f"decision {decision} of {len(candidates)} candidates")
         return decision
-    return random.choices(range(len(candidates)), probs)[0]
+    return chooser.choose(candidates, probs)
 
 
 def compute_location(
-    sch: Schedule, block: str, random: Random, decision: int | None
+    sch: Schedule, block: str, chooser: Chooser, decision: int | None
 ) -> tuple[int, str | None]:
     """(number, loop) of the place to compute a block at: one of its first consumer's loops that
     compute_at accepts, -1 for where it stands, -2 for inlined."""
-    consumers = sch.copy().get_consumers(block)
-    loops = sch.copy().get_loops(consumers[0]) if consumers else []
-    allowed = [-2, -1] + [n for n, loop in enumerate(loops) if _accepts(sch, block, loop)]
-    if not _can_inline(sch, block):
-        allowed.remove(-2)
-    if decision is None:
-        choice = allowed[random.randrange(len(allowed))]
+    trial = sch.copy()
+    consumers = trial.get_consumers(block)
+    loops = trial.get_loops(consumers[0]) if consumers else []
+    options = [-2, -1, *range(len(loops))]
+
+    def allowed(n: int) -> bool:
+        return n == -1 or (_can_inline(sch, block) if n == -2 else _accepts(sch, block, loops[n]))
+
+    if decision is None:  # each place is tried when its turn comes, since trying takes long
+        while True:
+            choice = options[chooser.choose(options)]
+            if allowed(choice):
+                break
+            options.remove(choice)
     else:  # a decision made for another program: the nearest that is possible here
-        choice = min(allowed, key=lambda n: (abs(n - decision), n))
+        near = sorted(options, key=lambda n: (abs(n - decision), n))
+        choice = next(n for n in near if allowed(n))
     return choice, loops[choice] if choice >= 0 else None
 
 

@@ -20,6 +20,7 @@ from . import blockize as blockize_
 from . import caching, layout, location, loops, reduction, sampling
 from . import padding as padding_
 from . import tensorize as tensorize_
+from .sampling import Chooser
 from .trace import BlockRV, LoopRV, Recorder, SampledInt, Trace
 from .tree import block_at, blocks_in, find_block, loops_of, path_to, readers, refuse, writers
 
@@ -71,7 +72,9 @@ class Schedule:
     ) -> None:
         self._func: PrimFunc = mod if isinstance(mod, PrimFunc) else _the_function(mod, func)
         self._module = mod if isinstance(mod, IRModule) else None
-        self._random = Random(seed)
+        chooser = sampling.in_force() if seed is None else None
+        self._chooser = chooser or Chooser(Random(seed))
+        self._chooser.note(self)
         self._recorder = Recorder()
 
     @property
@@ -93,7 +96,7 @@ class Schedule:
         """A schedule of its own in the same state, with the same random numbers to come."""
         other = Schedule(self._module or self._func, func=self._func.name)
         other._func = self._func
-        other._random.setstate(self._random.getstate())
+        other._chooser = self._chooser.copy()
         other._recorder = self._recorder.copy()
         return other
 
@@ -183,7 +186,7 @@ class Schedule:
     ) -> list[SampledInt]:
         """n factors whose product is the loop's extent, outermost first."""
         factors = sampling.perfect_tile(
-            self._func, self._random, loop, n, max_innermost_factor, decision
+            self._func, self._chooser, loop, n, max_innermost_factor, decision
         )
         return [SampledInt(f) for f in factors]
 
@@ -191,18 +194,26 @@ class Schedule:
         self, candidates: Sequence[int], probs: Sequence[float], decision: int | None = None
     ) -> SampledInt:
         """One of the candidates, by their probabilities."""
-        chosen = sampling.categorical(self._random, candidates, probs, decision)
+        chosen = sampling.categorical(self._chooser, candidates, probs, decision)
         result = SampledInt(candidates[chosen])
         arguments = {"candidates": list(candidates), "probs": list(probs), "decision": chosen}
         self._recorder.add("sample_categorical", arguments, result)
         return result
+
+    def choice(self, default: int, candidates: Sequence[int]) -> int:
+        """`default`; or, where a tuner searches, one of the candidates (default is one of them),
+        as sample_categorical has it. So a schedule that is written by hand is a space, too."""
+        if not self._chooser.searches or len(candidates) < 2:
+            return default
+        chosen = self._chooser.prefer(candidates, list(candidates).index(default))
+        return self.sample_categorical(candidates, [1.0] * len(candidates), chosen)
 
     def sample_compute_location(
         self, block: str, decision: int | None = None
     ) -> LoopRV | SampledInt:
         """A loop of the block's first consumer to compute it at; -1 leaves it where it is, -2 says
         that it may be inlined. The decision is the number of the consumer's loop."""
-        choice, loop = sampling.compute_location(self, block, self._random, decision)
+        choice, loop = sampling.compute_location(self, block, self._chooser, decision)
         result = LoopRV(loop) if loop is not None else SampledInt(choice)
         arguments = {"block": block, "decision": choice}
         self._recorder.add("sample_compute_location", arguments, result)

@@ -34,6 +34,7 @@ from ..ir import (
     walk,
     with_fields,
 )
+from ..ir.build import strides_of
 from ..ir.lanes import lane_by_lane
 from .tree import is_leaf
 
@@ -147,9 +148,10 @@ def accumulating(description: PrimFunc) -> PrimFunc:
 
 
 def rows_apart(description: PrimFunc, *names: str) -> PrimFunc:
-    """The description where rows of the named parameters may lie anywhere in memory."""
+    """The description where what the first index of the named parameters gives, a row of two
+    dimensions, may lie anywhere in memory."""
     loose = {
-        b: b.replace(strides=(*(Var(f"{b.name}_s{n}") for n in range(b.ndim - 1)), 1))
+        b: b.replace(strides=(Var(f"{b.name}_s0"), *strides_of(b)[1:]))
         for b in description.buffers
         if b.name in names
     }

@@ -17,14 +17,17 @@ from typing import Any
 from mlc_targets import Target
 
 from ... import te
-from ...ir import Expr, PrimFunc
+from ...ir import Expr, PrimFunc, Reduce
 from ...schedule import Schedule
 from ...te import Tensor
+from ..half import arithmetic, spare_registers, tile_sum
 from ..layout import layout, plain_sizes
 from ..nn import window_extent
+from ..quantize import product
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue, schedule_tile
 
+BLOCKED = ("float32", "float16")
 PLANES = 4  # channels up to which planes are read, in layers that are not in blocks
 MOST_UNROLLED = 192  # about how many multiply-accumulates there are in a turn of the reduction
 SHORT_TURNS = 4  # of a kernel one pixel wide are made one
@@ -35,17 +38,19 @@ TURN = 5  # instructions of a turn beside loads and multiply-accumulates
 @dataclass(frozen=True, slots=True)
 class Conv:
     """What decides a tile: the result's pixels per row (all pixels where rows do not matter),
-    blocks of output channels per group, taps in a row, and channels read together."""
+    blocks of output channels per group, taps in a row, channels read together, and registers that
+    are to be left free."""
 
     row: int
     blocks: int
     taps: int
     together: int
+    spare: int = 0
 
 
 def block(dtype: str, target: Target) -> int:
-    """How many channels are in a block: as many as a vector holds."""
-    return target.lanes(dtype)
+    """How many channels are in a block: as many as a vector holds of what they are computed in."""
+    return target.lanes(arithmetic(dtype, target))
 
 
 def blocked_attrs(
@@ -55,7 +60,7 @@ def blocked_attrs(
     not divide into blocks."""
     x, w = types
     lanes = block(x.dtype, target)
-    if not _is_plain(x, w, attrs) or lanes == 1 or x.dtype != "float32" or attrs.get("pad_value"):
+    if not _is_plain(x, w, attrs) or lanes == 1 or x.dtype not in BLOCKED or attrs.get("pad_value"):
         return None
     channels, out_channels, groups = int(x.shape[1]), int(w.shape[0]), attrs["groups"]  # type: ignore[arg-type]
     found = {"channels": out_channels, "source_layout": "OIHW", "out_layout": f"NCHW{lanes}c"}
@@ -68,7 +73,7 @@ def blocked_attrs(
     planes = groups == 1 and channels <= PLANES and channels % lanes != 0
     if not planes and channels // groups % lanes:
         return None
-    conv = _conv(x.shape, w.shape, attrs, lanes, 1 if planes else lanes)
+    conv = _conv(x, w.shape, attrs, planes, target)
     columns = best_tile(conv, lanes, target)[1] * lanes
     if planes:
         return {**found, "data_layout": "NCHW", "kernel_layout": f"OHIW{columns}o"}
@@ -91,11 +96,14 @@ def takes_blocks(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> bool
 # ------------------------------------------------------------------------------------------ tiles
 
 
-def _conv(x: Sequence[Any], w: Sequence[Any], attrs: Attrs, lanes: int, together: int) -> Conv:
+def _conv(x: TensorType, w: Sequence[Any], attrs: Attrs, planes: bool, target: Target) -> Conv:
     """From plain shapes."""
-    height, width = output_size(x[2:4], w[2:4], attrs)
+    lanes = block(x.dtype, target)
+    height, width = output_size(x.shape[2:4], w[2:4], attrs)
     row = height * width if is_pointwise(w[2:4], attrs) else width
-    return Conv(row, w[0] // attrs["groups"] // lanes, w[3], together)
+    products = x.shape[1] // attrs["groups"] * w[2] * w[3]
+    spare = spare_registers(x.dtype, products, target)
+    return Conv(row, w[0] // attrs["groups"] // lanes, w[3], 1 if planes else lanes, spare)
 
 
 def output_size(size: Sequence[Any], kernel: Sequence[Any], attrs: Attrs) -> tuple[int, int]:
@@ -121,7 +129,7 @@ def best_tile(conv: Conv, lanes: int, target: Target) -> tuple[int, int]:
         for vectors in range(1, conv.blocks + 1)
         if conv.blocks % vectors == 0 and _registers(pixels, vectors, conv, target) <= most
     ]
-    cost = {(p, v): _row_cost(p, v, conv, lanes, target) / v for p, v in tiles}
+    cost = {(p, v): row_cost(p, v, conv, lanes, target) / v for p, v in tiles}
     return min(tiles, key=lambda tile: (cost[tile], tile)) if tiles else (1, 1)
 
 
@@ -129,10 +137,12 @@ def _registers(pixels: int, vectors: int, conv: Conv, target: Target) -> int:
     sums = pixels * vectors
     if target.arch == "x86_64":  # multiplies a vector by a number in memory, given a register
         return sums + vectors + 1
-    return sums + pixels + min(2, conv.taps - 1) + 2
+    if target.arch == "arm" and conv.taps == 1:  # weights come in pairs of registers
+        return sums + pixels + 4
+    return sums + pixels + min(2, conv.taps - 1) + 2 + conv.spare
 
 
-def _row_cost(pixels: int, vectors: int, conv: Conv, lanes: int, target: Target) -> float:
+def row_cost(pixels: int, vectors: int, conv: Conv, lanes: int, target: Target) -> float:
     whole, rest = divmod(conv.row, pixels)
     cost = whole * _turn_cost(pixels, vectors, conv, lanes, target)
     return cost + (_turn_cost(rest, vectors, conv, lanes, target) if rest else 0)
@@ -153,7 +163,7 @@ def _turn_cost(pixels: int, vectors: int, conv: Conv, lanes: int, target: Target
 def compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Sequence[Tensor]:
     """[N, O/c, H, W, c]; the tile's pixels are one dimension where rows do not matter."""
     x, w = inputs
-    lanes = block(x.dtype, target)
+    lanes, kept = block(x.dtype, target), arithmetic(x.dtype, target)
     planes = not layout(attrs["data_layout"]).tiles
     batch, _, height, width = plain_sizes(layout(attrs["data_layout"]), x.shape).values()
     _, kh, depth, kw, *_, columns = w.shape
@@ -167,31 +177,31 @@ def compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Se
         weight = (f // vectors, ky, c, kx)
         column = f % vectors * lanes + l
         if planes:
-            return x[b, c, y, q] * w[(*weight, column)]
+            return product(x[b, c, y, q], w[(*weight, column)], kept)
         of_group = f // per_group * depth + c if attrs["groups"] > 1 else c
-        return x[b, of_group, y, q, lane] * w[(*weight, lane, column)]
+        return product(x[b, of_group, y, q, lane], w[(*weight, lane, column)], kept)
 
     if is_pointwise((kh, kw), attrs):
         flat = (batch, out_blocks, height * width, lanes)
 
-        def pixel(b: Expr, f: Expr, p: Expr, l: Expr) -> Expr:  # noqa: E741
+        def pixel(b: Expr, f: Expr, p: Expr, l: Expr) -> Reduce:  # noqa: E741
             return te.sum(term(b, f, l, p // width, p % width), over)
 
-        tile = te.compute(flat, pixel, name="conv2d_tile")
+        tile = tile_sum(flat, pixel, c, "conv2d_tile")
         shape = (batch, out_blocks, height, width, lanes)
 
         def at(b: Expr, f: Expr, y: Expr, q: Expr, l: Expr) -> Any:  # noqa: E741
-            return tile[b, f, y * width + q, l]
+            return tile[b, f, y * width + q, l].astype(x.dtype)
 
         return [te.compute(shape, at, name="conv2d")]
     shape = (batch, out_blocks, *output_size((height, width), (kh, kw), attrs), lanes)
 
-    def element(b: Expr, f: Expr, y: Expr, q: Expr, l: Expr) -> Expr:  # noqa: E741
+    def element(b: Expr, f: Expr, y: Expr, q: Expr, l: Expr) -> Reduce:  # noqa: E741
         (y, q), inside = tap((y, q), (ky, kx), (height, width), attrs)
         return te.sum(term(b, f, l, y, q), over, where=inside)
 
-    tile = te.compute(shape, element, name="conv2d_tile")
-    return [te.compute(shape, lambda *i: tile[i], name="conv2d")]
+    tile = tile_sum(shape, element, c, "conv2d_tile")
+    return [te.compute(shape, lambda *i: tile[i].astype(x.dtype), name="conv2d")]
 
 
 def tap(
@@ -220,14 +230,13 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     result = inline_epilogue(sch, "conv2d")
     planes = not layout(attrs["data_layout"]).tiles
     kh, kw, columns = int(w.shape[1]), int(w.shape[3]), int(w.shape[-1])  # type: ignore[arg-type]
-    plain = [*plain_sizes(layout(attrs["data_layout"]), x.shape).values()]
-    filters = (attrs["channels"], w.shape[2], kh, kw)
-    conv = _conv(plain, filters, attrs, lanes, 1 if planes else lanes)
+    plain = TensorType(tuple(plain_sizes(layout(attrs["data_layout"]), x.shape).values()), x.dtype)
+    conv = _conv(plain, (attrs["channels"], w.shape[2], kh, kw), attrs, planes, target)
     vectors = columns // lanes
     pixels = best_tile(conv, lanes, target)[0]
     steps = kw * conv.together
-    if kw == 1:  # turns are short
-        steps *= SHORT_TURNS
+    if kw == 1:  # turns are short; of a single one, all weights would be loaded before, and spilled
+        steps *= min(SHORT_TURNS, max(1, int(w.shape[2]) // 2))  # type: ignore[arg-type]
     if target.arch == "x86_64":  # elsewhere the lanes of one vector have to be seen together
         steps = min(steps, max(kw, MOST_UNROLLED // (pixels * vectors)))
     if is_pointwise((kh, kw), attrs):

@@ -7,6 +7,7 @@ that it reaches.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from mlc_targets import Target
 
@@ -14,7 +15,9 @@ from ... import te
 from ...ir import Expr, PrimFunc
 from ...schedule import Schedule
 from ...te import Tensor
+from ..half import arithmetic
 from ..nn import window_extent
+from ..quantize import product
 from ..registry import Attrs
 from ..shape import padded
 from ..tile import inline_epilogue, schedule_tile, vectorize_rows
@@ -36,7 +39,8 @@ def compute_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) ->
     top, left, bottom, right = attrs["pads"]
     out_height = window_extent(height + top + bottom, kh, sh, dh)
     out_width = window_extent(width + left + right, kw, sw, dw)
-    lanes = target.lanes(x.dtype)
+    kept = arithmetic(x.dtype, target)
+    lanes = target.lanes(kept)
     whole = -(-out_width // lanes) * lanes  # rows of whole vectors, so that no lane needs a guard
     beyond = max((whole - 1) * sw + (kw - 1) * dw + 1 - width - left, 0)
     data = padded(x, (0, 0, top, left, 0, 0, bottom, beyond), 0)
@@ -44,18 +48,22 @@ def compute_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) ->
 
     def element(b: Expr, c: Expr, y: Expr, x: Expr) -> Expr:
         value = data[b, c, y * sh + ky * dh, x * sw + kx * dw]
-        return te.sum(value * w[c, 0, ky, kx], (ky, kx))
+        return te.sum(product(value, w[c, 0, ky, kx], kept), (ky, kx))
 
     tile = te.compute((n, channels, out_height, whole), element, name="depthwise_tile")
     shape = (n, channels, out_height, out_width)
-    return [te.compute(shape, lambda b, c, y, x: tile[b, c, y, x], name="depthwise")]
+
+    def result(*i: Expr) -> Any:
+        return tile[i].astype(x.dtype)
+
+    return [te.compute(shape, result, name="depthwise")]
 
 
 def schedule_depthwise(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     sch = Schedule(func)
     x, w = func.buffers[:2]
     result = inline_epilogue(sch, "depthwise")
-    lanes = target.lanes(x.dtype)
+    lanes = target.lanes(arithmetic(x.dtype, target))
     rows = 8 if target.vector_registers >= 32 else 4
     taps = int(w.shape[2]) * int(w.shape[3])  # type: ignore[arg-type]
     channel = schedule_tile(

@@ -10,12 +10,13 @@ from typing import Any
 from mlc_targets import Target
 
 from ... import te
-from ...ir import Buffer, Expr, PrimFunc
+from ...ir import Buffer, Expr, PrimFunc, Reduce
 from ...schedule import Schedule
 from ...te import Tensor
 from ..elementwise import broadcast_shape, element_at
+from ..half import arithmetic, tile_sum
 from ..nn import window_extent
-from ..quantize import sum_dtype
+from ..quantize import product, sum_dtype
 from ..registry import Attrs, TensorType
 from ..shape import padded
 from ..tile import inline_epilogue, schedule_tile, vectorize_rows
@@ -35,11 +36,11 @@ class Tile:
 def dense_tile(dtype: str, rows: int, channels: int, target: Target) -> Tile:
     """Where each row of the data has a vector of its own, of neighbours along k. Of a single row
     every weight is used once, so that many columns make up for what a turn costs."""
-    lanes = target.lanes(dtype)
+    lanes = target.lanes(arithmetic(dtype, target))
     if rows == 1 and target.vector_registers:
         vectors = -(-channels // lanes)
         best = min(range(4, 9), key=lambda n: (-(-vectors // n) * (n + 1), -n))
-        return Tile(1, best * lanes, lanes, 4)
+        return Tile(1, best * lanes, lanes, max(4, lanes) if target.arch != "x86_64" else 4)
     match target.vector_registers:
         case 32:
             return Tile(5, 4 * lanes, lanes, 8)
@@ -50,7 +51,7 @@ def dense_tile(dtype: str, rows: int, channels: int, target: Target) -> Tile:
 
 def conv2d_tile(dtype: str, target: Target) -> Tile:
     """Where the rows are neighbouring pixels, which on ARM come as whole vectors of four."""
-    lanes = target.lanes(dtype)
+    lanes = target.lanes(arithmetic(dtype, target))
     match target.vector_registers:
         case 32:
             return Tile(12, 2 * lanes, lanes, 4)
@@ -92,14 +93,14 @@ def compute_dense(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Seq
     x, w = inputs
     blocks, depth, columns = w.shape
     over = te.reduce_axis((0, depth), "k")
-    padded = (x.shape[0], blocks * columns)
-    tile = te.compute(
-        padded,
-        lambda i, j: te.sum(x[i, over] * w[j // columns, over, j % columns], over),
-        name="dense_tile",
-    )
+    kept = arithmetic(x.dtype, target)
+
+    def element(i: Expr, j: Expr) -> Reduce:
+        return te.sum(product(x[i, over], w[j // columns, over, j % columns], kept), over)
+
+    tile = tile_sum((x.shape[0], blocks * columns), element, over, "dense_tile")
     shape = (x.shape[0], attrs["channels"])
-    return [te.compute(shape, lambda i, j: tile[i, j], name="dense")]
+    return [te.compute(shape, lambda i, j: tile[i, j].astype(x.dtype), name="dense")]
 
 
 def schedule_dense(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
@@ -124,7 +125,7 @@ def schedule_dense(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
 def takes_matmul(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> bool:
     """Whether rows of the second matrix are whole vectors, which need no packing."""
     a, b = inputs
-    lanes = target.lanes(a.dtype)
+    lanes = target.lanes(arithmetic(a.dtype, target))
     same = static(a, b) and sum_dtype("matmul", a.dtype, b.dtype) == a.dtype
     return bool(same and lanes > 1 and b.shape[-1] % lanes == 0)
 
@@ -135,12 +136,14 @@ def compute_matmul(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Se
     over = te.reduce_axis((0, a.shape[-1]), "k")
     shape = (*broadcast_shape("matmul", [a.shape[:-2], b.shape[:-2]]), a.shape[-2], b.shape[-1])
 
-    def element(*i: Expr) -> Expr:
-        left = element_at(a, (*i[:-1], over.var))
-        return te.sum(left * element_at(b, (*i[:-2], over.var, i[-1])), over)
+    kept = arithmetic(a.dtype, target)
 
-    tile = te.compute(shape, element, name="matmul_tile")
-    return [te.compute(shape, lambda *i: tile[i], name="matmul")]
+    def element(*i: Expr) -> Reduce:
+        left = element_at(a, (*i[:-1], over.var))
+        return te.sum(product(left, element_at(b, (*i[:-2], over.var, i[-1])), kept), over)
+
+    tile = tile_sum(shape, element, over, "matmul_tile")
+    return [te.compute(shape, lambda *i: tile[i].astype(a.dtype), name="matmul")]
 
 
 def schedule_matmul(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
@@ -188,25 +191,34 @@ def compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Se
     out_width = window_extent(width + left + right, kw, sw, dw)
     shape = (n, attrs["channels"], out_height, out_width)
     c = te.reduce_axis((0, channels), "c")
+    kept = arithmetic(x.dtype, target)
     if is_pointwise(attrs, w):
 
-        def pixel(b: Expr, p: Expr, f: Expr) -> Expr:
+        def pixel(b: Expr, p: Expr, f: Expr) -> Reduce:
             value = x[b, c, p // width, p % width]
-            return te.sum(value * w[f // columns, c, 0, 0, f % columns], c)
+            return te.sum(product(value, w[f // columns, c, 0, 0, f % columns], kept), c)
 
         flat = (n, out_height * out_width, blocks * columns)
-        tile = te.compute(flat, pixel, name="conv2d_tile")
-        return [te.compute(shape, lambda b, f, y, x: tile[b, y * width + x, f], name="conv2d")]
+        tile = tile_sum(flat, pixel, c, "conv2d_tile")
+
+        def at(b: Expr, f: Expr, y: Expr, q: Expr) -> Any:
+            return tile[b, y * width + q, f].astype(x.dtype)
+
+        return [te.compute(shape, at, name="conv2d")]
     data = padded(x, (0, 0, top, left, 0, 0, bottom, right), 0)
     ky, kx = te.reduce_axis((0, kh), "ky"), te.reduce_axis((0, kw), "kx")
 
-    def element(b: Expr, y: Expr, x: Expr, f: Expr) -> Expr:
-        value = data[b, c, y * sh + ky * dh, x * sw + kx * dw]
-        return te.sum(value * w[f // columns, c, ky, kx, f % columns], (c, ky, kx))
+    def element(b: Expr, y: Expr, q: Expr, f: Expr) -> Reduce:
+        value = data[b, c, y * sh + ky * dh, q * sw + kx * dw]
+        return te.sum(product(value, w[f // columns, c, ky, kx, f % columns], kept), (c, ky, kx))
 
     rows = (n, out_height, out_width, blocks * columns)
-    tile = te.compute(rows, element, name="conv2d_tile")
-    return [te.compute(shape, lambda b, f, y, x: tile[b, y, x, f], name="conv2d")]
+    tile = tile_sum(rows, element, c, "conv2d_tile")
+
+    def result(b: Expr, f: Expr, y: Expr, q: Expr) -> Any:
+        return tile[b, y, q, f].astype(x.dtype)
+
+    return [te.compute(shape, result, name="conv2d")]
 
 
 def is_pointwise(attrs: Attrs, w: Buffer) -> bool:

@@ -15,10 +15,12 @@ from ... import te
 from ...ir import Expr, PrimFunc
 from ...schedule import Schedule
 from ...te import Tensor
+from ..half import arithmetic, sums
 from ..pool import pool_extents, tap_count
+from ..quantize import product
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue, schedule_tile
-from .conv2d import block, output_size, tap
+from .conv2d import BLOCKED, block, output_size, tap
 
 MOST_TAPS = 25  # of a window that is unrolled as a whole
 
@@ -33,16 +35,17 @@ def compute_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) ->
     """Data [N, C/c, H, W, c], filters [C/c, KH, KW, 1, c]."""
     x, w = inputs
     batch, blocks, height, width, lanes = x.shape
-    kernel = w.shape[1:3]
+    kernel, kept = w.shape[1:3], arithmetic(x.dtype, target)
     ky, kx = (te.reduce_axis((0, n), k) for n, k in zip(kernel, ("ky", "kx"), strict=True))
 
     def element(b: Expr, c: Expr, y: Expr, q: Expr, l: Expr) -> Expr:  # noqa: E741
         (y, q), inside = tap((y, q), (ky, kx), (height, width), attrs)
-        return te.sum(x[b, c, y, q, l] * w[c, ky, kx, 0, l], (ky, kx), where=inside)
+        value = product(x[b, c, y, q, l], w[c, ky, kx, 0, l], kept)
+        return te.sum(value, (ky, kx), where=inside)
 
     shape = (batch, blocks, *output_size((height, width), kernel, attrs), lanes)
     tile = te.compute(shape, element, name="depthwise_tile")
-    return [te.compute(shape, lambda *i: tile[i], name="depthwise")]
+    return [te.compute(shape, lambda *i: tile[i].astype(x.dtype), name="depthwise")]
 
 
 def schedule_depthwise(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
@@ -56,7 +59,9 @@ def pool_layout(types: Sequence[TensorType], attrs: Attrs, target: Target) -> di
     (x,) = types
     lanes = block(x.dtype, target)
     static = all(isinstance(n, int) for n in x.shape)
-    if not static or len(x.shape) != 4 or "layout" in attrs or lanes == 1 or x.dtype != "float32":
+    if not static or len(x.shape) != 4 or "layout" in attrs or lanes == 1:
+        return None
+    if x.dtype not in BLOCKED:
         return None
     return None if x.shape[1] % lanes else {"layout": f"NCHW{lanes}c"}
 
@@ -74,19 +79,21 @@ def compute_pool(
         (x,) = inputs
         taps = [te.reduce_axis((0, k), f"k{n}") for n, k in enumerate(attrs["kernel"])]
         size = x.shape[2:4]
+        kept = sums(x.dtype) if average else arithmetic(x.dtype, target)
         over = {**attrs, "pads": _reach(size, attrs)}
 
         def element(b: Expr, c: Expr, y: Expr, q: Expr, l: Expr) -> Expr:  # noqa: E741
             (y, q), inside = tap((y, q), taps, size, over)
-            return reduce(x[b, c, y, q, l], taps, where=inside)
+            return reduce(x[b, c, y, q, l].astype(kept), taps, where=inside)
 
         shape = (*x.shape[:2], *pool_extents(x.shape[:4], attrs), x.shape[4])
         tile = te.compute(shape, element, name="pool_tile")
         if not average:
-            return [te.compute(shape, lambda *i: tile[i], name="pool")]
+            return [te.compute(shape, lambda *i: tile[i].astype(x.dtype), name="pool")]
 
         def mean(*i: Expr) -> Any:
-            return tile[i] / tap_count(x.shape[:4], attrs, i).astype(x.dtype)
+            value = tile[i] / tap_count(x.shape[:4], attrs, i).astype(kept)
+            return value.astype(x.dtype)
 
         return [te.compute(shape, mean, name="pool")]
 

@@ -9,6 +9,7 @@ normalization) goes row by row. Unscheduled code is never naive.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from math import prod
 from typing import cast
 
@@ -36,6 +37,7 @@ from ..tile import unroll_steps
 
 PARALLEL_ELEMENTS = 1 << 14  # below that a thread costs more than it brings
 STEPS = 8  # about how many steps of a reduction make one turn
+PARTS = (4, 3, 2, 7, 5, 1)  # how many turns may be one, the best first
 MANY_VECTORS = 64  # from there on it pays to have a tail for those that are left over
 CHUNK = 1 << 12  # elements of a task where how many there are is known only at run time
 
@@ -91,12 +93,15 @@ def inline_elementwise(sch: Schedule) -> None:
     """Inlines every block that computes each element by one expression of its inputs' elements,
     unless a reduction would compute it anew in every step."""
     for name in sch.get_blocks():
-        consumers = [sch.block(c) for c in sch.get_consumers(name)]
-        if consumers and all(c.init is None or _is_copy(sch.block(name)) for c in consumers):
-            try:
-                sch.compute_inline(name)
-            except ScheduleError:
-                continue
+        inline_block(sch, name)
+
+
+def inline_block(sch: Schedule, name: str) -> None:
+    """Inlines one block, as inline_elementwise does."""
+    consumers = [sch.block(c) for c in sch.get_consumers(name)]
+    if consumers and all(c.init is None or _is_copy(sch.block(name)) for c in consumers):
+        with suppress(ScheduleError):
+            sch.compute_inline(name)
 
 
 def _is_copy(block: Block) -> bool:
@@ -119,8 +124,8 @@ def _own_loops(sch: Schedule, name: str, row: str | None) -> list[str]:
 
 
 def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None = None) -> None:
-    """Inner loops fused as far as every access stays contiguous, a vector of 16 bytes (of one
-    register) of the output's dtype innermost, the outermost loop parallel."""
+    """Inner loops fused as far as every access stays contiguous, a vector of one register of the
+    output's dtype innermost (of bytes, where there are any), the outermost loop parallel."""
     loops = _own_loops(sch, name, row)
     if not loops:
         return
@@ -129,7 +134,7 @@ def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None
     fused = sch.fuse(*loops[-inner:]) if inner > 1 else loops[-1]
     outer = loops[:-inner]
     elements = _extent(sch, fused)
-    lanes = target.lanes(block.writes[0].buffer.dtype)
+    lanes = _lanes(block, elements, target)
     if lanes > 1 and elements >= lanes and _vectors_well(sch.block(name), sch.loop(fused).var):
         if isinstance(sch.loop(fused).extent, Const):
             fused, together = _in_vectors(sch, fused, lanes, simple=_is_simple(block))
@@ -149,13 +154,25 @@ def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None
         sch.parallel(sch.fuse(*outer) if len(outer) > 1 else (outer[0] if outer else fused))
 
 
+def _lanes(block: Block, elements: int, target: Target) -> int:
+    """How many elements make a vector: one of the narrowest integers read or written, which is
+    several of what they become; or all elements, where they are few and end at a multiple of 4."""
+    dtypes = {block.writes[0].buffer.dtype, *(r.buffer.dtype for r in block.reads)}
+    bytes_ = dtypes & {"int8", "uint8"}
+    lanes = max(target.lanes(d) for d in bytes_ or {block.writes[0].buffer.dtype})
+    few = elements < lanes and elements in (4, 8, 16, 32)
+    return elements if few and bytes_ else lanes
+
+
 def _in_vectors(sch: Schedule, loop: str, lanes: int, simple: bool) -> tuple[str, int]:
     """Cuts a loop into vectors, several of them in one turn where that takes little. (the loop over
     turns, vectors in a turn)"""
     vectors = _extent(sch, loop) // lanes
-    together = _part(vectors) if simple else 1
+    # Of long ones two share their constants, for all of which there are no registers.
+    together = _part(vectors) if simple else 2 if vectors % 2 == 0 else 1
     if simple and together == 1 and vectors > MANY_VECTORS:
         together = 4
+    together = sch.choice(together, sorted({together, *(n for n in PARTS if n <= vectors)}))
     turn, group, vector = sch.split(loop, [None, together, lanes])
     sch.unroll(group)
     sch.vectorize(vector)
@@ -164,7 +181,7 @@ def _in_vectors(sch: Schedule, loop: str, lanes: int, simple: bool) -> tuple[str
 
 def _part(turns: int) -> int:
     """How many turns are to be one, of which there are no others left over."""
-    return next(n for n in (4, 3, 2, 7, 5, 1) if turns % n == 0)
+    return next(n for n in PARTS if turns % n == 0)
 
 
 def _is_simple(block: Block) -> bool:
@@ -267,7 +284,7 @@ def part_reduction(sch: Schedule, name: str, target: Target) -> Schedule:
     bindings = {i.var: i.binding for i in block.iters}
     reduces = any(i.kind == "reduce" and i.binding is innermost for i in block.iters)
     neighbours = all(_step(r, bindings, innermost) == 1 for r in block.reads)
-    if not reduces or not neighbours or _vector_loop(sch, name, lanes):
+    if not reduces or not neighbours or _vector_loop(sch, name, lanes, apart=False):
         return sch
     trial = sch.copy()
     try:
@@ -278,8 +295,11 @@ def part_reduction(sch: Schedule, name: str, target: Target) -> Schedule:
     return trial
 
 
-def _vector_loop(sch: Schedule, name: str, lanes: int, row: str | None = None) -> str | None:
-    """The innermost loop over results, where results of neighbouring turns are neighbours."""
+def _vector_loop(
+    sch: Schedule, name: str, lanes: int, row: str | None = None, apart: bool = True
+) -> str | None:
+    """The innermost loop over results, where results of neighbouring turns are neighbours; and what
+    they read too, unless it may lie apart."""
     block = sch.block(name)
     kinds = {i.binding: i.kind for i in block.iters if isinstance(i.binding, Var)}
     own = [n for n in _own_loops(sch, name, row) if kinds.get(sch.loop(n).var) == "spatial"]
@@ -288,7 +308,8 @@ def _vector_loop(sch: Schedule, name: str, lanes: int, row: str | None = None) -
     innermost = sch.loop(own[-1]).var
     bindings = {i.var: i.binding for i in block.iters}
     steps = [_step(r, bindings, innermost) for r in (*block.writes, *block.reads)]
-    return own[-1] if steps[0] == 1 and all(s is not None for s in steps) else None
+    well = all(s is not None and (apart or s in (0, 1)) for s in steps)
+    return own[-1] if steps[0] == 1 and well else None
 
 
 def schedule_reduction(sch: Schedule, name: str, target: Target, row: str | None = None) -> None:

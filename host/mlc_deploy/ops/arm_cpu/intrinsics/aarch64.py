@@ -51,6 +51,15 @@ for name, a, b, llvm_name, feature in (
         feature,
     )
 
+for rows in (1, 2):
+    _register(
+        f"sdot.rows{rows}",
+        describe.dot_rows("int8", "int8", rows),
+        vectors.dot_rows_by_lane(_neon("sdot.v4i32.v16i8", "int32x4")),
+        rf"\bsdot{BY_LANE}",
+        "dotprod",
+    )
+
 for name, a, b in (
     ("smmla", "int8", "int8"),
     ("ummla", "uint8", "uint8"),
@@ -88,6 +97,30 @@ for sign, kind in (("s", "int"), ("u", "uint")):
             vectors.pairwise_sum(vectors.added(addlp)),
             rf"\b{sign}adalp\b",
         )
+
+_smull = _neon("smull.v8i16", "int16x8")
+_sadalp = vectors.added(_neon("saddlp.v4i32.v8i16", "int32x4"))
+_addp = _neon("addp.v4i32", "int32x4")
+_register(
+    "smull.sadalp",
+    describe.dot_in_fours(["int8"]),
+    vectors.dot_in_fours(_smull, _sadalp),
+    r"\bsadalp\b",
+)
+_register(
+    "smlal.sadalp",
+    describe.dot_in_fours(["int8", "int8"]),
+    vectors.dot_in_fours(_smull, _sadalp),
+    r"\bsmlal\b",
+    domains=describe.NARROW,
+)
+_register(
+    "addp.fours",
+    describe.sums_of_fours(),
+    vectors.sums_of_fours(_addp),
+    r"\baddp\b",
+)
+_register("zip.squares", describe.rows_of_squares(), vectors.rows_of_squares, r"\b(zip1|mov)\b")
 
 for bits, lanes in ((16, 8), (32, 4)):
     dtype = f"int{bits}"

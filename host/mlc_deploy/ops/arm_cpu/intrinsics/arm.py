@@ -52,6 +52,28 @@ for letter, kind in (("s", "int"), ("u", "uint")):
             rf"\bvpadal\.{suffix}\b",
         )
 
+_vmull = _neon("vmulls.v8i16", "int16x8")
+_vpadal = _neon("vpadals.v4i32.v8i16", "int32x4")
+_register(
+    "vmull.vpadal",
+    describe.dot_in_fours(["int8"]),
+    vectors.dot_in_fours(_vmull, _vpadal),
+    r"\bvpadal\.s16\b",
+)
+_register(
+    "vmlal.vpadal",
+    describe.dot_in_fours(["int8", "int8"]),
+    vectors.dot_in_fours(_vmull, _vpadal),
+    r"\bvmlal\.s8\b",
+    domains=describe.NARROW,
+)
+_register(
+    "vpadd.fours",
+    describe.sums_of_fours(),
+    vectors.sums_of_fours(vectors.by_halves(_neon("vpadd.v2i32", "int32x2"))),
+    r"\bvpadd\.i32\b",
+)
+
 for dtype, lanes, kind in (("int16", 4, "i16"), ("int32", 2, "i32"), ("float32", 2, "f32")):
     _register(
         f"vpadd.{kind}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .... import te
 from ....ir import Expr, PrimFunc, const, select
 from ....schedule.tensor_intrin import accumulating, rows_apart
@@ -32,6 +34,51 @@ def tile(a: str, b: str, rows: int, columns: int, depth: int) -> PrimFunc:
         return te.sum(x[i, k].astype("int32") * y[j, k].astype("int32"), k)
 
     return accumulating(_func(x, y, te.compute((rows, columns), element, name="C")))
+
+
+def dot_rows(a: str, b: str, rows: int) -> PrimFunc:
+    """C[i, j] += A[i, 4*h + k] * B[h, j, k]: int32 [rows, 4], a [rows, 8], b [2, 4, 4]; rows of C
+    and both halves of B anywhere."""
+    x, y = te.placeholder((rows, 8), a, "A"), te.placeholder((2, 4, 4), b, "B")
+    h, k = te.reduce_axis((0, 2), "h"), te.reduce_axis((0, 4), "k")
+
+    def element(i: Expr, j: Expr) -> Expr:
+        return te.sum(x[i, h * 4 + k].astype("int32") * y[h, j, k].astype("int32"), (h, k))
+
+    func = accumulating(_func(x, y, te.compute((rows, 4), element, name="C")))
+    return rows_apart(func, "B", "C")
+
+
+def dot_in_fours(dtypes: Sequence[str]) -> PrimFunc:
+    """C[p] += A[2*p + j] * B[2*p + j] over j of 2: int32 [4]; of as many pairs of A and B, all [8],
+    as there are dtypes."""
+    pairs = [
+        (te.placeholder((8,), t, f"A{n}"), te.placeholder((8,), t, f"B{n}"))
+        for n, t in enumerate(dtypes)
+    ]
+    j = te.reduce_axis((0, 2), "j")
+
+    def element(p: Expr) -> Expr:
+        terms = [x[p * 2 + j].astype("int32") * y[p * 2 + j].astype("int32") for x, y in pairs]
+        return te.sum(sum(terms[1:], terms[0]), j)
+
+    c = te.compute((4,), element, name="C")
+    return accumulating(_func(*(x for pair in pairs for x in pair), c))
+
+
+def rows_of_squares() -> PrimFunc:
+    """C[i, v, j] = A[v, i, j]: int32, the rows of two matrices of 2 x 2 side by side; rows of C
+    anywhere."""
+    x = te.placeholder((2, 2, 2), "int32", "A")
+    c = te.compute((2, 2, 2), lambda i, v, j: x[v, i, j], name="C")
+    return rows_apart(_func(x, c), "C")
+
+
+def sums_of_fours() -> PrimFunc:
+    """C[j] = A[j, 0] + A[j, 1] + A[j, 2] + A[j, 3]: int32 [4]."""
+    x = te.placeholder((4, 4), "int32", "A")
+    p = te.reduce_axis((0, 4), "p")
+    return _func(x, te.compute((4,), lambda j: te.sum(x[j, p], p), name="C"))
 
 
 def outer(dtype: str, lanes: int) -> PrimFunc:
@@ -100,3 +147,6 @@ def rounding_shift(lanes: int) -> PrimFunc:
 
 
 SHIFTS = {"B": (-32, 31)}  # what a rounding shift is described for
+
+# Weights of which two products with any int8 have a sum that int16 holds.
+NARROW = {"B0": (-127, 127), "B1": (-127, 127)}

@@ -32,11 +32,11 @@ def part(buffer: Buffer, lanes: int, *at: int) -> Expr:
     return load(buffer, (*map(const, at[:-1]), ramp(at[-1], lanes)))
 
 
-def whole(buffer: Buffer) -> Load:
-    """All elements of a contiguous parameter of two dimensions."""
-    rows, columns = (int(n) for n in buffer.shape)  # type: ignore[arg-type]
+def whole(buffer: Buffer, *at: int) -> Load:
+    """All elements of the last two dimensions, which are contiguous, from the element `at` on."""
+    rows, columns = (int(n) for n in buffer.shape[-2:])  # type: ignore[arg-type]
     every = ramp(0, rows * columns)
-    found = load(buffer, (every // columns, every % columns))
+    found = load(buffer, (*map(const, at), every // columns, every % columns))
     assert isinstance(found, Load)
     return found
 
@@ -56,6 +56,13 @@ def quad(vector: Expr, number: int) -> Expr:
     """One group of four bytes in all of them. As a lane of 32 bits: that is what LLVM selects the
     forms by lane from."""
     return call("reinterpret", vector.dtype, lane(call("reinterpret", "int32x4", vector), number))
+
+
+def widened(vector: Expr) -> Expr:
+    """The vector in the lower half of one twice as long, which holds it in the upper half too."""
+    lanes = dtype_of(vector.dtype).lanes
+    twice = with_lanes(dtype_of(vector.dtype).scalar, 2 * lanes)
+    return Shuffle((vector,), (*range(lanes), *range(lanes)), twice)
 
 
 def quads(vector: Expr) -> Expr:
@@ -84,6 +91,23 @@ def swapped(operation: Operation) -> Operation:
 def added(operation: Operation) -> Operation:
     """(acc, a, …) -> acc + operation(a, …), which LLVM makes one instruction."""
     return lambda acc, *args: binary("+", acc, operation(*args))
+
+
+def by_halves(add_pairs: Operation) -> Operation:
+    """Sums of neighbours in a and then in b, by an operation on vectors half as long."""
+
+    def operation(a: Expr, b: Expr) -> Expr:
+        sums = tuple(add_pairs(*_halves(x)) for x in (a, b))
+        return Shuffle(sums, tuple(range(dtype_of(a.dtype).lanes)), a.dtype)
+
+    return operation
+
+
+def _halves(vector: Expr) -> list[Expr]:
+    dtype = dtype_of(vector.dtype)
+    half = dtype.lanes // 2
+    kind = with_lanes(dtype.scalar, half)
+    return [Shuffle((vector,), tuple(range(n, n + half)), kind) for n in (0, half)]
 
 
 # ------------------------------------------------------------------------------- implementations
@@ -155,6 +179,65 @@ def dot_by_lane(operation: Operation) -> Callable[..., Stmt]:
         return seq(
             put(operation(part(c, 4, i, 0), weights, quad(data, i)), c, i, 0) for i in range(4)
         )
+
+    return body
+
+
+def dot_rows_by_lane(operation: Operation) -> Callable[..., Stmt]:
+    """C[i, j] += A[i] · B[., j], by eight: per row, for each half of A[i], operation(C[i], half
+    of B, the half of A[i] in every lane)"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        rows = int(a.shape[0])  # type: ignore[arg-type]
+        data = whole(a) if rows == 2 else widened(part(a, 8, 0, 0))
+        halves = [whole(b, h) for h in range(2)]
+
+        def row(i: int) -> Stmt:
+            total: Expr = part(c, 4, i, 0)
+            for h, half in enumerate(halves):
+                total = operation(total, half, quad(data, 2 * i + h))
+            return put(total, c, i, 0)
+
+        return seq(map(row, range(rows)))
+
+    return body
+
+
+def dot_in_fours(multiply: Operation, add_pairs: Operation) -> Callable[..., Stmt]:
+    """C += add_pairs(C, multiply(A0, B0) + multiply(A1, B1)), of one pair of A and B or of two"""
+
+    def body(*buffers: Buffer) -> Stmt:
+        *operands, c = buffers
+        products = [
+            multiply(part(a, 8, 0), part(b, 8, 0))
+            for a, b in zip(operands[::2], operands[1::2], strict=True)
+        ]
+        total = products[0]
+        for product in products[1:]:
+            total = binary("+", total, product)
+        return put(add_pairs(part(c, 4, 0), total), c, 0)
+
+    return body
+
+
+def rows_of_squares(a: Buffer, c: Buffer) -> Stmt:
+    """C[i] = the i-th row of A[0], then that of A[1]"""
+    squares = (whole(a, 0), whole(a, 1))
+    every = ramp(0, 4)
+
+    def row(i: int) -> Stmt:
+        lanes = (2 * i, 2 * i + 1, 2 * i + 4, 2 * i + 5)
+        return Store(c, (const(i), every // 2, every % 2), Shuffle(squares, lanes, "int32x4"))
+
+    return seq(map(row, range(2)))
+
+
+def sums_of_fours(add_pairs: Operation) -> Callable[..., Stmt]:
+    """C[j] = the sum of A[j]: add_pairs(add_pairs(A[0], A[1]), add_pairs(A[2], A[3]))"""
+
+    def body(a: Buffer, c: Buffer) -> Stmt:
+        rows = [part(a, 4, n, 0) for n in range(4)]
+        return put(add_pairs(add_pairs(*rows[:2]), add_pairs(*rows[2:])), c, 0)
 
     return body
 

@@ -1,0 +1,185 @@
+#define _GNU_SOURCE /* syscall() */
+#include "conditions.h"
+
+#include "kernel_text.h"
+
+#include <fcntl.h>
+#include <linux/perf_event.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* In the order in which they are read before a sample. */
+enum {
+    LOAD,
+    THROTTLED,
+    ZONE,
+    CORE = 10,
+    CLOCK,
+    CLOCK_LIMIT,
+    CLOCK_MOST,
+    VOLUNTARY,
+    INVOLUNTARY,
+    FAULTS,
+    CPU_TIME,
+    COUNTER
+};
+
+static const char *const NAMES[FACTS] = {
+    "load_percent",   "throttled",    "zone0_mc",       "zone1_mc",
+    "zone2_mc",       "zone3_mc",     "zone4_mc",       "zone5_mc",
+    "zone6_mc",       "zone7_mc",     "core",           "clock_khz",
+    "clock_limit_khz", "clock_most_khz", "voluntary_switches", "involuntary_switches",
+    "major_faults",   "cpu_us",       "cycles",         "instructions",
+    "cache_misses"};
+
+const char *conditions_name(uint32_t fact) { return NAMES[fact]; }
+
+/* ---- Files ---- */
+
+/* A descriptor stays open, so that a reading is one system call. */
+typedef struct {
+    bool opened;
+    int fd; /* -1: there is no such file */
+} File;
+
+enum { MAX_CORES = 64 }; /* whose clocks are looked at */
+
+static File files[CORE], clocks[CLOCK_MOST - CLOCK + 1][MAX_CORES];
+
+#define CPUFREQ SYSTEM_ROOT "/sys/devices/system/cpu/cpu%d/cpufreq/"
+
+static const char *path_of(uint32_t fact) {
+    switch (fact) {
+    case LOAD:
+        return SYSTEM_ROOT "/proc/loadavg";
+    case THROTTLED:
+        return SYSTEM_ROOT "/sys/devices/platform/soc/soc:firmware/get_throttled";
+    case CLOCK:
+        return CPUFREQ "scaling_cur_freq";
+    case CLOCK_LIMIT:
+        return CPUFREQ "scaling_max_freq";
+    case CLOCK_MOST:
+        return CPUFREQ "cpuinfo_max_freq";
+    default:
+        return SYSTEM_ROOT "/sys/class/thermal/thermal_zone%d/temp";
+    }
+}
+
+/* Digits of `base`, passing over a decimal point: 0.52 is 52. -1 for what is no such number. */
+static int64_t number_in(const char *text, int base) {
+    int64_t value = -1;
+    for (; value < INT64_MAX / 32; text++) {
+        int digit = *text >= '0' && *text <= '9'   ? *text - '0'
+                    : *text >= 'a' && *text <= 'f' ? *text - 'a' + 10
+                                                   : base;
+        if (digit < base)
+            value = (value < 0 ? 0 : value * base) + digit;
+        else if (*text != '.' && *text != 'x')
+            break;
+    }
+    return value;
+}
+
+static int64_t read_file(File *file, uint32_t fact, int number) {
+    char text[32];
+    if (!file->opened) {
+        char path[256];
+        snprintf(path, sizeof path, path_of(fact), number);
+        *file = (File){true, open(path, O_RDONLY | O_CLOEXEC)};
+    }
+    ssize_t got = file->fd < 0 ? -1 : pread(file->fd, text, sizeof text - 1, 0);
+    if (got < 0) return -1;
+    text[got] = 0;
+    return number_in(text, fact == THROTTLED ? 16 : 10);
+}
+
+/* ---- The process ---- */
+
+static int64_t core(void) {
+    unsigned number;
+    return syscall(SYS_getcpu, &number, NULL, NULL) == 0 ? (int64_t)number : -1;
+}
+
+static int64_t microseconds(struct timeval time) {
+    return (int64_t)time.tv_sec * 1000000 + time.tv_usec;
+}
+
+/* Of all its threads. */
+static int64_t usage(uint32_t fact) {
+    struct rusage used;
+    if (getrusage(RUSAGE_SELF, &used) != 0) return -1;
+    switch (fact) {
+    case VOLUNTARY:
+        return used.ru_nvcsw;
+    case INVOLUNTARY:
+        return used.ru_nivcsw;
+    case FAULTS:
+        return used.ru_majflt;
+    default:
+        return microseconds(used.ru_utime) + microseconds(used.ru_stime);
+    }
+}
+
+/* ---- The CPU's counters ---- */
+
+static File counters[FACTS - COUNTER];
+
+void conditions_count_events(void) {
+    static const uint64_t EVENTS[FACTS - COUNTER] = {
+        PERF_COUNT_HW_CPU_CYCLES, PERF_COUNT_HW_INSTRUCTIONS, PERF_COUNT_HW_CACHE_MISSES};
+    for (unsigned i = 0; i < FACTS - COUNTER; i++) {
+        struct perf_event_attr event = {
+            .type = PERF_TYPE_HARDWARE,
+            .size = sizeof event,
+            .config = EVENTS[i],
+            .read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING,
+            .inherit = 1, /* by the threads that share a kernel's work */
+            .exclude_kernel = 1,
+            .exclude_hv = 1};
+        long fd = syscall(SYS_perf_event_open, &event, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
+        counters[i] = (File){true, (int)fd};
+    }
+}
+
+/* Where the CPU has fewer counters than are wanted, each counts for a part of the time only. */
+static int64_t counted(const File *counter) {
+    uint64_t now[3]; /* count, nanoseconds wanted, nanoseconds counted */
+    if (!counter->opened || counter->fd < 0 ||
+        read(counter->fd, now, sizeof now) != (ssize_t)sizeof now || now[2] == 0)
+        return -1;
+    if (now[2] >= now[1]) return (int64_t)now[0];
+    return (int64_t)((double)now[0] * ((double)now[1] / (double)now[2]));
+}
+
+/* ---- All of it ---- */
+
+static int64_t read_fact(uint32_t fact) {
+    int64_t here;
+    switch (fact) {
+    case CORE:
+        return core();
+    case CLOCK:
+    case CLOCK_LIMIT:
+    case CLOCK_MOST:
+        here = core();
+        return here < 0 || here >= MAX_CORES ? -1
+                                             : read_file(&clocks[fact - CLOCK][here], fact, (int)here);
+    case VOLUNTARY:
+    case INVOLUNTARY:
+    case FAULTS:
+    case CPU_TIME:
+        return usage(fact);
+    default:
+        return fact < CORE ? read_file(&files[fact], fact, (int)fact - ZONE)
+                           : counted(&counters[fact - COUNTER]);
+    }
+}
+
+void conditions_read(Conditions *conditions, bool before) {
+    for (uint32_t i = 0; i < FACTS; i++) {
+        uint32_t fact = before ? i : FACTS - 1 - i;
+        conditions->facts[fact] = read_fact(fact);
+    }
+}

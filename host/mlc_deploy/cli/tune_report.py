@@ -1,0 +1,212 @@
+"""What came of tuning: a record, and tables of it for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from mlc_targets import Target
+
+from .tables import Record, add_row, console_for, labelled, plain_table
+
+if TYPE_CHECKING:
+    from ..deploy import Deployment
+    from ..tune.boards import Incident
+    from ..tune.scheduler import Progress as Standing
+    from ..tune.tune import State
+
+MOST_INCIDENTS = 12  # kinds
+
+
+def recorded(
+    state: State,
+    done: tuple[Deployment, Deployment] | None,
+    incidents: Sequence[Incident],
+    name: str,
+    target: Target,
+    urls: Sequence[str],
+) -> Record:
+    """What came of a run, ready for JSON. Costs are seconds or instructions, as `objective` says;
+    null where nothing is known."""
+    counts = Counter(incident_text(i) for i in incidents)
+    record: Record = {
+        "model": name,
+        "target": str(target),
+        "boards": list(urls),
+        "objective": state.objective,
+        "trials": state.told,
+        "trials_asked": state.trials,
+        "tuning_s": state.seconds,
+        "thinking_s": state.thinking,
+        "results": dict(sorted(state.bad.items())),
+        "incidents": [{"what": what, "times": times} for what, times in counts.items()],
+        "tasks": [task_record(t, state.objective) for t in state.tasks],
+        "layers": None,
+        "before": None,
+        "after": None,
+        "ok": None,
+    }
+    if done is not None:
+        before, after = done
+        record["layers"] = [
+            {
+                "name": b.name,
+                "kernel": a.kernel,
+                "before": b.instructions if state.objective == "instructions" else _s(b.median_us),
+                "after": a.instructions if state.objective == "instructions" else _s(a.median_us),
+            }
+            for b, a in zip(before.layers, after.layers, strict=True)
+        ]
+        record |= {"before": _total(before, state), "after": _total(after, state)}
+        record["ok"] = before.ok and after.ok
+    return record
+
+
+def _s(microseconds: float | None) -> float | None:
+    return None if microseconds is None else microseconds / 1e6
+
+
+def _total(done: Deployment, state: State) -> float | None:
+    if state.objective == "instructions":
+        return done.instructions
+    return done.timing.median
+
+
+def task_record(t: Standing, objective: str) -> Record:
+    best = min(t.best, t.baseline)
+    known = isfinite(best)
+    rate = None
+    if known and t.task.flops:
+        rate = t.task.flops / best / 1e9 if objective == "seconds" else best / (t.task.flops / 8)
+    return {
+        "name": t.task.name,
+        "calls": t.task.weight,
+        "trials": t.trials,
+        "before": t.baseline if isfinite(t.baseline) else None,
+        "after": best if known else None,
+        "gflops" if objective == "seconds" else "instructions_per_vector_mac": rate,
+        "done": t.done,
+    }
+
+
+# ---------------------------------------------------------------------------------- for people
+
+
+def show(record: Record, stream: Any) -> None:
+    """Prints what came of a run: every task, every layer, the sum and the whole, and incidents."""
+    console = console_for(stream)
+    target = Target(record["target"]).short_name
+    title = f"{record['model']} for {target}, tuned on {', '.join(record['boards'])}"
+    console.print(Text(title, style="bold", no_wrap=True, overflow="ellipsis"))
+    console.print()
+    console.print(_tasks_table(record))
+    console.print()
+    if record["layers"] is not None:
+        console.print(_layers_table(record))
+        console.print()
+    for label, text in _facts(record):
+        console.print(labelled(label, text), soft_wrap=True)
+
+
+def task_columns(objective: str) -> tuple[tuple[str, bool], ...]:
+    unit, rate = ("instr", "per mac") if objective == "instructions" else ("µs", "GFLOP/s")
+    return (
+        ("kernel", False),
+        (f"default {unit}", True),
+        ("best", True),
+        ("gain", True),
+        (rate, True),
+    )
+
+
+def task_cells(task: Record) -> tuple[str, str, str, str]:
+    before, after = task["before"], task["after"]
+    rate = task.get("gflops", task.get("instructions_per_vector_mac"))
+    counted = "gflops" not in task
+    return (
+        _cost(before, counted),
+        _cost(after, counted),
+        f"{before / after:.2f}x" if before and after else "",
+        f"{rate:.2f}" if rate else "",
+    )
+
+
+def _cost(cost: float | None, counted: bool) -> str:
+    if cost is None:
+        return "none"
+    return f"{cost:,.0f}" if counted else f"{cost * 1e6:,.1f}"
+
+
+def _tasks_table(record: Record) -> Table:
+    table = plain_table(*task_columns(record["objective"]), ("trials", True), ("calls", True))
+    for task in record["tasks"]:
+        add_row(table, task["name"], *task_cells(task), f"{task['trials']}", f"{task['calls']}")
+    return table
+
+
+def _layers_table(record: Record) -> Table:
+    counted = record["objective"] == "instructions"
+    unit = "instr" if counted else "µs"
+    table = plain_table(
+        ("layer", False), ("kernel", False), (f"before {unit}", True), ("after", True),
+        ("gain", True),
+    )  # fmt: skip
+    for layer in record["layers"]:
+        before, after = layer["before"], layer["after"]
+        gain = f"{before / after:.2f}x" if before and after else ""
+        cells = layer["kernel"], _cost(before, counted), _cost(after, counted), gain
+        add_row(table, layer["name"], *cells)
+    sums = [sum(x[key] or 0 for x in record["layers"]) for key in ("before", "after")]
+    add_row(table, "sum", "", *(_cost(n, counted) for n in sums), _ratio(*sums), style="bold")
+    whole = record["before"], record["after"]
+    add_row(
+        table, "end to end", "", *(_cost(n, counted) for n in whole), _ratio(*whole), style="bold"
+    )
+    return table
+
+
+def _ratio(before: float | None, after: float | None) -> str:
+    return f"{before / after:.2f}x" if before and after else ""
+
+
+def _facts(record: Record) -> Iterator[tuple[str, str]]:
+    stopped = "; stopped, and the same command goes on" if record["stopped"] else ""
+    yield (
+        "tuned",
+        f"{record['trials']} of {record['trials_asked']} trials in "
+        f"{clock_text(record['tuning_s'])}, {record['measured']} measured{stopped}",
+    )
+    of_kernels = (
+        "seconds" if record["objective"] == "seconds" else "executed instructions, emulated"
+    )
+    yield "objective", f"{of_kernels}, on {record['board']}"
+    if record["results"]:
+        texts = (
+            f"{count} {verdict.replace('_', ' ')}" for verdict, count in record["results"].items()
+        )
+        yield "no good", ", ".join(texts)
+    for incident in record["incidents"][:MOST_INCIDENTS]:
+        times = f", {incident['times']} times" if incident["times"] > 1 else ""
+        yield "incident", f"{incident['what']}{times}"
+    if more := len(record["incidents"]) - MOST_INCIDENTS:
+        if more > 0:
+            yield "incident", f"and {more} of other kinds; --json has them"
+    if record["ok"] is False:
+        yield "outputs", "WRONG: mlc-deploy MODEL --db FILE says where"
+    yield "database", f"{record['db']}: mlc-deploy MODEL --db {record['db']} compiles with it"
+
+
+def clock_text(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def incident_text(incident: Incident) -> str:
+    of = f" ({incident.task})" if incident.task else ""
+    return f"{incident.board}: {incident.what}{of}"

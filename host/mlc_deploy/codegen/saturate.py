@@ -1,0 +1,139 @@
+"""Vectors of floats as 8-bit integers: rounded half to even, moved by a zero point, saturated.
+
+    Cast("int8", min(max(round(x) + zero, -128), 127))
+
+is what quantized numbers are made by (ops/quantize.py). Word for word that is a clamp of floats and
+a conversion per four lanes; ARM narrows with saturation instead:
+
+    AArch64   fcvtns, sqxtn, sqadd, sqxtn or sqxtun
+    armv7     x + 1.5 * 2^23 as bits, less those of 1.5 * 2^23 - zero (vqsub), vqmovn twice. Where x
+              is 2^22 or more by size, the bits are no longer x, but in order still, and far enough
+              away to be saturated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir as ll
+
+from mlc_targets import Target
+
+from ..ir import Binary, Broadcast, Call, Cast, Const, Expr, dtype_of, value_range
+from .types import element_type
+
+Value = Any
+I32 = ll.IntType(32)
+WORDS, SINGLES = ll.VectorType(I32, 4), ll.VectorType(ll.FloatType(), 4)
+SHORTS = ll.VectorType(ll.IntType(16), 8)
+MAGIC = 0x4B400000  # the bits of 1.5 * 2^23, whose neighbours are 1 apart
+MOST = 1 << 14  # of a zero point
+
+
+@dataclass(frozen=True, slots=True)
+class Saturated:
+    """x rounded half to even, plus zero, as near as dtype has it."""
+
+    x: Expr
+    zero: int
+    dtype: str
+
+
+def saturated(e: Cast, target: Target) -> Saturated | None:
+    """What a cast of a vector saturates, where `emit` has better code than the expression."""
+    kind = dtype_of(e.dtype)
+    if not target.register_bits or kind.bits != 8 or not kind.is_integer or kind.lanes % 4:
+        return None
+    low, high = value_range(kind.scalar)
+    match e.a:
+        case Binary("min", Binary("max", whole, least), most) if (
+            _number(least) == low and _number(most) == high
+        ):
+            zero = 0.0
+            match whole:
+                case Binary("+", a, b) if _number(b) is not None:
+                    whole, zero = a, float(_number(b) or 0)
+            exact = zero == int(zero) and abs(zero) <= MOST
+            match whole:
+                case Call("round", (x,)) if exact and dtype_of(x.dtype).scalar == "float32":
+                    return Saturated(x, int(zero), e.dtype)
+    return None
+
+
+def _number(e: Expr) -> float | None:
+    match e:
+        case Const(value) | Broadcast(Const(value)):
+            return float(value)
+    return None
+
+
+def emit(b: ll.IRBuilder, target: Target, s: Saturated, x: Value) -> Value:
+    """The code, for the value of s.x."""
+    match target.arch:
+        case "aarch64" | "arm":
+            return _narrowed(b, target.arch, s, x)
+    low, high = (float(n - s.zero) for n in value_range(dtype_of(s.dtype).scalar))
+    for op, bound in ((">", low), ("<", high)):
+        limit = ll.Constant(x.type, [bound] * x.type.count)
+        x = b.select(b.fcmp_ordered(op, x, limit), x, limit)
+    words = ll.VectorType(I32, x.type.count)
+    rounded = b.fptosi(_call(b, f"llvm.roundeven.v{x.type.count}f32", x.type, x), words)
+    moved = b.add(rounded, ll.Constant(words, [s.zero] * x.type.count))
+    return b.trunc(moved, element_type(s.dtype))
+
+
+def _narrowed(b: ll.IRBuilder, arch: str, s: Saturated, x: Value) -> Value:
+    lanes = dtype_of(s.dtype).lanes
+    signed = dtype_of(s.dtype).kind == "int"
+    bytes_: list[Value] = []
+    for first in range(0, lanes, 8):
+        halves = []
+        for start in range(first, min(first + 8, lanes), 4):
+            four = _shuffled(b, [x], range(start, start + 4))
+            halves.append(_whole_arm(b, s, four) if arch == "arm" else _whole_aarch64(b, four))
+        eight = _shuffled(b, [halves[0], halves[-1]], range(8))
+        if arch == "arm":
+            name = f"llvm.arm.neon.vqmovns{'' if signed else 'u'}.v8i8"
+        else:
+            name = f"llvm.aarch64.neon.sqxt{'' if signed else 'u'}n.v8i8"
+            if s.zero:
+                zeros = ll.Constant(SHORTS, [s.zero] * 8)
+                eight = _call(b, "llvm.sadd.sat.v8i16", SHORTS, eight, zeros)
+        bytes_.append(_call(b, name, ll.VectorType(ll.IntType(8), 8), eight))
+    while len(bytes_) > 1:
+        both = range(2 * bytes_[0].type.count)
+        bytes_ = [
+            _shuffled(b, pair, both) for pair in zip(bytes_[::2], bytes_[1::2], strict=True)
+        ]
+    return bytes_[0] if lanes % 8 == 0 else _shuffled(b, bytes_, range(lanes))
+
+
+def _whole_aarch64(b: ll.IRBuilder, x: Value) -> Value:
+    """Four floats as int16."""
+    words = _call(b, "llvm.aarch64.neon.fcvtns.v4i32.v4f32", WORDS, x)
+    return _call(b, "llvm.aarch64.neon.sqxtn.v4i16", ll.VectorType(ll.IntType(16), 4), words)
+
+
+def _whole_arm(b: ll.IRBuilder, s: Saturated, x: Value) -> Value:
+    """Four floats as int16, the zero point added."""
+    bits = b.bitcast(b.fadd(x, ll.Constant(SINGLES, [12582912.0] * 4)), WORDS)
+    base = ll.Constant(WORDS, [MAGIC - s.zero] * 4)
+    words = _call(b, "llvm.ssub.sat.v4i32", WORDS, bits, base)
+    return _call(b, "llvm.arm.neon.vqmovns.v4i16", ll.VectorType(ll.IntType(16), 4), words)
+
+
+def _shuffled(b: ll.IRBuilder, vectors: Sequence[Value], lanes: Sequence[int]) -> Value:
+    first, second = vectors[0], vectors[-1]
+    if len(vectors) == 1:
+        second = ll.Constant(first.type, ll.Undefined)
+    mask = ll.Constant(ll.VectorType(I32, len(lanes)), list(lanes))
+    return b.shuffle_vector(first, second, mask)
+
+
+def _call(b: ll.IRBuilder, name: str, gives: ll.Type, *args: Value) -> Value:
+    function = b.module.globals.get(name)
+    if function is None:
+        function = ll.Function(b.module, ll.FunctionType(gives, [a.type for a in args]), name)
+    return b.call(function, args)

@@ -1,0 +1,50 @@
+"""What a kernel is given besides its tensors: scalars, and a workspace for its scratch buffers."""
+
+from __future__ import annotations
+
+from ..arith import linear
+from ..errors import CodegenError
+from ..ir import Buffer, Expr, Var, dtype_of
+from ..lower import WORKSPACE, Kernel
+
+ALIGNMENT = 64
+
+
+def scratch_layout(kernel: Kernel) -> tuple[dict[Buffer, int], int]:
+    """Offsets of the kernel's global scratch buffers in its workspace, and its bytes."""
+    offsets: dict[Buffer, int] = {}
+    total = 0
+    planned = kernel.body.attrs.get(WORKSPACE, {})
+    scratch = [b for b in kernel.scratch if b.scope == "global"]
+    for buffer in sorted(scratch, key=lambda b: b.name not in planned):  # those without a plan last
+        offsets[buffer] = planned.get(buffer.name, total)
+        size = elements(kernel, buffer) * dtype_of(buffer.dtype).bytes
+        total = max(total, offsets[buffer] + -(-size // ALIGNMENT) * ALIGNMENT)
+    return offsets, total
+
+
+def elements(kernel: Kernel, buffer: Buffer) -> int:
+    """Of a flat scratch buffer; CodegenError where that is no constant."""
+    (size,) = buffer.shape
+    if not isinstance(size, int):
+        raise CodegenError(
+            f"scratch buffer '{buffer.name}' has {size} elements, which is not a constant",
+            where=kernel.name,
+            mend="compute it inside a loop whose turns need a constant part of it",
+        )
+    return size
+
+
+def scalars_of(kernel: Kernel) -> tuple[Var, ...]:
+    """Symbolic dimensions and integer parameters, in the order of mlc_args.scalars."""
+    found: dict[Var, None] = {}
+    for param in kernel.params:
+        if isinstance(param, Var):
+            found[param] = None
+        else:
+            for extent in (*param.shape, *(param.strides or ())):
+                if isinstance(extent, Expr):
+                    for atom in linear(extent, {}).terms:
+                        if isinstance(atom, Var):
+                            found[atom] = None
+    return tuple(found)

@@ -1,0 +1,157 @@
+"""Precision: a model of float32 as one that computes in float16 where that serves as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+
+import numpy as np
+
+from mlc_targets import Target, TargetError
+
+from ..errors import GraphError
+from ..ir.names import Names
+from ..ops import Array, frozen_attrs, infer_types
+from .nodes import Binding, Call, Constant, Function, Value, Var
+
+PRECISIONS = ("float32", "float16")
+SINGLE, HALF = PRECISIONS
+
+# What float16 makes faster, so that casting what it reads is worth while.
+LAYERS = frozenset(("conv2d", "conv_nd", "dense", "matmul", "einsum"))
+
+# What computes in float16 where its arguments are in it already: it moves numbers, or keeps their
+# range. Sums within it are of float32 (ops/half.py). Of the others, some leave the range easily
+# (sum, exp, power), some lose what they are for (log, sin, cumulative), some are no matter of
+# floats at all.
+FOLLOWERS = frozenset(
+    "copy relu clip sigmoid tanh erf sqrt abs negative sign softsign gelu silu hard_swish"
+    " leaky_relu thresholded_relu elu selu hard_sigmoid add subtract multiply minimum maximum where"
+    " reshape transpose broadcast_to tile concatenate slice pad gather layout_transform batch_norm"
+    " max_pool avg_pool max min mean softmax layer_norm rms_norm".split()
+)
+LIMITS = ("min", "max", "value")  # attributes that are numbers of the data
+LARGEST = float(np.finfo(np.float16).max)
+SMALLEST = float(np.finfo(np.float16).tiny)  # that has all its digits
+
+Pass = Callable[[Function], Function]
+
+
+def known_precision(precision: str, target: Target) -> str:
+    """The precision, if there is such a one and the target can have it. Raises GraphError,
+    TargetError."""
+    if precision not in PRECISIONS:
+        near = get_close_matches(precision, PRECISIONS, 1, 0.4) or PRECISIONS
+        raise GraphError(f"unknown precision '{precision}'", mend=" or ".join(near))
+    if precision == HALF and target.float16 == "software":
+        features = {"arm": "fp16", "x86_64": "f16c"}
+        feature = features.get(target.arch)
+        raise TargetError(
+            "the target has no instructions for float16, so that it would be slower than float32",
+            f"-mattr=+{feature}, where the CPU has it"
+            if feature and target.kind != "c"
+            else "precision float32",
+            where=target.short_name,
+        )
+    return precision
+
+
+def in_precision(precision: str) -> tuple[Pass, ...]:
+    """The passes that give a model a precision: none for float32, which is "as the model says"."""
+    return (to_float16,) if precision == HALF else ()
+
+
+def to_float16(function: Function) -> Function:
+    """conv2d(x, w)   =>   conv2d(cast(x), half(w)), and what follows in float16 as far as it serves
+
+    Parameters and outputs stay as they are. A value is cast at most once each way, where it is
+    first needed so. Constants that do not fit, and what has them, stay float32.
+    """
+    return _Halves(function).rewritten()
+
+
+class _Halves:
+    """A function on its way through the pass: of each value, the forms that there are by now."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.bindings: list[Binding] = []
+        self.single: dict[Value, Value] = {p: p for p in function.params}
+        self.half: dict[Value, Value] = {}
+        self.names = Names(p.name for p in function.params)
+        self.source = ""
+
+    def rewritten(self) -> Function:
+        for binding in self.function.bindings:
+            self.source = binding.source
+            call = binding.call
+            if isinstance(call, Call) and self._serves(call, binding.outputs):
+                self._as_half(binding.outputs, call)
+            else:
+                self._as_it_was(binding)
+        if not self.half:
+            return self.function
+        self.source = ""
+        outputs = tuple(map(self.in_single, self.function.outputs))
+        return replace(self.function, bindings=tuple(self.bindings), outputs=outputs)
+
+    def _serves(self, call: Call, outputs: Sequence[Var]) -> bool:
+        """Whether a call is to compute in float16."""
+        floats = [a for a in call.args if _is_single(a)]
+        if not floats or not all(map(_is_single, outputs)):
+            return False
+        known = [a.value for a in floats if isinstance(a, Constant)]
+        limits = [np.asarray(a, SINGLE) for key, a in call.attrs.items() if key in LIMITS]
+        if not all(map(_fits, (*known, *limits))):
+            return False
+        if call.op in LAYERS:
+            return True
+        computed = [a for a in floats if not isinstance(a, Constant)]
+        return call.op in FOLLOWERS and bool(computed) and all(a in self.half for a in computed)
+
+    def _as_half(self, outputs: Sequence[Var], call: Call) -> None:
+        args = tuple(self.in_half(a) if _is_single(a) else self.in_single(a) for a in call.args)
+        types = infer_types(call.op, [a.type for a in args], call.attrs)
+        made = tuple(Var(self.names.fresh(v.name), t) for v, t in zip(outputs, types, strict=True))
+        self.half.update(zip(outputs, made, strict=True))
+        self.bindings.append(Binding(made, replace(call, args=args), self.source))
+
+    def _as_it_was(self, binding: Binding) -> None:
+        args = tuple(map(self.in_single, binding.call.args))
+        outputs = tuple(Var(self.names.fresh(v.name), v.type) for v in binding.outputs)
+        self.single.update(zip(binding.outputs, outputs, strict=True))
+        self.bindings.append(Binding(outputs, replace(binding.call, args=args), binding.source))
+
+    def in_half(self, value: Value) -> Value:
+        if isinstance(value, Constant):
+            return Constant(value.value.astype(HALF), value.name)
+        if value not in self.half:
+            self.half[value] = self._cast(self.single[value], HALF, f"{value.name}.half")
+        return self.half[value]
+
+    def in_single(self, value: Value) -> Value:
+        """As it was in the model: float32, if it is a float."""
+        if isinstance(value, Constant):
+            return value
+        if value not in self.single:
+            self.single[value] = self._cast(self.half[value], SINGLE, f"{value.name}.single")
+        return self.single[value]
+
+    def _cast(self, value: Value, dtype: str, name: str) -> Var:
+        attrs = frozen_attrs({"dtype": dtype})
+        (type_,) = infer_types("cast", [value.type], attrs)
+        out = Var(self.names.fresh(name), type_)
+        self.bindings.append(Binding((out,), Call("cast", (value,), attrs), self.source))
+        return out
+
+
+def _is_single(value: Value) -> bool:
+    return value.type.dtype == SINGLE
+
+
+def _fits(array: Array) -> bool:
+    """Whether float16 holds numbers: none that is finite overflows, and the largest has all of its
+    digits, or is 0."""
+    largest = float(np.abs(array[np.isfinite(array)]).max(initial=0))
+    return largest <= LARGEST and not 0 < largest < SMALLEST

@@ -1,0 +1,281 @@
+"""Sums of products of int8: how each level of CPU multiplies them, stated and scheduled.
+
+Data come in blocks of eight channels, the eight of a pixel side by side, on every level: two
+pixels are an operand of `smmla`, and of four `sdot` by lane; one is an operand of `smull`. Weights
+are packed in the order in which a tile reads them, eight input channels at a time as well.
+
+Stages are the sums in the form that the level's instruction keeps them in (squares of two pixels
+by two channels, vectors of four channels, or four parts of each sum), vectors of channels where
+that is another form, and the result, which takes the pixels that are wanted. All but the last live
+in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from mlc_targets import Target
+
+from ... import te
+from ...ir import Expr, const
+from ...schedule import Schedule
+from ...te import IterVar
+from ..tile import unroll_steps
+
+BLOCK = 8  # channels
+TURN = 4  # instructions of a turn of the reduction beside loads and multiplications
+MOST_LOADS = 24  # of a turn, about, before they are kept from one to the next in vain
+TILE, VECTORS = "int8_tile", "int8_vectors"  # the names of the stages
+NARROW = "narrow_weights"  # the attribute that says that weights are within ±127
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """How a CPU sums up products of int8.
+
+    intrin adds the products of `depth` blocks of input channels; vectors makes vectors of channels
+    of what sums are kept in. rows: how many neighbouring pixels an intrinsic takes. channels: how
+    many output channels a tile of packed weights has; weights: how the rest of such a tile is
+    packed, as tiles of a layout, from `i`, the input channels, and `o`.
+    """
+
+    form: Literal["squares", "quads", "parts"]
+    intrin: str
+    rows: int
+    channels: int
+    weights: str
+    vectors: str = ""
+    depth: int = 1
+
+
+SQUARES = Level("squares", "aarch64.smmla", 2, 8, "8o8i", "aarch64.zip.squares")
+QUADS = Level("quads", "aarch64.sdot.rows2", 2, 8, "2i8o4i")
+QUADS_OF_ONE = replace(QUADS, intrin="aarch64.sdot.rows1", rows=1)
+PARTS = {
+    ("aarch64", 1): Level("parts", "aarch64.smull.sadalp", 1, 4, "4o8i", "aarch64.addp.fours"),
+    ("aarch64", 2): Level("parts", "aarch64.smlal.sadalp", 1, 4, "2i4o8i", "aarch64.addp.fours", 2),
+    ("arm", 1): Level("parts", "arm.vmull.vpadal", 1, 4, "4o8i", "arm.vpadd.fours"),
+    ("arm", 2): Level("parts", "arm.vmlal.vpadal", 1, 4, "2i4o8i", "arm.vpadd.fours", 2),
+}
+
+
+def level_of(target: Target, pixels: int, blocks: int, narrow: bool) -> Level | None:
+    """The best level that the target has for so many pixels in a row and blocks of input channels;
+    None where it has none. narrow: whether weights are within ±127, so that the sum of two products
+    is an int16."""
+    if target.kind == "c" or not target.vector_registers or target.arch == "x86_64":
+        return None
+    if target.arch == "aarch64" and target.has("i8mm") and pixels > 1:
+        return SQUARES
+    if target.arch == "aarch64" and target.has("dotprod"):
+        return QUADS if pixels > 1 else QUADS_OF_ONE
+    return PARTS[target.arch, 2 if narrow and blocks % 2 == 0 else 1]
+
+
+# ------------------------------------------------------------------------------------------ tiles
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What stays in registers: pixels against blocks of output channels (half of one where the
+    level's tiles are)."""
+
+    pixels: int
+    blocks: int
+
+
+def best_tile(level: Level, pixels: int, blocks: int, taps: int, target: Target) -> Tile:
+    """The tile that takes fewest instructions for a row of pixels, of so many blocks of output
+    channels. taps: neighbours in the row that a turn of the reduction reads."""
+    most = target.vector_registers
+    tiles = [
+        Tile(n, m)
+        for n in range(level.rows, pixels + level.rows, level.rows)
+        for m in ((1, 2, 4) if level.form == "quads" else (1,))
+        if blocks % m == 0 and _registers(level, n, m, taps, most) <= most
+    ]
+    return min(tiles, key=lambda t: (_row_cost(level, t, pixels, taps), t.pixels))
+
+
+def _registers(level: Level, pixels: int, blocks: int, taps: int, most: int) -> int:
+    if level.form == "parts":
+        weights = level.depth * level.channels // (1 if most > 16 else 2)
+        return pixels * level.channels + weights + (6 if most > 16 else 4)
+    shared = pixels // level.rows if taps > 2 else 0  # what two taps read is kept from the first
+    return 2 * pixels * blocks + (4 if level.rows > 1 else 2) * blocks + max(2, shared)
+
+
+def _row_cost(level: Level, tile: Tile, pixels: int, taps: int) -> float:
+    whole, rest = divmod(pixels, tile.pixels)
+    cost = whole * _turn_cost(level, tile.pixels, tile.blocks, taps)
+    cost += _turn_cost(level, rest, tile.blocks, taps) if rest else 0
+    return cost / tile.blocks
+
+
+def _turn_cost(level: Level, pixels: int, blocks: int, taps: int) -> float:
+    """Of all taps of a block of input channels."""
+    pixels = -(-pixels // level.rows) * level.rows
+    if level.form == "parts":
+        multiplies = pixels * level.channels * (1 + 2 / level.depth) * taps
+        loads = (pixels + level.channels) * taps / 2
+        return (multiplies + loads + TURN / level.depth) * BLOCK / level.channels
+    multiplies = pixels * blocks * (2 if level.form == "squares" else 4) * taps
+    return multiplies + (pixels / level.rows + 4 * blocks) * taps * 0.6 + TURN
+
+
+# ----------------------------------------------------------------------------------------- stages
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Of one product: the pixel; the input channel in its block, and which of the level's `depth`
+    blocks that is; which of the tiles of weights for a block of output channels, and where in it
+    the weight is."""
+
+    pixel: Expr
+    channel: Expr
+    number: int
+    tile: Expr
+    weight: tuple[Expr, ...]
+
+
+def compute_sums(
+    level: Level,
+    lead: Sequence[int],
+    pixels: int,
+    product: Callable[[Sequence[Expr], Place], Expr],
+    over: Sequence[IterVar],
+) -> Callable[..., Any]:
+    """The sums, int32 [*lead, pixels, BLOCK], as a function of an index.
+
+    product(index in lead, place): one product. over: what is summed up over beside the channels of
+    `level.depth` blocks.
+    """
+    n = len(lead)
+    groups = -(-pixels // level.rows)
+    k, half = te.reduce_axis((0, 4), "k"), te.reduce_axis((0, 2), "half")
+    if level.form == "quads":
+
+        def quad(*i: Expr) -> Expr:
+            group, row, column = i[n:]
+            pixel = group * level.rows + row
+            at = Place(pixel, half * 4 + k, 0, const(0), (half.var, column, k.var))
+            return te.sum(product(i[:n], at), (*over, half, k))
+
+        tile = te.compute((*lead, groups, level.rows, BLOCK), quad, name=TILE)
+        return lambda *i: tile[(*i[:n], i[n] // level.rows, i[n] % level.rows, i[-1])]
+    if level.form == "squares":
+        eight = te.reduce_axis((0, BLOCK), "k")
+
+        def square(*i: Expr) -> Expr:
+            group, pair, row, column = i[n:]
+            weight = (pair * 2 + column, eight.var)
+            at = Place(group * 2 + row, eight.var, 0, const(0), weight)
+            return te.sum(product(i[:n], at), (*over, eight))
+
+        tile = te.compute((*lead, groups, BLOCK // 2, 2, 2), square, name=TILE)
+
+        def vector(*i: Expr) -> Any:
+            group, row, pair, column = i[n:]
+            return tile[(*i[:n], group, pair, row, column)]
+
+        rows = te.compute((*lead, groups, 2, BLOCK // 2, 2), vector, name=VECTORS)
+        return lambda *i: rows[(*i[:n], i[n] // 2, i[n] % 2, i[-1] // 2, i[-1] % 2)]
+
+    def part(*i: Expr) -> Expr:
+        pixel, four, column, p = i[n:]
+        channel = p * 2 + half
+        terms: list[Expr] = []
+        for number in range(level.depth):
+            which = (const(number),) if level.depth > 1 else ()
+            at = Place(pixel, channel, number, four, (*which, column, channel))
+            terms.append(product(i[:n], at))
+        return te.sum(sum(terms[1:], terms[0]), (*over, half))
+
+    tile = te.compute((*lead, pixels, BLOCK // 4, 4, 4), part, name=TILE)
+    p = te.reduce_axis((0, 4), "p")
+    fours = te.compute(
+        (*lead, pixels, BLOCK // 4, 4), lambda *i: te.sum(tile[(*i, p)], p), name=VECTORS
+    )
+    return lambda *i: fours[(*i[:-1], i[-1] // 4, i[-1] % 4)]
+
+
+# --------------------------------------------------------------------------------------- schedule
+
+
+def schedule_sums(
+    sch: Schedule, level: Level, outer: str, inner: Sequence[str], *, steps: int
+) -> None:
+    """Schedules the stages of compute_sums inside loop `outer` of the result, the last around its
+    tile, whose loops are `inner`; the last of them is over output channels.
+
+    steps: about how many turns of the reduction are unrolled.
+    """
+    if level.vectors:
+        sch.compute_at(VECTORS, outer)
+        sch.set_scope(VECTORS, 0, "local")
+    around, at = outer, ""
+    if level.form == "parts":
+        spatial, over = _own_loops(sch, VECTORS, outer)
+        *pixels, around, at = spatial
+        sch.reorder(around, *pixels, at, *over)
+        sch.unroll(around)
+    sch.compute_at(TILE, around)
+    sch.set_scope(TILE, 0, "local")
+    _schedule_tile(sch, level, around, steps)
+    match level.form:
+        case "parts":
+            _tensorize(sch, pixels, at, level.vectors)
+        case "squares":
+            (*spatial, row, pair, column), _ = _own_loops(sch, VECTORS, outer)
+            four, pair = sch.split(pair, [None, 2])
+            sch.reorder(four, row, pair, column)
+            _tensorize(sch, [*spatial, four], row, level.vectors)
+    for loop in inner[:-1]:
+        sch.unroll(loop)
+    sch.vectorize(inner[-1])
+
+
+def _own_loops(sch: Schedule, block: str, around: str) -> tuple[list[str], list[str]]:
+    """A block's loops inside loop `around`: (spatial, reductions)."""
+    reduced = {i.binding for i in sch.block(block).iters if i.kind == "reduce"}
+    loops: list[str] = list(sch.get_loops(block))
+    loops = loops[loops.index(around) + 1 :]
+    over = [n for n in loops if sch.loop(n).var in reduced]
+    return [n for n in loops if n not in over], over
+
+
+def _tensorize(sch: Schedule, unrolled: Sequence[str], at: str, intrin: str) -> None:
+    sch.tensorize(at, intrin)
+    for loop in unrolled:
+        sch.unroll(loop)
+
+
+def _schedule_tile(sch: Schedule, level: Level, around: str, steps: int) -> None:
+    spatial, over = _own_loops(sch, TILE, around)
+    match level.form:
+        case "quads":
+            *spatial, column = spatial
+            column, four = sch.split(column, [None, 4])
+            rows = [spatial.pop()] if level.rows > 1 else []
+            inside = [*rows, four, *over[-2:]]
+            spatial, over = [*spatial, column], over[:-2]
+        case "squares":
+            inside = [*spatial[-2:], over[-1]]
+            spatial, over = spatial[:-2], over[:-1]
+        case "parts":
+            inside = [spatial[-1], over[-1]]
+            spatial, over = spatial[:-1], over[:-1]
+    over, unrolled = unroll_steps(sch, over, steps)
+    sch.reorder(*over, *unrolled, *spatial, *inside)
+    block = sch.blockize(inside[0])
+    zero = sch.decompose_reduction(block, [*over, *unrolled][0])
+    sch.tensorize(block, level.intrin)
+    (element,) = sch.get_child_blocks(zero)
+    *rows, lane = sch.get_loops(element)
+    beside = [n for n in sch.get_loops(zero) if n.removesuffix("_init") in spatial]
+    for loop in (*spatial, *beside, *rows):
+        sch.unroll(loop)
+    sch.vectorize(lane)

@@ -1,0 +1,287 @@
+"""Winograd's minimal filtering: convolutions of 3 x 3 with fewer multiplications.
+
+A tile of m x m results needs (m + 2) x (m + 2) data. Both the tile and the filter are transformed
+to values of polynomials at m + 2 points, where a convolution is one product per point; summed over
+the channels, that is (m + 2)^2 matrix products. F(m x m, 3 x 3) of Lavin and Gray, "Fast Algorithms
+for Convolutional Neural Networks" (CVPR 2016), at the first of the points 0, 1, -1, 2, -2, -1/2, 1/2,
+and at infinity.
+
+winograd_conv2d(x, weights): data NCHW, or in blocks of channels (data_layout, which is the result's
+too); weights [O, I, m + 2, m + 2], already transformed, or packed as conv2d's are. Attributes: tile
+(m), pads (top, left, bottom, right); stride and dilation are 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import cache
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .. import te
+from ..ir import Expr
+from ..te import Tensor
+from .layout import layout, pack, packed_index, plain_sizes, unpack
+from .nn import data_layouts, plain_weights, weights_of
+from .registry import Array, Attrs, Operator, register, require
+from .shape import pad_array, padded
+
+KERNEL = 3
+PAIRS = (Fraction(1), Fraction(2), Fraction(-1, 2))  # points that come with their negatives
+TILES = (2, 3, 4, 5, 6)
+
+
+def points(tile: int) -> tuple[Fraction, ...]:
+    """The tile + 1 finite points of F(tile x tile, 3 x 3)."""
+    return (Fraction(0), *(p for pair in PAIRS for p in (pair, -pair)))[: tile + 1]
+
+
+def _polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
+    """The coefficients of the product of (x - root), the constant one first."""
+    result = [Fraction(1)]
+    for root in roots:
+        up, down = [Fraction(0), *result], [*(root * c for c in result), Fraction(0)]
+        result = [a - b for a, b in zip(up, down, strict=True)]
+    return result
+
+
+@cache
+def weights_matrix(tile: int) -> Array:
+    """G, float64 [tile + 2, 3]: a row of the filter at each point."""
+    at = points(tile)
+    rows = []
+    for k, p in enumerate(at):
+        scale = prod((p - q for n, q in enumerate(at) if n != k), start=Fraction(1))
+        rows.append([p**j / scale for j in range(KERNEL)])
+    rows.append([Fraction(0)] * (KERNEL - 1) + [Fraction(1)])
+    return np.array(rows, np.float64)
+
+
+@cache
+def data_matrix(tile: int) -> Array:
+    """B transposed, float64 [tile + 2, tile + 2]: points from data."""
+    at = points(tile)
+    rows = [[*_polynomial([*at[:k], *at[k + 1 :]]), Fraction(0)] for k in range(len(at))]
+    return np.array([*rows, _polynomial(at)], np.float64)
+
+
+@cache
+def result_matrix(tile: int) -> Array:
+    """A transposed, float64 [tile, tile + 2]: results from points."""
+    at = points(tile)
+    rows = [[*(p**i for p in at), Fraction(int(i == tile - 1))] for i in range(tile)]
+    return np.array(rows, np.float64)
+
+
+def transformed_weights(w: Array, tile: int) -> Array:
+    """Filters [O, I, 3, 3] at the points: G w G^T, [O, I, tile + 2, tile + 2], of w's dtype."""
+    g = weights_matrix(tile)
+    both = np.kron(g, g)  # for rows and columns, as one matrix product
+    values: Array = (w.reshape(-1, KERNEL * KERNEL).astype(np.float64) @ both.T).astype(w.dtype)
+    return values.reshape(*w.shape[:2], len(g), len(g))
+
+
+# --------------------------------------------------------------------- transforms in expressions
+
+
+def data_transform(d: Sequence[Expr]) -> list[Expr]:
+    """data_matrix times d. The polynomials of a pair of points ±p are (x ± p) Q(x), where Q has
+    odd powers only: so the two share the sums over the even and over the odd data."""
+    tile = len(d) - KERNEL + 1
+    pairs = PAIRS[: tile // 2]
+    squares = [p * p for p in pairs]
+    every = _polynomial(squares)
+    if tile % 2:  # a point without its negative, whose factor all other polynomials have
+        alone = points(tile)[-1]
+        *others, last = data_transform([b - a * float(alone) for a, b in pairwise(d)])
+        return [*others, _sum(every, d[1:-1:2]), last]
+    result = [_sum(every, d[0::2])]
+    for k, p in enumerate(pairs):
+        others = _polynomial([*squares[:k], *squares[k + 1 :]])
+        even, odd = _sum(others, d[2::2]), _times(p, _sum(others, d[1:-1:2]))
+        result += [even + odd, even - odd]
+    return [*result, _sum(every, d[1::2])]
+
+
+def result_transform(d: Sequence[Expr]) -> list[Expr]:
+    """result_matrix times d, by the sums and differences of what stands at ±p."""
+    tile = len(d) - KERNEL + 1
+    pairs = PAIRS[: tile // 2]
+    sums = [d[2 * k + 1] + d[2 * k + 2] for k in range(len(pairs))]
+    differences = [d[2 * k + 1] - d[2 * k + 2] for k in range(len(pairs))]
+    alone = points(tile)[2 * len(pairs) + 1 :]
+    result = []
+    for i in range(tile):
+        powers = [p**i for p in (*pairs, *alone)]
+        values = [*(differences if i % 2 else sums), *d[2 * len(pairs) + 1 : -1]]
+        total = _sum(powers, values)
+        if i == 0:
+            total = total + d[0]
+        if i == tile - 1:
+            total = total + d[-1]
+        result.append(total)
+    return result
+
+
+def _times(c: Fraction, value: Expr) -> Expr:
+    return value if c == 1 else value * float(c)
+
+
+def _sum(coefficients: Sequence[Fraction], values: Sequence[Expr]) -> Expr:
+    """The sum of products, those by 1 first, which need no multiplication."""
+    terms = sorted(zip(coefficients, values, strict=True), key=lambda term: term[0] != 1)
+    (c, v), *rest = terms
+    total = _times(c, v)
+    for c, v in rest:
+        total = total - v if c == -1 else total + _times(c, v)
+    return total
+
+
+def _element(values: Sequence[Expr], index: Expr) -> Expr:
+    """values[index]; loops over the index are unrolled, so that one of them is left."""
+    *rest, chosen = values
+    for n, value in reversed(list(enumerate(rest))):
+        chosen = te.select(index.equal(n), value, chosen)
+    return chosen
+
+
+# ------------------------------------------------------------------------------------ definitions
+
+
+def extents(size: Sequence[Any], attrs: Attrs) -> tuple[int, int]:
+    """Height and width of the result, of data of this height and width."""
+    top, left, bottom, right = attrs["pads"]
+    return size[0] + top + bottom - KERNEL + 1, size[1] + left + right - KERNEL + 1
+
+
+def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """The stages, each a tensor of its own, named as the schedule knows them:
+
+    pad                the data with its border, up to whole tiles
+    window, columns    a tile's data; its columns transformed
+    row, points        a row of that; transformed: [N, x, y, C/c, tile, c]
+    product_tile, product    summed over the channels: [N, O/c, x, y, tile, c]
+    column, rows       a column of the tile's points; transformed to rows of results
+    points_row, tile_row     a row of those; transformed
+    winograd_conv2d    the result
+    """
+    x, w = inputs
+    m = attrs["tile"]
+    size = m + KERNEL - 1
+    data_layout, out_layout = data_layouts(attrs)
+    require(m in TILES, f"winograd_conv2d: tiles of {m}, not one of {TILES}")
+    require(out_layout == data_layout, "winograd_conv2d: out_layout differs from data_layout")
+    plain = plain_sizes(data_layout, x.shape)
+    fits = x.ndim == len(data_layout.order) and all(isinstance(n, int) for n in plain.values())
+    require(fits, f"winograd_conv2d: {data_layout.text} of {list(x.shape)}")
+    batch, channels, height, width = plain.values()
+    weights = weights_of(w, attrs, "OIHW")
+    fits = len(weights.sizes) == 4 and weights.sizes[1:] == (channels, size, size)
+    require(fits, f"winograd_conv2d: {channels} channels, weights {list(weights.sizes)}, tile {m}")
+    out_channels = weights.sizes[0]
+    (lanes,) = data_layout.tiles.get("C", (1,))
+    require(
+        out_channels % lanes == 0, f"winograd_conv2d: {out_channels} channels in {out_layout.text}"
+    )
+    out_height, out_width = extents((height, width), attrs)
+    require(
+        min(out_height, out_width) > 0 and min(attrs["pads"]) >= 0,
+        f"winograd_conv2d: pads {list(attrs['pads'])} of data {list(x.shape)}",
+    )
+    down, across = -(-out_height // m), -(-out_width // m)
+    top, left, _, _ = attrs["pads"]
+    bottom = down * m + KERNEL - 1 - height - top
+    right = across * m + KERNEL - 1 - width - left
+    rest = [0] * (x.ndim - 4)
+    data = padded(x, (0, 0, top, left, *rest, 0, 0, bottom, right, *rest), 0)
+    blocks, out_blocks, tiles = channels // lanes, out_channels // lanes, down * across
+    spatial = (batch, blocks, tiles)
+    of_results = (batch, out_blocks, tiles)
+
+    def datum(b: Expr, c: Expr, t: Expr, i: Expr, j: Expr, l: Expr) -> Expr:  # noqa: E741
+        at = (b, c, t // across * m + i, t % across * m + j)
+        return data[(*at, l)] if data_layout.tiles else data[at]
+
+    window = te.compute((*spatial, size, size, lanes), datum, name="window")
+    columns = te.compute(
+        (*spatial, size, size, lanes),
+        lambda b, c, t, u, j, l: _element(
+            data_transform([window[b, c, t, i, j, l] for i in range(size)]), u
+        ),
+        name="columns",
+    )
+    row = te.compute(columns.shape, lambda *i: columns[i], name="row")
+    values = te.compute(
+        (batch, size, size, blocks, tiles, lanes),
+        lambda b, u, v, c, t, l: _element(
+            data_transform([row[b, c, t, u, j, l] for j in range(size)]), v
+        ),
+        name="points",
+    )
+    c = te.reduce_axis((0, blocks), "c")
+    lane = te.reduce_axis((0, lanes), "lane")
+    shape = (batch, out_blocks, size, size, tiles, lanes)
+
+    def multiplied(b: Expr, f: Expr, u: Expr, v: Expr, t: Expr, l: Expr) -> Expr:  # noqa: E741
+        weight = weights.at(f * lanes + l, c * lanes + lane, u, v)
+        return te.sum(values[b, u, v, c, t, lane] * weight, (c, lane))
+
+    product_tile = te.compute(shape, multiplied, name="product_tile")
+    product = te.compute(shape, lambda *i: product_tile[i], name="product")
+    column = te.compute(
+        (*of_results, size, size, lanes),
+        lambda b, f, t, u, v, l: product[b, f, u, v, t, l],
+        name="column",
+    )
+    rows = te.compute(
+        (*of_results, m, size, lanes),
+        lambda b, f, t, i, v, l: _element(
+            result_transform([column[b, f, t, u, v, l] for u in range(size)]), i
+        ),
+        name="rows",
+    )
+    points_row = te.compute(rows.shape, lambda *i: rows[i], name="points_row")
+    tile_row = te.compute(
+        (*of_results, m, m, lanes),
+        lambda b, f, t, i, j, l: _element(
+            result_transform([points_row[b, f, t, i, v, l] for v in range(size)]), j
+        ),
+        name="tile_row",
+    )
+
+    def result(b: Expr, f: Expr, y: Expr, q: Expr, *l: Expr) -> Any:
+        at = (b, f, y // m * across + q // m, y % m, q % m)
+        return tile_row[(*at, *(l or (0,)))]
+
+    out = (batch, out_blocks, out_height, out_width, *([lanes] if data_layout.tiles else ()))
+    return [te.compute(out, result, name="winograd_conv2d")]
+
+
+def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    w = plain_weights(inputs[1], attrs)
+    data_layout, out_layout = data_layouts(attrs)
+    sizes = list(plain_sizes(data_layout, inputs[0].shape).values())
+    x = unpack(inputs[0], data_layout.text, "NCHW", sizes)
+    m = attrs["tile"]
+    size = m + KERNEL - 1
+    height, width = extents(x.shape[2:], attrs)
+    down, across = -(-height // m), -(-width // m)
+    top, left, _, _ = attrs["pads"]
+    bottom = down * m + KERNEL - 1 - x.shape[2] - top
+    right = across * m + KERNEL - 1 - x.shape[3] - left
+    data = pad_array(x, (0, 0, top, left, 0, 0, bottom, right)).astype(np.float64)
+    windows = np.lib.stride_tricks.sliding_window_view(data, (size, size), (2, 3))
+    b, a = data_matrix(m), result_matrix(m)
+    tiles = windows[:, :, ::m, ::m]
+    values = np.einsum("ui,ncyxij,vj->ncyxuv", b, tiles, b, optimize=True)
+    products = np.einsum("ncyxuv,ocuv->noyxuv", values, w.astype(np.float64), optimize=True)
+    results = np.einsum("iu,noyxuv,jv->noyixj", a, products, a, optimize=True)
+    whole = results.reshape(x.shape[0], w.shape[0], down * m, across * m)
+    return [pack(whole[:, :, :height, :width].astype(x.dtype), "NCHW", out_layout.text)]
+
+
+register(Operator("winograd_conv2d", _compute, _evaluate, "anchor"))

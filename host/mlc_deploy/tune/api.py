@@ -1,0 +1,260 @@
+"""What users call, as the field knows it.
+
+database = tune_tir(mod, "aarch64", 512, work_dir="tuned", runner="ssh://pi@attic")
+sch = compile_tir(database, mod, "aarch64")
+
+database = tune_graph("model.onnx", "aarch64", 4000, work_dir="tuned", runner="ssh://pi@attic")
+model = mlc.compile("model.onnx", "aarch64", db=database)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlc_targets import Target
+
+from ..boards import connect
+from ..deploy import refuse_unfit
+from ..errors import TuneError
+from ..graph import Function, lower_graph
+from ..ir import IRModule, PrimFunc
+from ..model_graph import model_graph
+from ..schedule import Schedule
+from ..schedule.trace import Trace
+from .boards import BoardPool, Incident
+from .builder import builder as default_builder
+from .database import Database
+from .extract import extract_tasks, task_of
+from .measuring import Measuring
+from .records import Objective, Search, Task
+from .scheduler import GradientBased, RoundRobin, TaskScheduler
+from .tune import BATCH, State, Watch, best_schedule, name_of_run, tune_tasks
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from .space import DesignSpace
+
+DATABASE = "database.jsonl"
+SCHEDULERS: Mapping[str, Callable[[], TaskScheduler]] = {
+    "gradient": GradientBased,
+    "round-robin": RoundRobin,
+}
+Runner = str | Sequence[str] | BoardPool
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run goes. space and strategy are tune.search.make_search's; `seconds` that a candidate
+    may run for."""
+
+    trials: int
+    batch: int = BATCH
+    seed: int = 0
+    strategy: str = "evolutionary"
+    space: DesignSpace | Callable[[Schedule], Schedule | None] | None = None
+    scheduler: str = "gradient"
+    objective: Objective | None = None
+    early_stopping: int | None = None
+    minutes: float | None = None
+    seconds: float = 10.0
+
+
+def tune_tir(
+    mod: PrimFunc | IRModule,
+    target: Target | str | None = None,
+    max_trials_global: int = 256,
+    num_trials_per_iter: int = BATCH,
+    *,
+    space: DesignSpace | Callable[[Schedule], Schedule | None] | None = None,
+    work_dir: str | Path | None = None,
+    task_name: str = "main",
+    runner: Runner = "local://",
+    builder: Executor | None = None,
+    database: Database | None = None,
+    callbacks: Sequence[Watch] = (),
+    **options: Any,
+) -> Database:
+    """Tunes a function that carries no schedule, and returns the database that has the results.
+
+    target: the one in scope, or this machine, when none is given. space: a function that schedules
+    and samples, or a DesignSpace; without it, what rules make of the function and the neighbours of
+    the default schedule. work_dir: where the database is kept, so that the same call goes on where
+    one was stopped. runner: a board's URL, several, or a BoardPool; builder: an executor for
+    build_object. callbacks see the State after each round. options: those of Options.
+    Raises TuneError, DeployError, RpcError.
+    """
+    to = _target(target)
+    tasks = [task_of(_function(mod), to, task_name)]
+    return _tuned(
+        tasks, to, Options(max_trials_global, num_trials_per_iter, space=space, **options),
+        work_dir, runner, builder, database, callbacks,
+    )  # fmt: skip
+
+
+def tune_graph(
+    model: str | Path | ExportedProgram | Function | IRModule,
+    target: Target | str | None = None,
+    max_trials_global: int = 1024,
+    num_trials_per_iter: int = BATCH,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    precision: str = "float32",
+    work_dir: str | Path | None = None,
+    runner: Runner = "local://",
+    builder: Executor | None = None,
+    database: Database | None = None,
+    callbacks: Sequence[Watch] = (),
+    **options: Any,
+) -> Database:
+    """Tunes the kernels of a model, given as `compile` takes it; the rest is as in tune_tir.
+    `compile(model, target, db=...)` uses what comes of it."""
+    to = _target(target)
+    graphs = model_graph(model, to, shapes, dims, precision=precision)
+    tasks = extract_tasks(lower_graph(graphs.optimized, graphs.module), to)
+    return _tuned(
+        tasks, to, Options(max_trials_global, num_trials_per_iter, **options),
+        work_dir, runner, builder, database, callbacks,
+    )  # fmt: skip
+
+
+def compile_tir(
+    database: Database, mod: PrimFunc | IRModule, target: Target | str | None = None
+) -> Schedule | None:
+    """The best schedule that a database has for a function and a target, for `build`; None where it
+    has none. Raises ScheduleError where the trace does not apply any more."""
+    func = _function(mod)
+    found = best_schedule(database, task_of(func, _target(target)))
+    if found is None:
+        return None
+    sch = Schedule(func)
+    found.trace.apply(sch)
+    return sch
+
+
+@contextmanager
+def measuring(
+    tasks: Sequence[Task],
+    target: Target,
+    options: Options,
+    boards: BoardPool,
+    database: Database,
+    builder: Executor | None = None,
+) -> Iterator[Measuring]:
+    """What candidates are measured with. Raises TuneError where the boards cannot measure what is
+    asked for, DeployError where they cannot run what is for the target, Unreachable."""
+    session = boards.first()
+    refuse_unfit(target, session.board, session.device)
+    objective = options.objective or ("instructions" if session.emulated else "seconds")
+    if objective == "seconds" and session.emulated:
+        raise TuneError(
+            "an emulator's seconds say nothing of a board",
+            where=session.board,
+            mend="objective instructions, or a board that is there",
+        )
+    if objective == "instructions" and not session.counting:
+        raise TuneError(
+            "executed instructions are not counted on this board",
+            where=f"{session.board}: {session.why_not_counting}",
+            mend="objective seconds, or qemu://",
+        )
+    space = type(options.space).__name__ if options.space is not None else "default"
+    name = name_of_run(
+        tasks, boards.kind, objective, options.seed, options.batch, options.strategy, space,
+        options.scheduler, options.early_stopping,
+    )  # fmt: skip
+    build = builder or default_builder()
+    try:
+        yield Measuring(
+            build, boards, database, boards.kind, objective, name, seconds=options.seconds
+        )
+    finally:
+        if builder is None:
+            build.shutdown()
+
+
+def run(
+    tasks: Sequence[Task], options: Options, by: Measuring, watch: Watch = lambda _: None
+) -> State:
+    """Tunes tasks. Raises what tune_tasks does."""
+
+    def make(task: Task, seed: int, known: Sequence[tuple[Trace, float]]) -> Search:
+        from .search import make_search
+        from .space import ScheduleFn
+
+        space = options.space
+        if callable(space):
+            space = ScheduleFn(space)
+        return make_search(options.strategy, task, space, seed, known)
+
+    return tune_tasks(
+        tasks,
+        by,
+        make,
+        trials=options.trials,
+        batch=options.batch,
+        seed=options.seed,
+        scheduler=SCHEDULERS[options.scheduler](),
+        early_stopping=options.early_stopping,
+        minutes=options.minutes,
+        watch=watch,
+    )
+
+
+def _tuned(
+    tasks: Sequence[Task],
+    target: Target,
+    options: Options,
+    work_dir: str | Path | None,
+    runner: Runner,
+    builder: Executor | None,
+    database: Database | None,
+    callbacks: Sequence[Watch],
+) -> Database:
+    if database is None:
+        database = Database(None if work_dir is None else Path(work_dir) / DATABASE)
+
+    def watch(state: State) -> None:
+        for callback in callbacks:
+            callback(state)
+
+    with opened(runner, target) as boards:
+        with measuring(tasks, target, options, boards, database, builder) as by:
+            run(tasks, options, by, watch)
+    return database
+
+
+@contextmanager
+def opened(
+    runner: Runner, target: Target, report: Callable[[Incident], None] = lambda _: None
+) -> Iterator[BoardPool]:
+    """The boards of a runner; those that are opened here are closed in the end."""
+    if isinstance(runner, BoardPool):
+        yield runner
+        return
+    urls = [runner] if isinstance(runner, str) else list(runner)
+    with BoardPool(urls, connect=lambda url: connect(url, machine=target.arch), report=report) as p:
+        yield p
+
+
+def _target(target: Target | str | None) -> Target:
+    return Target(target) if target is not None else (Target.current() or Target("host"))
+
+
+def _function(mod: PrimFunc | IRModule) -> PrimFunc:
+    if isinstance(mod, PrimFunc):
+        return mod
+    funcs = [f for f in mod.functions.values() if isinstance(f, PrimFunc)]
+    if len(funcs) != 1:
+        raise TuneError(
+            f"the module holds {len(funcs)} functions, and one is tuned at a time",
+            where=", ".join(f.name for f in funcs),
+            mend="one of them",
+        )
+    return funcs[0]

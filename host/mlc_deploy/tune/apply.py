@@ -1,0 +1,64 @@
+"""Compiling with what was found: kernels take the trace that the database has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mlc_targets import Target
+
+from ..errors import ScheduleError, TuneError
+from ..graph.lower import KernelSource, unscheduled
+from ..ir import structural_hash
+from ..schedule import Schedule
+from .database import Database, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The kernels of a program; those in `found` with their record's trace. `notes` name records
+    that could not be used, and what is wrong with the database's file."""
+
+    sources: Mapping[str, KernelSource]
+    found: Mapping[str, Record]
+    notes: tuple[str, ...] = ()
+
+
+def tuned(
+    sources: Mapping[str, KernelSource], target: Target, database: Database | str | Path
+) -> Tuned:
+    """Kernels by name, with the database's best trace for the target where it has one. Raises
+    TuneError where there is no database, or one that cannot be read."""
+    database = existing(database)
+    notes = list(database.notes)
+    found: dict[str, Record] = {}
+    made = dict(sources)
+    for name, source in sources.items():
+        func = unscheduled(source, target).func
+        record = database.best(structural_hash(func), str(target))
+        if record is None:
+            continue
+        try:
+            trace = record.trace
+            trace.apply(Schedule(func))
+        except (ScheduleError, ValueError) as error:
+            why = error.what if isinstance(error, ScheduleError) else str(error)
+            notes.append(f"{name}: the tuned schedule does not apply, so the default does: {why}")
+            continue
+        found[name] = record
+        made[name] = replace(source, trace=trace)
+    return Tuned(made, found, tuple(notes))
+
+
+def existing(database: Database | str | Path) -> Database:
+    """The database, read where it is a file. Raises TuneError."""
+    if isinstance(database, Database):
+        return database
+    if not Path(database).is_file():
+        raise TuneError(
+            "there is no such tuning database",
+            where=str(database),
+            mend=f"mlc-deploy tune MODEL --db {database}, which makes it",
+        )
+    return Database(database)

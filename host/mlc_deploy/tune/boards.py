@@ -1,0 +1,284 @@
+"""Several boards as one executor of concurrent.futures.
+
+`submit(f, *args)` calls f(board, *args) on whichever board is free, in that board's thread. A board
+that dies under a job is connected to again, and the job is done once more, here or elsewhere; a job
+under which boards died twice has the exception BoardLost. A board that does not come back is left
+alone for a while (quarantined), and the others go on. When all have been gone for longer than
+`patience`, jobs have the exception Unreachable.
+
+Whatever takes a function of a board and gives a Future can stand for this: a fake in tests, or the
+executor of a distributed engine whose workers hold the boards.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Executor, Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Protocol, TypeVar
+
+from mlc_rpc import Lost, ProtocolError, RpcError, Session, Timeout, Unreachable
+
+from .. import boards as own_boards
+
+ATTEMPTS = 2  # boards that a job may take with it
+CONNECT_TRIES = 3
+CONNECT_PAUSE = 1.0  # seconds before the second try, doubled for each further one
+QUARANTINE_SECONDS = 30.0
+PATIENCE_SECONDS = 600.0
+
+Connect = Callable[[str], Session]
+R = TypeVar("R")
+
+
+class BoardExecutor(Protocol):
+    """What is asked of something that stands for a BoardPool."""
+
+    def submit(self, fn: Callable[..., R], /, *args: Any) -> Future[R]:
+        """fn(board, *args) some time on some board."""
+
+
+class BoardLost(Exception):
+    """Boards died under a job, ATTEMPTS times; `str` is what was last said of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something that went wrong and was dealt with: on which board, what, of which task."""
+
+    board: str
+    what: str
+    task: str = ""
+
+
+@dataclass(eq=False)
+class Board:
+    """A board that is connected. `state` is for jobs, and goes with the session."""
+
+    url: str
+    session: Session
+    report: Callable[[Incident], None]
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _Job:
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    future: Future[Any] = field(default_factory=Future)
+    attempts: int = 0
+
+
+def fingerprint(session: Session) -> str:
+    """What a board is, as far as it decides how fast a kernel is: equal for boards of one kind."""
+    device = session.device
+    kinds = [cpu.model or "unknown" for cpu in device.cpus]
+    cores = " + ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    features = blake2b(" ".join(sorted(device.features)).encode(), digest_size=4).hexdigest()
+    emulated = "emulated " if session.emulated else ""
+    return f"{emulated}{device.machine}, {cores}, features {features}"
+
+
+class BoardPool(Executor):
+    """Boards by URL. `connect` makes the session of one; `report` hears of incidents, from any
+    thread. `kind` is the first board's fingerprint: boards of another are left out, since their
+    results could not be compared."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        connect: Connect | None = None,
+        report: Callable[[Incident], None] = lambda _: None,
+        quarantine: float = QUARANTINE_SECONDS,
+        patience: float = PATIENCE_SECONDS,
+        pause: float = CONNECT_PAUSE,
+    ) -> None:
+        self._connect = connect or own_boards.connect
+        self._report = report
+        self._quarantine, self._patience, self._pause = quarantine, patience, pause
+        self._changed = threading.Condition()  # of everything below
+        self._jobs: deque[_Job] = deque()
+        self._closed = False
+        self._kind: str | None = None
+        self._sessions: dict[int, Session] = {}
+        self._why: dict[int, str] = {}  # of boards that are not there
+        self._last_seen = time.monotonic()
+        self._urls = tuple(urls)
+        self._threads = [
+            threading.Thread(target=self._serve, args=(n, url), daemon=True, name=f"board {url}")
+            for n, url in enumerate(urls)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def first(self) -> Session:
+        """The session of a board that is there; waits for one. Raises Unreachable when each has
+        been tried in vain."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._sessions or len(self._why) == len(self._urls))
+            if not self._sessions:
+                raise self._unreachable()
+            return next(iter(self._sessions.values()))
+
+    @property
+    def kind(self) -> str:
+        """The fingerprint of the boards. Raises Unreachable."""
+        self.first()
+        assert self._kind is not None
+        return self._kind
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        assert not kwargs, "a board's job takes arguments by their places"
+        job = _Job(fn, args)
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("the boards are closed")
+            self._jobs.append(job)
+            self._changed.notify_all()
+        return job.future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
+        """Ends the sessions whatever runs there."""
+        with self._changed:
+            self._closed = True
+            jobs, sessions = list(self._jobs), list(self._sessions.values())
+            self._jobs.clear()
+            self._changed.notify_all()
+        for job in jobs:
+            if job.future.cancel():
+                job.future.set_running_or_notify_cancel()
+            else:  # it was begun on a board that died
+                job.future.set_exception(CancelledError())
+        for session in sessions:
+            with suppress(RpcError, OSError):
+                session.close()
+        for thread in self._threads:
+            thread.join(5.0)
+
+    # ------------------------------------------------------------------------ a board's thread
+
+    def _serve(self, number: int, url: str) -> None:
+        while (board := self._connected(number, url)) is not None:
+            lost = self._work(board)
+            with self._changed:
+                self._sessions.pop(number, None)
+                self._last_seen = time.monotonic()
+            with suppress(RpcError, OSError):
+                board.session.close()
+            if not lost:
+                return
+
+    def _work(self, board: Board) -> bool:
+        """Does jobs until the board is lost (True) or the pool is closed."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or self._closed)
+                if self._closed:
+                    return False
+                job = self._jobs.popleft()
+            if not job.attempts and not job.future.set_running_or_notify_cancel():
+                continue
+            try:
+                result = job.function(board, *job.args)
+            except (Lost, Unreachable, ProtocolError, Timeout) as error:
+                # Jobs deal with kernels that take too long: this one is of the whole board.
+                if self._closed:
+                    job.future.set_exception(error)
+                    return False
+                self._again(job, board.url, error)
+                return True
+            except BaseException as error:
+                job.future.set_exception(error)
+            else:
+                job.future.set_result(result)
+
+    def _again(self, job: _Job, url: str, error: RpcError) -> None:
+        job.attempts += 1
+        self._report(Incident(url, f"lost: {error.what}"))
+        if job.attempts >= ATTEMPTS:
+            job.future.set_exception(BoardLost(f"{ATTEMPTS} boards died of it: {error.what}"))
+            return
+        with self._changed:
+            self._jobs.appendleft(job)
+            self._changed.notify_all()
+
+    def _connected(self, number: int, url: str) -> Board | None:
+        """The board, connected to, however long that takes; None when the pool is closed, or the
+        board is of another kind than the rest."""
+        failures = 0
+        while True:
+            try:
+                session = self._connect(url)
+            except (RpcError, OSError) as error:
+                failures += 1
+                why = error.what if isinstance(error, RpcError) else str(error)
+                if not self._pause_after(number, url, why, failures):
+                    return None
+                continue
+            except Exception as error:  # a mistake in what was asked for: trying again is no use
+                self._give_up(number, url, str(error))
+                return None
+            kind = fingerprint(session)
+            with self._changed:
+                if self._closed:
+                    session.close()
+                    return None
+                if self._kind is None:
+                    self._kind = kind
+                if kind == self._kind:
+                    self._sessions[number] = session
+                    came_back = self._why.pop(number, None) is not None
+                    self._changed.notify_all()
+            if kind != self._kind:
+                session.close()
+                self._give_up(number, url, f"another kind of board than the first: {kind}")
+                return None
+            if came_back:
+                self._report(Incident(url, "came back"))
+            return Board(url, session, self._report)
+
+    def _pause_after(self, number: int, url: str, why: str, failures: int) -> bool:
+        """Waits before the board is tried again; False when there is nothing to wait for."""
+        if failures < CONNECT_TRIES and number not in self._why:
+            seconds = self._pause * 2 ** (failures - 1)
+        else:
+            if number not in self._why:
+                self._report(Incident(url, f"quarantined: {why}"))
+            seconds = self._quarantine
+            with self._changed:
+                self._why[number] = why
+                self._changed.notify_all()
+            self._fail_if_all_gone()
+        with self._changed:
+            return not self._changed.wait_for(lambda: self._closed, seconds)
+
+    def _give_up(self, number: int, url: str, why: str) -> None:
+        self._report(Incident(url, f"left out: {why}"))
+        with self._changed:
+            self._why[number] = why
+            self._changed.notify_all()
+        self._fail_if_all_gone()
+
+    def _fail_if_all_gone(self) -> None:
+        """Ends what waits for boards when none has been there for so long."""
+        with self._changed:
+            gone = len(self._why) == len(self._urls)
+            if not gone or time.monotonic() - self._last_seen < self._patience:
+                return
+            jobs = list(self._jobs)
+            self._jobs.clear()
+        for job in jobs:
+            job.future.set_exception(self._unreachable())
+
+    def _unreachable(self) -> Unreachable:
+        lines = [f"{self._urls[n]}: {why}" for n, why in sorted(self._why.items())]
+        return Unreachable(
+            "no board can be reached: " + "; ".join(lines),
+            attempt="the same command again when one is there: it goes on where it stopped",
+        )

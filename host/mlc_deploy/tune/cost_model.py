@@ -1,0 +1,160 @@
+"""What is learnt from measurements: which candidates are worth being measured.
+
+A model is given features and costs, task by task, and ranks candidates of the task it is asked
+about. Costs of a task are seen relative to the best one known of it, so that tasks, and boards, of
+different speed teach the same: by what one schedule is better than another.
+
+Trees are LightGBM's: regression of best / cost, good candidates weighing more, as in MetaSchedule
+and Ansor. They are trained anew as results come in, on one thread, and bit for bit the same for the
+same results.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import TuneError
+from .features import Vector
+
+FEWEST = 8  # results before which there is nothing to learn
+MOST = 4096  # results that are learnt from, the last ones
+LEAST_WEIGHT = 0.1  # of a candidate that failed or is slow, where the best one has 1
+PARAMETERS = {
+    "objective": "regression",
+    "learning_rate": 0.12,
+    "num_leaves": 16,
+    "min_data_in_leaf": 3,
+    "min_sum_hessian_in_leaf": 0.0,
+    "feature_fraction": 0.5,
+    "lambda_l2": 0.3,
+    "max_bin": 63,
+    "num_threads": 1,
+    "deterministic": True,
+    "force_row_wise": True,
+    "verbosity": -1,
+}
+ROUNDS = 80
+
+
+class CostModel(Protocol):
+    """Ranks candidates."""
+
+    def learn(self, task: str, results: Sequence[tuple[Vector, float]]) -> None:
+        """Features and costs (inf where a candidate failed) of a task, in the order measured."""
+
+    def scores(self, candidates: Sequence[Vector]) -> NDArray[np.float64]:
+        """The higher, the faster a candidate is thought to be."""
+
+
+@dataclass
+class RandomModel:
+    """Knows nothing, for comparison."""
+
+    random: Random
+
+    def learn(self, task: str, results: Sequence[tuple[Vector, float]]) -> None:
+        pass
+
+    def scores(self, candidates: Sequence[Vector]) -> NDArray[np.float64]:
+        return np.array([self.random.random() for _ in candidates])
+
+
+@dataclass
+class TreeModel:
+    """Gradient-boosted trees. What was loaded from a file counts until there is enough to learn."""
+
+    seed: int = 0
+    _rows: dict[str, list[tuple[Vector, float]]] = field(default_factory=dict)
+    _trees: Any = None  # a lightgbm.Booster
+    _stale: bool = False
+
+    def __post_init__(self) -> None:
+        _lightgbm()
+
+    def learn(self, task: str, results: Sequence[tuple[Vector, float]]) -> None:
+        rows = self._rows.setdefault(task, [])
+        rows.extend(results)
+        del rows[:-MOST]
+        self._stale = True
+
+    def scores(self, candidates: Sequence[Vector]) -> NDArray[np.float64]:
+        """Best cost / cost, about; all 0 where nothing has been learnt."""
+        if self._stale:
+            self._train()
+        if self._trees is None or not candidates:
+            return np.zeros(len(candidates))
+        found: NDArray[np.float64] = self._trees.predict(np.stack(candidates), num_threads=1)
+        return found
+
+    def save(self, path: str | Path) -> None:
+        """What has been learnt, as LightGBM's text; nothing is written where that is nothing."""
+        if self._stale:
+            self._train()
+        if self._trees is not None:
+            Path(path).write_text(self._trees.model_to_string())
+
+    @staticmethod
+    def load(path: str | Path, seed: int = 0) -> TreeModel:
+        """Raises TuneError for a file that is no saved model, or sees other features."""
+        model = TreeModel(seed)
+        lightgbm = _lightgbm()
+        try:
+            model._trees = lightgbm.Booster(model_str=Path(path).read_text())
+        except (lightgbm.basic.LightGBMError, UnicodeDecodeError) as error:
+            raise TuneError("this is no saved cost model", where=f"{path}: {error}") from None
+        return model
+
+    def _train(self) -> None:
+        self._stale = False
+        seen: list[Vector] = []
+        labels: list[float] = []
+        for rows in self._rows.values():
+            costs = [cost for _, cost in rows if isfinite(cost)]
+            if not costs:
+                continue
+            best = min(costs)
+            seen += [vector for vector, _ in rows]
+            labels += [best / cost if isfinite(cost) else 0.0 for _, cost in rows]
+        if len(seen) < FEWEST or len(set(labels)) < 2:
+            return
+        lightgbm = _lightgbm()
+        data = lightgbm.Dataset(
+            np.stack(seen),
+            np.array(labels),
+            weight=np.maximum(labels, LEAST_WEIGHT),
+            params={"max_bin": PARAMETERS["max_bin"], "verbosity": -1},
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._trees = lightgbm.train({**PARAMETERS, "seed": self.seed}, data, ROUNDS)
+
+
+def _lightgbm() -> Any:
+    """The package; TuneError naming the extra where it is not installed."""
+    try:
+        import lightgbm
+    except ImportError:
+        raise TuneError(
+            "the cost model needs the package lightgbm, which is not installed",
+            mend="pip install 'mlc-deploy[tune]'; or --search random, which needs no model",
+        ) from None
+    return lightgbm
+
+
+def make_model(kind: str, seed: int = 0) -> CostModel:
+    """trees or random. Raises TuneError for another name, or where lightgbm is missing."""
+    match kind:
+        case "trees":
+            return TreeModel(seed)
+        case "random":
+            return RandomModel(Random(seed))
+    raise TuneError(f"no cost model '{kind}'", mend="one of trees, random")

@@ -1,0 +1,321 @@
+"""What was measured, in a file that is only ever appended to, and that survives kills and merges.
+
+A file of JSON lines, each an object with the digest of the rest of it in "check" and the version of
+its form in "v". There are two kinds:
+
+    workload   name (its structural hash), text: the program, as `from_script` takes it
+    result     task (a name for people), workload, target, board (mlc_deploy.tune.runner's
+               fingerprint of it), objective, run (which search it belongs to), program (structural
+               hash of the scheduled program), trace, final (whether it was measured once more among
+               the best), and what `Measured` has: verdict, seconds, instructions, timing, message
+
+A line counts when it is whole and on the disk. Of a program that was measured twice the later
+result counts. Lines that are damaged are skipped, and named in `notes`; a last line without its end
+is removed by whoever writes next. Processes that write to one file wait for each other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from ..errors import TuneError
+from ..ir import PrimFunc, structural_hash
+from ..schedule.trace import Trace
+from .file_lock import locked
+from .records import Measured, Objective
+
+VERSION = 1
+CHECK_BYTES = 8
+MOST_NOTES = 20
+
+Subject = tuple[str, str, str, Objective]  # workload, target, board
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A result. `steps` is the trace as JSON text; `trace` decodes it."""
+
+    task: str
+    workload: str
+    target: str
+    board: str
+    objective: Objective
+    run: str
+    program: str
+    steps: str
+    measured: Measured
+    final: bool = False
+
+    @property
+    def trace(self) -> Trace:
+        """Raises ValueError for a trace of another version."""
+        return Trace.loads(self.steps)
+
+    @property
+    def cost(self) -> float:
+        """Seconds or instructions of one call; inf where the candidate is no good."""
+        return self.measured.cost(self.objective)
+
+    @property
+    def subject(self) -> Subject:
+        """Records are comparable when this is the same."""
+        return self.workload, self.target, self.board, self.objective
+
+
+class Database:
+    """The results of a file, and of no file when `path` is None. Usable from one thread.
+
+    Raises TuneError for a file that is no database, or a later version's; OSError.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = Path(path) if path is not None else None
+        self.records: list[Record] = []
+        self.notes: list[str] = []
+        self._workloads: dict[str, str] = {}
+        self._checks: set[bytes] = set()
+        self._newest: dict[Subject, dict[str, Record]] = {}
+        self._searched: dict[Subject, dict[str, Record]] = {}  # the newest that are not final
+        self._read_to = 0  # bytes of the file
+        self._line = 0
+        if self.path is not None and self.path.exists():
+            with self.path.open("rb") as file, locked(file, exclusive=False):
+                self._catch_up(file.read())
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    # ------------------------------------------------------------------------------- questions
+
+    def query(
+        self,
+        workload: str,
+        target: str,
+        *,
+        board: str | None = None,
+        objective: Objective | None = None,
+    ) -> list[Record]:
+        """The good results of a workload, best first, one per program and board: those in seconds
+        before those in instructions."""
+        found = [
+            record
+            for (of, to, on, by), newest in self._newest.items()
+            if (of, to) == (workload, target) and board in (None, on) and objective in (None, by)
+            for record in newest.values()
+            if record.measured.verdict == "ok"
+        ]
+        return sorted(found, key=lambda r: (r.objective != "seconds", r.cost))
+
+    def best(
+        self,
+        workload: str,
+        target: str,
+        *,
+        board: str | None = None,
+        objective: Objective | None = None,
+    ) -> Record | None:
+        """The first of `query`; None where it is empty."""
+        found = self.query(workload, target, board=board, objective=objective)
+        return found[0] if found else None
+
+    def programs(
+        self, workload: str, target: str, board: str, objective: Objective, *, final: bool = True
+    ) -> dict[str, Record]:
+        """All that was tried of a subject, the bad included, by program; do not change it. Without
+        `final`, as it was before the best were measured once more."""
+        of = self._newest if final else self._searched
+        return of.get((workload, target, board, objective), {})
+
+    def workload(self, name: str) -> PrimFunc | None:
+        """The program of a workload; None where the file does not have it."""
+        from ..script import from_script
+
+        text = self._workloads.get(name)
+        func = None if text is None else from_script(text)
+        return func if isinstance(func, PrimFunc) else None
+
+    # --------------------------------------------------------------------------------- writing
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Appends results. When it returns they are on the disk."""
+        self._write([_as_json(record) for record in records])
+
+    def add_workload(self, func: PrimFunc) -> None:
+        """Keeps a program, so that its results can be used without the model it is from."""
+        name = structural_hash(func)
+        if name not in self._workloads:
+            self._write([{"kind": "workload", "name": name, "text": str(func)}])
+
+    def merge(self, other: Database) -> int:
+        """Appends what another database has and this one has not; how many results that were."""
+        before = len(self.records)
+        texts = [
+            {"kind": "workload", "name": name, "text": text}
+            for name, text in other._workloads.items()
+        ]
+        self._write([*texts, *map(_as_json, other.records)])
+        return len(self.records) - before
+
+    def _write(self, bodies: Iterable[dict[str, Any]]) -> None:
+        lines = {_check(b): b for body in bodies for b in (_versioned(body),)}
+        if self.path is None:
+            for check, body in lines.items():
+                self._take(check, body)
+            return
+        with _opened(self.path) as file, locked(file, exclusive=True):
+            file.seek(self._read_to)
+            tail = self._catch_up(file.read())
+            if tail:
+                self._note(f"{self.path}: the last line had no end ({tail} bytes); it was removed")
+                file.truncate(self._read_to)
+            wanted = {c: b for c, b in lines.items() if c not in self._checks}
+            if not wanted:
+                return
+            file.seek(self._read_to)
+            data = b"".join(_line(check, body) for check, body in wanted.items())
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            self._catch_up(data)
+
+    # --------------------------------------------------------------------------------- reading
+
+    def _catch_up(self, data: bytes) -> int:
+        """Takes in what the file has from where it was read to; the bytes of a line without its
+        end, which are left for later."""
+        if not self._read_to and data and not data.startswith(b"{"):
+            raise TuneError(
+                "the file is no tuning database",
+                where=str(self.path),
+                mend="a file of its own for --db; it is made where there is none",
+            )
+        *lines, tail = data.split(b"\n")
+        for line in lines:
+            self._line += 1
+            self._read_to += len(line) + 1
+            self._parse(line)
+        return len(tail)
+
+    def _parse(self, line: bytes) -> None:
+        where = f"{self.path}:{self._line}"
+        try:
+            body = json.loads(line)
+            check = bytes.fromhex(body.pop("check"))
+        except (ValueError, KeyError, AttributeError, TypeError):
+            self._note(f"{where}: no line of a database; it is skipped")
+            return
+        if check != _check(body):
+            self._note(f"{where}: the line's digest is wrong; it is skipped")
+            return
+        version = body.get("v")
+        if version != VERSION:
+            raise TuneError(
+                f"the tuning database is of version {version}, and this is {VERSION}",
+                where=where,
+                mend="the mlc-deploy that wrote it, or another file",
+            )
+        self._take(check, body)
+
+    def _take(self, check: bytes, body: dict[str, Any]) -> None:
+        if check in self._checks:
+            return
+        self._checks.add(check)
+        if body["kind"] == "workload":
+            self._workloads[body["name"]] = body["text"]
+            return
+        record = _from_json(body)
+        self.records.append(record)
+        for of in (self._newest,) if record.final else (self._newest, self._searched):
+            newest = of.setdefault(record.subject, {})
+            newest.pop(record.program, None)  # so that the order is that of the records
+            newest[record.program] = record
+
+    def _note(self, text: str) -> None:
+        if len(self.notes) < MOST_NOTES:
+            self.notes.append(text)
+        elif len(self.notes) == MOST_NOTES:
+            self.notes.append("further damaged lines are not named")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file for reading and writing; made, and its folder's entry made durable, where there is
+    none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    there = path.exists()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
+    with os.fdopen(descriptor, "r+b") as file:
+        if not there and hasattr(os, "O_DIRECTORY"):
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        yield file
+
+
+def _versioned(body: dict[str, Any]) -> dict[str, Any]:
+    return {"v": VERSION, **body}
+
+
+def _canonical(body: dict[str, Any]) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _check(body: dict[str, Any]) -> bytes:
+    """Of the values, so that tools that only write JSON differently do no harm."""
+    return blake2b(_canonical(body).encode(), digest_size=CHECK_BYTES).digest()
+
+
+def _line(check: bytes, body: dict[str, Any]) -> bytes:
+    whole = {"check": check.hex(), **body}
+    return json.dumps(whole, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def _as_json(record: Record) -> dict[str, Any]:
+    measured = record.measured
+    return {
+        "kind": "result",
+        "task": record.task,
+        "workload": record.workload,
+        "target": record.target,
+        "board": record.board,
+        "objective": record.objective,
+        "run": record.run,
+        "program": record.program,
+        "verdict": measured.verdict,
+        "seconds": list(measured.seconds),
+        "instructions": measured.instructions,
+        "timing": measured.timing,
+        "message": measured.message,
+        "final": record.final,
+        "trace": json.loads(record.steps),
+    }
+
+
+def _from_json(body: dict[str, Any]) -> Record:
+    return Record(
+        task=body["task"],
+        workload=body["workload"],
+        target=body["target"],
+        board=body["board"],
+        objective=body["objective"],
+        run=body["run"],
+        program=body["program"],
+        steps=json.dumps(body["trace"], separators=(",", ":")),
+        measured=Measured(
+            verdict=body["verdict"],
+            seconds=tuple(body["seconds"]),
+            instructions=body["instructions"],
+            timing=body["timing"],
+            message=body["message"],
+        ),
+        final=body["final"],
+    )

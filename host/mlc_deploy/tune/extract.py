@@ -1,0 +1,67 @@
+"""A model's kernels as tasks: those that compute the same are one, and count as often as they are
+called."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from mlc_targets import Target
+
+from ..graph import GraphProgram
+from ..graph.count import multiply_accumulates
+from ..graph.lower import KernelSource, unscheduled
+from ..graph.nodes import Function
+from ..ir import Const, PrimFunc, with_fields
+from ..ops.cpu import default_schedule
+from ..schedule import IS_SCHEDULED
+from .builder import KERNEL
+from .records import Task
+
+
+def extract_tasks(program: GraphProgram, target: Target) -> list[Task]:
+    """The tasks of a program, in the order of their first calls. Kernels that came with a schedule
+    of their own, and those of symbolic shapes, are left out."""
+    calls = Counter(call.kernel for call in program.calls)
+    return merged(program.kernels, calls, target)
+
+
+def merged(
+    sources: Mapping[str, KernelSource], calls: Mapping[str, int], target: Target
+) -> list[Task]:
+    """Kernels, and how often each is called, as tasks."""
+    tasks: dict[str, Task] = {}
+    for name, source in sources.items():
+        begun = unscheduled(source, target)
+        if IS_SCHEDULED in begun.func.attrs or not _is_static(begun.func):
+            continue
+        func = with_fields(begun.func, name=KERNEL)
+        flops = 0.0
+        if isinstance(source.computes, Function):
+            flops = 2.0 * sum(map(multiply_accumulates, source.computes.bindings))
+        weight = calls.get(name, 0)
+        task = Task(name, func, target, begun.schedule, weight, source, flops)
+        if (known := tasks.get(task.workload)) is not None:
+            weight += known.weight
+            task = Task(
+                known.name, known.func, target, known.default, weight, known.source, known.flops
+            )
+        tasks[task.workload] = task
+    return list(tasks.values())
+
+
+def task_of(func: PrimFunc, target: Target, name: str = "") -> Task:
+    """A function that carries no schedule as a task."""
+    assert IS_SCHEDULED not in func.attrs
+    return Task(
+        name or func.name,
+        with_fields(func, name=KERNEL),
+        target,
+        lambda f: default_schedule(f, target),
+    )
+
+
+def _is_static(func: PrimFunc) -> bool:
+    return len(func.buffers) == len(func.params) and all(
+        isinstance(extent, (int, Const)) for b in func.buffers for extent in b.shape
+    )

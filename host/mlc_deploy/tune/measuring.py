@@ -1,0 +1,176 @@
+"""From candidates to results: what the database knows is not measured again; the rest is built and
+run, several at once, and on the disk before it counts.
+
+Builds and runs are jobs of two executors of concurrent.futures: `build` for build_object, `boards`
+for functions of a board (boards.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Executor, Future, as_completed
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+
+from ..errors import MlcError
+from ..ir import Block, walk
+from ..workers import WorkerDied, WorkerTimeout
+from .boards import BoardExecutor, BoardLost
+from .builder import build_object
+from .database import Database, Record
+from .records import Candidate, Measured, Objective, Task
+from .runner import RUN_SECONDS, Request, Tensor, measure
+
+MESSAGE = 300  # characters
+
+
+@dataclass(eq=False)
+class Round:
+    """Candidates of a task under way: `known` by their place are in the database already."""
+
+    task: Task
+    candidates: Sequence[Candidate]
+    known: dict[int, Measured] = field(default_factory=dict)
+    running: dict[Future[Measured], int] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Measuring:
+    """`board` is the fingerprint of the boards, `run` the name of the search for its records."""
+
+    build: Executor
+    boards: BoardExecutor
+    database: Database
+    board: str
+    objective: Objective
+    run: str
+    seconds: float = RUN_SECONDS  # that a candidate may run for
+    check: bool = True  # outputs of what is better than all before
+    on_result: Callable[[Task, Candidate, Measured], None] = lambda *_: None
+    measured: int = 0  # candidates that a board or a builder had to do with
+    _references: dict[str, bytes] = field(default_factory=dict)
+
+    def begin(
+        self,
+        task: Task,
+        candidates: Sequence[Candidate],
+        best: float = inf,
+        *,
+        final: bool = False,
+    ) -> Round:
+        """Starts on candidates; `best` is the task's lowest cost so far. `final` ones are measured
+        carefully, whether they were before or not. Raises what build_object raises for the
+        default."""
+        past = self._past(task)
+        begun = Round(task, candidates)
+        self._reference(task)
+        for place, candidate in enumerate(candidates):
+            if candidate.program in past and not final:
+                begun.known[place] = past[candidate.program].measured
+                continue
+            outcome: Future[Measured] = Future()
+            begun.running[outcome] = place
+            built = self.build.submit(build_object, candidate.func, task.target)
+            built.add_done_callback(
+                partial(self._run, task=task, outcome=outcome, best=best, final=final)
+            )
+        return begun
+
+    def finish(self, begun: Round, *, final: bool = False) -> list[Measured]:
+        """The results in the candidates' order, all of them on the disk. Raises Unreachable when
+        there is no board any more, and what ends a job otherwise."""
+        results = dict(begun.known)
+        waiting = set(begun.running)
+        for outcome in as_completed(begun.running):
+            ready = [f for f in waiting if f.done()]  # one write for all that is there
+            waiting.difference_update(ready)
+            places = {begun.running[f]: f.result() for f in ready if f.exception() is None}
+            results.update(places)
+            self.database.add(
+                self._record(begun.task, begun.candidates[n], m, final) for n, m in places.items()
+            )
+            for n, m in places.items():
+                self.measured += 1
+                self.on_result(begun.task, begun.candidates[n], m)
+            outcome.result()  # raises what ended it
+        return [results[n] for n in range(len(begun.candidates))]
+
+    def _past(self, task: Task) -> dict[str, Record]:
+        return self.database.programs(
+            task.workload, str(task.target), self.board, self.objective, final=False
+        )
+
+    def _record(self, task: Task, candidate: Candidate, m: Measured, final: bool) -> Record:
+        return Record(
+            task=task.name,
+            workload=task.workload,
+            target=str(task.target),
+            board=self.board,
+            objective=self.objective,
+            run=self.run,
+            program=candidate.program,
+            steps=candidate.trace.dumps(),
+            measured=m,
+            final=final,
+        )
+
+    def _reference(self, task: Task) -> bytes:
+        if task.workload not in self._references:
+            job = self.build.submit(build_object, task.default(task.func), task.target)
+            self._references[task.workload] = job.result()
+        return self._references[task.workload]
+
+    def _run(
+        self,
+        built: Future[bytes],
+        task: Task,
+        outcome: Future[Measured],
+        best: float,
+        final: bool,
+    ) -> None:
+        """When a candidate is built: sends it to a board, or says why it could not be built."""
+        try:
+            code = built.result()
+            request = Request(
+                task=task.name,
+                workload=task.workload,
+                object=code,
+                reference=self._references[task.workload] if self.check else None,
+                tensors=tensors_of(task),
+                objective=self.objective,
+                best=inf if final else best,
+                careful=final,
+                seconds=self.seconds,
+            )
+            self.boards.submit(measure, request).add_done_callback(
+                partial(_settle, outcome=outcome)
+            )
+        except WorkerTimeout as died:
+            outcome.set_result(Measured("build_timeout", message=died.how))
+        except WorkerDied as died:
+            why = next((w for w in died.words.splitlines() if "LLVM ERROR" in w), died.words)
+            message = f"{died.how}: {why}"[:MESSAGE]
+            outcome.set_result(Measured("build_error", message=message))
+        except (MlcError, MemoryError, AssertionError) as error:
+            outcome.set_result(Measured("build_error", message=str(error)[:MESSAGE]))
+        except (Exception, CancelledError) as error:
+            outcome.set_exception(error)
+
+
+def _settle(ran: Future[Measured], outcome: Future[Measured]) -> None:
+    try:
+        outcome.set_result(ran.result())
+    except BoardLost as error:
+        outcome.set_result(Measured("crash", message=str(error)[:MESSAGE]))
+    except (Exception, CancelledError) as error:
+        outcome.set_exception(error)
+
+
+def tensors_of(task: Task) -> tuple[Tensor, ...]:
+    """The parameters of a task's kernel."""
+    written = {r.buffer for n in walk(task.func.body) if isinstance(n, Block) for r in n.writes}
+    return tuple(
+        Tensor(tuple(int(n) for n in b.shape), b.dtype, b in written)  # type: ignore[arg-type]
+        for b in task.func.buffers
+    )

@@ -1,0 +1,34 @@
+"""Rules that make a space of any program, block by block.
+
+inline    what costs nothing to compute again is computed where it is needed
+rfactor   a reduction in parts, where its results are too few for the vectors
+tiling    loops in tiles on several levels, the innermost in registers
+location  where what is left of the producers is computed
+loops     vectors, unrolled and parallel loops for what no other rule took
+"""
+
+from __future__ import annotations
+
+from ..space import Rule
+from .inline import inline
+from .location import compute_location
+from .loops import parallelize_vectorize_unroll
+from .rfactor import add_rfactor
+from .tiling import multi_level_tiling
+
+DEFAULT_RULES: tuple[Rule, ...] = (
+    inline,
+    add_rfactor,
+    multi_level_tiling,
+    compute_location,
+    parallelize_vectorize_unroll,
+)
+
+__all__ = [
+    "DEFAULT_RULES",
+    "add_rfactor",
+    "compute_location",
+    "inline",
+    "multi_level_tiling",
+    "parallelize_vectorize_unroll",
+]

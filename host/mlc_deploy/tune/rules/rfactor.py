@@ -1,0 +1,19 @@
+"""Reductions in parts: several sums of one result, side by side."""
+
+from __future__ import annotations
+
+from mlc_targets import Target
+
+from ...ops.cpu.default import part_reduction
+from ...schedule import Schedule
+
+
+def add_rfactor(sch: Schedule, block: str, target: Target) -> Schedule:
+    """sum over k   =>   a sum of sums over every lanes-th k, or not
+
+    where only neighbours along the reduction lie next to each other.
+    """
+    possible = part_reduction(sch, block, target) is not sch
+    if possible and sch.sample_categorical([0, 1], [0.3, 0.7]):
+        return part_reduction(sch, block, target)
+    return sch

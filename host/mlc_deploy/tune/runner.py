@@ -1,0 +1,216 @@
+"""What a candidate costs: loaded on a board, run, timed or counted, and held against a reference.
+
+Inputs are filled by the board, the same for all candidates of a task, and outputs with something
+else before each, so that a kernel that writes nothing is not taken for a right one. Whatever the
+cost says to be better than all before must also be right: its outputs are compared with those of
+the task's default kernel on the same inputs, which the board computed once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlc_rpc import CounterError, Crashed, OutOfMemory, Refused, RemoteFunction, RemoteTensor
+from mlc_rpc import Timeout as RpcTimeout
+
+from .boards import Board, Incident
+from .builder import KERNEL
+from .records import Measured, Objective
+
+RELATIVE, OF_LARGEST = 1e-4, 2e-5  # of float results: the element's reference, the largest one
+HALF_RELATIVE, HALF_OF_LARGEST = 5e-3, 2e-3
+RUN_SECONDS = 10.0
+FAR_OFF = 3.0  # so many times the best: no need to know it exactly
+NEAR = 1.15
+QUICK = {"number": 1, "repeat": 3, "min_repeat_ms": 8}
+CAREFUL = {"number": 1, "repeat": 7, "min_repeat_ms": 25}
+MOST_REPETITIONS = 3  # of a noisy measurement
+COOL_SECONDS = (10.0, 30.0, 60.0)  # pauses of a board that is throttled
+TASKS_KEPT = 2  # on a board: their tensors
+INDEX_TYPES = ("int32", "int64")  # their inputs may be indices, so they are zeros
+INPUT_SEED, OUTPUT_SEED = 1, 77
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A parameter of a kernel."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    output: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One candidate to be measured. `object` is the kernel, `reference` the default one (None:
+    nothing is compared). `best` is the cost of the best of the task so far. `careful` measurements
+    are long however slow the kernel is."""
+
+    task: str
+    workload: str
+    object: bytes
+    reference: bytes | None
+    tensors: tuple[Tensor, ...]
+    objective: Objective
+    best: float
+    careful: bool = False
+    seconds: float = RUN_SECONDS
+    cool: tuple[float, ...] = COOL_SECONDS
+
+
+def measure(board: Board, request: Request) -> Measured:
+    """A job of a BoardPool. Raises what says that the board is gone: Lost, Unreachable,
+    ProtocolError, and Timeout when it does not even say that a kernel took too long."""
+    try:
+        found, tensors = _measured(board, request, request.object)
+        if found.cost(request.objective) >= request.best or request.reference is None:
+            return found
+        got = _outputs(request, tensors)
+        expected = _expected(board, request, tensors)
+    except Crashed as error:
+        return Measured("crash", message=_words(error.what))
+    except RpcTimeout as error:
+        if not error.details:  # the client's own: the board did not answer
+            raise
+        return Measured("timeout", message=_words(error.what))
+    except (Refused, OutOfMemory, CounterError) as error:
+        return Measured("refused", message=_words(str(error)))
+    for number, (a, b) in enumerate(zip(got, expected, strict=True)):
+        if (wrong := wrong_elements(a, b)) > 0:
+            message = f"output {number}: {wrong} of {a.size} elements are wrong"
+            return Measured("wrong", found.seconds, found.instructions, found.timing, message)
+    return found
+
+
+def wrong_elements(got: NDArray[Any], expected: NDArray[Any]) -> int:
+    """How many elements of a kernel's output are not what they should be: integers exactly, floats
+    in the bounds for one tensor."""
+    if got.dtype.kind != "f":
+        return int((got != expected).sum())
+    half = got.dtype == np.float16
+    relative, of_largest = (HALF_RELATIVE, HALF_OF_LARGEST) if half else (RELATIVE, OF_LARGEST)
+    a, b = got.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(b)
+    largest = float(np.abs(b[finite]).max(initial=0.0))
+    with np.errstate(invalid="ignore"):
+        near = np.abs(a - b) <= relative * np.abs(b) + of_largest * largest
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    return int((~(same | (near & finite))).sum())
+
+
+def _words(text: str) -> str:
+    return text[:300]
+
+
+def _measured(
+    board: Board, request: Request, code: bytes
+) -> tuple[Measured, Sequence[RemoteTensor]]:
+    """The cost of an object, and the tensors it ran with."""
+    tensors = _tensors(board, request)
+    for tensor, kind in zip(tensors, request.tensors, strict=True):
+        if kind.output:
+            tensor.fill("random", OUTPUT_SEED)
+    with _loaded(board, code) as function:
+        if request.objective == "seconds":
+            return _timed(board, request, function, tensors), tensors
+        run = function.profile(*tensors, timeout=request.seconds)
+    counted = run.counts[0].total if run.counts else None
+    return Measured("ok", (), counted, "emulated"), tensors
+
+
+@contextmanager
+def _loaded(board: Board, code: bytes) -> Iterator[RemoteFunction]:
+    """The object's kernel; nothing of it stays on the board."""
+    blob = board.session.put(code)
+    try:
+        module = board.session.load(code)
+        try:
+            yield module[KERNEL]
+        finally:
+            module.close()
+    finally:
+        board.session.forget(blob)
+
+
+def _timed(
+    board: Board, request: Request, function: RemoteFunction, tensors: Sequence[RemoteTensor]
+) -> Measured:
+    """First roughly; exactly where it is worth it."""
+
+    def timed(**options: int) -> Any:
+        return function.time_evaluator(timeout=request.seconds, **options)(*tensors)
+
+    if not request.careful:
+        rough = timed(number=1, repeat=1)
+        if rough.median > FAR_OFF * request.best:
+            return Measured("ok", rough.samples, None, rough.verdict)
+    samples: tuple[float, ...] = ()
+    verdict = "ok"
+    repetitions, pauses = 0, list(request.cool)
+    careful = request.careful
+    while True:
+        timing = timed(**(CAREFUL if careful else QUICK))
+        verdict = timing.verdict
+        match verdict:
+            case "throttled" if pauses:
+                seconds = pauses.pop(0)
+                board.report(Incident(board.url, f"throttled: {seconds:g} s to cool", request.task))
+                time.sleep(seconds)
+                continue
+            case "noisy" | "migrated" | "throttled":
+                samples += timing.samples
+                repetitions += 1
+                if repetitions < MOST_REPETITIONS:
+                    continue
+            case _:
+                samples = timing.samples
+        if careful or median(samples) > NEAR * request.best:
+            return Measured("ok", samples, None, verdict)
+        careful, samples = True, ()
+
+
+def _tensors(board: Board, request: Request) -> Sequence[RemoteTensor]:
+    """The task's tensors on the board; those of the tasks that were measured last are kept."""
+    kept: dict[str, tuple[RemoteTensor, ...]] = board.state.setdefault("tensors", {})
+    if request.workload in kept:
+        kept[request.workload] = kept.pop(request.workload)  # the one used last is the last
+        return kept[request.workload]
+    while len(kept) >= TASKS_KEPT:
+        for tensor in kept.pop(next(iter(kept))):
+            tensor.close()
+    made = []
+    for number, kind in enumerate(request.tensors):
+        tensor = board.session.empty(kind.shape, kind.dtype)
+        if not kind.output and kind.dtype not in INDEX_TYPES:
+            tensor.fill("random", INPUT_SEED + number)
+        made.append(tensor)
+    kept[request.workload] = tuple(made)
+    return kept[request.workload]
+
+
+def _outputs(request: Request, tensors: Sequence[RemoteTensor]) -> list[NDArray[Any]]:
+    pairs = zip(tensors, request.tensors, strict=True)
+    return [tensor.numpy() for tensor, kind in pairs if kind.output]
+
+
+def _expected(
+    board: Board, request: Request, tensors: Sequence[RemoteTensor]
+) -> list[NDArray[Any]]:
+    """The outputs of the default kernel; those of the tasks that were measured last are kept."""
+    kept: dict[str, list[NDArray[Any]]] = board.state.setdefault("expected", {})
+    if request.workload not in kept:
+        assert request.reference is not None
+        while len(kept) >= TASKS_KEPT:
+            del kept[next(iter(kept))]
+        with _loaded(board, request.reference) as function:
+            function(*tensors, timeout=request.seconds)
+        kept[request.workload] = _outputs(request, tensors)
+    return kept[request.workload]

@@ -1,0 +1,89 @@
+"""Whose turn it is: trials go to the task where the model's latency is likely to fall most.
+
+The gradient of Ansor (Zheng et al., OSDI 2020, section 6): what a trial of a task is expected to
+bring is a mean of what the last ones brought, and of what may still be there, which is at most all
+of it, and at most what makes the task as fast as the best of them per operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import Protocol
+
+from .records import Task
+
+ALPHA = 0.2  # of what the past says; the rest is of what may be possible
+BETA = 2.0  # how many times as slow, per operation, as the fastest task one may stay
+WINDOW = 3  # rounds that are the past
+EXPLORE_EVERY = 8  # rounds of which one goes to the task that had the fewest
+
+
+@dataclass(eq=False)
+class Progress:
+    """How a task stands. `best` is its lowest cost, after each of its rounds in `history`;
+    `baseline` the default's. `since` are the trials since it last fell."""
+
+    task: Task
+    baseline: float = inf
+    best: float = inf
+    trials: int = 0  # told
+    asked: int = 0  # proposed
+    rounds: int = 0
+    since: int = 0
+    history: list[float] = field(default_factory=list)
+    done: str = ""  # why nothing is tried any more
+
+    @property
+    def share(self) -> float:
+        """Of the model: the cost of all its calls."""
+        return self.task.weight * min(self.best, self.baseline)
+
+
+class TaskScheduler(Protocol):
+    """Says which task the next round is of: one of those that are not done."""
+
+    def next(self, tasks: Sequence[Progress]) -> int: ...
+
+
+class RoundRobin:
+    """All tasks in turn."""
+
+    def next(self, tasks: Sequence[Progress]) -> int:
+        return min(_open(tasks), key=lambda n: (tasks[n].rounds, n))
+
+
+class GradientBased:
+    """The task whose next round is expected to bring the model most."""
+
+    def next(self, tasks: Sequence[Progress]) -> int:
+        candidates = _open(tasks)
+        fewest = min(candidates, key=lambda n: (tasks[n].rounds, n))
+        turn = sum(t.rounds for t in tasks)
+        if tasks[fewest].rounds == 0 or turn % EXPLORE_EVERY == EXPLORE_EVERY - 1:
+            return fewest
+        speeds = [t.task.flops / t.share * t.task.weight for t in tasks if _is_known(t)]
+        fastest = max(speeds, default=0.0)
+        return max(candidates, key=lambda n: (_gain(tasks[n], fastest), -n))
+
+
+def _open(tasks: Sequence[Progress]) -> list[int]:
+    return [n for n, t in enumerate(tasks) if not t.done]
+
+
+def _is_known(t: Progress) -> bool:
+    return isfinite(t.share) and t.share > 0
+
+
+def _gain(t: Progress, fastest: float) -> float:
+    """What a round of the task is expected to take off the model's cost."""
+    if not _is_known(t) or not t.history:
+        return inf
+    best = min(t.best, t.baseline)
+    past = [min(cost, t.baseline) for cost in t.history[-WINDOW - 1 :]]
+    fell = (past[0] - past[-1]) / max(len(past) - 1, 1)
+    possible = best / max(len(t.history), 1)
+    if t.task.flops and fastest:
+        possible = min(possible, max(best - t.task.flops / (fastest / BETA), 0.0))
+    return t.task.weight * (ALPHA * fell + (1 - ALPHA) * possible)

@@ -1,0 +1,328 @@
+"""Which schedules to measure next.
+
+    evolutionary   neighbours of the best ones so far, and some by chance, the most promising by a
+                   cost model; begins with the default schedule and with what is known of the task
+    random         by chance alone; begins with the default schedule, too
+    grid           every point of the space, in order
+    replay         the known traces, the best first
+
+No candidate is proposed twice, whatever way led to it: programs are compared, not traces. A search
+is deterministic: what it proposes follows from its seed and from what it was told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from random import Random
+
+from ..errors import MlcError, TuneError
+from ..ir import structural_hash
+from ..schedule import Schedule
+from ..schedule.trace import Trace
+from .cost_model import CostModel, TreeModel
+from .features import Vector, features
+from .mutate import crossed, mutated
+from .postproc import why_not
+from .records import Candidate, Search, Task
+from .space import (
+    Decider,
+    Default,
+    DesignSpace,
+    Odometer,
+    Point,
+    ScheduleFn,
+    decisions_of,
+    default_space,
+    every_point,
+    members,
+    point,
+)
+
+KINDS = ("evolutionary", "random", "grid", "replay")
+POOL = 4  # candidates that the cost model chooses each one from
+PARENTS = 24  # of the best ones have neighbours
+GREEDY = 0.9  # how many of a batch the model picks; the others are left to chance
+FRESH = 0.15  # of the pool are random, not neighbours
+CROSSED = 0.1
+TRIES = 6  # per candidate; so often in vain, and a space counts as exhausted
+RANDOM_FIRST = 16  # results before which the cost model is not asked
+KNOWN = 8  # known traces that are measured again
+
+
+class _Base:
+    """Points that are possible and were not proposed before."""
+
+    def __init__(self, task: Task, space: DesignSpace, seed: int) -> None:
+        self.task = task
+        self.random = Random(seed)
+        self.seen: set[str] = set()
+        self.spaces: list[DesignSpace] = []
+        self.untuned: Point | None = None  # the default schedule, where the space holds it
+        for member in members(space):
+            if isinstance(member, Default):
+                self.untuned = _untuned(member, task, len(self.spaces))
+                if self.untuned is None:
+                    continue
+            self.spaces.append(member)
+
+    def made(self, number: int, chooser: Decider, origin: str) -> Point | None:
+        """A point of space `number`, if it is possible and has not been seen."""
+        try:
+            found = point(self.spaces[number], self.task, chooser, number, origin)
+        except MlcError:
+            return None
+        if found.program in self.seen or why_not(found.func, self.task.target) is not None:
+            return None
+        self.seen.add(found.program)
+        return found
+
+    def by_chance(self) -> Point | None:
+        if not self.spaces:
+            return None
+        number = self.random.randrange(len(self.spaces))
+        return self.made(number, Decider(Random(self.random.getrandbits(64))), "random")
+
+    def first(self) -> list[Point]:
+        """The default schedule, whatever the checks say of it."""
+        if self.untuned is None or self.untuned.program in self.seen:
+            return []
+        self.seen.add(self.untuned.program)
+        return [self.untuned]
+
+
+def _untuned(space: Default, task: Task, number: int) -> Point | None:
+    """The default schedule as a point; None where no trace on the task's function gives it."""
+    try:
+        found = point(space, task, Decider(by_default=True), number, "default")
+        replayed = Schedule(task.func)
+        found.trace.apply(replayed)
+    except MlcError:
+        return None
+    return found if structural_hash(replayed.func) == found.program else None
+
+
+def _several(n: int, make: Callable[[], Point | None]) -> list[Point]:
+    """At most n of what make gives; fewer where it fails too often."""
+    found: list[Point] = []
+    for _ in range(n * TRIES):
+        if len(found) == n:
+            break
+        if (candidate := make()) is not None:
+            found.append(candidate)
+    return found
+
+
+class RandomSearch(_Base):
+    """Points by chance; the default first."""
+
+    def __init__(self, task: Task, space: DesignSpace, seed: int) -> None:
+        super().__init__(task, space, seed)
+        self._begun = False
+
+    def propose(self, n: int) -> list[Candidate]:
+        found = [] if self._begun else self.first()
+        self._begun = True
+        return [*found, *_several(n - len(found), self.by_chance)]
+
+    def tell(self, results: Sequence[tuple[Candidate, float]]) -> None:
+        pass
+
+
+class GridSearch(_Base):
+    """All points of a space, one after the other."""
+
+    def __init__(self, task: Task, space: DesignSpace, seed: int) -> None:
+        super().__init__(task, space, seed)
+        self._points = self._all()
+
+    def propose(self, n: int) -> list[Candidate]:
+        return [found for _, found in zip(range(n), self._points, strict=False)]
+
+    def tell(self, results: Sequence[tuple[Candidate, float]]) -> None:
+        pass
+
+    def _all(self) -> Iterator[Candidate]:
+        for number, space in enumerate(self.spaces):
+            for chooser in every_point(space, self.task):
+                assert isinstance(chooser, Odometer)
+                if (found := self.made(number, chooser, "grid")) is not None:
+                    yield found
+
+
+class ReplaySearch:
+    """What is known of a task, the best first; nothing else."""
+
+    def __init__(self, task: Task, known: Sequence[tuple[Trace, float]]) -> None:
+        self._left = iter(_replayed(task, known))
+
+    def propose(self, n: int) -> list[Candidate]:
+        return [found for _, found in zip(range(n), self._left, strict=False)]
+
+    def tell(self, results: Sequence[tuple[Candidate, float]]) -> None:
+        pass
+
+
+def _replayed(task: Task, known: Sequence[tuple[Trace, float]]) -> Iterator[Candidate]:
+    """Candidates of traces that still apply, the cheapest first, each program once."""
+    seen: set[str] = set()
+    for trace, cost in sorted(known, key=lambda entry: entry[1]):
+        sch = Schedule(task.func)
+        try:
+            trace.apply(sch)
+        except MlcError:
+            continue
+        found = Candidate(sch.trace, sch.func, "known")
+        if isfinite(cost) and found.program not in seen:
+            seen.add(found.program)
+            yield found
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A measured point and what it cost."""
+
+    point: Point
+    cost: float
+
+
+class EvolutionarySearch(_Base):
+    """Evolution over choices: parents are the best that were measured, children have one choice or
+    two made otherwise, and the cost model says which of the children are measured."""
+
+    def __init__(
+        self,
+        task: Task,
+        space: DesignSpace,
+        seed: int,
+        known: Sequence[tuple[Trace, float]] = (),
+        model: CostModel | None = None,
+    ) -> None:
+        super().__init__(task, space, seed)
+        self.model = model if model is not None else TreeModel(seed)
+        self.best: list[Member] = []
+        self._told = 0
+        self._known = known
+        self._begun = False
+
+    def propose(self, n: int) -> list[Candidate]:
+        found: list[Candidate] = []
+        if not self._begun:
+            self._begun = True
+            found += self._first()[:n]
+        wanted = n - len(found)
+        if self._told < RANDOM_FIRST:
+            return [*found, *_several(wanted, self._early)]
+        return [*found, *self._promising(wanted)]
+
+    def tell(self, results: Sequence[tuple[Candidate, float]]) -> None:
+        target = self.task.target
+        self.model.learn(
+            self.task.workload, [(features(c.func, target), cost) for c, cost in results]
+        )
+        self._told += len(results)
+        new = [Member(c, cost) for c, cost in results if isinstance(c, Point) and isfinite(cost)]
+        self.best = sorted([*self.best, *new], key=lambda m: m.cost)[:PARENTS]
+
+    def _first(self) -> list[Point]:
+        """The default, then the best of what is known that some space still gives."""
+        found = self.first()
+        for candidate in _replayed(self.task, self._known):
+            if len(found) > KNOWN:
+                break
+            if candidate.program not in self.seen:
+                self.seen.add(candidate.program)
+                found.append(self._point_of(candidate))
+        return found
+
+    def _point_of(self, candidate: Candidate) -> Point:
+        """A known trace as a point of the space that gives it, so that it can have neighbours."""
+        decisions = decisions_of(candidate.trace)
+        for number, space in enumerate(self.spaces):
+            try:
+                found = point(space, self.task, Decider(given=decisions), number, "known")
+            except MlcError:
+                continue
+            if found.program == candidate.program:
+                return found
+        return Point(candidate.trace, candidate.func, candidate.origin)
+
+    def _early(self) -> Point | None:
+        """Before there is anything to learn from: by chance, or beside the default."""
+        if self.best and self.random.random() < 0.25:
+            return self._child()
+        return self.by_chance()
+
+    def _child(self) -> Point | None:
+        """A neighbour of a parent, better ones having more."""
+        parents = [m.point for m in self.best if m.point.choices]
+        if not parents:
+            return self.by_chance()
+        weights = [0.9**rank for rank in range(len(parents))]
+        parent = self.random.choices(parents, weights)[0]
+        others = [p for p in parents if p.space == parent.space and p is not parent]
+        decisions = None
+        origin = "mutated"
+        if others and self.random.random() < CROSSED:
+            decisions = crossed(parent.choices, self.random.choice(others).choices, self.random)
+            origin = "crossed"
+        else:
+            decisions = mutated(parent.choices, self.random)
+        if decisions is None:
+            return None
+        chooser = Decider(Random(self.random.getrandbits(64)), decisions)
+        return self.made(parent.space, chooser, origin)
+
+    def _promising(self, n: int) -> list[Candidate]:
+        """The best of a pool by the model, and a few others."""
+        fresh = _several(round(POOL * n * FRESH), self.by_chance)
+        pool = [*fresh, *_several(POOL * n - len(fresh), self._child)]
+        scored = self._ranked(pool)
+        greedy = scored[: round(GREEDY * n)]
+        rest = scored[len(greedy) :]
+        picked = [*greedy, *self.random.sample(rest, min(n - len(greedy), len(rest)))]
+        self.seen -= {p.program for p in rest} - {p.program for p in picked}  # may come again
+        return list(picked)
+
+    def _ranked(self, pool: Sequence[Point]) -> list[Point]:
+        target = self.task.target
+        vectors: list[Vector] = [features(p.func, target) for p in pool]
+        scores = self.model.scores(vectors)
+        order = sorted(range(len(pool)), key=lambda n: (-scores[n], n))
+        return [pool[n] for n in order]
+
+
+def make_search(
+    kind: str,
+    task: Task,
+    space: DesignSpace | Callable[[Schedule], Schedule | None] | None = None,
+    seed: int = 0,
+    known: Sequence[tuple[Trace, float]] = (),
+    model: CostModel | None = None,
+) -> Search:
+    """A search by its name.
+
+    space: a function that schedules and samples is one; None is the default's neighbours and all
+    that rules make. known: traces of earlier runs, with what they cost there; the evolutionary
+    search measures the best of them again and goes on from them. model: for the evolutionary one,
+    its own when None. Raises TuneError for another name, and where lightgbm is missing.
+    """
+    within: DesignSpace
+    match space:
+        case None:
+            within = default_space()
+        case _ if hasattr(space, "schedule"):
+            within = space
+        case _:
+            within = ScheduleFn(space)
+    match kind:
+        case "evolutionary":
+            return EvolutionarySearch(task, within, seed, known, model)
+        case "random":
+            return RandomSearch(task, within, seed)
+        case "grid":
+            return GridSearch(task, within, seed)
+        case "replay":
+            return ReplaySearch(task, known)
+    raise TuneError(f"no search '{kind}'", mend=f"one of {', '.join(KINDS)}")

@@ -1,0 +1,245 @@
+"""The whole: rounds of candidates, of the task whose turn it is, until the trials are spent.
+
+Two rounds are under way at a time, so that boards and builders have something to do while the next
+candidates are thought of. What is proposed when depends on results alone, not on how long they
+took: the same command over the same database goes on where it was stopped, and gets to where it
+would have got without the stop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from math import isfinite
+
+from ..errors import TuneError
+from ..schedule import Schedule
+from ..schedule.trace import Trace
+from .database import Database, Record
+from .measuring import Measuring, Round
+from .records import Candidate, Measured, Objective, Search, Task
+from .scheduler import GradientBased, Progress, TaskScheduler
+from .space import Decider, Default, point
+
+AHEAD = 2  # rounds under way
+BATCH = 16
+TOP = 3  # candidates of a task that are measured once more at the end, besides the default
+MOST_FINALS = 12
+IMPROVED = 0.999  # a cost below so much of the best is a better one
+
+# A search for a task, by a seed; known: traces measured by earlier runs, and their costs.
+MakeSearch = Callable[[Task, int, Sequence[tuple[Trace, float]]], Search]
+
+
+@dataclass(eq=False)
+class State:
+    """A run as it stands, for whoever watches it."""
+
+    tasks: list[Progress]
+    objective: Objective
+    trials: int  # to be spent
+    began: float = field(default_factory=time.perf_counter)
+    told: int = 0
+    thinking: float = 0.0  # seconds that were spent on what to try
+    stage: str = "default kernels"
+    bad: dict[str, int] = field(default_factory=dict)  # results by verdict, those that are not ok
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+
+Watch = Callable[[State], None]
+
+
+def name_of_run(tasks: Sequence[Task], board: str, objective: Objective, *parts: object) -> str:
+    """Equal for what is the same search: records of one run bear it."""
+    words = [board, objective, *map(str, parts)]
+    words += [f"{task.workload} {task.target}" for task in tasks]
+    return blake2b("\n".join(words).encode(), digest_size=8).hexdigest()
+
+
+def tune_tasks(
+    tasks: Sequence[Task],
+    measuring: Measuring,
+    make: MakeSearch,
+    *,
+    trials: int,
+    batch: int = BATCH,
+    seed: int = 0,
+    scheduler: TaskScheduler | None = None,
+    early_stopping: int | None = None,
+    minutes: float | None = None,
+    watch: Watch = lambda _: None,
+) -> State:
+    """Spends `trials` on the tasks, `batch` at a time, and measures the best once more.
+
+    early_stopping: trials after which a task that got no better is done; minutes: after which
+    nothing more is begun. watch sees the state after every round. Raises what `Measuring` does.
+    """
+    state = State([Progress(task) for task in tasks], measuring.objective, trials)
+    order = scheduler or GradientBased()
+    defaults = [default_candidate(task) for task in tasks]
+    for task in tasks:
+        measuring.database.add_workload(task.func)
+    known = [_earlier(measuring, task) for task in tasks]
+    _baselines(state, measuring, defaults, watch)
+    searches = [make(t, _seed(seed, t), k) for t, k in zip(tasks, known, strict=True)]
+    state.stage = "search"
+    under_way: deque[tuple[int, Round]] = deque()
+
+    def late() -> bool:
+        return minutes is not None and state.seconds > minutes * 60
+
+    while True:
+        while len(under_way) < AHEAD and not late():
+            left = trials - sum(t.asked for t in state.tasks)
+            if left <= 0 or all(t.done for t in state.tasks):
+                break
+            number = order.next(state.tasks)
+            began = time.perf_counter()
+            candidates = searches[number].propose(min(batch, left))
+            state.thinking += time.perf_counter() - began
+            chosen = state.tasks[number]
+            if not candidates:
+                if any(n == number for n, _ in under_way):
+                    break  # it may know more when it is told of those
+                chosen.done = "nothing left to try"
+                continue
+            chosen.asked += len(candidates)
+            chosen.rounds += 1
+            begun = measuring.begin(chosen.task, candidates, min(chosen.best, chosen.baseline))
+            under_way.append((number, begun))
+        if not under_way:
+            break
+        number, begun = under_way.popleft()
+        results = measuring.finish(begun)
+        costs = [m.cost(measuring.objective) for m in results]
+        _told(state, number, results, costs, early_stopping)
+        began = time.perf_counter()
+        searches[number].tell(list(zip(begun.candidates, costs, strict=True)))
+        state.thinking += time.perf_counter() - began
+        watch(state)
+    if measuring.objective == "seconds":
+        _finals(state, measuring, defaults, watch)
+    state.stage = "done"
+    return state
+
+
+def default_candidate(task: Task) -> Candidate | None:
+    """How the task is scheduled untuned; None where no trace tells it."""
+    try:
+        return point(Default(), task, Decider(by_default=True), origin="default")
+    except TuneError:
+        return None
+
+
+def _earlier(measuring: Measuring, task: Task) -> list[tuple[Trace, float]]:
+    """What other runs had measured of the task before this one began."""
+    found: list[tuple[Trace, float]] = []
+    for record in measuring.database.records:
+        same = (record.workload, record.target) == (task.workload, str(task.target))
+        if same and record.run == measuring.run:
+            break
+        if same and record.objective == measuring.objective:
+            try:
+                found.append((record.trace, record.cost))
+            except ValueError:  # of another version
+                continue
+    return found
+
+
+def _seed(seed: int, task: Task) -> int:
+    digest = blake2b(f"{seed} {task.workload}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _baselines(
+    state: State, measuring: Measuring, defaults: Sequence[Candidate | None], watch: Watch
+) -> None:
+    rounds = [
+        (progress, measuring.begin(progress.task, [default]))
+        for progress, default in zip(state.tasks, defaults, strict=True)
+        if default is not None
+    ]
+    for progress, begun in rounds:
+        (result,) = measuring.finish(begun)
+        progress.baseline = progress.best = result.cost(measuring.objective)
+        watch(state)
+
+
+def _told(
+    state: State,
+    number: int,
+    results: Sequence[Measured],
+    costs: Sequence[float],
+    early_stopping: int | None,
+) -> None:
+    chosen = state.tasks[number]
+    for result in results:
+        if result.verdict != "ok":
+            state.bad[result.verdict] = state.bad.get(result.verdict, 0) + 1
+    for cost in costs:
+        chosen.trials += 1
+        chosen.since = 0 if cost < IMPROVED * chosen.best else chosen.since + 1
+        chosen.best = min(chosen.best, cost)
+    chosen.history.append(chosen.best)
+    state.told += len(costs)
+    if early_stopping is not None and chosen.since >= early_stopping and not chosen.done:
+        chosen.done = f"no better for {chosen.since} trials"
+
+
+def _finals(
+    state: State, measuring: Measuring, defaults: Sequence[Candidate | None], watch: Watch
+) -> None:
+    """The best of many noisy measurements is likely to be one that was lucky: so the best are
+    measured carefully, and again whatever is the best then, until the best is one of those."""
+    for progress, default in zip(state.tasks, defaults, strict=True):
+        state.stage = f"the best of {progress.task.name}, once more"
+        watch(state)
+        if default is not None:
+            _final(measuring, progress.task, [default])
+        for count in (TOP, *[1] * MOST_FINALS):
+            ranked = _ranked(measuring, progress.task)[:count]
+            if all(record.final for record in ranked):
+                break
+            _final(measuring, progress.task, [_candidate(progress.task, r) for r in ranked])
+        past = measuring.database.programs(
+            progress.task.workload, str(progress.task.target), measuring.board, "seconds"
+        )
+        if default is not None and isfinite(past[default.program].cost):
+            progress.baseline = past[default.program].cost
+        if ranked := _ranked(measuring, progress.task):
+            progress.best = ranked[0].cost
+        watch(state)
+
+
+def _ranked(measuring: Measuring, task: Task) -> list[Record]:
+    return measuring.database.query(
+        task.workload, str(task.target), board=measuring.board, objective=measuring.objective
+    )
+
+
+def _candidate(task: Task, record: Record) -> Candidate:
+    sch = Schedule(task.func)
+    record.trace.apply(sch)
+    return Candidate(record.trace, sch.func, "final")
+
+
+def _final(measuring: Measuring, task: Task, candidates: Sequence[Candidate]) -> None:
+    past = measuring.database.programs(
+        task.workload, str(task.target), measuring.board, measuring.objective
+    )
+    fresh = [c for c in candidates if c.program not in past or not past[c.program].final]
+    for candidate in fresh:  # one at a time: nothing else is to disturb it
+        measuring.finish(measuring.begin(task, [candidate], final=True), final=True)
+
+
+def best_schedule(database: Database, task: Task) -> Candidate | None:
+    """What the database has for a task; None where that is nothing. Raises ScheduleError where the
+    trace does not apply."""
+    record = database.best(task.workload, str(task.target))
+    return None if record is None else _candidate(task, record)

@@ -1,0 +1,231 @@
+"""Everything that happens to boards, in everything that is done with them: how it ends, what is
+said and when, how it goes on, and that nothing is left. docs/faults.md is the same for users."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mlc_deploy as mlc
+from mlc_rpc import Session, errors
+from tests.machine.machine import Machine
+from tests.machine.work import METHODS, WORK
+from tests.rpc.listener import wait_until
+
+pytestmark = pytest.mark.boards
+
+ROOT = Path(__file__).resolve().parents[2]
+STRIKE_SECONDS = 0.7  # after the first step of the work
+NOTICED_SECONDS = 13.0  # 8 of silence, a tick of the heartbeat, and a machine that is busy
+ENDED_SECONDS = 10.0  # after which a board has ended the session of a dead client
+BACK_SECONDS = 30.0  # from the moment that the board can be reached to the end of the next step
+SILENCE = "no sign of life from the board for 8 s"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`strike` makes it happen, `mend` ends it; `says` is what the caller is told, as a pattern."""
+
+    strike: Callable[[Machine], None]
+    mend: Callable[[Machine], None]
+    says: str
+    lasts: float = 0.0  # seconds from the one to the other, at least
+    rebooted: bool = False
+
+
+FAULTS = {
+    "link down 15 s": Fault(lambda m: m.link(False), lambda m: m.link(True), SILENCE, 15),
+    "board hung": Fault(Machine.hang, Machine.go_on, SILENCE),
+    "reset": Fault(
+        Machine.reset, Machine.await_boot, f"{SILENCE}|the board's program ended", rebooted=True
+    ),
+    "power loss": Fault(
+        Machine.power_off, Machine.power_on, "the board's program ended|the link broke",
+        rebooted=True,
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def nothing_left(board: Machine) -> Iterator[None]:
+    """Neither here, of descriptors and threads, nor there, of processes, memory, parts of blobs."""
+
+    def here() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    board.shell("true")  # what the first connection leaves for all
+    before = here()
+    yield
+    wait_until(lambda: left_there(board) == [], f"the board keeps {left_there(board)}")
+    wait_until(lambda: here() <= before, f"the client keeps {before} -> {here()}")
+
+
+def left_there(board: Machine) -> list[str]:
+    found = board.shell(
+        "ps w | grep '[r]untime-' | grep -v 'grep\\|sh -c'; ls -A /dev/shm;"
+        "ls -A /root/.cache/mlc-runtime | grep part"
+    )
+    return found.split("\n")[:-1]
+
+
+def until_lost(steps: Iterator[None], strike: Callable[[], None]) -> tuple[errors.RpcError, float]:
+    """What the work ends with, and the seconds from the strike to that."""
+    next(steps)
+    struck: list[float] = []
+
+    def act() -> None:
+        struck.append(time.monotonic())
+        strike()
+
+    threading.Timer(STRIKE_SECONDS, act).start()
+    with pytest.raises(errors.Lost) as caught:
+        for _ in steps:
+            pass
+    return caught.value, time.monotonic() - struck[0]
+
+
+def some_steps(session: Session, work: str, count: int = 2) -> float:
+    """Seconds that they take."""
+    began = time.monotonic()
+    steps = WORK[work](session)
+    for _ in range(count):
+        next(steps)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("name", FAULTS)
+def test_lost_and_back(board: Machine, name: str, work: str) -> None:
+    fault = FAULTS[name]
+    with nothing_left(board), mlc.connect(board.url) as session:
+        boot = session.device.boot
+        began = time.monotonic()
+        lost, seconds = until_lost(WORK[work](session), lambda: fault.strike(board))
+        assert seconds < NOTICED_SECONDS
+        assert re.match(fault.says, lost.what), lost.what
+        assert lost.board == board.url.removesuffix("/") and lost.method in METHODS[work]
+        assert "connect again" in lost.attempt
+        time.sleep(max(fault.lasts - (time.monotonic() - began), 0))
+        fault.mend(board)
+        reachable = time.monotonic()
+        session.reconnect()
+        some_steps(session, work)
+        assert time.monotonic() - reachable < BACK_SECONDS
+        assert (session.device.boot != boot) == fault.rebooted
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_a_link_that_is_down_for_good(board: Machine, work: str) -> None:
+    with nothing_left(board), mlc.connect(board.url) as session:
+        # Notes when the session's last process is gone, as the board sees it.
+        board.shell(
+            "(while ps w | grep '[r]untime-' | grep -qv 'sh -c'; do sleep 1; done;"
+            "cut -d. -f1 /proc/uptime > /tmp/ended) < /dev/null > /dev/null 2>&1 &"
+        )
+        uptime: list[int] = []
+
+        def strike() -> None:
+            board.link(up=False)
+
+        next(steps := WORK[work](session))
+        uptime.append(int(board.shell("cut -d. -f1 /proc/uptime")))
+        lost, seconds = until_lost(steps, strike)
+        assert lost.what == SILENCE and lost.method in METHODS[work] and seconds < NOTICED_SECONDS
+        with pytest.raises(errors.Unreachable) as caught:
+            session.reconnect(patience=6)
+        assert caught.value.what.startswith("the board did not come back in 6 s: ")
+        assert caught.value.board == board.url and caught.value.attempt
+        board.link(up=True)
+        ended = int(board.shell("cat /tmp/ended; rm /tmp/ended"))
+        assert ended - uptime[0] < STRIKE_SECONDS + ENDED_SECONDS + 5
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_a_client_that_is_killed(board: Machine, work: str) -> None:
+    with nothing_left(board):
+        client = subprocess.Popen(
+            [sys.executable, "-m", "tests.machine.work", board.url, work],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+        )
+        assert client.stdout
+        with client.stdout:
+            assert client.stdout.readline() == b"a step\n"
+            time.sleep(STRIKE_SECONDS)
+            client.kill()
+            client.wait()
+        killed = time.monotonic()
+        while any("runtime-" in line for line in left_there(board)):
+            assert time.monotonic() - killed < ENDED_SECONDS, "its session is still there"
+        with mlc.connect(board.url) as session:
+            assert some_steps(session, work) < BACK_SECONDS
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_a_disk_that_fills(board: Machine, work: str) -> None:
+    with nothing_left(board), mlc.connect(board.url) as session:
+        next(steps := WORK[work](session))
+        filling = threading.Timer(
+            STRIKE_SECONDS, board.shell, ("head -c 80000000 /dev/zero > /disk/full",)
+        )
+        filling.start()
+        while filling.is_alive():
+            next(steps)
+        next(steps)
+        assert "100%" in board.shell("df /disk")
+
+
+def lost_while_timing(
+    board: Machine, session: Session, strike: Callable[[], None]
+) -> tuple[dict[str, Any], list[int]]:
+    """The record of a deployment that is struck while it is timed, and what each upload sent."""
+    sent: list[int] = []
+    stages: list[str] = []
+
+    @contextmanager
+    def stage(name: str) -> Iterator[None]:
+        stages.append(name)
+        before = session.sent_bytes
+        if name == "timing" and stages.count(name) == 1:
+            board.shell("sync")
+            strike()
+        yield
+        if name == "upload":
+            sent.append(session.sent_bytes - before)
+
+    model = mlc.compile(ROOT / "host/mlc_deploy/models/digits_cnn.onnx", "aarch64")
+    done = mlc.deploy(model, session, stage=stage)
+    assert done.ok
+    record: dict[str, Any] = json.loads(json.dumps(done.record()))
+    return record, sent
+
+
+@pytest.mark.parametrize("name", ["reset", "link down 15 s"])
+def test_a_measurement_is_repeated_and_the_record_says_so(board: Machine, name: str) -> None:
+    fault = FAULTS[name]
+    mending = threading.Timer(max(fault.lasts, 0.1), fault.mend, (board,))
+
+    def strike() -> None:
+        fault.strike(board)
+        mending.start()
+
+    with nothing_left(board), mlc.connect(board.url) as session:
+        record, (first, second) = lost_while_timing(board, session, strike)
+        mending.join()
+    (interruption,) = record["interruptions"]
+    assert interruption["rebooted"] is fault.rebooted
+    assert re.match(fault.says, interruption["what"]) and interruption["method"] == "time"
+    assert 0 < interruption["seconds"] < 60
+    assert second < first - 20_000, "object and weights are in the cache"

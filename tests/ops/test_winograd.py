@@ -1,0 +1,180 @@
+"""Winograd convolutions: the transforms, the definitions, kernels against direct convolution, and
+the rule that chooses them."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mlc_deploy as mlc
+from mlc_deploy.build import build
+from mlc_deploy.ir import IRModule
+from mlc_deploy.ir.interp import run
+from mlc_deploy.ops import TensorType, compute, evaluate, infer_types
+from mlc_deploy.ops.arm_cpu.winograd import MOST_CHANNELS, decide
+from mlc_deploy.ops.layout import pack
+from mlc_deploy.ops.winograd import (
+    KERNEL,
+    TILES,
+    data_matrix,
+    data_transform,
+    result_matrix,
+    result_transform,
+    transformed_weights,
+    weights_matrix,
+)
+from mlc_deploy.te import create_prim_func, placeholder
+from mlc_targets import Target
+from tests.ops.operator_calls import Array, OperatorCall, array, close
+from tests.ops.test_blocks import in_blocks
+from tests.sessions import TARGETS, board_named
+
+if TYPE_CHECKING:
+    from mlc_rpc import Session
+
+PLAIN = {"strides": (1, 1), "dilations": (1, 1), "groups": 1}
+PADS = ((0, 0, 0, 0), (1, 1, 1, 1), (2, 2, 2, 2), (0, 1, 2, 0), (1, 0, 0, 1))
+SIZES = (3, 4, 5, 6, 7, 8, 11, 13, 17, 19)
+CALLS_PER_BATCH = 8
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_transforms_are_their_matrices(tile: int) -> None:
+    """And a filter's products at the points, transformed back, are its convolution."""
+    size = tile + KERNEL - 1
+    for transform, matrix in (
+        (data_transform, data_matrix(tile)),
+        (result_transform, result_matrix(tile)),
+    ):
+        columns = [transform(list(unit)) for unit in np.eye(size)]  # type: ignore[arg-type]
+        np.testing.assert_allclose(np.array(columns, np.float64).T, matrix, rtol=1e-14, atol=1e-14)
+    rng = np.random.default_rng(tile)
+    filters, data = rng.standard_normal(KERNEL), rng.standard_normal(size)
+    points = (weights_matrix(tile) @ filters) * (data_matrix(tile) @ data)
+    wanted = np.correlate(data, filters, "valid")
+    np.testing.assert_allclose(result_matrix(tile) @ points, wanted, rtol=1e-11, atol=1e-11)
+
+
+def winograd(x: Array, w: Array, tile: int, pads: tuple[int, ...]) -> OperatorCall:
+    return OperatorCall(
+        "winograd_conv2d", (x, transformed_weights(w, tile)), {"tile": tile, "pads": pads}
+    )
+
+
+def direct(x: Array, w: Array, pads: tuple[int, ...]) -> Array:
+    """The convolution in float64."""
+    wide = [x.astype(np.float64), w.astype(np.float64)]
+    (result,) = evaluate("conv2d", wide, {**PLAIN, "pads": pads})
+    return result
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    tile=st.sampled_from(TILES),
+    pads=st.sampled_from(PADS),
+    channels=st.integers(1, 5),
+    filters=st.integers(1, 5),
+    size=st.tuples(st.integers(3, 14), st.integers(3, 14)),
+    seed=st.integers(0, 1 << 16),
+)
+def test_the_definition_is_convolution(
+    tile: int,
+    pads: tuple[int, ...],
+    channels: int,
+    filters: int,
+    size: tuple[int, int],
+    seed: int,
+) -> None:
+    """In numpy, in float64 but for the weights, which are rounded to float32."""
+    rng = Random(seed)
+    x, w = array(rng, (2, channels, *size)), array(rng, (filters, channels, 3, 3))
+    call = winograd(x, w, tile, pads)
+    (result,) = call.expected()
+    assert close(result, direct(x, w, pads))
+    types = [TensorType(a.shape, "float32") for a in call.arrays]
+    assert infer_types(call.op, types, call.attrs) == (TensorType(result.shape, "float32"),)
+
+
+@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("blocks", [False, True])
+def test_the_definition_in_te(tile: int, blocks: bool) -> None:
+    rng = Random(tile)
+    x, w = array(rng, (1, 4, 5, 4)), array(rng, (4, 4, 3, 3))
+    call = winograd(x, w, tile, (1, 0, 0, 1))
+    if blocks:
+        call = in_blocks(call, Target("aarch64"))
+    inputs = [placeholder(a.shape, "float32", f"p{n}") for n, a in enumerate(call.arrays)]
+    (wanted,) = call.expected()
+    computed = np.empty_like(wanted)
+    run(create_prim_func([*inputs, *compute(call.op, inputs, call.attrs)]), *call.arrays, computed)
+    assert close(computed, wanted)
+
+
+def test_refusals() -> None:
+    x, w = TensorType((1, 4, 5, 5), "float32"), TensorType((4, 4, 6, 6), "float32")
+    for types, attrs, message in (
+        ([x, w], {"tile": 7}, "winograd_conv2d: tiles of 7, not one of (2, 3, 4, 5, 6)"),
+        ([x, w], {"tile": 2}, "winograd_conv2d: 4 channels, weights [4, 4, 6, 6], tile 2"),
+        (
+            [TensorType((1, 4, 2, 5), "float32"), w],
+            {"tile": 4},
+            "winograd_conv2d: pads [0, 0, 0, 0] of data [1, 4, 2, 5]",
+        ),
+    ):
+        with pytest.raises(ValueError, match="winograd") as raised:
+            infer_types("winograd_conv2d", types, {"pads": (0, 0, 0, 0), **attrs})
+        assert str(raised.value) == message
+
+
+# ------------------------------------------------------------------------------------- kernels
+
+
+def drawn(rng: Random, lanes: int) -> tuple[OperatorCall, Array]:
+    """A call on plain data, and what is right."""
+    channels, filters = (rng.choice((1, 2, 3, 5)) * lanes for _ in range(2))
+    pads, tile = rng.choice(PADS), rng.choice(TILES)
+    x = array(rng, (rng.choice((1, 1, 2)), channels, rng.choice(SIZES), rng.choice(SIZES)))
+    w = array(rng, (filters, channels, 3, 3))
+    return winograd(x, w, tile, pads), direct(x, w, pads)
+
+
+def check(session: Session, calls: list[tuple[OperatorCall, Array]], target: Target) -> None:
+    """All calls in one object, in blocks; the wrong ones are listed together."""
+    blocked = [in_blocks(call, target) for call, _ in calls]
+    lowered = [call.lowered(target, f"call_{n}") for n, call in enumerate(blocked)]
+    module = session.load(build(IRModule({f.name: f for f, _ in lowered}), target=target, name="w"))
+    wrong: list[str] = []
+    for call, (_, plain), (func, arrays) in zip(blocked, calls, lowered, strict=True):
+        wanted = pack(plain, "NCHW", call.attrs["out_layout"])
+        out = session.tensor(np.zeros(wanted.shape, np.float32))
+        module[func.name](*(session.tensor(np.array(a, order="C")) for a in arrays), out)
+        if not close(out.numpy(), wanted):
+            wrong.append(f"{call}: {np.max(np.abs(out.numpy() - wanted))}")
+    module.close()
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("batch", range(2))
+def test_kernels(batch: int, local: Session) -> None:
+    target = Target(TARGETS["local"])
+    lanes = target.lanes("float32")
+    calls = [drawn(Random(f"{batch} {n}"), lanes) for n in range(CALLS_PER_BATCH)]
+    check(local, calls, target)
+
+
+@pytest.mark.parametrize("board", ["armv7", "aarch64"])
+def test_kernels_on_arm(board: str, request: pytest.FixtureRequest) -> None:
+    """Drawn ones, and one of every size of tile where it has the most channels allowed."""
+    target = Target(TARGETS[board])
+    calls = [drawn(Random(f"{board} {n}"), 4) for n in range(4)]
+    rng = Random(board)
+    for tile in TILES[2:]:
+        channels = MOST_CHANNELS[tile]
+        x, w = array(rng, (1, channels, 9, 13)), array(rng, (16, channels, 3, 3))
+        calls.append((winograd(x, w, tile, (1, 1, 1, 1)), direct(x, w, (1, 1, 1, 1))))
+    check(board_named(request, board), calls, target)

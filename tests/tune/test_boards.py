@@ -1,0 +1,185 @@
+"""Boards as an executor: they die, come back, are left out, and no job is lost or done for nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from mlc_deploy.tune.boards import Board, BoardLost, BoardPool, Incident
+from mlc_rpc import Lost, Refused, Unreachable
+from mlc_rpc.session import Cpu, Device
+
+HERE = Device(
+    runtime="1", machine="aarch64", abi=1, features=frozenset({"neon"}), kernel="6", cores=4,
+    fast_cores=4, memory=1 << 30, page_size=4096, cpus=(Cpu("cortex-a72"),) * 4,
+)  # fmt: skip
+OTHER = Device(**{**{f: getattr(HERE, f) for f in HERE.__slots__}, "cpus": (Cpu("cortex-a53"),)})
+
+
+class FakeSession:
+    emulated = False
+
+    def __init__(self, url: str, device: Device = HERE) -> None:
+        self.board, self.device, self.closed = url, device, False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@contextmanager
+def pool(
+    connect: Callable[[str], Any], *urls: str, **options: Any
+) -> Iterator[tuple[BoardPool, list[Incident]]]:
+    incidents: list[Incident] = []
+    options = {"quarantine": 0.05, "pause": 0.01, **options}
+    with BoardPool(urls, connect=connect, report=incidents.append, **options) as boards:
+        yield boards, incidents
+
+
+def name(board: Board) -> str:
+    time.sleep(0.005)
+    return board.url
+
+
+def test_jobs_go_to_all_boards() -> None:
+    with pool(FakeSession, "a", "b") as (boards, incidents):
+        found = {f.result(5) for f in [boards.submit(name) for _ in range(20)]}
+    assert found == {"a", "b"} and not incidents
+
+
+def test_what_a_job_raises_is_its_futures_and_the_board_goes_on() -> None:
+    def refuse(board: Board) -> None:
+        raise Refused("no", board=board.url)
+
+    with pool(FakeSession, "a") as (boards, incidents):
+        with pytest.raises(Refused):
+            boards.submit(refuse).result(5)
+        assert boards.submit(name).result(5) == "a"
+    assert not incidents
+
+
+def test_a_job_that_lost_its_board_is_done_again() -> None:
+    sessions: list[FakeSession] = []
+
+    def connect(url: str) -> FakeSession:
+        sessions.append(FakeSession(url))
+        return sessions[-1]
+
+    def job(board: Board) -> int:
+        if len(sessions) == 1:
+            raise Lost("power", board=board.url)
+        return len(sessions)
+
+    with pool(connect, "a") as (boards, incidents):
+        assert boards.submit(job).result(5) == 2
+        assert sessions[0].closed
+    assert incidents == [Incident("a", "lost: power")]
+
+
+def test_a_job_that_takes_two_boards_with_it_is_given_up_and_others_are_done() -> None:
+    def deadly(board: Board) -> None:
+        raise Lost("the board hung up", board=board.url)
+
+    with pool(FakeSession, "a", "b") as (boards, incidents):
+        bad = boards.submit(deadly)
+        good = [boards.submit(name) for _ in range(8)]
+        with pytest.raises(BoardLost, match="2 boards died of it: the board hung up"):
+            bad.result(5)
+        assert {f.result(5) for f in good} <= {"a", "b"}
+    assert [i.what for i in incidents] == ["lost: the board hung up"] * 2
+
+
+def test_a_board_that_is_away_is_quarantined_and_comes_back() -> None:
+    away = threading.Event()
+    away.set()
+
+    def connect(url: str) -> FakeSession:
+        if url == "b" and away.is_set():
+            raise Unreachable("no route to host", board=url)
+        return FakeSession(url)
+
+    with pool(connect, "a", "b") as (boards, incidents):
+        assert {boards.submit(name).result(5) for _ in range(30)} == {"a"}
+        _until(lambda: Incident("b", "quarantined: no route to host") in incidents)
+        away.clear()
+        _until(lambda: Incident("b", "came back") in incidents)
+        jobs = [boards.submit(name) for _ in range(20)]
+        assert {f.result(5) for f in jobs} == {"a", "b"}
+    assert len(incidents) == 2
+
+
+def test_a_board_of_another_kind_is_left_out() -> None:
+    def connect(url: str) -> FakeSession:
+        if url == "b":
+            _until(lambda: bool(seen))
+        made = FakeSession(url, OTHER if url == "b" else HERE)
+        seen.append(made)
+        return made
+
+    seen: list[FakeSession] = []
+    with pool(connect, "a", "b") as (boards, incidents):
+        _until(lambda: bool(incidents))
+        assert {boards.submit(name).result(5) for _ in range(10)} == {"a"}
+        assert boards.kind.startswith("aarch64, 4 cortex-a72, features ")
+    (incident,) = incidents
+    assert incident.board == "b"
+    assert incident.what.startswith(
+        "left out: another kind of board than the first: aarch64, 1 cortex-a53, features "
+    )
+
+
+def test_jobs_end_when_no_board_has_been_there_for_long() -> None:
+    def connect(url: str) -> FakeSession:
+        raise Unreachable("no route to host", board=url)
+
+    with pool(connect, "a", "b", patience=0.0) as (boards, _):
+        job = boards.submit(name)
+        with pytest.raises(Unreachable) as gone:
+            job.result(5)
+    assert str(gone.value) == (
+        "no board can be reached: a: no route to host; b: no route to host\n"
+        "  try: the same command again when one is there: it goes on where it stopped"
+    )
+
+
+def test_jobs_wait_for_boards_that_are_away_for_a_while() -> None:
+    tries = 0
+
+    def connect(url: str) -> FakeSession:
+        nonlocal tries
+        tries += 1
+        if tries < 6:
+            raise Unreachable("booting", board=url)
+        return FakeSession(url)
+
+    with pool(connect, "a") as (boards, incidents):
+        assert boards.submit(name).result(5) == "a"
+    assert incidents == [Incident("a", "quarantined: booting"), Incident("a", "came back")]
+
+
+def test_closing_cancels_what_waits() -> None:
+    begun = threading.Event()
+
+    def long(board: Board) -> None:
+        begun.set()
+        _until(lambda: board.session.closed)  # type: ignore[attr-defined]
+        raise Lost("the session is closed", board=board.url)
+
+    with pool(FakeSession, "a") as (boards, _):
+        jobs: list[Future[Any]] = [boards.submit(long), boards.submit(name)]
+        assert begun.wait(5)
+    wait(jobs, 5)
+    assert isinstance(jobs[0].exception(), Lost) and jobs[1].cancelled()
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 5
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.002)

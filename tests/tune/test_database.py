@@ -1,0 +1,206 @@
+"""The database: durable, checked, readable, mergeable, and mended where a write was cut short."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlc_deploy import Schedule
+from mlc_deploy.errors import TuneError
+from mlc_deploy.ir import structural_hash
+from mlc_deploy.tune.database import Database, Record
+from mlc_deploy.tune.records import Measured
+from tests.tune.searches import matmul, sampled
+
+TARGET = "llvm -mtriple=aarch64-linux-gnu"
+
+
+def record(program: str = "p", cost: float = 1.0, **changes: object) -> Record:
+    made = Record(
+        task="matmul",
+        workload="w",
+        target=TARGET,
+        board="aarch64, 4 cortex-a72",
+        objective="seconds",
+        run="r",
+        program=program,
+        steps="[1,[]]",
+        measured=Measured("ok", (cost, cost * 1.1, cost * 0.9)),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_what_is_added_is_there_for_another_reader(tmp_path: Path) -> None:
+    sch = Schedule(matmul(), seed=3)
+    sampled(sch)
+    written = record(steps=sch.trace.dumps().replace(", ", ",").replace(": ", ":"))
+    Database(tmp_path / "db").add([written, record("q", 2.0)])
+    read = Database(tmp_path / "db")
+    assert read.records == [written, record("q", 2.0)]
+    again = Schedule(matmul())
+    read.records[0].trace.apply(again)
+    assert structural_hash(again.func) == structural_hash(sch.func)
+
+
+def test_questions_are_answered_best_first_and_the_later_result_of_a_program_counts() -> None:
+    database = Database()
+    counted = Measured("ok", (), 12)
+    wrong = Measured("wrong", (1e-9,))
+    database.add(
+        [
+            record("a", 3.0),
+            record("b", 2.0),
+            record("c", 1.0, measured=wrong),
+            record("d", objective="instructions", measured=counted),
+            record("e", 0.1, target="another"),
+            record("b", 4.0, final=True),
+            record("f", 1.0, board="another"),
+        ]
+    )
+    programs = [r.program for r in database.query("w", TARGET)]
+    assert programs == ["f", "a", "b", "d"]
+    of_board = database.query("w", TARGET, board="aarch64, 4 cortex-a72", objective="seconds")
+    assert [(r.program, r.cost) for r in of_board] == [("a", 3.0), ("b", 4.0)]
+    best = database.best("w", TARGET, objective="instructions")
+    assert best is not None and best.cost == 12
+    assert database.best("v", TARGET) is None
+    tried = database.programs("w", TARGET, "aarch64, 4 cortex-a72", "seconds")
+    assert list(tried) == ["a", "c", "b"] and tried["c"].cost == inf
+
+
+def test_workloads_are_kept_as_programs(tmp_path: Path) -> None:
+    func = matmul()
+    database = Database(tmp_path / "db")
+    database.add_workload(func)
+    database.add_workload(func)
+    found = Database(tmp_path / "db").workload(structural_hash(func))
+    assert found is not None and structural_hash(found) == structural_hash(func)
+    assert len((tmp_path / "db").read_text().splitlines()) == 1
+    assert database.workload("unknown") is None
+
+
+def test_a_file_that_is_cut_anywhere_loses_the_cut_line_only(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    rows = [record(str(n), float(n + 1)) for n in range(3)]
+    Database(path).add(rows)
+    whole = path.read_bytes()
+    ends = [n + 1 for n, byte in enumerate(whole) if byte == ord("\n")]
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        complete = sum(end <= size for end in ends)
+        database = Database(path)
+        assert database.records == rows[:complete]
+        database.add([record("next")])
+        torn = size - ([0, *ends][complete])
+        assert database.notes == (
+            [f"{path}: the last line had no end ({torn} bytes); it was removed"] if torn else []
+        )
+        assert Database(path).records == [*rows[:complete], record("next")]
+        assert Database(path).notes == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_changed_byte_costs_its_line_and_is_named(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    rows = [record(str(n), float(n + 1)) for n in range(3)]
+    path = tmp_path_factory.mktemp("db") / "db"
+    Database(path).add(rows)
+    lines = path.read_bytes().splitlines(keepends=True)
+    place = data.draw(st.integers(0, len(lines[1]) - 2))
+    old = lines[1][place]
+    new = data.draw(st.integers(0, 255).filter(lambda b: b not in (old, ord("\n"))))
+    lines[1] = lines[1][:place] + bytes([new]) + lines[1][place + 1 :]
+    path.write_bytes(b"".join(lines))
+    found = Database(path)
+    if found.records != rows:  # a digit of the same value: 1.0 for 1.00
+        assert found.records == [rows[0], rows[2]]
+        (note,) = found.notes
+        assert note in (
+            f"{path}:2: no line of a database; it is skipped",
+            f"{path}:2: the line's digest is wrong; it is skipped",
+        )
+    found.add([record("next")])
+    assert Database(path).records[-1] == record("next")
+
+
+def test_a_file_that_was_written_anew_by_another_tool_is_read(tmp_path: Path) -> None:
+    Database(tmp_path / "db").add([record()])
+    body = json.loads((tmp_path / "db").read_text())
+    (tmp_path / "db").write_text(json.dumps(body, sort_keys=True) + "\n")
+    assert Database(tmp_path / "db").records == [record()]
+
+
+def test_databases_are_merged_and_nothing_is_doubled(tmp_path: Path) -> None:
+    one, two = Database(tmp_path / "one"), Database(tmp_path / "two")
+    one.add([record("a"), record("b", 2.0)])
+    two.add([record("b", 2.0), record("c", 0.5)])
+    two.add_workload(matmul())
+    assert one.merge(two) == 1
+    assert one.merge(two) == 0
+    again = Database(tmp_path / "one")
+    assert [r.program for r in again.records] == ["a", "b", "c"]
+    assert again.workload(structural_hash(matmul())) is not None
+
+
+def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x08\x07\x12")
+    with pytest.raises(TuneError) as refusal:
+        Database(path)
+    assert str(refusal.value) == (
+        "the file is no tuning database\n"
+        f"  in:  {path}\n"
+        "  try: a file of its own for --db; it is made where there is none"
+    )
+    assert path.read_bytes() == b"\x08\x07\x12"
+
+
+def test_a_later_version_is_refused(tmp_path: Path) -> None:
+    from mlc_deploy.tune import database as module
+
+    body = {"v": 2, "kind": "result"}
+    path = tmp_path / "db"
+    path.write_bytes(module._line(module._check(body), body))
+    with pytest.raises(TuneError) as refusal:
+        Database(path)
+    assert str(refusal.value) == (
+        "the tuning database is of version 2, and this is 1\n"
+        f"  in:  {path}:1\n"
+        "  try: the mlc-deploy that wrote it, or another file"
+    )
+
+
+WRITER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from mlc_deploy.tune.database import Database
+from tests.tune.test_database import record
+database = Database(Path(sys.argv[2]))
+for n in range(40):
+    database.add([record(f"{sys.argv[3]} {n}")])
+"""
+
+
+def test_two_processes_write_to_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    root = str(Path(__file__).parents[2])
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, root, str(path), name]) for name in "ab"
+    ]
+    assert [w.wait(60) for w in writers] == [0, 0]
+    found = Database(path)
+    assert not found.notes
+    for name in "ab":
+        of_one = [r.program for r in found.records if r.program.startswith(name)]
+        assert of_one == [f"{name} {n}" for n in range(40)]

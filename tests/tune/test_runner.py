@@ -1,0 +1,131 @@
+"""Measuring on a board that is there: what it costs, and every way in which a candidate is bad."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlc_deploy as mlc
+from mlc_deploy import Target, te
+from mlc_deploy.ir import PrimFunc, structural_hash
+from mlc_deploy.tune.boards import Board
+from mlc_deploy.tune.builder import build_object
+from mlc_deploy.tune.measuring import tensors_of
+from mlc_deploy.tune.records import Task
+from mlc_deploy.tune.runner import Request, measure, wrong_elements
+from tests.tune.searches import HOST, matmul_task, task_of
+
+needs_qemu = pytest.mark.skipif(
+    not shutil.which("qemu-aarch64"), reason="no QEMU here: apt install qemu-user"
+)
+
+
+@pytest.fixture(scope="module")
+def board() -> Iterator[Board]:
+    with mlc.connect("local://") as session:
+        yield Board("local://", session, report=lambda _: None)
+
+
+def request_for(task: Task, **changes: Any) -> Request:
+    code = build_object(task.default(task.func), task.target)
+    made = Request(
+        task=task.name,
+        workload=task.workload,
+        object=code,
+        reference=code,
+        tensors=tensors_of(task),
+        objective="seconds",
+        best=inf,
+    )
+    return replace(made, **changes)
+
+
+def elementwise(f: Any, *dtypes: str, n: int = 64) -> PrimFunc:
+    params = [te.placeholder((n,), d, f"p{i}") for i, d in enumerate(dtypes)]
+    out = te.compute((n,), lambda i: f(i, *params), name="out")
+    return te.create_prim_func([*params, out], "main")
+
+
+def test_a_good_candidate_has_samples_and_a_verdict(board: Board) -> None:
+    found = measure(board, request_for(matmul_task()))
+    assert found.verdict == "ok" and not found.message
+    assert len(found.seconds) >= 3 and all(0 < s < 0.01 for s in found.seconds)
+    assert found.timing in ("ok", "noisy", "migrated", "throttled")
+
+
+def test_what_is_far_from_the_best_is_timed_once(board: Board) -> None:
+    found = measure(board, request_for(matmul_task(), best=1e-9))
+    assert found.verdict == "ok" and len(found.seconds) == 1
+
+
+def test_a_wrong_result_does_not_count_but_only_the_best_are_compared(board: Board) -> None:
+    twice = task_of(elementwise(lambda i, x: x[i] * 2.0, "float32"), HOST)
+    thrice = task_of(elementwise(lambda i, x: x[i] * 3.0, "float32"), HOST)
+    wrong = build_object(thrice.default(thrice.func), HOST)
+    found = measure(board, request_for(twice, object=wrong))
+    assert (found.verdict, found.message) == ("wrong", "output 0: 64 of 64 elements are wrong")
+    assert found.cost("seconds") == inf
+    assert measure(board, request_for(twice, object=wrong, best=1e-9)).verdict == "ok"
+    assert measure(board, request_for(twice)).verdict == "ok"
+
+
+def test_a_kernel_that_writes_nothing_is_wrong(board: Board) -> None:
+    task = task_of(elementwise(lambda i, x: x[i], "float32"), HOST)
+    other = task_of(elementwise(lambda i, x: x[i], "float32", n=32), HOST)
+    half = build_object(other.default(other.func), HOST)
+    measure(board, request_for(task))  # leaves the right outputs in the tensors
+    assert measure(board, request_for(task, object=half)).verdict in ("wrong", "refused")
+
+
+def test_a_crash_a_run_without_end_and_a_refusal_cost_one_candidate(board: Board) -> None:
+    wild = task_of(
+        elementwise(lambda i, x, k: x[k[i].astype("int32") * 65536], "float32", "int16"), HOST
+    )
+    found = measure(board, request_for(wild, reference=None))
+    assert found.verdict == "crash" and "SIGSEGV" in found.message
+    long = matmul_task(512, 512, 512)
+    found = measure(board, request_for(long, seconds=0.001))
+    assert found.verdict == "timeout" and found.cost("seconds") == inf
+    foreign = matmul_task(target=Target("aarch64"))
+    found = measure(board, request_for(foreign))
+    assert found.verdict == "refused" and "aarch64" in found.message
+    assert measure(board, request_for(matmul_task())).verdict == "ok"
+
+
+def test_a_board_remembers_few_tasks(board: Board) -> None:
+    for n in (8, 16, 24):
+        measure(board, request_for(matmul_task(n, n, n)))
+    assert list(board.state["tensors"]) == [
+        structural_hash(matmul_task(n, n, n).func) for n in (16, 24)
+    ]
+
+
+@needs_qemu
+def test_an_emulated_board_counts_instructions() -> None:
+    task = matmul_task(target=Target("aarch64"))
+    with mlc.connect("qemu://cortex-a72") as session:
+        if not session.counting:
+            pytest.skip(f"instructions are not counted here: {session.why_not_counting}")
+        emulated = Board("qemu://cortex-a72", session, report=lambda _: None)
+        request = request_for(task, objective="instructions")
+        one, two = measure(emulated, request), measure(emulated, request)
+    assert one == two and one.instructions is not None
+    assert 32 * 32 * 32 / 4 < one.instructions < 32 * 32 * 32
+
+
+def test_integers_are_right_when_equal_and_floats_within_the_bounds_of_one_tensor() -> None:
+    ints = np.arange(8, dtype=np.int32)
+    assert wrong_elements(ints, ints) == 0
+    assert wrong_elements(ints + (ints == 3), ints) == 1
+    floats = np.linspace(-1, 1, 9, dtype=np.float32)
+    assert wrong_elements(floats * np.float32(1.00005), floats) == 0
+    assert wrong_elements(floats * np.float32(1.001), floats) == 8
+    strange = np.array([np.nan, np.inf, -np.inf, 1], np.float32)
+    assert wrong_elements(strange, strange) == 0
+    assert wrong_elements(np.roll(strange, 1), strange) == 4

@@ -1,0 +1,331 @@
+"""The whole of tuning over boards that say what they are told to: nothing is lost or doubled,
+whatever is killed when, and every incident is known of."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlc_deploy.tune.boards import Board, BoardPool, Incident
+from mlc_deploy.tune.database import Database, Record
+from mlc_deploy.tune.measuring import Measuring
+from mlc_deploy.tune.records import Measured, Objective, Task
+from mlc_deploy.tune.runner import Request
+from mlc_deploy.tune.scheduler import GradientBased, Progress, RoundRobin
+from mlc_deploy.tune.tune import State, tune_tasks
+from mlc_rpc import Lost
+from tests.tune.searches import (
+    CountingBoards,
+    Following,
+    Naming,
+    Sampling,
+    cost_of,
+    hash_of,
+    matmul_task,
+)
+from tests.tune.test_boards import FakeSession, pool
+
+ROOT = Path(__file__).parents[2]
+SIZES = ((16, 16, 16), (32, 16, 16))
+
+
+def tasks() -> list[Task]:
+    return [matmul_task(*size) for size in SIZES]
+
+
+def measuring(
+    database: Database, boards: Any = None, objective: Objective = "instructions"
+) -> Measuring:
+    return Measuring(
+        Naming(), boards or CountingBoards(), database, "a board", objective, "this run"
+    )
+
+
+def tuned(
+    database: Database,
+    boards: Any = None,
+    *,
+    trials: int = 60,
+    make: Any = Following,
+    objective: Objective = "instructions",
+    **options: Any,
+) -> State:
+    by = measuring(database, boards, objective)
+    return tune_tasks(tasks(), by, make, trials=trials, batch=8, seed=5, **options)
+
+
+def results(database: Database) -> list[tuple[str, str, str, float]]:
+    return [(r.task, r.program, r.steps, r.cost) for r in database.records]
+
+
+def test_trials_are_spent_on_all_tasks_and_the_best_is_in_the_database() -> None:
+    database, boards = Database(), CountingBoards()
+    state = tuned(database, boards)
+    assert state.told == 60 == sum(t.trials for t in state.tasks)
+    assert all(t.trials for t in state.tasks)
+    assert len(boards.requests) == len(database) == 62  # and the two default kernels
+    for t in state.tasks:
+        best = database.best(t.task.workload, str(t.task.target))
+        assert best is not None and best.cost == t.best <= t.baseline
+        assert t.best == min(r.cost for r in database.records if r.workload == t.task.workload)
+
+
+class Scrambled(CountingBoards):
+    """Answers in another order than it was asked."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        (request,) = args
+        future: Future[Any] = Future()
+
+        def answer() -> None:
+            time.sleep(random.random() * 0.01)
+            future.set_result(Measured("ok", (), cost_of(request.object), "emulated"))
+
+        threading.Thread(target=answer).start()
+        return future
+
+
+def test_the_order_in_which_results_come_makes_no_difference() -> None:
+    one, two = Database(), Database()
+    tuned(one)
+    tuned(two, Scrambled())
+    assert sorted(results(one)) == sorted(results(two))
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stops", [(1, 10, 33), (7, 8, 9, 10), (40,)])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, stops: Sequence[int]
+) -> None:
+    whole = Database()
+    tuned(whole)
+    for stop in stops:
+        left = iter(range(stop))
+
+        def answer(_: Request, left: Any = left) -> None:
+            if next(left, None) is None:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            tuned(Database(tmp_path / "db"), CountingBoards(answer))
+    boards = CountingBoards()
+    database = Database(tmp_path / "db")
+    known = len(database)
+    tuned(database, boards)
+    assert sorted(results(database)) == sorted(results(whole))
+    assert len(boards.requests) == len(database) - known
+    again = CountingBoards()
+    state = tuned(Database(tmp_path / "db"), again)
+    assert not again.requests and state.told == 60
+
+
+KILLED = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from mlc_deploy.tune.database import Database
+from tests.tune.searches import CountingBoards
+from tests.tune.test_tune import tuned
+print("ready", flush=True)
+tuned(Database(Path(sys.argv[2])), CountingBoards(lambda _: time.sleep(0.02)))
+print("done", flush=True)
+"""
+
+
+def killed_and_resumed(path: Path, kills: int, seed: int) -> None:
+    """Runs the tuning of `tuned` in processes of which so many are killed at random moments."""
+    chance = random.Random(seed)
+    command = [sys.executable, "-c", KILLED, str(ROOT), str(path)]
+    while True:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        if kills:
+            time.sleep(chance.random() * 1.5)
+            process.send_signal(signal.SIGKILL)
+            kills -= 1
+        rest = process.communicate(timeout=120)[0]
+        if rest == "done\n" and not kills:
+            return
+
+
+def test_kills_lose_nothing_double_nothing_and_change_nothing(tmp_path: Path) -> None:
+    killed_and_resumed(tmp_path / "db", kills=3, seed=1)
+    whole = Database()
+    tuned(whole)
+    found = Database(tmp_path / "db")
+    assert sorted(results(found)) == sorted(results(whole))
+    assert max(Counter((r.task, r.program) for r in found.records).values()) == 1
+
+
+def bad(code: bytes) -> Measured | None:
+    """What becomes of an object: of 100, 10 crash, 5 hang, 5 compute something else."""
+    number = hash_of(code.hex() + "bad") % 100
+    if number < 10:
+        return Measured("crash", message="SIGSEGV")
+    if number < 15:
+        return Measured("timeout", message="no end in 10 s")
+    return Measured("wrong", message="output 0: 3 elements") if number < 20 else None
+
+
+def test_bad_candidates_are_recorded_and_never_tried_again(tmp_path: Path) -> None:
+    boards = CountingBoards(lambda request: bad(request.object))
+    state = tuned(Database(tmp_path / "db"), boards, trials=150)
+    found = Database(tmp_path / "db")
+    verdicts = Counter(r.measured.verdict for r in found.records)
+    assert set(verdicts) == {"ok", "crash", "timeout", "wrong"}
+    assert state.bad == {k: n for k, n in verdicts.items() if k != "ok"}
+    again = CountingBoards()
+    tuned(found, again, trials=150)
+    assert not again.requests
+    for t in state.tasks:
+        good = [r.cost for r in found.records if r.task == t.task.name and r.cost < inf]
+        assert t.best == min(good)
+
+
+def test_a_board_that_is_lost_and_returns_changes_no_result() -> None:
+    quiet = Database()
+    tuned(quiet)
+    sessions: list[FakeSession] = []
+    calls = iter(range(10_000))
+
+    def connect(url: str) -> FakeSession:
+        sessions.append(FakeSession(url))
+        return sessions[-1]
+
+    def job(board: Board, request: Request) -> Measured:
+        if next(calls) in (5, 20, 30, 40):
+            raise Lost("power", board=board.url)
+        return Measured("ok", (), cost_of(request.object), "emulated")
+
+    class Jobs:
+        def __init__(self, boards: BoardPool) -> None:
+            self.boards = boards
+
+        def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+            return self.boards.submit(job, *args)
+
+    database = Database()
+    with pool(connect, "a", "b") as (boards, incidents):
+        tuned(database, Jobs(boards))
+    assert sorted(results(database)) == sorted(results(quiet))
+    assert Counter(i.what for i in incidents) == {"lost: power": 4}
+    assert len(sessions) == 6
+
+
+def test_earlier_runs_are_what_a_search_begins_with() -> None:
+    database = Database()
+    tuned(database)
+    searches: list[Sampling] = []
+
+    def make(*args: Any) -> Sampling:
+        searches.append(Sampling(*args))
+        return searches[-1]
+
+    by = measuring(database)
+    by.run = "another run"
+    before = {r.steps: r.cost for r in database.records}
+    tune_tasks(tasks(), by, make, trials=16, batch=8, seed=6)
+    for search, task in zip(searches, tasks(), strict=True):
+        of_task = [r for r in database.records if r.workload == task.workload]
+        earlier = [(r.steps, r.cost) for r in of_task if r.run == "this run"]
+        assert [(t.dumps().replace(" ", ""), c) for t, c in search.known] == [
+            (steps.replace(" ", ""), cost) for steps, cost in earlier
+        ]
+    assert before.items() <= {r.steps: r.cost for r in database.records}.items()
+
+
+def test_a_task_that_gets_no_better_is_done_early() -> None:
+    level = CountingBoards(lambda _: Measured("ok", (), 1000, "emulated"))
+    state = tuned(Database(), level, trials=400, early_stopping=24)
+    assert [t.done for t in state.tasks] == ["no better for 24 trials"] * 2
+    assert state.told == 64  # a round of each was under way
+
+
+def test_a_space_that_is_exhausted_ends_its_task() -> None:
+    def tiny(sch: Any) -> None:
+        i, *_ = sch.get_loops("c")
+        sch.split(i, sch.sample_perfect_tile(i, 2, 16))
+
+    state = tuned(Database(), trials=400, make=lambda t, s, k: Sampling(t, s, k, tiny))
+    assert [t.done for t in state.tasks] == ["nothing left to try"] * 2
+    assert [t.trials for t in state.tasks] == [5, 5]
+
+
+def test_the_best_are_measured_once_more_and_luck_does_not_count() -> None:
+    """One candidate was lucky when it was first timed."""
+
+    def answer(request: Request) -> Measured:
+        cost = cost_of(request.object) * 1e-6
+        lucky = hash_of(request.object.hex() + "luck") % 6 == 0
+        seconds = cost if request.careful or not lucky else cost / 50
+        return Measured("ok", (seconds,) * 3, None, "ok")
+
+    database = Database()
+    state = tuned(database, CountingBoards(answer), objective="seconds", trials=80)
+    for t in state.tasks:
+        best = database.best(t.task.workload, str(t.task.target))
+        assert best is not None and best.final and best.cost == t.best
+        honest = [_honest(r) for r in database.records if r.workload == t.task.workload and r.final]
+        assert best.cost == min(honest)
+        assert t.baseline in honest
+
+
+def _honest(record: Record) -> float:
+    return record.measured.seconds[0]
+
+
+def test_time_that_is_up_ends_a_run_after_what_is_under_way() -> None:
+    state = tuned(Database(), minutes=0.0, trials=100)
+    assert state.told == 0 and state.stage == "done"
+
+
+# ---------------------------------------------------------------------------------- whose turn
+
+
+def standing(cost: float, trials: int = 8, *, weight: int = 1, fell: float = 0.0) -> Progress:
+    made = Progress(Task("t", None, None, None, weight), cost + fell, cost)  # type: ignore[arg-type]
+    made.trials = made.asked = trials
+    made.rounds = max(trials // 8, 0)
+    made.history = [cost + fell, cost] if trials else []
+    return made
+
+
+def test_turns_go_to_where_the_model_gains_most() -> None:
+    order = GradientBased()
+    assert order.next([standing(1.0), standing(1.0, 0)]) == 1  # one that had no turn
+    assert order.next([standing(1.0), standing(9.0)]) == 1  # the slower
+    assert order.next([standing(2.0, weight=9), standing(9.0)]) == 0  # the one called more often
+    assert order.next([standing(5.0), standing(5.0, fell=4.0)]) == 1  # the one that is falling
+    done = standing(9.0)
+    done.done = "nothing left to try"
+    assert order.next([standing(1.0), done]) == 0
+
+
+def test_round_robin_takes_turns() -> None:
+    three = [standing(1.0, 0) for _ in range(3)]
+    seen = []
+    for _ in range(6):
+        seen.append(RoundRobin().next(three))
+        three[seen[-1]].rounds += 1
+    assert seen == [0, 1, 2] * 2
+
+
+def test_incidents_are_values() -> None:
+    assert Incident("a", "lost") == Incident("a", "lost", "")
