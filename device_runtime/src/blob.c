@@ -9,6 +9,11 @@
 static Blob blobs[MAX_BLOBS];
 static uint64_t requests; /* which blobs were asked for when */
 
+bool part_is_wrong(Failure *failure) {
+    return fail(failure, REFUSED,
+                "the part of the blob that was there cannot be used; try: send it again");
+}
+
 Blob *blob_slot(unsigned slot) { return blobs[slot].present ? &blobs[slot] : NULL; }
 
 static Blob *blob_in_memory(const uint8_t hash[HASH_BYTES]) {
@@ -45,7 +50,7 @@ static Blob *blob_place(const uint8_t hash[HASH_BYTES], Failure *failure) {
     return blob;
 }
 
-Blob *blob_find(const uint8_t hash[HASH_BYTES]) {
+Blob *blob_begin(const uint8_t hash[HASH_BYTES]) {
     Blob *blob = blob_in_memory(hash);
     Failure none = {0};
     size_t size;
@@ -53,13 +58,56 @@ Blob *blob_find(const uint8_t hash[HASH_BYTES]) {
     if (fd < 0) return blob;
     blob = blob_place(hash, &none);
     if (blob && segment_of_file(&blob->segment, fd, size)) {
-        blob->present = blob->complete = true;
-        blob->have = size;
+        blob->present = blob->reading = true;
+        blob->there = size;
+        blake2b_begin(&blob->hashing);
         return blob;
     }
     close(fd);
     return NULL;
 }
+
+/* Whether the content of a whole blob is what its name says. */
+static bool blob_is_right(Blob *blob) {
+    uint8_t hash[HASH_BYTES];
+    blake2b_end(&blob->hashing, hash);
+    return memcmp(hash, blob->hash, HASH_BYTES) == 0;
+}
+
+/* What the cache has is of no use. */
+static bool blob_give_up(Blob *blob) {
+    if (blob->kept) cache_part_end(blob->part, blob->hash, false);
+    blob->kept = false;
+    blob_free(blob);
+    return false;
+}
+
+bool blob_slice(Blob *blob, size_t most) {
+    uint8_t *at = blob->segment.data + blob->have;
+    size_t size = blob->there - blob->have;
+    if (size > most) size = most;
+    if (blob->kept && size > 0) { /* else its memory is the file */
+        ssize_t got = pread(blob->part, at, size, (off_t)blob->have);
+        if (got <= 0) return blob_give_up(blob);
+        size = (size_t)got;
+    }
+    blake2b_add(&blob->hashing, at, size);
+    blob->have += size;
+    if (blob->have < blob->there) return true;
+    blob->reading = false;
+    if (blob->kept) return false;
+    blob->complete = blob_is_right(blob);
+    cache_judge(blob->segment.fd, blob->hash, blob->complete);
+    return blob->complete ? false : blob_give_up(blob);
+}
+
+/* Reads the rest; NULL when it was wrong. */
+static Blob *blob_read(Blob *blob) {
+    while (blob && blob->reading) blob_slice(blob, SIZE_MAX);
+    return blob && blob->present ? blob : NULL;
+}
+
+Blob *blob_find(const uint8_t hash[HASH_BYTES]) { return blob_read(blob_begin(hash)); }
 
 uint64_t blob_have(const uint8_t hash[HASH_BYTES]) {
     const Blob *blob = blob_find(hash);
@@ -74,23 +122,7 @@ Blob *blob_need(const uint8_t hash[HASH_BYTES], const char *what, Failure *failu
     return NULL;
 }
 
-/* Brings what the cache has of a blob, `have` bytes, to memory. */
-static bool blob_resume(Blob *blob, uint64_t have, Failure *failure) {
-    while (blob->kept && blob->have < have) {
-        size_t most = (size_t)(have - blob->have);
-        ssize_t got = pread(blob->part, blob->segment.data + blob->have, most, (off_t)blob->have);
-        if (got <= 0) break;
-        blake2b_add(&blob->hashing, blob->segment.data + blob->have, (size_t)got);
-        blob->have += (size_t)got;
-    }
-    if (blob->kept && blob->have == have) return true;
-    if (blob->kept) cache_part_end(blob->part, blob->hash, false);
-    blob->kept = false;
-    blob_free(blob);
-    return fail(failure, REFUSED, "the part of the blob that was there cannot be used; "
-                                  "try: send it again");
-}
-
+/* `have` bytes of it are in the cache. */
 static Blob *blob_new(const uint8_t hash[HASH_BYTES], uint64_t have, uint64_t total,
                       Failure *failure) {
     Blob *blob = blob_place(hash, failure);
@@ -99,7 +131,12 @@ static Blob *blob_new(const uint8_t hash[HASH_BYTES], uint64_t have, uint64_t to
     blake2b_begin(&blob->hashing);
     blob->part = cache_part_open(hash, have, total);
     blob->kept = blob->part >= 0;
-    return have == 0 || blob_resume(blob, have, failure) ? blob : NULL;
+    blob->there = (size_t)have;
+    blob->reading = have > 0 && blob->kept;
+    if (have == 0 || blob->kept) return blob;
+    blob_free(blob);
+    part_is_wrong(failure);
+    return NULL;
 }
 
 Blob *blob_open(const uint8_t hash[HASH_BYTES], uint64_t total, uint64_t offset, uint64_t size,
@@ -115,11 +152,14 @@ Blob *blob_open(const uint8_t hash[HASH_BYTES], uint64_t total, uint64_t offset,
              (unsigned long long)have);
         return NULL;
     }
-    return blob ? blob : blob_new(hash, have, total, failure);
+    if (!blob) blob = blob_new(hash, have, total, failure);
+    if (!blob || size == 0) return blob;
+    blob = blob_read(blob);
+    if (!blob) part_is_wrong(failure);
+    return blob;
 }
 
 bool blob_extend(Blob *blob, size_t size, Failure *failure) {
-    uint8_t hash[HASH_BYTES];
     if (blob->complete) return true; /* nothing was left to add */
     blake2b_add(&blob->hashing, blob->segment.data + blob->have, size);
     if (blob->kept)
@@ -127,8 +167,7 @@ bool blob_extend(Blob *blob, size_t size, Failure *failure) {
                                       blob->segment.data + blob->have, size);
     blob->have += size;
     if (blob->have < blob->segment.size) return true;
-    blake2b_end(&blob->hashing, hash);
-    blob->complete = memcmp(hash, blob->hash, HASH_BYTES) == 0;
+    blob->complete = blob_is_right(blob);
     if (blob->kept) cache_part_end(blob->part, blob->hash, blob->complete);
     blob->kept = false;
     if (blob->complete) return true;

@@ -10,12 +10,17 @@
 
 enum { MAX_BLOBS = 512 };
 
+/* Fails: what the cache had of a blob was not what it should be. */
+bool part_is_wrong(Failure *failure);
+
 typedef struct {
     bool present;
     bool complete;
     uint8_t hash[HASH_BYTES];
     Segment segment;
-    size_t have;        /* bytes that have arrived, in order */
+    bool reading;       /* what the cache has of it is being taken in, by blob_slice */
+    size_t there;       /* bytes that the cache has of it */
+    size_t have;        /* bytes that have arrived, in order, and are hashed */
     unsigned uses;      /* modules that need it */
     uint64_t asked_for; /* the larger, the later */
     Blake2b hashing;
@@ -23,7 +28,14 @@ typedef struct {
     int part;
 } Blob;
 
-/* NULL: none, neither in memory nor whole in the cache; it may be incomplete. */
+/* NULL: none, neither in memory nor whole in the cache; it may be incomplete, or being read. */
+Blob *blob_begin(const uint8_t hash[HASH_BYTES]);
+
+/* Takes in at most so many bytes of what the cache has. False when that was the rest: then the blob
+ * is complete, or as far as it was; or what the cache had was wrong, and the blob is gone. */
+bool blob_slice(Blob *blob, size_t most);
+
+/* As blob_begin, but read as far as the cache has it. */
 Blob *blob_find(const uint8_t hash[HASH_BYTES]);
 
 /* How many bytes of a blob there are, in memory or in the cache. */
@@ -33,7 +45,8 @@ uint64_t blob_have(const uint8_t hash[HASH_BYTES]);
 Blob *blob_need(const uint8_t hash[HASH_BYTES], const char *what, Failure *failure);
 
 /* Room for data at `offset` of a blob of `total` bytes, which must be where it ends so far; a blob
- * that is not here begins at offset 0. NULL after a failure. */
+ * that is not here begins at offset 0. Before there is data, it may be being read: then that is all
+ * that is done. NULL after a failure. */
 Blob *blob_open(const uint8_t hash[HASH_BYTES], uint64_t total, uint64_t offset, uint64_t size,
                 Failure *failure);
 

@@ -16,9 +16,12 @@
  * lacks is said on stderr; then there is no cache. */
 void cache_use(const char *path);
 
-/* A descriptor of the whole blob, to read, and its size; -1 where it is not there. What is there
- * under that name without that content is removed. */
+/* A descriptor of the whole blob, to read, and its size; -1 where it is not there. The caller
+ * hashes it, and says what came of that. */
 int cache_open(const uint8_t hash[HASH_BYTES], size_t *size);
+
+/* What was opened is used just now; or else it has not the content of its name, and is removed. */
+void cache_judge(int fd, const uint8_t hash[HASH_BYTES], bool right);
 
 /* How many bytes there are of a blob that is not whole, and that no session is writing. */
 uint64_t cache_part_size(const uint8_t hash[HASH_BYTES]);

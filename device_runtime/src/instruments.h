@@ -26,6 +26,9 @@ void instruments_begin(Instruments *instruments);
 int32_t instruments_invoke(void *context, const mlc_call *call, const mlc_args *args,
                            uint32_t index);
 
+/* Seconds that `nanoseconds` adds to each call. */
+double instruments_cost(void);
+
 uint64_t mlc_nanoseconds(void); /* since some moment, by the clock that nothing adjusts */
 
 #endif

@@ -164,7 +164,7 @@ static void tensor_fill(Request *q) {
         return;
     }
     q->session->fill = fill_begin(tensor, random, seed);
-    q->session->fill_id = q->id;
+    q->session->work_id = q->id;
     q->later = true;
 }
 
@@ -193,13 +193,23 @@ static const uint8_t *read_hash(Request *q) {
     return hash.data;
 }
 
+/* What the cache has is read between messages, so that pings are answered meanwhile. */
+static void read_later(Request *q, Blob *blob, bool uploads) {
+    q->session->reading = blob;
+    memcpy(q->session->hash, blob->hash, HASH_BYTES);
+    q->session->work_id = q->id;
+    q->session->uploads = uploads;
+    q->later = true;
+}
+
 static void blob_has(Request *q) {
     const uint8_t *hash = read_hash(q);
-    if (!understood(q)) return;
-    const Blob *blob = blob_find(hash);
-    write_array(&q->result, 2);
-    write_uint(&q->result, blob_have(hash));
-    write_bool(&q->result, blob && blob->complete);
+    Blob *blob = understood(q) ? blob_begin(hash) : NULL;
+    if (q->failure.failed) return;
+    if (blob && blob->reading)
+        read_later(q, blob, false);
+    else
+        write_have(&q->result, hash);
 }
 
 static void blob_put(Request *q) {
@@ -213,6 +223,7 @@ static void blob_put(Request *q) {
     q->session->upload.to = blob->segment.data + offset;
     q->session->upload.blob = blob;
     q->session->upload.size = size;
+    if (blob->reading) read_later(q, blob, true);
 }
 
 static void blob_get(Request *q) {

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { READ_STEP = 4096, FILL_SLICE = 1 << 18 };
+enum { READ_STEP = 4096, SLICE = 1 << 18 };
 
 /* ---- Responses ---- */
 
@@ -88,14 +88,47 @@ bool understood(Request *q) {
                 q->params.why);
 }
 
-/* Whether this method must wait for a fill that is under way: all but `ping`. If so the fill is
- * finished and answered, and the message stays for later. */
-static bool fill_first(Session *s, const Method *method) {
-    if (!s->fill.tensor || (method && strcmp(method->name, "ping") == 0)) return false;
-    while (s->fill.tensor) fill_slice(&s->fill, FILL_SLICE);
-    Writer w = response_begin(s, s->fill_id);
-    write_nil(&w);
+void write_have(Writer *w, const uint8_t hash[HASH_BYTES]) {
+    const Blob *blob = blob_find(hash);
+    write_array(w, 2);
+    write_uint(w, blob_have(hash));
+    write_bool(w, blob && blob->complete);
+}
+
+static bool working(const Session *s) { return s->fill.tensor || s->reading; }
+
+/* A slice of it; false when that was the last one. */
+static bool work_slice(Session *s) {
+    if (!s->fill.tensor) return blob_slice(s->reading, SLICE);
+    fill_slice(&s->fill, SLICE);
+    return s->fill.tensor != NULL;
+}
+
+/* ... and then its answer. */
+static void work(Session *s) {
+    if (work_slice(s)) return;
+    const Blob *blob = s->reading;
+    s->reading = NULL;
+    if (blob && s->uploads) {
+        s->upload.id = s->work_id;
+        s->upload.failure = (Failure){0};
+        if (!blob->present) part_is_wrong(&s->upload.failure);
+        upload_end(s);
+        return;
+    }
+    Writer w = response_begin(s, s->work_id);
+    if (blob)
+        write_have(&w, s->hash);
+    else
+        write_nil(&w);
     response_end(s, &w);
+}
+
+/* Whether this method must wait for work in slices that is under way: all but `ping`. If so that is
+ * finished and answered, and the message stays for later. */
+static bool work_first(Session *s, const Method *method) {
+    if (!working(s) || (method && strcmp(method->name, "ping") == 0)) return false;
+    while (working(s)) work(s);
     return true;
 }
 
@@ -155,7 +188,7 @@ static bool take_message(Session *s) {
     const Method *method = method_find(name);
     bool uploads = method && method->uploads;
     if (missing > 0 && !uploads) return false;
-    if (fill_first(s, method)) return true;
+    if (work_first(s, method)) return true;
     Request q = {.session = s,
                  .method = method ? method->name : "",
                  .id = (uint32_t)id,
@@ -163,7 +196,7 @@ static bool take_message(Session *s) {
                  .result = response_begin(s, (uint32_t)id)};
     call_method(s, &q, method, name, count);
     s->consumed = here;
-    if (uploads && (missing > 0 || !q.failure.failed))
+    if (uploads && !q.later && (missing > 0 || !q.failure.failed))
         upload_begin(s, &q, missing);
     else if (q.failure.failed)
         response_failure(s, q.id, &q.failure);
@@ -204,6 +237,7 @@ void session_begin(Session *s, bool greeted) {
     s->greeted = greeted;
     s->patience_ms = 0;
     s->fill = (Fill){0};
+    s->reading = NULL;
     s->pending.kind = NOTHING;
     s->body_left = 0;
     memcpy(s->head, PREAMBLE, sizeof PREAMBLE);
@@ -249,12 +283,7 @@ void session_sent(Session *s, size_t size) {
 }
 
 bool session_work(Session *s) {
-    if (!s->fill.tensor || sending(s)) return false;
-    fill_slice(&s->fill, FILL_SLICE);
-    if (!s->fill.tensor) {
-        Writer w = response_begin(s, s->fill_id);
-        write_nil(&w);
-        response_end(s, &w);
-    }
+    if (!working(s) || sending(s)) return false;
+    work(s);
     return true;
 }

@@ -43,8 +43,11 @@ typedef struct {
     bool greeted; /* hello has been said */
     bool ended;   /* the stream is not understood any more */
     uint32_t patience_ms; /* a client that is silent for so long is dead; 0: it may be silent */
-    Fill fill;
-    uint32_t fill_id;
+    Fill fill;        /* work in slices, */
+    Blob *reading;    /* or this, while it is not NULL: what the cache has of a blob */
+    uint32_t work_id; /* the request that it is for, */
+    bool uploads;     /* which is a blob.put of nothing, or else blob.has, */
+    uint8_t hash[HASH_BYTES]; /* of this blob */
     struct { /* what the worker was asked for */
         PendingKind kind;
         uint32_t id;
@@ -95,6 +98,9 @@ const Method *method_find(Bytes name); /* NULL: there is none */
 Writer response_begin(Session *s, uint32_t id);
 void response_end(Session *s, const Writer *w);
 void response_failure(Session *s, uint32_t id, const Failure *failure);
+
+/* blob.has's result: [size, complete]. */
+void write_have(Writer *w, const uint8_t hash[HASH_BYTES]);
 
 /* After a method has read its parameters: whether they were what they must be. */
 bool understood(Request *q);

@@ -70,13 +70,6 @@ static bool warm_up(const TimerOptions *options, const Timed *timed) {
     return true;
 }
 
-static double clock_seconds(void) {
-    enum { TIMES = 256 };
-    uint64_t begin = mlc_nanoseconds(), end = begin;
-    for (int i = 0; i < TIMES; i++) end = mlc_nanoseconds();
-    return (double)(end - begin) / (1e9 * (double)TIMES);
-}
-
 const Samples *time_evaluate(const TimerOptions *options, const Timed *timed, Failure *failure) {
     size_t size = (size_t)options->cache_flush_bytes;
     void *cache = NULL;
@@ -98,7 +91,7 @@ const Samples *time_evaluate(const TimerOptions *options, const Timed *timed, Fa
     samples.count = options->repeat;
     samples.each = (options->repeat + MAX_ROWS - 1) / MAX_ROWS;
     samples.rows = (options->repeat + samples.each - 1) / samples.each;
-    samples.clock_seconds = clock_seconds();
+    samples.layer_cost = timed->calls > 0 ? instruments_cost() : 0;
     bool ok = warm_up(options, timed);
     for (uint32_t i = 0; ok && i < options->repeat; i++) {
         ok = sample(options, timed, cache, i);

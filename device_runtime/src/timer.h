@@ -36,7 +36,7 @@ typedef struct {
     uint32_t each, rows; /* the r-th conditions are those around samples [r * each, (r + 1) * each) */
     Conditions before[MAX_ROWS], after[MAX_ROWS];
     uint64_t layers[MAX_LAYER_TIMES]; /* [count][calls], nanoseconds, means of number[i] runs too */
-    double clock_seconds;             /* that it takes to look at the clock */
+    double layer_cost;                /* seconds that timing it adds to each of these */
 } Samples;
 
 /* Runs unmeasured, once and until min_repeat_ms have passed, then takes options->repeat samples. The

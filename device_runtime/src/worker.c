@@ -306,8 +306,8 @@ static void report_samples(const Samples *s, uint32_t layers, Writer *w) {
     write_array(w, layers > 0 ? s->count : 0);
     for (uint32_t i = 0; layers > 0 && i < s->count; i++)
         write_times(w, s->layers + i * layers, layers);
-    write_str(w, "clock_s");
-    write_double(w, s->clock_seconds);
+    write_str(w, "layer_cost_s");
+    write_double(w, s->layer_cost);
 }
 
 static bool time_and_report(Job *job, const RunOrder *order, Writer *w) {

@@ -32,10 +32,11 @@ from .errors import (
     PassError,
     ScheduleError,
     ScriptError,
+    TuneError,
 )
 
 if TYPE_CHECKING:
-    from . import graph, te
+    from . import graph, te, tune
     from ._compiler import (
         CompiledLevels,
         CompiledModel,
@@ -85,6 +86,7 @@ __all__ = [
     "Target",
     "TargetError",
     "TimingInstrument",
+    "TuneError",
     "build",
     "compile",
     "compile_levels",
@@ -98,6 +100,7 @@ __all__ = [
     "lower",
     "register_func",
     "te",
+    "tune",
 ]
 
 
@@ -110,7 +113,7 @@ class _FrontDoor(ModuleType):
         do without it."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name in ("graph", "te"):
+        if name in ("graph", "te", "tune"):
             return importlib.import_module(f".{name}", __name__)
         from . import _compiler
 

@@ -231,9 +231,9 @@ class RemoteFunction:
                 samples = tuple(float(sample) for sample in answer["samples"])
                 runs = tuple(int(n) for n in answer["number"])
                 conditions = parse_conditions(answer, self.module.session.device.fast_cores)
-                look = float(answer.get("clock_s", 0))
+                cost = float(answer.get("layer_cost_s", 0))
                 calls = tuple(
-                    tuple(max(int(n) / 1e9 - look, 0.0) for n in row)
+                    tuple(max(int(n) / 1e9 - cost, 0.0) for n in row)
                     for row in answer.get("layers", ())
                 )
             except (LookupError, TypeError, ValueError) as error:

@@ -25,6 +25,7 @@ PING_SECONDS = 5.0
 CALL_SECONDS = 30.0
 RETURN_SECONDS = 120.0  # what a board may take to boot
 TRY_SECONDS = 10.0  # for one try to connect to it meanwhile
+READ_SECONDS = 600.0  # to read and hash a blob from a slow card; a dead board is found otherwise
 PAUSE_SECONDS = 1.0  # at least, from one try to the next
 
 
@@ -253,7 +254,7 @@ class Session:
         self.call("blob.free", name)
 
     def _blob(self, name: bytes) -> tuple[int, bool]:
-        match self.call("blob.has", name):
+        match self.call("blob.has", name, timeout=READ_SECONDS):
             case [int(size), bool(complete)]:
                 return size, complete
             case answer:
@@ -261,10 +262,11 @@ class Session:
 
     def _send_blob(self, name: bytes, view: memoryview, start: int) -> None:
         total = len(view)
-        # What is there whole, but not checked yet, is so after a piece of nothing.
-        pieces = chunks(total - start) if total > start else iter([(0, 0)])
+        if start or not total:  # a piece of nothing: the board takes in what its cache has
+            self.link.call("blob.put", name, total, start, timeout=READ_SECONDS, tail=b"")
         requests = (
-            ((name, total, start + at), view[start + at : start + at + step]) for at, step in pieces
+            ((name, total, start + at), view[start + at : start + at + step])
+            for at, step in chunks(total - start)
         )
         for _ in self.link.stream("blob.put", requests, CHUNK_SECONDS):
             pass

@@ -75,7 +75,7 @@ class Timing:
 
     `number` is how many runs each sample is the mean of. `verdict` "emulated" means that the
     seconds are QEMU's and say nothing about any board. Where layers were asked for, `layers` has
-    the seconds of each call for each sample, without those that it takes to look at the clock.
+    the seconds of each call for each sample, without those that timing it takes.
     """
 
     samples: tuple[float, ...]

@@ -112,7 +112,8 @@ METHODS: tuple[Method, ...] = (
     Method("tensor.descriptor", "tensor", "[process:uint, descriptor:uint]", "supervisor"),
     Method("tensor.free", "tensor", "nil", "supervisor"),
     # Blobs are named by the hash of their content; put appends at `offset`, which must be what
-    # `has` said is there already, and the last put checks the hash.
+    # `has` said is there already, and the last put checks the hash. What a cache has is read and
+    # hashed by `has` (a whole blob) and by a put of no data (a part), and pings overtake that.
     Method("blob.has", "hash:bin32", "[size, complete:bool]", "supervisor"),
     Method("blob.put", "hash:bin32, total, offset, data:bin", "size", "supervisor"),
     Method("blob.get", "hash:bin32, offset, size", "bin", "supervisor"),
@@ -138,8 +139,8 @@ METHODS: tuple[Method, ...] = (
     #  cores:[uint] that the threads were pinned to, facts:[str] names of what follows,
     #  before:[[uint|nil]] each fact before the first sample of a row, after:[[uint|nil]] and after
     #  its last, each:uint samples in a row, layers:[[uint]] nanoseconds per run of each call, for
-    #  each sample (empty where not asked for), clock_s:float seconds that one look at the clock
-    #  takes, which is in each of those}
+    #  each sample (empty where not asked for), layer_cost_s:float seconds that timing a call has
+    #  added to each of those}
     # A fact that the board's kernel does not tell is nil. facts: core (that the first thread is
     # on), clock_khz, clock_limit_khz (that the system allows), clock_most_khz (that the core could)
     # of that core; zone0_mc to zone7_mc (temperatures, thousandths of a degree Celsius, nil below

@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import mlc_deploy as mlc
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_deploy.graph.lower import lower_fused
 from mlc_deploy.ops import TensorType, infer_types
+from mlc_deploy.ops.arm_cpu.winograd import decide
 from mlc_deploy.ops.layout import pack
 from mlc_deploy.ops.strategy import blocked_attrs, packed_attrs
 
@@ -36,7 +37,7 @@ BOARDS = {"cortex-a72": "aarch64", "cortex-a7": "armv7a"}
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One operator on data and, for some, weights of these plain shapes. `peers` is the best ratio
-    measured of any other library, by CPU."""
+    measured of any other library, by CPU. winograd: by the plan that the target's rule takes."""
 
     name: str
     op: str
@@ -44,6 +45,7 @@ class Layer:
     weights: tuple[int, ...] = ()
     attrs: dict[str, Any] = field(default_factory=dict)
     peers: dict[str, float] = field(default_factory=dict)
+    winograd: bool = False
 
 
 def conv(
@@ -60,6 +62,12 @@ def conv(
     return Layer(name, "conv2d", (1, *data), weights, attrs, known)
 
 
+def winograd(
+    name: str, data: tuple[int, int, int], weights: tuple[int, int, int, int], **peers: float
+) -> Layer:
+    return replace(conv(name, data, weights, pad=1, **peers), winograd=True)
+
+
 def pool(name: str, op: str, data: tuple[int, int, int], kernel: int, stride: int) -> Layer:
     attrs: dict[str, Any] = {"kernel": (kernel,) * 2, "strides": (stride,) * 2}
     attrs |= {"dilations": (1, 1), "pads": (kernel // 2,) * 4, "ceil_mode": False}
@@ -72,6 +80,10 @@ LAYERS = (
     conv("conv 3x3 64 56x56", (64, 56, 56), (64, 64, 3, 3), pad=1, a72=1.349, a7=1.757),
     conv("conv 3x3 256 14x14", (256, 14, 14), (256, 256, 3, 3), pad=1),
     conv("conv 3x3 512 7x7", (512, 7, 7), (512, 512, 3, 3), pad=1),
+    winograd("winograd 3x3 64 56x56", (64, 56, 56), (64, 64, 3, 3), a72=0.373, a7=0.483),
+    winograd("winograd 3x3 128 28x28", (128, 28, 28), (128, 128, 3, 3)),
+    winograd("winograd 3x3 256 14x14", (256, 14, 14), (256, 256, 3, 3)),
+    winograd("winograd 3x3 512 7x7", (512, 7, 7), (512, 512, 3, 3)),
     conv("conv 3x3/2 64-128 56x56", (64, 56, 56), (128, 64, 3, 3), 2, 1),
     conv("conv 5x5 32-64 28x28", (32, 28, 28), (64, 32, 5, 5), pad=2),
     conv("conv 3x3 32 groups 56x56", (128, 56, 56), (128, 4, 3, 3), pad=1, groups=32),
@@ -112,8 +124,15 @@ def layer_function(layer: Layer, target: mlc.Target) -> Function:
     """The layer as a network in the middle has it: data and weights in the target's layouts."""
     shapes = [s for s in (layer.data, layer.weights) if s]
     types = [TensorType(s, "float32") for s in shapes]
-    wanted = blocked_attrs(layer.op, types, layer.attrs, target)
-    wanted = wanted or packed_attrs(layer.op, types, layer.attrs, target) or {}
+    op, attrs = layer.op, layer.attrs
+    if layer.winograd:
+        plan = decide(types, attrs, target).plan
+        assert plan is not None, f"{layer.name} is computed otherwise"
+        op, attrs = "winograd_conv2d", {"tile": plan.tile, "pads": attrs["pads"]}
+        shapes[1] = (*layer.weights[:2], plan.tile + 2, plan.tile + 2)
+        types[1] = TensorType(shapes[1], "float32")
+    wanted = blocked_attrs(op, types, attrs, target)
+    wanted = wanted or packed_attrs(op, types, attrs, target) or {}
     arrays = [np.zeros(s, np.float32) for s in shapes]
     data = wanted.get("data_layout", wanted.get("layout", "NCHW"))
     arrays[0] = pack(arrays[0], "NCHW", data) if len(layer.data) == 4 else arrays[0]
@@ -121,7 +140,7 @@ def layer_function(layer: Layer, target: mlc.Target) -> Function:
         arrays[1] = pack(arrays[1], wanted["source_layout"], wanted["kernel_layout"])
     builder = BlockBuilder("layer")
     params = [builder.param(f"p{n}", a.shape) for n, a in enumerate(arrays)]
-    return builder.finish([builder.emit(layer.op, *params, **layer.attrs, **wanted)])
+    return builder.finish([builder.emit(op, *params, **attrs, **wanted)])
 
 
 def measure(layer: Layer, session: Any, target: mlc.Target) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import mlc_deploy as mlc
-from tests.cli.command import Command
+from tests.cli.command import MODELS, Command
 
+CNN = MODELS / "digits_cnn.onnx"
 LEVELS = "aarch64:base,dotprod"
 
 needs_qemu = pytest.mark.skipif(
@@ -34,6 +35,12 @@ def test_the_board_takes_the_best(mlc_deploy: Command, tmp_path: Path) -> None:
 def test_one_level_at_a_time(mlc_deploy: Command, tmp_path: Path) -> None:
     assert mlc_deploy("--target", LEVELS, "--emit", "asm").complaint == (
         "error: --emit gives one CPU level, not 2\n"
+        "  in:  --target aarch64:base,dotprod\n"
+        "  try: --target aarch64:dotprod\n"
+        "-> 2"
+    )
+    assert mlc_deploy("inspect", str(CNN), "--target", LEVELS).complaint == (
+        "error: inspect looks at one CPU level, not at 2\n"
         "  in:  --target aarch64:base,dotprod\n"
         "  try: --target aarch64:dotprod\n"
         "-> 2"

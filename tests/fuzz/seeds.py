@@ -11,9 +11,11 @@ import tempfile
 from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import numpy as np
+from numpy.typing import NDArray
 
 from mlc_deploy.artifact.format import write_file
 from mlc_rpc.link import DEAD_BEATS
@@ -34,8 +36,15 @@ def wire() -> Iterable[bytes]:
     name = blake2b(b"blob", digest_size=HASH_BYTES).digest()
     ten, mod = (int.from_bytes(text + b"\0") for text in (b"TEN", b"MOD"))
     options = {"timeout_ms": 9, "from": 0, "until": 3, "threads": 1, "mark": True}
-    timer = {"number": 1, "repeat": 2, "min_repeat_ms": 1.5, "limit_zero_time_iterations": 1,
-             "cooldown_interval_ms": 0, "repeats_to_cooldown": 1, "cache_flush_bytes": 64}  # fmt: skip
+    timer = {
+        "number": 1,
+        "repeat": 2,
+        "min_repeat_ms": 1.5,
+        "limit_zero_time_iterations": 1,
+        "cooldown_interval_ms": 0,
+        "repeats_to_cooldown": 1,
+        "cache_flush_bytes": 64,
+    }
     hello = ("hello", [*VERSION, bytes(NONCE_BYTES)])
     tensor = ("tensor.new", ["float32", [2, 3]])
     blob = ("blob.put", [name, 4, 0, b"blob"])
@@ -117,7 +126,7 @@ def artifact() -> Iterable[bytes]:
             yield path.read_bytes()
 
 
-def _npy(array: np.ndarray, version: tuple[int, int] | None) -> bytes:  # type: ignore[type-arg]
+def _npy(array: NDArray[Any], version: tuple[int, int] | None) -> bytes:
     file = io.BytesIO()
     np.lib.format.write_array(file, array, version)
     return file.getvalue()

@@ -1,5 +1,5 @@
-"""What reads bytes that others made, under sanitizers and mutated input: some each time, and a minute
-of libFuzzer (scripts/fuzz) in a group of its own."""
+"""What reads bytes that others made, under sanitizers and mutated input: some each time, and a
+minute of libFuzzer (scripts/fuzz) in a group of its own."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_mutated_input_is_no_danger(target: str, tmp_path: Path) -> None:
     if shutil.which("make") is None:
         pytest.skip("no make, whose file says how harnesses are built; try: apt-get install make")
     program, count = tmp_path / f"fuzz_{target}", MUTANTS[target]
-    command = ["make", "-s", "-C", RUNTIME, program, f"BUILD={tmp_path}", f"FUZZ_CC={compiler}"]
-    subprocess.run(command, check=True)
+    making = f"make -s -C {RUNTIME} {program} BUILD={tmp_path} FUZZ_CC={compiler}"
+    subprocess.run(making.split(), check=True)
     files: list[Path] = []
     if target not in ("wire", "record"):
         files = write_seeds(target, tmp_path / "seeds")

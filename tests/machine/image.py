@@ -38,7 +38,7 @@ MODULES = (
     "net_failover virtio_net virtio_blk crc16 libcrc32c crc32c_generic jbd2 mbcache ext4"
 ).split()
 APPLETS = "sh mount mkdir ip insmod mv rm cat chmod uname head od wc cut cp ls id touch sync sleep"
-APPLETS += " dmesg fallocate poweroff reboot sha256sum kill ps grep sed df du stat umount"
+APPLETS += " fallocate poweroff reboot sha256sum kill ps grep sed df du stat umount"
 INIT = """#!/bin/sh
 export PATH=/bin:/sbin:/usr/bin:/usr/sbin HOME=/root
 mount -t proc none /proc

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.boards
 ROOT = Path(__file__).resolve().parents[2]
 STRIKE_SECONDS = 0.7  # after the first step of the work
 NOTICED_SECONDS = 13.0  # 8 of silence, a tick of the heartbeat, and a machine that is busy
+SLACK_SECONDS = 3.0  # that it takes to look at the board's clock before a strike
 ENDED_SECONDS = 10.0  # after which a board has ended the session of a dead client
 BACK_SECONDS = 30.0  # from the moment that the board can be reached to the end of the next step
 SILENCE = "no sign of life from the board for 8 s"
@@ -80,29 +81,34 @@ def left_there(board: Machine) -> list[str]:
     return found.split("\n")[:-1]
 
 
-def until_lost(steps: Iterator[None], strike: Callable[[], None]) -> tuple[errors.RpcError, float]:
-    """What the work ends with, and the seconds from the strike to that."""
+@dataclass(frozen=True)
+class Ending:
+    """What the work ended with, the seconds from the strike to that, and the steps before."""
+
+    error: errors.RpcError
+    seconds: float
+    steps: int
+
+
+def until_lost(steps: Iterator[None], strike: Callable[[], None]) -> Ending:
     next(steps)
+    done = 1
     struck: list[float] = []
 
     def act() -> None:
-        struck.append(time.monotonic())
         strike()
+        struck.append(time.monotonic())
 
     threading.Timer(STRIKE_SECONDS, act).start()
     with pytest.raises(errors.Lost) as caught:
         for _ in steps:
-            pass
-    return caught.value, time.monotonic() - struck[0]
+            done += 1
+    return Ending(caught.value, time.monotonic() - struck[0], done)
 
 
-def some_steps(session: Session, work: str, count: int = 2) -> float:
-    """Seconds that they take."""
-    began = time.monotonic()
-    steps = WORK[work](session)
-    for _ in range(count):
-        next(steps)
-    return time.monotonic() - began
+def do(session: Session, work: str, steps: int) -> None:
+    for _, _ in zip(range(steps), WORK[work](session), strict=False):
+        pass
 
 
 @pytest.mark.parametrize("work", WORK)
@@ -112,18 +118,19 @@ def test_lost_and_back(board: Machine, name: str, work: str) -> None:
     with nothing_left(board), mlc.connect(board.url) as session:
         boot = session.device.boot
         began = time.monotonic()
-        lost, seconds = until_lost(WORK[work](session), lambda: fault.strike(board))
-        assert seconds < NOTICED_SECONDS
-        assert re.match(fault.says, lost.what), lost.what
-        assert lost.board == board.url.removesuffix("/") and lost.method in METHODS[work]
-        assert "connect again" in lost.attempt
+        ended = until_lost(WORK[work](session), lambda: fault.strike(board))
+        assert ended.seconds < NOTICED_SECONDS
+        assert re.match(fault.says, ended.error.what), ended.error.what
+        assert ended.error.board == board.url and ended.error.method in METHODS[work]
+        assert "connect again" in ended.error.attempt
         time.sleep(max(fault.lasts - (time.monotonic() - began), 0))
         fault.mend(board)
         reachable = time.monotonic()
         session.reconnect()
-        some_steps(session, work)
+        do(session, work, 1)
         assert time.monotonic() - reachable < BACK_SECONDS
         assert (session.device.boot != boot) == fault.rebooted
+        do(session, work, ended.steps + 1)  # that of an upload which the fault broke off
 
 
 @pytest.mark.parametrize("work", WORK)
@@ -134,22 +141,24 @@ def test_a_link_that_is_down_for_good(board: Machine, work: str) -> None:
             "(while ps w | grep '[r]untime-' | grep -qv 'sh -c'; do sleep 1; done;"
             "cut -d. -f1 /proc/uptime > /tmp/ended) < /dev/null > /dev/null 2>&1 &"
         )
-        uptime: list[int] = []
+        struck: list[int] = []
 
         def strike() -> None:
+            struck.append(int(board.shell("cut -d. -f1 /proc/uptime")))
             board.link(up=False)
 
-        next(steps := WORK[work](session))
-        uptime.append(int(board.shell("cut -d. -f1 /proc/uptime")))
-        lost, seconds = until_lost(steps, strike)
-        assert lost.what == SILENCE and lost.method in METHODS[work] and seconds < NOTICED_SECONDS
+        ended = until_lost(WORK[work](session), strike)
+        assert ended.error.what == SILENCE and ended.error.method in METHODS[work]
+        assert ended.seconds < NOTICED_SECONDS
         with pytest.raises(errors.Unreachable) as caught:
             session.reconnect(patience=6)
         assert caught.value.what.startswith("the board did not come back in 6 s: ")
         assert caught.value.board == board.url and caught.value.attempt
         board.link(up=True)
-        ended = int(board.shell("cat /tmp/ended; rm /tmp/ended"))
-        assert ended - uptime[0] < STRIKE_SECONDS + ENDED_SECONDS + 5
+        there = int(board.shell("cat /tmp/ended; rm /tmp/ended"))
+        assert there - struck[0] < ENDED_SECONDS + SLACK_SECONDS
+        session.reconnect()
+        do(session, work, ended.steps + 1)
 
 
 @pytest.mark.parametrize("work", WORK)
@@ -165,21 +174,30 @@ def test_a_client_that_is_killed(board: Machine, work: str) -> None:
             assert client.stdout.readline() == b"a step\n"
             time.sleep(STRIKE_SECONDS)
             client.kill()
+            output = client.stdout.read().decode()
             client.wait()
-        killed = time.monotonic()
+        killed, steps = time.monotonic(), 1 + output.count("a step")
         while any("runtime-" in line for line in left_there(board)):
             assert time.monotonic() - killed < ENDED_SECONDS, "its session is still there"
         with mlc.connect(board.url) as session:
-            assert some_steps(session, work) < BACK_SECONDS
+            began = time.monotonic()
+            do(session, work, 1)
+            assert time.monotonic() - began < BACK_SECONDS
+            do(session, work, steps + 1)
 
 
 @pytest.mark.parametrize("work", WORK)
 def test_a_disk_that_fills(board: Machine, work: str) -> None:
-    with nothing_left(board), mlc.connect(board.url) as session:
-        next(steps := WORK[work](session))
-        filling = threading.Timer(
-            STRIKE_SECONDS, board.shell, ("head -c 80000000 /dev/zero > /disk/full",)
+    def fill() -> None:
+        board.shell(
+            "for n in 32 16 8 4 2 1; do fallocate -l ${n}m /disk/full$n; done;"
+            "head -c 4000000 /dev/zero > /disk/full"
         )
+
+    with nothing_left(board), mlc.connect(board.url) as session:
+        steps = WORK[work](session)
+        next(steps)
+        filling = threading.Timer(STRIKE_SECONDS, fill)
         filling.start()
         while filling.is_alive():
             next(steps)

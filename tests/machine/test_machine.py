@@ -97,3 +97,36 @@ def test_no_disk_at_all_is_said(board: Machine) -> None:
         board.shell("rm -f /var/tmp/mlc-runtime-0 /dev/shm/mlc-runtime-0")
     assert "Read-only file system" in str(caught.value)
     assert "the program can be stored nowhere there" in str(caught.value)
+
+
+MAPS = "for p in /proc/[0-9]*; do case $(ls -l $p/exe) in *runtime-*) cat $p/maps;; esac; done"
+
+
+def test_code_far_from_what_it_calls(board: Machine) -> None:
+    """No branch and no ADRP reaches from where a real kernel maps an object to the program."""
+    with mlc.connect(board.url) as session:
+        module = session.load(module_of("exp64", machine="aarch64"))
+        a, b = session.tensor(X / 16), session.empty((64,))
+        module["exp64"](a, b)
+        np.testing.assert_allclose(b.numpy(), np.exp(X / 16), rtol=2e-7)
+        maps = board.shell(MAPS).splitlines()
+    code = [line.split() for line in maps if " r-xp " in line and "[" not in line]
+    programs = [int(words[0].split("-")[0], 16) for words in code if "/runtime-" in words[-1]]
+    images = [int(words[0].split("-")[0], 16) for words in code if "/" not in words[-1]]
+    assert programs and images
+    assert min(abs(image - max(programs)) for image in images) > 4 << 30
+
+
+def test_cycles_are_counted_where_the_kernel_allows(board: Machine) -> None:
+    """As nobody, whose counters root opened: ten times the work, about ten times the cycles."""
+    with mlc.connect(board.url) as session:
+        add = session.load(module_of("add", machine="aarch64"))["add"]
+        a, total = session.tensor(X), session.empty((64,))
+        cycles = []
+        for number in (5000, 50_000):
+            timing = add.time_evaluator(number=number, repeat=5)(a, a, total)
+            assert timing.conditions
+            grown = timing.conditions.during("cycles")
+            assert grown.shape == (5,) and grown.min() > number
+            cycles.append(float(np.median(grown)))
+    assert 3 < cycles[1] / cycles[0] < 30

@@ -215,6 +215,7 @@ BODIES: dict[str, tuple[int, str]] = {
     "add": (3, _SCALAR + "%n = load i64, ptr %sp\n" + _pointwise("%n", 2, "fadd float %x0, %x1")),
     "add64": (3, _pointwise("64", 2, "fadd float %x0, %x1")),
     "double64": (2, _pointwise("64", 1, "fadd float %x0, %x0")),
+    "exp64": (2, _pointwise("64", 1, "call float @expf(float %x0)")),
     "count": (1, "%x = load i32, ptr %p0\n%y = add i32 %x, 1\nstore i32 %y, ptr %p0\nret i32 0"),
     "status": (1, "ret i32 1"),
     "workspace": (
@@ -253,6 +254,7 @@ _CODE = {
 }
 _DEEPER = """
 declare void @llvm.trap()
+declare float @expf(float)
 define internal i32 @deeper(i32 %x) noinline nounwind optnone {
   %room = alloca [4096 x i8]
   store volatile i8 1, ptr %room
@@ -333,6 +335,7 @@ SIGNATURES: dict[str, Map] = {
     },
     "add64": {"params": FLOATS},
     "double64": {"params": [FLOATS[0], FLOATS[2]]},
+    "exp64": {"params": [FLOATS[0], FLOATS[2]]},
     "count": {"params": [param("counter", "int32", [1], output=True)]},
     "workspace": {"params": SCRATCH, "workspace": 4096},
 }  # fmt: skip

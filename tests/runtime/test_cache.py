@@ -14,6 +14,7 @@ import pytest
 
 from mlc_deploy.runtime_files import runtime_file
 from mlc_rpc.errors import Refused
+from mlc_rpc.link import Pending
 from mlc_rpc.local import local_machine
 from mlc_rpc.process import ProcessTransport
 from mlc_rpc.session import Session
@@ -128,3 +129,63 @@ def test_an_empty_blob(opened: Open) -> None:
     for _ in range(2):
         with opened() as session:
             assert session.get(session.put(b"")) == b""
+
+
+LARGE_BYTES = 128 << 20
+
+
+def pings_until(session: Session, pending: Pending) -> int:
+    """How many are answered before the request is."""
+    count = 0
+    while pending.answer.empty():
+        session.ping()
+        count += 1
+    return count
+
+
+def test_the_board_answers_while_it_reads_a_large_blob(folder: Path, opened: Open) -> None:
+    data = bytes(LARGE_BYTES)
+    with (folder / f"blob-{name_of(data).hex()}").open("wb") as file:
+        file.truncate(LARGE_BYTES)
+    with opened() as session:
+        pending = session.link.send("blob.has", (name_of(data),), 60)
+        assert pings_until(session, pending) > 10
+        assert session.link.wait(pending) == [LARGE_BYTES, True]
+        begun = session.link.send("blob.has", (name_of(data),), 60)
+        assert pings_until(session, begun) <= 10, "it is read once"
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_board_answers_while_it_reads_a_large_part(
+    damaged: bool, folder: Path, opened: Open
+) -> None:
+    data, size = bytes(LARGE_BYTES) + b"the rest", LARGE_BYTES
+    name = name_of(data)
+    with (folder / f"part-{name.hex()}").open("wb") as file:
+        file.truncate(size)
+        if damaged:
+            file.seek(5)
+            file.write(b"x")
+    with opened() as session:
+        pending = session.link.send("blob.put", (name, len(data), size), 60, b"")
+        assert pings_until(session, pending) > 10
+        assert session.link.wait(pending) == size
+        if damaged:
+            with pytest.raises(Refused, match="another hash than its name says"):
+                session.call("blob.put", name, len(data), size, data[size:])
+            assert not session.has(name) and not list(folder.iterdir())
+        else:
+            assert session.call("blob.put", name, len(data), size, data[size:]) == len(data)
+            assert session.has(name)
+
+
+def test_what_is_asked_meanwhile_comes_after_it(folder: Path, opened: Open) -> None:
+    data = random_bytes(9, 3 << 20)
+    (folder / f"blob-{name_of(data).hex()}").write_bytes(data)
+    with opened() as session:
+        first = session.link.send("blob.has", (name_of(data),), 60)
+        second = session.link.send("blob.get", (name_of(data), 5, 7), 60)
+        third = session.link.send("blob.free", (name_of(data),), 60)
+        assert session.link.wait(first) == [len(data), True]
+        assert session.link.wait(second) == data[5:12]
+        assert session.link.wait(third) is None

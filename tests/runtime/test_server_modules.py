@@ -275,6 +275,23 @@ def test_cache_flush_costs_no_measured_time_but_is_done(board: Board) -> None:
     assert "cache_flush_bytes = 2147483648, which must be 0 to" in error.text
 
 
+def test_layers_are_timed_beside_the_whole(board: Board) -> None:
+    module = board.load(model(), WEIGHTS)["module"]
+    x = np.zeros((1, 64), np.float32)
+    args = [board.tensor(x), board.tensor(x)]
+    options = {"number": 4, "repeat": 6, "layers": True}
+    timed = board.call("time", module, None, args, options)
+    assert [len(row) for row in timed["layers"]] == [3] * 6
+    for row, sample in zip(timed["layers"], timed["samples"], strict=True):
+        assert all(nanoseconds > 0 for nanoseconds in row) and sum(row) <= sample * 1e9
+    assert 0 < timed["layer_cost_s"] < 1e-4
+    piece = board.call("time", module, None, args, options | {"from": 1, "until": 2})
+    assert [len(row) for row in piece["layers"]] == [1] * 6
+    assert board.call("time", module, None, args, {})["layers"] == []
+    error = refused(board, "time", module, None, args, {"repeat": 6000, "layers": True})
+    assert "time: 6000 samples of each of 3 layers; 16384 are the most in all" in error.text
+
+
 # ---- Marks ----
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from typing import Any
 
 from mlc_deploy import Schedule, Target, te
@@ -110,7 +110,7 @@ class CountingBoards:
         return future
 
 
-class Naming:
+class Naming(Executor):
     """Stands for workers that build: an object is the name of its program."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:

@@ -1,4 +1,4 @@
-"""Boards as an executor: they die, come back, are left out, and no job is lost or done for nothing."""
+"""Boards as an executor: they die, come back, are left out, and no job is lost."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,12 +15,13 @@ import pytest
 import mlc_deploy as mlc
 from mlc_deploy import Target, te
 from mlc_deploy.ir import PrimFunc, structural_hash
-from mlc_deploy.tune.boards import Board
+from mlc_deploy.tune.boards import Board, Incident
 from mlc_deploy.tune.builder import build_object
+from mlc_deploy.tune.extract import task_of
 from mlc_deploy.tune.measuring import tensors_of
 from mlc_deploy.tune.records import Task
-from mlc_deploy.tune.runner import Request, measure, wrong_elements
-from tests.tune.searches import HOST, matmul_task, task_of
+from mlc_deploy.tune.runner import Request, measure, settled, wrong_elements
+from tests.tune.searches import HOST, matmul_task
 
 needs_qemu = pytest.mark.skipif(
     not shutil.which("qemu-aarch64"), reason="no QEMU here: apt install qemu-user"
@@ -104,6 +106,43 @@ def test_a_board_remembers_few_tasks(board: Board) -> None:
     assert list(board.state["tensors"]) == [
         structural_hash(matmul_task(n, n, n).func) for n in (16, 24)
     ]
+
+
+def timing(verdict: str, *samples: float) -> Any:
+    return SimpleNamespace(verdict=verdict, samples=samples)
+
+
+def asked(*timings: Any) -> tuple[tuple[tuple[float, ...], str], list[float], list[Incident]]:
+    """What comes of timings that a board gives one after the other, with the pauses between."""
+    incidents: list[Incident] = []
+    slept: list[float] = []
+    given = iter(timings)
+    board = Board("a", cast(Any, None), report=incidents.append)
+    request = Request("conv", "w", b"", None, (), "seconds", inf, cool=(10.0, 30.0))
+    found = settled(lambda: next(given), board, request, slept.append)
+    assert next(given, None) is None
+    return found, slept, incidents
+
+
+def test_a_throttled_board_pauses_and_what_it_timed_does_not_count() -> None:
+    hot = timing("throttled", 9.0, 9.0)
+    found, slept, incidents = asked(hot, hot, timing("ok", 1.0, 1.1))
+    assert found == ((1.0, 1.1), "ok") and slept == [10.0, 30.0]
+    assert [i.what for i in incidents] == ["throttled: 10 s to cool", "throttled: 30 s to cool"]
+    assert {(i.board, i.task) for i in incidents} == {("a", "conv")}
+
+
+def test_a_noisy_timing_is_repeated_and_all_samples_count_where_it_stays_so() -> None:
+    noisy = timing("noisy", 1.0, 2.0)
+    assert asked(noisy, timing("ok", 1.0))[0] == ((1.0,), "ok")
+    found, slept, _ = asked(noisy, timing("migrated", 3.0, 4.0), noisy)
+    assert found == ((1.0, 2.0, 3.0, 4.0, 1.0, 2.0), "noisy") and not slept
+
+
+def test_a_board_that_does_not_cool_says_so() -> None:
+    hot = timing("throttled", 9.0)
+    found, slept, _ = asked(*[hot] * 5)
+    assert found == ((9.0, 9.0, 9.0), "throttled") and len(slept) == 2
 
 
 @needs_qemu

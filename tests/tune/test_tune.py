@@ -186,13 +186,13 @@ def bad(code: bytes) -> Measured | None:
 
 def test_bad_candidates_are_recorded_and_never_tried_again(tmp_path: Path) -> None:
     boards = CountingBoards(lambda request: bad(request.object))
-    state = tuned(Database(tmp_path / "db"), boards, trials=150)
+    state = tuned(Database(tmp_path / "db"), boards, trials=100)
     found = Database(tmp_path / "db")
     verdicts = Counter(r.measured.verdict for r in found.records)
     assert set(verdicts) == {"ok", "crash", "timeout", "wrong"}
     assert state.bad == {k: n for k, n in verdicts.items() if k != "ok"}
     again = CountingBoards()
-    tuned(found, again, trials=150)
+    tuned(found, again, trials=100)
     assert not again.requests
     for t in state.tasks:
         good = [r.cost for r in found.records if r.task == t.task.name and r.cost < inf]

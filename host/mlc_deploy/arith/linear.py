@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
+from typing import TypeGuard
 
 from ..ir import Binary, Call, Cast, Const, Expr, Select, Var, binary, const, dtype_of, rebuild
 from ..ir.structural import fingerprint
@@ -125,11 +126,11 @@ def _recombined(form: Linear) -> Linear:
     for atom, coefficient in form.terms.items():
         if not isinstance(atom, Remainder):
             continue
-        quotient = Quotient(atom.form, atom.divisor)
-        if form.terms.get(quotient) == coefficient * atom.divisor:
-            rest = {a: c for a, c in form.terms.items() if a not in (atom, quotient)}
-            return Linear(form.constant, rest).plus(atom.form, coefficient)
-        whole = Linear(0, {quotient: 1})
+        for quotient, c in form.terms.items():
+            if c == coefficient * atom.divisor and _is_quotient_of(quotient, atom):
+                rest = {a: c for a, c in form.terms.items() if a not in (atom, quotient)}
+                return Linear(form.constant, rest).plus(quotient.form, coefficient)
+        whole = Linear(0, {Quotient(atom.form, atom.divisor): 1})
         for other, c in form.terms.items():
             if (
                 isinstance(other, Remainder)
@@ -140,6 +141,15 @@ def _recombined(form: Linear) -> Linear:
                 both = Remainder(atom.form, atom.divisor * other.divisor)
                 return Linear(form.constant, rest).plus(Linear(0, {both: coefficient}))
     return form
+
+
+def _is_quotient_of(atom: Atom, remainder: Remainder) -> TypeGuard[Quotient]:
+    """Whether atom divides what the remainder is of, up to multiples of the divisor, which a
+    remainder does not show."""
+    if not isinstance(atom, Quotient) or atom.divisor != remainder.divisor:
+        return False
+    difference = atom.form.plus(remainder.form, -1)
+    return not any(c % atom.divisor for c in (difference.constant, *difference.terms.values()))
 
 
 ZERO = Linear(0, {})

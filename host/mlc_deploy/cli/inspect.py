@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TextIO
 
 import click
+from rich.table import Table
 from rich.text import Text
 
-from mlc_targets import Target
+from mlc_targets import Target, levels_of
 
 from ..graph import Binding, CallFused, Function, GraphProgram, lower_graph
 from ..graph.count import multiply_accumulates, operators, parameters
+from ..graph.lower import unscheduled
 from ..graph.nodes import Call, CallPacked, CallTIR, Constant
 from ..graph.views import is_view
 from ..model_graph import ModelGraph, model_graph
-from .options import dims, model_file, shapes, writable
+from ..ops.explain import Candidate, explain
+from .options import Misuse, dims, model_file, shapes, writable
 from .tables import (
     Record,
     add_row,
@@ -30,6 +34,8 @@ from .tables import (
 )
 
 STDOUT = "-"
+LAYOUTS = ("choose_winograd", "choose_layouts", "pack_weights")  # passes that choose how
+DEFAULT = "default schedule"
 
 
 @click.command()
@@ -53,17 +59,27 @@ def inspect(
     memory; and which operators become one kernel. Nothing is compiled."""
     path = model_file(model, ("inspect",))
     to_json = writable("--json", json_file) if json_file and json_file != STDOUT else None
-    wanted = Target(target or "host")
+    levels = levels_of(target or "host")
+    if len(levels) > 1:
+        raise Misuse(
+            f"inspect looks at one CPU level, not at {len(levels)}",
+            where=f"--target {target}",
+            mend=f"--target {str(target).rpartition(':')[0]}:{levels[-1][0]}",
+        )
+    ((_, wanted),) = levels
     stream = sys.stderr if json_file == STDOUT else sys.stdout
     ran: list[Record] = []
+    plain: list[Function] = []  # the last is as it was before anything chose how
 
     def watch(name: str, function: Function, changed: bool) -> None:
+        if not any(step["name"] in LAYOUTS for step in ran) and name not in LAYOUTS:
+            plain.append(function)
         ran.append({"name": name, "changed": changed, "calls": len(function.bindings)})
         if passes and changed:
             print(f"# after {name}\n{function.script()}\n", file=stream)
 
     graphs = model_graph(path, wanted, shapes(shape), dims(bind), watch=watch)
-    record = inspected(graphs, wanted, path.stem) | {"passes": ran}
+    record = inspected(graphs, plain[-1], wanted, path.stem) | {"passes": ran}
     show(record, stream)
     text = json.dumps(record, indent=2, allow_nan=False)
     if to_json:
@@ -76,15 +92,18 @@ def inspect(
 # ---------------------------------------------------------------------------------- the record
 
 
-def inspected(graphs: ModelGraph, target: Target, name: str) -> Record:
-    """All that is said of a model, ready for JSON; sizes in bytes.
+def inspected(graphs: ModelGraph, plain: Function, target: Target, name: str) -> Record:
+    """All that is said of a model, ready for JSON; sizes in bytes. plain: the graph before a pass
+    chose layouts.
 
     operators: name -> how often it is called in the model, and in its kernels. kernels: per call of
-    one, the layer, the operators that became it, what it computes, and what that takes.
+    one, the layer, the operators that became it, what it computes, and what that takes;
+    `implementation` is how, and `candidates` what the target has for it: name, what it needs, and
+    whether the layer fits, best first.
     """
     program = lower_graph(graphs.optimized, graphs.module)
     before, after = operators(graphs.reference), operators(graphs.optimized)
-    kernels = _kernels(program)
+    kernels = _kernels(program, _candidates(plain, target), target)
     return {
         "model": name,
         "target": str(target),
@@ -108,7 +127,22 @@ def _tensor(name: str, t: Any) -> Record:
     return {"name": name, "shape": list(t.shape), "dtype": t.dtype}
 
 
-def _kernels(program: GraphProgram) -> list[Record]:
+def _candidates(plain: Function, target: Target) -> dict[str, tuple[Candidate, ...]]:
+    """By layer, what the target has for its operator; those without any are left out."""
+    found: dict[str, tuple[Candidate, ...]] = {}
+    for binding in plain.bindings:
+        call = binding.call
+        if isinstance(call, Call):
+            types = [a.type for a in call.args]
+            candidates = explain(call.op, types, call.attrs, target)
+            if candidates:
+                found.setdefault(binding.source, candidates)
+    return found
+
+
+def _kernels(
+    program: GraphProgram, candidates: Mapping[str, Sequence[Candidate]], target: Target
+) -> list[Record]:
     """Per call, in order: those of registered functions stay on the host, and have no kernel."""
     calls = iter(program.calls)
     external = iter(program.externals)
@@ -116,12 +150,14 @@ def _kernels(program: GraphProgram) -> list[Record]:
     for binding in program.function.bindings:
         if is_view(binding):
             continue
-        kernel = None
+        kernel, taken = None, None
         if isinstance(binding.call, CallPacked):
             layer = next(external).layer
         else:
             call = next(calls)
             layer, kernel = call.layer, call.kernel
+            implementation = unscheduled(program.kernels[kernel], target).implementation
+            taken = implementation.name if implementation else DEFAULT
         out = binding.outputs[0].type
         found.append(
             {
@@ -132,6 +168,8 @@ def _kernels(program: GraphProgram) -> list[Record]:
                 "dtype": out.dtype,
                 "multiply_accumulates": multiply_accumulates(binding),
                 "weights_bytes": _weights(binding),
+                "implementation": taken,
+                "candidates": [asdict(c) for c in candidates.get(layer, ())],
             }
         )
     return found
@@ -163,7 +201,7 @@ def show(record: Record, stream: TextIO) -> None:
         add_row(counts, name, *(str(of[key]) if of[key] else "" for key in ("model", "kernels")))
     console.print(counts)
     console.print()
-    names = (("layer", False), ("one kernel of", False), ("computes", False))
+    names = (("layer", False), ("one kernel of", False), ("computes", False), ("by", False))
     numbers = (("multiply-accumulates", True), ("share", True), ("weights", True))
     layers = plain_table(*names, *numbers)
     total = sum(k["multiply_accumulates"] for k in record["kernels"])
@@ -171,13 +209,40 @@ def show(record: Record, stream: TextIO) -> None:
         macs = kernel["multiply_accumulates"]
         add_row(
             layers, kernel["layer"], together(kernel["operators"]), tensor_text(kernel),
+            kernel["implementation"] or "this machine",
             f"{macs:,}" if macs else "", f"{macs / total:.1%}" if macs else "",
             bytes_text(kernel["weights_bytes"]) if kernel["weights_bytes"] else "",
         )  # fmt: skip
     console.print(layers)
     console.print()
+    for title, table in _choices(record):
+        console.print(title, soft_wrap=True)
+        console.print(table)
+        console.print()
     for label, text in _facts(record):
         console.print(labelled(label, text), soft_wrap=True)
+
+
+def _choices(record: Record) -> Iterable[tuple[Text, Table]]:
+    """What there was to choose from, for the layers that had a choice; like ones together."""
+    layers: dict[str, list[Record]] = {}
+    for kernel in record["kernels"]:
+        names = [c["name"] for c in kernel["candidates"]]
+        if len(names) > 1 or (names and kernel["implementation"] not in names):
+            alike = json.dumps([kernel["implementation"], kernel["candidates"]])
+            layers.setdefault(alike, []).append(kernel)
+    for kernels in layers.values():
+        first = kernels[0]
+        table = plain_table(("candidate", False), ("fits", False), ("", False))
+        for candidate in first["candidates"]:
+            name, fits = candidate["name"], candidate["fits"]
+            chosen = name == first["implementation"]
+            add_row(
+                table, name, "yes" if fits else "no", candidate["needs"],
+                style="bold" if chosen else "",
+            )  # fmt: skip
+        names = ", ".join(kernel["layer"] for kernel in kernels)
+        yield Text(f"{names}: {first['implementation']}"), table
 
 
 def together(names: list[str]) -> str:

@@ -6,12 +6,15 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
 
 import click
 
 from .board import board
 from .errors import FAILED, MISUSED, OK, complain, exit_status, message
 from .inspect import inspect
+from .options import Misuse
 from .run import run
 from .tune import tune
 
@@ -21,6 +24,10 @@ class Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named = bool(args) and (args[0] in self.commands or args[0] == "--version")
+        if args and not named and not args[0].startswith("-") and not Path(args[0]).exists():
+            near = get_close_matches(args[0], [c for c in self.commands if c != "run"], 1, 0.7)
+            if near:
+                raise Misuse(f"there is no such command or file: '{args[0]}'", mend=near[0])
         return super().parse_args(ctx, args if named else ["run", *args])
 
 

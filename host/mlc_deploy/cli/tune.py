@@ -153,7 +153,7 @@ def tune(
             stopped = True
         measured = by.measured
     if state is None:
-        return INTERRUPTED
+        raise KeyboardInterrupt
     done = None
     if not stopped:
         done = _whole_model(path, to, urls[0], database, how, progress)

@@ -14,7 +14,23 @@ from typing import Any
 
 from ..arith import Bounds, Linear, linear, to_expr
 from ..arith.linear import Atom
-from ..ir import Buffer, Call, For, If, Let, Load, Ramp, Store, Var, dtype_of, is_const, walk
+from ..ir import (
+    Buffer,
+    Call,
+    For,
+    If,
+    Let,
+    Load,
+    Ramp,
+    Seq,
+    Stmt,
+    Store,
+    Var,
+    dtype_of,
+    is_const,
+    statements,
+    walk,
+)
 
 REACH = 1008  # bytes from its pointer that AArch64 loads a pair of vectors at
 WORTH = 4  # loads, of which pairs save more than a cursor costs
@@ -80,6 +96,30 @@ def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[int]]:
                 if loop.var in form.terms and not any(_hides(a, loop.var) for a in form.terms):
                     places.setdefault((buffer, Linear(0, form.terms)), []).append(form.constant)
     return places
+
+
+def sums_around(loop: For) -> list[Buffer]:
+    """The buffers in memory that a loop adds to where a loop within it has sums of its own, in
+    registers: those are what the registers are for."""
+    own = [s for s in _straight(loop.body) if isinstance(s, Store) and s.buffer.scope != "local"]
+    within = [s for s in statements(loop.body) if isinstance(s, For)]
+    if not any(
+        s.buffer.scope == "local"
+        for f in within
+        for s in statements(f.body)
+        if isinstance(s, Store)
+    ):
+        return []
+    return list({s.buffer: None for s in own if _adds(s)})
+
+
+def _straight(body: Stmt) -> list[Stmt]:
+    """The statements that are not in a loop of their own."""
+    return [s for part in body.stmts for s in _straight(part)] if isinstance(body, Seq) else [body]
+
+
+def _adds(s: Store) -> bool:
+    return any(isinstance(n, Load) and n.buffer is s.buffer for n in walk(s.value))
 
 
 def _hides(atom: Atom, var: Var) -> bool:

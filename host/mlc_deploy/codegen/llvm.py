@@ -19,6 +19,7 @@ from mlc_targets import Target
 from ..arith import Bounds, Linear, bounds, linear, loop_ranges
 from ..arith.linear import Opaque, Product, Quotient, Remainder
 from ..ir import (
+    TUNE_CPU,
     Binary,
     Block,
     Broadcast,
@@ -50,7 +51,7 @@ from ..ir import (
 from ..lower import PHASE, Kernel
 from ..schedule.tensor_intrin import is_llvm
 from . import operators, products, saturate
-from .cursors import Cursor, cursor_at, find_cursors
+from .cursors import Cursor, cursor_at, find_cursors, sums_around
 from .lanes import broadcast_lanes, paired_loads
 from .machine_calls import machine_call
 from .saturate import saturated
@@ -143,6 +144,8 @@ class _Emitter:
         function = ll.Function(self.module, ll.FunctionType(I32, types), name)
         function.linkage = "internal"
         _attributes(function)
+        if TUNE_CPU in self.kernel.body.attrs:
+            set.add(function.attributes, f'"tune-cpu"="{self.kernel.body.attrs[TUNE_CPU]}"')
         for buffer, arg in zip(buffers, function.args, strict=False):
             arg.name = buffer.name
             if buffer not in self.kernel.aliased:
@@ -253,7 +256,10 @@ class _Emitter:
         self.variables[s.var] = counter
         self.ranges.update(loop_ranges([s]))
         outside, self.reads_only = self.reads_only, _stores_to_registers(s)
+        pointers = dict(self.pointers)
+        self.pointers |= {buffer: self.opaque(pointers[buffer]) for buffer in sums_around(s)}
         self.scoped(s.body)
+        self.pointers = pointers
         self.reads_only = outside
         for cursor, phi in zip(cursors, phis, strict=True):
             phi.add_incoming(self.moved(cursor, cursor.first + cursor.step), self.b.block)

@@ -154,11 +154,24 @@ class _Graph:
             if end not in self.group[here]:
                 way = {end, *self._between(here, end)}
                 joined = set().union(*(self.group[n] for n in (here, *way)))
+                if self._has_anchor(here) and self._is_read_wide(end):
+                    return
                 if not self._may_join(start, here, way, end, joined):
                     return
                 for number in joined:
                     self.group[number] = joined
             here = end
+
+    def _is_read_wide(self, number: int) -> bool:
+        """Whether the call dequantizes what only the kernel of another anchor reads, which had
+        rather read the integers."""
+        call, reader = self.bindings[number].call, self.dominator[number]
+        if not isinstance(call, Call) or call.op != "dequantize" or reader == self.exit:
+            return False
+        return self._has_anchor(reader)
+
+    def _has_anchor(self, number: int) -> bool:
+        return any(self.pattern[n] in ANCHORS for n in self.group[number])
 
     def _between(self, begin: int, end: int) -> Iterator[int]:
         """The calls on ways from begin to its post-dominator end, both left out."""

@@ -13,6 +13,7 @@ from mlc_targets import Target
 from ..ir.names import Names
 from ..ops import Attrs, frozen_attrs, infer_types, operator
 from ..ops.layout import layout, pack
+from ..ops.nn import taps_as_channels
 from ..ops.strategy import blocked_attrs, packed_attrs
 from ..pass_context import optional
 from .nodes import Binding, Call, Constant, Function, Value, Var
@@ -77,7 +78,8 @@ class _Blocks:
         (out,) = binding.outputs
         if call.op == "reshape" and call.args[0] in self.blocks:
             return self._reshape(out, call)
-        wanted = blocked_attrs(call.op, [a.type for a in call.args], call.attrs, self.target)
+        attrs = {**call.attrs, **_narrow(call)}
+        wanted = blocked_attrs(call.op, [a.type for a in call.args], attrs, self.target)
         if wanted is not None and "kernel_layout" in wanted:
             return self._layer(out, call, wanted)
         block = next((self._block(a) for a in call.args if a in self.blocks), 0)
@@ -105,9 +107,11 @@ class _Blocks:
         block = _tile(wanted["data_layout"])
         data = self.in_blocks(call.args[0], block) if block else self.in_plain(call.args[0])
         how = {"source": wanted["source_layout"], "to": wanted["kernel_layout"]}
+        if "row_taps" in wanted:
+            weights = Constant(taps_as_channels(weights.value), weights.name)
         packed = self.emit("layout_transform", (weights,), how, f"{out.name}.packed")
         args = (data, packed, *call.args[WEIGHTS + 1 :])
-        made = self.emit(call.op, args, {**call.attrs, **wanted, **_narrow(weights)}, out.name)
+        made = self.emit(call.op, args, {**call.attrs, **_narrow(call), **wanted}, out.name)
         self.blocks[out] = {_tile(wanted["out_layout"]): made}
         return True
 
@@ -220,10 +224,12 @@ def _tile(text: str) -> int:
     return layout(text).tiles.get("C", (0,))[0]
 
 
-def _narrow(weights: Constant) -> dict[str, Any]:
-    """Says of 8-bit weights that they are within ±127: int16 holds two of their products."""
-    is_narrow = weights.value.dtype == np.int8 and weights.value.min(initial=0) >= -127
-    return {"narrow_weights": True} if is_narrow else {}
+def _narrow(call: Call) -> dict[str, Any]:
+    """Says of constant weights of int8 that they are within ±127: int16 holds two products."""
+    match call.args[WEIGHTS : WEIGHTS + 1]:
+        case (Constant(value),) if value.dtype == np.int8 and value.min(initial=0) >= -127:
+            return {"narrow_weights": True}
+    return {}
 
 
 def _divides(value: Value, block: int) -> bool:
@@ -277,7 +283,8 @@ def _packed(binding: Binding, target: Target) -> tuple[Binding, ...]:
     if not isinstance(call, Call) or len(call.args) <= WEIGHTS:
         return (binding,)
     weights = call.args[WEIGHTS]
-    wanted = packed_attrs(call.op, [a.type for a in call.args], call.attrs, target)
+    attrs = {**call.attrs, **_narrow(call)}
+    wanted = packed_attrs(call.op, [a.type for a in call.args], attrs, target)
     if wanted is None or not isinstance(weights, Constant):
         return (binding,)
     how = {"source": wanted["source_layout"], "to": wanted["kernel_layout"]}

@@ -196,8 +196,8 @@ def _concat_before(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _summed(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """mean(dequantize(q))   =>   dequantize(sum(q) - n * zero), of n numbers, the scale divided by n;
-    likewise avg_pool, where every window has as many"""
+    """mean(dequantize(q))   =>   dequantize(sum(q) - n * zero), of n numbers and with the scale
+    divided by n; likewise avg_pool, where every window has as many"""
     if call.op not in ("mean", "avg_pool"):
         return None
     x = _dequantized(graph, call.args[0])

@@ -19,6 +19,7 @@ from .build import (
 from .dtypes import DType, dtype_of, numpy_dtype, value_range, with_lanes
 from .nodes import (
     IN_PLACE,
+    TUNE_CPU,
     Binary,
     Block,
     Broadcast,
@@ -96,6 +97,7 @@ __all__ = [
     "Shuffle",
     "Stmt",
     "Store",
+    "TUNE_CPU",
     "Var",
     "all_of",
     "any_of",

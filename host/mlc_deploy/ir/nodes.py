@@ -406,6 +406,9 @@ class Buffer(Node):
 # The attribute of a PrimFunc that names the buffers whose memory may be an output's as well.
 IN_PLACE = "ir.in_place"
 
+# The attribute of a PrimFunc that names the CPU whose scheduling model LLVM is to use.
+TUNE_CPU = "llvm.tune_cpu"
+
 
 @node
 class PrimFunc(Node):

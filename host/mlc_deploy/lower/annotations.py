@@ -1,4 +1,6 @@
 """Annotations of loops that a schedule gives, and lowering and code generation heed; any value."""
 
-WHOLE = "lower.whole"  # is not cut where a guard in it is decided: its body is too much to be doubled
+WHOLE = (
+    "lower.whole"  # is not cut where a guard in it is decided: its body is too much to be doubled
+)
 PHASE = "codegen.phase"  # becomes a function of its own, with all registers to itself

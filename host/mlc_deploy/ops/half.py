@@ -16,9 +16,10 @@ from mlc_targets import Target
 from .. import te
 from ..ir import Const, Dim, Expr, IterVar, Reduce, all_of, substitute
 from ..te import Tensor
+from ..te.tensor import ComputeOp
 
-WHOLE = 256  # products that are summed up in float16 without parts
-PART = 192  # about how many of them make a part of a longer sum
+WHOLE = 64  # products that are summed up in float16 without parts
+PART = 64  # about how many of them make a part of a longer sum
 
 
 def sums(dtype: str) -> str:
@@ -64,19 +65,20 @@ def tile_sum(
     The parts are a stage of their own, whose first dimension counts them (tile.py schedules it).
     """
     whole: Tensor = te.compute(shape, element, name=name)
-    (total,) = whole.op.body
+    assert isinstance(whole.op, ComputeOp)
+    axis, (total,) = whole.op.axis, whole.op.body
     assert isinstance(total, Reduce)
-    size = _part_size(total, long)
-    if size is None:
-        return whole
     extent = _extent(long)
+    size = part_size(total.dtype, extent, prod(_extent(a) for a in total.axes if a is not long))
+    if size == extent:
+        return whole
     pieces = te.reduce_axis((0, -(-extent // size)), f"{long.var.name}_piece")
     within = te.reduce_axis((0, size), long.var.name)
     axes = [within if a is long else a for a in total.axes]
 
     def part(piece: Expr, *i: Expr) -> Expr:
         at = piece * size + within
-        values = {long.var: at, **{a.var: e for a, e in zip(whole.op.axis, i, strict=True)}}
+        values = {long.var: at, **{a.var: e for a, e in zip(axis, i, strict=True)}}
         inside = all_of(
             substitute(total.condition, values), *((at < extent,) if extent % size else ())
         )
@@ -88,16 +90,14 @@ def tile_sum(
     return result
 
 
-def _part_size(total: Reduce, long: IterVar) -> int | None:
-    """How much of the axis `long` a part takes; None where the sum needs no parts."""
-    beside = prod(_extent(a) for a in total.axes if a is not long)
-    extent = _extent(long)
-    if total.dtype != "float16" or beside * extent <= WHOLE:
-        return None
+def part_size(dtype: str, extent: int, beside: int) -> int:
+    """How much of an axis a part of a sum takes, all of it where it needs no parts; each of its
+    elements stands for `beside` products."""
+    if dtype != "float16" or beside * extent <= WHOLE:
+        return extent
     most = max(1, PART // beside)
-    divisors = [n for n in range(1, most + 1) if extent % n == 0]
-    size = divisors[-1] if 2 * divisors[-1] > most else min(most, extent)
-    return size if size < extent else None
+    whole = max(n for n in range(1, most + 1) if extent % n == 0)
+    return whole if 2 * whole > most else min(most, extent)
 
 
 def _extent(axis: IterVar) -> int:

@@ -8,6 +8,9 @@ int8 and uint8, mixed or not, give int32 (quantize.py tells what zero points add
 Weights may be packed: then kernel_layout names their layout, source_layout the plain one, and
 channels the number of outputs, which tiles may exceed (other axes are whole tiles).
 
+conv2d's attribute row_taps, (taps, channels), says that the weights' input channels are the
+channels of each tap of the kernel's row, one tap after the other, and zeros up to whole tiles.
+
 conv2d's data may be in blocks of channels, NCHW4c: then data_layout says so, and out_layout what
 layout the result is in (data_layout, unless given). Blocks divide the channels.
 """
@@ -21,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from .. import te
-from ..ir import Expr, dtype_of
+from ..ir import Expr, const, dtype_of
 from ..te import Tensor
 from .elementwise import broadcast_shape, element_at, same_extent
 from .half import rounded, sums
@@ -66,6 +69,13 @@ def weights_of(w: Tensor, attrs: Attrs, plain: str) -> Weights:
     packed = layout(attrs["kernel_layout"])
     require(w.ndim == len(packed.order), f"weights {list(w.shape)} are not in {packed.text}")
     sizes = {**plain_sizes(packed, w.shape), packed_axis(packed): attrs["channels"]}
+    if "row_taps" in attrs:
+        taps, channels = attrs["row_taps"]
+
+        def of_tap(f: Expr, c: Expr, ky: Expr, kx: Expr) -> Expr:
+            return w[packed_index(packed, {"O": f, "I": kx * channels + c, "H": ky, "W": const(0)})]
+
+        return Weights((sizes["O"], channels, sizes["H"], taps), of_tap)
 
     def at(*i: Expr) -> Expr:
         return w[packed_index(packed, dict(zip(plain, i, strict=True)))]
@@ -79,7 +89,17 @@ def plain_weights(w: Array, attrs: Attrs) -> Array:
         return w
     packed, plain = layout(attrs["kernel_layout"]), attrs["source_layout"]
     sizes = {**plain_sizes(packed, w.shape), packed_axis(packed): attrs["channels"]}
-    return unpack(w, packed.text, plain, [sizes[axis] for axis in plain])
+    whole = unpack(w, packed.text, plain, [sizes[axis] for axis in plain])
+    if "row_taps" not in attrs:
+        return whole
+    taps, channels = attrs["row_taps"]
+    rows = whole[:, : taps * channels].reshape(-1, taps, channels, whole.shape[2])
+    return rows.transpose(0, 2, 3, 1)
+
+
+def taps_as_channels(w: Array) -> Array:
+    """Weights [O, C, KH, KW] as [O, KW * C, KH, 1], which attribute row_taps speaks of."""
+    return w.transpose(0, 3, 1, 2).reshape(w.shape[0], -1, w.shape[2], 1)
 
 
 def _compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:

@@ -16,7 +16,7 @@ from mlc_targets import Target
 from .. import te
 from ..ir import PrimFunc
 from ..te import Tensor
-from .arm_cpu import conv2d, depthwise, gemm, int8_conv2d, int8_windows, windows, winograd
+from .arm_cpu import conv2d, depthwise, gemm, int8_conv2d, int8_dense, int8_windows, windows, winograd
 from .registry import Attrs, TensorType
 
 Layout = Callable[[Sequence[TensorType], Attrs, Target], "dict[str, Any] | None"]
@@ -31,6 +31,7 @@ class Implementation:
     inputs, and elementwise stages may follow the operator's own (tile.inline_epilogue takes them).
     layout, where there is one, gives attributes that ask for packed weights (their layout_transform
     is inserted, and folded, by the graph); blocks those that ask for blocks of channels as well.
+    needs says to users what it takes.
     """
 
     op: str
@@ -42,6 +43,7 @@ class Implementation:
     schedule: Callable[[PrimFunc, Attrs, Target], PrimFunc]
     layout: Layout | None = None
     blocks: Layout | None = None
+    needs: str = ""
 
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
@@ -57,6 +59,17 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             gemm.compute_dense,
             gemm.schedule_dense,
             gemm.dense_layout,
+            needs="sizes that are known, constant weights",
+        ),
+        Implementation(
+            "dense",
+            key,
+            "dense_int8",
+            20,
+            int8_dense.takes_packed,
+            int8_dense.compute_dense,
+            int8_dense.schedule_dense,
+            int8_dense.dense_layout,
         ),
         Implementation(
             "matmul",
@@ -66,6 +79,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             gemm.takes_matmul,
             gemm.compute_matmul,
             gemm.schedule_matmul,
+            needs="sizes that are known, rows of the second matrix in whole vectors",
         ),
         Implementation(
             "conv2d",
@@ -76,6 +90,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             gemm.compute_conv2d,
             gemm.schedule_conv2d,
             gemm.conv2d_layout,
+            needs="sizes that are known, one group, constant weights",
         ),
         Implementation(
             "conv2d",
@@ -85,6 +100,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             depthwise.is_depthwise,
             depthwise.compute_depthwise,
             depthwise.schedule_depthwise,
+            needs="one filter for each channel, data in planes",
         ),
         Implementation(
             "conv2d",
@@ -95,6 +111,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             conv2d.compute_conv2d,
             conv2d.schedule_conv2d,
             blocks=conv2d.blocked_attrs,
+            needs="floats, channels of a group in whole vectors (or a few), constant weights",
         ),
         Implementation(
             "conv2d",
@@ -105,6 +122,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             int8_conv2d.compute_conv2d,
             int8_conv2d.schedule_conv2d,
             blocks=int8_conv2d.blocked_attrs,
+            needs="int8, channels of a group in blocks of eight (or a few), constant weights",
         ),
         Implementation(
             "conv2d",
@@ -115,6 +133,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             int8_windows.compute_depthwise,
             int8_windows.schedule_depthwise,
             blocks=int8_windows.blocked_attrs,
+            needs="8 bits, one filter for each channel, channels in blocks of eight",
         ),
         Implementation(
             "conv2d",
@@ -124,6 +143,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             windows.takes_depthwise,
             windows.compute_depthwise,
             windows.schedule_depthwise,
+            needs="floats, one filter for each channel, channels in whole vectors",
         ),
         Implementation(
             "winograd_conv2d",
@@ -134,6 +154,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             winograd.compute_winograd,
             winograd.schedule_winograd,
             blocks=winograd.blocked_attrs,
+            needs="a kernel of 3 x 3, and a lower cost than that of direct convolution",
         ),
         Implementation(
             "max_pool",
@@ -144,6 +165,17 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             windows.compute_pool(te.max, average=False),
             windows.schedule_pool,
             blocks=windows.pool_layout,
+            needs="channels in blocks, as the layer before has them",
+        ),
+        Implementation(
+            "max_pool",
+            key,
+            "max_pool_int8",
+            10,
+            int8_windows.takes_pool,
+            int8_windows.compute_pool,
+            int8_windows.schedule_pool,
+            blocks=int8_windows.pool_layout,
         ),
         Implementation(
             "avg_pool",
@@ -154,6 +186,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             windows.compute_pool(te.sum, average=True),
             windows.schedule_pool,
             blocks=windows.pool_layout,
+            needs="channels in blocks, as the layer before has them",
         ),
     )
 )

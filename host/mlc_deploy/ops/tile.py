@@ -56,7 +56,7 @@ def schedule_tile(
     sch.compute_at(tile, outer[-1])
     if part_of(tile) in sch.get_blocks():
         schedule_sum(sch, tile, outer[-1], lanes, 1)
-        around = sch.get_loops(tile)
+        around: list[str] = list(sch.get_loops(tile))
         piece = around[around.index(outer[-1]) + 1]
         sch.compute_at(part_of(tile), piece)
         schedule_sum(sch, part_of(tile), piece, lanes, steps)

@@ -97,8 +97,8 @@ def data_transform(d: Sequence[Expr]) -> list[Expr]:
     every = _polynomial(squares)
     if tile % 2:  # a point without its negative, whose factor all other polynomials have
         alone = points(tile)[-1]
-        *others, last = data_transform([b - a * float(alone) for a, b in pairwise(d)])
-        return [*others, _sum(every, d[1:-1:2]), last]
+        *rest, last = data_transform([b - a * float(alone) for a, b in pairwise(d)])
+        return [*rest, _sum(every, d[1:-1:2]), last]
     result = [_sum(every, d[0::2])]
     for k, p in enumerate(pairs):
         others = _polynomial([*squares[:k], *squares[k + 1 :]])

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TuneError
-from .features import Vector
+from .features import INSTRUCTIONS, Vector
 
 FEWEST = 8  # results before which there is nothing to learn
 MOST = 4096  # results that are learnt from, the last ones
@@ -87,11 +87,12 @@ class TreeModel:
         self._stale = True
 
     def scores(self, candidates: Sequence[Vector]) -> NDArray[np.float64]:
-        """Best cost / cost, about; all 0 where nothing has been learnt."""
+        """Best cost / cost, about; where nothing has been learnt, the fewer instructions a rule of
+        thumb counts, the higher."""
         if self._stale:
             self._train()
         if self._trees is None or not candidates:
-            return np.zeros(len(candidates))
+            return np.array([-float(c[INSTRUCTIONS]) for c in candidates])
         found: NDArray[np.float64] = self._trees.predict(np.stack(candidates), num_threads=1)
         return found
 

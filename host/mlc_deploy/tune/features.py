@@ -49,6 +49,7 @@ CACHES = (32 << 10, 512 << 10)  # bytes, as common cores have them
 SLOTS = 4  # accesses of a block that are described: what it writes, and the most costly it reads
 CURVE = 6  # places between the innermost loop and the outermost
 BLOCKS = 2
+INSTRUCTIONS = 1  # the place of the rough count, its logarithm
 
 Vector = NDArray[np.float32]
 Steps = Mapping[Var, float]
@@ -117,6 +118,9 @@ def _block_features(loops: Sequence[For], block: Block, target: Target) -> Row:
         unit += step == 1
         apart += step > 1
         each *= chunks if step == 1 else lanes if step > 1 else 1
+        if step == 0:  # neighbours that are read one after the other come in one load
+            side = [turns(o) for o in unrolled if abs(access.step(o.var)) == 1]
+            each /= min(max(side, default=1), width)
         kept = inner is None or not access.moves(inner.var)  # the turn before has loaded it
         loads += each * (0.25 if kept else 1.0)
         slots.append([_log(each), step == 1, step == 0, kept, _inner_step(access, inner)])

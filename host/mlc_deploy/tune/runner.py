@@ -9,7 +9,7 @@ the task's default kernel on the same inputs, which the board computed once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlc_rpc import CounterError, Crashed, OutOfMemory, Refused, RemoteFunction, RemoteTensor
+from mlc_rpc import (
+    CounterError,
+    Crashed,
+    OutOfMemory,
+    Refused,
+    RemoteFunction,
+    RemoteTensor,
+    Timing,
+)
 from mlc_rpc import Timeout as RpcTimeout
 
 from .boards import Board, Incident
@@ -30,8 +38,8 @@ HALF_RELATIVE, HALF_OF_LARGEST = 5e-3, 2e-3
 RUN_SECONDS = 10.0
 FAR_OFF = 3.0  # so many times the best: no need to know it exactly
 NEAR = 1.15
-QUICK = {"number": 1, "repeat": 3, "min_repeat_ms": 8}
-CAREFUL = {"number": 1, "repeat": 7, "min_repeat_ms": 25}
+QUICK, CAREFUL = (3, 8), (7, 25)  # samples, and milliseconds that each takes at least
+DISTURBED = ("noisy", "migrated", "throttled")
 MOST_REPETITIONS = 3  # of a noisy measurement
 COOL_SECONDS = (10.0, 30.0, 60.0)  # pauses of a board that is throttled
 TASKS_KEPT = 2  # on a board: their tensors
@@ -145,36 +153,46 @@ def _timed(
 ) -> Measured:
     """First roughly; exactly where it is worth it."""
 
-    def timed(**options: int) -> Any:
-        return function.time_evaluator(timeout=request.seconds, **options)(*tensors)
+    def timed(repeat: int, min_repeat_ms: int) -> Timing:
+        evaluate = function.time_evaluator(
+            1, repeat, min_repeat_ms, timeout=request.seconds * (repeat + 1)
+        )
+        return evaluate(*tensors)
 
-    if not request.careful:
-        rough = timed(number=1, repeat=1)
+    careful = request.careful
+    if not careful:
+        rough = timed(1, 0)
         if rough.median > FAR_OFF * request.best:
             return Measured("ok", rough.samples, None, rough.verdict)
-    samples: tuple[float, ...] = ()
-    verdict = "ok"
-    repetitions, pauses = 0, list(request.cool)
-    careful = request.careful
     while True:
-        timing = timed(**(CAREFUL if careful else QUICK))
-        verdict = timing.verdict
-        match verdict:
-            case "throttled" if pauses:
-                seconds = pauses.pop(0)
-                board.report(Incident(board.url, f"throttled: {seconds:g} s to cool", request.task))
-                time.sleep(seconds)
-                continue
-            case "noisy" | "migrated" | "throttled":
-                samples += timing.samples
-                repetitions += 1
-                if repetitions < MOST_REPETITIONS:
-                    continue
-            case _:
-                samples = timing.samples
+        how = CAREFUL if careful else QUICK
+        samples, verdict = settled(lambda h=how: timed(*h), board, request)  # type: ignore[misc]
         if careful or median(samples) > NEAR * request.best:
             return Measured("ok", samples, None, verdict)
-        careful, samples = True, ()
+        careful = True
+
+
+def settled(
+    timed: Callable[[], Timing], board: Board, request: Request, sleep: Any = time.sleep
+) -> tuple[tuple[float, ...], str]:
+    """Samples that can be trusted, and the verdict on them. A board that is throttled pauses and is
+    asked again; what is noisy is repeated, and where it stays so all its samples count."""
+    pauses = list(request.cool)
+    disturbed: tuple[float, ...] = ()
+    for _ in range(MOST_REPETITIONS + len(pauses)):
+        timing = timed()
+        verdict = timing.verdict
+        if verdict == "throttled" and pauses:
+            seconds = pauses.pop(0)
+            board.report(Incident(board.url, f"throttled: {seconds:g} s to cool", request.task))
+            sleep(seconds)
+            continue
+        if verdict not in DISTURBED:
+            return timing.samples, verdict
+        disturbed += timing.samples
+        if len(disturbed) >= MOST_REPETITIONS * len(timing.samples):
+            break
+    return disturbed, verdict
 
 
 def _tensors(board: Board, request: Request) -> Sequence[RemoteTensor]:

@@ -59,10 +59,9 @@ class GradientBased:
 
     def next(self, tasks: Sequence[Progress]) -> int:
         candidates = _open(tasks)
-        fewest = min(candidates, key=lambda n: (tasks[n].rounds, n))
         turn = sum(t.rounds for t in tasks)
-        if tasks[fewest].rounds == 0 or turn % EXPLORE_EVERY == EXPLORE_EVERY - 1:
-            return fewest
+        if turn % EXPLORE_EVERY == EXPLORE_EVERY - 1:
+            return min(candidates, key=lambda n: (tasks[n].rounds, n))
         speeds = [t.task.flops / t.share * t.task.weight for t in tasks if _is_known(t)]
         fastest = max(speeds, default=0.0)
         return max(candidates, key=lambda n: (_gain(tasks[n], fastest), -n))
@@ -78,12 +77,12 @@ def _is_known(t: Progress) -> bool:
 
 def _gain(t: Progress, fastest: float) -> float:
     """What a round of the task is expected to take off the model's cost."""
-    if not _is_known(t) or not t.history:
-        return inf
+    if not _is_known(t):
+        return inf if not t.rounds else 0.0
     best = min(t.best, t.baseline)
-    past = [min(cost, t.baseline) for cost in t.history[-WINDOW - 1 :]]
-    fell = (past[0] - past[-1]) / max(len(past) - 1, 1)
-    possible = best / max(len(t.history), 1)
+    past = [t.baseline, *t.history][-WINDOW - 1 :]
+    fell = (past[0] - past[-1]) / max(len(past) - 1, 1) if isfinite(past[0]) else 0.0
+    possible = best / (t.rounds + 1)
     if t.task.flops and fastest:
         possible = min(possible, max(best - t.task.flops / (fastest / BETA), 0.0))
     return t.task.weight * (ALPHA * fell + (1 - ALPHA) * possible)

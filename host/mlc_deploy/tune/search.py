@@ -28,9 +28,9 @@ from .postproc import why_not
 from .records import Candidate, Search, Task
 from .space import (
     Decider,
+    Decision,
     Default,
     DesignSpace,
-    Odometer,
     Point,
     ScheduleFn,
     decisions_of,
@@ -41,13 +41,15 @@ from .space import (
 )
 
 KINDS = ("evolutionary", "random", "grid", "replay")
-POOL = 4  # candidates that the cost model chooses each one from
+POOL = 3  # candidates that the cost model chooses each one from
 PARENTS = 24  # of the best ones have neighbours
+GREEDY_EARLY = 0.5  # before there is much to learn from
 GREEDY = 0.9  # how many of a batch the model picks; the others are left to chance
 FRESH = 0.15  # of the pool are random, not neighbours
 CROSSED = 0.1
+REMEMBERED = 512  # children, so that what was thought of once costs nothing the next time
 TRIES = 6  # per candidate; so often in vain, and a space counts as exhausted
-RANDOM_FIRST = 16  # results before which the cost model is not asked
+RANDOM_FIRST = 16  # results before which the pool is random
 KNOWN = 8  # known traces that are measured again
 
 
@@ -73,7 +75,13 @@ class _Base:
             found = point(self.spaces[number], self.task, chooser, number, origin)
         except MlcError:
             return None
-        if found.program in self.seen or why_not(found.func, self.task.target) is not None:
+        if why_not(found.func, self.task.target) is not None:
+            return None
+        return self.unseen(found)
+
+    def unseen(self, found: Point) -> Point | None:
+        """The point, which counts as seen from then on; None where its program does already."""
+        if found.program in self.seen:
             return None
         self.seen.add(found.program)
         return found
@@ -146,7 +154,6 @@ class GridSearch(_Base):
     def _all(self) -> Iterator[Candidate]:
         for number, space in enumerate(self.spaces):
             for chooser in every_point(space, self.task):
-                assert isinstance(chooser, Odometer)
                 if (found := self.made(number, chooser, "grid")) is not None:
                     yield found
 
@@ -205,16 +212,14 @@ class EvolutionarySearch(_Base):
         self._told = 0
         self._known = known
         self._begun = False
+        self._tried: dict[tuple[int, tuple[Decision, ...]], Point | None] = {}
 
     def propose(self, n: int) -> list[Candidate]:
         found: list[Candidate] = []
         if not self._begun:
             self._begun = True
             found += self._first()[:n]
-        wanted = n - len(found)
-        if self._told < RANDOM_FIRST:
-            return [*found, *_several(wanted, self._early)]
-        return [*found, *self._promising(wanted)]
+        return [*found, *self._promising(n - len(found))]
 
     def tell(self, results: Sequence[tuple[Candidate, float]]) -> None:
         target = self.task.target
@@ -248,12 +253,6 @@ class EvolutionarySearch(_Base):
                 return found
         return Point(candidate.trace, candidate.func, candidate.origin)
 
-    def _early(self) -> Point | None:
-        """Before there is anything to learn from: by chance, or beside the default."""
-        if self.best and self.random.random() < 0.25:
-            return self._child()
-        return self.by_chance()
-
     def _child(self) -> Point | None:
         """A neighbour of a parent, better ones having more."""
         parents = [m.point for m in self.best if m.point.choices]
@@ -271,18 +270,25 @@ class EvolutionarySearch(_Base):
             decisions = mutated(parent.choices, self.random)
         if decisions is None:
             return None
+        key = (parent.space, decisions)
+        if key in self._tried:  # scheduling takes longest here
+            return None if (again := self._tried[key]) is None else self.unseen(again)
         chooser = Decider(Random(self.random.getrandbits(64)), decisions)
-        return self.made(parent.space, chooser, origin)
+        self._tried[key] = found = self.made(parent.space, chooser, origin)
+        if len(self._tried) > REMEMBERED:
+            del self._tried[next(iter(self._tried))]
+        return found
 
     def _promising(self, n: int) -> list[Candidate]:
         """The best of a pool by the model, and a few others."""
-        fresh = _several(round(POOL * n * FRESH), self.by_chance)
+        early = self._told < RANDOM_FIRST
+        fresh = _several(round(POOL * n * (1.0 if early else FRESH)), self.by_chance)
         pool = [*fresh, *_several(POOL * n - len(fresh), self._child)]
-        scored = self._ranked(pool)
-        greedy = scored[: round(GREEDY * n)]
-        rest = scored[len(greedy) :]
+        ranked = self._ranked(pool)
+        count = round(n * (GREEDY_EARLY if early else GREEDY))
+        greedy, rest = ranked[:count], ranked[count:]
         picked = [*greedy, *self.random.sample(rest, min(n - len(greedy), len(rest)))]
-        self.seen -= {p.program for p in rest} - {p.program for p in picked}  # may come again
+        self.seen -= {p.program for p in pool} - {p.program for p in picked}  # they may come again
         return list(picked)
 
     def _ranked(self, pool: Sequence[Point]) -> list[Point]:

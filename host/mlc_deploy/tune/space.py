@@ -157,7 +157,7 @@ def point(
     return Point(sch.trace, sch.func, origin, tuple(chooser.choices), number)
 
 
-def every_point(space: DesignSpace, task: Task) -> Iterator[Chooser]:
+def every_point(space: DesignSpace, task: Task) -> Iterator[Odometer]:
     """A chooser for each point of a space, to be used before the next one is asked for."""
     odometer = Odometer()
     yield odometer

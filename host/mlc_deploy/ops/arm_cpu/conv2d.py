@@ -20,7 +20,7 @@ from ... import te
 from ...ir import Expr, PrimFunc, Reduce
 from ...schedule import Schedule
 from ...te import Tensor
-from ..half import arithmetic, spare_registers, tile_sum
+from ..half import arithmetic, part_size, spare_registers, tile_sum
 from ..layout import layout, plain_sizes
 from ..nn import window_extent
 from ..quantize import product
@@ -30,7 +30,7 @@ from ..tile import inline_epilogue, schedule_tile
 BLOCKED = ("float32", "float16")
 PLANES = 4  # channels up to which planes are read, in layers that are not in blocks
 MOST_UNROLLED = 192  # about how many multiply-accumulates there are in a turn of the reduction
-SHORT_TURNS = 4  # of a kernel one pixel wide are made one
+SHORT_TURNS = 8  # of a kernel one pixel wide are made one
 FEW_TASKS = 8  # too few for threads to share evenly
 TURN = 5  # instructions of a turn beside loads and multiply-accumulates
 
@@ -236,7 +236,8 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     pixels = best_tile(conv, lanes, target)[0]
     steps = kw * conv.together
     if kw == 1:  # turns are short; of a single one, all weights would be loaded before, and spilled
-        steps *= min(SHORT_TURNS, max(1, int(w.shape[2]) // 2))  # type: ignore[arg-type]
+        depth = part_size(arithmetic(x.dtype, target), int(w.shape[2]), kh * steps)  # type: ignore[arg-type]
+        steps *= min(SHORT_TURNS, max(1, depth // 2))
     if target.arch == "x86_64":  # elsewhere the lanes of one vector have to be seen together
         steps = min(steps, max(kw, MOST_UNROLLED // (pixels * vectors)))
     if is_pointwise((kh, kw), attrs):

@@ -3,7 +3,7 @@ vector of channels times one element of the data per multiply-accumulate."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,10 @@ from ..quantize import product, sum_dtype
 from ..registry import Attrs, TensorType
 from ..shape import padded
 from ..tile import inline_epilogue, schedule_tile, vectorize_rows
+
+
+PANEL = 8  # rows of a tile at most, where they are packed
+MANY_COLUMNS = 64  # for which that pays
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,16 @@ def dense_tile(dtype: str, rows: int, channels: int, target: Target) -> Tile:
         case 16:
             return Tile(4, 2 * lanes, lanes, 16)
     return Tile(4, 4, 1, 4)
+
+
+def panel_tile(dtype: str, rows: int, depth: int, channels: int, target: Target) -> Tile | None:
+    """Where it is worth while to lay the rows of a tile side by side first, vector by vector: two
+    are then loaded at once, and they are read for every tile of columns. None elsewhere."""
+    lanes = target.lanes(arithmetic(dtype, target))
+    few = rows < 2 * PANEL or channels < MANY_COLUMNS or depth % lanes
+    if target.arch != "aarch64" or lanes == 1 or few:
+        return None
+    return Tile(-(-rows // -(-rows // PANEL)), 2 * lanes, lanes, 4 * lanes)
 
 
 def conv2d_tile(dtype: str, target: Target) -> Tile:
@@ -81,7 +95,7 @@ def dense_layout(
         return None
     source = "NK" if attrs["transpose_b"] else "KN"
     channels = int(w.shape[0 if attrs["transpose_b"] else 1])  # type: ignore[arg-type]
-    columns = dense_tile(x.dtype, int(x.shape[0]), channels, target).columns  # type: ignore[arg-type]
+    columns = _dense_tile(x, channels, target).columns
     return {"kernel_layout": f"NK{columns}n", "source_layout": source, "channels": channels}
 
 
@@ -91,23 +105,47 @@ def takes_packed(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> bool
 
 def compute_dense(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Sequence[Tensor]:
     x, w = inputs
-    blocks, depth, columns = w.shape
-    over = te.reduce_axis((0, depth), "k")
+    blocks, _, columns = w.shape
+    over = te.reduce_axis((0, x.shape[1]), "k")
     kept = arithmetic(x.dtype, target)
+    rows, depth = (int(n) for n in x.shape)  # type: ignore[arg-type]
+    panels = panel_tile(x.dtype, rows, depth, attrs["channels"], target)
+    x_at = _in_panels(x, panels, kept) if panels else lambda i, k: x[i, k]
 
     def element(i: Expr, j: Expr) -> Reduce:
-        return te.sum(product(x[i, over], w[j // columns, over, j % columns], kept), over)
+        return te.sum(product(x_at(i, over.var), w[j // columns, over, j % columns], kept), over)
 
     tile = tile_sum((x.shape[0], blocks * columns), element, over, "dense_tile")
     shape = (x.shape[0], attrs["channels"])
     return [te.compute(shape, lambda i, j: tile[i, j].astype(x.dtype), name="dense")]
 
 
+def _dense_tile(x: Buffer | TensorType, channels: int, target: Target) -> Tile:
+    rows, depth = (int(n) for n in x.shape)  # type: ignore[arg-type]
+    found = panel_tile(x.dtype, rows, depth, channels, target)
+    return found or dense_tile(x.dtype, rows, channels, target)
+
+
+def _in_panels(x: Tensor, tile: Tile, kept: str) -> Callable[[Expr, Expr], Expr]:
+    """x's elements by row and k, from panels of a tile's rows in which vectors of neighbours along
+    k stand side by side."""
+    rows, depth = x.shape
+    height, lanes = tile.rows, tile.lanes
+
+    def element(p: Expr, k: Expr, i: Expr, l: Expr) -> Expr:  # noqa: E741
+        value = x[p * height + i, k * lanes + l].astype(kept)
+        return value if rows % height == 0 else te.if_then_else(p * height + i < rows, value, 0)
+
+    shape = (-(-rows // height), depth // lanes, height, lanes)
+    panel = te.compute(shape, element, name="panel")
+    return lambda i, k: panel[i // height, k // lanes, i % height, k % lanes]
+
+
 def schedule_dense(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     sch = Schedule(func)
     x = func.buffers[0]
-    tile = dense_tile(x.dtype, int(x.shape[0]), attrs["channels"], target)  # type: ignore[arg-type]
-    schedule_tile(
+    tile = _dense_tile(x, attrs["channels"], target)
+    rows = schedule_tile(
         sch,
         "dense_tile",
         inline_epilogue(sch, "dense"),
@@ -116,6 +154,11 @@ def schedule_dense(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
         steps=tile.steps,
         vector_result=True,
     )
+    if "panel" in sch.get_blocks():
+        sch.compute_at("panel", rows)
+        *_, row, lane = sch.get_loops("panel")
+        sch.unroll(row)
+        sch.vectorize(lane)
     return sch.func
 
 

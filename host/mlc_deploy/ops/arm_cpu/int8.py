@@ -19,14 +19,13 @@ from typing import Any, Literal
 from mlc_targets import Target
 
 from ... import te
-from ...ir import Expr, const
+from ...ir import TUNE_CPU, Expr, PrimFunc, const, with_fields
 from ...schedule import Schedule
 from ...te import IterVar
 from ..tile import unroll_steps
 
 BLOCK = 8  # channels
 TURN = 4  # instructions of a turn of the reduction beside loads and multiplications
-MOST_LOADS = 24  # of a turn, about, before they are kept from one to the next in vain
 TILE, VECTORS = "int8_tile", "int8_vectors"  # the names of the stages
 NARROW = "narrow_weights"  # the attribute that says that weights are within ±127
 
@@ -206,13 +205,11 @@ def compute_sums(
 
 
 def schedule_sums(
-    sch: Schedule, level: Level, outer: str, inner: Sequence[str], *, steps: int
+    sch: Schedule, level: Level, outer: str, inner: Sequence[str], taps: int, target: Target
 ) -> None:
     """Schedules the stages of compute_sums inside loop `outer` of the result, the last around its
-    tile, whose loops are `inner`; the last of them is over output channels.
-
-    steps: about how many turns of the reduction are unrolled.
-    """
+    tile, whose loops are `inner`; the last of them is over output channels. taps: the extent of the
+    innermost reduction, which is unrolled."""
     if level.vectors:
         sch.compute_at(VECTORS, outer)
         sch.set_scope(VECTORS, 0, "local")
@@ -224,7 +221,7 @@ def schedule_sums(
         sch.unroll(around)
     sch.compute_at(TILE, around)
     sch.set_scope(TILE, 0, "local")
-    _schedule_tile(sch, level, around, steps)
+    _schedule_tile(sch, level, around, _steps(level, taps, target))
     match level.form:
         case "parts":
             _tensorize(sch, pixels, at, level.vectors)
@@ -236,6 +233,24 @@ def schedule_sums(
     for loop in inner[:-1]:
         sch.unroll(loop)
     sch.vectorize(inner[-1])
+
+
+def _steps(level: Level, taps: int, target: Target) -> int:
+    """How many turns of the reduction are unrolled: more of them hide the loop's own instructions,
+    and are more for LLVM to keep in registers."""
+    if level.form != "parts":
+        return 2 * taps if taps > 1 else 4
+    if target.vector_registers < 32:
+        return 1
+    return taps if taps > 1 else 4
+
+
+def tuned(func: PrimFunc, level: Level, target: Target) -> PrimFunc:
+    """The function for a scheduling model that keeps the products of `parts` in few registers: that
+    of AArch64's generic CPU, which is in-order, begins many before it adds one up, and spills."""
+    if level.form != "parts" or target.llvm_cpu != "generic" or target.arch != "aarch64":
+        return func
+    return with_fields(func, attrs={**func.attrs, TUNE_CPU: "kryo"})
 
 
 def _own_loops(sch: Schedule, block: str, around: str) -> tuple[list[str], list[str]]:
@@ -262,16 +277,14 @@ def _schedule_tile(sch: Schedule, level: Level, around: str, steps: int) -> None
             rows = [spatial.pop()] if level.rows > 1 else []
             inside = [*rows, four, *over[-2:]]
             spatial, over = [*spatial, column], over[:-2]
-        case "squares":
+        case _:
             inside = [*spatial[-2:], over[-1]]
             spatial, over = spatial[:-2], over[:-1]
-        case "parts":
-            inside = [spatial[-1], over[-1]]
-            spatial, over = spatial[:-1], over[:-1]
     over, unrolled = unroll_steps(sch, over, steps)
     sch.reorder(*over, *unrolled, *spatial, *inside)
     block = sch.blockize(inside[0])
-    zero = sch.decompose_reduction(block, [*over, *unrolled][0])
+    first = next(iter((*over, *unrolled, *spatial)), None) or sch.add_unit_loop(block)
+    zero = sch.decompose_reduction(block, first)
     sch.tensorize(block, level.intrin)
     (element,) = sch.get_child_blocks(zero)
     *rows, lane = sch.get_loops(element)

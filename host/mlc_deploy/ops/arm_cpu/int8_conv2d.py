@@ -37,11 +37,11 @@ from .int8 import (
     compute_sums,
     level_of,
     schedule_sums,
+    tuned,
 )
 
 BLOCKS = f"NCHW{BLOCK}c"
 COPY = "int8_data"
-TURNS = 2  # of blocks of input channels are made one, four where the kernel is one pixel
 TASK_ROWS = 8  # at most, that a task copies its data for
 FEW_TASKS = 4  # per image, where there are rows enough
 
@@ -120,7 +120,7 @@ def blocked_attrs(
         "out_layout": BLOCKS,
     }
     if planes:
-        found["row_taps"] = kw
+        found["row_taps"] = (kw, channels)
     sizes = (int(x.shape[0]), *map(int, x.shape[1:]))  # type: ignore[arg-type]
     conv = _conv(sizes, out_channels, (kh, kw), {**attrs, **found}, target)
     return None if conv is None else {**found, "kernel_layout": f"OHIW{conv.level.weights}"}
@@ -148,7 +148,7 @@ def _conv_of(inputs: Sequence[Any], attrs: Attrs, target: Target) -> Conv | None
     """From data and weights as blocked_attrs lays them out."""
     x, w = inputs[:2]
     sizes = [int(n) for n in plain_sizes(layout(attrs["data_layout"]), x.shape).values()]
-    kernel = (int(w.shape[1]), int(attrs.get("row_taps", w.shape[3])))
+    kernel = (int(w.shape[1]), int(attrs["row_taps"][0] if "row_taps" in attrs else w.shape[3]))
     return _conv(sizes, attrs["channels"], kernel, attrs, target)
 
 
@@ -269,17 +269,13 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
         tasks = order[:2]
     sch.reorder(*order, *inner)
     task = sch.fuse(*tasks) if len(tasks) > 1 else tasks[0]
-    import os
-    steps = conv.taps * (TURNS if conv.taps > 1 else 2 * TURNS)
-    steps = int(os.environ.get("STEPS", steps))
-    schedule_sums(
-        sch, conv.level, order[-1] if order[-1] not in tasks else task, inner, steps=steps
-    )
+    outer = task if order[-1] in tasks else order[-1]
+    schedule_sums(sch, conv.level, outer, inner, conv.taps, target)
     if conv.copied:
         sch.compute_at(COPY, task)
         _schedule_copy(sch, conv)
     sch.parallel(task)
-    return sch.func
+    return tuned(sch.func, conv.level, target)
 
 
 def _schedule_copy(sch: Schedule, conv: Conv) -> None:

@@ -15,19 +15,21 @@ from typing import Any
 from mlc_targets import Target
 
 from ... import te
-from ...ir import Expr, PrimFunc, const
+from ...ir import Expr, PrimFunc, const, value_range
 from ...schedule import Schedule
 from ...te import Tensor
+from ..pool import pool_extents
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue, schedule_tile, vectorize_rows
 from .conv2d import output_size
 from .int8 import BLOCK
 from .int8_conv2d import BLOCKS
-from .windows import even_cut
+from .windows import even_cut, reach
 
 KERNEL = f"OHWI{BLOCK}o"
 BYTES = ("int8", "uint8")
 ALL_AT_ONCE = 9  # taps up to which a window is summed up as a whole, else row by row
+MOST_COPIED = 64  # vectors of a row that one turn copies
 STRIP = 1 << 13  # bytes of data, about, that are copied together
 
 
@@ -120,6 +122,49 @@ def schedule_depthwise(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc
     return _schedule(func, "depthwise", kernel, attrs, target)
 
 
+# --------------------------------------------------------------------------------------- pooling
+
+
+def pool_layout(types: Sequence[TensorType], attrs: Attrs, target: Target) -> dict[str, Any] | None:
+    """The attributes of two-dimensional max_pool of 8-bit numbers in blocks; None where channels do
+    not divide into blocks."""
+    (x,) = types
+    static = all(isinstance(n, int) for n in x.shape)
+    if not static or len(x.shape) != 4 or "layout" in attrs or x.dtype not in BYTES:
+        return None
+    if target.lanes("int8") < BLOCK or x.shape[1] % BLOCK:
+        return None
+    return {"layout": BLOCKS}
+
+
+def takes_pool(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> bool:
+    return attrs.get("layout") == BLOCKS and inputs[0].dtype in BYTES
+
+
+def compute_pool(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Sequence[Tensor]:
+    """[N, C/8, H, W, 8]"""
+    (x,) = inputs
+    lowest, _ = value_range(x.dtype)
+    data = _rows(x, reach(x.shape[2:4], attrs), int(lowest))
+    taps = [te.reduce_axis((0, k), f"k{n}") for n, k in enumerate(attrs["kernel"])]
+    steps = list(zip(attrs["strides"], taps, attrs["dilations"], strict=True))
+
+    def element(b: Expr, c: Expr, y: Expr, q: Expr, l: Expr) -> Expr:  # noqa: E741
+        place = (at * s + k * d for at, (s, k, d) in zip((y, q), steps, strict=True))
+        return te.max(data(b, c, *place, l), taps)
+
+    shape = (*x.shape[:2], *pool_extents(x.shape[:4], attrs), BLOCK)
+    tile = te.compute(shape, element, name="pool_tile")
+    return [te.compute(shape, lambda *i: tile[i], name="pool")]
+
+
+def schedule_pool(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
+    return _schedule(func, "pool", attrs["kernel"], attrs, target)
+
+
+# -------------------------------------------------------------------------------------- schedule
+
+
 def _schedule(
     func: PrimFunc, name: str, kernel: Sequence[int], attrs: Attrs, target: Target
 ) -> PrimFunc:
@@ -130,22 +175,39 @@ def _schedule(
     rows = divisor(height, max(1, STRIP // row))
     sch.split(sch.get_loops(result)[2], [None, rows])
     many = target.vector_registers >= 32
-    high = 2 if many and rows % 2 == 0 else 1
-    pixels = even_cut(width, 4 if many and high == 1 else 2)
+    if attrs["strides"][1] > 1:
+        high, most = 1, 3 if many else 1
+    elif many and rows % 2 == 0:
+        high, most = 2, 2
+    else:
+        high, most = 1, 4 if many else 2
+    pixels = even_cut(width, most)
     task = schedule_tile(
         sch,
         f"{name}_tile",
         result,
         {3: high, 4: pixels, 5: BLOCK},
         lanes=BLOCK,
-        steps=kernel[0],
+        steps=kernel[0] if name == "depthwise" else kernel[0] * kernel[1],
         vector_result=True,
         tasks=3,
     )
     if "pad" in sch.get_blocks():
         sch.compute_at("pad", task)
-        vectorize_rows(sch, "pad", target.lanes("int8"))
+        _copy_rows(sch, target.lanes("int8"), whole=attrs["strides"][1] > 1)
     return sch.func
+
+
+def _copy_rows(sch: Schedule, lanes: int, whole: bool) -> None:
+    """Rows in vectors: each as a whole in one turn, where little is computed of it."""
+    row = sch.get_loops("pad")[-1]
+    vectors = -(-int(sch.loop(row).extent) // lanes)  # type: ignore[call-overload]
+    if whole and vectors <= MOST_COPIED:
+        _, vector, lane = sch.split(row, [None, vectors, lanes])
+        sch.unroll(vector)
+        sch.vectorize(lane)
+    else:
+        vectorize_rows(sch, "pad", lanes)
 
 
 def divisor(extent: int, most: int) -> int:

@@ -80,7 +80,7 @@ def compute_pool(
         taps = [te.reduce_axis((0, k), f"k{n}") for n, k in enumerate(attrs["kernel"])]
         size = x.shape[2:4]
         kept = sums(x.dtype) if average else arithmetic(x.dtype, target)
-        over = {**attrs, "pads": _reach(size, attrs)}
+        over = {**attrs, "pads": reach(size, attrs)}
 
         def element(b: Expr, c: Expr, y: Expr, q: Expr, l: Expr) -> Expr:  # noqa: E741
             (y, q), inside = tap((y, q), taps, size, over)
@@ -100,7 +100,7 @@ def compute_pool(
     return compute
 
 
-def _reach(size: Sequence[Any], attrs: Attrs) -> tuple[int, ...]:
+def reach(size: Sequence[Any], attrs: Attrs) -> tuple[int, ...]:
     """attrs' pads with those at the ends as large as windows reach, 1 where beyond the data: tap
     asks only whether there are any."""
     rank = len(size)

@@ -274,9 +274,9 @@ def _schedule_data(sch: Schedule, task: str, across: int) -> None:
 def _computed_loops(sch: Schedule, name: str, at: str, iters: Sequence[int]) -> list[str]:
     """The loops for iterations of a block that is computed at loop `at`; of one turn where there
     was none."""
-    found = []
+    found: list[str] = []
     for number in iters:
-        around = list(sch.get_loops(name))
+        around: list[str] = list(sch.get_loops(name))
         used = set(walk(sch.block(name).iters[number].binding))
         own = (n for n in around[around.index(at) + 1 :] if sch.loop(n).var in used)
         found.append(next(own, None) or sch.add_unit_loop(name))
@@ -285,7 +285,7 @@ def _computed_loops(sch: Schedule, name: str, at: str, iters: Sequence[int]) -> 
 
 def _in_registers(sch: Schedule, name: str, at: str) -> None:
     sch.set_scope(name, 0, "local")
-    around = list(sch.get_loops(name))
+    around: list[str] = list(sch.get_loops(name))
     *others, lane = around[around.index(at) + 1 :]
     _unroll(sch, others, lane)
 

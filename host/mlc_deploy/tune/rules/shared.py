@@ -8,13 +8,11 @@ from ...schedule import Schedule
 
 def is_untouched(sch: Schedule, block: str) -> bool:
     """Whether a block's loops are as they were stated: serial, its own, results in memory."""
-    found = sch.block(block)
-    loops = [sch.loop(n) for n in sch.get_loops(block)]
-    others = [b for b in sch.get_blocks() if b != block]
+    own = set(sch.get_loops(block))
     return (
-        all(loop.kind == "serial" for loop in loops)
-        and all(w.buffer.scope == "global" for w in found.writes)
-        and not any(set(sch.get_loops(block)) & set(sch.get_loops(b)) for b in others)
+        all(sch.loop(n).kind == "serial" for n in own)
+        and all(w.buffer.scope == "global" for w in sch.block(block).writes)
+        and not any(own & set(sch.get_loops(b)) for b in sch.get_blocks() if b != block)
     )
 
 

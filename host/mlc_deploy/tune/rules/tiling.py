@@ -13,11 +13,13 @@ registers and put back, as its further levels do, cost more on CPUs than they br
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from math import prod
 
 from mlc_targets import Target
 
 from ...arith import simplify_expr
+from ...errors import ScheduleError
 from ...ir import Block, Region, Var, const, is_const, substitute, walk
 from ...ir.build import strides_of
 from ...ops.tile import schedule_result, schedule_sum, vector_loop
@@ -33,7 +35,7 @@ UNROLLED = 128  # multiply-accumulates in a turn of the reduction, about; twice 
 def multi_level_tiling(sch: Schedule, block: str, target: Target) -> Schedule:
     """A sum in tiles: sizes of the tile in registers, of the blocks of tiles, and how many of the
     loops over those are one parallel loop."""
-    if not is_untouched(sch, block) or not _reuses(sch.block(block)):
+    if not _reuses(sch.block(block)) or not is_untouched(sch, block):
         return sch
     if any(extent_of(sch, loop) is None for loop in sch.get_loops(block)):
         return sch
@@ -63,7 +65,8 @@ def multi_level_tiling(sch: Schedule, block: str, target: Target) -> Schedule:
     sums = prod(tile.values()) // lanes
     schedule_sum(sch, block, place, lanes, max(1, UNROLLED // sums))
     schedule_result(sch, inner, lanes, vector is not None and vector == loops[-1])
-    sch.parallel(outside[0])
+    with suppress(ScheduleError):  # not every fused loop is known to write its own elements
+        sch.parallel(outside[0])
     return sch
 
 
@@ -133,7 +136,7 @@ def _register_tile(
 ) -> dict[str, int]:
     """How much of each loop is in a tile, of as many vectors as there are registers for. Loops of
     which it is one element are left out. One loop at most leaves a rest, whose tiles are code of
-    their own: with several there would be much of it."""
+    their own: with several there would be much of it. Vectors leave none if they can."""
     room = max(1, (target.vector_registers or 16) - 2)
     tile: dict[str, int] = {}
     rest = False
@@ -142,7 +145,7 @@ def _register_tile(
         extent = extent_of(sch, loop) or 1
         step = lanes if loop == vector else 1
         sizes = [step * n for n in range(1, min(room, MOST, max(1, extent // step)) + 1)]
-        if rest:
+        if rest or (step > 1 and extent % step == 0):
             sizes = [size for size in sizes if extent % size == 0] or [step]
         if len(sizes) > 1:
             likely = [DIVIDES if extent % size == 0 else 1.0 for size in sizes]

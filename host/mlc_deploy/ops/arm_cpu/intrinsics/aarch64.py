@@ -103,14 +103,14 @@ _sadalp = vectors.added(_neon("saddlp.v4i32.v8i16", "int32x4"))
 _addp = _neon("addp.v4i32", "int32x4")
 _register(
     "smull.sadalp",
-    describe.dot_in_fours(["int8"]),
-    vectors.dot_in_fours(_smull, _sadalp),
+    describe.dot_in_fours(1),
+    vectors.dot_in_fours(_smull, _sadalp, 1),
     r"\bsadalp\b",
 )
 _register(
     "smlal.sadalp",
-    describe.dot_in_fours(["int8", "int8"]),
-    vectors.dot_in_fours(_smull, _sadalp),
+    describe.dot_in_fours(2),
+    vectors.dot_in_fours(_smull, _sadalp, 1),
     r"\bsmlal\b",
     domains=describe.NARROW,
 )

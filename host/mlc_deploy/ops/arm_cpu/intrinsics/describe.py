@@ -49,21 +49,21 @@ def dot_rows(a: str, b: str, rows: int) -> PrimFunc:
     return rows_apart(func, "B", "C")
 
 
-def dot_in_fours(dtypes: Sequence[str]) -> PrimFunc:
-    """C[p] += A[2*p + j] * B[2*p + j] over j of 2: int32 [4]; of as many pairs of A and B, all [8],
-    as there are dtypes."""
-    pairs = [
-        (te.placeholder((8,), t, f"A{n}"), te.placeholder((8,), t, f"B{n}"))
-        for n, t in enumerate(dtypes)
-    ]
-    j = te.reduce_axis((0, 2), "j")
+def dot_in_fours(depth: int) -> PrimFunc:
+    """C[j, p] += A0[2*p + k] * B[0, j, 2*p + k] + A1[2*p + k] * B[1, j, 2*p + k] over k of 2: int32
+    [4, 4], of int8, B [depth, 4, 8]; of depth 1 without A1."""
+    data = [te.placeholder((8,), "int8", f"A{n}") for n in range(depth)]
+    y = te.placeholder((depth, 4, 8), "int8", "B")
+    k = te.reduce_axis((0, 2), "k")
 
-    def element(p: Expr) -> Expr:
-        terms = [x[p * 2 + j].astype("int32") * y[p * 2 + j].astype("int32") for x, y in pairs]
-        return te.sum(sum(terms[1:], terms[0]), j)
+    def element(j: Expr, p: Expr) -> Expr:
+        terms = [
+            x[p * 2 + k].astype("int32") * y[n, j, p * 2 + k].astype("int32")
+            for n, x in enumerate(data)
+        ]
+        return te.sum(sum(terms[1:], terms[0]), k)
 
-    c = te.compute((4,), element, name="C")
-    return accumulating(_func(*(x for pair in pairs for x in pair), c))
+    return accumulating(_func(*data, y, te.compute((4, 4), element, name="C")))
 
 
 def rows_of_squares() -> PrimFunc:
@@ -149,4 +149,4 @@ def rounding_shift(lanes: int) -> PrimFunc:
 SHIFTS = {"B": (-32, 31)}  # what a rounding shift is described for
 
 # Weights of which two products with any int8 have a sum that int16 holds.
-NARROW = {"B0": (-127, 127), "B1": (-127, 127)}
+NARROW = {"B": (-127, 127)}

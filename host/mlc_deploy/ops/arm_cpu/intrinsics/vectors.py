@@ -97,13 +97,14 @@ def by_halves(add_pairs: Operation) -> Operation:
     """Sums of neighbours in a and then in b, by an operation on vectors half as long."""
 
     def operation(a: Expr, b: Expr) -> Expr:
-        sums = tuple(add_pairs(*_halves(x)) for x in (a, b))
+        sums = tuple(add_pairs(*halves(x)) for x in (a, b))
         return Shuffle(sums, tuple(range(dtype_of(a.dtype).lanes)), a.dtype)
 
     return operation
 
 
-def _halves(vector: Expr) -> list[Expr]:
+def halves(vector: Expr) -> list[Expr]:
+    """Lower and upper half of a vector."""
     dtype = dtype_of(vector.dtype)
     half = dtype.lanes // 2
     kind = with_lanes(dtype.scalar, half)
@@ -203,19 +204,34 @@ def dot_rows_by_lane(operation: Operation) -> Callable[..., Stmt]:
     return body
 
 
-def dot_in_fours(multiply: Operation, add_pairs: Operation) -> Callable[..., Stmt]:
-    """C += add_pairs(C, multiply(A0, B0) + multiply(A1, B1)), of one pair of A and B or of two"""
+def dot_in_fours(
+    multiply: Operation, add_pairs: Operation, together: int
+) -> Callable[..., Stmt]:
+    """C[j] = add_pairs(C[j], multiply(A0, B[0, j]) + multiply(A1, B[1, j])), where `together` rows
+    of B are one load, which the machine takes apart for nothing"""
 
     def body(*buffers: Buffer) -> Stmt:
-        *operands, c = buffers
-        products = [
-            multiply(part(a, 8, 0), part(b, 8, 0))
-            for a, b in zip(operands[::2], operands[1::2], strict=True)
-        ]
-        total = products[0]
-        for product in products[1:]:
-            total = binary("+", total, product)
-        return put(add_pairs(part(c, 4, 0), total), c, 0)
+        *data, b, c = buffers
+        values = [part(a, 8, 0) for a in data]
+
+        def rows(n: int) -> list[Expr]:
+            if together == 1:
+                return [part(b, 8, n, j, 0) for j in range(4)]
+            every = ramp(0, 16)
+            pairs = [
+                load(b, (const(n), const(j) + every // 8, every % 8)) for j in range(0, 4, 2)
+            ]
+            return [half for pair in pairs for half in halves(pair)]
+
+        weights = [rows(n) for n in range(len(data))]
+
+        def channel(j: int) -> Stmt:
+            total = multiply(values[0], weights[0][j])
+            for value, row in zip(values[1:], weights[1:], strict=True):
+                total = binary("+", total, multiply(value, row[j]))
+            return put(add_pairs(part(c, 4, j, 0), total), c, j, 0)
+
+        return seq(map(channel, range(4)))
 
     return body
 

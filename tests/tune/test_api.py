@@ -1,0 +1,135 @@
+"""Tuning as users call it, on a board of this machine, and compiling with what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlc_deploy as mlc
+from mlc_deploy import Schedule, tune
+from mlc_deploy.errors import TuneError
+from mlc_deploy.graph import BlockBuilder, Function
+from mlc_deploy.ir import structural_hash
+from mlc_deploy.tune.database import Record
+from mlc_deploy.tune.records import Measured
+from tests.test_examples import example
+from tests.tune.searches import matmul, sampled
+
+
+def space(sch: Schedule) -> None:
+    sampled(sch)
+
+
+def test_a_function_is_tuned_and_built_from_the_database(tmp_path: Path) -> None:
+    func = matmul()
+    stages: list[str] = []
+    database = tune.tune_tir(
+        func, "host", 12, 6, space=space, work_dir=tmp_path, task_name="mine", strategy="random",
+        callbacks=[lambda state: stages.append(state.stage)],
+    )  # fmt: skip
+    assert {"default kernels", "search"} <= set(stages)
+    assert {r.task for r in database.records} == {"mine"}
+    searched = [r for r in database.records if not r.final]
+    assert 10 <= len(searched) <= 13
+    again = tune.tune_tir(func, "host", 12, 6, space=space, work_dir=tmp_path, strategy="random")
+    assert [r for r in again.records if not r.final] == searched
+    sch = tune.compile_tir(tune.Database(tmp_path / "database.jsonl"), func, "host")
+    assert sch is not None
+    best = database.best(structural_hash(func), str(mlc.Target("host")))
+    assert best is not None and structural_hash(sch.func) == best.program
+    x, y = (np.random.default_rng(n).random((32, 32), np.float32) for n in range(2))
+    with mlc.connect("local://") as board:
+        out = board.empty((32, 32))
+        board.load(mlc.build(sch, target="host"))["main"](board.tensor(x), board.tensor(y), out)
+        np.testing.assert_allclose(out.numpy(), x @ y, rtol=1e-5)
+    assert tune.compile_tir(database, func, "aarch64") is None
+
+
+def test_an_emulators_seconds_are_refused() -> None:
+    with pytest.raises(TuneError) as refusal:
+        tune.tune_tir(matmul(), "aarch64", 4, runner="qemu://cortex-a72", objective="seconds")
+    assert str(refusal.value) == (
+        "an emulator's seconds say nothing of a board\n"
+        "  in:  qemu://cortex-a72\n"
+        "  try: objective instructions, or a board that is there"
+    )
+
+
+def test_instructions_are_refused_where_they_are_not_counted() -> None:
+    with pytest.raises(TuneError) as refusal:
+        tune.tune_tir(matmul(), "host", 4, objective="instructions")
+    assert str(refusal.value).startswith(
+        "executed instructions are not counted on this board\n  in:  local://: "
+    )
+    assert str(refusal.value).endswith("\n  try: objective seconds, or qemu://")
+
+
+def layer() -> Function:
+    builder = BlockBuilder("main")
+    x = builder.param("x", (8, 32))
+    y = builder.param("y", (32, 48))
+    return builder.finish([builder.emit("matmul", x, y)])
+
+
+def recorded(target: mlc.Target, trace: Any) -> tune.Database:
+    """A database that knows one schedule of the layer's kernel."""
+    database = tune.Database()
+    model = mlc.compile(layer(), target)
+    (source,) = model.program.kernels.values()
+    from mlc_deploy.graph.lower import unscheduled
+
+    func = unscheduled(source, target).func
+    made = Record(
+        "matmul", structural_hash(func), str(target), "a board", "seconds", "r", "p",
+        trace(func), Measured("ok", (1e-6,)),
+    )  # fmt: skip
+    database.add([made])
+    return database
+
+
+def test_a_model_is_compiled_with_the_trace_of_the_database() -> None:
+    target = mlc.Target("host")
+
+    def reversed_loops(func: Any) -> str:
+        sch = Schedule(func)
+        name = sch.get_blocks()[0]
+        loops = sch.get_loops(name)
+        sch.reorder(loops[1], loops[0])
+        return sch.trace.dumps()
+
+    plain = mlc.compile(layer(), target)
+    database = recorded(target, reversed_loops)
+    made = mlc.compile(layer(), target, db=database)
+    assert made.kernels_tuned == tuple(made.program.kernels) and not made.notes
+    assert not plain.kernels_tuned
+    assert made.object_bytes != plain.object_bytes
+    assert mlc.compile(layer(), target).object_bytes == plain.object_bytes  # by the cache
+    x, y = (
+        np.random.default_rng(n).random(s, np.float32) for n, s in enumerate([(8, 32), (32, 48)])
+    )
+    with mlc.connect("local://") as board:
+        (out,) = board.load(made).run({"x": x, "y": y}).values()
+    np.testing.assert_allclose(out, x @ y, rtol=1e-5)
+
+
+def test_a_trace_that_does_not_apply_gives_way_to_the_default() -> None:
+    target = mlc.Target("host")
+    database = recorded(target, lambda _: '[1,[["get_block",{"name":"gone"},"b",null]]]')
+    made = mlc.compile(layer(), target, db=database)
+    assert not made.kernels_tuned
+    (note,) = made.notes
+    (kernel,) = made.program.kernels
+    assert note.startswith(
+        f"{kernel}: the tuned schedule does not apply, so the default does: get_block: no block"
+    )
+    assert made.object_bytes == mlc.compile(layer(), target).object_bytes
+
+
+def test_a_users_own_search_in_ten_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    example("random_search").main()  # checks its result itself
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines[:5]] == list("01234")
+    assert "def apply_trace(sch: Schedule) -> None:" in lines
