@@ -31,9 +31,10 @@ The record, as JSON; `null` is what is not known, as everything about a board th
     latency           n, median_ms, p95_ms, mad_ms, samples [ms], number [of runs in each], outliers
                       [index], drift (of the last third to the first), verdict (ok, noisy,
                       throttled, migrated, emulated), findings [what, mend] that led to it, cores
-                      [that it was pinned to], per_run: {cycles, instructions, cache_misses}, null
-                      where the board does not count; conditions: {before, after: {fact: [a number
-                      for every `each` samples]}}, by the names of mlc_rpc/wire.py
+                      [number, that it was pinned to], cluster (their model), per_run: {cycles,
+                      instructions, cache_misses}, null where the board does not count;
+                      conditions: {before, after: {fact: [a number for every `each` samples]}}, by
+                      the names of mlc_rpc/wire.py
     instructions      executed per inference; null where several threads ran, which are not counted
     layers            [name, kernel (or registered function, which runs on the host, transfers
                       included), shape (of what it computes), dtype, median_us, instructions,

@@ -227,10 +227,12 @@ class RemoteFunction:
                 )  # fmt: skip
                 return Timing(samples, runs, self.module.session.emulated, threads)
             answer = self._call("time", args, options, timeout)
+            device = self.module.session.device
             try:
                 samples = tuple(float(sample) for sample in answer["samples"])
                 runs = tuple(int(n) for n in answer["number"])
-                conditions = parse_conditions(answer, self.module.session.device.fast_cores)
+                models = [cpu.model for cpu in device.cpus]
+                conditions = parse_conditions(answer, device.fast_cores, models)
                 cost = float(answer.get("layer_cost_s", 0))
                 calls = tuple(
                     tuple(max(int(n) / 1e9 - cost, 0.0) for n in row)

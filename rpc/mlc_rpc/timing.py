@@ -22,8 +22,8 @@ class Conditions:
     """What was so on the board `before` and `after` every `each` samples, by the facts' names
     (wire.py), a number per row; None where the board's kernel does not tell.
 
-    `cores` are those that the threads were pinned to, `fast_cores` how many the board has of the
-    fastest kind.
+    `cores` are those that the threads were pinned to, `cluster` their model or models, and
+    `fast_cores` how many the board has of the fastest kind.
     """
 
     before: Mapping[str, Column]
@@ -31,6 +31,7 @@ class Conditions:
     each: int = 1
     cores: tuple[int, ...] = ()
     fast_cores: int = 0
+    cluster: str = ""
 
     def during(self, fact: str) -> NDArray[np.float64]:
         """By how much a count grew in each row; empty where that is not known of all."""
@@ -49,8 +50,12 @@ class Conditions:
         return {name: {fact: list(side[fact]) for fact in told} for name, side in sides.items()}
 
 
-def parse_conditions(answer: Mapping[str, Any], fast_cores: int) -> Conditions | None:
+def parse_conditions(
+    answer: Mapping[str, Any], fast_cores: int, models: Sequence[str]
+) -> Conditions | None:
     """Of the answer to `time`; None where the board's program is older than conditions.
+
+    `models` are those of the board's cores, as far as it says.
 
     Raises LookupError, TypeError, ValueError on what is no such answer.
     """
@@ -59,7 +64,8 @@ def parse_conditions(answer: Mapping[str, Any], fast_cores: int) -> Conditions |
     facts = [str(fact) for fact in answer["facts"]]
     before, after = (_columns(facts, answer[side]) for side in ("before", "after"))
     cores = tuple(int(core) for core in answer["cores"])
-    return Conditions(before, after, int(answer["each"]), cores, fast_cores)
+    cluster = ", ".join(dict.fromkeys(models[core] for core in cores if core < len(models)))
+    return Conditions(before, after, int(answer["each"]), cores, fast_cores, cluster)
 
 
 def _columns(facts: Sequence[str], rows: Sequence[Sequence[Any]]) -> Mapping[str, Column]:
@@ -150,6 +156,7 @@ class Timing:
             "drift": self.drift,
             "verdict": judgement.verdict,
             "findings": [{"what": f.what, "mend": f.mend} for f in judgement.findings],
+            "cluster": now.cluster if now else "",
             "cores": list(now.cores) if now else [],
             "per_run": {fact: self.per_run(fact) if now else None for fact in COUNTED},
             "each": now.each if now else 1,

@@ -3,8 +3,10 @@
     scripts/bench/kernels.py [--target NAME ...] [--only TEXT] [--json FILE] [--against FILE]
 
 Counted under QEMU with the CPU named. `ratio` is all instructions of one call, divided by
-multiply-accumulates / 4 (what a machine does that only multiplies, four at a time). With --against
-the exit status is 1 where a layer takes over 1 % more than in that file.
+multiply-accumulates / 4 (what a machine does that only multiplies, four at a time), or / 8 where it
+does that with float16, / 16 and / 32 where an instruction sums up so many products of int8. Layers
+of int8 end in a bias and a requantization. With --against the exit status is 1 where a layer takes
+over 1 % more than in that file.
 """
 
 from __future__ import annotations
@@ -28,10 +30,40 @@ from mlc_deploy.graph.lower import lower_fused
 from mlc_deploy.ops import TensorType, infer_types
 from mlc_deploy.ops.arm_cpu.winograd import decide
 from mlc_deploy.ops.layout import pack
+from mlc_deploy.ops.nn import taps_as_channels
 from mlc_deploy.ops.strategy import blocked_attrs, packed_attrs
 
 TOLERATED = 1.01
-BOARDS = {"cortex-a72": "aarch64", "cortex-a7": "armv7a"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A CPU that QEMU has, the target for it, numbers, and how many it multiplies at once."""
+
+    cpu: str
+    target: str
+    dtype: str = "float32"
+    together: int = 4
+
+
+I8MM = "llvm -mtriple=aarch64-linux-gnu -mattr=+neon,+dotprod,+i8mm -device=arm_cpu"
+CORTEX_A76 = "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76 -device=arm_cpu"
+COLUMNS = {
+    "cortex-a72": Column("cortex-a72", "aarch64"),
+    "cortex-a7": Column("cortex-a7", "armv7a"),
+    "cortex-a76-float16": Column("cortex-a76", CORTEX_A76, "float16", 8),
+    "cortex-a72-int8": Column("cortex-a72", "aarch64", "int8"),
+    "cortex-a7-int8": Column("cortex-a7", "armv7a", "int8"),
+    "cortex-a76-int8": Column("cortex-a76", CORTEX_A76, "int8", 16),
+    "i8mm-int8": Column("max,sve=off,sme=off", I8MM, "int8", 32),
+}
+INT8_PEERS = {
+    "dense 256 of 256 rows": {"cortex-a72": 1.033, "cortex-a76": 1.380, "i8mm": 1.870}
+    | {"cortex-a7": 1.307},
+    "conv 3x3 64 56x56": {"cortex-a72": 1.061, "cortex-a76": 1.372, "i8mm": 1.882}
+    | {"cortex-a7": 1.455},
+    "conv 1x1 256 14x14": {"cortex-a76": 1.376, "i8mm": 1.862},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +97,8 @@ def conv(
 def winograd(
     name: str, data: tuple[int, int, int], weights: tuple[int, int, int, int], **peers: float
 ) -> Layer:
-    return replace(conv(name, data, weights, pad=1, **peers), winograd=True)
+    known = {f"cortex-{cpu}": ratio for cpu, ratio in peers.items()}
+    return replace(conv(name, data, weights, pad=1), winograd=True, peers=known)
 
 
 def pool(name: str, op: str, data: tuple[int, int, int], kernel: int, stride: int) -> Layer:
@@ -120,37 +153,64 @@ def multiplies(layer: Layer) -> int:
     return out.elements * int(each)
 
 
-def layer_function(layer: Layer, target: mlc.Target) -> Function:
+def layer_function(layer: Layer, target: mlc.Target, dtype: str = "float32") -> Function:
     """The layer as a network in the middle has it: data and weights in the target's layouts."""
     shapes = [s for s in (layer.data, layer.weights) if s]
-    types = [TensorType(s, "float32") for s in shapes]
+    types = [TensorType(s, dtype) for s in shapes]
     op, attrs = layer.op, layer.attrs
+    if dtype == "int8":  # as weights that onnxruntime quantizes are
+        attrs = {**attrs, "narrow_weights": True}
     if layer.winograd:
         plan = decide(types, attrs, target).plan
         assert plan is not None, f"{layer.name} is computed otherwise"
         op, attrs = "winograd_conv2d", {"tile": plan.tile, "pads": attrs["pads"]}
         shapes[1] = (*layer.weights[:2], plan.tile + 2, plan.tile + 2)
-        types[1] = TensorType(shapes[1], "float32")
+        types[1] = TensorType(shapes[1], dtype)
     wanted = blocked_attrs(op, types, attrs, target)
     wanted = wanted or packed_attrs(op, types, attrs, target) or {}
-    arrays = [np.zeros(s, np.float32) for s in shapes]
+    arrays = [np.zeros(s, dtype) for s in shapes]
     data = wanted.get("data_layout", wanted.get("layout", "NCHW"))
     arrays[0] = pack(arrays[0], "NCHW", data) if len(layer.data) == 4 else arrays[0]
+    if "row_taps" in wanted:
+        arrays[1] = taps_as_channels(arrays[1], wanted["row_taps"][2])
     if "kernel_layout" in wanted:
         arrays[1] = pack(arrays[1], wanted["source_layout"], wanted["kernel_layout"])
     builder = BlockBuilder("layer")
-    params = [builder.param(f"p{n}", a.shape) for n, a in enumerate(arrays)]
-    return builder.finish([builder.emit(op, *params, **attrs, **wanted)])
+    params = [builder.param(f"p{n}", a.shape, dtype) for n, a in enumerate(arrays)]
+    value = builder.emit(op, *params, **{**attrs, **wanted})
+    if dtype == "int8":
+        channels: tuple[int, ...] = layer.weights[:1]
+        if op == "conv2d":
+            plain = np.zeros((1, *channels, 1, 1))
+            channels = pack(plain, "NCHW", wanted.get("out_layout", "NCHW")).shape
+        value = builder.emit("add", value, builder.param("bias", channels, "int32"))
+        scale = builder.param("scale", channels)
+        value = builder.emit("requantize", value, scale, np.array(-7, dtype))
+    return builder.finish([value])
 
 
-def measure(layer: Layer, session: Any, target: mlc.Target) -> dict[str, Any]:
-    func = lower_fused(layer_function(layer, target), target, "layer")
+def measured_in(layer: Layer, column: Column) -> bool:
+    if column.dtype == "int8":
+        return bool(layer.weights) and not layer.winograd
+    return not layer.winograd or column.dtype == "float32"
+
+
+def peer_of(layer: Layer, column: str) -> float | None:
+    """The best ratio of any other library in a column of COLUMNS."""
+    if COLUMNS[column].dtype == "int8":
+        return INT8_PEERS.get(layer.name, {}).get(column.removesuffix("-int8"))
+    return layer.peers.get(column)
+
+
+def measure(layer: Layer, session: Any, column: Column) -> dict[str, Any]:
+    target = mlc.Target(column.target)
+    func = lower_fused(layer_function(layer, target, column.dtype), target, "layer")
     library = mlc.build(func, target=target)
     module = session.load(library)
     arrays = [np.zeros([int(n) for n in b.shape], b.dtype) for b in func.buffers]  # type: ignore[arg-type]
     (counts,) = module["layer"].profile(*(session.tensor(a) for a in arrays)).counts
     module.close()
-    ideal = multiplies(layer) / 4
+    ideal = multiplies(layer) / column.together
     return {
         "instructions": counts.total,
         "ratio": round(counts.total / ideal, 4),
@@ -163,21 +223,21 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--target", action="append", choices=BOARDS, help="a CPU; default: all")
+    parser.add_argument("--target", action="append", choices=COLUMNS, help="a CPU; default: all")
     parser.add_argument("--only", default="", help="layers whose names contain this")
     parser.add_argument("--json", type=Path, help="where to write the record")
     parser.add_argument("--against", type=Path, help="an earlier record to compare with")
     given = parser.parse_args(arguments)
     record: dict[str, dict[str, Any]] = {}
-    for cpu in given.target or BOARDS:
-        target = mlc.Target(BOARDS[cpu])
-        with mlc.connect(f"qemu://{cpu}") as session:
-            record[cpu] = {
-                layer.name: measure(layer, session, target)
+    for name in given.target or COLUMNS:
+        column = COLUMNS[name]
+        with mlc.connect(f"qemu://{column.cpu}") as session:
+            record[name] = {
+                layer.name: measure(layer, session, column)
                 for layer in LAYERS
-                if given.only in layer.name
+                if given.only in layer.name and measured_in(layer, column)
             }
-        show(cpu, record[cpu])
+        show(name, record[name])
     if given.json:
         given.json.write_text(json.dumps(record, indent=1) + "\n")
     return compare(record, json.loads(given.against.read_text())) if given.against else 0
@@ -187,7 +247,7 @@ def show(cpu: str, measured: dict[str, Any]) -> None:
     table = Table(title=cpu)
     for column in ("layer", "instructions", "ratio", "best peer", "loads", "object bytes"):
         table.add_column(column, justify="left" if column == "layer" else "right")
-    peers = {layer.name: layer.peers.get(cpu) for layer in LAYERS}
+    peers = {layer.name: peer_of(layer, cpu) for layer in LAYERS}
     for name, m in measured.items():
         loads = m["by_class"]["load"] / m["instructions"] * m["ratio"]
         peer = "" if peers[name] is None else f"{peers[name]:.3f}"

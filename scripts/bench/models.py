@@ -15,8 +15,8 @@ first. Per model and target:
     object, weights, arena, bound    bytes, as the record has them; no plan of the arena can go
                    below the bound, and kernels' workspaces are not in it
     instructions   executed per inference under QEMU, and their ratio to vector
-                   multiply-accumulates: of 4 numbers each, and for int8 of 16 on cortex-a76 (sdot)
-                   and of 32 on i8mm (smmla); beside it the most that it should be
+                   multiply-accumulates: of 4 numbers each, of 8 in float16, and for int8 of 16 on
+                   cortex-a76 (sdot) and of 32 on i8mm (smmla); beside it the most that it should be
 
 `--against` compares with an earlier --json: 1 is the exit status where a figure that is the same on
 every machine (sizes, instructions) rose by more than 1 %, or outputs were wrong.
@@ -52,11 +52,19 @@ from tests.onnx_models import reference  # noqa: E402
 
 @dataclass(frozen=True)
 class Machine:
-    """A target, a board for it, and products of int8 that are summed up by one instruction."""
+    """A target, a board for it, products of int8 that are summed up by one instruction, and the
+    precision that models of float32 are given."""
 
     target: str
     board: str
     products: int = 4
+    precision: str = "float32"
+
+    def together(self, name: str) -> int:
+        """How many of a model's products one instruction sums up."""
+        if name.endswith(ENDING):
+            return self.products
+        return VECTOR if self.precision == "float32" else 2 * VECTOR
 
 
 AARCH64 = "llvm -mtriple=aarch64-linux-gnu -device=arm_cpu"
@@ -65,10 +73,13 @@ MACHINES = {
     "armv7a": Machine("armv7a", "qemu://cortex-a7"),
     "host": Machine("host", "local://"),
     "cortex-a76": Machine(f"{AARCH64} -mcpu=cortex-a76", "qemu://cortex-a76", 16),
+    "cortex-a76-float16": Machine(
+        f"{AARCH64} -mcpu=cortex-a76", "qemu://cortex-a76", precision="float16"
+    ),
     "i8mm": Machine(f"{AARCH64} -mattr=+neon,+dotprod,+i8mm", "qemu://max,sve=off,sme=off", 32),
 }
 LIMITS = {  # of the ratio
-    "mobilenet_v1": {"aarch64": 1.20, "armv7a": 1.35},
+    "mobilenet_v1": {"aarch64": 1.20, "armv7a": 1.35, "cortex-a76-float16": 1.25},
     "resnet18": {"aarch64": 0.52, "armv7a": 0.65},
     "mobilenet_v2": {"aarch64": 1.35, "armv7a": 1.5},
     "mobilenet_v1_int8": {"aarch64": 1.10, "armv7a": 1.35, "cortex-a76": 1.60, "i8mm": 2.4},
@@ -78,7 +89,7 @@ LIMITS = {  # of the ratio
 EXACT = ("object_bytes", "weights_bytes", "arena_bytes", "instructions")
 RISE = 1.01
 VECTOR = 4  # numbers in a vector of 128 bits
-LINE = "{:<21}{:<11}{:>13}{:>13}{:>7}{:>8}{:>9}{:>8}{:>8}{:>14}{:>7}{:>6}"
+LINE = "{:<21}{:<19}{:>13}{:>13}{:>7}{:>8}{:>9}{:>8}{:>8}{:>14}{:>7}{:>6}"
 MB = 1e6
 
 
@@ -123,9 +134,9 @@ def measure(name: str, target: str, run: bool) -> dict[str, Any]:
         file = Path(folder) / f"{name}.onnx"
         onnx.save(model, file)
         cache = {"MLC_CACHE_DIR": str(Path(folder) / "cache")}
-        cold, warm = (command(file, machine.target, cache) for _ in range(2))
+        cold, warm = (command(file, machine, cache) for _ in range(2))
         os.environ |= cache
-        compiled = mlc.compile(from_onnx(model), machine.target)
+        compiled = mlc.compile(from_onnx(model), machine.target, precision=machine.precision)
     graph = compiled.reference
     found = {
         "cold_s": cold["wall_s"],
@@ -150,13 +161,14 @@ def measure(name: str, target: str, run: bool) -> dict[str, Any]:
     return found
 
 
-def command(file: Path, target: str, environment: dict[str, str]) -> dict[str, float]:
+def command(file: Path, machine: Machine, environment: dict[str, str]) -> dict[str, float]:
     """Compiles by the command line, and watches its processes: seconds, seconds of all cores, and
     bytes of memory at most."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     program = [sys.executable, "-m", "mlc_deploy.cli", str(file)]
     process = subprocess.Popen(
-        [*program, "--target", target, "--board", "none"], env=os.environ | environment,
+        [*program, "--target", machine.target, "--board", "none", "--precision", machine.precision],
+        env=os.environ | environment,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     most, done = [0], threading.Event()
@@ -172,7 +184,7 @@ def command(file: Path, target: str, environment: dict[str, str]) -> dict[str, f
     done.set()
     watching.join()
     if process.returncode:
-        sys.exit(f"{file.stem} for {target} did not compile:\n{said}")
+        sys.exit(f"{file.stem} for {machine.target} did not compile:\n{said}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cores = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {"wall_s": wall, "cores_s": cores, "bytes": most[0]}
@@ -193,8 +205,7 @@ def memory(session: int) -> int:
 
 def line(name: str, target: str, found: dict[str, Any]) -> str:
     count = found["instructions"]
-    together = MACHINES[target].products if name.endswith(ENDING) else VECTOR
-    ratio = count and count / (found["multiply_accumulates"] / together)
+    ratio = count and count / (found["multiply_accumulates"] / MACHINES[target].together(name))
     most = LIMITS.get(name, {}).get(target)
     return LINE.format(
         name,

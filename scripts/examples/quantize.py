@@ -63,8 +63,8 @@ def read(path: Path) -> onnx.ModelProto:
     """The model in a file. Raises ImporterError."""
     try:
         return onnx.load(path)
-    except Exception as error:  # of the file system, or whatever protobuf raises
-        raise ImporterError("this is no ONNX model", where=f"{path}: {error}") from None
+    except Exception:  # of the file system, or whatever protobuf raises
+        raise ImporterError("this is no ONNX model that can be read", where=str(path)) from None
 
 
 def calibration(model: onnx.ModelProto, folder: Path, most: int | None = None) -> Runs:
@@ -80,7 +80,12 @@ def calibration(model: onnx.ModelProto, folder: Path, most: int | None = None) -
         )
     runs = []
     for path in files:
-        loaded = np.load(path)
+        try:
+            loaded = np.load(path)
+        except (OSError, ValueError):
+            raise InputError(
+                "this is no file of numpy's", where=str(path), mend="numpy.save or numpy.savez"
+            ) from None
         run = {next(iter(inputs)): loaded} if path.suffix == ".npy" else dict(loaded)
         lacking = [name for name in inputs if name not in run]
         if lacking:

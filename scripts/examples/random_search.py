@@ -47,8 +47,7 @@ def random_search(mod: mlc.IRModule, num_trials: int, board: str) -> mlc.Schedul
     return best_schedule
 
 
-def main() -> None:
-    board = sys.argv[1] if len(sys.argv) > 1 else "local://"
+def main(board: str = "local://") -> None:
     sch = random_search(matmul(), 5, board)
     print(sch.trace)
     with mlc.connect(board) as session:  # and it is right
@@ -61,4 +60,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -150,3 +151,13 @@ def test_union_covers_both(a: Expr, b: Expr, m: int, n: int, box: Box) -> None:
             if 0 <= first <= size - count:
                 assert value(low, at) <= first
                 assert first + count <= value(low, at) + value(extent, at)
+
+
+@pytest.mark.parametrize("width", [7, 14])
+def test_pixels_of_cut_rows_are_one_row(width: int) -> None:
+    """What a quotient and a remainder take apart is put together again, though the remainder's
+    coefficients are those of the quotient only up to multiples of the divisor."""
+    tile, pixel = Var("tile", "int32"), Var("pixel", "int32")
+    at = tile * 10 + pixel
+    flat = at // width * width + at % width
+    assert str(simplify_expr(flat // 2, {tile: (0, 4), pixel: (0, 9)})) == "tile * 5 + pixel // 2"

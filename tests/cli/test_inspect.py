@@ -63,7 +63,8 @@ def test_record(mlc_deploy: Command, folder: Path) -> None:
     assert "multiply-accumulates" in done.stderr
     record = done.record
     assert record["model"] == "digits_cnn"
-    assert record["operators"]["conv2d"] == {"model": 2, "kernels": 2}
+    assert record["operators"]["conv2d"] == {"model": 2, "kernels": 1}
+    assert record["operators"]["winograd_conv2d"] == {"model": 0, "kernels": 1}
     assert record["operators"]["batch_norm"] == {"model": 1, "kernels": 0}
     assert record["multiply_accumulates"] == 147456 + 1179648 + 20480
     assert sum(k["multiply_accumulates"] for k in record["kernels"]) == 147456 + 1179648 + 20480

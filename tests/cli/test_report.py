@@ -55,6 +55,7 @@ def record(**changes: Any) -> dict[str, Any]:
                     "samples": [15.3], "verdict": "emulated",
                     "findings": [{"what": "an emulator's", "mend": "count"}], "cores": [],
                     "per_run": dict.fromkeys(("cycles", "instructions", "cache_misses")),
+                    "cluster": "",
                     "conditions": None},
         "instructions": sum(row[-1] for row in LAYERS),
         "layers": layers, "interruptions": [],
@@ -72,6 +73,7 @@ def timed() -> dict[str, Any]:
             {"what": "the clock was 1.20 to 1.50 GHz at 82 °C", "mend": "a fan"},
             {"what": "samples are 7.2% from their median", "mend": "more"},
         ],
+        "cluster": "cortex-a72",
         "cores": [0, 1, 2, 3],
         "per_run": {"cycles": 261e6, "instructions": 312e6, "cache_misses": 120400.5},
         "conditions": {

@@ -27,13 +27,13 @@ def test_kernels_are_tuned_and_the_model_is_compiled_with_them(
     mlc_deploy: Command, folder: Path
 ) -> None:
     common = (*TASKS, "--search", "random", "--db", "t.jsonl", "--json", "-", "--batch", "4")
-    done = mlc_deploy("tune", DIGITS, *common, "--trials", "16")
+    done = mlc_deploy("tune", DIGITS, *common, "--trials", "8")
     assert done.status == 0, done.stderr
     record = done.record
-    assert record["objective"] == "instructions" and record["trials"] == 16
+    assert record["objective"] == "instructions" and record["trials"] == 8
     assert [task["name"] for task in record["tasks"]] == ["max_pool", "max_pool_1"]
     assert all(task["after"] <= task["before"] for task in record["tasks"])
-    assert record["measured"] + 2 >= 16 and not record["stopped"] and record["ok"]
+    assert record["measured"] >= 8 and not record["stopped"] and record["ok"]
     layers = {layer["name"]: layer for layer in record["layers"]}
     assert len(layers) == 7
     for task, layer in zip(record["tasks"], ("maxpool_3", "maxpool_6"), strict=True):
@@ -42,10 +42,10 @@ def test_kernels_are_tuned_and_the_model_is_compiled_with_them(
     assert record["after"] == sum(layer["after"] for layer in layers.values())
     assert "end to end" in done.stderr and "mlc-deploy MODEL --db t.jsonl" in done.stderr
 
-    again = mlc_deploy("tune", DIGITS, *common, "--trials", "16").record
+    again = mlc_deploy("tune", DIGITS, *common, "--trials", "8").record
     assert again["measured"] == 0 and again["tasks"] == record["tasks"]
-    more = mlc_deploy("tune", DIGITS, *common, "--trials", "20").record
-    assert 0 < more["measured"] <= 4 and more["trials"] == 20
+    more = mlc_deploy("tune", DIGITS, *common, "--trials", "10").record
+    assert 0 < more["measured"] <= 2 and more["trials"] == 10
 
     run = mlc_deploy(
         "--target",

@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from mlc_deploy.frontend import from_onnx
-from mlc_deploy.graph import BlockBuilder, Call, Constant, Function, evaluate, optimize
+from mlc_deploy.graph import (
+    BlockBuilder,
+    Call,
+    CallFused,
+    Constant,
+    Function,
+    evaluate,
+    optimize,
+)
+from mlc_deploy.graph.fuse import fuse_operators
 from mlc_deploy.graph.passes import canonicalize_quantized
 from tests.graph.small_graphs import built, drawn, inputs_of, ops
 from tests.graph.test_graph import CONV
@@ -185,6 +194,78 @@ def test_other_scales_stay_float() -> None:
 
     function = built(build)
     assert ops(optimize(function, (canonicalize_quantized,))) == ops(function)
+
+
+def test_averages_are_sums_of_integers() -> None:
+    window: dict[str, Any] = {
+        "kernel": (2, 3), "strides": (2, 1), "dilations": (1, 1), "pads": (0, 1, 0, 1),
+        "ceil_mode": False,
+    }  # fmt: skip
+
+    def build(b: BlockBuilder, x: Any) -> Any:
+        y = b.emit("avg_pool", pair(b, x, 0.02, 120), count_include_pad=True, **window)
+        y = b.emit("mean", pair(b, y, 0.02, 120), axes=(2, 3), keepdims=True)
+        return pair(b, y, 0.01, 3)
+
+    function = built(build)
+    result = optimize(function, (canonicalize_quantized,))
+    made = ops(result)
+    assert "sum_pool" in made and "mean" not in made and made.count("requantize") == 2
+    (before,), (after,) = (
+        list(evaluate(f, inputs_of(function)).values()) for f in (function, result)
+    )
+    assert np.rint(np.abs(before - after) / 0.01).max() <= 1
+
+    def uneven(b: BlockBuilder, x: Any) -> Any:
+        y = b.emit("avg_pool", pair(b, x, 0.02, 120), count_include_pad=False, **window)
+        return pair(b, y, 0.02, 120)
+
+    assert "avg_pool" in ops(optimize(built(uneven), (canonicalize_quantized,)))
+
+
+def test_uint8_is_int8_inside() -> None:
+    """Parameters and outputs stay what they are; so do integer layers of other importers."""
+    b = BlockBuilder()
+    x = b.param("x", (1, 4, 5, 5), "uint8")
+    w = Constant(np.random.default_rng(0).integers(-127, 128, (8, 4, 3, 3)).astype(np.int8))
+    sums = b.emit("conv2d", x, w, pad_value=200, **CONV)
+    y = b.emit("requantize", sums, constant(0.003, "float32"), constant(90, "uint8"))
+    window: dict[str, Any] = {"kernel": (2, 2), "strides": (1, 1), "dilations": (1, 1)}
+    y = b.emit("max_pool", y, pads=(0, 1, 1, 0), ceil_mode=False, **window)
+    y = b.emit("clip", y, min=95, max=None)
+    z = b.emit(
+        "conv2d", y, Constant(w.value[:, :, :1, :1].repeat(2, 1)), **{**CONV, "pads": (0,) * 4}
+    )
+    function = b.finish([b.emit("concatenate", y, y, axis=1), z])
+    result = optimize(function, (canonicalize_quantized,))
+    layers = [c.call for c in result.bindings if isinstance(c.call, Call)]
+    data = [c.args[0].type.dtype for c in layers if c.op in ("conv2d", "max_pool", "clip")]
+    assert data == ["int8"] * 4, str(result)
+    inputs = inputs_of(function)
+    inputs[0] = np.random.default_rng(1).integers(0, 256, (1, 4, 5, 5)).astype(np.uint8)
+    before, after = (list(evaluate(f, inputs).values()) for f in (function, result))
+    for wanted, found in zip(before, after, strict=True):
+        assert wanted.dtype == found.dtype
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_another_layer_reads_integers() -> None:
+    """Where two quantized branches meet, the one that is computed first is stored as int8."""
+
+    def build(b: BlockBuilder, x: Any) -> Any:
+        x = pair(b, x, 0.02, 3, "int8")
+        branches = []
+        for seed in (1, 2):
+            rng = np.random.default_rng(seed)
+            q = Constant(rng.integers(-127, 128, (4, 4, 3, 3)).astype(np.int8))
+            w = b.emit("dequantize", q, constant(0.004, "float32"), constant(0, "int8"))
+            y = b.emit("conv2d", x, w, **CONV)
+            branches.append(pair(b, y, SCALE, seed, "int8"))
+        return pair(b, b.emit("add", *branches), SCALE, 0, "int8")
+
+    function = optimize(built(build), (canonicalize_quantized,))
+    kernels = [b for b in fuse_operators(function).bindings if isinstance(b.call, CallFused)]
+    assert sorted(str(k.outputs[0].type.dtype) for k in kernels) == ["float32", "int8", "int8"]
 
 
 # ------------------------------------------------------------------------------ onnxruntime

@@ -54,6 +54,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 def board(machine: Machine) -> Iterator[Machine]:
     """The machine, which is well again afterwards."""
     yield machine
+    machine.revive()
     machine.shell("rm -f /disk/full*; mount -o remount,rw,exec /disk; rm -rf /var/tmp/mlc* ")
     assert main(["board", "clean", machine.url]) == 0
     machine.shell("sync")  # else a loss of power would bring it all back

@@ -108,6 +108,15 @@ class Machine:
     def reset(self) -> None:
         self._order("system_reset")
 
+    def revive(self) -> None:
+        """Brings it back from whatever a test that failed has left it in."""
+        if self._process and self._process.poll() is None:
+            self.go_on()
+            self.link(up=True)
+            self.await_boot()
+        else:
+            self.power_on()
+
     def hang(self) -> None:
         self._order("stop")
 

@@ -96,8 +96,8 @@ def until_lost(steps: Iterator[None], strike: Callable[[], None]) -> Ending:
     struck: list[float] = []
 
     def act() -> None:
-        strike()
         struck.append(time.monotonic())
+        strike()
 
     threading.Timer(STRIKE_SECONDS, act).start()
     with pytest.raises(errors.Lost) as caught:

@@ -115,18 +115,3 @@ def test_code_far_from_what_it_calls(board: Machine) -> None:
     images = [int(words[0].split("-")[0], 16) for words in code if "/" not in words[-1]]
     assert programs and images
     assert min(abs(image - max(programs)) for image in images) > 4 << 30
-
-
-def test_cycles_are_counted_where_the_kernel_allows(board: Machine) -> None:
-    """As nobody, whose counters root opened: ten times the work, about ten times the cycles."""
-    with mlc.connect(board.url) as session:
-        add = session.load(module_of("add", machine="aarch64"))["add"]
-        a, total = session.tensor(X), session.empty((64,))
-        cycles = []
-        for number in (5000, 50_000):
-            timing = add.time_evaluator(number=number, repeat=5)(a, a, total)
-            assert timing.conditions
-            grown = timing.conditions.during("cycles")
-            assert grown.shape == (5,) and grown.min() > number
-            cycles.append(float(np.median(grown)))
-    assert 3 < cycles[1] / cycles[0] < 30

@@ -58,8 +58,9 @@ def program_of(intrin: TensorIntrin) -> PrimFunc:
         loose = b.ndim == 1 or isinstance((b.strides or (1,))[0], Var)
         sizes = [int(n) for n in b.shape]  # type: ignore[arg-type]
         shift = [0] * b.ndim
-        if loose:
-            sizes[-1], shift[-1] = sizes[-1] + 5, 3
+        if loose:  # of more dimensions, how far apart the first one's elements are
+            row = min(b.ndim - 1, 1)
+            sizes[row], shift[row] = sizes[row] + 5, 3
         if loose and b.ndim > 1:
             sizes[0], shift[0] = sizes[0] + 1, 1
         places[b] = Buffer(b.name, (2, *sizes), b.dtype), (1, *shift)

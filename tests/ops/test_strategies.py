@@ -93,3 +93,18 @@ def test_multiplies_are_vectors(kind: str, board: str, request: pytest.FixtureRe
     macs = counts.by_class["mac"]
     assert MACS[kind] / 4 <= macs <= 1.15 * MACS[kind] / 4
     assert counts.total <= 3 * macs
+
+
+def test_rows_in_panels(request: pytest.FixtureRequest) -> None:
+    """On AArch64, dense of many rows: also where tiles divide neither rows nor columns."""
+    rng = Random(3)
+    calls = [
+        OperatorCall(
+            "dense", (array(rng, (m, k)), array(rng, (n, k))), {"transpose_b": True}, weights=True
+        )
+        for m, k, n in ((16, 12, 64), (17, 64, 70), (33, 16, 65))
+    ]
+    target = TARGETS["aarch64"]
+    lowered, _ = calls[1].lowered(mlc.Target(target), "panels")
+    assert "panel" in str(lowered)
+    check(board_named(request, "aarch64"), calls, target)

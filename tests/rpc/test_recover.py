@@ -14,8 +14,9 @@ import pytest
 import mlc_deploy as mlc
 from mlc_rpc import Session, connect, errors, persist
 from mlc_rpc.errors import Unreachable
+from mlc_rpc.local import local_machine
 from mlc_rpc.transport import Transport
-from tests.rpc.listener import wait_until
+from tests.rpc.listener import Listener, wait_until
 from tests.rpc.test_faults import supervisor
 from tests.runtime.board import X, module_of
 from tests.test_deploy import relu_sum
@@ -160,3 +161,14 @@ def test_the_record_says_so() -> None:
     (interruption,) = json.loads(json.dumps(done.record()))["interruptions"]
     assert interruption["what"] == "the board's program ended: killed by SIGKILL"
     assert set(interruption) == {"what", "method", "seconds", "rebooted"}
+
+
+def test_a_session_over_tcp_goes_on(runtime_of: Runtime) -> None:
+    with (
+        Listener(runtime_of(local_machine())) as listener,
+        connect(listener.url, runtime_of, key=listener.key) as session,
+    ):
+        session.link.transport.close()
+        assert is_lost(session)
+        session.reconnect()
+        np.testing.assert_array_equal(session.tensor(X).numpy(), X)

@@ -225,10 +225,12 @@ def test_cores_as_text() -> None:
 
 
 def test_answers_of_older_boards_have_no_conditions() -> None:
-    assert parse_conditions({"samples": [1.0], "number": [1]}, 4) is None
+    assert parse_conditions({"samples": [1.0], "number": [1]}, 4, []) is None
     torn = {"facts": ["core"], "before": [[1]], "after": [[1, 2]], "cores": [0], "each": 1}
+    whole = parse_conditions(torn | {"after": [[1]], "cores": [0, 2]}, 4, ["a72", "a53", "a72"])
+    assert whole and whole.cluster == "a72" and whole.after["cycles"] == (None,)
     with pytest.raises(ValueError):
-        parse_conditions(torn, 4)
+        parse_conditions(torn, 4, [])
 
 
 def test_numbers_are_of_the_samples() -> None:

@@ -19,6 +19,7 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy import te
+from mlc_deploy.runtime_files import runtime_file
 from mlc_rpc import RemoteFunction, RemoteTensor, Timing, connect, wire
 from tests.runtime.driver import RUNTIME
 
@@ -73,14 +74,16 @@ def put(path: Path, text: str) -> None:
 
 
 @contextmanager
-def adding(program: Path) -> Iterator[tuple[RemoteFunction, tuple[RemoteTensor, ...]]]:
+def adding(
+    program: Path, board: str = "local://", target: str = "host"
+) -> Iterator[tuple[RemoteFunction, tuple[RemoteTensor, ...]]]:
     """A kernel on the board, and what it takes."""
     x = te.placeholder((1, 1024), name="x")
     y = te.compute((1, 1024), lambda i, j: x[i, j] + x[i, j], name="y")
-    library = mlc.build([x, y], target="host", name="double")
-    with connect("local://", lambda machine: program) as board:
-        args = board.tensor(np.ones((1, 1024), np.float32)), board.empty((1, 1024))
-        yield board.load(library)["double"], args
+    library = mlc.build([x, y], target=target, name="double")
+    with connect(board, lambda machine: program) as session:
+        args = session.tensor(np.ones((1, 1024), np.float32)), session.empty((1, 1024))
+        yield session.load(library)["double"], args
 
 
 def timed_while(program: Path, change: Callable[[int], None]) -> Timing:
@@ -172,6 +175,22 @@ def test_each_call_is_timed_in_each_sample(program: Path, calm: Path) -> None:
         for (call,), whole in zip(timing.layers, timing.samples, strict=True):
             assert 0 < call <= whole
         assert double.time_evaluator(number=1)(*args).layers == ()
+
+
+@pytest.mark.skipif(not shutil.which("qemu-arm"), reason="no QEMU here: apt install qemu-user")
+@pytest.mark.parametrize(
+    "board, machine, target",
+    [("qemu://cortex-a7", "arm", "armv7a"), ("qemu://cortex-a53", "aarch64", "aarch64")],
+)
+def test_emulated_boards_are_timed_and_not_believed(board: str, machine: str, target: str) -> None:
+    with adding(runtime_file(machine), board, target) as (double, args):
+        timing = double.time_evaluator(
+            number=1, repeat=6, min_repeat_ms=1, cache_flush_bytes=1 << 20, layers=True
+        )(*args)
+    assert (timing.verdict, len(timing.samples), len(timing.layers)) == ("emulated", 6, 6)
+    assert timing.conditions is not None and timing.per_run("cycles") is None
+    assert (timing.conditions.during("cpu_us") > 0).all()
+    assert timing.record()["conditions"] is None  # they would be of the machine outside
 
 
 def test_the_facts_are_those_of_the_wire() -> None:

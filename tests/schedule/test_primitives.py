@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from mlc_deploy import te
 from mlc_deploy.ir import PrimFunc, numpy_dtype
 from mlc_deploy.ir.interp import run
 from mlc_deploy.schedule import Schedule
@@ -141,6 +142,18 @@ def test_parallel_turns_may_compute_what_they_need_for_themselves() -> None:
     sch.compute_at("B", "i_1_0")
     sch.parallel("i_1_0")
     check_same(stencil(), sch.func)
+
+
+def test_turns_of_a_fused_loop_write_tiles_of_their_own() -> None:
+    """Two of its digits number tiles that are cut further, the last beyond the end."""
+    x = te.placeholder((8, 14), "float32", "x")
+    func = te.create_prim_func([x, te.compute((8, 14), lambda i, j: x[i, j] + 1.0, name="y")])
+    sch = Schedule(func)
+    a, b, c = sch.split("i", [2, None, 2])
+    d, e, f = sch.split("j", [None, 2, 4])
+    sch.reorder(d, a, b, c, e, f)
+    sch.parallel(sch.fuse(d, a))
+    check_same(func, sch.func)
 
 
 def test_a_padded_block_stays_whole() -> None:

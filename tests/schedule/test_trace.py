@@ -84,6 +84,19 @@ def test_printed_trace_runs(golden: object) -> None:
     check(other.func)
 
 
+def test_a_simplified_trace_does_the_same_and_looks_less() -> None:
+    sch = sampled(3)
+    sch.get_loops("D")
+    sch.get_consumers("C")
+    short = sch.trace.simplified()
+    other = Schedule(matmul())
+    short.apply(other)
+    assert str(other.func) == str(sch.func)
+    assert len(short.instructions) == len(sch.trace.instructions) - 2
+    assert list(short.decisions.values()) == list(sch.trace.decisions.values())
+    assert short.simplified() == short
+
+
 def test_replays_from_json() -> None:
     sch = sampled(5)
     text = sch.trace.dumps()

@@ -3,6 +3,7 @@ all."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
 
 import numpy as np
@@ -35,7 +36,8 @@ from mlc_deploy.tune.template import Config, template
 from tests.tune.tasks import TARGET, data, operator_task, result, tasks
 
 TASKS = tasks()
-POINTS = 3
+POINTS = 2
+MANY_POINTS = 50
 
 
 def replayed(task: Task, trace: Trace) -> Schedule:
@@ -55,25 +57,39 @@ def check(task: Task, found: Point) -> None:
     assert structural_equal(again.func, found.func)
 
 
-@pytest.mark.parametrize("space", [Default(), PostOrderApply()], ids=["default", "rules"])
-@pytest.mark.parametrize("name", TASKS)
+SPACES = pytest.mark.parametrize("space", [Default(), PostOrderApply()], ids=["default", "rules"])
+
+
+@SPACES
+@pytest.mark.parametrize("name", ["matmul", "pointwise", "depthwise", "softmax", "relu"])
 def test_points_keep_the_result(name: str, space: DesignSpace) -> None:
-    task = TASKS[name]
-    random = Random(7)
+    check_points(TASKS[name], space, range(POINTS))
+
+
+@pytest.mark.schedules
+@SPACES
+@pytest.mark.parametrize("part", range(MANY_POINTS // 10))
+@pytest.mark.parametrize("name", TASKS)
+def test_many_points_keep_the_result(name: str, space: DesignSpace, part: int) -> None:
+    check_points(TASKS[name], space, range(part * 10, part * 10 + 10))
+
+
+def check_points(task: Task, space: DesignSpace, seeds: range) -> None:
+    """Points by chance, a neighbour of one, and two of them crossed."""
     made: list[Point] = []
-    for seed in range(POINTS):
-        try:
+    for seed in seeds:
+        with suppress(ScheduleError):
             made.append(point(space, task, Decider(Random(seed))))
-        except ScheduleError:
-            continue
     assert made
     for found in made:
         check(task, found)
+    random = Random(seeds[0])
     changed = mutated(made[0].choices, random)
     if changed is not None:
-        check(task, point(space, task, Decider(random, changed)))
         mixed = crossed(made[0].choices, made[-1].choices, random)
-        check(task, point(space, task, Decider(random, mixed)))
+        for decisions in (changed, mixed):
+            with suppress(ScheduleError):
+                check(task, point(space, task, Decider(random, decisions)))
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -123,7 +139,7 @@ def test_rules(name: str, golden: object) -> None:
 
 def test_a_tile_fits_into_the_registers() -> None:
     task = operator_task("matmul", [(64, 64), (64, 64)], {})
-    for seed in range(20):
+    for seed in range(8):
         found = point(PostOrderApply(), task, Decider(Random(seed)))
         assert why_not(found.func, TARGET) is None
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from mlc_deploy.tune.boards import Board, BoardPool, Incident
+from mlc_deploy.tune.boards import Board, BoardPool
 from mlc_deploy.tune.database import Database, Record
 from mlc_deploy.tune.measuring import Measuring
 from mlc_deploy.tune.records import Measured, Objective, Task
@@ -40,6 +40,7 @@ from tests.tune.test_boards import FakeSession, pool
 
 ROOT = Path(__file__).parents[2]
 SIZES = ((16, 16, 16), (32, 16, 16))
+TRIALS = 40
 
 
 def tasks() -> list[Task]:
@@ -58,7 +59,7 @@ def tuned(
     database: Database,
     boards: Any = None,
     *,
-    trials: int = 60,
+    trials: int = TRIALS,
     make: Any = Following,
     objective: Objective = "instructions",
     **options: Any,
@@ -74,9 +75,9 @@ def results(database: Database) -> list[tuple[str, str, str, float]]:
 def test_trials_are_spent_on_all_tasks_and_the_best_is_in_the_database() -> None:
     database, boards = Database(), CountingBoards()
     state = tuned(database, boards)
-    assert state.told == 60 == sum(t.trials for t in state.tasks)
+    assert state.told == TRIALS == sum(t.trials for t in state.tasks)
     assert all(t.trials for t in state.tasks)
-    assert len(boards.requests) == len(database) == 62  # and the two default kernels
+    assert len(boards.requests) == len(database) == TRIALS + 2  # and the two default kernels
     for t in state.tasks:
         best = database.best(t.task.workload, str(t.task.target))
         assert best is not None and best.cost == t.best <= t.baseline
@@ -109,7 +110,7 @@ class Stopped(Exception):
     pass
 
 
-@pytest.mark.parametrize("stops", [(1, 10, 33), (7, 8, 9, 10), (40,)])
+@pytest.mark.parametrize("stops", [(1, 10, 23), (7, 8, 9, 4), (30,)])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     tmp_path: Path, stops: Sequence[int]
 ) -> None:
@@ -132,7 +133,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     assert len(boards.requests) == len(database) - known
     again = CountingBoards()
     state = tuned(Database(tmp_path / "db"), again)
-    assert not again.requests and state.told == 60
+    assert not again.requests and state.told == TRIALS
 
 
 KILLED = """
@@ -186,13 +187,13 @@ def bad(code: bytes) -> Measured | None:
 
 def test_bad_candidates_are_recorded_and_never_tried_again(tmp_path: Path) -> None:
     boards = CountingBoards(lambda request: bad(request.object))
-    state = tuned(Database(tmp_path / "db"), boards, trials=100)
+    state = tuned(Database(tmp_path / "db"), boards, trials=64)
     found = Database(tmp_path / "db")
     verdicts = Counter(r.measured.verdict for r in found.records)
     assert set(verdicts) == {"ok", "crash", "timeout", "wrong"}
     assert state.bad == {k: n for k, n in verdicts.items() if k != "ok"}
     again = CountingBoards()
-    tuned(found, again, trials=100)
+    tuned(found, again, trials=64)
     assert not again.requests
     for t in state.tasks:
         good = [r.cost for r in found.records if r.task == t.task.name and r.cost < inf]
@@ -210,7 +211,7 @@ def test_a_board_that_is_lost_and_returns_changes_no_result() -> None:
         return sessions[-1]
 
     def job(board: Board, request: Request) -> Measured:
-        if next(calls) in (5, 20, 30, 40):
+        if next(calls) in (5, 15, 25, 35):
             raise Lost("power", board=board.url)
         return Measured("ok", (), cost_of(request.object), "emulated")
 
@@ -255,7 +256,7 @@ def test_a_task_that_gets_no_better_is_done_early() -> None:
     level = CountingBoards(lambda _: Measured("ok", (), 1000, "emulated"))
     state = tuned(Database(), level, trials=400, early_stopping=24)
     assert [t.done for t in state.tasks] == ["no better for 24 trials"] * 2
-    assert state.told == 64  # a round of each was under way
+    assert 48 <= state.told <= 64  # a round of each may have been under way
 
 
 def test_a_space_that_is_exhausted_ends_its_task() -> None:
@@ -278,7 +279,7 @@ def test_the_best_are_measured_once_more_and_luck_does_not_count() -> None:
         return Measured("ok", (seconds,) * 3, None, "ok")
 
     database = Database()
-    state = tuned(database, CountingBoards(answer), objective="seconds", trials=80)
+    state = tuned(database, CountingBoards(answer), objective="seconds", trials=64)
     for t in state.tasks:
         best = database.best(t.task.workload, str(t.task.target))
         assert best is not None and best.final and best.cost == t.best
@@ -292,7 +293,7 @@ def _honest(record: Record) -> float:
 
 
 def test_time_that_is_up_ends_a_run_after_what_is_under_way() -> None:
-    state = tuned(Database(), minutes=0.0, trials=100)
+    state = tuned(Database(), minutes=0.0, trials=64)
     assert state.told == 0 and state.stage == "done"
 
 
@@ -309,7 +310,8 @@ def standing(cost: float, trials: int = 8, *, weight: int = 1, fell: float = 0.0
 
 def test_turns_go_to_where_the_model_gains_most() -> None:
     order = GradientBased()
-    assert order.next([standing(1.0), standing(1.0, 0)]) == 1  # one that had no turn
+    assert order.next([standing(1.0), standing(1.0, 0)]) == 1  # the one that had no turn
+    assert order.next([standing(9.0), standing(1.0, 0)]) == 0  # though not if it is small
     assert order.next([standing(1.0), standing(9.0)]) == 1  # the slower
     assert order.next([standing(2.0, weight=9), standing(9.0)]) == 0  # the one called more often
     assert order.next([standing(5.0), standing(5.0, fell=4.0)]) == 1  # the one that is falling
@@ -327,5 +329,10 @@ def test_round_robin_takes_turns() -> None:
     assert seen == [0, 1, 2] * 2
 
 
-def test_incidents_are_values() -> None:
-    assert Incident("a", "lost") == Incident("a", "lost", "")
+def test_every_task_has_a_turn_some_time() -> None:
+    two = [standing(100.0), standing(0.001, 0)]
+    turns = []
+    for _ in range(12):
+        turns.append(GradientBased().next(two))
+        two[turns[-1]].rounds += 1
+    assert 1 in turns

@@ -215,15 +215,15 @@ def show(record: Record, stream: TextIO) -> None:
         )  # fmt: skip
     console.print(layers)
     console.print()
-    for title, table in _choices(record):
-        console.print(title, soft_wrap=True)
+    for layer_names, table in _choices(record):
+        console.print(Text(layer_names), soft_wrap=True)
         console.print(table)
         console.print()
     for label, text in _facts(record):
         console.print(labelled(label, text), soft_wrap=True)
 
 
-def _choices(record: Record) -> Iterable[tuple[Text, Table]]:
+def _choices(record: Record) -> Iterable[tuple[str, Table]]:
     """What there was to choose from, for the layers that had a choice; like ones together."""
     layers: dict[str, list[Record]] = {}
     for kernel in record["kernels"]:
@@ -241,8 +241,8 @@ def _choices(record: Record) -> Iterable[tuple[Text, Table]]:
                 table, name, "yes" if fits else "no", candidate["needs"],
                 style="bold" if chosen else "",
             )  # fmt: skip
-        names = ", ".join(kernel["layer"] for kernel in kernels)
-        yield Text(f"{names}: {first['implementation']}"), table
+        alike = ", ".join(kernel["layer"] for kernel in kernels)
+        yield f"{alike}: {first['implementation']}", table
 
 
 def together(names: list[str]) -> str:

@@ -151,7 +151,8 @@ def _conditions(latency: Record) -> str:
     found = latency["conditions"] or {"before": {}, "after": {}}
     parts = []
     if latency["cores"]:
-        parts.append(f"cores {ranges(latency['cores'])}")
+        model = "" if latency["cluster"] in ("", "unknown") else f"{latency['cluster']} "
+        parts.append(f"{model}cores {ranges(latency['cores'])}")
     if clock := _span(found, "clock_khz", 1e6, ".2f"):
         parts.append(f"{clock} GHz")
     zones = [zone for zone in found["after"] if zone.startswith("zone")]

@@ -106,7 +106,7 @@ def run(
             "no run is over in no time", where=f"--timeout {timeout:g}", mend="seconds above 0"
         )
     progress = Progress(verbose)
-    path = SHIPPED / "digits_cnn.onnx" if model is None else model_file(model, ("inspect",))
+    path = SHIPPED / "digits_cnn.onnx" if model is None else model_file(model, ("inspect", "tune"))
     if model is None and not inputs:
         inputs = (f"image={SHIPPED / 'digits.npz'}",)
     given, labels = arrays("--input", inputs)

@@ -62,8 +62,8 @@ from .c_text import (
     value_type,
     wrapped,
 )
-from .signature import scalars_of, scratch_layout
 from .scalars import lanes_as_loops
+from .signature import scalars_of, scratch_layout
 
 if TYPE_CHECKING:
     from .library import Library

@@ -44,15 +44,17 @@ from ..ir import (
     Var,
     const,
     dtype_of,
+    is_const,
     statements,
     walk,
     with_lanes,
 )
-from ..lower import PHASE, Kernel
+from ..lower import Kernel
 from ..schedule.tensor_intrin import is_llvm
 from . import operators, products, saturate
 from .cursors import Cursor, cursor_at, find_cursors, sums_around
 from .lanes import broadcast_lanes, paired_loads
+from .loop_facts import is_phase, stores_to_registers
 from .machine_calls import machine_call
 from .saturate import saturated
 from .signature import elements, scalars_of, scratch_layout
@@ -206,7 +208,7 @@ class _Emitter:
 
     def stmt(self, s: Stmt) -> None:
         match s:
-            case For() if PHASE in s.annotations and not _leaves(s):
+            case For() if is_phase(s):
                 self.phase(s)
             case For():
                 self.loop(s, self.word(0), self.integer(s.extent))
@@ -255,7 +257,7 @@ class _Emitter:
         self.cursors = cursors
         self.variables[s.var] = counter
         self.ranges.update(loop_ranges([s]))
-        outside, self.reads_only = self.reads_only, _stores_to_registers(s)
+        outside, self.reads_only = self.reads_only, stores_to_registers(s)
         pointers = dict(self.pointers)
         self.pointers |= {buffer: self.opaque(pointers[buffer]) for buffer in sums_around(s)}
         self.scoped(s.body)
@@ -400,7 +402,7 @@ class _Emitter:
 
     def load(self, e: Load) -> Value:
         (index,) = e.indices
-        if isinstance(index, Ramp) and not _is_one(index.stride):
+        if isinstance(index, Ramp) and not is_const(index.stride, 1):
             return self.gather(e, index)
         first = index.base if isinstance(index, Ramp) else index
         if e.buffer in self.written and (e.buffer.scope == "local" or not self.reads_only):
@@ -435,7 +437,7 @@ class _Emitter:
         return self.b.trunc(value, element_type(dtype)) if _is_bool(dtype) else value
 
     def gather(self, e: Load, index: Ramp) -> Value:
-        if _is_const(index.stride, 2) and index.lanes % 2 == 0 and self.target.arch != "arm":
+        if is_const(index.stride, 2) and index.lanes % 2 == 0 and self.target.arch != "arm":
             return self.every_other(e, index)  # 32-bit ARM loads single lanes as cheaply
         result: Value = ll.Constant(element_type(e.dtype), ll.Undefined)
         for lane in range(index.lanes):
@@ -460,7 +462,7 @@ class _Emitter:
         return self.shuffle(halves, early + late)
 
     def store(self, buffer: Buffer, index: Expr, value: Value, dtype: str) -> None:
-        if isinstance(index, Ramp) and not _is_one(index.stride):
+        if isinstance(index, Ramp) and not is_const(index.stride, 1):
             for lane in range(index.lanes):
                 element = self.b.extract_element(value, I32(lane))
                 self.store(buffer, index.base + index.stride * lane, element, buffer.dtype)
@@ -548,7 +550,8 @@ class _Emitter:
             form = linear(e, self.ranges)
             return self.narrowed(self.form(form), e.dtype)
         if (factors := products.widened_factors(e, self.target)) is not None:
-            return products.emit(self.b, *map(self.expr, factors), factors[0].dtype)
+            x, y = map(self.expr, factors)
+            return products.emit(self.b, x, y, factors[0].dtype)
         a, b = self.expr(e.a), self.expr(e.b)
         flags = self.fast
         if isinstance(e.a, Load) and e.a.buffer.scope == "local":
@@ -590,27 +593,9 @@ def _attributes(function: ll.Function) -> None:
     set.add(function.attributes, '"no-builtins"')
 
 
-def _leaves(s: Stmt) -> bool:
-    """Whether the kernel may return within s."""
-    return any(isinstance(n, Call) and n.name == "ret" for n in walk(s))
-
-
-def _stores_to_registers(s: Stmt) -> bool:
-    """Whether all stores in s are to local buffers."""
-    return all(n.buffer.scope == "local" for n in statements(s) if isinstance(n, Store))
-
-
 def rounds(value: Expr) -> bool:
     """Whether the value is made of floats that are rounded to whole numbers."""
     return any(isinstance(n, Call) and n.name == "round" for n in walk(value))
-
-
-def _is_one(stride: Expr) -> bool:
-    return _is_const(stride, 1)
-
-
-def _is_const(e: Expr, value: int) -> bool:
-    return isinstance(e, Const) and e.value == value
 
 
 def _is_bool(dtype: str) -> bool:

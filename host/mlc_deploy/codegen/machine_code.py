@@ -18,8 +18,8 @@ from ..errors import CodegenError
 from ..ir import Buffer, Dim, Var
 from ..lower import Kernel
 from .llvm import emit_kernel
-from .signature import scalars_of, scratch_layout
 from .merge import KERNEL
+from .signature import scalars_of, scratch_layout
 from .tasks import tasks
 
 _llvm_lock = threading.Lock()  # LLVM's global context is not safe to share between threads

@@ -104,9 +104,7 @@ def _narrowed(b: ll.IRBuilder, arch: str, s: Saturated, x: Value) -> Value:
         bytes_.append(_call(b, name, ll.VectorType(ll.IntType(8), 8), eight))
     while len(bytes_) > 1:
         both = range(2 * bytes_[0].type.count)
-        bytes_ = [
-            _shuffled(b, pair, both) for pair in zip(bytes_[::2], bytes_[1::2], strict=True)
-        ]
+        bytes_ = [_shuffled(b, pair, both) for pair in zip(bytes_[::2], bytes_[1::2], strict=True)]
     return bytes_[0] if lanes % 8 == 0 else _shuffled(b, bytes_, range(lanes))
 
 

@@ -18,7 +18,8 @@ LAYERS = ("conv2d", "conv_nd", "dense", "matmul", "winograd_conv2d")
 def multiply_accumulates(binding: Binding) -> int:
     """How many a call takes: of convolutions and matrix products; other arithmetic counts none.
 
-    Borders of zeros count as data; Winograd's filtering, as the convolution that it computes. TypeError where a shape is symbolic.
+    Borders of zeros count as data, Winograd's filtering as the convolution that it computes.
+    TypeError where a shape is symbolic.
     """
     match binding.call:
         case Call(op, args, attrs) if op in LAYERS:

@@ -78,8 +78,8 @@ class _Blocks:
         (out,) = binding.outputs
         if call.op == "reshape" and call.args[0] in self.blocks:
             return self._reshape(out, call)
-        attrs = {**call.attrs, **_narrow(call)}
-        wanted = blocked_attrs(call.op, [a.type for a in call.args], attrs, self.target)
+        given = {**call.attrs, **_narrow(call)}
+        wanted = blocked_attrs(call.op, [a.type for a in call.args], given, self.target)
         if wanted is not None and "kernel_layout" in wanted:
             return self._layer(out, call, wanted)
         block = next((self._block(a) for a in call.args if a in self.blocks), 0)
@@ -108,7 +108,7 @@ class _Blocks:
         data = self.in_blocks(call.args[0], block) if block else self.in_plain(call.args[0])
         how = {"source": wanted["source_layout"], "to": wanted["kernel_layout"]}
         if "row_taps" in wanted:
-            weights = Constant(taps_as_channels(weights.value), weights.name)
+            weights = Constant(taps_as_channels(weights.value, wanted["row_taps"][2]), weights.name)
         packed = self.emit("layout_transform", (weights,), how, f"{out.name}.packed")
         args = (data, packed, *call.args[WEIGHTS + 1 :])
         made = self.emit(call.op, args, {**call.attrs, **_narrow(call), **wanted}, out.name)

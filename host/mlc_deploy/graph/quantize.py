@@ -204,6 +204,10 @@ def _summed(graph: Rewriting, out: Var, call: Call) -> Value | None:
     if x is None or not x.per_tensor or x.q.type.dtype not in EIGHT_BITS or not is_static(x.q):
         return None
     attrs = dict(call.attrs)
+    if call.op == "avg_pool":
+        whole_windows = attrs.pop("count_include_pad") or not any(attrs["pads"])
+        if attrs["ceil_mode"] or not whole_windows:
+            return None
     whole = graph.emit("cast", x.q, dtype=SUMS)
     if call.op == "mean":
         shape = shape_of(x.q)
@@ -212,9 +216,6 @@ def _summed(graph: Rewriting, out: Var, call: Call) -> Value | None:
         if x.zero.any():
             sums = _plus(graph, sums, Constant(-count * x.zero.reshape(()).astype(SUMS)))
     else:
-        whole_windows = attrs.pop("count_include_pad") or not any(attrs["pads"])
-        if attrs["ceil_mode"] or not whole_windows:
-            return None
         count = math.prod(attrs["kernel"])
         if x.zero.any():
             whole = _plus(graph, whole, Constant(-x.zero.reshape(()).astype(SUMS)))

@@ -53,6 +53,7 @@ from ..ir.names import Names, names_of
 from ..pass_context import optional
 from .annotations import WHOLE
 
+
 @optional(level=2)
 def partition_loops(func: PrimFunc) -> PrimFunc:
     """for i in range(n): if a*i + r < b: S

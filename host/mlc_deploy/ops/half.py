@@ -14,7 +14,7 @@ from math import prod
 from mlc_targets import Target
 
 from .. import te
-from ..ir import Const, Dim, Expr, IterVar, Reduce, all_of, substitute
+from ..ir import Const, Dim, Expr, IterVar, Reduce, Var, all_of, substitute
 from ..te import Tensor
 from ..te.tensor import ComputeOp
 
@@ -60,44 +60,60 @@ def tile_sum(
     shape: Sequence[Dim], element: Callable[..., Reduce], long: IterVar, name: str
 ) -> Tensor:
     """te.compute(shape, element, name=name); of float16 as sums of parts, each of which is over a
-    piece of the axis `long`, and over the reduction's other axes.
+    piece of the axis `long`, and over as many of the reduction's other axes as part_sizes says.
 
-    The parts are a stage of their own, whose first dimension counts them (tile.py schedules it).
+    The parts are a stage of their own, whose first dimensions count them (tile.py schedules it).
     """
     whole: Tensor = te.compute(shape, element, name=name)
     assert isinstance(whole.op, ComputeOp)
-    axis, (total,) = whole.op.axis, whole.op.body
+    spatial, (total,) = whole.op.axis, whole.op.body
     assert isinstance(total, Reduce)
-    extent = _extent(long)
-    size = part_size(total.dtype, extent, prod(_extent(a) for a in total.axes if a is not long))
-    if size == extent:
+    extents = [_extent(a) for a in total.axes]
+    sizes = part_sizes(total.dtype, extents, total.axes.index(long))
+    cut = [n for n, size in enumerate(sizes) if size < extents[n]]
+    if not cut:
         return whole
-    pieces = te.reduce_axis((0, -(-extent // size)), f"{long.var.name}_piece")
-    within = te.reduce_axis((0, size), long.var.name)
-    axes = [within if a is long else a for a in total.axes]
+    counts = [-(-extents[n] // sizes[n]) for n in cut]
+    pieces = [
+        te.reduce_axis((0, c), f"{_name(total, n)}_piece") for n, c in zip(cut, counts, strict=True)
+    ]
+    within = [te.reduce_axis((0, size), _name(total, n)) for n, size in enumerate(sizes)]
 
-    def part(piece: Expr, *i: Expr) -> Expr:
-        at = piece * size + within
-        values = {long.var: at, **{a.var: e for a, e in zip(axis, i, strict=True)}}
-        inside = all_of(
-            substitute(total.condition, values), *((at < extent,) if extent % size else ())
-        )
-        return te.sum(substitute(total.value, values), axes, where=inside)
+    def part(*i: Expr) -> Expr:
+        values: dict[Var, Expr] = {a.var: w.var for a, w in zip(total.axes, within, strict=True)}
+        beyond = []
+        for n, piece in zip(cut, i, strict=False):
+            at = piece * sizes[n] + within[n]
+            values[total.axes[n].var] = at
+            beyond += [at < extents[n]] if extents[n] % sizes[n] else []
+        values |= {a.var: e for a, e in zip(spatial, i[len(cut) :], strict=True)}
+        inside = all_of(substitute(total.condition, values), *beyond)
+        return te.sum(substitute(total.value, values), within, where=inside)
 
-    count = -(-extent // size)
-    parts = te.compute((count, *shape), part, name=part_of(name))
-    result: Tensor = te.compute(shape, lambda *i: te.sum(parts[(pieces, *i)], pieces), name=name)
+    parts = te.compute((*counts, *shape), part, name=part_of(name))
+    result: Tensor = te.compute(shape, lambda *i: te.sum(parts[(*pieces, *i)], pieces), name=name)
     return result
 
 
-def part_size(dtype: str, extent: int, beside: int) -> int:
-    """How much of an axis a part of a sum takes, all of it where it needs no parts; each of its
-    elements stands for `beside` products."""
-    if dtype != "float16" or beside * extent <= WHOLE:
-        return extent
-    most = max(1, PART // beside)
-    whole = max(n for n in range(1, most + 1) if extent % n == 0)
-    return whole if 2 * whole > most else min(most, extent)
+def part_sizes(dtype: str, extents: Sequence[int], long: int) -> list[int]:
+    """How much of each axis a part of a sum takes: all of them where it needs no parts, else about
+    PART products together, by cutting the axis `long`, and the first of the others into single
+    turns where they are too many."""
+    sizes = list(extents)
+    if dtype != "float16" or prod(extents) <= WHOLE:
+        return sizes
+    sizes[long] = 1
+    for n in range(len(sizes)):
+        if round(PART / prod(sizes)) == 0:
+            sizes[n] = 1
+    most = max(1, round(PART / prod(sizes)))
+    divisor = max(n for n in range(1, most + 1) if extents[long] % n == 0)
+    sizes[long] = divisor if 2 * divisor > most else min(most, extents[long])
+    return sizes
+
+
+def _name(total: Reduce, axis: int) -> str:
+    return str(total.axes[axis].var.name)
 
 
 def _extent(axis: IterVar) -> int:

@@ -8,8 +8,8 @@ int8 and uint8, mixed or not, give int32 (quantize.py tells what zero points add
 Weights may be packed: then kernel_layout names their layout, source_layout the plain one, and
 channels the number of outputs, which tiles may exceed (other axes are whole tiles).
 
-conv2d's attribute row_taps, (taps, channels), says that the weights' input channels are the
-channels of each tap of the kernel's row, one tap after the other, and zeros up to whole tiles.
+conv2d's attribute row_taps, (taps, channels, width), says that the weights' input channels are the
+taps of the kernel's row of one channel after the other, with zeros up to width and to whole tiles.
 
 conv2d's data may be in blocks of channels, NCHW4c: then data_layout says so, and out_layout what
 layout the result is in (data_layout, unless given). Blocks divide the channels.
@@ -70,10 +70,10 @@ def weights_of(w: Tensor, attrs: Attrs, plain: str) -> Weights:
     require(w.ndim == len(packed.order), f"weights {list(w.shape)} are not in {packed.text}")
     sizes = {**plain_sizes(packed, w.shape), packed_axis(packed): attrs["channels"]}
     if "row_taps" in attrs:
-        taps, channels = attrs["row_taps"]
+        taps, channels, width = attrs["row_taps"]
 
         def of_tap(f: Expr, c: Expr, ky: Expr, kx: Expr) -> Expr:
-            return w[packed_index(packed, {"O": f, "I": kx * channels + c, "H": ky, "W": const(0)})]
+            return w[packed_index(packed, {"O": f, "I": c * width + kx, "H": ky, "W": const(0)})]
 
         return Weights((sizes["O"], channels, sizes["H"], taps), of_tap)
 
@@ -92,14 +92,15 @@ def plain_weights(w: Array, attrs: Attrs) -> Array:
     whole = unpack(w, packed.text, plain, [sizes[axis] for axis in plain])
     if "row_taps" not in attrs:
         return whole
-    taps, channels = attrs["row_taps"]
-    rows = whole[:, : taps * channels].reshape(-1, taps, channels, whole.shape[2])
-    return rows.transpose(0, 2, 3, 1)
+    taps, channels, width = attrs["row_taps"]
+    rows = whole[:, : channels * width].reshape(-1, channels, width, whole.shape[2])
+    return rows[:, :, :taps].transpose(0, 1, 3, 2)
 
 
-def taps_as_channels(w: Array) -> Array:
-    """Weights [O, C, KH, KW] as [O, KW * C, KH, 1], which attribute row_taps speaks of."""
-    return w.transpose(0, 3, 1, 2).reshape(w.shape[0], -1, w.shape[2], 1)
+def taps_as_channels(w: Array, width: int) -> Array:
+    """Weights [O, C, KH, KW] as [O, C * width, KH, 1], which attribute row_taps speaks of."""
+    wide = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, width - w.shape[3])))
+    return wide.transpose(0, 1, 3, 2).reshape(w.shape[0], -1, w.shape[2], 1)
 
 
 def _compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:

@@ -112,7 +112,7 @@ def _compute_avg(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
     total = te.compute(shape, element, name="pool_sum")
 
-    def mean(*i: Expr) -> Expr:
+    def mean(*i: Expr) -> Any:
         return total[i] / tap_count(x.shape, attrs, i).astype(total.dtype)
 
     return [rounded(te.compute(shape, mean, name="avg_pool"), x.dtype)]

@@ -169,7 +169,7 @@ def _softmax(name: str) -> Operator:
             top_axes.shape, lambda *i: te.max(x[top_axes.source(i)], top_axes.iters), name="top"
         )
 
-        def below(*i: Expr) -> Expr:
+        def below(*i: Expr) -> Any:
             return x[i].astype(kept) - top[rest(i)].astype(kept)
 
         power = te.compute(x.shape, lambda *i: te.exp(below(*i)), name="power")

@@ -16,7 +16,16 @@ from mlc_targets import Target
 from .. import te
 from ..ir import PrimFunc
 from ..te import Tensor
-from .arm_cpu import conv2d, depthwise, gemm, int8_conv2d, int8_dense, int8_windows, windows, winograd
+from .arm_cpu import (
+    conv2d,
+    depthwise,
+    gemm,
+    int8_conv2d,
+    int8_dense,
+    int8_windows,
+    windows,
+    winograd,
+)
 from .registry import Attrs, TensorType
 
 Layout = Callable[[Sequence[TensorType], Attrs, Target], "dict[str, Any] | None"]

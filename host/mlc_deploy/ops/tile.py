@@ -57,7 +57,7 @@ def schedule_tile(
     if part_of(tile) in sch.get_blocks():
         schedule_sum(sch, tile, outer[-1], lanes, 1)
         around: list[str] = list(sch.get_loops(tile))
-        piece = around[around.index(outer[-1]) + 1]
+        piece = [n for n in around if _reduces(sch, tile, n)][-1]
         sch.compute_at(part_of(tile), piece)
         schedule_sum(sch, part_of(tile), piece, lanes, steps)
         sch.set_scope(part_of(tile), 0, "local")  # the tile stays in memory: both are too many
@@ -128,7 +128,7 @@ def _unit(sch: Schedule, loop: str) -> bool:
 def schedule_sum(sch: Schedule, tile: str, at: str, lanes: int, steps: int) -> None:
     """Schedules the loops of a sum that is computed at loop `at`: the reduction outside, unrolled
     by about `steps`, and the tile inside, in registers."""
-    around = list(sch.get_loops(tile))
+    around: list[str] = list(sch.get_loops(tile))
     own = around[around.index(at) + 1 :]
     reduced: list[str] = [n for n in own if _reduces(sch, tile, n)]
     spatial: list[str] = [n for n in own if n not in reduced]

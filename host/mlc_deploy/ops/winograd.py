@@ -3,8 +3,8 @@
 A tile of m x m results needs (m + 2) x (m + 2) data. Both the tile and the filter are transformed
 to values of polynomials at m + 2 points, where a convolution is one product per point; summed over
 the channels, that is (m + 2)^2 matrix products. F(m x m, 3 x 3) of Lavin and Gray, "Fast Algorithms
-for Convolutional Neural Networks" (CVPR 2016), at the first of the points 0, 1, -1, 2, -2, -1/2, 1/2,
-and at infinity.
+for Convolutional Neural Networks" (CVPR 2016), at the first m + 1 of the points 0, 1, -1, 2, -2,
+-1/2, 1/2, and at infinity.
 
 winograd_conv2d(x, weights): data NCHW, or in blocks of channels (data_layout, which is the result's
 too); weights [O, I, m + 2, m + 2], already transformed, or packed as conv2d's are. Attributes: tile
@@ -13,7 +13,7 @@ too); weights [O, I, m + 2, m + 2], already transformed, or packed as conv2d's a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
@@ -25,7 +25,7 @@ import numpy as np
 from .. import te
 from ..ir import Expr
 from ..te import Tensor
-from .layout import layout, pack, packed_index, plain_sizes, unpack
+from .layout import pack, plain_sizes, unpack
 from .nn import data_layouts, plain_weights, weights_of
 from .registry import Array, Attrs, Operator, register, require
 from .shape import pad_array, padded
@@ -202,23 +202,23 @@ def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     spatial = (batch, blocks, tiles)
     of_results = (batch, out_blocks, tiles)
 
-    def datum(b: Expr, c: Expr, t: Expr, i: Expr, j: Expr, l: Expr) -> Expr:  # noqa: E741
+    def datum(b: Expr, c: Expr, t: Expr, i: Expr, j: Expr, e: Expr) -> Expr:
         at = (b, c, t // across * m + i, t % across * m + j)
-        return data[(*at, l)] if data_layout.tiles else data[at]
+        return data[(*at, e)] if data_layout.tiles else data[at]
 
     window = te.compute((*spatial, size, size, lanes), datum, name="window")
     columns = te.compute(
         (*spatial, size, size, lanes),
-        lambda b, c, t, u, j, l: _element(
-            data_transform([window[b, c, t, i, j, l] for i in range(size)]), u
+        lambda b, c, t, u, j, e: _element(
+            data_transform([window[b, c, t, i, j, e] for i in range(size)]), u
         ),
         name="columns",
     )
     row = te.compute(columns.shape, lambda *i: columns[i], name="row")
     values = te.compute(
         (batch, size, size, blocks, tiles, lanes),
-        lambda b, u, v, c, t, l: _element(
-            data_transform([row[b, c, t, u, j, l] for j in range(size)]), v
+        lambda b, u, v, c, t, e: _element(
+            data_transform([row[b, c, t, u, j, e] for j in range(size)]), v
         ),
         name="points",
     )
@@ -226,36 +226,36 @@ def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     lane = te.reduce_axis((0, lanes), "lane")
     shape = (batch, out_blocks, size, size, tiles, lanes)
 
-    def multiplied(b: Expr, f: Expr, u: Expr, v: Expr, t: Expr, l: Expr) -> Expr:  # noqa: E741
-        weight = weights.at(f * lanes + l, c * lanes + lane, u, v)
+    def multiplied(b: Expr, f: Expr, u: Expr, v: Expr, t: Expr, e: Expr) -> Expr:
+        weight = weights.at(f * lanes + e, c * lanes + lane, u, v)
         return te.sum(values[b, u, v, c, t, lane] * weight, (c, lane))
 
     product_tile = te.compute(shape, multiplied, name="product_tile")
     product = te.compute(shape, lambda *i: product_tile[i], name="product")
     column = te.compute(
         (*of_results, size, size, lanes),
-        lambda b, f, t, u, v, l: product[b, f, u, v, t, l],
+        lambda b, f, t, u, v, e: product[b, f, u, v, t, e],
         name="column",
     )
     rows = te.compute(
         (*of_results, m, size, lanes),
-        lambda b, f, t, i, v, l: _element(
-            result_transform([column[b, f, t, u, v, l] for u in range(size)]), i
+        lambda b, f, t, i, v, e: _element(
+            result_transform([column[b, f, t, u, v, e] for u in range(size)]), i
         ),
         name="rows",
     )
     points_row = te.compute(rows.shape, lambda *i: rows[i], name="points_row")
     tile_row = te.compute(
         (*of_results, m, m, lanes),
-        lambda b, f, t, i, j, l: _element(
-            result_transform([points_row[b, f, t, i, v, l] for v in range(size)]), j
+        lambda b, f, t, i, j, e: _element(
+            result_transform([points_row[b, f, t, i, v, e] for v in range(size)]), j
         ),
         name="tile_row",
     )
 
-    def result(b: Expr, f: Expr, y: Expr, q: Expr, *l: Expr) -> Any:
+    def result(b: Expr, f: Expr, y: Expr, q: Expr, *lane: Expr) -> Any:
         at = (b, f, y // m * across + q // m, y % m, q % m)
-        return tile_row[(*at, *(l or (0,)))]
+        return tile_row[(*at, *(lane or (0,)))]
 
     out = (batch, out_blocks, out_height, out_width, *([lanes] if data_layout.tiles else ()))
     return [te.compute(out, result, name="winograd_conv2d")]

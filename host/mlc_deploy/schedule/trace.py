@@ -85,6 +85,30 @@ class Trace:
         changed[instruction] = replace(chosen, decision=decision)
         return Trace(tuple(changed))
 
+    def simplified(self) -> Trace:
+        """Without the instructions that only look, and of whose results nothing is used. What was
+        chosen is kept, used or not."""
+        used: set[int] = set()
+        for number in range(len(self.instructions) - 1, -1, -1):
+            i = self.instructions[number]
+            if number in used or i.name not in LOOKS:
+                used.add(number)
+                used.update(o.instruction for o in _outputs(list(i.arguments.values())))
+        numbers = {old: new for new, old in enumerate(sorted(used))}
+
+        def moved(value: Any) -> Any:
+            match value:
+                case Output(instruction, index):
+                    return Output(numbers[instruction], index)
+                case list():
+                    return [moved(v) for v in value]
+            return value
+
+        kept = (self.instructions[old] for old in numbers)
+        return Trace(
+            tuple(replace(i, arguments={k: moved(v) for k, v in i.arguments.items()}) for i in kept)
+        )
+
     def apply(self, sch: Schedule) -> None:
         """Replays on a schedule. Raises ScheduleError where a primitive does not apply there."""
         results: list[list[Any]] = []
@@ -170,6 +194,27 @@ class Trace:
             return Trace.from_json(json.loads(text))
         except json.JSONDecodeError as error:
             raise ValueError(f"no schedule trace: {error}") from error
+
+
+LOOKS = frozenset(
+    (
+        "get_block",
+        "get_loops",
+        "get_child_blocks",
+        "get_producers",
+        "get_consumers",
+        "get_output_blocks",
+    )
+)
+
+
+def _outputs(value: Any) -> Iterator[Output]:
+    match value:
+        case Output():
+            yield value
+        case list():
+            for v in value:
+                yield from _outputs(v)
 
 
 def gives_list(name: str) -> bool:

@@ -26,6 +26,7 @@ from ..ir import IRModule, PrimFunc
 from ..model_graph import model_graph
 from ..schedule import Schedule
 from ..schedule.trace import Trace
+from ..workers import cores
 from .boards import BoardPool, Incident
 from .builder import builder as default_builder
 from .database import Database
@@ -169,7 +170,8 @@ def measuring(
         tasks, boards.kind, objective, options.seed, options.batch, options.strategy, space,
         options.scheduler, options.early_stopping,
     )  # fmt: skip
-    build = builder or default_builder()
+    here = sum(url.startswith(("local://", "qemu://")) for url in boards.urls)
+    build = builder or default_builder(max(cores() - here, 1))  # a core for each board on this host
     try:
         yield Measuring(
             build, boards, database, boards.kind, objective, name, seconds=options.seconds

@@ -109,7 +109,7 @@ class BoardPool(Executor):
         self._sessions: dict[int, Session] = {}
         self._why: dict[int, str] = {}  # of boards that are not there
         self._last_seen = time.monotonic()
-        self._urls = tuple(urls)
+        self.urls = tuple(urls)
         self._threads = [
             threading.Thread(target=self._serve, args=(n, url), daemon=True, name=f"board {url}")
             for n, url in enumerate(urls)
@@ -121,7 +121,7 @@ class BoardPool(Executor):
         """The session of a board that is there; waits for one. Raises Unreachable when each has
         been tried in vain."""
         with self._changed:
-            self._changed.wait_for(lambda: self._sessions or len(self._why) == len(self._urls))
+            self._changed.wait_for(lambda: self._sessions or len(self._why) == len(self.urls))
             if not self._sessions:
                 raise self._unreachable()
             return next(iter(self._sessions.values()))
@@ -268,7 +268,7 @@ class BoardPool(Executor):
     def _fail_if_all_gone(self) -> None:
         """Ends what waits for boards when none has been there for so long."""
         with self._changed:
-            gone = len(self._why) == len(self._urls)
+            gone = len(self._why) == len(self.urls)
             if not gone or time.monotonic() - self._last_seen < self._patience:
                 return
             jobs = list(self._jobs)
@@ -277,7 +277,7 @@ class BoardPool(Executor):
             job.future.set_exception(self._unreachable())
 
     def _unreachable(self) -> Unreachable:
-        lines = [f"{self._urls[n]}: {why}" for n, why in sorted(self._why.items())]
+        lines = [f"{self.urls[n]}: {why}" for n, why in sorted(self._why.items())]
         return Unreachable(
             "no board can be reached: " + "; ".join(lines),
             attempt="the same command again when one is there: it goes on where it stopped",

@@ -170,6 +170,9 @@ class Database:
                 self._take(check, body)
             return
         with _opened(self.path) as file, locked(file, exclusive=True):
+            if file.seek(0, os.SEEK_END) < self._read_to:
+                self._note(f"{self.path}: the file was cut or removed while it was in use")
+                self._read_to = self._line = 0
             file.seek(self._read_to)
             tail = self._catch_up(file.read())
             if tail:

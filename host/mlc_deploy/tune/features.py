@@ -79,8 +79,8 @@ def features(func: PrimFunc, target: Target) -> Vector:
     rows = [row for row in rows if row is not None]
     rows.sort(key=lambda row: -row[1])
     parts = [row[0] for row in rows[:BLOCKS]]
-    length = len(parts[0]) if parts else LENGTH
-    parts += [[0.0] * length] * (BLOCKS - len(parts))
+    parts += [[0.0] * LENGTH] * (BLOCKS - len(parts))
+    assert all(len(part) == LENGTH for part in parts)
     instructions = [row[1] for row in rows]
     fetched = [[row[2][n] for row in rows] for n in range(len(CACHES))]
     cycles = sum(row[3] for row in rows)
@@ -173,7 +173,7 @@ def _block_features(loops: Sequence[For], block: Block, target: Target) -> Row:
 
 
 SLOT = 10
-LENGTH = 45 + SLOTS * SLOT
+LENGTH = 37 + SLOTS * SLOT
 
 
 def _log(x: float) -> float:

@@ -1,8 +1,8 @@
 """Whose turn it is: trials go to the task where the model's latency is likely to fall most.
 
-The gradient of Ansor (Zheng et al., OSDI 2020, section 6): what a trial of a task is expected to
-bring is a mean of what the last ones brought, and of what may still be there, which is at most all
-of it, and at most what makes the task as fast as the best of them per operation.
+The gradient of Ansor (Zheng et al., OSDI 2020, section 6), without its guess from similar tasks:
+what a round of a task is expected to bring is a mean of what the last ones brought, and of what it
+costs by how many rounds it had.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Protocol
 from .records import Task
 
 ALPHA = 0.2  # of what the past says; the rest is of what may be possible
-BETA = 2.0  # how many times as slow, per operation, as the fastest task one may stay
 WINDOW = 3  # rounds that are the past
 EXPLORE_EVERY = 8  # rounds of which one goes to the task that had the fewest
 
@@ -62,27 +61,18 @@ class GradientBased:
         turn = sum(t.rounds for t in tasks)
         if turn % EXPLORE_EVERY == EXPLORE_EVERY - 1:
             return min(candidates, key=lambda n: (tasks[n].rounds, n))
-        speeds = [t.task.flops / t.share * t.task.weight for t in tasks if _is_known(t)]
-        fastest = max(speeds, default=0.0)
-        return max(candidates, key=lambda n: (_gain(tasks[n], fastest), -n))
+        return max(candidates, key=lambda n: (_gain(tasks[n]), -n))
 
 
 def _open(tasks: Sequence[Progress]) -> list[int]:
     return [n for n, t in enumerate(tasks) if not t.done]
 
 
-def _is_known(t: Progress) -> bool:
-    return isfinite(t.share) and t.share > 0
-
-
-def _gain(t: Progress, fastest: float) -> float:
+def _gain(t: Progress) -> float:
     """What a round of the task is expected to take off the model's cost."""
-    if not _is_known(t):
-        return inf if not t.rounds else 0.0
-    best = min(t.best, t.baseline)
+    if not isfinite(t.share):
+        return 0.0 if t.rounds else inf
     past = [t.baseline, *t.history][-WINDOW - 1 :]
     fell = (past[0] - past[-1]) / max(len(past) - 1, 1) if isfinite(past[0]) else 0.0
-    possible = best / (t.rounds + 1)
-    if t.task.flops and fastest:
-        possible = min(possible, max(best - t.task.flops / (fastest / BETA), 0.0))
+    possible = min(t.best, t.baseline) / (t.rounds + 1)
     return t.task.weight * (ALPHA * fell + (1 - ALPHA) * possible)

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from random import Random
 
 from ..errors import MlcError, TuneError
-from ..ir import structural_hash
 from ..schedule import Schedule
 from ..schedule.trace import Trace
 from .cost_model import CostModel, TreeModel
-from .features import Vector, features
+from .features import features
 from .mutate import crossed, mutated
 from .postproc import why_not
 from .records import Candidate, Search, Task
@@ -34,6 +34,7 @@ from .space import (
     Point,
     ScheduleFn,
     decisions_of,
+    default_candidate,
     default_space,
     every_point,
     members,
@@ -41,14 +42,15 @@ from .space import (
 )
 
 KINDS = ("evolutionary", "random", "grid", "replay")
-POOL = 3  # candidates that the cost model chooses each one from
+POOL = 4  # candidates that the cost model chooses each one from
 PARENTS = 24  # of the best ones have neighbours
 GREEDY_EARLY = 0.5  # before there is much to learn from
-GREEDY = 0.9  # how many of a batch the model picks; the others are left to chance
-FRESH = 0.15  # of the pool are random, not neighbours
+GREEDY = 0.85  # how many of a batch the model picks; the others are left to chance
+GENERATIONS = 3
+FRESH = 0.25  # of the pool are random, not neighbours
 CROSSED = 0.1
 REMEMBERED = 512  # children, so that what was thought of once costs nothing the next time
-TRIES = 6  # per candidate; so often in vain, and a space counts as exhausted
+IN_VAIN = 48  # tries after which a space counts as exhausted
 RANDOM_FIRST = 16  # results before which the pool is random
 KNOWN = 8  # known traces that are measured again
 
@@ -64,7 +66,7 @@ class _Base:
         self.untuned: Point | None = None  # the default schedule, where the space holds it
         for member in members(space):
             if isinstance(member, Default):
-                self.untuned = _untuned(member, task, len(self.spaces))
+                self.untuned = default_candidate(task, len(self.spaces))
                 if self.untuned is None:
                     continue
             self.spaces.append(member)
@@ -100,25 +102,16 @@ class _Base:
         return [self.untuned]
 
 
-def _untuned(space: Default, task: Task, number: int) -> Point | None:
-    """The default schedule as a point; None where no trace on the task's function gives it."""
-    try:
-        found = point(space, task, Decider(by_default=True), number, "default")
-        replayed = Schedule(task.func)
-        found.trace.apply(replayed)
-    except MlcError:
-        return None
-    return found if structural_hash(replayed.func) == found.program else None
-
-
 def _several(n: int, make: Callable[[], Point | None]) -> list[Point]:
-    """At most n of what make gives; fewer where it fails too often."""
+    """n of what make gives; fewer where it fails too often in a row."""
     found: list[Point] = []
-    for _ in range(n * TRIES):
-        if len(found) == n:
-            break
+    failed = 0
+    while len(found) < n and failed < IN_VAIN:
         if (candidate := make()) is not None:
             found.append(candidate)
+            failed = 0
+        else:
+            failed += 1
     return found
 
 
@@ -212,14 +205,15 @@ class EvolutionarySearch(_Base):
         self._told = 0
         self._known = known
         self._begun = False
+        self._waiting: list[Point] = []
         self._tried: dict[tuple[int, tuple[Decision, ...]], Point | None] = {}
 
     def propose(self, n: int) -> list[Candidate]:
-        found: list[Candidate] = []
         if not self._begun:
             self._begun = True
-            found += self._first()[:n]
-        return [*found, *self._promising(n - len(found))]
+            self._waiting = self._first()
+        first, self._waiting = self._waiting[:n], self._waiting[n:]
+        return [*first, *self._promising(n - len(first))]
 
     def tell(self, results: Sequence[tuple[Candidate, float]]) -> None:
         target = self.task.target
@@ -253,21 +247,20 @@ class EvolutionarySearch(_Base):
                 return found
         return Point(candidate.trace, candidate.func, candidate.origin)
 
-    def _child(self) -> Point | None:
-        """A neighbour of a parent, better ones having more."""
-        parents = [m.point for m in self.best if m.point.choices]
+    def _child(self, parents: Sequence[Point]) -> Point | None:
+        """A neighbour of a parent, those that come first having more."""
         if not parents:
             return self.by_chance()
         weights = [0.9**rank for rank in range(len(parents))]
         parent = self.random.choices(parents, weights)[0]
         others = [p for p in parents if p.space == parent.space and p is not parent]
-        decisions = None
-        origin = "mutated"
+        decisions: tuple[Decision, ...] | None
         if others and self.random.random() < CROSSED:
             decisions = crossed(parent.choices, self.random.choice(others).choices, self.random)
             origin = "crossed"
         else:
             decisions = mutated(parent.choices, self.random)
+            origin = "mutated"
         if decisions is None:
             return None
         key = (parent.space, decisions)
@@ -280,23 +273,39 @@ class EvolutionarySearch(_Base):
         return found
 
     def _promising(self, n: int) -> list[Candidate]:
-        """The best of a pool by the model, and a few others."""
+        """The best of a pool by the model, and a few others. The pool grows by generations, each
+        with neighbours of what is thought best in those before."""
         early = self._told < RANDOM_FIRST
-        fresh = _several(round(POOL * n * (1.0 if early else FRESH)), self.by_chance)
-        pool = [*fresh, *_several(POOL * n - len(fresh), self._child)]
-        ranked = self._ranked(pool)
+        size = POOL * n
+        pool = self._scored(_several(size if early else round(size * FRESH), self.by_chance))
+        parents = [m.point for m in self.best if m.point.choices]
+        for generation in range(1, GENERATIONS + 1):
+            wanted = size * generation // GENERATIONS - len(pool)
+            pool += self._scored(_several(wanted, partial(self._child, parents)))
+            pool.sort(key=lambda member: -member[0])
+            parents = [p for _, p in pool[:PARENTS]]
         count = round(n * (GREEDY_EARLY if early else GREEDY))
-        greedy, rest = ranked[:count], ranked[count:]
+        greedy = _distinct(pool)[:count]
+        rest = [member for member in pool if member not in greedy]
         picked = [*greedy, *self.random.sample(rest, min(n - len(greedy), len(rest)))]
-        self.seen -= {p.program for p in pool} - {p.program for p in picked}  # they may come again
-        return list(picked)
+        for _, left in pool:  # they may come again
+            self.seen.discard(left.program)
+        self.seen |= {p.program for _, p in picked}
+        return [p for _, p in picked]
 
-    def _ranked(self, pool: Sequence[Point]) -> list[Point]:
+    def _scored(self, points: Sequence[Point]) -> list[tuple[float, Point]]:
         target = self.task.target
-        vectors: list[Vector] = [features(p.func, target) for p in pool]
-        scores = self.model.scores(vectors)
-        order = sorted(range(len(pool)), key=lambda n: (-scores[n], n))
-        return [pool[n] for n in order]
+        scores = self.model.scores([features(p.func, target) for p in points])
+        return [(float(score), p) for score, p in zip(scores, points, strict=True)]
+
+
+def _distinct(pool: Sequence[tuple[float, Point]]) -> list[tuple[float, Point]]:
+    """Members in their order, but those that the model cannot tell from a better one come last."""
+    firsts: dict[float, Point] = {}
+    for score, p in pool:
+        firsts.setdefault(score, p)
+    apart = [(score, p) for score, p in pool if firsts[score] is p]
+    return [*apart, *((score, p) for score, p in pool if firsts[score] is not p)]
 
 
 def make_search(

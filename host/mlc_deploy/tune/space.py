@@ -21,7 +21,8 @@ from typing import Any, Protocol
 
 from mlc_targets import Target
 
-from ..errors import TuneError
+from ..errors import MlcError, TuneError
+from ..ir import structural_hash
 from ..schedule import Schedule
 from ..schedule.sampling import Chooser, deciding, in_force
 from ..schedule.trace import Trace, sampling_instructions
@@ -154,7 +155,7 @@ def point(
     with deciding(chooser):
         sch = space.schedule(task)
     chooser.schedules.clear()
-    return Point(sch.trace, sch.func, origin, tuple(chooser.choices), number)
+    return Point(sch.trace.simplified(), sch.func, origin, tuple(chooser.choices), number)
 
 
 def every_point(space: DesignSpace, task: Task) -> Iterator[Odometer]:
@@ -259,3 +260,15 @@ def members(space: DesignSpace) -> tuple[DesignSpace, ...]:
 def default_space() -> DesignSpace:
     """What is searched where nothing is said: the default's neighbours, and all that rules make."""
     return Union((Default(), PostOrderApply()))
+
+
+def default_candidate(task: Task, number: int = 0) -> Point | None:
+    """The default schedule as a point of Default; None where no trace on the task's function gives
+    it. number: of that space among others."""
+    try:
+        found = point(Default(), task, Decider(by_default=True), number, "default")
+        replayed = Schedule(task.func)
+        found.trace.apply(replayed)
+    except MlcError:
+        return None
+    return found if structural_hash(replayed.func) == found.program else None

@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import isfinite
 
-from ..errors import TuneError
 from ..schedule import Schedule
 from ..schedule.trace import Trace
 from .database import Database, Record
 from .measuring import Measuring, Round
 from .records import Candidate, Measured, Objective, Search, Task
 from .scheduler import GradientBased, Progress, TaskScheduler
-from .space import Decider, Default, point
+from .space import default_candidate
 
 AHEAD = 2  # rounds under way
 BATCH = 16
@@ -42,6 +41,7 @@ class State:
     objective: Objective
     trials: int  # to be spent
     began: float = field(default_factory=time.perf_counter)
+    ended: float | None = None
     told: int = 0
     thinking: float = 0.0  # seconds that were spent on what to try
     stage: str = "default kernels"
@@ -49,7 +49,7 @@ class State:
 
     @property
     def seconds(self) -> float:
-        return time.perf_counter() - self.began
+        return (time.perf_counter() if self.ended is None else self.ended) - self.began
 
 
 Watch = Callable[[State], None]
@@ -125,16 +125,8 @@ def tune_tasks(
         watch(state)
     if measuring.objective == "seconds":
         _finals(state, measuring, defaults, watch)
-    state.stage = "done"
+    state.stage, state.ended = "done", time.perf_counter()
     return state
-
-
-def default_candidate(task: Task) -> Candidate | None:
-    """How the task is scheduled untuned; None where no trace tells it."""
-    try:
-        return point(Default(), task, Decider(by_default=True), origin="default")
-    except TuneError:
-        return None
 
 
 def _earlier(measuring: Measuring, task: Task) -> list[tuple[Trace, float]]:

@@ -20,7 +20,7 @@ from ... import te
 from ...ir import Expr, PrimFunc, Reduce
 from ...schedule import Schedule
 from ...te import Tensor
-from ..half import arithmetic, part_size, spare_registers, tile_sum
+from ..half import arithmetic, part_sizes, spare_registers, tile_sum
 from ..layout import layout, plain_sizes
 from ..nn import window_extent
 from ..quantize import product
@@ -236,7 +236,8 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     pixels = best_tile(conv, lanes, target)[0]
     steps = kw * conv.together
     if kw == 1:  # turns are short; of a single one, all weights would be loaded before, and spilled
-        depth = part_size(arithmetic(x.dtype, target), int(w.shape[2]), kh * steps)  # type: ignore[arg-type]
+        of_part = part_sizes(arithmetic(x.dtype, target), (kh, int(w.shape[2]), steps), 1)  # type: ignore[arg-type]
+        depth = of_part[1]
         steps *= min(SHORT_TURNS, max(1, depth // 2))
     if target.arch == "x86_64":  # elsewhere the lanes of one vector have to be seen together
         steps = min(steps, max(kw, MOST_UNROLLED // (pixels * vectors)))

@@ -21,7 +21,6 @@ from ..registry import Attrs, TensorType
 from ..shape import padded
 from ..tile import inline_epilogue, schedule_tile, vectorize_rows
 
-
 PANEL = 8  # rows of a tile at most, where they are packed
 MANY_COLUMNS = 64  # for which that pays
 

@@ -34,10 +34,10 @@ NARROW = "narrow_weights"  # the attribute that says that weights are within ±1
 class Level:
     """How a CPU sums up products of int8.
 
-    intrin adds the products of `depth` blocks of input channels; vectors makes vectors of channels
-    of what sums are kept in. rows: how many neighbouring pixels an intrinsic takes. channels: how
-    many output channels a tile of packed weights has; weights: how the rest of such a tile is
-    packed, as tiles of a layout, from `i`, the input channels, and `o`.
+    intrin adds the products of `depth` input channels; vectors makes vectors of output channels of
+    what sums are kept in. rows: how many neighbouring pixels an intrinsic takes. channels: how many
+    output channels a tile of packed weights has; weights: such a tile, as tiles of a layout, `o`
+    being output and `i` input channels.
     """
 
     form: Literal["squares", "quads", "parts"]
@@ -46,22 +46,24 @@ class Level:
     channels: int
     weights: str
     vectors: str = ""
-    depth: int = 1
+    depth: int = BLOCK
 
 
 SQUARES = Level("squares", "aarch64.smmla", 2, 8, "8o8i", "aarch64.zip.squares")
 QUADS = Level("quads", "aarch64.sdot.rows2", 2, 8, "2i8o4i")
 QUADS_OF_ONE = replace(QUADS, intrin="aarch64.sdot.rows1", rows=1)
-PARTS = {
-    ("aarch64", 1): Level("parts", "aarch64.smull.sadalp", 1, 4, "4o8i", "aarch64.addp.fours"),
-    ("aarch64", 2): Level("parts", "aarch64.smlal.sadalp", 1, 4, "2i4o8i", "aarch64.addp.fours", 2),
-    ("arm", 1): Level("parts", "arm.vmull.vpadal", 1, 4, "4o8i", "arm.vpadd.fours"),
-    ("arm", 2): Level("parts", "arm.vmlal.vpadal", 1, 4, "2i4o8i", "arm.vpadd.fours", 2),
+PARTS = {  # by machine, and whether the sum of two products is an int16
+    (machine, is_narrow): Level("parts", intrin, 1, 4, f"4o{depth}i", vectors, depth)
+    for machine, vectors, one, two in (
+        ("aarch64", "aarch64.addp.fours", "aarch64.smull.sadalp", "aarch64.smlal.sadalp"),
+        ("arm", "arm.vpadd.fours", "arm.vmull.vpadal", "arm.vmlal.vpadal"),
+    )
+    for is_narrow, intrin, depth in ((False, one, BLOCK), (True, two, 2 * BLOCK))
 }
 
 
-def level_of(target: Target, pixels: int, blocks: int, narrow: bool) -> Level | None:
-    """The best level that the target has for so many pixels in a row and blocks of input channels;
+def level_of(target: Target, pixels: int, channels: int, narrow: bool) -> Level | None:
+    """The best level that the target has for so many pixels in a row and input channels;
     None where it has none. narrow: whether weights are within ±127, so that the sum of two products
     is an int16."""
     if target.kind == "c" or not target.vector_registers or target.arch == "x86_64":
@@ -70,7 +72,7 @@ def level_of(target: Target, pixels: int, blocks: int, narrow: bool) -> Level | 
         return SQUARES
     if target.arch == "aarch64" and target.has("dotprod"):
         return QUADS if pixels > 1 else QUADS_OF_ONE
-    return PARTS[target.arch, 2 if narrow and blocks % 2 == 0 else 1]
+    return PARTS[target.arch, narrow and channels % 16 == 0]
 
 
 # ------------------------------------------------------------------------------------------ tiles
@@ -100,8 +102,7 @@ def best_tile(level: Level, pixels: int, blocks: int, taps: int, target: Target)
 
 def _registers(level: Level, pixels: int, blocks: int, taps: int, most: int) -> int:
     if level.form == "parts":
-        weights = level.depth * level.channels // (1 if most > 16 else 2)
-        return pixels * level.channels + weights + (6 if most > 16 else 4)
+        return (pixels + 1) * level.channels + pixels + (2 if most > 16 else 4)
     shared = pixels // level.rows if taps > 2 else 0  # what two taps read is kept from the first
     return 2 * pixels * blocks + (4 if level.rows > 1 else 2) * blocks + max(2, shared)
 
@@ -117,9 +118,9 @@ def _turn_cost(level: Level, pixels: int, blocks: int, taps: int) -> float:
     """Of all taps of a block of input channels."""
     pixels = -(-pixels // level.rows) * level.rows
     if level.form == "parts":
-        multiplies = pixels * level.channels * (1 + 2 / level.depth) * taps
-        loads = (pixels + level.channels) * taps / 2
-        return (multiplies + loads + TURN / level.depth) * BLOCK / level.channels
+        multiplies = pixels * level.channels * (1 + 16 / level.depth) * taps
+        loads = (pixels + level.channels) * taps * 8 / level.depth
+        return (multiplies + loads + TURN) / level.channels
     multiplies = pixels * blocks * (2 if level.form == "squares" else 4) * taps
     return multiplies + (pixels / level.rows + 4 * blocks) * taps * 0.6 + TURN
 
@@ -129,13 +130,11 @@ def _turn_cost(level: Level, pixels: int, blocks: int, taps: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Of one product: the pixel; the input channel in its block, and which of the level's `depth`
-    blocks that is; which of the tiles of weights for a block of output channels, and where in it
-    the weight is."""
+    """Of one product: the pixel; which of the level's `depth` input channels; which of the tiles of
+    weights for a block of output channels, and where in it the weight is."""
 
     pixel: Expr
     channel: Expr
-    number: int
     tile: Expr
     weight: tuple[Expr, ...]
 
@@ -150,7 +149,7 @@ def compute_sums(
     """The sums, int32 [*lead, pixels, BLOCK], as a function of an index.
 
     product(index in lead, place): one product. over: what is summed up over beside the channels of
-    `level.depth` blocks.
+    `level.depth` channels.
     """
     n = len(lead)
     groups = -(-pixels // level.rows)
@@ -160,7 +159,7 @@ def compute_sums(
         def quad(*i: Expr) -> Expr:
             group, row, column = i[n:]
             pixel = group * level.rows + row
-            at = Place(pixel, half * 4 + k, 0, const(0), (half.var, column, k.var))
+            at = Place(pixel, half * 4 + k, const(0), (half.var, column, k.var))
             return te.sum(product(i[:n], at), (*over, half, k))
 
         tile = te.compute((*lead, groups, level.rows, BLOCK), quad, name=TILE)
@@ -171,7 +170,7 @@ def compute_sums(
         def square(*i: Expr) -> Expr:
             group, pair, row, column = i[n:]
             weight = (pair * 2 + column, eight.var)
-            at = Place(group * 2 + row, eight.var, 0, const(0), weight)
+            at = Place(group * 2 + row, eight.var, const(0), weight)
             return te.sum(product(i[:n], at), (*over, eight))
 
         tile = te.compute((*lead, groups, BLOCK // 2, 2, 2), square, name=TILE)
@@ -183,15 +182,13 @@ def compute_sums(
         rows = te.compute((*lead, groups, 2, BLOCK // 2, 2), vector, name=VECTORS)
         return lambda *i: rows[(*i[:n], i[n] // 2, i[n] % 2, i[-1] // 2, i[-1] % 2)]
 
+    eights = te.reduce_axis((0, level.depth // 8), "eights")
+
     def part(*i: Expr) -> Expr:
         pixel, four, column, p = i[n:]
-        channel = p * 2 + half
-        terms: list[Expr] = []
-        for number in range(level.depth):
-            which = (const(number),) if level.depth > 1 else ()
-            at = Place(pixel, channel, number, four, (*which, column, channel))
-            terms.append(product(i[:n], at))
-        return te.sum(sum(terms[1:], terms[0]), (*over, half))
+        channel = eights * 8 + p * 2 + half
+        at = Place(pixel, channel, four, (column, channel))
+        return te.sum(product(i[:n], at), (*over, eights, half))
 
     tile = te.compute((*lead, pixels, BLOCK // 4, 4, 4), part, name=TILE)
     p = te.reduce_axis((0, 4), "p")
@@ -241,8 +238,8 @@ def _steps(level: Level, taps: int, target: Target) -> int:
     if level.form != "parts":
         return 2 * taps if taps > 1 else 4
     if target.vector_registers < 32:
-        return 1
-    return taps if taps > 1 else 4
+        return taps
+    return 4 if taps == 1 else taps if taps <= 3 else 1
 
 
 def tuned(func: PrimFunc, level: Level, target: Target) -> PrimFunc:
@@ -272,14 +269,14 @@ def _schedule_tile(sch: Schedule, level: Level, around: str, steps: int) -> None
     spatial, over = _own_loops(sch, TILE, around)
     match level.form:
         case "quads":
-            *spatial, column = spatial
-            column, four = sch.split(column, [None, 4])
+            column, four = sch.split(spatial.pop(), [None, 4])
             rows = [spatial.pop()] if level.rows > 1 else []
             inside = [*rows, four, *over[-2:]]
             spatial, over = [*spatial, column], over[:-2]
         case _:
-            inside = [*spatial[-2:], over[-1]]
-            spatial, over = spatial[:-2], over[:-1]
+            many = 2 if level.depth > BLOCK else 1
+            inside = [*spatial[-2:], *over[-many:]]
+            spatial, over = spatial[:-2], over[:-many]
     over, unrolled = unroll_steps(sch, over, steps)
     sch.reorder(*over, *unrolled, *spatial, *inside)
     block = sch.blockize(inside[0])
@@ -287,8 +284,8 @@ def _schedule_tile(sch: Schedule, level: Level, around: str, steps: int) -> None
     zero = sch.decompose_reduction(block, first)
     sch.tensorize(block, level.intrin)
     (element,) = sch.get_child_blocks(zero)
-    *rows, lane = sch.get_loops(element)
+    *across, lane = sch.get_loops(element)
     beside = [n for n in sch.get_loops(zero) if n.removesuffix("_init") in spatial]
-    for loop in (*spatial, *beside, *rows):
+    for loop in (*spatial, *beside, *across):
         sch.unroll(loop)
     sch.vectorize(lane)

@@ -25,7 +25,7 @@ from ..layout import layout, plain_sizes
 from ..quantize import product
 from ..registry import Attrs, TensorType
 from ..shape import padded
-from ..tile import inline_epilogue
+from ..tile import inline_epilogue, vectorize_rows
 from .conv2d import PLANES, is_pointwise, output_size
 from .int8 import (
     BLOCK,
@@ -39,6 +39,7 @@ from .int8 import (
     schedule_sums,
     tuned,
 )
+from .int8_bias import begin_with_bias
 
 BLOCKS = f"NCHW{BLOCK}c"
 COPY = "int8_data"
@@ -69,10 +70,11 @@ class Conv:
         return output_size((self.height, self.width), self.kernel, self.attrs)
 
     @property
-    def depth(self) -> int:
-        """Blocks of input channels of a group."""
-        per_group = self.channels // self.attrs["groups"]
-        return -(-(per_group * self.kernel[1] if self.planes else per_group) // BLOCK)
+    def in_channels(self) -> int:
+        """Input channels of a group, filled up to what an intrinsic takes."""
+        per_group: int = self.channels // self.attrs["groups"]
+        per_group *= _row_width(self.kernel[1]) if self.planes else 1
+        return -(-per_group // self.level.depth) * self.level.depth
 
     @property
     def taps(self) -> int:
@@ -90,7 +92,7 @@ class Conv:
 
     @property
     def copied(self) -> bool:
-        if not self.pointwise:
+        if not self.pointwise or self.level.depth != BLOCK:
             return True
         return self.width % self.level.rows != 0
 
@@ -110,7 +112,7 @@ def blocked_attrs(
         return None
     channels, (out_channels, per_group, kh, kw) = int(x.shape[1]), map(int, w.shape)  # type: ignore[arg-type]
     groups = attrs["groups"]
-    planes = groups == 1 and channels <= PLANES
+    planes = groups == 1 and channels <= PLANES and attrs["dilations"][1] == 1
     if out_channels // groups % BLOCK or (per_group % BLOCK and not planes):
         return None
     found = {
@@ -120,10 +122,15 @@ def blocked_attrs(
         "out_layout": BLOCKS,
     }
     if planes:
-        found["row_taps"] = (kw, channels)
+        found["row_taps"] = (kw, channels, _row_width(kw))
     sizes = (int(x.shape[0]), *map(int, x.shape[1:]))  # type: ignore[arg-type]
     conv = _conv(sizes, out_channels, (kh, kw), {**attrs, **found}, target)
     return None if conv is None else {**found, "kernel_layout": f"OHIW{conv.level.weights}"}
+
+
+def _row_width(taps: int) -> int:
+    """The taps of a row with what fills them up to a load."""
+    return 4 if taps <= 4 else -(-taps // BLOCK) * BLOCK
 
 
 def _conv(
@@ -131,16 +138,14 @@ def _conv(
 ) -> Conv | None:
     planes = "row_taps" in attrs
     batch, channels, height, width = sizes
-    made = [
-        Conv(level, batch, channels, height, width, out_channels, kernel, planes, attrs)
-        for level in (level_of(target, 1, 1, False),)
-        if level is not None
-    ]
-    if not made:
+    out_size = output_size((height, width), kernel, attrs)
+    pixels = out_size[1]
+    if not planes and is_pointwise(kernel, attrs):
+        pixels *= out_size[0]
+    per_group = 2 * BLOCK if planes else channels // attrs["groups"]  # planes are filled up
+    level = level_of(target, pixels, per_group, bool(attrs.get(NARROW)))
+    if level is None:
         return None
-    (conv,) = made
-    level = level_of(target, conv.rows[1], conv.depth, bool(attrs.get(NARROW)))
-    assert level is not None
     return Conv(level, batch, channels, height, width, out_channels, kernel, planes, attrs)
 
 
@@ -171,15 +176,14 @@ def compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Se
     assert conv is not None
     level, out_blocks = conv.level, conv.out_channels // BLOCK
     data = _data(x, conv)
-    depth, per_group = conv.depth, out_blocks // attrs["groups"]
-    c = te.reduce_axis((0, depth // level.depth), "c")
+    depth, per_group = conv.in_channels // level.depth, out_blocks // attrs["groups"]
+    c = te.reduce_axis((0, depth), "c")
     ky, kx = te.reduce_axis((0, conv.kernel[0]), "ky"), te.reduce_axis((0, conv.taps), "kx")
     tiles = BLOCK // level.channels
 
     def one(lead: Sequence[Expr], at: Place) -> Expr:
         b, f, y = lead
-        block = c * level.depth + at.number
-        of_group = f // per_group * depth + block if attrs["groups"] > 1 else block
+        of_group = f // per_group * depth + c if attrs["groups"] > 1 else c.var
         weight = w[(f * tiles + at.tile, ky, c, kx, *at.weight)]
         value = data(b, of_group, y, at.pixel, ky.var, kx.var, at.channel)
         return product(value, weight, "int32")
@@ -199,41 +203,48 @@ def _data(x: Tensor, conv: Conv) -> Data:
     width = conv.width
     if not conv.copied:
         return lambda b, c, y, q, ky, kx, k: x[b, c, q // width, q % width, k]
-    pixels = conv.rows[1]
+    pixels, depth = conv.rows[1], conv.level.depth
     whole = -(-pixels // conv.level.rows) * conv.level.rows
+    blocks = conv.in_channels * conv.attrs["groups"] // depth
+
+    def channel(c: Expr, k: Expr) -> tuple[Expr, Expr]:
+        return (c * (depth // BLOCK) + k // BLOCK, k % BLOCK) if depth > BLOCK else (c, k)
+
     if conv.pointwise:
 
         def flat(b: Expr, c: Expr, p: Expr, k: Expr) -> Expr:
-            return te.if_then_else(p < pixels, x[b, c, p // width, p % width, k], 0)
+            c, k = channel(c, k)
+            value = x[b, c, p // width, p % width, k]
+            return te.if_then_else(p < pixels, value, 0) if whole > pixels else value
 
-        copy = te.compute((conv.batch, conv.depth, whole, BLOCK), flat, name=COPY)
+        copy = te.compute((conv.batch, blocks, whole, depth), flat, name=COPY)
         return lambda b, c, y, q, ky, kx, k: copy[b, c, q, k]
     (sh, sw), (dh, dw) = conv.attrs["strides"], conv.attrs["dilations"]
     top, left, *_ = conv.attrs["pads"]
     border = const(conv.attrs.get("pad_value", 0), "int8")
     high = (conv.out_size[0] - 1) * sh + (conv.kernel[0] - 1) * dh + 1
     if conv.planes:
-        taps = conv.kernel[1] * conv.channels
-        wide = (pixels - 1) * sw + (conv.kernel[1] - 1) * dw + 1
-        around = (0, 0, top, left, 0, 0, high - top - conv.height, wide - left - width)
-        whole_planes = padded(x, around, border)
+        width = _row_width(conv.kernel[1])
+        wide = max((whole - 1) * sw + width, conv.width + left)
+        around = (0, 0, top, left, 0, 0, high - top - conv.height, wide - left - conv.width)
+        rows = padded(x, around, border)
 
         def taps_of_row(b: Expr, c: Expr, y: Expr, q: Expr, k: Expr) -> Expr:
-            tap = c * BLOCK + k
-            column = te.minimum(q, pixels - 1) * sw + tap // conv.channels * dw
-            value = whole_planes[b, tap % conv.channels, y, column]
-            return te.if_then_else(tap < taps, value, 0)
+            tap = c * depth + k
+            channel = tap // width
+            value = rows[b, te.minimum(channel, conv.channels - 1), y, q * sw + tap % width]
+            return te.if_then_else(channel < conv.channels, value, 0)
 
-        copy = te.compute((conv.batch, conv.depth, high, whole, BLOCK), taps_of_row, name=COPY)
+        copy = te.compute((conv.batch, blocks, high, whole, depth), taps_of_row, name=COPY)
         return lambda b, c, y, q, ky, kx, k: copy[b, c, y * sh + ky * dh, q, k]
-    blocks = conv.channels // BLOCK
 
     def by_phase(b: Expr, c: Expr, y: Expr, phase: Expr, q: Expr, k: Expr) -> Expr:
         row, column = y - top, q * sw + phase - left
         inside = te.all_of(row >= 0, row < conv.height, column >= 0, column < width)
+        c, k = channel(c, k)
         return te.if_then_else(inside, x[b, c, row, column, k], border)
 
-    shape = (conv.batch, blocks, high, sw, whole + (conv.taps - 1) * dw // sw, BLOCK)
+    shape = (conv.batch, blocks, high, sw, whole + (conv.taps - 1) * dw // sw, depth)
     copy = te.compute(shape, by_phase, name=COPY)
 
     def data(b: Expr, c: Expr, y: Expr, q: Expr, ky: Expr, kx: Expr, k: Expr) -> Any:
@@ -252,6 +263,8 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     assert conv is not None
     tile = conv.tile(target)
     result = inline_epilogue(sch, "conv2d")
+    begun = begin_with_bias(sch.func, result, conv.level, {1: "block", 4: "lane"})
+    sch = Schedule(begun)
     b, f, y, q, lane = sch.get_loops(result)
     f, vectors = sch.split(f, [None, tile.blocks])
     if conv.pointwise:
@@ -272,15 +285,19 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     outer = task if order[-1] in tasks else order[-1]
     schedule_sums(sch, conv.level, outer, inner, conv.taps, target)
     if conv.copied:
-        sch.compute_at(COPY, task)
-        _schedule_copy(sch, conv)
+        _schedule_copy(sch, conv, task)
     sch.parallel(task)
     return tuned(sch.func, conv.level, target)
 
 
-def _schedule_copy(sch: Schedule, conv: Conv) -> None:
-    k = sch.get_loops(COPY)[-1]
-    if conv.planes:
-        sch.unroll(k)
-    else:
-        sch.vectorize(k)
+def _schedule_copy(sch: Schedule, conv: Conv, task: str) -> None:
+    sch.compute_at(COPY, task)
+    loops = list(sch.get_loops(COPY))
+    parts, lane = sch.split(
+        loops[-1], [None, BLOCK if not conv.planes else min(BLOCK, _row_width(conv.kernel[1]))]
+    )
+    sch.unroll(parts)
+    sch.vectorize(lane)
+    if conv.planes and "pad" in sch.get_blocks():
+        sch.compute_at("pad", task)
+        vectorize_rows(sch, "pad", 2 * BLOCK)

@@ -28,12 +28,13 @@ from .int8 import (
     schedule_sums,
     tuned,
 )
+from .int8_bias import begin_with_bias
 
 COPY = "int8_rows"
 
 
 def _level(rows: int, depth: int, attrs: Attrs, target: Target) -> Level | None:
-    return level_of(target, rows, depth // BLOCK, bool(attrs.get(NARROW)))
+    return level_of(target, rows, depth, bool(attrs.get(NARROW)))
 
 
 def _tiles(level: Level) -> str:
@@ -75,8 +76,7 @@ def compute_dense(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Seq
     rows, depth = (int(n) for n in x.shape)  # type: ignore[arg-type]
     level = _level(rows, depth, attrs, target)
     assert level is not None
-    blocks = depth // BLOCK
-    c = te.reduce_axis((0, blocks // level.depth), "c")
+    c = te.reduce_axis((0, depth // level.depth), "c")
     tiles = BLOCK // level.channels
     data = x
     if level.rows > 1:
@@ -85,12 +85,11 @@ def compute_dense(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Seq
         def copied(c: Expr, i: Expr, k: Expr) -> Expr:
             return te.if_then_else(i < rows, x[i, c * BLOCK + k], 0)
 
-        data = te.compute((blocks, whole, BLOCK), copied, name=COPY)
+        data = te.compute((depth // BLOCK, whole, BLOCK), copied, name=COPY)
 
     def one(lead: Sequence[Expr], at: Place) -> Expr:
-        block = c * level.depth + at.number
-        row = (at.pixel, block * BLOCK + at.channel)
-        value = data[row] if level.rows == 1 else data[block, at.pixel, at.channel]
+        in_row = (at.pixel, c * level.depth + at.channel)
+        value = data[in_row] if level.rows == 1 else data[c, at.pixel, at.channel]
         return product(value, w[(lead[0] * tiles + at.tile, c, *at.weight)], "int32")
 
     sums = compute_sums(level, (attrs["channels"] // BLOCK,), rows, one, (c,))
@@ -104,7 +103,9 @@ def schedule_dense(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     level = _level(rows, depth, attrs, target)
     assert level is not None
     tile = best_tile(level, rows, attrs["channels"] // BLOCK, 1, target)
-    i, j = sch.get_loops(inline_epilogue(sch, "dense"))
+    result = inline_epilogue(sch, "dense")
+    sch = Schedule(begin_with_bias(sch.func, result, level, {1: "channel"}))
+    i, j = sch.get_loops(result)
     i, row = sch.split(i, [None, tile.pixels])
     j, vectors, lane = sch.split(j, [None, tile.blocks, BLOCK])
     task, outer = (i, j) if level.rows > 1 else (j, i)

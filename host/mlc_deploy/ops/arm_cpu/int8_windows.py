@@ -15,7 +15,7 @@ from typing import Any
 from mlc_targets import Target
 
 from ... import te
-from ...ir import Expr, PrimFunc, const, value_range
+from ...ir import TUNE_CPU, Expr, PrimFunc, const, value_range, with_fields
 from ...schedule import Schedule
 from ...te import Tensor
 from ..pool import pool_extents
@@ -29,8 +29,9 @@ from .windows import even_cut, reach
 KERNEL = f"OHWI{BLOCK}o"
 BYTES = ("int8", "uint8")
 ALL_AT_ONCE = 9  # taps up to which a window is summed up as a whole, else row by row
+FEW_REGISTERS = "exynos-m3"  # a scheduling model that begins few products before they are added up
 MOST_COPIED = 64  # vectors of a row that one turn copies
-STRIP = 1 << 13  # bytes of data, about, that are copied together
+STRIP = 1 << 14  # bytes of data, about, that are copied together
 
 
 def blocked_attrs(
@@ -172,15 +173,14 @@ def _schedule(
     result = inline_epilogue(sch, name)
     height, width = (int(i.extent) for i in sch.block(result).iters[2:4])  # type: ignore[call-overload]
     row = (width * attrs["strides"][1] + kernel[1]) * attrs["strides"][0] * BLOCK
-    rows = divisor(height, max(1, STRIP // row))
+    many = target.arch == "aarch64"
+    rows = divisor(height, max(1, STRIP // (row if many else 2 * row)))
     sch.split(sch.get_loops(result)[2], [None, rows])
-    many = target.vector_registers >= 32
-    if attrs["strides"][1] > 1:
-        high, most = 1, 3 if many else 1
-    elif many and rows % 2 == 0:
-        high, most = 2, 2
+    apart = attrs["strides"][1] > 1
+    if many:
+        high, most = (1, 4) if apart or rows % 2 else (2, 2)
     else:
-        high, most = 1, 4 if many else 2
+        high, most = 1, 1 if apart else 2
     pixels = even_cut(width, most)
     task = schedule_tile(
         sch,
@@ -194,12 +194,14 @@ def _schedule(
     )
     if "pad" in sch.get_blocks():
         sch.compute_at("pad", task)
-        _copy_rows(sch, target.lanes("int8"), whole=attrs["strides"][1] > 1)
-    return sch.func
+        _copy_rows(sch, target.lanes("int8"), whole=many or apart)
+    if not many:
+        return sch.func
+    return with_fields(sch.func, attrs={**sch.func.attrs, TUNE_CPU: FEW_REGISTERS})
 
 
 def _copy_rows(sch: Schedule, lanes: int, whole: bool) -> None:
-    """Rows in vectors: each as a whole in one turn, where little is computed of it."""
+    """Rows in vectors, each as a whole in one turn where wanted and not too long."""
     row = sch.get_loops("pad")[-1]
     vectors = -(-int(sch.loop(row).extent) // lanes)  # type: ignore[call-overload]
     if whole and vectors <= MOST_COPIED:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from mlc_targets import Target
@@ -50,14 +49,15 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """F(tile x tile, 3 x 3): strips of `rows` rows of tiles, whose register tile is `pixels` tiles
-    against `vectors` vectors of output channels, which are cut into `groups`. cost: instructions,
-    and what memory makes wait, in instructions."""
+    against `vectors` vectors of output channels, which are cut into `groups`. tasks: of all strips
+    and groups. cost: instructions, and what memory makes wait, in instructions."""
 
     tile: int
     rows: int
     pixels: int
     vectors: int
     groups: int
+    tasks: int
     cost: float
 
 
@@ -110,10 +110,11 @@ def decide(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Decisio
 
 
 def best_plan(shape: Shape, tile: int, target: Target) -> Plan:
-    """The plan of least cost for a tile; of equal ones that with the smallest strips."""
-    lanes = block("float32", target)
-    plans = _plans(shape, tile, lanes, target)
-    return min(plans, key=lambda plan: (plan.cost, plan.rows, plan.groups))
+    """The plan of least cost for a tile that has work for threads, if any has; of equal ones that
+    with the smallest strips."""
+    plans = list(_plans(shape, tile, block("float32", target), target))
+    shared = [plan for plan in plans if plan.tasks >= TASKS]
+    return min(shared or plans, key=lambda plan: (plan.cost, plan.rows))
 
 
 def _plans(shape: Shape, tile: int, lanes: int, target: Target) -> Iterator[Plan]:
@@ -136,7 +137,8 @@ def _plans(shape: Shape, tile: int, lanes: int, target: Target) -> Iterator[Plan
         groups = _groups(strips, out_blocks // vectors)
         of_strip = products + results * tiles * out_blocks
         of_strip += groups * data * tiles * (shape.channels // lanes)
-        yield Plan(tile, rows, pixels, vectors, groups, strips * of_strip + PER_BYTE * waits)
+        cost = strips * of_strip + PER_BYTE * waits
+        yield Plan(tile, rows, pixels, vectors, groups, strips * groups, cost)
 
 
 def _groups(strips: int, parts: int) -> int:

@@ -91,7 +91,7 @@ def _neighbours(sch: Schedule, block: str, lanes: int) -> bool:
         total = 0
         for low, stride in zip(region.minimum, strides_of(region.buffer), strict=True):
             values = {n: const(at if n is last else 0) for n in walk(low) if isinstance(n, Var)}
-            total += int(simplify_expr(substitute(low, values), {})) * int(stride)  # type: ignore[call-overload]
+            total += int(simplify_expr(substitute(low, values), {})) * int(stride)  # type: ignore[call-overload, arg-type]
         return total
 
     return all(

@@ -103,15 +103,15 @@ _sadalp = vectors.added(_neon("saddlp.v4i32.v8i16", "int32x4"))
 _addp = _neon("addp.v4i32", "int32x4")
 _register(
     "smull.sadalp",
-    describe.dot_in_fours(1),
-    vectors.dot_in_fours(_smull, _sadalp, 1),
+    describe.dot_in_fours(8),
+    vectors.dot_in_fours(_smull, _sadalp),
     r"\bsadalp\b",
 )
 _register(
     "smlal.sadalp",
-    describe.dot_in_fours(2),
-    vectors.dot_in_fours(_smull, _sadalp, 1),
-    r"\bsmlal\b",
+    describe.dot_in_fours(16),
+    vectors.dot_in_fours(_smull, _sadalp),
+    r"\bsmlal2\b",
     domains=describe.NARROW,
 )
 _register(

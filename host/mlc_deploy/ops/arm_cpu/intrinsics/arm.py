@@ -56,14 +56,14 @@ _vmull = _neon("vmulls.v8i16", "int16x8")
 _vpadal = _neon("vpadals.v4i32.v8i16", "int32x4")
 _register(
     "vmull.vpadal",
-    describe.dot_in_fours(1),
-    vectors.dot_in_fours(_vmull, _vpadal, 2),
+    describe.dot_in_fours(8),
+    vectors.dot_in_fours(_vmull, _vpadal),
     r"\bvpadal\.s16\b",
 )
 _register(
     "vmlal.vpadal",
-    describe.dot_in_fours(2),
-    vectors.dot_in_fours(_vmull, _vpadal, 2),
+    describe.dot_in_fours(16),
+    vectors.dot_in_fours(_vmull, _vpadal),
     r"\bvmlal\.s8\b",
     domains=describe.NARROW,
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from .... import te
 from ....ir import Expr, PrimFunc, const, select
 from ....schedule.tensor_intrin import accumulating, rows_apart
@@ -50,20 +48,16 @@ def dot_rows(a: str, b: str, rows: int) -> PrimFunc:
 
 
 def dot_in_fours(depth: int) -> PrimFunc:
-    """C[j, p] += A0[2*p + k] * B[0, j, 2*p + k] + A1[2*p + k] * B[1, j, 2*p + k] over k of 2: int32
-    [4, 4], of int8, B [depth, 4, 8]; of depth 1 without A1."""
-    data = [te.placeholder((8,), "int8", f"A{n}") for n in range(depth)]
-    y = te.placeholder((depth, 4, 8), "int8", "B")
-    k = te.reduce_axis((0, 2), "k")
+    """C[j, p] += A[8*h + 2*p + k] * B[j, 8*h + 2*p + k] over k of 2 and h of depth / 8: int32
+    [4, 4], of int8, A [depth], B [4, depth]."""
+    x, y = te.placeholder((depth,), "int8", "A"), te.placeholder((4, depth), "int8", "B")
+    h, k = te.reduce_axis((0, depth // 8), "h"), te.reduce_axis((0, 2), "k")
 
     def element(j: Expr, p: Expr) -> Expr:
-        terms = [
-            x[p * 2 + k].astype("int32") * y[n, j, p * 2 + k].astype("int32")
-            for n, x in enumerate(data)
-        ]
-        return te.sum(sum(terms[1:], terms[0]), k)
+        at = h * 8 + p * 2 + k
+        return te.sum(x[at].astype("int32") * y[j, at].astype("int32"), (h, k))
 
-    return accumulating(_func(*data, y, te.compute((4, 4), element, name="C")))
+    return accumulating(_func(x, y, te.compute((4, 4), element, name="C")))
 
 
 def rows_of_squares() -> PrimFunc:

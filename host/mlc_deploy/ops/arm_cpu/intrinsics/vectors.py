@@ -204,31 +204,23 @@ def dot_rows_by_lane(operation: Operation) -> Callable[..., Stmt]:
     return body
 
 
-def dot_in_fours(
-    multiply: Operation, add_pairs: Operation, together: int
-) -> Callable[..., Stmt]:
-    """C[j] = add_pairs(C[j], multiply(A0, B[0, j]) + multiply(A1, B[1, j])), where `together` rows
-    of B are one load, which the machine takes apart for nothing"""
+def dot_in_fours(multiply: Operation, add_pairs: Operation) -> Callable[..., Stmt]:
+    """C[j] = add_pairs(C[j], multiply(A, B[j])), the products of both halves added first where A
+    has two"""
 
-    def body(*buffers: Buffer) -> Stmt:
-        *data, b, c = buffers
-        values = [part(a, 8, 0) for a in data]
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        depth = int(a.shape[0])  # type: ignore[arg-type]
 
-        def rows(n: int) -> list[Expr]:
-            if together == 1:
-                return [part(b, 8, n, j, 0) for j in range(4)]
-            every = ramp(0, 16)
-            pairs = [
-                load(b, (const(n), const(j) + every // 8, every % 8)) for j in range(0, 4, 2)
-            ]
-            return [half for pair in pairs for half in halves(pair)]
+        def eights(vector: Expr) -> list[Expr]:
+            return halves(vector) if depth == 16 else [vector]
 
-        weights = [rows(n) for n in range(len(data))]
+        data = eights(part(a, depth, 0))
 
         def channel(j: int) -> Stmt:
-            total = multiply(values[0], weights[0][j])
-            for value, row in zip(values[1:], weights[1:], strict=True):
-                total = binary("+", total, multiply(value, row[j]))
+            weights = eights(part(b, depth, j, 0))
+            total = multiply(data[0], weights[0])
+            for x, w in zip(data[1:], weights[1:], strict=True):
+                total = binary("+", total, multiply(x, w))
             return put(add_pairs(part(c, 4, j, 0), total), c, j, 0)
 
         return seq(map(channel, range(4)))

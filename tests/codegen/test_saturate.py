@@ -1,0 +1,113 @@
+"""Quantizing as vector code: exact at ties and at the ends, and of few instructions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import mlc_deploy as mlc
+from mlc_deploy.graph import BlockBuilder, Constant, Function, evaluate
+from mlc_deploy.graph.lower import lower_fused
+from mlc_targets import Target
+from tests.sessions import TARGETS, board_named
+
+Array = NDArray[Any]
+BOARDS = ("local", "armv7", "aarch64")
+ZEROS = {"int8": (0, 3, -3, 127, -128), "uint8": (0, 1, 128, 255)}
+
+
+def constant(value: float, dtype: str) -> Constant:
+    return Constant(np.asarray(value, dtype))
+
+
+def sums() -> Array:
+    """int32 numbers that, halved, are ties, near the ends of 8 and 16 bits, and out of range."""
+    near = np.arange(-700, 700)
+    far = [s * (2**n + d) for s in (1, -1) for n in range(9, 31) for d in (-1, 0, 1)]
+    every = np.array([*near, *far, 2**31 - 1, -(2**31)], np.int64).astype(np.int32)
+    return np.resize(every, (1, 2, 15, 17, 8))
+
+
+def requantized(dtype: str, zero: int) -> Function:
+    b = BlockBuilder()
+    x = b.param("x", (1, 2, 15, 17, 8), "int32")
+    multiplier = b.param("m", (1, 2, 1, 1, 8))
+    return b.finish([b.emit("requantize", x, multiplier, constant(zero, dtype))])
+
+
+@pytest.mark.parametrize("board", BOARDS)
+@pytest.mark.parametrize("dtype", ZEROS)
+def test_requantize(dtype: str, board: str, request: pytest.FixtureRequest) -> None:
+    """Halves, wholes, and multipliers whose products are rounded."""
+    multipliers = np.resize(np.array([0.5, 1, 0.5, 0.0371, 1e-3, 3e-7, 2e3, 1e30], np.float32),
+                            (1, 2, 1, 1, 8))  # fmt: skip
+    given = {"x": sums(), "m": multipliers}
+    session = board_named(request, board)
+    for zero in ZEROS[dtype]:
+        function = requantized(dtype, zero)
+        (wanted,) = evaluate(function, given).values()
+        library = compiled(function, TARGETS[board])
+        module = session.load(library)
+        out = session.tensor(np.zeros_like(wanted))
+        module["kernel"](*map(session.tensor, given.values()), out)
+        np.testing.assert_array_equal(out.numpy(), wanted, err_msg=f"zero {zero}")
+        module.close()
+
+
+def compiled(function: Function, target: str) -> Any:
+    to = Target(target)
+    return mlc.build(lower_fused(function, to, "kernel"), target=to)
+
+
+def residual(shape: tuple[int, ...]) -> Function:
+    """quantize(dequantize(x) + dequantize(y)), with scales whose products are rounded."""
+    b = BlockBuilder()
+    x, y = b.param("x", shape, "int8"), b.param("y", shape, "int8")
+    parts = (
+        b.emit("dequantize", v, constant(scale, "float32"), constant(zero, "int8"))
+        for v, scale, zero in ((x, 0.0123, 3), (y, 0.0456, -128))
+    )
+    total = b.emit("add", *parts)
+    scale, zero = constant(0.0333, "float32"), constant(-5, "int8")
+    return b.finish([b.emit("quantize", total, scale, zero)])
+
+
+@pytest.mark.parametrize("board", BOARDS)
+@pytest.mark.parametrize("shape", [(1, 8, 16, 64, 8), (256, 256), (3, 11)], ids=str)
+def test_sums_are_rounded_as_numpy_rounds(
+    shape: tuple[int, ...], board: str, request: pytest.FixtureRequest
+) -> None:
+    """Every pair of numbers: no multiply-add that rounds once, no reciprocal for a division."""
+    every = np.stack(np.meshgrid(*[np.arange(-128, 128)] * 2), -1).reshape(-1, 2).astype(np.int8)
+    size = int(np.prod(shape))
+    given = {n: every[:size, k].reshape(shape) for k, n in enumerate("xy")}
+    function = residual(shape)
+    (wanted,) = evaluate(function, given).values()
+    session = board_named(request, board)
+    module = session.load(compiled(function, TARGETS[board]))
+    out = session.tensor(np.zeros_like(wanted))
+    module["kernel"](*map(session.tensor, given.values()), out)
+    np.testing.assert_array_equal(out.numpy(), wanted)
+
+
+# Of one vector of eight sums: instructions, and how often each is wanted.
+WANTED = {
+    "aarch64": {"scvtf": 2, "fmul": 2, "fcvtns": 2, "sqxtn": 2, "sqxtn2": 1, "sqadd": 1},
+    "armv7": {"vcvt.f32.s32": 2, "vqadd.s32": 2, "vqmovn.s32": 2, "vqmovn.s16": 1},
+}
+
+
+@pytest.mark.parametrize("board", WANTED)
+def test_instructions_of_a_vector(board: str, tmp_path: Path) -> None:
+    library = compiled(requantized("int8", 3), TARGETS[board])
+    library.save(tmp_path / "kernel.s")
+    text = (tmp_path / "kernel.s").read_text()
+    made = re.findall(r"^\s+([a-z][\w.]+)", text, re.MULTILINE)
+    counts = {name: made.count(name) for name in WANTED[board]}
+    assert counts == WANTED[board]
+    assert not re.search(r"\b(frintn|fcvtzs|fmax|fmin|vabs\.f32|bl)\b", text)

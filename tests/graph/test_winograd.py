@@ -1,0 +1,86 @@
+"""The pass that chooses Winograd's filtering: what it takes and leaves, and how to forbid it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlc_deploy.graph import BlockBuilder, Constant, Function, evaluate, optimize
+from mlc_deploy.graph.count import multiply_accumulates
+from mlc_deploy.graph.winograd import choose_winograd
+from mlc_deploy.model_graph import graph_steps
+from mlc_deploy.pass_context import PassContext
+from mlc_targets import Target
+from tests.graph.test_layouts import conv, layer, ops
+
+TARGET = Target("aarch64")
+
+
+def network() -> Function:
+    """A first layer, two that are worth it with a sum around them, one of stride 2."""
+    b = BlockBuilder()
+    x = b.param("x", (1, 3, 24, 24))
+    first = layer(b, x, 32)
+    y = layer(b, layer(b, first, 32), 32)
+    last = layer(b, b.emit("add", y, first), 32, strides=(2, 2))
+    return b.finish([last])
+
+
+def values(function: Function) -> dict[str, Any]:
+    x = np.random.default_rng(0).standard_normal((1, 3, 24, 24)).astype(np.float32)
+    return evaluate(function, {"x": x})
+
+
+def test_layers_that_gain_are_transformed() -> None:
+    function = network()
+    result = choose_winograd(TARGET)(function)
+    wanted = ["winograd_conv2d" if n in (1, 2) else "conv2d" for n in range(4)]
+    assert [op for op in ops(result) if "conv2d" in op] == wanted
+    assert sum(map(multiply_accumulates, result.bindings)) == sum(
+        map(multiply_accumulates, function.bindings)
+    )
+    for name, expected in values(function).items():
+        np.testing.assert_allclose(values(result)[name], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_it_ends_in_blocks_with_weights_folded() -> None:
+    result = optimize(network(), graph_steps(TARGET))
+    found = [
+        binding.call
+        for kernel in result.bindings
+        for binding in getattr(getattr(kernel.call, "function", None), "bindings", ())
+        if binding.call.op == "winograd_conv2d"
+    ]
+    assert [call.attrs["data_layout"] for call in found] == ["NCHW4c", "NCHW4c"]
+    sizes = {a.type.shape for k in result.bindings for a in k.call.args if isinstance(a, Constant)}
+    tile = found[0].attrs["tile"]
+    assert any(shape[1:5] == (tile + 2, tile + 2, 8, 4) for shape in sizes)
+
+
+@pytest.mark.parametrize("name", ["choose_winograd", "choose_layouts"])
+def test_whoever_wants_none_disables_the_pass(name: str) -> None:
+    """Or the layouts that it needs."""
+    with PassContext(disabled_pass=[name]):
+        result = optimize(network(), [choose_winograd(TARGET)])
+    assert "winograd_conv2d" not in ops(result)
+
+
+def test_weights_that_are_no_constants_stay() -> None:
+    b = BlockBuilder()
+    x, w = b.param("x", (1, 32, 24, 24)), b.param("w", (32, 32, 3, 3))
+    attrs: dict[str, Any] = {
+        "strides": (1, 1),
+        "dilations": (1, 1),
+        "pads": (1, 1, 1, 1),
+        "groups": 1,
+    }
+    function = b.finish([b.emit("conv2d", x, w, **attrs)])
+    assert choose_winograd(TARGET)(function) is function
+
+
+def test_targets_without_vectors_have_none() -> None:
+    b = BlockBuilder()
+    function = b.finish([conv(b, b.param("x", (1, 32, 24, 24)), 32)])
+    assert choose_winograd(Target("llvm -mtriple=armv7a-linux-gnueabihf"))(function) is function

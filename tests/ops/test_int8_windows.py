@@ -1,0 +1,134 @@
+"""Depthwise convolution and pooling of 8-bit blocks: kernels against their definitions."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlc_deploy as mlc
+from mlc_deploy.graph import BlockBuilder, Constant, evaluate
+from mlc_deploy.graph.lower import lower_fused
+from mlc_deploy.ops import TensorType
+from mlc_deploy.ops.strategy import blocked_attrs, choose
+from mlc_deploy.te import placeholder
+from mlc_targets import Target
+from tests.ops.operator_calls import OperatorCall
+from tests.ops.test_blocks import in_blocks
+from tests.ops.test_strategies import check
+from tests.sessions import TARGETS, board_named
+
+CALLS = 8
+BOARDS = ("local", "armv7", "aarch64")
+
+
+def integers(rng: Random, shape: tuple[int, ...], dtype: str, low: int | None = None) -> Any:
+    """Numbers of which many are the extreme ones."""
+    limits = np.iinfo(dtype)
+    least = limits.min if low is None else low
+    numbers = np.random.default_rng(rng.randrange(1 << 30))
+    drawn = numbers.integers(least, limits.max + 1, shape)
+    ends = np.where(numbers.random(shape) < 0.5, least, limits.max)
+    return np.where(numbers.random(shape) < 0.3, ends, drawn).astype(dtype)
+
+
+def depthwise(rng: Random) -> OperatorCall:
+    channels = 8 * rng.choice((1, 2, 3))
+    kernel = rng.choice(((3, 3), (3, 3), (5, 5), (7, 7), (1, 3), (2, 4), (1, 1)))
+    dilations = rng.choice(((1, 1), (1, 1), (1, 1), (2, 1), (2, 3)))
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    size = [r + rng.choice((0, 1, 2, 4, 6, 11, 17)) for r in reach]
+    x, w, low = rng.choice(
+        (("int8", "int8", -127), ("int8", "int8", -128), ("uint8", "int8", -127),
+         ("int8", "uint8", 0), ("uint8", "uint8", 0))
+    )  # fmt: skip
+    attrs: dict[str, Any] = {
+        "strides": rng.choice(((1, 1), (1, 1), (2, 2), (3, 3), (1, 2), (2, 1))),
+        "dilations": dilations,
+        "pads": rng.choice(((0,) * 4, (1, 1, 1, 1), tuple(k // 2 for k in (*kernel, *kernel)),
+                            (0, 1, 2, 0), (3, 0, 0, 5))),
+        "groups": channels,
+        "pad_value": rng.choice((0, 7, np.iinfo(x).max, np.iinfo(x).min)),
+    }  # fmt: skip
+    attrs["pad_value"] = int(attrs["pad_value"])
+    data = integers(rng, (rng.choice((1, 1, 2)), channels, *size), x)
+    weights = integers(rng, (channels, 1, *kernel), w, low)
+    if low == -127 and w == "int8":
+        attrs["narrow_weights"] = True
+    return OperatorCall("conv2d", (data, weights), attrs)
+
+
+def pooling(rng: Random) -> OperatorCall:
+    kernel = rng.choice(((2, 2), (3, 3), (1, 3), (5, 5)))
+    attrs: dict[str, Any] = {
+        "kernel": kernel,
+        "strides": rng.choice(((1, 1), (2, 2), (2, 1), (3, 3))),
+        "dilations": rng.choice(((1, 1), (1, 1), (2, 1))),
+        "pads": rng.choice(((0,) * 4, tuple(k // 2 for k in (*kernel, *kernel)))),
+        "ceil_mode": rng.random() < 0.4,
+    }
+    shape = (rng.choice((1, 2)), 8 * rng.randint(1, 3), rng.randint(9, 21), rng.randint(9, 21))
+    return OperatorCall("max_pool", (integers(rng, shape, rng.choice(("int8", "uint8"))),), attrs)
+
+
+KINDS = {"depthwise": depthwise, "pooling": pooling}
+
+
+@pytest.mark.parametrize("board", BOARDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels(kind: str, board: str, request: pytest.FixtureRequest) -> None:
+    target = Target(TARGETS[board])
+    batches = 3 if board == "local" else 1
+    calls = [KINDS[kind](Random(f"{kind} {n}")) for n in range(CALLS * batches)]
+    blocked = [in_blocks(call, target) for call in calls]
+    for call in blocked:
+        inputs = [placeholder(a.shape, str(a.dtype), "p") for a in call.arrays]
+        chosen = choose(call.op, inputs, call.attrs, target)
+        assert chosen is not None and "int8" in chosen.name, call
+    check(board_named(request, board), blocked, TARGETS[board])
+
+
+def test_other_channels_stay_plain() -> None:
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4, "groups": 12}
+    types = [TensorType((1, 12, 5, 5), "int8"), TensorType((12, 1, 3, 3), "int8")]
+    assert blocked_attrs("conv2d", types, attrs, Target("aarch64")) is None
+    scalar = Target(TARGETS["armv7_scalar"])
+    types = [TensorType((1, 16, 5, 5), "int8"), TensorType((16, 1, 3, 3), "int8")]
+    assert blocked_attrs("conv2d", types, {**attrs, "groups": 16}, scalar) is None
+
+
+# Instructions per multiply-accumulate of four, requantization included: 128 channels of 56x56.
+LIMITS = {("aarch64", 1): 1.95, ("aarch64", 2): 2.2, ("armv7", 1): 2.6, ("armv7", 2): 3.05}
+
+
+@pytest.mark.parametrize(("board", "stride"), LIMITS)
+def test_instructions(board: str, stride: int, request: pytest.FixtureRequest) -> None:
+    session = board_named(request, board)
+    if not session.counting:
+        pytest.skip("this QEMU takes no plugins, so nothing is counted")
+    target = Target(TARGETS[board])
+    rng = Random(1)
+    attrs: dict[str, Any] = {"strides": (stride,) * 2, "dilations": (1, 1), "pads": (1,) * 4}
+    attrs |= {"groups": 128, "pad_value": -128, "narrow_weights": True}
+    arrays = integers(rng, (1, 128, 56, 56), "int8"), integers(rng, (128, 1, 3, 3), "int8", -127)
+    call = in_blocks(OperatorCall("conv2d", arrays, attrs), target)
+    x, w = call.arrays
+    numbers = np.random.default_rng(1)
+    bias = numbers.integers(-3000, 3000, (1, 16, 1, 1, 8)).astype(np.int32)
+    multiplier = numbers.uniform(0.0005, 0.003, (1, 16, 1, 1, 8)).astype(np.float32)
+    given = {"x": x, "w": w, "bias": bias, "multiplier": multiplier}
+    b = BlockBuilder("layer")
+    p = {name: b.param(name, a.shape, str(a.dtype)) for name, a in given.items()}
+    sums = b.emit("add", b.emit("conv2d", p["x"], p["w"], **call.attrs), p["bias"])
+    zero = Constant(np.asarray(-128, np.int8))
+    function = b.finish([b.emit("requantize", sums, p["multiplier"], zero)])
+    (wanted,) = evaluate(function, given).values()
+    library = mlc.build(lower_fused(function, target, "layer"), target=target)
+    module = session.load(library)
+    out = session.tensor(np.zeros_like(wanted))
+    run = module["layer"].profile(*(session.tensor(a) for a in given.values()), out)
+    np.testing.assert_array_equal(out.numpy(), wanted)
+    assert run.counts is not None
+    assert run.counts[0].total <= LIMITS[board, stride] * wanted.size * 9 / 4
