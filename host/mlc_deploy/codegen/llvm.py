@@ -56,7 +56,7 @@ from .cursors import Cursor, cursor_at, find_cursors, sums_around
 from .lanes import broadcast_lanes, paired_loads
 from .loop_facts import is_phase, stores_to_registers
 from .machine_calls import machine_call
-from .saturate import saturated
+from .saturate import rounds, saturated
 from .signature import elements, scalars_of, scratch_layout
 from .tasks import task_loop, turn_of
 from .types import element_type, memory_type, type_suffix
@@ -591,11 +591,6 @@ def _attributes(function: ll.Function) -> None:
     # Loops that copy stay loops: a call of memcpy costs more than the short rows it would copy.
     # llvmlite knows no attributes in quotes, so this one is added to the set that it is.
     set.add(function.attributes, '"no-builtins"')
-
-
-def rounds(value: Expr) -> bool:
-    """Whether the value is made of floats that are rounded to whole numbers."""
-    return any(isinstance(n, Call) and n.name == "round" for n in walk(value))
 
 
 def _is_bool(dtype: str) -> bool:

@@ -21,7 +21,7 @@ from llvmlite import ir as ll
 
 from mlc_targets import Target
 
-from ..ir import Binary, Broadcast, Call, Cast, Const, Expr, dtype_of, value_range
+from ..ir import Binary, Broadcast, Call, Cast, Const, Expr, dtype_of, value_range, walk
 from .types import element_type
 
 Value = Any
@@ -60,6 +60,11 @@ def saturated(e: Cast, target: Target) -> Saturated | None:
                 case Call("round", (x,)) if exact and dtype_of(x.dtype).scalar == "float32":
                     return Saturated(x, int(zero), e.dtype)
     return None
+
+
+def rounds(value: Expr) -> bool:
+    """Whether the value is made of floats that are rounded to whole numbers."""
+    return any(isinstance(n, Call) and n.name == "round" for n in walk(value))
 
 
 def _number(e: Expr) -> float | None:
