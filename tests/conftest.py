@@ -17,7 +17,7 @@ import runtime_build
 # laptop; `--only GROUP` runs one of them, `--all` every test there is.
 GROUPS = {
     "schedules": "many random schedules against the unscheduled program",
-    "fuzz": "mutated objects and frames under sanitizers (needs gcc or clang)",
+    "fuzz": "a minute of libFuzzer on all that reads others' bytes (needs clang and llvm)",
     "differential": "5,000 random ONNX graphs against onnxruntime",
     "onnx": "ONNX's backend suite, compiled; a sample of it on emulated boards",
     "models": "the models of the field, compiled and run here, two of them on emulated boards",

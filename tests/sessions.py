@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import mlc_deploy as mlc
+from mlc_targets import Target
 
 if TYPE_CHECKING:
     from mlc_rpc import Session
@@ -52,3 +53,12 @@ def board_named(request: pytest.FixtureRequest, name: str) -> Session:
     """The session of a board by the name of its fixture."""
     session: Session = request.getfixturevalue(name)
     return session
+
+
+def skip_unless_runs(board: Session, target: Target) -> None:
+    """Skips a test whose code this board, that is this machine, has not the instructions for."""
+    device = board.device
+    if device.machine != target.arch:
+        pytest.skip(f"code for {target.arch}, this machine is {device.machine}")
+    if lacks := set(target.required_features) - device.features:
+        pytest.skip(f"this CPU lacks {', '.join(sorted(lacks))}")

@@ -9,7 +9,7 @@
 #include "tensor.h"
 #include "timer.h"
 
-enum { MAX_MODULES = 256, MAX_ARGS = 64, MAX_NAME = 128, MAX_REPLY = 1 << 19 };
+enum { MAX_MODULES = 256, MAX_ARGS = 64, MAX_NAME = 128, MAX_CORES = 64, MAX_REPLY = 1 << 19 };
 
 typedef enum {
     MAP_TENSOR,  /* descriptor: the tensor's */
@@ -33,6 +33,7 @@ typedef struct {
     uint32_t args[MAX_ARGS]; /* tensors, all of them mapped */
     uint32_t from, until;    /* calls */
     uint32_t threads;
+    char cores[MAX_CORES]; /* as cores_named takes them */
     bool mark;
     bool timed;
     TimerOptions timer; /* when timed */

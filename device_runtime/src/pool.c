@@ -4,6 +4,7 @@
 #include "cores.h"
 #include "instruments.h"
 
+#include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
@@ -139,23 +140,32 @@ int32_t pool_run(mlc_kernel *kernel, const mlc_args *args, int32_t tasks, uint32
 
 /* ---- Preparing ---- */
 
-/* Cores that cannot be chosen, as where the system has taken one away, are left to the system. */
-static void choose_cores(uint32_t threads) {
+/* Where nobody asked for cores and they cannot be chosen, as where the system has taken one away,
+ * they are left to the system. */
+static bool choose_cores(uint32_t threads, const char *cores, Failure *failure) {
+    cpu_set_t wanted;
     if (pool.cores.allowed_count == 0) cores_read(&pool.cores);
-    bool few = threads <= pool.cores.fast_count;
-    const cpu_set_t *wanted = few ? &pool.cores.fast : &pool.cores.allowed;
-    atomic_store(&pool.spins, threads <= pool.cores.allowed_count);
-    if (CPU_EQUAL(wanted, &pool.chosen)) return;
-    pool.chosen = *wanted;
-    sched_setaffinity(0, sizeof *wanted, wanted);
+    uint32_t count = cores_named(&pool.cores, cores, &wanted, failure);
+    if (count == 0) return false;
+    if (!*cores && threads > count) {
+        wanted = pool.cores.allowed;
+        count = pool.cores.allowed_count;
+    }
+    atomic_store(&pool.spins, threads <= count);
+    if (CPU_EQUAL(&wanted, &pool.chosen)) return true;
+    if (sched_setaffinity(0, sizeof wanted, &wanted) != 0 && *cores)
+        return fail(failure, REFUSED, "the system does not give it cores %s: %s", cores,
+                    strerror(errno));
+    pool.chosen = wanted;
     for (uint32_t i = 0; i < pool.count; i++)
-        pthread_setaffinity_np(pool.helpers[i].thread, sizeof *wanted, wanted);
+        pthread_setaffinity_np(pool.helpers[i].thread, sizeof wanted, &wanted);
+    return true;
 }
 
 bool pool_uses(unsigned core) { return core < CPU_SETSIZE && CPU_ISSET(core, &pool.chosen); }
 
-bool pool_prepare(uint32_t threads, Failure *failure) {
-    choose_cores(threads);
+bool pool_prepare(uint32_t threads, const char *cores, Failure *failure) {
+    if (!choose_cores(threads, cores, failure)) return false;
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);

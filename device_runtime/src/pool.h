@@ -10,9 +10,10 @@
 
 enum { MAX_THREADS = 256 };
 
-/* Has `threads` of them ready, the caller included, 1 to MAX_THREADS, on the fast cores while those
- * suffice. The caller is always the same thread, and no kernel is at work. */
-bool pool_prepare(uint32_t threads, Failure *failure);
+/* Has `threads` of them ready, the caller included, 1 to MAX_THREADS, on the cores that are named as
+ * cores_named has it; for "", on the fast ones while those suffice. The caller is always the same
+ * thread, and no kernel is at work. */
+bool pool_prepare(uint32_t threads, const char *cores, Failure *failure);
 
 /* kernel(args, 0, tasks) in pieces, by as many threads as were prepared. The t-th one's workspace
  * begins t * workspace_stride bytes after args->workspace. Returns MLC_OK, or a status that one of

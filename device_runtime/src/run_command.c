@@ -25,7 +25,8 @@ typedef struct {
     const char *model, *output;
     const char *inputs[MLC_MAX_OPERANDS];
     uint32_t input_count;
-    uint32_t threads;
+    const char *cores;
+    uint32_t threads; /* 0: as many as there are cores */
     bool time;
 } Options;
 
@@ -96,6 +97,16 @@ static bool write_file(const char *path, const char *head, size_t head_size, con
 
 /* ---- Model ---- */
 
+/* 0 where there are no such cores as were asked for. */
+static uint32_t thread_count(void) {
+    Cores cores;
+    cpu_set_t named;
+    cores_read(&cores);
+    uint32_t count = cores_named(&cores, job.options.cores, &named, &job.failure);
+    if (count > 0 && job.options.threads > 0) return job.options.threads;
+    return count < MAX_THREADS ? count : MAX_THREADS;
+}
+
 static bool load_model(void) {
     Bytes file;
     Failure *failure = &job.failure;
@@ -110,8 +121,9 @@ static bool load_model(void) {
         (weights.size > 0 &&
          memcmp(model->weights_hash, job.artifact.weights.hash, HASH_BYTES) != 0))
         return fail(failure, REFUSED, "the file's weights are not those of its object");
-    uint32_t threads = job.options.threads;
-    if (!program_reserve(&job.program, threads, failure) || !pool_prepare(threads, failure))
+    uint32_t threads = thread_count();
+    if (threads == 0 || !program_reserve(&job.program, threads, failure) ||
+        !pool_prepare(threads, job.options.cores, failure))
         return false;
     job.instruments.threads = threads;
     job.instruments.workspace_stride = job.program.workspace_stride;
@@ -373,19 +385,19 @@ static int misused(const char *what, const char *about) {
 
 static int parse(int count, char **arguments) {
     Options *o = &job.options;
-    Cores cores;
-    cores_read(&cores);
-    o->threads = cores.fast_count;
+    o->cores = "";
     for (int i = 0; i < count; i++) {
         const char *word = arguments[i];
         bool valued = strcmp(word, "--input") == 0 || strcmp(word, "--output") == 0 ||
-                      strcmp(word, "--threads") == 0;
+                      strcmp(word, "--threads") == 0 || strcmp(word, "--cores") == 0;
         if (valued && i + 1 == count) return misused("nothing follows ", word);
         const char *value = valued ? arguments[++i] : "";
         if (strcmp(word, "--time") == 0) {
             o->time = true;
         } else if (strcmp(word, "--output") == 0) {
             o->output = value;
+        } else if (strcmp(word, "--cores") == 0) {
+            o->cores = value;
         } else if (strcmp(word, "--threads") == 0) {
             const char *end = value;
             for (o->threads = 0; *end >= '0' && *end <= '9' && o->threads <= MAX_THREADS; end++)

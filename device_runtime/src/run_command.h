@@ -3,7 +3,7 @@
 #define MLC_RUN_COMMAND_H
 
 #define RUN_USAGE                                                                               \
-    "run MODEL.mlc [--input [NAME=]FILE.npy]... [--output DIR] [--threads N] [--time]"
+    "run MODEL.mlc [--input [NAME=]FILE.npy]... [--output DIR] [--threads N] [--cores C] [--time]"
 
 /* Arguments are those after "run". Returns the exit status: 0 the model ran and its outputs are
  * written, 1 it did not (the reason stands on standard error), 2 bad usage. */

@@ -36,7 +36,7 @@ static void describe(Request *q) {
     cores_read(&cores);
     uint32_t features = 0;
     while (mlc_cpu_feature(features)) features++;
-    write_map(w, 11);
+    write_map(w, 12);
     write_str(w, "runtime");
     write_str(w, RUNTIME_VERSION);
     write_str(w, "machine");
@@ -52,6 +52,10 @@ static void describe(Request *q) {
     write_uint(w, cores.allowed_count);
     write_str(w, "fast_cores");
     write_uint(w, cores.fast_count);
+    write_str(w, "slow_cores");
+    write_array(w, (uint32_t)CPU_COUNT(&cores.slow));
+    for (unsigned i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &cores.slow)) write_uint(w, i);
     write_str(w, "memory");
     write_uint(w, memory_size());
     write_str(w, "page_size");
@@ -319,6 +323,15 @@ static void option_uint(Request *q, const char *name, uint64_t least, uint64_t m
     *to = (uint32_t)value;
 }
 
+static void option_cores(Request *q, char to[MAX_CORES]) {
+    Bytes text = read_str(&q->params);
+    if (text.size >= MAX_CORES)
+        fail(&q->failure, REFUSED, "%s: cores are named in less than %d letters", q->method,
+             MAX_CORES);
+    else
+        memcpy(to, text.data, text.size);
+}
+
 static void option_milliseconds(Request *q, const char *name, double *to) {
     *to = read_number(&q->params);
     if (!(*to >= 0 && *to <= 1e7))
@@ -358,6 +371,8 @@ static void read_options(Request *q, RunOrder *run, uint32_t *timeout_ms) {
             option_uint(q, "until", 0, UINT32_MAX, &run->until);
         else if (bytes_are(key, "threads"))
             option_uint(q, "threads", 1, MAX_THREADS, &run->threads);
+        else if (bytes_are(key, "cores"))
+            option_cores(q, run->cores);
         else if (bytes_are(key, "mark") && !run->timed)
             run->mark = read_bool(&q->params);
         else if (bytes_are(key, "layers") && run->timed)

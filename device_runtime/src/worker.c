@@ -216,7 +216,7 @@ static bool prepare(Job *job, const Order *order) {
         job->types[i] = &tensor->type;
     }
     if (!program_reserve(&m->program, run->threads, job->failure) ||
-        !pool_prepare(run->threads, job->failure))
+        !pool_prepare(run->threads, run->cores, job->failure))
         return false;
     job->module = m;
     job->run.weights = m->weights;
@@ -335,7 +335,13 @@ static void run(const Order *order, Answer *answer) {
 
 /* ---- The process ---- */
 
-static void cap(int resource, uint64_t most) {
+#ifdef __GLIBC__
+typedef __rlimit_resource_t Resource;
+#else
+typedef int Resource;
+#endif
+
+static void cap(Resource resource, uint64_t most) {
     struct rlimit limit;
     if (getrlimit(resource, &limit) != 0) return;
     if (limit.rlim_cur > most) limit.rlim_cur = most;

@@ -12,6 +12,7 @@ The record, as JSON; `null` is what is not known, as everything about a board th
 
     model             name
     target            what `Target` takes again
+    precision         "float32", as the model says, or "float16"
     level             which of the model's CPU levels it is; "base" where there is one
     board             url, machine, cpu_model, cores, features [str], kernel, memory_bytes, emulated
     inputs            [name, shape, dtype, source: "given" or "seed 0"]
@@ -61,7 +62,7 @@ from numpy.typing import NDArray
 
 from mlc_rpc.module import Model, Param, Run
 from mlc_rpc.recover import persist
-from mlc_rpc.wire import MAX_LAYER_TIMES
+from mlc_rpc.wire import MAX_LAYER_TIMES, MAX_THREADS
 from mlc_targets import Target
 
 from .artifact import SavedModel
@@ -229,6 +230,7 @@ def deploy(
     expect: Mapping[str, Array] | None = None,
     labels: Array | None = None,
     threads: int | None = None,
+    cores: str = "",
     timeout: float = RUN_SECONDS,
     stage: Stage = nullcontext,
 ) -> Deployment:
@@ -237,8 +239,9 @@ def deploy(
     Inputs that are not given are drawn from a seed. `expect` stands for the reference of the
     outputs that it names; a saved model has no other reference, so the rest is not compared. Of
     several CPU levels the best for this board runs. `labels` are held against the largest along
-    an output's last axis. `threads`: the cores of the board's fastest kind unless told, and one on
-    an emulated board, since several are not counted. `timeout`: seconds that a run may take.
+    an output's last axis. `cores`: "fast", "slow", or numbers as "0-3" or "4,5"; the fast ones
+    unless told. `threads`: as many as these unless told, and one on an emulated board, since
+    several are not counted. `timeout`: seconds that a run may take.
     stage(name) is entered around each step. A board that is lost meanwhile is waited for, and all
     of it begins anew (mlc_rpc.persist); `interruptions` says so.
 
@@ -262,10 +265,10 @@ def deploy(
         with stage("reference"):
             computed = model.evaluate(every)
         expected |= {name: right for name, right in computed.items() if name in asked}
-    threads = threads or (1 if board.emulated else board.device.fast_cores)
+    threads = threads or (1 if board.emulated else thread_count(board, cores))
     measured, interruptions = persist(
         board,
-        lambda: _measure(model, board, every, threads, timeout, stage),
+        lambda: _measure(model, board, every, threads, cores, timeout, stage),
         waiting=lambda: stage("reconnect"),
     )
     outputs = measured.outputs
@@ -310,6 +313,7 @@ def _measure(
     board: Session,
     inputs: Mapping[str, Array],
     threads: int,
+    cores: str,
     timeout: float,
     stage: Stage,
 ) -> _Attempt:
@@ -324,7 +328,7 @@ def _measure(
         upload = time.perf_counter() - began, board.sent_bytes - sent
     args = (*tensors, *results)
     with stage("run"):
-        first = module.entry.profile(*args, threads=threads, timeout=timeout)
+        first = module.entry.profile(*args, threads=threads, cores=cores, timeout=timeout)
         outputs = {n: tensor.numpy() for n, tensor in zip(names, results, strict=True)}
     if board.emulated:
         runs, timing = [first], _as_timing(first)
@@ -333,27 +337,44 @@ def _measure(
         repeat = min(max(round(TIMING_SECONDS / max(seconds, 1e-9)), SAMPLES[0]), SAMPLES[1])
         with stage("timing"):
             evaluator = module.entry.time_evaluator(
-                number=1, repeat=repeat, min_repeat_ms=SAMPLE_MS, threads=threads,
+                number=1, repeat=repeat, min_repeat_ms=SAMPLE_MS, threads=threads, cores=cores,
                 timeout=timeout * (repeat + 1),
             )  # fmt: skip
             timing = evaluator(*args)
-            runs = _profiles(module.entry, args, repeat, threads, timeout)
+            runs = _profiles(module.entry, args, repeat, threads, cores, timeout)
     return _Attempt(outputs, runs, timing, *upload)
 
 
 def _profiles(
-    entry: RemoteFunction, args: Sequence[RemoteTensor], repeat: int, threads: int, timeout: float
+    entry: RemoteFunction,
+    args: Sequence[RemoteTensor],
+    repeat: int,
+    threads: int,
+    cores: str,
+    timeout: float,
 ) -> list[Run]:
     """Runs whose layers are timed: one after the other on the board, as the whole model is."""
     if entry.module.host_calls:
-        return [entry.profile(*args, threads=threads, timeout=timeout) for _ in range(repeat)]
+        return [
+            entry.profile(*args, threads=threads, cores=cores, timeout=timeout)
+            for _ in range(repeat)
+        ]
     most = max(1, MAX_LAYER_TIMES // max(len(entry.module.model.calls), 1))
     evaluator = entry.time_evaluator(
-        number=1, repeat=min(repeat, most), min_repeat_ms=SAMPLE_MS, threads=threads, layers=True,
-        timeout=timeout * (repeat + 1),
+        number=1, repeat=min(repeat, most), min_repeat_ms=SAMPLE_MS, threads=threads, cores=cores,
+        layers=True, timeout=timeout * (repeat + 1),
     )  # fmt: skip
     layers = evaluator(*args).layers
     return [Run(tuple(round(seconds * 1e9) for seconds in row), None) for row in layers]
+
+
+def thread_count(board: Session, cores: str) -> int:
+    """One for each of the cores. Raises DeployError where the text names none."""
+    try:
+        return min(board.device.count_cores(cores), MAX_THREADS)
+    except ValueError as error:
+        mend = "fast, slow, or numbers such as 0-3 or 4,5"
+        raise DeployError(str(error), where=board.board, mend=mend) from None
 
 
 def refuse_unfit(target: Target, url: str, device: Device) -> None:

@@ -161,21 +161,33 @@ class RemoteFunction:
     def __repr__(self) -> str:
         return f"<RemoteFunction {self.name or 'model'} on {self.module.session.board}>"
 
-    def __call__(self, *args: RemoteTensor, threads: int = 1, timeout: float = RUN_SECONDS) -> None:
-        """Runs once. Raises Crashed, Timeout, Refused (wrong arguments, a board that is busy)."""
-        self._run(args, {"threads": threads}, timeout)
+    def __call__(
+        self,
+        *args: RemoteTensor,
+        threads: int = 1,
+        cores: str = "",
+        timeout: float = RUN_SECONDS,
+    ) -> None:
+        """Runs once, on `cores`: "fast", "slow", or numbers as "0-3" or "4,5"; on the fast ones
+        unless told, while there are as many as `threads`.
+
+        Raises Crashed, Timeout, Refused (wrong arguments, a board that is busy or has no such
+        cores).
+        """
+        self._run(args, _shared(threads, cores), timeout)
 
     def profile(
         self,
         *args: RemoteTensor,
         until: int | None = None,
         threads: int = 1,
+        cores: str = "",
         timeout: float = RUN_SECONDS,
     ) -> Run:
         """Runs once, each call timed, and counted where the board counts and one thread runs.
         `until`: calls to run."""
         counter = self.module.session.counter if threads == 1 else None
-        options: dict[str, object] = {"threads": threads, "mark": counter is not None}
+        options = _shared(threads, cores) | {"mark": counter is not None}
         if until is not None:
             options["until"] = until
         if counter:
@@ -194,6 +206,7 @@ class RemoteFunction:
         cache_flush_bytes: int = 0,
         *,
         threads: int = 1,
+        cores: str = "",
         layers: bool = False,
         timeout: float = TIME_SECONDS,
     ) -> Callable[..., Timing]:
@@ -206,7 +219,8 @@ class RemoteFunction:
         that makes small models slower, so time the whole without. A model with functions on this
         machine is timed here, transfers included, without cache_flush_bytes and layers.
         """
-        options = {
+        shared = _shared(threads, cores)
+        options = shared | {
             "number": number,
             "repeat": repeat,
             "min_repeat_ms": min_repeat_ms,
@@ -214,7 +228,6 @@ class RemoteFunction:
             "cooldown_interval_ms": cooldown_interval_ms,
             "repeats_to_cooldown": repeats_to_cooldown,
             "cache_flush_bytes": cache_flush_bytes,
-            "threads": threads,
         }
         if layers:
             options["layers"] = True
@@ -222,8 +235,8 @@ class RemoteFunction:
         def evaluate(*args: RemoteTensor) -> Timing:
             if self._host_calls:
                 samples, runs = sample_on_host(
-                    lambda: self._run(args, {"threads": threads}, timeout), number, repeat,
-                    min_repeat_ms, cooldown_interval_ms, repeats_to_cooldown,
+                    lambda: self._run(args, shared, timeout), number, repeat, min_repeat_ms,
+                    cooldown_interval_ms, repeats_to_cooldown,
                 )  # fmt: skip
                 return Timing(samples, runs, self.module.session.emulated, threads)
             answer = self._call("time", args, options, timeout)
@@ -232,7 +245,7 @@ class RemoteFunction:
                 samples = tuple(float(sample) for sample in answer["samples"])
                 runs = tuple(int(n) for n in answer["number"])
                 models = [cpu.model for cpu in device.cpus]
-                conditions = parse_conditions(answer, device.fast_cores, models)
+                conditions = parse_conditions(answer, models, device.fast_cores, device.slow_cores)
                 cost = float(answer.get("layer_cost_s", 0))
                 calls = tuple(
                     tuple(max(int(n) / 1e9 - cost, 0.0) for n in row)
@@ -320,6 +333,11 @@ class RemoteFunction:
         return ProtocolError(f"answer {answer!r:.100}", board=board, method=method)
 
 
+def _shared(threads: int, cores: str) -> dict[str, object]:
+    """Options of who shares the work, and where."""
+    return {"threads": threads} | ({"cores": cores} if cores else {})
+
+
 class RemoteModule:
     """A loaded object. `module["add"]` is a kernel; `run` runs its model.
 
@@ -373,11 +391,12 @@ class RemoteModule:
         timeout: float = RUN_SECONDS,
         *,
         threads: int = 1,
+        cores: str = "",
     ) -> dict[str, NDArray[Any]]:
         """The model's outputs by name, the same bits on any number of threads. Raises Refused when
         an input is missing or unknown."""
         args = self._bind(inputs)
-        self.entry(*args, threads=threads, timeout=timeout)
+        self.entry(*args, threads=threads, cores=cores, timeout=timeout)
         return self._results()
 
     def profile(
@@ -386,24 +405,29 @@ class RemoteModule:
         *,
         until: int | None = None,
         threads: int = 1,
+        cores: str = "",
         timeout: float = RUN_SECONDS,
     ) -> ModelRun:
         """As `run`, with nanoseconds and instructions of every call of the call table."""
         args = self._bind(inputs)
-        run = self.entry.profile(*args, until=until, threads=threads, timeout=timeout)
+        run = self.entry.profile(*args, until=until, threads=threads, cores=cores, timeout=timeout)
         return ModelRun(self._results(), run)
 
     def time(
         self,
         inputs: Mapping[str, NDArray[Any]],
         *,
+        cores: str = "",
         layers: bool = False,
         timeout: float = TIME_SECONDS,
         **options: int,
     ) -> Timing:
         """Times the model; `options` are time_evaluator's."""
         args = self._bind(inputs)
-        return self.entry.time_evaluator(timeout=timeout, layers=layers, **options)(*args)
+        evaluator = self.entry.time_evaluator(
+            cores=cores, layers=layers, timeout=timeout, **options
+        )
+        return evaluator(*args)
 
     def close(self) -> None:
         """Unloads the object and frees its model's tensors."""

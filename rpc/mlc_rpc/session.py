@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from mlc_rpc.cores import core_numbers
 from mlc_rpc.counters import Counter
 from mlc_rpc.errors import Lost, Mismatch, ProtocolError, Refused, RpcError, Unreachable
 from mlc_rpc.link import CHUNK_SECONDS, Link, chunks
@@ -52,6 +53,18 @@ class Device:
     page_size: int
     cpus: tuple[Cpu, ...]
     boot: str = ""  # another one after each boot; "" where the board does not say
+    slow_cores: tuple[int, ...] = ()  # numbers; none where all are fast, or not told apart
+
+    def count_cores(self, cores: str = "") -> int:
+        """How many cores those are, at least 1, whether they are there or not: "fast" (as "" is),
+        "slow", or numbers as "0-3" or "4,5". Raises ValueError on other text."""
+        match cores:
+            case "" | "fast":
+                return self.fast_cores
+            case "slow":
+                return max(len(self.slow_cores), 1)
+            case _:
+                return len(core_numbers(cores))
 
 
 class Deployable(Protocol):
@@ -305,9 +318,10 @@ class Session:
     def _describe(self) -> Device:
         answer = self.call("describe")
         try:
-            given = {"boot": ""} | answer  # which an older program does not say
+            given = {"boot": "", "slow_cores": ()} | answer  # which an older program does not say
             known = {f.name: given[f.name] for f in fields(Device)}
             known["features"] = frozenset(known["features"])
+            known["slow_cores"] = tuple(int(core) for core in known["slow_cores"])
             known["cpus"] = tuple(Cpu(str(c["model"]), int(c["midr"])) for c in known["cpus"])
             return Device(**known)
         except (LookupError, TypeError, ValueError) as error:

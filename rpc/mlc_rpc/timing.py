@@ -22,8 +22,8 @@ class Conditions:
     """What was so on the board `before` and `after` every `each` samples, by the facts' names
     (wire.py), a number per row; None where the board's kernel does not tell.
 
-    `cores` are those that the threads were pinned to, `cluster` their model or models, and
-    `fast_cores` how many the board has of the fastest kind.
+    `cores` are those that the threads were pinned to, `cluster` their model or models; of the
+    board's cores `fast_cores` are of the fastest kind, and `slow_cores` those of the slowest.
     """
 
     before: Mapping[str, Column]
@@ -32,6 +32,7 @@ class Conditions:
     cores: tuple[int, ...] = ()
     fast_cores: int = 0
     cluster: str = ""
+    slow_cores: tuple[int, ...] = ()
 
     def during(self, fact: str) -> NDArray[np.float64]:
         """By how much a count grew in each row; empty where that is not known of all."""
@@ -51,7 +52,7 @@ class Conditions:
 
 
 def parse_conditions(
-    answer: Mapping[str, Any], fast_cores: int, models: Sequence[str]
+    answer: Mapping[str, Any], models: Sequence[str], fast_cores: int, slow_cores: tuple[int, ...]
 ) -> Conditions | None:
     """Of the answer to `time`; None where the board's program is older than conditions.
 
@@ -65,7 +66,8 @@ def parse_conditions(
     before, after = (_columns(facts, answer[side]) for side in ("before", "after"))
     cores = tuple(int(core) for core in answer["cores"])
     cluster = ", ".join(dict.fromkeys(models[core] for core in cores if core < len(models)))
-    return Conditions(before, after, int(answer["each"]), cores, fast_cores, cluster)
+    each = int(answer["each"])
+    return Conditions(before, after, each, cores, fast_cores, cluster, slow_cores)
 
 
 def _columns(facts: Sequence[str], rows: Sequence[Sequence[Any]]) -> Mapping[str, Column]:

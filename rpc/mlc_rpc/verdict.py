@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mlc_rpc.cores import ranges
+
 if TYPE_CHECKING:
     from mlc_rpc.timing import Conditions, Timing
 
@@ -149,9 +151,10 @@ def migrated(timing: Timing) -> list[Finding]:
     if strange:
         what = f"it ran on core {ranges(strange)}, and was to stay on {ranges(now.cores)}"
         found.append(Finding(what, "leave cores to it: cpusets, taskset, offline cores"))
-    if now.fast_cores and len(now.cores) > now.fast_cores:
+    slow = set(now.slow_cores) & set(now.cores)
+    if 0 < len(slow) < len(now.cores):
         what = f"{timing.threads} threads shared fast cores and slow ones"
-        found.append(Finding(what, f"at most {now.fast_cores} threads"))
+        found.append(Finding(what, f"at most {now.fast_cores} threads, or cores of one kind"))
     return found
 
 
@@ -249,17 +252,6 @@ def hottest(conditions: Conditions) -> float:
         if fact.startswith("zone")
     ]
     return max((float(values.max()) for values in rows if values.size), default=-1e6) / 1e3
-
-
-def ranges(cores: Sequence[int]) -> str:
-    """[0, 1, 2, 5] as "0-2,5"."""
-    parts: list[list[int]] = []
-    for core in cores:
-        if parts and parts[-1][-1] == core - 1:
-            parts[-1].append(core)
-        else:
-            parts.append([core])
-    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
 
 
 def _known(values: Sequence[int | None]) -> Floats:

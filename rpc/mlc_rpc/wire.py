@@ -93,7 +93,8 @@ METHODS: tuple[Method, ...] = (
     # {runtime:str, machine:str, abi:uint, features:[str], kernel:str, cores:uint, memory:uint
     #  (bytes), page_size:uint, boot:str (the kernel's id of this boot; "" where it does not say),
     #  cpus:[{model:str, midr:uint}], fast_cores:uint (of the fastest kind, and left to the program:
-    #  as many threads are best)}
+    #  as many threads are best), slow_cores:[uint] (numbers of those of the slowest kind; [] where
+    #  all are of one kind, or the kernel does not say)}
     Method("describe", "", "map", "supervisor"),
     Method("ping", "payload:any", "payload", "supervisor"),
     # From now on, milliseconds without a byte from the client end the session; 0: none does.
@@ -129,7 +130,9 @@ METHODS: tuple[Method, ...] = (
     # outputs). Each arg is a tensor id. options: {timeout_ms:uint (0: none), mark:bool (tell
     # QEMU's counting plugin where each layer begins and ends), from:uint, until:uint (the model's
     # calls from the one up to, not including, the other; all by default), threads:uint (1 to
-    # MAX_THREADS, which share each call's tasks; 1 by default, and where there are marks)}
+    # MAX_THREADS, which share each call's tasks; 1 by default, and where there are marks),
+    # cores:str ("fast", "slow", or numbers as "0-3" or "4,5": where the threads stay; "", the
+    # default, is on the fast ones while there are as many, and then on all)}
     # -> {nanoseconds:[uint] per call that ran (one for a kernel)}
     Method("run", "module, kernel:str|nil, args:[tensor], options:map", "map", "worker"),
     # Time on the board. options: those of `run` but mark, and number, repeat, min_repeat_ms,

@@ -12,6 +12,7 @@ import numpy as np
 
 import mlc_deploy as mlc
 from mlc_deploy import te
+from mlc_deploy.boards import target_of
 
 N = 128
 
@@ -35,10 +36,11 @@ def stochastic(sch: mlc.Schedule) -> mlc.Schedule:
 def random_search(mod: mlc.IRModule, num_trials: int, board: str) -> mlc.Schedule:
     best, best_schedule = float("inf"), None
     with mlc.connect(board) as session:
+        target = target_of(session.device)
         a, b, c = (session.random((N, N)) for _ in range(3))
         for seed in range(num_trials):
             sch = stochastic(mlc.Schedule(mod, seed=seed))
-            lib = mlc.build(sch, target="host", name="main")
+            lib = mlc.build(sch, target=target, name="main")
             timed = session.load(lib)["main"].time_evaluator(number=10, repeat=3)(a, b, c)
             print(f"{seed}: {timed.median * 1e6:.1f} µs, {sch.trace.decisions}")
             if timed.median < best:
@@ -53,9 +55,8 @@ def main(board: str = "local://") -> None:
     with mlc.connect(board) as session:  # and it is right
         x, y = (np.random.default_rng(n).random((N, N), np.float32) for n in range(2))
         z = session.empty((N, N))
-        session.load(mlc.build(sch, target="host", name="main"))["main"](
-            session.tensor(x), session.tensor(y), z
-        )
+        lib = mlc.build(sch, target=target_of(session.device), name="main")
+        session.load(lib)["main"](session.tensor(x), session.tensor(y), z)
         np.testing.assert_allclose(z.numpy(), x @ y, rtol=1e-4)
 
 

@@ -2,12 +2,13 @@
 
 from .boards import Board, Cluster, board, board_names
 from .errors import TargetError, nearest
-from .levels import BASE, best_level, levels_of
+from .levels import BASE, MAX_LEVELS, best_level, levels_of
 from .qemu import qemu_cpu
 from .target import Target
 
 __all__ = [
     "BASE",
+    "MAX_LEVELS",
     "Board",
     "Cluster",
     "Target",

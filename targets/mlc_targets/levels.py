@@ -16,7 +16,7 @@ from .errors import TargetError
 from .target import Target
 
 BASE = "base"
-MOST = 16  # that a saved model may hold
+MAX_LEVELS = 16  # that a saved model may hold
 
 
 def levels_of(spec: str) -> tuple[tuple[str, Target], ...]:
@@ -39,8 +39,8 @@ def levels_of(spec: str) -> tuple[tuple[str, Target], ...]:
         if name != BASE:
             target = _with(target, name, spec)
         found[name] = target
-    if len(found) > MOST:
-        raise TargetError(f"{len(found)} levels are more than {MOST}", "fewer", where=spec)
+    if len(found) > MAX_LEVELS:
+        raise TargetError(f"{len(found)} levels are more than {MAX_LEVELS}", "fewer", where=spec)
     return tuple(found.items())
 
 

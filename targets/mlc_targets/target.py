@@ -188,6 +188,23 @@ class Target:
         hints = (h for h in _ARM_HINTS if self.arch == "arm" and h[1:] not in names)
         return ",".join((*optional, *self.mattr, *hints))
 
+    def tuned_for(self, cpu: str | None) -> dict[str, str]:
+        """The attributes of an LLVM function that is scheduled for another CPU, with the features
+        of this target.
+
+        LLVM's 32-bit ARM has no attribute for that: there the CPU is another one, and takes what it
+        has more or less.
+        """
+        if cpu is None:
+            return {}
+        if self.arch != "arm":
+            return {"tune-cpu": cpu}
+        other = features_of(read_triple(self.mtriple), cpu, ())
+        names = {m[1:] for m in self.mattr}
+        more = (f"+{name}" for name in sorted(self.features - other - names))
+        less = (f"-{name}" for name in sorted(other - self.features - names))
+        return {"target-cpu": cpu, "target-features": ",".join((*less, *more, self.llvm_features))}
+
     @property
     def short_name(self) -> str:
         """What to call it in a table: its board, a short name that means the same, or its CPU."""

@@ -17,6 +17,7 @@ import onnx
 import pytest
 
 import mlc_deploy as mlc
+from mlc_rpc.cores import ranges
 from tests.cli.command import MODELS, Command
 from tests.onnx_models import one_node, reference
 
@@ -153,6 +154,19 @@ def test_this_machine_is_timed(mlc_deploy: Command) -> None:
     assert record["latency"]["n"] == len(record["latency"]["samples"]) >= 3
     assert record["instructions"] is None
     assert all(layer["median_us"] > 0 for layer in record["layers"])
+
+
+def test_the_core_that_is_named(mlc_deploy: Command) -> None:
+    core = max(os.sched_getaffinity(0))
+    record = mlc_deploy("--board", "local://", "--cores", str(core), "--json", "-").record
+    assert record["latency"]["cores"] == [core] and record["threads"] == 1
+    ended = mlc_deploy("--board", "local://", "--cores", "1000-1001")
+    assert ended.status == 1
+    allowed = ranges(sorted(os.sched_getaffinity(0)))
+    assert ended.complaint == (
+        "error: core 1000 is not here, or not for this program to use\n"
+        f"  on:  local://, method run\n  try: of {allowed}\n-> 1"
+    )
 
 
 def test_none_compiles_only(mlc_deploy: Command) -> None:

@@ -40,7 +40,14 @@ def test_one_level_at_a_time(mlc_deploy: Command, tmp_path: Path) -> None:
         "-> 2"
     )
     assert mlc_deploy("inspect", str(CNN), "--target", LEVELS).complaint == (
-        "error: inspect looks at one CPU level, not at 2\n"
+        "error: inspect looks at one CPU level, not 2\n"
+        "  in:  --target aarch64:base,dotprod\n"
+        "  try: --target aarch64:dotprod\n"
+        "-> 2"
+    )
+    db = str(tmp_path / "tuned.jsonl")
+    assert mlc_deploy("tune", str(CNN), "--target", LEVELS, "--db", db).complaint == (
+        "error: tune is for one CPU level, not 2\n"
         "  in:  --target aarch64:base,dotprod\n"
         "  try: --target aarch64:dotprod\n"
         "-> 2"

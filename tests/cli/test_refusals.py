@@ -109,6 +109,8 @@ CASES: dict[str, list[list[str]]] = {
         ["--save", "model.tflite"],
         ["--save", "model"],
         ["--threads", "0"],
+        ["--cores", "big"],
+        ["--cores", "3-0"],
         ["--timeout", "0"],
         ["--timeout", "soon"],
         ["--emit", "rust"],

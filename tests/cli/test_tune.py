@@ -93,7 +93,10 @@ def test_misuse_is_told(mlc_deploy: Command, folder: Path) -> None:
     )
     said = mlc_deploy("tune", DIGITS, "--db", "t.jsonl", "--only", "lstm").complaint
     assert said == (
-        f"error: the model has no kernel to be tuned\n  in:  {DIGITS} --only lstm\n-> 2"
+        "error: the model has no kernel to be tuned\n"
+        f"  in:  {DIGITS} --only lstm\n"
+        f"  try: mlc-deploy inspect {DIGITS}, which lists its kernels\n"
+        "-> 2"
     )
     Path("model.jsonl").write_bytes(b"\x08\x07")
     said = mlc_deploy("tune", DIGITS, "--db", "model.jsonl").complaint

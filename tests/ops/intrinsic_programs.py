@@ -32,14 +32,20 @@ from mlc_deploy.schedule import Schedule, TensorIntrin, registered_intrins
 from mlc_deploy.schedule.tree import refreshed
 from mlc_targets import Target
 
-TRIPLES = {"aarch64": "aarch64-linux-gnu", "arm": "armv7a-linux-gnueabihf"}
+TRIPLES = {
+    "aarch64": "aarch64-linux-gnu",
+    "arm": "armv7a-linux-gnueabihf",
+    "x86_64": "x86_64-linux-gnu",
+}
 ALIGNMENT = 64
 
 
 def target_of(intrin: TensorIntrin) -> Target:
     """The plainest target that has what the intrinsic needs."""
     ((arch, features),) = intrin.features.items()
-    added = {*features, "neon"} | ({"v8"} if arch == "arm" and needs_v8(intrin) else set())
+    added = set(features) if arch == "x86_64" else {*features, "neon"}
+    if arch == "arm" and needs_v8(intrin):
+        added.add("v8")
     return Target(
         f"llvm -mtriple={TRIPLES[arch]} -mattr={','.join(f'+{f}' for f in sorted(added))}"
     )

@@ -270,11 +270,18 @@ def test_normalizations() -> None:
         check("lrn", [x], size=size, alpha=0.1, beta=0.75, bias=2.0)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_offset(dtype: str) -> None:
+    """All numbers there are."""
+    check("offset", [np.arange(256, dtype=np.uint8).view(dtype).reshape(16, 16)])
+
+
 def test_every_operator_is_tested_here() -> None:
     source = open(__file__, encoding="utf-8").read()
     missing = set(OPERATORS) - {e.name for e in TABLE}
     elsewhere = {"layout_transform", "layer_norm", "rms_norm"}  # the norms: test_norm.py
     elsewhere |= indexed_calls.OPERATORS  # test_indexed.py
+    elsewhere |= {"winograd_conv2d"}  # test_winograd.py
     assert {op for op in missing if f'"{op}"' not in source} - elsewhere == set()
 
 

@@ -24,24 +24,26 @@ from mlc_deploy.ops.layout import pack
 from mlc_deploy.ops.nn import taps_as_channels
 from mlc_deploy.ops.strategy import blocked_attrs, packed_attrs
 from mlc_targets import Target
+from tests.sessions import skip_unless_runs
 
 if TYPE_CHECKING:
     from mlc_rpc import Session
 
 Array = NDArray[Any]
-CALLS = 4  # of each kind, in one object
+CALLS = 3  # of each kind, in one object
+HERE, X86 = "local://", "llvm -mtriple=x86_64-linux-gnu"
 ZERO = np.array(-9, np.int8)
 
 
 @dataclass(frozen=True)
 class Level:
-    """ideal: multiply-accumulates of an instruction, as limits count them."""
+    """ideal: multiply-accumulates of an instruction, as limits count them, on emulated boards."""
 
     target: str
     board: str
     machine: str
     intrinsic: str
-    ideal: int
+    ideal: int = 0
 
 
 LEVELS = {
@@ -61,13 +63,22 @@ LEVELS = {
     ),
     "aarch64": Level("aarch64", "qemu://cortex-a72", "aarch64", "llvm.aarch64.neon.smull.v8i16", 4),
     "armv7": Level("armv7a", "qemu://cortex-a7", "arm", "llvm.arm.neon.vmulls.v8i16", 4),
+    "sse2": Level("x86_64", HERE, "x86_64", "llvm.x86.sse2.pmadd.wd"),
+    "avx2": Level(f"{X86} -mcpu=x86-64-v3", HERE, "x86_64", "llvm.x86.avx2.pmadd.wd"),
+    "vnni": Level(f"{X86} -mcpu=cascadelake", HERE, "x86_64", "llvm.x86.avx2.pmadd.wd"),
 }
 
 
 @pytest.fixture(scope="session", params=LEVELS)
 def level(request: pytest.FixtureRequest) -> Iterator[tuple[str, Session]]:
     name: str = request.param
-    with mlc.connect(LEVELS[name].board, machine=LEVELS[name].machine) as session:
+    of = LEVELS[name]
+    if of.board == HERE:
+        here: Session = request.getfixturevalue("local")
+        skip_unless_runs(here, Target(of.target))
+        yield name, here
+        return
+    with mlc.connect(of.board, machine=of.machine) as session:
         yield name, session
 
 
@@ -187,12 +198,13 @@ def test_layers_of_any_shape(kind: str, level: tuple[str, Session]) -> None:
     check(session, LEVELS[name], [KINDS[kind](Random(f"{kind} {n}")) for n in range(CALLS)])
 
 
-@pytest.mark.parametrize("least", [-127, -128])
-def test_sums_at_the_ends_of_the_range(least: int, level: tuple[str, Session]) -> None:
+def test_sums_at_the_ends_of_the_range(level: tuple[str, Session]) -> None:
     """Two products of -128 and -128 are more than an int16 holds."""
     name, session = level
-    data, weights = np.full((3, 64), -128, np.int8), np.full((8, 64), least, np.int8)
-    check(session, LEVELS[name], [Layer("dense", data, weights, {"transpose_b": True})])
+    data = np.full((3, 64), -128, np.int8)
+    both = (np.full((8, 64), least, np.int8) for least in (-127, -128))
+    layers = [Layer("dense", data, weights, {"transpose_b": True}) for weights in both]
+    check(session, LEVELS[name], layers)
 
 
 # Executed instructions per ideal one, all of the kernel's: with bias and requantization.
@@ -201,14 +213,28 @@ LIMITS = {
     ("3x3", "dotprod"): 1.38,
     ("3x3", "aarch64"): 0.94,
     ("3x3", "armv7"): 1.29,
+    ("rows of 7", "i8mm"): 1.47,
+    ("rows of 7", "dotprod"): 1.23,
+    ("rows of 7", "aarch64"): 0.88,
+    ("rows of 7", "armv7"): 1.16,
     ("1x1", "i8mm"): 1.55,
     ("1x1", "dotprod"): 1.26,
     ("1x1", "aarch64"): 0.95,
     ("1x1", "armv7"): 1.24,
+    ("few channels", "i8mm"): 3.4,
+    ("few channels", "dotprod"): 2.13,
+    ("few channels", "aarch64"): 1.36,
+    ("few channels", "armv7"): 1.55,
 }
-SIZES = {"3x3": ((1, 32, 14, 20), (32, 32, 3, 3)), "1x1": ((1, 256, 6, 8), (64, 256, 1, 1))}
+SIZES = {
+    "3x3": ((1, 32, 14, 20), (32, 32, 3, 3)),
+    "rows of 7": ((1, 128, 7, 7), (64, 128, 3, 3)),
+    "1x1": ((1, 256, 6, 8), (64, 256, 1, 1)),
+    "few channels": ((1, 32, 14, 14), (64, 32, 1, 1)),
+}
 
 
+@pytest.mark.parametrize("level", [n for n in LEVELS if LEVELS[n].ideal], indirect=True)
 @pytest.mark.parametrize("kind", SIZES)
 def test_instructions(kind: str, level: tuple[str, Session]) -> None:
     name, session = level
@@ -239,6 +265,7 @@ def test_what_has_no_kernel_of_its_own() -> None:
         return blocked_attrs("conv2d", types, attrs, target)
 
     assert wanted(16, 16)["kernel_layout"] == "OHIW4o8i"
+    assert wanted(16, 16, target=Target("x86_64"))["kernel_layout"] == "OHIW4i8o2i"
     for channels, filters in ((12, 16), (16, 12)):
         assert wanted(channels, filters) is None
     assert wanted(16, 16, "uint8") is None

@@ -152,6 +152,7 @@ class FakeBoard:
                     "kernel": "6.1",
                     "cores": 4,
                     "fast_cores": 4,
+                    "slow_cores": [],
                     "memory": 1 << 30,
                     "page_size": 4096,
                     "cpus": [{"model": "cortex-a72", "midr": 0x410FD083}],

@@ -12,16 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlc_rpc.cores import core_numbers, ranges
 from mlc_rpc.timing import Conditions, Timing, parse_conditions
-from mlc_rpc.verdict import drift, judge, outliers, ranges
+from mlc_rpc.verdict import drift, judge, outliers
 
 ROWS = 20
 CALM = tuple(0.010 + 1e-6 * (i * 7 % 5) for i in range(ROWS))  # 10 ms, microseconds apart
 GHZ = 1_000_000
 
 
-def conditions(cores: tuple[int, ...] = (0, 1, 2, 3), fast: int = 4, **facts: Any) -> Conditions:
-    """Of a calm board with four cores, but for `facts`: a value, or one per row, after each
+def conditions(
+    cores: tuple[int, ...] = (0, 1, 2, 3), slow: tuple[int, ...] = (), **facts: Any
+) -> Conditions:
+    """Of a calm board with four fast cores, but for `facts`: a value, or one per row, after each
     sample; of those named `before_...`, before each."""
     took = [round(sample * 1e6) for sample in CALM]
     before: dict[str, Any] = {
@@ -31,7 +34,7 @@ def conditions(cores: tuple[int, ...] = (0, 1, 2, 3), fast: int = 4, **facts: An
     }  # fmt: skip
     after = before | {"cpu_us": took} | {k: v for k, v in facts.items() if k[:7] != "before_"}
     before |= {k[7:]: v for k, v in facts.items() if k[:7] == "before_"}
-    return Conditions(columns(before), columns(after), 1, cores, fast)
+    return Conditions(columns(before), columns(after), 1, cores, 4, "", slow)
 
 
 def columns(facts: dict[str, Any]) -> defaultdict[str, tuple[int | None, ...]]:
@@ -50,8 +53,9 @@ def stepped(first: float, then: float, at: int = ROWS // 2) -> list[float]:
     return [first] * at + [then] * (ROWS - at)
 
 
-def test_a_calm_board_is_trusted() -> None:
-    judgement = judge(timing())
+@pytest.mark.parametrize("cores", [(0, 1, 2, 3), (4, 5), (1,)])
+def test_a_calm_board_is_trusted(cores: tuple[int, ...]) -> None:
+    judgement = judge(timing(cores=cores, core=cores[0], before_core=cores[0], slow=(4, 5)))
     assert (judgement.verdict, judgement.findings) == ("ok", ())
 
 
@@ -106,9 +110,9 @@ CASES: dict[str, tuple[Timing, str, str]] = {
         "offline cores",
     ),
     "fast and slow cores together": (
-        timing(threads=6, cores=(0, 1, 2, 3, 4, 5), fast=2),
+        timing(threads=6, cores=(0, 1, 2, 3, 4, 5), slow=(0, 1)),
         "migrated",
-        "6 threads shared fast cores and slow ones; try: at most 2 threads",
+        "6 threads shared fast cores and slow ones; try: at most 4 threads, or cores of one kind",
     ),
     "samples apart": (
         timing(tuple(0.010 * (1 + 0.2 * (i % 3)) for i in range(ROWS)), cpu_us=20000),
@@ -220,17 +224,27 @@ def test_counts_per_run() -> None:
     assert Timing((1, 1, 1), (2, 2, 1), conditions=pairs).per_run("cycles") == 150
 
 
-def test_cores_as_text() -> None:
-    assert ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8" and ranges([3]) == "3"
+@given(st.sets(st.integers(0, 1023), min_size=1))
+def test_cores_as_text(cores: set[int]) -> None:
+    assert core_numbers(ranges(sorted(cores))) == cores
+
+
+def test_cores_that_are_none() -> None:
+    assert ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8" and core_numbers("5,0-2,1") == {0, 1, 2, 5}
+    for text in ("", "fat", "1-", "-1", "3-1", "1,,2", "1.5", " 1", "²", "0-99999"):
+        with pytest.raises(ValueError, match=f"'{text}' names no cores"):
+            core_numbers(text)
 
 
 def test_answers_of_older_boards_have_no_conditions() -> None:
-    assert parse_conditions({"samples": [1.0], "number": [1]}, 4, []) is None
+    assert parse_conditions({"samples": [1.0], "number": [1]}, [], 4, ()) is None
     torn = {"facts": ["core"], "before": [[1]], "after": [[1, 2]], "cores": [0], "each": 1}
-    whole = parse_conditions(torn | {"after": [[1]], "cores": [0, 2]}, 4, ["a72", "a53", "a72"])
+    whole = parse_conditions(
+        torn | {"after": [[1]], "cores": [0, 2]}, ["a72", "a53", "a72"], 2, (1,)
+    )
     assert whole and whole.cluster == "a72" and whole.after["cycles"] == (None,)
     with pytest.raises(ValueError):
-        parse_conditions(torn, 4, [])
+        parse_conditions(torn, [], 4, ())
 
 
 def test_numbers_are_of_the_samples() -> None:

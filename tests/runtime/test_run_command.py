@@ -75,6 +75,14 @@ def test_timed(folder: Path) -> None:
     assert ended_at - began > 0.9e3 * 20 * int(match[6]) / 4  # of the time, when others work too
 
 
+def test_timed_on_the_core_that_is_named(folder: Path) -> None:
+    for core in os.sched_getaffinity(0):
+        given = ("digits.mlc", "--input", "image.npy", "--time", "--cores", str(core))
+        ended = run(*given, at=folder)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert f"core {core} to {core}," in ended.stdout
+
+
 def test_outputs_replace_those_of_before(folder: Path) -> None:
     (folder / "results").mkdir()
     (folder / "results" / "probability.npy").write_bytes(b"from before")
@@ -168,6 +176,8 @@ def test_refusals(folder: Path, golden: Golden) -> None:
         ["digits.mlc", "--input", "image.npy", "--output", "there/results"],
         [], ["--time"], ["digits.mlc", "again.mlc"], ["digits.mlc", "--input"],
         ["digits.mlc", "--output"], ["digits.mlc", "--threads", "257"], ["digits.mlc", "--faster"],
+        ["digits.mlc", "--cores"], ["digits.mlc", "--cores", "2-1"],
+        ["digits.mlc", "--cores", "slow"],  # this machine has none
     ]  # fmt: skip
     told = []
     for case in cases:

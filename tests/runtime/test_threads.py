@@ -15,6 +15,7 @@ import mlc_deploy as mlc
 from mlc_deploy import te
 from mlc_deploy.ir import PrimFunc
 from mlc_deploy.runtime_files import MACHINES, runtime_file
+from mlc_rpc.cores import ranges
 from mlc_rpc.errors import Refused
 from mlc_rpc.wire import MAX_THREADS
 from tests.artifact.models import digits, images
@@ -176,23 +177,84 @@ def state(thread: Path) -> str:
     return (thread / "stat").read_text().rpartition(") ")[2][0]
 
 
-@pytest.mark.parametrize("fastest, others, fast", [(1024, 430, 1), (1024, 871, 64), (0, 0, 64)])
-def test_fast_cores_are_told_apart(fastest: int, others: int, fast: int, tmp_path: Path) -> None:
-    """By what the kernel says of them; here it is QEMU that shows other files."""
+ALLOWED = sorted(os.sched_getaffinity(0))
+
+
+def of_two_kinds(fastest: int, others: int, folder: Path) -> Board:
+    """A board whose first core is the fastest; it is QEMU that shows it other files."""
     if shutil.which("qemu-aarch64") is None:
         pytest.skip("no QEMU here: apt install qemu-user")
-    allowed = sorted(os.sched_getaffinity(0))
-    for core in allowed:
-        folder = tmp_path / "sys" / "devices" / "system" / "cpu" / f"cpu{core}"
-        folder.mkdir(parents=True)
+    for core in ALLOWED:
+        place = folder / "sys" / "devices" / "system" / "cpu" / f"cpu{core}"
+        place.mkdir(parents=True)
         if fastest:
-            (folder / "cpu_capacity").write_text(f"{fastest if core == allowed[0] else others}\n")
-    with Board("aarch64", qemu=("-L", str(tmp_path))) as board:
+            (place / "cpu_capacity").write_text(f"{fastest if core == ALLOWED[0] else others}\n")
+    return Board("aarch64", qemu=("-L", str(folder)))
+
+
+@pytest.mark.parametrize("fastest, others, fast", [(1024, 430, 1), (1024, 871, 64), (0, 0, 64)])
+def test_fast_cores_are_told_apart(fastest: int, others: int, fast: int, tmp_path: Path) -> None:
+    """By what the kernel says of them."""
+    with of_two_kinds(fastest, others, tmp_path) as board:
         said = board.call("describe")
-        assert said["cores"] == len(allowed)
-        assert said["fast_cores"] == min(fast, len(allowed))
+        assert said["cores"] == len(ALLOWED)
+        assert said["fast_cores"] == min(fast, len(ALLOWED))
+        assert said["slow_cores"] == (ALLOWED[1:] if fast == 1 else [])
         module = board.load(module_of("meet", machine="aarch64"))["module"]
         board.call("run", module, "meet", [counter(board)], {"threads": 4, "timeout_ms": 20000})
+
+
+def cores_of(board: Board, module: int, **options: object) -> object:
+    given = {"number": 1, "timeout_ms": 20000, **options}
+    return board.call("time", module, "count", [counter(board)], given)["cores"]
+
+
+def test_cores_are_chosen(tmp_path: Path) -> None:
+    """Again and again in one worker, and with threads that are there already."""
+    first, last = ALLOWED[0], ALLOWED[-1]
+    if first == last:
+        pytest.skip("this machine has one core")
+    with of_two_kinds(1024, 430, tmp_path) as board:
+        module = board.load(module_of("count", machine="aarch64"))["module"]
+        assert cores_of(board, module) == [first]
+        assert cores_of(board, module, cores="slow") == ALLOWED[1:]
+        assert cores_of(board, module, cores="fast", threads=2) == [first]
+        assert cores_of(board, module, threads=2) == ALLOWED
+        assert cores_of(board, module, cores=f"{last}") == [last]
+        assert cores_of(board, module, cores=f"{last},{first}-{first}") == [first, last]
+        assert cores_of(board, module, cores="") == [first]
+
+
+def test_threads_move_to_the_cores_that_are_named() -> None:
+    last = ALLOWED[-1]
+    with Board() as board:
+        module = board.load(module_of("meet"))["module"]
+        for options, cores in (({}, ALLOWED), ({"cores": str(last)}, [last]), ({}, ALLOWED)):
+            board.call("run", module, "meet", [counter(board)], {"threads": 4, **options})
+            for thread in os.listdir(f"/proc/{board.children()[0]}/task"):
+                assert sorted(os.sched_getaffinity(int(thread))) == cores
+
+
+NO_CORES = {
+    "slow": "the board has no slow cores, or its kernel does not tell which they are; try: cores "
+    "by number, such as 0-3",
+    "all": "cores are 'fast', 'slow', or numbers such as 0-3 or 4,5, not 'all'",
+    "3-1": "cores are 'fast', 'slow', or numbers such as 0-3 or 4,5, not '3-1'",
+    "1-": "cores are 'fast', 'slow', or numbers such as 0-3 or 4,5, not '1-'",
+    "0x": "cores are 'fast', 'slow', or numbers such as 0-3 or 4,5, not '0x'",
+    "1000": f"core 1000 is not here, or not for this program to use; try: of {ranges(ALLOWED)}",
+    "0," * 32: "run: cores are named in less than 64 letters",
+}
+
+
+@pytest.mark.parametrize("cores", NO_CORES)
+def test_cores_that_are_none(cores: str) -> None:
+    with Board() as board:
+        if cores == "slow" and board.call("describe")["slow_cores"]:
+            pytest.skip("this machine has slow cores")
+        module = board.load(module_of("count"))["module"]
+        error = refused(board, "run", module, "count", [counter(board)], {"cores": cores})
+    assert (error.kind, error.text) == ("refused", NO_CORES[cores])
 
 
 # ---- What goes wrong ----

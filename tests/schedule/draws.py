@@ -15,7 +15,7 @@ from mlc_deploy.ir import For, PrimFunc, const, rebuild, statements, substitute,
 from mlc_deploy.ir.interp import run
 from mlc_deploy.lower import Kernel, lower
 from mlc_deploy.schedule import Schedule
-from tests.schedule.programs import fixed, random_data, random_program
+from tests.schedule.programs import random_data, random_program
 
 Step = tuple[str, tuple[Any, ...]]
 Draw = Callable[[Schedule, Random], tuple[Any, ...]]
@@ -274,7 +274,3 @@ def _same_in_tasks(drawn: Drawn, kernel: Kernel) -> None:
         one = substitute(loop.body, {loop.var: const(task, loop.var.dtype)})
         run(with_fields(kernel.body, body=with_fields(root, body=one)), *arrays)
     compare(drawn, arrays, f"task by task\n{kernel.body}")
-
-
-def shapes_of(func: PrimFunc) -> list[tuple[int, ...]]:
-    return [fixed(b.shape) for b in func.buffers]

@@ -70,7 +70,7 @@ def test_factorizations_are_all_and_distinct(extent: int, n: int) -> None:
     found = factorizations(extent, n, extent)
     assert len(set(found)) == len(found)
     ranges = np.indices((extent + 1,) * n).reshape(n, -1).T
-    assert set(found) == {tuple(int(v) for v in r) for r in ranges if np.prod(r) == extent}
+    assert set(found) == set(map(tuple, ranges[ranges.prod(axis=1) == extent].tolist()))
 
 
 def test_printed_trace_runs(golden: object) -> None:

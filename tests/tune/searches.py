@@ -54,7 +54,7 @@ class Sampling:
 
     def propose(self, n: int) -> list[Candidate]:
         found: list[Candidate] = []
-        for _ in range(50 * n):
+        for _ in range(10 * n):
             if len(found) == n:
                 break
             self.seed += 1

@@ -27,14 +27,14 @@ def test_a_function_is_tuned_and_built_from_the_database(tmp_path: Path) -> None
     func = matmul()
     stages: list[str] = []
     database = tune.tune_tir(
-        func, "host", 12, 6, space=space, work_dir=tmp_path, task_name="mine", strategy="random",
+        func, "host", 6, 3, space=space, work_dir=tmp_path, task_name="mine", strategy="random",
         callbacks=[lambda state: stages.append(state.stage)],
     )  # fmt: skip
     assert {"default kernels", "search"} <= set(stages)
     assert {r.task for r in database.records} == {"mine"}
     searched = [r for r in database.records if not r.final]
-    assert 10 <= len(searched) <= 13
-    again = tune.tune_tir(func, "host", 12, 6, space=space, work_dir=tmp_path, strategy="random")
+    assert 5 <= len(searched) <= 7
+    again = tune.tune_tir(func, "host", 6, 3, space=space, work_dir=tmp_path, strategy="random")
     assert [r for r in again.records if not r.final] == searched
     sch = tune.compile_tir(tune.Database(tmp_path / "database.jsonl"), func, "host")
     assert sch is not None

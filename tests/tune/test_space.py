@@ -4,6 +4,7 @@ all."""
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -16,7 +17,7 @@ from mlc_deploy.schedule import Schedule
 from mlc_deploy.schedule.sampling import factorizations
 from mlc_deploy.schedule.trace import Trace
 from mlc_deploy.tune.mutate import crossed, mutated
-from mlc_deploy.tune.postproc import why_not
+from mlc_deploy.tune.postproc import verify_registers, why_not
 from mlc_deploy.tune.records import Task
 from mlc_deploy.tune.space import (
     Decider,
@@ -33,7 +34,7 @@ from mlc_deploy.tune.space import (
     point,
 )
 from mlc_deploy.tune.template import Config, template
-from tests.tune.tasks import TARGET, data, operator_task, result, tasks
+from tests.tune.tasks import CONV, TARGET, data, operator_task, result, tasks
 
 TASKS = tasks()
 POINTS = 2
@@ -138,10 +139,13 @@ def test_rules(name: str, golden: object) -> None:
 
 
 def test_a_tile_fits_into_the_registers() -> None:
-    task = operator_task("matmul", [(64, 64), (64, 64)], {})
-    for seed in range(8):
-        found = point(PostOrderApply(), task, Decider(Random(seed)))
-        assert why_not(found.func, TARGET) is None
+    tasks = [
+        operator_task("matmul", [(64, 64), (64, 64)], {}),
+        operator_task("conv2d", [(1, 64, 8, 8), (64, 64, 1, 1)], {**CONV, "pads": (0,) * 4}),
+    ]
+    for task, space, seed in product(tasks, members(default_space()), range(4)):
+        found = point(space, task, Decider(Random(seed)))
+        assert verify_registers(found.func, TARGET) is None
 
 
 def test_what_cannot_be_built_is_rejected() -> None:

@@ -56,6 +56,7 @@ def save(path: str | Path, model: Savable, levels: Sequence[Savable] = ()) -> Pa
 
 
 def refuse_host_calls(model: Savable) -> None:
+    """Raises ArtifactError for a model that calls registered functions, which are only here."""
     if model.host_calls:
         raise ArtifactError(
             "the model calls Python functions, which a board without this machine cannot",

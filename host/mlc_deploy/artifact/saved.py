@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from mlc_rpc.module import Metadata, parse_metadata
-from mlc_targets import Target, TargetError, best_level
+from mlc_targets import MAX_LEVELS, Target, TargetError, best_level
 
 from .format import Blob, disorder, read_file
 from .section import section_of
 
 METADATA_SECTION = ".mlc"
-MAX_PROGRAMS = 16
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def load_model(path: str | Path) -> SavedModel:
 def saved_model(manifest: Mapping[str, Any], blobs: list[Blob], where: str) -> SavedModel:
     """As a manifest and its blobs have it; refuses those that contradict each other."""
     rows = _field(manifest, "programs", list, where)
-    if not 0 < len(rows) <= MAX_PROGRAMS:
+    if not 0 < len(rows) <= MAX_LEVELS:
         raise disorder(f"it tells of {len(rows)} programs", where)
     return SavedModel(
         _field(manifest, "name", str, where),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
@@ -12,7 +11,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from mlc_targets import Target, levels_of
+from mlc_targets import Target
 
 from ..graph import Binding, CallFused, Function, GraphProgram, lower_graph
 from ..graph.count import multiply_accumulates, operators, parameters
@@ -21,7 +20,8 @@ from ..graph.nodes import Call, CallPacked, CallTIR, Constant
 from ..graph.views import is_view
 from ..model_graph import ModelGraph, model_graph
 from ..ops.explain import Candidate, explain
-from .options import Misuse, dims, model_file, shapes, writable
+from .json_file import JsonFile
+from .options import dims, model_file, one_level, shapes
 from .tables import (
     Record,
     add_row,
@@ -33,7 +33,6 @@ from .tables import (
     tensor_text,
 )
 
-STDOUT = "-"
 LAYOUTS = ("choose_winograd", "choose_layouts", "pack_weights")  # passes that choose how
 DEFAULT = "default schedule"
 
@@ -58,16 +57,9 @@ def inspect(
     """Says what MODEL, an .onnx or .pt2 file, holds: operators, parameters, multiply-accumulates,
     memory; and which operators become one kernel. Nothing is compiled."""
     path = model_file(model, ("inspect",))
-    to_json = writable("--json", json_file) if json_file and json_file != STDOUT else None
-    levels = levels_of(target or "host")
-    if len(levels) > 1:
-        raise Misuse(
-            f"inspect looks at one CPU level, not at {len(levels)}",
-            where=f"--target {target}",
-            mend=f"--target {str(target).rpartition(':')[0]}:{levels[-1][0]}",
-        )
-    ((_, wanted),) = levels
-    stream = sys.stderr if json_file == STDOUT else sys.stdout
+    to_json = JsonFile(json_file)
+    wanted = one_level(target or "host", "inspect looks at")
+    stream = to_json.beside
     ran: list[Record] = []
     plain: list[Function] = []  # the last is as it was before anything chose how
 
@@ -81,11 +73,7 @@ def inspect(
     graphs = model_graph(path, wanted, shapes(shape), dims(bind), watch=watch)
     record = inspected(graphs, plain[-1], wanted, path.stem) | {"passes": ran}
     show(record, stream)
-    text = json.dumps(record, indent=2, allow_nan=False)
-    if to_json:
-        to_json.write_text(text + "\n", encoding="utf-8")
-    elif json_file:
-        click.echo(text)
+    to_json.write(record)
     return 0
 
 

@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mlc_rpc.cores import KINDS, core_numbers
+from mlc_targets import Target, levels_of
+
 from ..errors import MlcError
 
 Array = NDArray[Any]
@@ -98,6 +101,15 @@ def _load(option: str, name: str, path: Path) -> tuple[Array, Array | None]:
         return loaded[chosen], loaded[LABEL] if LABEL in loaded.files else None
 
 
+def known_cores(text: str) -> None:
+    """Raises Misuse for text that names no cores."""
+    try:
+        _ = text in KINDS or core_numbers(text)
+    except ValueError as error:
+        mend = "fast, slow, or numbers such as 0-3 or 4,5"
+        raise Misuse(str(error), where=f"--cores {text}", mend=mend) from None
+
+
 def known_precision(text: str) -> None:
     """Raises Misuse for a precision that is none."""
     from ..graph.precision import PRECISIONS  # here, since a saved model does without the compiler
@@ -107,6 +119,19 @@ def known_precision(text: str) -> None:
         raise Misuse(
             "there is no such precision", where=f"--precision {text}", mend=" or ".join(near)
         )
+
+
+def one_level(target: str, what: str) -> Target:
+    """The target of a text that names one CPU level. Raises Misuse where there are several, and
+    `what` takes but one; TargetError."""
+    levels = levels_of(target)
+    if len(levels) > 1:
+        raise Misuse(
+            f"{what} one CPU level, not {len(levels)}",
+            where=f"--target {target}",
+            mend=f"--target {target.rpartition(':')[0]}:{levels[-1][0]}",
+        )
+    return levels[0][1]
 
 
 def model_file(text: str, commands: Sequence[str]) -> Path:

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 from rich.table import Table
 from rich.text import Text
 
-from mlc_rpc.verdict import ranges
+from mlc_rpc.cores import ranges
 from mlc_targets import BASE, Target
 
 from .tables import (

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +20,17 @@ from ..boards import connect, target_of
 from ..compare import Comparison
 from ..deploy import RUN_SECONDS, Deployable, Deployment, compiled_record, deploy, refuse_unfit
 from .errors import FAILED, OK, complain
-from .options import Misuse, arrays, dims, known_precision, model_file, shapes, writable
+from .json_file import JsonFile
+from .options import (
+    Misuse,
+    arrays,
+    dims,
+    known_cores,
+    known_precision,
+    model_file,
+    one_level,
+    shapes,
+)
 from .place import NONE, choose
 from .progress import Progress
 from .report import show
@@ -32,10 +40,10 @@ if TYPE_CHECKING:
     from ..levels import CompiledLevels
 
 SHIPPED = Path(__file__).parents[1] / "models"
-STDOUT = "-"
 SAVE_HELP = "write the model: .mlc, or a folder, with what runs it; its kernels: .o, .s, .ll, .c"
 PRECISION_HELP = "float16: what is float32 computes in that where it serves; float32: as it is"
-THREADS_HELP = "threads on the board; as many as it has fast cores unless told, 1 on QEMU"
+THREADS_HELP = "threads on the board; as many as there are cores unless told, 1 on QEMU"
+CORES_HELP = "where the threads stay; on the fast cores unless told, while they suffice"
 TIMEOUT_HELP = f"how long a run on the board may take; {RUN_SECONDS:g} unless told"
 
 
@@ -63,6 +71,7 @@ class Job(click.Command):
 @click.option("--precision", metavar="P", help=PRECISION_HELP)
 @click.option("--db", metavar="FILE", help="what mlc-deploy tune found: kernels as it says")
 @click.option("--threads", type=int, metavar="N", help=THREADS_HELP)
+@click.option("--cores", metavar="fast|slow|0-3,…", default="", help=CORES_HELP)
 @click.option("--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS", help=TIMEOUT_HELP)
 @click.option("-v", "--verbose", is_flag=True, help="passes, and instructions by class")
 @click.option("--debug", is_flag=True, help="show where an error comes from")
@@ -81,6 +90,7 @@ def run(
     precision: str | None,
     db: str | None,
     threads: int | None,
+    cores: str,
     timeout: float,
     verbose: bool,
     debug: bool,
@@ -101,6 +111,8 @@ def run(
             where=f"--threads {threads}",
             mend="without it, as many as the board has fast cores",
         )
+    if cores:
+        known_cores(cores)
     if not timeout > 0:
         raise Misuse(
             "no run is over in no time", where=f"--timeout {timeout:g}", mend="seconds above 0"
@@ -120,15 +132,11 @@ def run(
     )  # fmt: skip
     if precision is not None:
         known_precision(precision)
-    to_json = writable("--json", json_file) if json_file and json_file != STDOUT else None
+    to_json = JsonFile(json_file)
     levels = levels_of(target) if target else ()
     asked = ready.target if ready else levels[0][1] if levels else None
-    if emit and len(levels) > 1:
-        raise Misuse(
-            f"--emit gives one CPU level, not {len(levels)}",
-            where=f"--target {target}",
-            mend=f"--target {target.rpartition(':')[0]}:{levels[-1][0]}" if target else "",
-        )
+    if emit and target:
+        one_level(target, "--emit gives")
     wanted, url = choose(asked, NONE if emit and board is None else board)
     if url is None or emit:
         unused: dict[str, object] = {"--input": inputs if model else (), "--expect": expected}
@@ -169,15 +177,11 @@ def run(
         if session:
             done = deploy(
                 model_for_board, session, given, expect=right, labels=labels, threads=threads,
-                timeout=timeout, stage=progress.stage,
+                cores=cores, timeout=timeout, stage=progress.stage,
             )  # fmt: skip
     record = done.record(path.stem) if done else compiled_record(first, path.stem)
-    show(record, sys.stderr if json_file == STDOUT else sys.stdout, verbose)
-    text = json.dumps(record, indent=2, allow_nan=False)
-    if to_json:
-        to_json.write_text(text + "\n", encoding="utf-8")
-    elif json_file:
-        click.echo(text)
+    show(record, to_json.beside, verbose)
+    to_json.write(record)
     return _results(done, output) if done else 0
 
 

@@ -39,6 +39,7 @@ def saved(text: str) -> Path:
 
 
 def is_folder(text: str) -> bool:
+    """Whether --save names a folder: by how it ends, or because it is there."""
     return text.endswith(("/", os.sep)) or Path(text).is_dir()
 
 

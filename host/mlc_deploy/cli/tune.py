@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -21,7 +19,8 @@ from mlc_targets import Target
 from ..boards import connect, target_of
 from ..deploy import RUN_SECONDS, deploy
 from .errors import FAILED, INTERRUPTED, OK
-from .options import Misuse, dims, known_precision, model_file, shapes, writable
+from .json_file import JsonFile
+from .options import Misuse, dims, known_precision, model_file, one_level, shapes
 from .place import NONE, choose, located
 from .progress import Progress
 from .tables import add_row, plain_table
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from ..tune.boards import Incident
     from ..tune.tune import State
 
-STDOUT = "-"
 LINE_SECONDS = 15.0  # between lines where stderr is no terminal
 MOST_ROWS = 24  # tasks that are shown while tuning
 STRATEGIES = ("evolutionary", "random", "grid")
@@ -91,12 +89,15 @@ def tune(
     It can be stopped at any moment: the same command goes on. On emulated boards what counts is
     executed instructions.
     """
-    for option, value in (("--trials", trials), ("--batch", batch), ("--minutes", minutes)):
+    numbers = {"--trials": trials, "--batch": batch, "--minutes": minutes}
+    for option, value in (numbers | {"--early-stopping": early_stopping}).items():
         if value is not None and not value > 0:
             raise Misuse(f"{option} is a number above 0", where=f"{option} {value:g}")
     path = model_file(model, ("tune",))
-    to_json = writable("--json", json_file) if json_file and json_file != STDOUT else None
-    wanted, first = choose(Target(target) if target else None, boards[0] if boards else None)
+    to_json = JsonFile(json_file)
+    wanted, first = choose(
+        one_level(target, "tune is for") if target else None, boards[0] if boards else None
+    )
     if first is None:
         raise Misuse("kernels are tuned on a board", where=f"--board {NONE}", mend="a board's URL")
     urls = [first, *(located(board).url for board in boards[1:])]
@@ -136,7 +137,11 @@ def tune(
             tasks = extract_tasks(lower_graph(graphs.optimized, graphs.module), to)
             tasks = [task for task in tasks if not only or only in task.name]
         if not tasks:
-            raise Misuse("the model has no kernel to be tuned", where=f"{path} --only {only}")
+            raise Misuse(
+                "the model has no kernel to be tuned",
+                where=f"{path} --only {only}" if only else f"{path}",
+                mend=f"mlc-deploy inspect {path}, which lists its kernels",
+            )
         pool = stack.enter_context(opened(urls, to, report))
         assert isinstance(pool, BoardPool)
         by = stack.enter_context(measuring(tasks, to, options, pool, database))
@@ -165,12 +170,8 @@ def tune(
         "total_s": time.perf_counter() - began,
         "notes": database.notes,
     }
-    show(record, sys.stderr if json_file == STDOUT else sys.stdout)
-    text = json.dumps(record, indent=2, allow_nan=False)
-    if to_json:
-        to_json.write_text(text + "\n", encoding="utf-8")
-    elif json_file:
-        click.echo(text)
+    show(record, to_json.beside)
+    to_json.write(record)
     if stopped:
         return INTERRUPTED
     return OK if all(layers.ok for layers in done or ()) else FAILED

@@ -146,8 +146,8 @@ class _Emitter:
         function = ll.Function(self.module, ll.FunctionType(I32, types), name)
         function.linkage = "internal"
         _attributes(function)
-        if TUNE_CPU in self.kernel.body.attrs:
-            set.add(function.attributes, f'"tune-cpu"="{self.kernel.body.attrs[TUNE_CPU]}"')
+        for key, value in self.target.tuned_for(self.kernel.body.attrs.get(TUNE_CPU)).items():
+            set.add(function.attributes, f'"{key}"="{value}"')
         for buffer, arg in zip(buffers, function.args, strict=False):
             arg.name = buffer.name
             if buffer not in self.kernel.aliased:

@@ -163,11 +163,6 @@ class OnnxNode:
     def constant(self, value: Any, dtype: str) -> Constant:
         return Constant(np.asarray(value, dtype))
 
-    def refuse_outputs(self, first: int, why: str) -> None:
-        """ImporterError where a further output than the first ones is used."""
-        if any(self.outputs[first:]):
-            raise ImporterError(f"output {first} {why}, which is not supported", where=self.place)
-
     @property
     def place(self) -> str:
         return f"{self.where}, node '{self.source}' ({self.op})"

@@ -54,6 +54,7 @@ from .nodes import (
 from .rewrite import (
     children,
     free_vars,
+    inner_statements,
     loads,
     rebuild,
     replace_buffers,
@@ -111,6 +112,7 @@ __all__ = [
     "expr",
     "free_vars",
     "if_then_else",
+    "inner_statements",
     "is_const",
     "load",
     "loads",

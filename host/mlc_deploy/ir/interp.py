@@ -7,7 +7,7 @@ understands blocks and flat loops alike, vectors included, and checks every inde
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,6 @@ from .nodes import (
 from .rewrite import statements, walk
 
 Array = NDArray[Any]
-Intrinsic = Callable[..., Any]
 
 
 def run(func: PrimFunc, *args: Array | int) -> int:

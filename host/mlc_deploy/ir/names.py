@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .nodes import Block, For, IterVar, Let, PrimFunc, Var
-from .rewrite import walk
+from .nodes import Block, For, Let, PrimFunc
+from .rewrite import statements
 
 
 class Names:
@@ -27,18 +27,19 @@ class Names:
 def names_of(func: PrimFunc) -> Names:
     """The names of a function's parameters, loops, iterations and buffers."""
     taken = {p.name for p in func.params}
-    for n in walk(func.body):
-        match n:
-            case For(Var(name)) | Let(Var(name)) | IterVar(Var(name)):
-                taken.add(name)
+    for s in statements(func.body):
+        match s:
+            case For(var) | Let(var):
+                taken.add(var.name)
             case Block():
-                taken.update(b.name for b in n.allocs)
+                taken.update(b.name for b in s.allocs)
+                taken.update(i.var.name for i in s.iters)
     return Names(taken)
 
 
 def block_names_of(func: PrimFunc) -> Names:
     """The names of a function's blocks, which are a namespace of their own."""
-    return Names(n.name for n in walk(func.body) if isinstance(n, Block))
+    return Names(s.name for s in statements(func.body) if isinstance(s, Block))
 
 
 # Functions of the C library that generated code may call. A kernel of such a name would be called

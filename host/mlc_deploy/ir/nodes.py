@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, dataclass_transform
 
-from .dtypes import dtype_of, with_lanes
+from .dtypes import dtype_of
 
 N = TypeVar("N")
 
@@ -444,10 +444,6 @@ class IRModule(Node):
 
     def script(self) -> str:
         return str(self)
-
-
-def vector_dtype(e: Expr, lanes: int) -> str:
-    return with_lanes(e.dtype, lanes)
 
 
 from . import build  # noqa: E402  (operators on Expr are written in terms of it)

@@ -257,14 +257,32 @@ def walk(n: Node) -> Iterator[Node]:
             stack.extend(reversed(found(top)))
 
 
+_INNER: dict[type, Callable[[Any], tuple[Stmt, ...]]] = {
+    For: lambda n: (n.body,),
+    Block: lambda n: (n.body,) if n.init is None else (n.init, n.body),
+    If: lambda n: (n.then,) if n.otherwise is None else (n.then, n.otherwise),
+    Let: lambda n: (n.body,),
+    Seq: lambda n: n.stmts,
+    PrimFunc: lambda n: (n.body,),
+}
+
+
+def inner_statements(n: Node) -> tuple[Stmt, ...]:
+    """The statements among the direct children, in printed order."""
+    found = _INNER.get(type(n))
+    return () if found is None else found(n)
+
+
 def statements(n: Node) -> Iterator[Stmt]:
     """n's statements, parents first; expressions are not entered."""
-    stack = [n]
+    stack: list[Node] = [n]
     while stack:
         top = stack.pop()
         if isinstance(top, Stmt):
             yield top
-        stack.extend([c for c in reversed(children(top)) if isinstance(c, Stmt)])
+        found = _INNER.get(type(top))
+        if found is not None:
+            stack.extend(reversed(found(top)))
 
 
 def substitute(n: N, values: Mapping[Var, Expr]) -> N:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import te
-from ..ir import Dim, Expr, call, const, dtype_of, same_expr
+from ..ir import Dim, Expr, const, dtype_of, same_expr
 from ..te import Tensor
 from .registry import Array, Attrs, Operator, register, require
 
@@ -178,10 +178,6 @@ def _logical(op: str) -> Callable[[Expr, Expr], Expr]:
 
 def _softplus_array(x: Array) -> Array:
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
-
-
-def _float_call(name: str) -> Callable[[Expr], Expr]:
-    return lambda x: call(name, x.dtype, x)
 
 
 # ------------------------------------------------------------------------------------ the table

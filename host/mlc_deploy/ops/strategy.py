@@ -79,6 +79,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             int8_dense.compute_dense,
             int8_dense.schedule_dense,
             int8_dense.dense_layout,
+            needs="int8, k and channels in blocks of eight, constant weights",
         ),
         Implementation(
             "matmul",
@@ -185,6 +186,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             int8_windows.compute_pool,
             int8_windows.schedule_pool,
             blocks=int8_windows.pool_layout,
+            needs="8 bits, channels in blocks of eight",
         ),
         Implementation(
             "avg_pool",

@@ -17,6 +17,7 @@ from .half import part_of
 
 STEPS = (1, 2, 3, 4, 6, 8, 9, 12, 16, 24, 32, 48, 64)  # of a reduction, that a tuner tries
 MOST_TRIED = 32  # elements, or vectors, of a tile along one dimension
+MOST_SUMS = 32  # vectors of a tile: no target has more registers
 
 
 def schedule_tile(
@@ -107,16 +108,20 @@ def vector_loop(sch: Schedule, tile: str, result: str) -> str | None:
 def _chosen(
     sch: Schedule, cuts: Mapping[int, int], loops: Sequence[str], vector: str | None, lanes: int
 ) -> dict[int, int]:
-    """The cuts; a tuner tries others, of tiles up to twice as large."""
+    """The cuts; a tuner tries others, of up to twice as many vectors as long as there may be
+    registers for them."""
     chosen: dict[int, int] = {}
-    room = 2 * prod(cuts.values())
+    steps = {n: lanes if loops[n] == vector and cut % lanes == 0 else 1 for n, cut in cuts.items()}
+    vectors = prod(cut // steps[n] for n, cut in cuts.items())
+    room = max(vectors, min(2 * vectors, MOST_SUMS))
     for number, cut in cuts.items():
-        extent = sch.loop(loops[number]).extent
-        step = lanes if loops[number] == vector and cut % lanes == 0 else 1
-        most = min(room, MOST_TRIED * step, int(extent)) if isinstance(extent, Const) else cut
-        sizes = sorted({cut, *range(step, most + 1, step)})
-        chosen[number] = sch.choice(cut, sizes)
-        room //= chosen[number]
+        extent, step = sch.loop(loops[number]).extent, steps[number]
+        turns = int(extent) // step if isinstance(extent, Const) else cut // step
+        sizes = {step * n for n in range(1, min(room, MOST_TRIED, turns) + 1)}
+        if cut // step <= room:  # always, unless a tuner has taken more before
+            sizes.add(cut)
+        chosen[number] = sch.choice(cut if cut in sizes else max(sizes), sorted(sizes))
+        room = max(room // (chosen[number] // step), 1)
     return chosen
 
 

@@ -25,8 +25,8 @@ import numpy as np
 from .. import te
 from ..ir import Expr
 from ..te import Tensor
-from .layout import pack, plain_sizes, unpack
-from .nn import data_layouts, plain_weights, weights_of
+from .layout import Layout, pack, plain_sizes, unpack
+from .nn import Weights, data_layouts, plain_weights, weights_of
 from .registry import Array, Attrs, Operator, register, require
 from .shape import pad_array, padded
 
@@ -158,6 +158,45 @@ def extents(size: Sequence[Any], attrs: Attrs) -> tuple[int, int]:
     return size[0] + top + bottom - KERNEL + 1, size[1] + left + right - KERNEL + 1
 
 
+def _covered(size: Sequence[Any], attrs: Attrs) -> tuple[int, int, Sequence[int]]:
+    """How many tiles cover the result down and across, of data of this height and width, and the
+    border (top, left, bottom, right) with which data fill those tiles."""
+    m = attrs["tile"]
+    height, width = extents(size, attrs)
+    down, across = -(-height // m), -(-width // m)
+    top, left, _, _ = attrs["pads"]
+    bottom = down * m + KERNEL - 1 - size[0] - top
+    right = across * m + KERNEL - 1 - size[1] - left
+    return down, across, (top, left, bottom, right)
+
+
+def _described(x: Tensor, w: Tensor, attrs: Attrs) -> tuple[Layout, Weights]:
+    """The layout of data and result, and the weights. Raises what `require` does where inputs and
+    attributes do not fit each other."""
+    m = attrs["tile"]
+    size = m + KERNEL - 1
+    data_layout, out_layout = data_layouts(attrs)
+    require(m in TILES, f"winograd_conv2d: tiles of {m}, not one of {TILES}")
+    require(out_layout == data_layout, "winograd_conv2d: out_layout differs from data_layout")
+    plain = plain_sizes(data_layout, x.shape)
+    fits = x.ndim == len(data_layout.order) and all(isinstance(n, int) for n in plain.values())
+    require(fits, f"winograd_conv2d: {data_layout.text} of {list(x.shape)}")
+    _, channels, *area = plain.values()
+    weights = weights_of(w, attrs, "OIHW")
+    fits = len(weights.sizes) == 4 and weights.sizes[1:] == (channels, size, size)
+    require(fits, f"winograd_conv2d: {channels} channels, weights {list(weights.sizes)}, tile {m}")
+    (lanes,) = data_layout.tiles.get("C", (1,))
+    out_channels = weights.sizes[0]
+    require(
+        out_channels % lanes == 0, f"winograd_conv2d: {out_channels} channels in {out_layout.text}"
+    )
+    require(
+        min(extents(area, attrs)) > 0 and min(attrs["pads"]) >= 0,
+        f"winograd_conv2d: pads {list(attrs['pads'])} of data {list(x.shape)}",
+    )
+    return data_layout, weights
+
+
 def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     """The stages, each a tensor of its own, named as the schedule knows them:
 
@@ -170,95 +209,95 @@ def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     winograd_conv2d    the result
     """
     x, w = inputs
+    data_layout, weights = _described(x, w, attrs)
+    batch, channels, *area = plain_sizes(data_layout, x.shape).values()
+    (lanes,) = data_layout.tiles.get("C", (1,))
     m = attrs["tile"]
     size = m + KERNEL - 1
-    data_layout, out_layout = data_layouts(attrs)
-    require(m in TILES, f"winograd_conv2d: tiles of {m}, not one of {TILES}")
-    require(out_layout == data_layout, "winograd_conv2d: out_layout differs from data_layout")
-    plain = plain_sizes(data_layout, x.shape)
-    fits = x.ndim == len(data_layout.order) and all(isinstance(n, int) for n in plain.values())
-    require(fits, f"winograd_conv2d: {data_layout.text} of {list(x.shape)}")
-    batch, channels, height, width = plain.values()
-    weights = weights_of(w, attrs, "OIHW")
-    fits = len(weights.sizes) == 4 and weights.sizes[1:] == (channels, size, size)
-    require(fits, f"winograd_conv2d: {channels} channels, weights {list(weights.sizes)}, tile {m}")
-    out_channels = weights.sizes[0]
-    (lanes,) = data_layout.tiles.get("C", (1,))
-    require(
-        out_channels % lanes == 0, f"winograd_conv2d: {out_channels} channels in {out_layout.text}"
-    )
-    out_height, out_width = extents((height, width), attrs)
-    require(
-        min(out_height, out_width) > 0 and min(attrs["pads"]) >= 0,
-        f"winograd_conv2d: pads {list(attrs['pads'])} of data {list(x.shape)}",
-    )
-    down, across = -(-out_height // m), -(-out_width // m)
-    top, left, _, _ = attrs["pads"]
-    bottom = down * m + KERNEL - 1 - height - top
-    right = across * m + KERNEL - 1 - width - left
+    down, across, (top, left, bottom, right) = _covered(area, attrs)
     rest = [0] * (x.ndim - 4)
     data = padded(x, (0, 0, top, left, *rest, 0, 0, bottom, right, *rest), 0)
-    blocks, out_blocks, tiles = channels // lanes, out_channels // lanes, down * across
-    spatial = (batch, blocks, tiles)
-    of_results = (batch, out_blocks, tiles)
 
     def datum(b: Expr, c: Expr, t: Expr, i: Expr, j: Expr, e: Expr) -> Expr:
         at = (b, c, t // across * m + i, t % across * m + j)
         return data[(*at, e)] if data_layout.tiles else data[at]
 
-    window = te.compute((*spatial, size, size, lanes), datum, name="window")
+    window = te.compute(
+        (batch, channels // lanes, down * across, size, size, lanes), datum, name="window"
+    )
+    tile_row = _results(_products(_points(window, size), weights), m)
+
+    def result(b: Expr, f: Expr, y: Expr, q: Expr, *lane: Expr) -> Any:
+        at = (b, f, y // m * across + q // m, y % m, q % m)
+        return tile_row[(*at, *(lane or (0,)))]
+
+    of_blocks = [lanes] if data_layout.tiles else []
+    out = (batch, weights.sizes[0] // lanes, *extents(area, attrs), *of_blocks)
+    return [te.compute(out, result, name="winograd_conv2d")]
+
+
+def _points(window: Tensor, size: int) -> Tensor:
+    """[N, x, y, C/c, tile, c], of tiles of data [N, C/c, tile, size, size, c]."""
+    batch, blocks, tiles, _, _, lanes = window.shape
     columns = te.compute(
-        (*spatial, size, size, lanes),
+        window.shape,
         lambda b, c, t, u, j, e: _element(
             data_transform([window[b, c, t, i, j, e] for i in range(size)]), u
         ),
         name="columns",
     )
     row = te.compute(columns.shape, lambda *i: columns[i], name="row")
-    values = te.compute(
+    points: Tensor = te.compute(
         (batch, size, size, blocks, tiles, lanes),
         lambda b, u, v, c, t, e: _element(
             data_transform([row[b, c, t, u, j, e] for j in range(size)]), v
         ),
         name="points",
     )
+    return points
+
+
+def _products(points: Tensor, weights: Weights) -> Tensor:
+    """[N, O/c, x, y, tile, c]: at each point, the sums over the channels."""
+    batch, size, _, blocks, tiles, lanes = points.shape
     c = te.reduce_axis((0, blocks), "c")
     lane = te.reduce_axis((0, lanes), "lane")
-    shape = (batch, out_blocks, size, size, tiles, lanes)
+    shape = (batch, weights.sizes[0] // lanes, size, size, tiles, lanes)
 
     def multiplied(b: Expr, f: Expr, u: Expr, v: Expr, t: Expr, e: Expr) -> Expr:
         weight = weights.at(f * lanes + e, c * lanes + lane, u, v)
-        return te.sum(values[b, u, v, c, t, lane] * weight, (c, lane))
+        return te.sum(points[b, u, v, c, t, lane] * weight, (c, lane))
 
-    product_tile = te.compute(shape, multiplied, name="product_tile")
-    product = te.compute(shape, lambda *i: product_tile[i], name="product")
+    tile = te.compute(shape, multiplied, name="product_tile")
+    product: Tensor = te.compute(shape, lambda *i: tile[i], name="product")
+    return product
+
+
+def _results(product: Tensor, m: int) -> Tensor:
+    """[N, O/c, tile, m, m, c], of products at the points."""
+    batch, blocks, _, _, tiles, lanes = product.shape
+    size = m + KERNEL - 1
     column = te.compute(
-        (*of_results, size, size, lanes),
+        (batch, blocks, tiles, size, size, lanes),
         lambda b, f, t, u, v, e: product[b, f, u, v, t, e],
         name="column",
     )
     rows = te.compute(
-        (*of_results, m, size, lanes),
+        (batch, blocks, tiles, m, size, lanes),
         lambda b, f, t, i, v, e: _element(
             result_transform([column[b, f, t, u, v, e] for u in range(size)]), i
         ),
         name="rows",
     )
     points_row = te.compute(rows.shape, lambda *i: rows[i], name="points_row")
-    tile_row = te.compute(
-        (*of_results, m, m, lanes),
+    tile_row: Tensor = te.compute(
+        (batch, blocks, tiles, m, m, lanes),
         lambda b, f, t, i, j, e: _element(
             result_transform([points_row[b, f, t, i, v, e] for v in range(size)]), j
         ),
         name="tile_row",
     )
-
-    def result(b: Expr, f: Expr, y: Expr, q: Expr, *lane: Expr) -> Any:
-        at = (b, f, y // m * across + q // m, y % m, q % m)
-        return tile_row[(*at, *(lane or (0,)))]
-
-    out = (batch, out_blocks, out_height, out_width, *([lanes] if data_layout.tiles else ()))
-    return [te.compute(out, result, name="winograd_conv2d")]
+    return tile_row
 
 
 def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
@@ -269,10 +308,7 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     m = attrs["tile"]
     size = m + KERNEL - 1
     height, width = extents(x.shape[2:], attrs)
-    down, across = -(-height // m), -(-width // m)
-    top, left, _, _ = attrs["pads"]
-    bottom = down * m + KERNEL - 1 - x.shape[2] - top
-    right = across * m + KERNEL - 1 - x.shape[3] - left
+    down, across, (top, left, bottom, right) = _covered(x.shape[2:], attrs)
     data = pad_array(x, (0, 0, top, left, 0, 0, bottom, right)).astype(np.float64)
     windows = np.lib.stride_tricks.sliding_window_view(data, (size, size), (2, 3))
     b, a = data_matrix(m), result_matrix(m)

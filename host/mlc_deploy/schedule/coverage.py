@@ -3,7 +3,7 @@ write different ones. Where that is not certain the answer is no."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..arith import Bounds, Linear, Ranges, bounds, equal, expr_bounds, linear, loop_ranges, to_expr
@@ -146,29 +146,32 @@ def turns_disjoint(target: For, block: Block, kinds: Sequence[IterKind] = ("spat
     """Whether different turns of the loop run the block for different iterations of these kinds."""
     if is_const(target.extent, 1):
         return True
-    inner = [s for s in statements(target.body) if isinstance(s, For)]
-    known = loop_ranges([target, *inner])
-    moving = {loop.var for loop in inner}
+    loops = [s for s in statements(target) if isinstance(s, For)]
+    known = loop_ranges(loops)
+    moving = {loop.var for loop in loops}
     bindings = [i.binding for i in block.iters if i.kind in kinds]
-    forms = [linear(e, known) for e in bindings]
-    if "spatial" in kinds:
-        forms += [place for write in block.writes if (place := _place(block, write, known))]
-    moving.add(target.var)
-    parts = [_moving_part(e, moving, known) for e in bindings]
-    forms += _whole_numbers([_digit(e, known) for e in parts], known)
-    for form in (_moved(form, moving) for form in forms):
-        step = form.terms.get(target.var)
-        if _digits(form, [target, *inner]):
-            return True
-        if step is None:
-            continue
-        rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not target.var})
-        if any(target.var in _atom_vars(a) for a in rest.terms):
-            continue
+
+    def forms() -> Iterator[Linear]:  # what is quickly found first: one that differs is enough
+        yield from (linear(e, known) for e in bindings)
+        if "spatial" in kinds:
+            yield from (p for write in block.writes if (p := _place(block, write, known)))
+        parts = [_moving_part(e, moving, known) for e in bindings]
+        yield from _whole_numbers([_digit(e, known) for e in parts], known)
+
+    return any(_differs(_moved(form, moving), loops, known) for form in forms())
+
+
+def _differs(form: Linear, loops: Sequence[For], known: Ranges) -> bool:
+    """Whether the form is different in all turns of the first of `loops`, whatever the others do:
+    that one moves it further than all else together, or they are its digits."""
+    var = loops[0].var
+    step = form.terms.get(var)
+    rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not var})
+    if step is not None and not any(var in _atom_vars(a) for a in rest.terms):
         low, high = bounds(rest, known)
         if low is not None and high is not None and high - low < abs(step):
             return True
-    return False
+    return _digits(form, loops)
 
 
 def _digits(form: Linear, loops: Sequence[For]) -> bool:
@@ -210,7 +213,7 @@ def _moved(form: Linear, moving: set[Var]) -> Linear:
 
 
 def _atom_vars(atom: Atom) -> set[Var]:
-    return vars_in(to_expr(Linear(0, {atom: 1}), "int32"))
+    return {atom} if isinstance(atom, Var) else vars_in(to_expr(Linear(0, {atom: 1}), "int32"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ def deciding(chooser: Chooser) -> Iterator[None]:
 
 
 def in_force() -> Chooser | None:
+    """The chooser of `deciding`; None outside of it."""
     return _IN_FORCE.get()
 
 

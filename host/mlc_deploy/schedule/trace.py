@@ -196,6 +196,7 @@ class Trace:
             raise ValueError(f"no schedule trace: {error}") from error
 
 
+# Primitives that change nothing, and those whose results are lists.
 LOOKS = frozenset(
     (
         "get_block",
@@ -206,6 +207,7 @@ LOOKS = frozenset(
         "get_output_blocks",
     )
 )
+LISTS = LOOKS - {"get_block"} | {"split", "sample_perfect_tile"}
 
 
 def _outputs(value: Any) -> Iterator[Output]:
@@ -219,15 +221,7 @@ def _outputs(value: Any) -> Iterator[Output]:
 
 def gives_list(name: str) -> bool:
     """Whether a primitive's result is a list, however many it has."""
-    return name in (
-        "get_loops",
-        "get_child_blocks",
-        "get_producers",
-        "get_consumers",
-        "get_output_blocks",
-        "split",
-        "sample_perfect_tile",
-    )
+    return name in LISTS
 
 
 def as_results(result: Any) -> list[Any]:

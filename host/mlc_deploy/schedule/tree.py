@@ -21,7 +21,7 @@ from ..ir import (
     Stmt,
     Store,
     Var,
-    children,
+    inner_statements,
     replace_node,
     seq,
     statements,
@@ -53,8 +53,11 @@ def path_to(func: PrimFunc, wanted: Callable[[Stmt], bool]) -> list[Stmt] | None
 
     def visit(s: Stmt) -> bool:
         path.append(s)
-        if wanted(s) or any(visit(c) for c in children(s) if isinstance(c, Stmt)):
+        if wanted(s):
             return True
+        for c in inner_statements(s):
+            if visit(c):
+                return True
         path.pop()
         return False
 
@@ -114,9 +117,8 @@ def blocks_in(s: Stmt) -> Iterator[Block]:
     if isinstance(s, Block) and not is_root(s):
         yield s
         return
-    for child in children(s):
-        if isinstance(child, Stmt):
-            yield from blocks_in(child)
+    for inner in inner_statements(s):
+        yield from blocks_in(inner)
 
 
 def ranges_at(path: list[Stmt]) -> dict[Var, Bounds]:

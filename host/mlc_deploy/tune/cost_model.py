@@ -33,7 +33,7 @@ PARAMETERS = {
     "learning_rate": 0.12,
     "num_leaves": 16,
     "min_data_in_leaf": 3,
-    "min_sum_hessian_in_leaf": 0.0,
+    "min_sum_hessian_in_leaf": LEAST_WEIGHT / 2,  # a leaf of rounding errors alone is fatal
     "feature_fraction": 0.5,
     "lambda_l2": 0.3,
     "max_bin": 63,

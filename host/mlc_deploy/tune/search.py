@@ -22,7 +22,7 @@ from ..errors import MlcError, TuneError
 from ..schedule import Schedule
 from ..schedule.trace import Trace
 from .cost_model import CostModel, TreeModel
-from .features import features
+from .features import Vector, features
 from .mutate import crossed, mutated
 from .postproc import why_not
 from .records import Candidate, Search, Task
@@ -42,16 +42,17 @@ from .space import (
 )
 
 KINDS = ("evolutionary", "random", "grid", "replay")
-POOL = 4  # candidates that the cost model chooses each one from
+NEW = 1.5  # schedules that are thought of for each one that is proposed
+WAITING = 192  # that were thought of and not proposed: another time they may be the best
 PARENTS = 24  # of the best ones have neighbours
 GREEDY_EARLY = 0.5  # before there is much to learn from
 GREEDY = 0.85  # how many of a batch the model picks; the others are left to chance
-GENERATIONS = 3
-FRESH = 0.25  # of the pool are random, not neighbours
+GENERATIONS = 2
+FRESH = 0.25  # of what is thought of is random, not neighbours
 CROSSED = 0.1
 REMEMBERED = 512  # children, so that what was thought of once costs nothing the next time
-IN_VAIN = 48  # tries after which a space counts as exhausted
-RANDOM_FIRST = 16  # results before which the pool is random
+IN_VAIN = 24  # tries after which a space counts as exhausted
+RANDOM_FIRST = 16  # results before which all is random
 KNOWN = 8  # known traces that are measured again
 
 
@@ -205,21 +206,22 @@ class EvolutionarySearch(_Base):
         self._told = 0
         self._known = known
         self._begun = False
-        self._waiting: list[Point] = []
+        self._given: list[Point] = []  # what comes before all that is thought of
+        self._pool: list[tuple[float, Point]] = []  # by score, what was thought of and not proposed
+        self._vectors: dict[str, Vector] = {}  # of the pool, by program
         self._tried: dict[tuple[int, tuple[Decision, ...]], Point | None] = {}
 
     def propose(self, n: int) -> list[Candidate]:
         if not self._begun:
             self._begun = True
-            self._waiting = self._first()
-        first, self._waiting = self._waiting[:n], self._waiting[n:]
+            self._given = self._first()
+        first, self._given = self._given[:n], self._given[n:]
         return [*first, *self._promising(n - len(first))]
 
     def tell(self, results: Sequence[tuple[Candidate, float]]) -> None:
-        target = self.task.target
-        self.model.learn(
-            self.task.workload, [(features(c.func, target), cost) for c, cost in results]
-        )
+        self.model.learn(self.task.workload, [(self._vector(c), cost) for c, cost in results])
+        for candidate, _ in results:
+            self._vectors.pop(candidate.program)
         self._told += len(results)
         new = [Member(c, cost) for c, cost in results if isinstance(c, Point) and isfinite(cost)]
         self.best = sorted([*self.best, *new], key=lambda m: m.cost)[:PARENTS]
@@ -273,30 +275,41 @@ class EvolutionarySearch(_Base):
         return found
 
     def _promising(self, n: int) -> list[Candidate]:
-        """The best of a pool by the model, and a few others. The pool grows by generations, each
-        with neighbours of what is thought best in those before."""
+        """The best of the pool by the model, and a few others. Before, the pool grows by random
+        points and by generations, the first of neighbours of what was measured, each other of
+        neighbours of what is thought best in those before."""
         early = self._told < RANDOM_FIRST
-        size = POOL * n
-        pool = self._scored(_several(size if early else round(size * FRESH), self.by_chance))
+        size = round(NEW * n)
+        made = self._think(size if early else round(size * FRESH), self.by_chance)
         parents = [m.point for m in self.best if m.point.choices]
         for generation in range(1, GENERATIONS + 1):
-            wanted = size * generation // GENERATIONS - len(pool)
-            pool += self._scored(_several(wanted, partial(self._child, parents)))
-            pool.sort(key=lambda member: -member[0])
-            parents = [p for _, p in pool[:PARENTS]]
+            wanted = size * generation // GENERATIONS - made
+            made += self._think(wanted, partial(self._child, parents))
+            parents = [p for _, p in self._pool[:PARENTS]]
         count = round(n * (GREEDY_EARLY if early else GREEDY))
-        greedy = _distinct(pool)[:count]
-        rest = [member for member in pool if member not in greedy]
+        greedy = _distinct(self._pool)[:count]
+        rest = [member for member in self._pool if member not in greedy]
         picked = [*greedy, *self.random.sample(rest, min(n - len(greedy), len(rest)))]
-        for _, left in pool:  # they may come again
-            self.seen.discard(left.program)
-        self.seen |= {p.program for _, p in picked}
+        left = [member for member in rest if member not in picked]
+        self._pool = left[:WAITING]
+        for _, dropped in left[WAITING:]:  # they may come again
+            self.seen.discard(dropped.program)
+            del self._vectors[dropped.program]
         return [p for _, p in picked]
 
-    def _scored(self, points: Sequence[Point]) -> list[tuple[float, Point]]:
-        target = self.task.target
-        scores = self.model.scores([features(p.func, target) for p in points])
-        return [(float(score), p) for score, p in zip(scores, points, strict=True)]
+    def _think(self, n: int, make: Callable[[], Point | None]) -> int:
+        """Adds n points to the pool, and scores all of it anew; how many there were."""
+        new = _several(n, make)
+        points = [*(p for _, p in self._pool), *new]
+        scores = self.model.scores([self._vector(p) for p in points])
+        pool = [(float(score), p) for score, p in zip(scores, points, strict=True)]
+        self._pool = sorted(pool, key=lambda member: -member[0])
+        return len(new)
+
+    def _vector(self, candidate: Candidate) -> Vector:
+        if candidate.program not in self._vectors:
+            self._vectors[candidate.program] = features(candidate.func, self.task.target)
+        return self._vectors[candidate.program]
 
 
 def _distinct(pool: Sequence[tuple[float, Point]]) -> list[tuple[float, Point]]:

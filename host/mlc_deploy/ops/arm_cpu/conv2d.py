@@ -17,9 +17,10 @@ from typing import Any
 from mlc_targets import Target
 
 from ... import te
-from ...ir import Expr, PrimFunc, Reduce
+from ...ir import TUNE_CPU, Expr, PrimFunc, Reduce, with_fields
 from ...schedule import Schedule
 from ...te import Tensor
+from ..bias import begin_with_bias
 from ..half import arithmetic, part_sizes, spare_registers, tile_sum
 from ..layout import layout, plain_sizes
 from ..nn import window_extent
@@ -32,14 +33,15 @@ PLANES = 4  # channels up to which planes are read, in layers that are not in bl
 MOST_UNROLLED = 192  # about how many multiply-accumulates there are in a turn of the reduction
 SHORT_TURNS = 8  # of a kernel one pixel wide are made one
 FEW_TASKS = 8  # too few for threads to share evenly
+WITHOUT_MODEL = ("generic", "cortex-a5", "cortex-a7", "cortex-a8")
 TURN = 5  # instructions of a turn beside loads and multiply-accumulates
 
 
 @dataclass(frozen=True, slots=True)
 class Conv:
     """What decides a tile: the result's pixels per row (all pixels where rows do not matter),
-    blocks of output channels per group, taps in a row, channels read together, and registers that
-    are to be left free."""
+    blocks of output channels per group, taps in a row that are unrolled, channels read together,
+    and registers that are to be left free."""
 
     row: int
     blocks: int
@@ -103,7 +105,14 @@ def _conv(x: TensorType, w: Sequence[Any], attrs: Attrs, planes: bool, target: T
     row = height * width if is_pointwise(w[2:4], attrs) else width
     products = x.shape[1] // attrs["groups"] * w[2] * w[3]
     spare = spare_registers(x.dtype, products, target)
-    return Conv(row, w[0] // attrs["groups"] // lanes, w[3], 1 if planes else lanes, spare)
+    taps = w[3] if taps_share(attrs, planes, target) else 1
+    return Conv(row, w[0] // attrs["groups"] // lanes, taps, 1 if planes else lanes, spare)
+
+
+def taps_share(attrs: Attrs, planes: bool, target: Target) -> bool:
+    """Whether neighbouring taps are unrolled together, since most of what they read is the same.
+    With a stride it is too little for the registers that it takes."""
+    return planes or attrs["strides"][1] == 1 or target.arch == "x86_64"
 
 
 def output_size(size: Sequence[Any], kernel: Sequence[Any], attrs: Attrs) -> tuple[int, int]:
@@ -171,7 +180,11 @@ def compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Se
     per_group = out_blocks // attrs["groups"]
     c, ky, kx = (te.reduce_axis((0, n), k) for n, k in ((depth, "c"), (kh, "ky"), (kw, "kx")))
     lane = te.reduce_axis((0, 1 if planes else lanes), "lane")
-    over = (ky, c, lane, kx) if target.arch == "x86_64" else (ky, c, kx, lane)
+    over: tuple[te.IterVar, ...] = (ky, c, kx, lane)
+    if target.arch == "x86_64":
+        over = (ky, c, lane, kx)
+    elif not taps_share(attrs, planes, target):
+        over = (ky, kx, c, lane)
 
     def term(b: Expr, f: Expr, l: Expr, y: Expr, q: Expr) -> Expr:  # noqa: E741
         weight = (f // vectors, ky, c, kx)
@@ -228,16 +241,19 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     x, w = func.buffers[:2]
     lanes = block(x.dtype, target)
     result = inline_epilogue(sch, "conv2d")
+    sch = Schedule(begin_with_bias(sch.func, "conv2d_tile", result))
     planes = not layout(attrs["data_layout"]).tiles
     kh, kw, columns = int(w.shape[1]), int(w.shape[3]), int(w.shape[-1])  # type: ignore[arg-type]
     plain = TensorType(tuple(plain_sizes(layout(attrs["data_layout"]), x.shape).values()), x.dtype)
     conv = _conv(plain, (attrs["channels"], w.shape[2], kh, kw), attrs, planes, target)
     vectors = columns // lanes
     pixels = best_tile(conv, lanes, target)[0]
-    steps = kw * conv.together
-    if kw == 1:  # turns are short; of a single one, all weights would be loaded before, and spilled
-        of_part = part_sizes(arithmetic(x.dtype, target), (kh, int(w.shape[2]), steps), 1)  # type: ignore[arg-type]
-        depth = of_part[1]
+    depth, steps = int(w.shape[2]), conv.taps * conv.together  # type: ignore[arg-type]
+    if planes:
+        steps *= depth if target.arch == "arm" else 1
+    elif conv.taps == 1:  # turns are short; of one alone, all weights would be loaded, and spilled
+        extents = (kh, kw, depth, conv.together)
+        depth = part_sizes(arithmetic(x.dtype, target), extents, 2)[2]
         steps *= min(SHORT_TURNS, max(1, depth // 2))
     if target.arch == "x86_64":  # elsewhere the lanes of one vector have to be seen together
         steps = min(steps, max(kw, MOST_UNROLLED // (pixels * vectors)))
@@ -260,4 +276,14 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
         vector_result=True,
         tasks=tasks,
     )
-    return sch.func
+    return tuned(sch.func, target)
+
+
+def tuned(func: PrimFunc, target: Target) -> PrimFunc:
+    """The function for a scheduling model that keeps few registers in use: others load weights
+    early, and copy or spill what is in their way. Of the in-order CPUs of ARMv7-A LLVM has none."""
+    if target.arch == "aarch64" and target.llvm_cpu != "generic":
+        return with_fields(func, attrs={**func.attrs, TUNE_CPU: "generic"})
+    if target.arch == "arm" and target.llvm_cpu in WITHOUT_MODEL:
+        return with_fields(func, attrs={**func.attrs, TUNE_CPU: "cortex-a9"})
+    return func

@@ -1,11 +1,12 @@
 """Sums of products of int8: how each level of CPU multiplies them, stated and scheduled.
 
 Data come in blocks of eight channels, the eight of a pixel side by side, on every level: two
-pixels are an operand of `smmla`, and of four `sdot` by lane; one is an operand of `smull`. Weights
-are packed in the order in which a tile reads them, eight input channels at a time as well.
+pixels are an operand of `smmla`, and of four `sdot` by lane; one is an operand of `smull`, and of
+four `pmaddwd`, two channels at a time, widened to int16. Weights are packed in the order in which a
+tile reads them, eight input channels at a time as well.
 
 Stages are the sums in the form that the level's instruction keeps them in (squares of two pixels
-by two channels, vectors of four channels, or four parts of each sum), vectors of channels where
+by two channels, vectors of channels, or four parts of each sum), vectors of channels where
 that is another form, and the result, which takes the pixels that are wanted. All but the last live
 in registers.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, Literal
 
 from mlc_targets import Target
@@ -25,7 +27,9 @@ from ...te import IterVar
 from ..tile import unroll_steps
 
 BLOCK = 8  # channels
+UNROLLED = 6  # turns of a reduction, that few registers are no reason against unrolling
 TURN = 4  # instructions of a turn of the reduction beside loads and multiplications
+BLOCKS_OF_TILE = {"squares": (1,), "quads": (1, 2, 4), "pairs": tuple(range(1, 9)), "parts": (1,)}
 TILE, VECTORS = "int8_tile", "int8_vectors"  # the names of the stages
 NARROW = "narrow_weights"  # the attribute that says that weights are within ±127
 
@@ -37,21 +41,27 @@ class Level:
     intrin adds the products of `depth` input channels; vectors makes vectors of output channels of
     what sums are kept in. rows: how many neighbouring pixels an intrinsic takes. channels: how many
     output channels a tile of packed weights has; weights: such a tile, as tiles of a layout, `o`
-    being output and `i` input channels.
+    being output and `i` input channels. lanes: how many output channels make a vector of sums.
+    data: the dtype of data as intrin takes them; others than int8 are copied in any case.
     """
 
-    form: Literal["squares", "quads", "parts"]
+    form: Literal["squares", "quads", "pairs", "parts"]
     intrin: str
     rows: int
     channels: int
     weights: str
     vectors: str = ""
     depth: int = BLOCK
+    lanes: int = 4
+    data: str = "int8"
 
 
 SQUARES = Level("squares", "aarch64.smmla", 2, 8, "8o8i", "aarch64.zip.squares")
 QUADS = Level("quads", "aarch64.sdot.rows2", 2, 8, "2i8o4i")
 QUADS_OF_ONE = replace(QUADS, intrin="aarch64.sdot.rows1", rows=1)
+PAIRS, PAIRS_OF_SSE2 = (
+    Level("pairs", f"x86.pmaddwd.{n}", 1, 8, "4i8o2i", lanes=n, data="int16") for n in (8, 4)
+)
 PARTS = {  # by machine, and whether the sum of two products is an int16
     (machine, is_narrow): Level("parts", intrin, 1, 4, f"4o{depth}i", vectors, depth)
     for machine, vectors, one, two in (
@@ -66,8 +76,10 @@ def level_of(target: Target, pixels: int, channels: int, narrow: bool) -> Level 
     """The best level that the target has for so many pixels in a row and input channels;
     None where it has none. narrow: whether weights are within ±127, so that the sum of two products
     is an int16."""
-    if target.kind == "c" or not target.vector_registers or target.arch == "x86_64":
+    if target.kind == "c" or not target.vector_registers:
         return None
+    if target.arch == "x86_64":
+        return PAIRS if target.has("avx2") else PAIRS_OF_SSE2
     if target.arch == "aarch64" and target.has("i8mm") and pixels > 1:
         return SQUARES
     if target.arch == "aarch64" and target.has("dotprod"):
@@ -94,20 +106,22 @@ def best_tile(level: Level, pixels: int, blocks: int, taps: int, target: Target)
     tiles = [
         Tile(n, m)
         for n in range(level.rows, pixels + level.rows, level.rows)
-        for m in ((1, 2, 4) if level.form == "quads" else (1,))
+        for m in BLOCKS_OF_TILE[level.form]
         if blocks % m == 0 and _registers(level, n, m, taps, most) <= most
     ]
-    return min(tiles, key=lambda t: (_row_cost(level, t, pixels, taps), t.pixels))
+    return min(tiles, key=lambda t: (row_cost(level, t, pixels, taps), t.pixels))
 
 
 def _registers(level: Level, pixels: int, blocks: int, taps: int, most: int) -> int:
     if level.form == "parts":
         return (pixels + 1) * level.channels + pixels + (2 if most > 16 else 4)
+    if level.form == "pairs":
+        return (pixels + 1) * blocks * BLOCK // level.lanes + 2
     shared = pixels // level.rows if taps > 2 else 0  # what two taps read is kept from the first
     return 2 * pixels * blocks + (4 if level.rows > 1 else 2) * blocks + max(2, shared)
 
 
-def _row_cost(level: Level, tile: Tile, pixels: int, taps: int) -> float:
+def row_cost(level: Level, tile: Tile, pixels: int, taps: int) -> float:
     whole, rest = divmod(pixels, tile.pixels)
     cost = whole * _turn_cost(level, tile.pixels, tile.blocks, taps)
     cost += _turn_cost(level, rest, tile.blocks, taps) if rest else 0
@@ -121,6 +135,9 @@ def _turn_cost(level: Level, pixels: int, blocks: int, taps: int) -> float:
         multiplies = pixels * level.channels * (1 + 16 / level.depth) * taps
         loads = (pixels + level.channels) * taps * 8 / level.depth
         return (multiplies + loads + TURN) / level.channels
+    if level.form == "pairs":
+        vectors = blocks * BLOCK // level.lanes
+        return 4 * taps * (2 * pixels * vectors + pixels + vectors) + TURN
     multiplies = pixels * blocks * (2 if level.form == "squares" else 4) * taps
     return multiplies + (pixels / level.rows + 4 * blocks) * taps * 0.6 + TURN
 
@@ -164,6 +181,16 @@ def compute_sums(
 
         tile = te.compute((*lead, groups, level.rows, BLOCK), quad, name=TILE)
         return lambda *i: tile[(*i[:n], i[n] // level.rows, i[n] % level.rows, i[-1])]
+    if level.form == "pairs":
+        pair, of_pair = te.reduce_axis((0, BLOCK // 2), "pair"), te.reduce_axis((0, 2), "k")
+
+        def vector_of_pairs(*i: Expr) -> Expr:
+            pixel, column = i[n:]
+            at = Place(pixel, pair * 2 + of_pair, const(0), (pair.var, column, of_pair.var))
+            return te.sum(product(i[:n], at), (*over, pair, of_pair))
+
+        tile = te.compute((*lead, pixels, BLOCK), vector_of_pairs, name=TILE)
+        return lambda *i: tile[i]
     if level.form == "squares":
         eight = te.reduce_axis((0, BLOCK), "k")
 
@@ -218,7 +245,7 @@ def schedule_sums(
         sch.unroll(around)
     sch.compute_at(TILE, around)
     sch.set_scope(TILE, 0, "local")
-    _schedule_tile(sch, level, around, _steps(level, taps, target))
+    _schedule_tile(sch, level, around, taps, target)
     match level.form:
         case "parts":
             _tensorize(sch, pixels, at, level.vectors)
@@ -232,13 +259,15 @@ def schedule_sums(
     sch.vectorize(inner[-1])
 
 
-def _steps(level: Level, taps: int, target: Target) -> int:
+def _steps(level: Level, taps: int, turns: int, target: Target) -> int:
     """How many turns of the reduction are unrolled: more of them hide the loop's own instructions,
     and are more for LLVM to keep in registers."""
+    if level.form == "pairs":
+        return 4
     if level.form != "parts":
         return 2 * taps if taps > 1 else 4
     if target.vector_registers < 32:
-        return taps
+        return turns if turns <= UNROLLED else taps
     return 4 if taps == 1 else taps if taps <= 3 else 1
 
 
@@ -265,19 +294,24 @@ def _tensorize(sch: Schedule, unrolled: Sequence[str], at: str, intrin: str) -> 
         sch.unroll(loop)
 
 
-def _schedule_tile(sch: Schedule, level: Level, around: str, steps: int) -> None:
+def _schedule_tile(sch: Schedule, level: Level, around: str, taps: int, target: Target) -> None:
     spatial, over = _own_loops(sch, TILE, around)
     match level.form:
         case "quads":
-            column, four = sch.split(spatial.pop(), [None, 4])
+            column, four = sch.split(spatial.pop(), [None, level.lanes])
             rows = [spatial.pop()] if level.rows > 1 else []
             inside = [*rows, four, *over[-2:]]
             spatial, over = [*spatial, column], over[:-2]
+        case "pairs":
+            column, lane = sch.split(spatial.pop(), [None, level.lanes])
+            inside = [lane, over.pop()]
+            spatial = [*spatial, column]
         case _:
             many = 2 if level.depth > BLOCK else 1
             inside = [*spatial[-2:], *over[-many:]]
             spatial, over = spatial[:-2], over[:-many]
-    over, unrolled = unroll_steps(sch, over, steps)
+    turns = prod(int(sch.loop(n).extent) for n in over)  # type: ignore[call-overload]
+    over, unrolled = unroll_steps(sch, over, _steps(level, taps, turns, target))
     sch.reorder(*over, *unrolled, *spatial, *inside)
     block = sch.blockize(inside[0])
     first = next(iter((*over, *unrolled, *spatial)), None) or sch.add_unit_loop(block)

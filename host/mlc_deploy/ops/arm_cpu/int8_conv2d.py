@@ -3,7 +3,9 @@
 A tile of sums is a few neighbouring pixels against one block of output channels. Where there are
 pads, strides or too few pixels, tiles read a copy of the data: with the padding value around it,
 and the pixels of a row sorted by their phase in the stride, so that neighbouring results read
-neighbouring pixels. Each task copies the rows that it needs.
+neighbouring pixels. Each task copies the rows that it needs. Where tiles do not divide rows well,
+there is a copy for each tap of a row instead: of all pixels, one row after the other without a gap,
+so that a tile runs on from row to row.
 
 The first layer of a network, with few channels, takes planes; its copy has the taps of a row in
 place of channels, so that its kernel is one pixel wide.
@@ -36,6 +38,7 @@ from .int8 import (
     best_tile,
     compute_sums,
     level_of,
+    row_cost,
     schedule_sums,
     tuned,
 )
@@ -45,6 +48,8 @@ BLOCKS = f"NCHW{BLOCK}c"
 COPY = "int8_data"
 TASK_ROWS = 8  # at most, that a task copies its data for
 FEW_TASKS = 4  # per image, where there are rows enough
+CACHED = 3 << 17  # bytes, at most, of copies that each block of output channels reads
+COPIED = 4  # instructions, about, that copy the channels of a pixel
 
 # (image, block of channels, row of the result, pixel, tap row, tap column, channel of the block)
 Data = Callable[[Expr, Expr, Expr, Expr, Expr, Expr, Expr], Any]
@@ -84,21 +89,49 @@ class Conv:
     def pointwise(self) -> bool:
         return not self.planes and is_pointwise(self.kernel, self.attrs)
 
-    @property
-    def rows(self) -> tuple[int, int]:
+    def rows(self, target: Target) -> tuple[int, int]:
         """(rows, pixels in each) of the result: one of all pixels where rows do not matter."""
         height, width = self.out_size
-        return (1, height * width) if self.pointwise else (height, width)
+        flat = self.pointwise or self.flat(target)
+        return (1, height * width) if flat else (height, width)
+
+    @property
+    def out_blocks(self) -> int:
+        """Blocks of output channels of a group."""
+        groups: int = self.attrs["groups"]
+        return self.out_channels // groups // BLOCK
+
+    @property
+    def copied_rows(self) -> int:
+        """Rows of the result's width that a flat copy has of each phase of rows."""
+        below: int = (self.kernel[0] - 1) * self.attrs["dilations"][0] // self.attrs["strides"][0]
+        return self.out_size[0] + below + 1
+
+    def flat(self, target: Target) -> bool:
+        """Whether a copy for each tap, with tiles that run on from row to row, is worth while."""
+        if self.pointwise or self.planes or self.level.rows == 1:
+            return False
+        height, width = self.out_size
+        by_row = height * self._cost(width, self.taps, target)
+        copies: int = self.copied_rows * width * self.attrs["strides"][0] * self.taps
+        if copies * self.in_channels * self.attrs["groups"] > CACHED:
+            return False
+        copying = COPIED * (copies - height * width) / self.kernel[0] / self.out_blocks
+        return self._cost(height * width, 1, target) + copying < by_row
+
+    def _cost(self, pixels: int, shared: int, target: Target) -> float:
+        tile = best_tile(self.level, pixels, self.out_blocks, shared, target)
+        return row_cost(self.level, tile, pixels, self.taps)
 
     @property
     def copied(self) -> bool:
-        if not self.pointwise or self.level.depth != BLOCK:
+        if not self.pointwise or self.level.depth != BLOCK or self.level.data != "int8":
             return True
         return self.width % self.level.rows != 0
 
     def tile(self, target: Target) -> Tile:
-        blocks = self.out_channels // self.attrs["groups"] // BLOCK
-        return best_tile(self.level, self.rows[1], blocks, self.taps, target)
+        taps = 1 if self.flat(target) else self.taps
+        return best_tile(self.level, self.rows(target)[1], self.out_blocks, taps, target)
 
 
 def blocked_attrs(
@@ -175,7 +208,7 @@ def compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Se
     conv = _conv_of(inputs, attrs, target)
     assert conv is not None
     level, out_blocks = conv.level, conv.out_channels // BLOCK
-    data = _data(x, conv)
+    data = _data(x, conv, target)
     depth, per_group = conv.in_channels // level.depth, out_blocks // attrs["groups"]
     c = te.reduce_axis((0, depth), "c")
     ky, kx = te.reduce_axis((0, conv.kernel[0]), "ky"), te.reduce_axis((0, conv.taps), "kx")
@@ -188,22 +221,22 @@ def compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Se
         value = data(b, of_group, y, at.pixel, ky.var, kx.var, at.channel)
         return product(value, weight, "int32")
 
-    rows, pixels = conv.rows
+    rows, pixels = conv.rows(target)
     sums = compute_sums(level, (conv.batch, out_blocks, rows), pixels, one, (ky, c, kx))
     height, width = conv.out_size
     shape = (conv.batch, out_blocks, height, width, BLOCK)
-    if conv.pointwise:
+    if rows == 1:
         return [
             te.compute(shape, lambda b, f, y, q, k: sums(b, f, 0, y * width + q, k), name="conv2d")
         ]
     return [te.compute(shape, lambda *i: sums(*i), name="conv2d")]
 
 
-def _data(x: Tensor, conv: Conv) -> Data:
+def _data(x: Tensor, conv: Conv, target: Target) -> Data:
     width = conv.width
     if not conv.copied:
         return lambda b, c, y, q, ky, kx, k: x[b, c, q // width, q % width, k]
-    pixels, depth = conv.rows[1], conv.level.depth
+    pixels, depth = conv.rows(target)[1], conv.level.depth
     whole = -(-pixels // conv.level.rows) * conv.level.rows
     blocks = conv.in_channels * conv.attrs["groups"] // depth
 
@@ -215,7 +248,8 @@ def _data(x: Tensor, conv: Conv) -> Data:
         def flat(b: Expr, c: Expr, p: Expr, k: Expr) -> Expr:
             c, k = channel(c, k)
             value = x[b, c, p // width, p % width, k]
-            return te.if_then_else(p < pixels, value, 0) if whole > pixels else value
+            value = te.if_then_else(p < pixels, value, 0) if whole > pixels else value
+            return value.astype(conv.level.data)
 
         copy = te.compute((conv.batch, blocks, whole, depth), flat, name=COPY)
         return lambda b, c, y, q, ky, kx, k: copy[b, c, q, k]
@@ -233,16 +267,37 @@ def _data(x: Tensor, conv: Conv) -> Data:
             tap = c * depth + k
             channel = tap // width
             value = rows[b, te.minimum(channel, conv.channels - 1), y, q * sw + tap % width]
-            return te.if_then_else(channel < conv.channels, value, 0)
+            value = te.if_then_else(channel < conv.channels, value, 0)
+            return value.astype(conv.level.data)
 
         copy = te.compute((conv.batch, blocks, high, whole, depth), taps_of_row, name=COPY)
         return lambda b, c, y, q, ky, kx, k: copy[b, c, y * sh + ky * dh, q, k]
+
+    if conv.flat(target):
+        across = conv.out_size[1]
+
+        def tap_by_tap(b: Expr, c: Expr, phase: Expr, tap: Expr, p: Expr, k: Expr) -> Expr:
+            row, column = p // across * sh + phase - top, p % across * sw + tap * dw - left
+            inside = te.all_of(row >= 0, row < conv.height, column >= 0, column < width)
+            c, k = channel(c, k)
+            value = te.if_then_else(inside, x[b, c, row, column, k], border)
+            return value.astype(conv.level.data)
+
+        shape = (conv.batch, blocks, sh, conv.taps, conv.copied_rows * across, depth)
+        copies = te.compute(shape, tap_by_tap, name=COPY)
+
+        def of_tap(b: Expr, c: Expr, y: Expr, q: Expr, ky: Expr, kx: Expr, k: Expr) -> Any:
+            tap = ky * dh
+            return copies[b, c, tap % sh, kx, q + tap // sh * across, k]
+
+        return of_tap
 
     def by_phase(b: Expr, c: Expr, y: Expr, phase: Expr, q: Expr, k: Expr) -> Expr:
         row, column = y - top, q * sw + phase - left
         inside = te.all_of(row >= 0, row < conv.height, column >= 0, column < width)
         c, k = channel(c, k)
-        return te.if_then_else(inside, x[b, c, row, column, k], border)
+        value = te.if_then_else(inside, x[b, c, row, column, k], border)
+        return value.astype(conv.level.data)
 
     shape = (conv.batch, blocks, high, sw, whole + (conv.taps - 1) * dw // sw, depth)
     copy = te.compute(shape, by_phase, name=COPY)
@@ -273,8 +328,14 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
         inner = [vectors, pixel, lane]
         order = [q, b, f] if conv.copied else [b, f, q]
         tasks = order[:1] if conv.copied else order[:2]
+    elif conv.flat(target):
+        q = sch.fuse(y, q)
+        q, pixel = sch.split(q, [None, tile.pixels])
+        inner = [vectors, pixel, lane]
+        order = [b, f, q]
+        tasks = order[:2]
     else:
-        height = conv.rows[0]
+        height = conv.out_size[0]
         y, row = sch.split(y, [None, max(1, min(TASK_ROWS, height // FEW_TASKS))])
         q, pixel = sch.split(q, [None, tile.pixels])
         inner = [vectors, pixel, lane]
@@ -284,7 +345,9 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     task = sch.fuse(*tasks) if len(tasks) > 1 else tasks[0]
     outer = task if order[-1] in tasks else order[-1]
     schedule_sums(sch, conv.level, outer, inner, conv.taps, target)
-    if conv.copied:
+    if conv.flat(target):
+        _schedule_copies(sch, conv.out_size[1])
+    elif conv.copied:
         _schedule_copy(sch, conv, task)
     sch.parallel(task)
     return tuned(sch.func, conv.level, target)
@@ -301,3 +364,14 @@ def _schedule_copy(sch: Schedule, conv: Conv, task: str) -> None:
     if conv.planes and "pad" in sch.get_blocks():
         sch.compute_at("pad", task)
         vectorize_rows(sch, "pad", 2 * BLOCK)
+
+
+def _schedule_copies(sch: Schedule, across: int) -> None:
+    """For each tap, before all tasks."""
+    b, c, _, tap, p, lane = sch.get_loops(COPY)
+    _, q = sch.split(p, [None, across])
+    parts, lane = sch.split(lane, [None, BLOCK])
+    for loop in (tap, q, parts):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    sch.parallel(sch.fuse(b, c))

@@ -1,6 +1,7 @@
 """Matrix products of int8 with packed weights: rows of the data are what pixels are to conv2d.
 
-Where the level takes two rows at once, each task copies its rows into blocks of eight along k.
+Where the level takes two rows at once, or wider numbers, each task copies its rows into blocks of
+eight along k.
 """
 
 from __future__ import annotations
@@ -70,6 +71,10 @@ def takes_packed(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> bool
     return level is not None and attrs["kernel_layout"] == f"NK{_tiles(level)}"
 
 
+def _copied(level: Level) -> bool:
+    return level.rows > 1 or level.data != "int8"
+
+
 def compute_dense(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Sequence[Tensor]:
     """[M, N] of int32."""
     x, w = inputs
@@ -79,17 +84,18 @@ def compute_dense(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Seq
     c = te.reduce_axis((0, depth // level.depth), "c")
     tiles = BLOCK // level.channels
     data = x
-    if level.rows > 1:
+    if _copied(level):
         whole = -(-rows // level.rows) * level.rows
 
         def copied(c: Expr, i: Expr, k: Expr) -> Expr:
-            return te.if_then_else(i < rows, x[i, c * BLOCK + k], 0)
+            value = te.if_then_else(i < rows, x[i, c * BLOCK + k], 0)
+            return value.astype(level.data)
 
         data = te.compute((depth // BLOCK, whole, BLOCK), copied, name=COPY)
 
     def one(lead: Sequence[Expr], at: Place) -> Expr:
         in_row = (at.pixel, c * level.depth + at.channel)
-        value = data[in_row] if level.rows == 1 else data[c, at.pixel, at.channel]
+        value = data[c, at.pixel, at.channel] if _copied(level) else data[in_row]
         return product(value, w[(lead[0] * tiles + at.tile, c, *at.weight)], "int32")
 
     sums = compute_sums(level, (attrs["channels"] // BLOCK,), rows, one, (c,))
@@ -108,10 +114,10 @@ def schedule_dense(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     i, j = sch.get_loops(result)
     i, row = sch.split(i, [None, tile.pixels])
     j, vectors, lane = sch.split(j, [None, tile.blocks, BLOCK])
-    task, outer = (i, j) if level.rows > 1 else (j, i)
+    task, outer = (i, j) if _copied(level) and rows > 1 else (j, i)
     sch.reorder(task, outer, vectors, row, lane)
     schedule_sums(sch, level, outer, [vectors, row, lane], 1, target)
-    if level.rows > 1:
+    if _copied(level):
         sch.compute_at(COPY, task)
         sch.vectorize(sch.get_loops(COPY)[-1])
     sch.parallel(task)

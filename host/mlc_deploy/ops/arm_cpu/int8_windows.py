@@ -174,7 +174,7 @@ def _schedule(
     height, width = (int(i.extent) for i in sch.block(result).iters[2:4])  # type: ignore[call-overload]
     row = (width * attrs["strides"][1] + kernel[1]) * attrs["strides"][0] * BLOCK
     many = target.arch == "aarch64"
-    rows = divisor(height, max(1, STRIP // (row if many else 2 * row)))
+    rows = _strip(height, max(1, STRIP // (row if many else 2 * row)))
     sch.split(sch.get_loops(result)[2], [None, rows])
     apart = attrs["strides"][1] > 1
     if many:
@@ -210,6 +210,12 @@ def _copy_rows(sch: Schedule, lanes: int, whole: bool) -> None:
         sch.vectorize(lane)
     else:
         vectorize_rows(sch, "pad", lanes)
+
+
+def _strip(height: int, most: int) -> int:
+    """How many rows: half of all at most, where that divides. Around more than one strip LLVM keeps
+    the filters in registers, and spills them where copying and summing up are in one loop."""
+    return divisor(height, min(most, height // 2 if height % 2 == 0 else height))
 
 
 def divisor(extent: int, most: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ....ir import Expr, PrimFunc, Stmt
+from ....ir import Expr, PrimFunc, Select, Stmt
 from ....schedule.tensor_intrin import TensorIntrin, register_intrin, rows_apart
 from . import describe, vectors
 from .vectors import llvm
@@ -53,7 +53,17 @@ for letter, kind in (("s", "int"), ("u", "uint")):
         )
 
 _vmull = _neon("vmulls.v8i16", "int16x8")
-_vpadal = _neon("vpadals.v4i32.v8i16", "int32x4")
+_vpaddl = _neon("vpaddls.v4i32.v8i16", "int32x4")
+
+
+def _vpadal(acc: Expr, products: Expr) -> Expr:
+    """What sums begin with is known where a reduction is unrolled to its first turn. If it is zero,
+    vpaddl needs no register cleared; LLVM knows vpadal only by name."""
+    known = llvm("llvm.is.constant.v4i32", "bool")(acc)
+    added = _neon("vpadals.v4i32.v8i16", "int32x4")(acc, products)
+    return Select(known, acc + _vpaddl(products), added, acc.dtype)
+
+
 _register(
     "vmull.vpadal",
     describe.dot_in_fours(8),

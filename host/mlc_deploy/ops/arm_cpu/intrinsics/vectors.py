@@ -14,6 +14,7 @@ from ....ir import (
     Store,
     binary,
     call,
+    cast,
     const,
     dtype_of,
     load,
@@ -65,10 +66,12 @@ def widened(vector: Expr) -> Expr:
     return Shuffle((vector,), (*range(lanes), *range(lanes)), twice)
 
 
-def quads(vector: Expr) -> Expr:
-    """The register that holds four bytes four times."""
+def words(vector: Expr, many: int) -> Expr:
+    """The register that holds four bytes so many times."""
+    dtype = dtype_of(vector.dtype)
     word = call("reinterpret", "int32", vector)
-    return call("reinterpret", with_lanes(dtype_of(vector.dtype).scalar, 16), broadcast(word, 4))
+    every = with_lanes(dtype.scalar, many * dtype.lanes)
+    return call("reinterpret", every, broadcast(word, many))
 
 
 Operation = Callable[..., Expr]
@@ -167,7 +170,18 @@ def dot_of_one(operation: Operation) -> Callable[..., Stmt]:
     """C[j] += A · B[j], by four: operation(C, B, A four times)"""
 
     def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
-        return put(operation(part(c, 4, 0), whole(b), quads(part(a, 4, 0))), c, 0)
+        return put(operation(part(c, 4, 0), whole(b), words(part(a, 4, 0), 4)), c, 0)
+
+    return body
+
+
+def dot_of_pairs(operation: Operation) -> Callable[..., Stmt]:
+    """C[j] += A · B[j], by two: operation(C, A in every pair, B widened)"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        lanes = int(c.shape[0])  # type: ignore[arg-type]
+        weights = cast(a.dtype, whole(b))
+        return put(operation(part(c, lanes, 0), words(part(a, 2, 0), lanes), weights), c, 0)
 
     return body
 

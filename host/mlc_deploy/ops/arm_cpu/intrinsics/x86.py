@@ -1,0 +1,21 @@
+"""Tensor intrinsics of x86-64."""
+
+from __future__ import annotations
+
+from ....schedule.tensor_intrin import TensorIntrin, register_intrin
+from . import describe, vectors
+from .vectors import llvm
+
+# Products of int16, added in pairs: LLVM makes that, and the addition to sums, one instruction of
+# CPUs that have it (vpdpwssd of VNNI).
+for lanes, name, feature in ((4, "sse2.pmadd.wd", "sse2"), (8, "avx2.pmadd.wd", "avx2")):
+    multiply_add = vectors.added(llvm(f"llvm.x86.{name}", f"int32x{lanes}"))
+    register_intrin(
+        TensorIntrin(
+            f"x86.pmaddwd.{lanes}",
+            describe.dot("int16", "int8", lanes, 2),
+            vectors.dot_of_pairs(multiply_add),
+            {"x86_64": frozenset({feature})},
+            r"\bv?pmaddwd\b",
+        )
+    )
