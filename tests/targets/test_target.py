@@ -329,3 +329,20 @@ def test_any_text_is_understood_or_refused(text: str) -> None:
 def test_every_name_round_trips(name: str) -> None:
     target = Target(name)
     assert Target(str(target)) == target == Target(target.to_dict())
+
+
+@pytest.mark.parametrize("mcpu", ["generic", "cortex-a5", "cortex-a7", "cortex-a8"])
+@pytest.mark.parametrize("mattr", ["+neon", "+neon,+vfp4", "+neon,+fp16"])
+def test_scheduled_for_another_cpu_a_function_keeps_its_features(mcpu: str, mattr: str) -> None:
+    triple = "llvm -mtriple=armv7a-linux-gnueabihf"
+    target = Target(f"{triple} -mcpu={mcpu} -mattr={mattr}")
+    attributes = target.tuned_for("cortex-a9")
+    features = attributes["target-features"].removesuffix(target.llvm_features)
+    given = ",".join(filter(None, (features.strip(","), mattr)))
+    assert attributes["target-features"].endswith(target.llvm_features)
+    assert Target(f"{triple} -mcpu=cortex-a9 -mattr={given}").features == target.features
+
+
+def test_only_the_schedule_is_another_cpu_where_llvm_has_a_word_for_it() -> None:
+    assert Target("aarch64").tuned_for("kryo") == {"tune-cpu": "kryo"}
+    assert Target("aarch64").tuned_for(None) == {}
