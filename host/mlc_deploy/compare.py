@@ -25,7 +25,7 @@ class Tolerance:
 
 
 TOLERANCES = {
-    "float16": Tolerance(1e-2, 4e-3),
+    "float16": Tolerance(5e-3, 2e-3),
     "float32": Tolerance(1e-3, 2e-4),
     "float64": Tolerance(1e-3, 2e-4),
 }
