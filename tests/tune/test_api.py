@@ -67,6 +67,12 @@ def test_instructions_are_refused_where_they_are_not_counted() -> None:
     assert str(refusal.value).endswith("\n  try: objective seconds, or qemu://")
 
 
+def test_an_unknown_scheduler_is_refused() -> None:
+    with pytest.raises(TuneError) as refusal:
+        tune.tune_tir(matmul(), "host", 4, strategy="random", scheduler="gradiant")
+    assert str(refusal.value) == ("no scheduler 'gradiant'\n  try: one of gradient, round-robin")
+
+
 def layer() -> Function:
     builder = BlockBuilder("main")
     x = builder.param("x", (8, 32))

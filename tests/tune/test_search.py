@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from math import inf, log2
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from mlc_deploy.schedule import Schedule
 from mlc_deploy.schedule.trace import Trace
 from mlc_deploy.tune.cost_model import RandomModel, TreeModel, make_model
 from mlc_deploy.tune.features import features
+from mlc_deploy.tune.mutate import mutated, other
 from mlc_deploy.tune.records import Candidate, Search, Task
 from mlc_deploy.tune.search import EvolutionarySearch, make_search
-from mlc_deploy.tune.space import Decider, Default, PostOrderApply, decisions_of, point
+from mlc_deploy.tune.space import Choice, Decider, Default, PostOrderApply, decisions_of, point
 from tests.tune.tasks import TARGET, operator_task
 
 MATMUL = operator_task("matmul", [(64, 48), (48, 64)], {})
@@ -210,3 +212,12 @@ def test_features_have_one_length_and_are_finite() -> None:
     vectors += [features(task.func, TARGET) for task in tasks]
     assert len({v.shape for v in vectors}) == 1
     assert all(np.isfinite(v).all() for v in vectors)
+
+
+def test_options_that_are_equal_are_no_choice() -> None:
+    alike = Choice(taken=1, options=(1, 1))
+    number = Choice(taken=1, options=(1, 1, 2))
+    for seed in range(50):
+        assert mutated([alike], Random(seed)) is None
+        assert mutated([alike, number], Random(seed)) in ((1, 1), (1, 2))
+        assert other(number, Random(seed)) == 2

@@ -165,6 +165,10 @@ def measuring(
             where=f"{session.board}: {session.why_not_counting}",
             mend="objective seconds, or qemu://",
         )
+    if options.scheduler not in SCHEDULERS:
+        raise TuneError(
+            f"no scheduler '{options.scheduler}'", mend=f"one of {', '.join(SCHEDULERS)}"
+        )
     space = type(options.space).__name__ if options.space is not None else "default"
     name = name_of_run(
         tasks, boards.kind, objective, options.seed, options.batch, options.strategy, space,

@@ -20,7 +20,7 @@ SIZES = 2.0  # how much rather a tile's sizes are changed than something else
 def mutated(choices: Sequence[Choice], random: Random) -> tuple[Decision, ...] | None:
     """The decisions with one of them, sometimes several, made otherwise; None where there is
     nothing to decide."""
-    open_ = [n for n, c in enumerate(choices) if len(c.options) > 1]
+    open_ = [n for n, c in enumerate(choices) if len(set(c.options)) > 1]
     if not open_:
         return None
     weights = [SIZES if isinstance(choices[n].taken, tuple) else 1.0 for n in open_]
@@ -39,7 +39,7 @@ def other(choice: Choice, random: Random) -> Decision:
             near = [o for o in choice.options if isinstance(o, tuple) and _exchanged(sizes, o)]
             return random.choice(near or [o for o in choice.options if o != sizes])
         case number:
-            ordered = sorted(o for o in choice.options if isinstance(o, int))
+            ordered = sorted({o for o in choice.options if isinstance(o, int)})
             at = ordered.index(number)
             near_ = ordered[max(at - 1, 0) : at] + ordered[at + 1 : at + 2]
             if random.random() >= FAR:
