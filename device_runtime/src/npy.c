@@ -95,15 +95,14 @@ static bool read_header(Header *h, Text t) {
     while (!t.bad && !take(&t, '}')) {
         Bytes key = quoted(&t);
         need(&t, ':');
-        if (bytes_are(key, "descr")) {
+        if (bytes_are(key, "descr") && !h->has_description) { /* each of them once */
             h->description = quoted(&t);
             h->has_description = true;
-        } else if (bytes_are(key, "fortran_order")) {
+        } else if (bytes_are(key, "fortran_order") && !h->has_order) {
             h->fortran_order = word(&t, "True");
             if (!h->fortran_order && !word(&t, "False")) t.bad = true;
             h->has_order = true;
-        } else if (bytes_are(key, "shape")) {
-            h->type.rank = 0;
+        } else if (bytes_are(key, "shape") && !h->has_shape) {
             shape(&t, &h->type);
             h->has_shape = true;
         } else {

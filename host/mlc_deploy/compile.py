@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,17 +120,22 @@ def compile(
     changed) sees the graph after every pass. workers: how many processes compile kernels, by
     default as the PassContext says, one per core. precision: "float32", which is as the model says,
     or "float16": then what is float32 computes in float16 where that serves as well. db: a database
-    of tuned kernels, or its file; kernels that it knows for this target are scheduled as it says.
+    of tuned kernels, or its file; kernels that it knows for this target are scheduled as it says,
+    and layers compute in the layouts that were found best.
     Raises ImporterError, GraphError, LowerError, CodegenError, TargetError, TuneError.
     """
     began = time.perf_counter()
     to = Target(target) if target is not None else (Target.current() or Target("host"))
-    graphs = model_graph(model, to, shapes, dims, converters, watch, precision)
-    program = lower_graph(graphs.optimized, graphs.module)
-    of_db = None
+    how = of_db = None
     if db is not None:
-        from .tune.apply import tuned
+        from .tune.apply import existing, tuned
+        from .tune.layouts import known_layouts
 
+        db = existing(db)
+        how = partial(known_layouts, db, target=to, precision=precision)
+    graphs = model_graph(model, to, shapes, dims, converters, watch, precision, how)
+    program = lower_graph(graphs.optimized, graphs.module)
+    if db is not None:
         of_db = tuned(program.kernels, to, db)
         program = replace(program, kernels=of_db.sources)
     layers: dict[str, list[str]] = {}

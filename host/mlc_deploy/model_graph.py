@@ -19,6 +19,7 @@ from .graph.verify import verify
 from .graph.views import concatenate_in_place
 from .graph.winograd import choose_winograd
 from .ir import IRModule
+from .pass_context import option, options
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -62,9 +63,10 @@ def model_graph(
     converters: Mapping[str, Converter] | None = None,
     watch: Watch | None = None,
     precision: str = "float32",
+    layouts: Callable[[Function], Mapping[str, str]] | None = None,
 ) -> ModelGraph:
-    """The graph of a model, with arguments as `compile` takes them. Raises ImporterError,
-    GraphError and TargetError."""
+    """The graph of a model, with arguments as `compile` takes them. layouts says of the
+    reference what graph.layouts is to be. Raises ImporterError, GraphError and TargetError."""
     known_precision(precision, target)
     module = model if isinstance(model, IRModule) else None
     if isinstance(model, (Function, IRModule)):
@@ -76,4 +78,19 @@ def model_graph(
 
         function = from_model(model, shapes, dims, converters)
     reference = optimize(function, (canonicalize_quantized,), watch)
-    return ModelGraph(reference, optimize(reference, graph_steps(target, precision), watch), module)
+    chosen = layouts(reference) if layouts else None
+    optimized = optimized_graph(reference, target, precision, chosen, watch)
+    return ModelGraph(reference, optimized, module)
+
+
+def optimized_graph(
+    reference: Function,
+    target: Target,
+    precision: str = "float32",
+    layouts: Mapping[str, str] | None = None,
+    watch: Watch | None = None,
+) -> Function:
+    """What becomes a program of a reference: with graph.layouts as it is given, where it is; what
+    the PassContext says of a layer counts more."""
+    with options({"graph.layouts": {**(layouts or {}), **option("graph.layouts")}}):
+        return optimize(reference, graph_steps(target, precision), watch)

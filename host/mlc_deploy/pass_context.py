@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -39,6 +41,7 @@ OPTIONS: Mapping[str, Any] = {  # option -> what holds where a context does not 
     "compile.workers": 0,  # processes that compile a model's kernels; 0: one per core
     "graph.add_pass": (),  # [(phase, function)]: passes of the user
     "graph.dump": "",  # "all" or "name,name": passes whose result is printed, as MLC_DUMP does
+    "graph.layouts": {},  # layer -> "NCHW", "NCHW4c": what a convolution computes in, directly
     "lower.add_pass": (),
     "lower.dump": "",
     "lower.bound_check": False,  # every access is checked; the kernel returns MLC_OUT_OF_BOUNDS
@@ -137,6 +140,18 @@ class PassContext:
 _stack: ContextVar[tuple[PassContext, ...]] = ContextVar("passes", default=(PassContext(),))
 
 
+@contextmanager
+def options(config: Mapping[str, Any]) -> Iterator[None]:
+    """The current context with some options set otherwise; its instruments go on watching. Raises
+    PassError."""
+    current = PassContext.current()
+    token = _stack.set((*_stack.get(), replace(current, config={**current.config, **config})))
+    try:
+        yield
+    finally:
+        _stack.reset(token)
+
+
 def option(name: str) -> Any:
     """What the current context sets an option to, or its default."""
     return PassContext.current().config.get(name, OPTIONS[name])
@@ -201,11 +216,25 @@ def _check_option(name: str, value: object) -> None:
         raise PassError(f"config: no option '{name}'", mend=_nearest(name, OPTIONS))
     if name.endswith(".add_pass"):
         _check_passes(name, value)
+    elif name == "graph.layouts":
+        _check_layouts(name, value)
     elif type(value) is not type(OPTIONS[name]):
         wanted = type(OPTIONS[name]).__name__
         raise PassError(f"config: option '{name}' is {value!r}", mend=f"a value of type {wanted}")
     elif isinstance(value, int) and value < 0:
         raise PassError(f"config: option '{name}' is {value}, less than 0")
+
+
+def _check_layouts(name: str, value: object) -> None:
+    for item in value.items() if isinstance(value, Mapping) else [value]:
+        match item:
+            case (str(), str(layout)) if re.fullmatch(r"NCHW([1-9]\d*c)?", layout):
+                pass
+            case _:
+                raise PassError(
+                    f"config: option '{name}' holds {item!r}",
+                    mend='{"name of a layer": "NCHW"}, or a layout such as NCHW4c',
+                )
 
 
 def _check_passes(name: str, value: object) -> None:

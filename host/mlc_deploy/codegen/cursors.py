@@ -1,15 +1,16 @@
 """Cursors: pointers of their own that move through a loop's data, turn by turn.
 
 32-bit NEON has no loads at an offset, but loads that move their pointer on by what they have
-loaded, for nothing: there a cursor follows the loads. AArch64 loads two registers at once, but not
-far from the pointer: there each stretch of data gets a cursor. Left to itself LLVM keeps a base and
-an index, and adds, or loads one by one.
+loaded, for nothing: there a cursor follows the loads. So it does on AArch64 where vectors are in
+registers together anyway, since all sums of a tile multiply by their lanes: up to four are loaded
+at once. Others it loads in pairs, but not far from the pointer: there each stretch of data gets a
+cursor. Left to itself LLVM keeps a base and an index, and adds, or loads one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..arith import Bounds, Linear, linear, to_expr
@@ -17,12 +18,14 @@ from ..arith.linear import Atom
 from ..ir import (
     Buffer,
     Call,
+    Cast,
     For,
     If,
     Let,
     Load,
     Ramp,
     Seq,
+    Shuffle,
     Stmt,
     Store,
     Var,
@@ -32,23 +35,30 @@ from ..ir import (
     walk,
 )
 
-REACH = 1008  # bytes from its pointer that AArch64 loads a pair of vectors at
+BELOW, ABOVE = 1024, 1008  # bytes from its pointer that AArch64 loads a pair of vectors at
 WORTH = 4  # loads, of which pairs save more than a cursor costs
+REGISTER = 128  # bits
+TOGETHER = 4  # registers that AArch64 loads at once
 
 Place = tuple[Buffer, Linear]  # a buffer, and the part of an index that is no constant
+Group = tuple[int, int]  # the offset at which vectors that are loaded at once begin, how many
 
 
 @dataclass(slots=True)
 class Cursor:
-    """A pointer to `offset` elements from the beginning of a place; `first` where each turn begins,
-    `step` how many elements on the next one does. moves: whether it follows the loads."""
+    """A pointer to `offset` elements from the beginning of a place; to `start` where each turn
+    begins, `step` how many elements on the next one does. first: the least offset that is loaded
+    by it. moves: whether it follows the loads. groups: by the offsets of vectors, those that they
+    are loaded in."""
 
     buffer: Buffer
     moving: Linear
     step: int
     first: int
+    start: int
     moves: bool
-    offset: int
+    groups: Mapping[int, Group] = field(default_factory=dict)
+    offset: int = 0
     pointer: Any = None
 
 
@@ -57,14 +67,20 @@ def find_cursors(loop: For, ranges: Mapping[Var, Bounds], arch: str) -> list[Cur
     if arch not in ("arm", "aarch64"):
         return []
     found = []
-    for (buffer, moving), offsets in _places(loop, ranges).items():
+    for (buffer, moving), loads in _places(loop, ranges).items():
         step = moving.terms[loop.var]
-        if arch == "arm":
-            found.append(Cursor(buffer, moving, step, offsets[0], True, offsets[0]))
+        offsets = [offset for offset, *_ in loads]
+        groups = _groups(loads) if arch == "aarch64" else {}
+        if arch == "arm" or groups:
+            found.append(Cursor(buffer, moving, step, min(offsets), offsets[0], True, groups))
             continue
-        stretches = _stretches(sorted(offsets), REACH // dtype_of(buffer.dtype).bytes)
-        if len(stretches) > 1 and all(len(s) >= WORTH for s in stretches):
-            found += [Cursor(buffer, moving, step, s[0], False, s[0]) for s in stretches]
+        size = dtype_of(buffer.dtype).bytes
+        stretches = _stretches(sorted(offsets), (BELOW + ABOVE) // size)
+        far = max(offsets) - min(offsets) > ABOVE // size
+        if far and all(len(s) >= WORTH for s in stretches):
+            for s in stretches:
+                start = s[0] if s[-1] - s[0] <= ABOVE // size else s[0] + BELOW // size
+                found.append(Cursor(buffer, moving, step, s[0], start, False))
     return found
 
 
@@ -79,23 +95,54 @@ def cursor_at(cursors: Sequence[Cursor], buffer: Buffer, form: Linear) -> Cursor
     return max(here, key=lambda c: c.first) if here else None
 
 
-def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[int]]:
-    """The constant parts of the indices at which vectors are loaded, in order, by the place that
-    the loop moves."""
-    places: dict[Place, list[int]] = {}
+def _places(
+    loop: For, ranges: Mapping[Var, Bounds]
+) -> dict[Place, list[tuple[int, Load, bool]]]:
+    """The loads of vectors, in order, by the place that the loop moves: at which constant part of
+    the index, and whether only single lanes of it are used."""
+    places: dict[Place, list[tuple[int, Load, bool]]] = {}
+    of_lanes: set[int] = set()
     for n in walk(loop.body):
         match n:
             case For() | If() | Let() | Call("if_then_else"):
                 return {}
             case Store(buffer) if buffer.scope != "local":
                 return {}
+            case Shuffle((Load() as vector,), lanes) | Shuffle((Cast(_, Load() as vector),), lanes):
+                if len(set(lanes)) == 1:
+                    of_lanes.add(id(vector))
             case Load(buffer, (index,)) if buffer.scope != "local":
                 if not isinstance(index, Ramp) or not is_const(index.stride, 1):
                     return {}
                 form = linear(index.base, dict(ranges))
                 if loop.var in form.terms and not any(_hides(a, loop.var) for a in form.terms):
-                    places.setdefault((buffer, Linear(0, form.terms)), []).append(form.constant)
+                    load = (form.constant, n, id(n) in of_lanes)
+                    places.setdefault((buffer, Linear(0, form.terms)), []).append(load)
     return places
+
+
+def _groups(loads: Sequence[tuple[int, Load, bool]]) -> dict[int, Group]:
+    """By offset, the groups of neighbours that one instruction can load; none unless all loads are
+    of registers of which single lanes are used, and in groups."""
+    dtypes = {load.dtype for _, load, _ in loads}
+    kind = dtype_of(dtypes.pop())
+    if dtypes or kind.lanes * kind.bits != REGISTER or not all(lane for *_, lane in loads):
+        return {}
+    offsets = sorted({offset for offset, *_ in loads})
+    groups: dict[int, Group] = {}
+    run: list[int] = []
+    for offset, following in zip(offsets, [*offsets[1:], None], strict=True):
+        run.append(offset)
+        if following == offset + kind.lanes:
+            continue
+        if len(run) == 1 or (following is not None and following < offset + kind.lanes):
+            return {}
+        parts = -(-len(run) // TOGETHER)
+        for n in range(parts):
+            part = run[n * len(run) // parts : (n + 1) * len(run) // parts]
+            groups |= dict.fromkeys(part, (part[0], len(part)))
+        run = []
+    return groups
 
 
 def sums_around(loop: For) -> list[Buffer]:

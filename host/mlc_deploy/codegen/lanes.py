@@ -7,6 +7,7 @@ save three loads and four broadcasts. LLVM does not find this by itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..arith import Linear, linear, to_expr
@@ -15,17 +16,21 @@ from ..ir import (
     Buffer,
     Cast,
     Expr,
+    For,
     Load,
     Ramp,
     Seq,
     Shuffle,
     Stmt,
     Store,
+    Var,
     const,
     dtype_of,
     is_const,
     rebuild,
+    statements,
     walk,
+    with_fields,
     with_lanes,
 )
 
@@ -56,7 +61,42 @@ def broadcast_lanes(s: Stmt, register_bits: int) -> Stmt:
             vector = Cast(with_lanes(n.value.dtype, lanes), vector)
         return Shuffle((vector,), (offset - start,) * n.lanes, n.dtype)
 
-    return _in_runs(s, wanted, rewritten, 1, register_bits)
+    return _in_runs(s, wanted, rewritten, lambda lanes: (1, lanes), register_bits)
+
+
+def halved_loads(s: Stmt, register_bits: int) -> Stmt:
+    """… Cast(A[Ramp(e, 1, m)]) * b … Cast(A[Ramp(e + m, 1, m)]) * c …, m elements filling half a
+    register, that are widened to twice their bits
+    =>   … halves of A[Ramp(e, 1, 2*m)] …
+
+    in runs of stores inside an innermost loop, of what moves with it: other factors are in
+    registers already. Both ARM machines multiply halves of registers.
+    """
+
+    def visit(m: Any) -> Any:
+        if isinstance(m, Expr):
+            return m
+        if isinstance(m, For) and not any(isinstance(x, For) for x in statements(m.body)):
+            return with_fields(m, body=_in_runs(m.body, partial(wanted, m.var), rewritten,
+                                                lambda lanes: (lanes // 2, 2), register_bits))
+        return rebuild(m, visit)
+
+    def wanted(moving: Var, n: Any) -> Found | None:
+        match n:
+            case Cast(dtype, Load(buffer, (Ramp(base, stride, lanes),)) as load):
+                small, wide = dtype_of(buffer.dtype), dtype_of(dtype)
+                half = small.is_integer and wide.bits == 2 * small.bits
+                half = half and lanes * wide.bits == register_bits and is_const(stride, 1)
+                if half and any(v is moving for v in walk(base)):
+                    return load, buffer.dtype
+        return None
+
+    def rewritten(n: Any, load: Load, start: int, offset: int, lanes: int) -> Expr:
+        half = tuple(range(offset - start, offset - start + load.indices[0].lanes))
+        return Cast(n.dtype, Shuffle((_vector(load, start, lanes),), half, load.dtype))
+
+    done: Stmt = visit(s)
+    return done
 
 
 def paired_loads(s: Stmt, register_bits: int) -> Stmt:
@@ -78,18 +118,18 @@ def paired_loads(s: Stmt, register_bits: int) -> Stmt:
         half = range(offset - start, offset - start + lanes)
         return Shuffle((_vector(load, start, 2 * lanes),), tuple(half), n.dtype)
 
-    return _in_runs(s, wanted, rewritten, 2, register_bits)
+    return _in_runs(s, wanted, rewritten, lambda lanes: (lanes, 2), register_bits)
 
 
 def _in_runs(
     s: Stmt,
     wanted: Callable[[Any], Found | None],
     rewritten: Callable[[Any, Load, int, int, int], Expr],
-    registers: int,
+    cut: Callable[[int], tuple[int, int]],
     register_bits: int,
 ) -> Stmt:
-    """s with wanted loads rewritten where neighbours fill that many registers. For `registers` 1
-    the neighbours are elements, else whole registers."""
+    """s with wanted loads rewritten where there are enough neighbours. cut: of the elements of a
+    register, (how many elements lie between neighbours, how many neighbours)."""
 
     def visit(m: Any) -> Any:
         if isinstance(m, Expr):
@@ -110,8 +150,7 @@ def _in_runs(
         starts: dict[Key, dict[int, int]] = {}
         for key, places in offsets.items():
             lanes = register_bits // dtype_of(key[2]).bits
-            step, count = (1, lanes) if registers == 1 else (lanes, registers)
-            starts[key] = _chunks(places, step, count)
+            starts[key] = _chunks(places, *cut(lanes))
 
         def inside(n: Any) -> Any:
             found = wanted(n)

@@ -53,7 +53,7 @@ from ..lower import Kernel
 from ..schedule.tensor_intrin import is_llvm
 from . import operators, products, saturate
 from .cursors import Cursor, cursor_at, find_cursors, sums_around
-from .lanes import broadcast_lanes, paired_loads
+from .lanes import broadcast_lanes, halved_loads, paired_loads
 from .loop_facts import is_phase, stores_to_registers
 from .machine_calls import machine_call
 from .saturate import rounds, saturated
@@ -126,6 +126,7 @@ class _Emitter:
         assert isinstance(root, Block)
         code = root.body
         if self.target.arch in ("arm", "aarch64") and self.target.register_bits:
+            code = halved_loads(code, self.target.register_bits)
             if self.target.arch == "arm":
                 code = paired_loads(code, self.target.register_bits)
             code = broadcast_lanes(code, self.target.register_bits)
@@ -253,6 +254,7 @@ class _Emitter:
         for cursor, start in zip(cursors, starts, strict=True):
             cursor.pointer = self.b.phi(POINTER)
             cursor.pointer.add_incoming(start, before)
+            cursor.offset = cursor.start
         phis = [cursor.pointer for cursor in cursors]
         self.cursors = cursors
         self.variables[s.var] = counter
@@ -264,7 +266,7 @@ class _Emitter:
         self.pointers = pointers
         self.reads_only = outside
         for cursor, phi in zip(cursors, phis, strict=True):
-            phi.add_incoming(self.moved(cursor, cursor.first + cursor.step), self.b.block)
+            phi.add_incoming(self.moved(cursor, cursor.start + cursor.step), self.b.block)
         self.cursors = ()
         following = self.b.add(counter, self.word(1), flags=("nuw", "nsw"))
         counter.add_incoming(following, self.b.block)
@@ -276,7 +278,7 @@ class _Emitter:
         self.b.position_before(before.terminator)
         rest = {a: c for a, c in cursor.moving.terms.items() if a is not s.var}
         offset = self.b.add(
-            self.form(Linear(cursor.first, rest)), self.b.mul(begin, self.word(cursor.step))
+            self.form(Linear(cursor.start, rest)), self.b.mul(begin, self.word(cursor.step))
         )
         memory = memory_type(cursor.buffer.dtype)
         return self.opaque(self.b.gep(self.pointers[cursor.buffer], [offset], True, "", memory))
@@ -411,27 +413,40 @@ class _Emitter:
         return self.shared(key, lambda: self.load_at(e, first))
 
     def load_at(self, e: Load, first: Expr) -> Value:
+        form = linear(first, self.ranges)
+        cursor = cursor_at(self.cursors, e.buffer, form)
+        if cursor is not None and cursor.groups:
+            return self.grouped(cursor, form, e.dtype)
         pointer, align = self.address(e.buffer, first)
         kind = dtype_of(e.dtype)
         pair = kind.lanes * kind.bits == 2 * self.target.register_bits > 0
         pair = pair and e.buffer.scope != "local"  # that would stay in memory
         if self.target.arch == "arm" and pair and kind.scalar in PAIRED:
-            return self.load_pair(pointer, e.dtype)
+            half = element_type(with_lanes(e.dtype, kind.lanes // 2))
+            pair = self.load_registers(pointer, half, 2)
+            return self.shuffle(list(pair), tuple(range(kind.lanes)))
         value = self.b.load(pointer, align=align, typ=memory_type(e.dtype))
         return self.from_memory(value, e.dtype)
 
-    def load_pair(self, pointer: Value, dtype: str) -> Value:
-        """Two neighbouring q registers by one instruction, which LLVM does not select itself."""
-        kind = dtype_of(dtype)
-        half = element_type(with_lanes(dtype, kind.lanes // 2))
-        name = f"llvm.arm.neon.vld1x2.{type_suffix(half)}.p0"
+    def grouped(self, cursor: Cursor, form: Linear, dtype: str) -> Value:
+        """The vector at an index, which is loaded at once with its neighbours."""
+        start, count = cursor.groups[form.constant]
+        vectors = self.shared(
+            ("group", cursor.buffer, cursor.moving, start),
+            lambda: self.load_registers(self.moved(cursor, start), element_type(dtype), count),
+        )
+        return vectors[(form.constant - start) // dtype_of(dtype).lanes]
+
+    def load_registers(self, pointer: Value, register: ll.Type, count: int) -> tuple[Value, ...]:
+        """Neighbouring q registers by one instruction, which LLVM does not select itself."""
+        loads = "arm.neon.vld1" if self.target.arch == "arm" else "aarch64.neon.ld1"
+        name = f"llvm.{loads}x{count}.{type_suffix(register)}.p0"
         function = self.module.globals.get(name)
         if function is None:
-            pair = ll.LiteralStructType([half, half])
-            function = ll.Function(self.module, ll.FunctionType(pair, [POINTER]), name)
-        both = self.b.call(function, [pointer])
-        halves = [self.b.extract_value(both, n) for n in (0, 1)]
-        return self.shuffle(halves, tuple(range(kind.lanes)))
+            result = ll.LiteralStructType([register] * count)
+            function = ll.Function(self.module, ll.FunctionType(result, [POINTER]), name)
+        loaded = self.b.call(function, [pointer])
+        return tuple(self.b.extract_value(loaded, n) for n in range(count))
 
     def from_memory(self, value: Value, dtype: str) -> Value:
         return self.b.trunc(value, element_type(dtype)) if _is_bool(dtype) else value
@@ -551,7 +566,7 @@ class _Emitter:
             return self.narrowed(self.form(form), e.dtype)
         if (factors := products.widened_factors(e, self.target)) is not None:
             x, y = map(self.expr, factors)
-            return products.emit(self.b, x, y, factors[0].dtype)
+            return products.emit(self.b, self.target, factors, (x, y))
         a, b = self.expr(e.a), self.expr(e.b)
         flags = self.fast
         if isinstance(e.a, Load) and e.a.buffer.scope == "local":

@@ -15,7 +15,7 @@ from ..ops import Attrs, frozen_attrs, infer_types, operator
 from ..ops.layout import layout, pack
 from ..ops.nn import taps_as_channels
 from ..ops.strategy import blocked_attrs, packed_attrs
-from ..pass_context import optional
+from ..pass_context import option, optional
 from .nodes import Binding, Call, Constant, Function, Value, Var
 
 Pass = Callable[[Function], Function]
@@ -31,7 +31,8 @@ def choose_layouts(target: Target) -> Pass:
     Convolutions ask for blocks of channels where their strategy wants them; what reads blocks and
     can, computes in blocks too; everything else gets plain data back. How large blocks are depends
     on the dtype: what asks for none takes those of its arguments. A value is transformed at most
-    once each way, where it is first needed so, and not at all where nobody asks.
+    once each way, where it is first needed so, and not at all where nobody asks. The option
+    graph.layouts says otherwise of layers by name: those in "NCHW" stay plain.
     """
 
     def choose_layouts(function: Function) -> Function:
@@ -46,6 +47,7 @@ class _Blocks:
     def __init__(self, function: Function, target: Target) -> None:
         self.function = function
         self.target = target
+        self.asked: Mapping[str, str] = option("graph.layouts")
         self.bindings: list[Binding] = []
         self.plain: dict[Value, Value] = {p: p for p in function.params}
         self.blocks: dict[Value, dict[int, Value]] = {}  # by the size of the blocks
@@ -81,7 +83,7 @@ class _Blocks:
         given = {**call.attrs, **_narrow(call)}
         wanted = blocked_attrs(call.op, [a.type for a in call.args], given, self.target)
         if wanted is not None and "kernel_layout" in wanted:
-            return self._layer(out, call, wanted)
+            return self.asked.get(self.source) != PLAIN and self._layer(out, call, wanted)
         block = next((self._block(a) for a in call.args if a in self.blocks), 0)
         if not block:
             return False  # for these alone no transform is worth while

@@ -8,7 +8,7 @@ from mlc_targets import Target
 
 from ..ops.arm_cpu.winograd import decide
 from ..ops.winograd import transformed_weights
-from ..pass_context import PassContext, optional
+from ..pass_context import PassContext, option, optional
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, rewrite
 
@@ -19,11 +19,13 @@ def choose_winograd(target: Target) -> Callable[[Function], Function]:
 
     The rule is ops.arm_cpu.winograd.decide, which gives its reason. Weights grow by 1.8 (tiles of
     2 x 2 results) to 7.1 (of 6 x 6), and errors to some 1e-5 of the largest result;
-    PassContext(disabled_pass=["choose_winograd"]) computes every product instead.
+    PassContext(disabled_pass=["choose_winograd"]) computes every product instead, and so do the
+    layers for which the option graph.layouts names a layout.
     """
+    direct: set[Value] = set()
 
     def rule(graph: Rewriting, out: Var, call: Call) -> Value | None:
-        if call.op != "conv2d" or not isinstance(call.args[1], Constant):
+        if call.op != "conv2d" or not isinstance(call.args[1], Constant) or out in direct:
             return None
         plan = decide([a.type for a in call.args], call.attrs, target).plan
         if plan is None:
@@ -37,6 +39,8 @@ def choose_winograd(target: Target) -> Callable[[Function], Function]:
     def choose_winograd(function: Function) -> Function:
         if not PassContext.current().runs("choose_layouts"):
             return function  # the kernels are in blocks of channels
+        asked = option("graph.layouts")
+        direct.update(v for b in function.bindings if b.source in asked for v in b.outputs)
         return rewrite(function, (rule,))
 
     return choose_winograd

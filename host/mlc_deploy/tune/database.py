@@ -1,13 +1,15 @@
 """What was measured, in a file that is only ever appended to, and that survives kills and merges.
 
 A file of JSON lines, each an object with the digest of the rest of it in "check" and the version of
-its form in "v". There are two kinds:
+its form in "v". There are three kinds:
 
     workload   name (its structural hash), text: the program, as `from_script` takes it
     result     task (a name for people), workload, target, board (mlc_deploy.tune.runner's
                fingerprint of it), objective, run (which search it belongs to), program (structural
                hash of the scheduled program), trace, final (whether it was measured once more among
                the best), and what `Measured` has: verdict, seconds, instructions, timing, message
+    plan       model (tune.layouts' digest of it), name, target, board, objective, layouts (as
+               graph.layouts has them: what the layers of the model computed in was chosen so), cost
 
 A line counts when it is whole and on the disk. Of a program that was measured twice the later
 result counts. Lines that are damaged are skipped, and named in `notes`; a last line without its end
@@ -18,9 +20,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,19 @@ class Record:
         return self.workload, self.target, self.board, self.objective
 
 
+@dataclass(frozen=True, slots=True)
+class PlanRecord:
+    """The layouts that a tuned model computes in, and what its kernels cost together then."""
+
+    model: str
+    name: str
+    target: str
+    board: str
+    objective: Objective
+    layouts: Mapping[str, str]
+    cost: float
+
+
 class Database:
     """The results of a file, and of no file when `path` is None. Usable from one thread.
 
@@ -79,6 +94,7 @@ class Database:
         self.path = Path(path) if path is not None else None
         self.records: list[Record] = []
         self.notes: list[str] = []
+        self.plans: list[PlanRecord] = []
         self._workloads: dict[str, str] = {}
         self._checks: set[bytes] = set()
         self._newest: dict[Subject, dict[str, Record]] = {}
@@ -133,6 +149,12 @@ class Database:
         of = self._newest if final else self._searched
         return of.get((workload, target, board, objective), {})
 
+    def plan(self, model: str, target: str) -> PlanRecord | None:
+        """The plan of lowest cost of a model, by seconds where there is one; None where there is
+        none."""
+        found = [p for p in self.plans if (p.model, p.target) == (model, target)]
+        return min(found, key=lambda p: (p.objective != "seconds", p.cost), default=None)
+
     def workload(self, name: str) -> PrimFunc | None:
         """The program of a workload; None where the file does not have it."""
         from ..script import from_script
@@ -153,6 +175,10 @@ class Database:
         if name not in self._workloads:
             self._write([{"kind": "workload", "name": name, "text": str(func)}])
 
+    def add_plan(self, plan: PlanRecord) -> None:
+        """Appends a plan, unless it is there."""
+        self._write([_plan_as_json(plan)])
+
     def merge(self, other: Database) -> int:
         """Appends what another database has and this one has not; how many results that were."""
         before = len(self.records)
@@ -160,7 +186,8 @@ class Database:
             {"kind": "workload", "name": name, "text": text}
             for name, text in other._workloads.items()
         ]
-        self._write([*texts, *map(_as_json, other.records)])
+        plans = map(_plan_as_json, other.plans)
+        self._write([*texts, *plans, *map(_as_json, other.records)])
         return len(self.records) - before
 
     def _write(self, bodies: Iterable[dict[str, Any]]) -> None:
@@ -233,6 +260,9 @@ class Database:
         if body["kind"] == "workload":
             self._workloads[body["name"]] = body["text"]
             return
+        if body["kind"] == "plan":
+            self.plans.append(PlanRecord(**{f.name: body[f.name] for f in fields(PlanRecord)}))
+            return
         record = _from_json(body)
         self.records.append(record)
         for of in (self._newest,) if record.final else (self._newest, self._searched):
@@ -280,6 +310,10 @@ def _check(body: dict[str, Any]) -> bytes:
 def _line(check: bytes, body: dict[str, Any]) -> bytes:
     whole = {"check": check.hex(), **body}
     return json.dumps(whole, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def _plan_as_json(plan: PlanRecord) -> dict[str, Any]:
+    return {"kind": "plan", **asdict(plan)}
 
 
 def _as_json(record: Record) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from mlc_targets import Target
 
@@ -23,13 +24,11 @@ def extract_tasks(program: GraphProgram, target: Target) -> list[Task]:
     """The tasks of a program, in the order of their first calls. Kernels that came with a schedule
     of their own, and those of symbolic shapes, are left out."""
     calls = Counter(call.kernel for call in program.calls)
-    return merged(program.kernels, calls, target)
+    return merged(kernel_tasks(program.kernels, target), calls)
 
 
-def merged(
-    sources: Mapping[str, KernelSource], calls: Mapping[str, int], target: Target
-) -> list[Task]:
-    """Kernels, and how often each is called, as tasks."""
+def kernel_tasks(sources: Mapping[str, KernelSource], target: Target) -> dict[str, Task]:
+    """The tasks of kernels, by the kernels' names, each as if it were called once."""
     tasks: dict[str, Task] = {}
     for name, source in sources.items():
         begun = unscheduled(source, target)
@@ -39,15 +38,18 @@ def merged(
         flops = 0.0
         if isinstance(source.computes, Function):
             flops = 2.0 * sum(map(multiply_accumulates, source.computes.bindings))
-        weight = calls.get(name, 0)
-        task = Task(name, func, target, begun.schedule, weight, source, flops)
-        if (known := tasks.get(task.workload)) is not None:
-            weight += known.weight
-            task = Task(
-                known.name, known.func, target, known.default, weight, known.source, known.flops
-            )
-        tasks[task.workload] = task
-    return list(tasks.values())
+        tasks[name] = Task(name, func, target, begun.schedule, 1, source, flops)
+    return tasks
+
+
+def merged(tasks: Mapping[str, Task], calls: Mapping[str, int]) -> list[Task]:
+    """Tasks by their kernels' names, which are called so often: one for each workload."""
+    found: dict[str, Task] = {}
+    for name, task in tasks.items():
+        known = found.get(task.workload)
+        weight = calls.get(name, 0) + (known.weight if known else 0)
+        found[task.workload] = replace(known or task, weight=weight)
+    return list(found.values())
 
 
 def task_of(func: PrimFunc, target: Target, name: str = "") -> Task:

@@ -1,0 +1,191 @@
+"""Which layouts a model's convolutions compute in: part of what is tuned.
+
+A plan is a value of the pass option graph.layouts with the kernels that come of it, layout
+transforms included. The default kernels of a few plans are measured: as the target would have it,
+all convolutions plain, all in blocks and none by Winograd's filtering. Then the layers that were
+cheaper elsewhere go there, together or one by one, as long as the whole model gets cheaper.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from math import inf
+
+from mlc_targets import Target
+
+from ..graph import Function, lower_graph
+from ..graph.layouts import PLAIN
+from ..graph.nodes import AnyCall, Binding, Call, CallFused, CallPacked, Constant, Value
+from ..graph.views import is_view
+from ..model_graph import ModelGraph, optimized_graph
+from ..ops.layout import layout
+from .database import Database
+from .extract import kernel_tasks, merged
+from .records import Task
+
+CONVOLUTIONS = ("conv2d", "winograd_conv2d")
+CHEAPER = 0.98  # of a layer's cost, below which another layout is thought of
+MOST_ALONE = 8  # layers that are tried one by one
+
+Layouts = Mapping[str, str]  # layer -> layout, as in graph.layouts
+Costs = Callable[[Sequence[Task]], Mapping[str, float]]  # by workload
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """`calls` are (layer, workload) of each call of the model that a task computes."""
+
+    layouts: Layouts
+    tasks: tuple[Task, ...]
+    calls: tuple[tuple[str, str], ...]
+
+    def cost(self, of: Mapping[str, float]) -> float:
+        """Of one run of the model, by its kernels' costs; inf where one is not known."""
+        return sum(of.get(workload, inf) for _, workload in self.calls)
+
+    def by_layer(self, of: Mapping[str, float]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for layer, workload in self.calls:
+            found[layer] = found.get(layer, 0.0) + of.get(workload, inf)
+        return found
+
+    @property
+    def title(self) -> str:
+        """For people: the layouts that it asks for, and of how many layers."""
+        counts = Counter(self.layouts.values())
+        return ", ".join(f"{n} in {name}" for name, n in counts.items()) or "the target's own"
+
+    @cached_property
+    def same(self) -> Counter[tuple[str, str]]:
+        """Equal for plans that compute the same."""
+        return Counter(self.calls)
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model of which there are plans."""
+
+    graphs: ModelGraph
+    target: Target
+    precision: str = "float32"
+
+    def plan(self, layouts: Layouts) -> Plan:
+        function = optimized_graph(self.graphs.reference, self.target, self.precision, layouts)
+        program = lower_graph(function, self.graphs.module)
+        tasks = kernel_tasks(program.kernels, self.target)
+        bindings = [b for b in program.function.bindings if not is_view(b)]
+        kernels = [b for b in bindings if not isinstance(b.call, CallPacked)]
+        calls = tuple(
+            (binding.source, tasks[call.kernel].workload)
+            for binding, call in zip(kernels, program.calls, strict=True)
+            if call.kernel in tasks
+        )
+        counts = Counter(call.kernel for call in program.calls)
+        return Plan(dict(layouts), tuple(merged(tasks, counts)), calls)
+
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the layers that convolutions come from."""
+        found = _convolutions(self.graphs.optimized)
+        return tuple(dict.fromkeys(b.source for b in found if b.source))
+
+    @cached_property
+    def layouts(self) -> tuple[str, ...]:
+        """What convolutions may compute in: plain, and the blocks that some of them ask for."""
+        calls = [b.call for b in _convolutions(self.graphs.optimized)]
+        asked = [layout(c.attrs.get("out_layout", PLAIN)) for c in calls if isinstance(c, Call)]
+        return tuple(sorted({PLAIN, *(a.text for a in asked)}))
+
+
+def _convolutions(function: Function) -> Iterator[Binding]:
+    for binding in function.bindings:
+        inner = (
+            binding.call.function.bindings if isinstance(binding.call, CallFused) else (binding,)
+        )
+        yield from (b for b in inner if isinstance(b.call, Call) and b.call.op in CONVOLUTIONS)
+
+
+def plans(
+    model: Model, measured: Costs, watch: Callable[[Plan, float], None] = lambda *_: None
+) -> list[tuple[Plan, float]]:
+    """Plans by what their default kernels cost together, the cheapest first. measured gives the
+    costs of tasks' default kernels."""
+    costs: dict[str, float] = {}
+    found: list[tuple[Plan, float]] = []
+
+    def tried(layouts: Layouts) -> Plan | None:
+        plan = model.plan(layouts)
+        if any(plan.same == other.same for other, _ in found):
+            return None
+        costs.update(measured([t for t in plan.tasks if t.workload not in costs]))
+        found.append((plan, plan.cost(costs)))
+        watch(*found[-1])
+        return plan
+
+    own = tried({})
+    assert own is not None
+    others = [tried(dict.fromkeys(model.layers, to)) for to in model.layouts]
+    for layouts in _mixed(own, [plan for plan in others if plan], costs):
+        best, least = min(found, key=lambda entry: entry[1])
+        tried({**best.layouts, **layouts})
+        if len(layouts) > 1 and min(cost for _, cost in found) < least:
+            break  # all that were cheaper elsewhere are there
+    return sorted(found, key=lambda entry: entry[1])
+
+
+def _mixed(own: Plan, others: Sequence[Plan], costs: Mapping[str, float]) -> Iterator[Layouts]:
+    """Layers that are cheaper in another plan than in the target's own, with their layout there:
+    all of them, then each by itself, those that promise most first."""
+    before = own.by_layer(costs)
+    gains: dict[str, tuple[float, str]] = {}
+    for plan in others:
+        after = plan.by_layer(costs)
+        for layer, to in plan.layouts.items():
+            if layer in before and after.get(layer, inf) < CHEAPER * before[layer]:
+                gain = before[layer] - after[layer], to
+                gains[layer] = max(gain, gains.get(layer, gain))
+    if gains:
+        yield {layer: to for layer, (_, to) in gains.items()}
+    if len(gains) > 1:
+        for layer in sorted(gains, key=lambda name: gains[name], reverse=True)[:MOST_ALONE]:
+            yield {layer: gains[layer][1]}
+
+
+def digest(reference: Function, precision: str = "float32") -> str:
+    """Equal for models that have the same plans: the values of their weights do not matter."""
+    numbers: dict[Value, str] = {}
+
+    def name(value: Value) -> str:
+        return numbers.setdefault(value, f"v{len(numbers)}")
+
+    def line(binding: Binding) -> str:
+        args = [f"{a.type}" if isinstance(a, Constant) else name(a) for a in binding.call.args]
+        outputs = [f"{name(v)}: {v.type}" for v in binding.outputs]
+        return f"{binding.source}: {outputs} = {_said(binding.call)} {args}"
+
+    params = [f"{name(p)}: {p.type}" for p in reference.params]
+    text = "\n".join([precision, *params, *map(line, reference.bindings)])
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _said(call: AnyCall) -> str:
+    match call:
+        case Call(op, _, attrs):
+            return f"{op} {sorted(attrs.items())}"
+        case CallFused(function):
+            return function.name
+        case _:
+            return call.func
+
+
+def known_layouts(
+    database: Database, reference: Function, target: Target, precision: str = "float32"
+) -> Layouts:
+    """The layouts of the plan that a database has for a model and a target; none where it has
+    none: the target's own."""
+    found = database.plan(digest(reference, precision), str(target))
+    return {} if found is None else found.layouts
