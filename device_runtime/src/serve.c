@@ -28,6 +28,12 @@ static void auth(Request *q) {
     fail(&q->failure, REFUSED, "auth: this stream needs no proof, or has had it");
 }
 
+static void write_cores(Writer *w, const cpu_set_t *set) {
+    write_array(w, (uint32_t)CPU_COUNT(set));
+    for (unsigned i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, set)) write_uint(w, i);
+}
+
 static void describe(Request *q) {
     Writer *w = &q->result;
     struct utsname system = {0};
@@ -36,7 +42,7 @@ static void describe(Request *q) {
     cores_read(&cores);
     uint32_t features = 0;
     while (mlc_cpu_feature(features)) features++;
-    write_map(w, 12);
+    write_map(w, 13);
     write_str(w, "runtime");
     write_str(w, RUNTIME_VERSION);
     write_str(w, "machine");
@@ -53,9 +59,9 @@ static void describe(Request *q) {
     write_str(w, "fast_cores");
     write_uint(w, cores.fast_count);
     write_str(w, "slow_cores");
-    write_array(w, (uint32_t)CPU_COUNT(&cores.slow));
-    for (unsigned i = 0; i < CPU_SETSIZE; i++)
-        if (CPU_ISSET(i, &cores.slow)) write_uint(w, i);
+    write_cores(w, &cores.slow);
+    write_str(w, "allowed_cores");
+    write_cores(w, &cores.allowed);
     write_str(w, "memory");
     write_uint(w, memory_size());
     write_str(w, "page_size");

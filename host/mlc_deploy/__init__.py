@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING
 
 from mlc_targets import Target, TargetError
 
-from .artifact import SavedModel, load_model
-from .boards import connect
-from .deploy import Deployment, deploy
 from .errors import (
     ArtifactError,
     CodegenError,
@@ -57,6 +54,9 @@ if TYPE_CHECKING:
         lower,
         register_func,
     )
+    from .artifact import SavedModel, load_model
+    from .boards import connect
+    from .deploy import Deployment, deploy
 
 __all__ = [
     "ArtifactError",
@@ -104,20 +104,29 @@ __all__ = [
 ]
 
 
+_HOMES = {
+    "Deployment": ".deploy",
+    "SavedModel": ".artifact",
+    "connect": ".boards",
+    "deploy": ".deploy",
+    "load_model": ".artifact",
+}
+
+
 class _FrontDoor(ModuleType):
     """This package. Some of its functions are called like the modules they are in, and importing
     such a module must not put it in the function's place."""
 
     def __getattr__(self, name: str) -> object:
-        """The compiler is imported when it is first asked for: boards, and models that are saved,
-        do without it."""
+        """All but errors and targets is imported when it is first asked for: boards, and models
+        that are saved, do without the compiler; and the command does with a Ctrl-C what it should
+        from its first moment on."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name in ("graph", "te", "tune"):
             return importlib.import_module(f".{name}", __name__)
-        from . import _compiler
-
-        return getattr(_compiler, name)
+        module = importlib.import_module(_HOMES.get(name, "._compiler"), __name__)
+        return getattr(module, name)
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (isinstance(value, ModuleType) and name in ("build", "compile", "deploy", "lower")):

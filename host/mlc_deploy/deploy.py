@@ -265,6 +265,7 @@ def deploy(
         with stage("reference"):
             computed = model.evaluate(every)
         expected |= {name: right for name, right in computed.items() if name in asked}
+    refuse_cores(board, cores)
     threads = threads or (1 if board.emulated else thread_count(board, cores))
     measured, interruptions = persist(
         board,
@@ -368,13 +369,18 @@ def _profiles(
     return [Run(tuple(round(seconds * 1e9) for seconds in row), None) for row in layers]
 
 
-def thread_count(board: Session, cores: str) -> int:
-    """One for each of the cores. Raises DeployError where the text names none."""
+def refuse_cores(board: Session, cores: str) -> None:
+    """Raises DeployError where the text names no cores, Refused where the board lacks them."""
     try:
-        return min(board.device.count_cores(cores), MAX_THREADS)
+        board.device.refuse_cores(cores, board.board)
     except ValueError as error:
         mend = "fast, slow, or numbers such as 0-3 or 4,5"
         raise DeployError(str(error), where=board.board, mend=mend) from None
+
+
+def thread_count(board: Session, cores: str) -> int:
+    """One for each of the cores."""
+    return min(board.device.count_cores(cores), MAX_THREADS)
 
 
 def refuse_unfit(target: Target, url: str, device: Device) -> None:

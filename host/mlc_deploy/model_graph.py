@@ -15,6 +15,7 @@ from .graph.fuse import fuse_operators
 from .graph.layouts import choose_layouts, pack_weights
 from .graph.passes import PASSES, Pass, canonicalize_quantized, fold_constants
 from .graph.precision import in_precision, known_precision
+from .graph.tabulate import rows_of_lookups
 from .graph.verify import verify
 from .graph.views import concatenate_in_place
 from .graph.winograd import choose_winograd
@@ -48,6 +49,7 @@ def graph_steps(target: Target, precision: str = "float32") -> tuple[Pass | str,
         choose_winograd(target),
         choose_layouts(target),
         pack_weights(target),
+        rows_of_lookups(target),
         fold_constants,
         concatenate_in_place,
         fuse_operators,

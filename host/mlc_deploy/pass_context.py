@@ -169,8 +169,9 @@ def run_passes(
     kind: "graph" or "lower", whose options apply. check(program, name) verifies what a pass made.
     watch(name, program, changed) sees the program after every step, as instruments do.
     """
-    instruments = [*PassContext.current().instruments, *_dump(kind)]
-    for step in _wanted(kind, steps):
+    wanted = tuple(_wanted(kind, steps))
+    instruments = [*PassContext.current().instruments, *_dump(kind, wanted)]
+    for step in wanted:
         name = step.__name__
         for instrument in instruments:
             instrument.before(name, program)
@@ -204,11 +205,29 @@ def _phase(kind: str, phase: object) -> str:
     return str(phase)
 
 
-def _dump(kind: str) -> list[Instrument]:
-    wanted = option(f"{kind}.dump") or os.environ.get("MLC_DUMP", "")
+def _dump(kind: str, steps: Iterable[Callable[[P], P]]) -> list[Instrument]:
+    """What prints the program after some of the steps. Raises PassError for names of none."""
+    chosen = option(f"{kind}.dump")
+    wanted = chosen or os.environ.get("MLC_DUMP", "")
     if not wanted:
         return []
-    return [PrintInstrument(() if wanted in ("all", "1") else wanted.split(","))]
+    names = () if wanted in ("all", "1") else wanted.split(",")
+    added = (f for k in PHASES for _, f in option(f"{k}.add_pass"))
+    known = {*LEVELS, *(f.__name__ for f in (*steps, *added))}
+    if known.issuperset(names):
+        return [PrintInstrument(names)]
+    from . import (
+        _compiler as _,
+    )  # which knows every pass; a name may be one of the other pipeline's
+
+    known |= {*LEVELS}
+    for name in names:
+        if name not in known:
+            raise PassError(
+                f"{f'{kind}.dump' if chosen else 'MLC_DUMP'}: no pass '{name}'",
+                mend=f"all, or {_nearest(name, known)}",
+            )
+    return [PrintInstrument(names)]
 
 
 def _check_option(name: str, value: object) -> None:

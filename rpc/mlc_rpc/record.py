@@ -10,6 +10,7 @@ from hashlib import blake2b
 from hmac import compare_digest
 
 from mlc_rpc.errors import ProtocolError
+from mlc_rpc.transport import Buffer
 from mlc_rpc.wire import HASH_BYTES, MAX_RECORD, TAG_BYTES
 
 HEAD_BYTES = 4 + TAG_BYTES
@@ -22,12 +23,29 @@ class _Tags:
         self._keyed = blake2b(key=key, digest_size=HASH_BYTES)
         self._number = 0
 
-    def next(self, length: bytes, payload: bytes | memoryview) -> bytes:
+    def next(self, length: bytes, payload: Sequence[Buffer]) -> bytes:
         mac = self._keyed.copy()
         mac.update(self._number.to_bytes(8, "big") + length)
-        mac.update(payload)
+        for part in payload:
+            mac.update(part)
         self._number += 1
         return mac.digest()[:TAG_BYTES]
+
+
+def _payloads(pieces: Sequence[Buffer]) -> Iterator[list[Buffer]]:
+    """The bytes of `pieces`, cut for records: each but the last is full. Nothing is copied."""
+    payload: list[Buffer] = []
+    room = MAX_RECORD
+    for piece in pieces:
+        left = memoryview(piece).cast("B")
+        while left:
+            payload.append(left[:room])
+            room, left = room - len(left[:room]), left[room:]
+            if room == 0:
+                yield payload
+                payload, room = [], MAX_RECORD
+    if payload:
+        yield payload
 
 
 class Sealer:
@@ -36,13 +54,11 @@ class Sealer:
     def __init__(self, key: bytes) -> None:
         self._tags = _Tags(key)
 
-    def seal(self, pieces: Sequence[bytes | memoryview]) -> Iterator[bytes]:
+    def seal(self, pieces: Sequence[Buffer]) -> Iterator[bytes]:
         """The records that hold `pieces`; to be sent in this order, and all of them."""
-        data = memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        for at in range(0, len(data), MAX_RECORD):
-            payload = data[at : at + MAX_RECORD]
-            length = len(payload).to_bytes(4, "big")
-            yield b"".join((length, self._tags.next(length, payload), payload))
+        for payload in _payloads(pieces):
+            length = sum(map(len, payload)).to_bytes(4, "big")
+            yield b"".join((length, self._tags.next(length, payload), *payload))
 
 
 class Opener:
@@ -79,7 +95,7 @@ class Opener:
         if len(have) < HEAD_BYTES + size:
             return b""
         payload = bytes(have[HEAD_BYTES : HEAD_BYTES + size])
-        if not compare_digest(self._tags.next(length, payload), have[4:HEAD_BYTES]):
+        if not compare_digest(self._tags.next(length, [payload]), have[4:HEAD_BYTES]):
             raise ProtocolError("a record is not as the board sent it")
         self._begin += HEAD_BYTES + size
         return payload

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mlc_rpc.cores import core_numbers
+from mlc_rpc.cores import KINDS, core_numbers, ranges
 from mlc_rpc.counters import Counter
 from mlc_rpc.errors import Lost, Mismatch, ProtocolError, Refused, RpcError, Unreachable
 from mlc_rpc.link import CHUNK_SECONDS, Link, chunks
@@ -54,6 +54,7 @@ class Device:
     cpus: tuple[Cpu, ...]
     boot: str = ""  # another one after each boot; "" where the board does not say
     slow_cores: tuple[int, ...] = ()  # numbers; none where all are fast, or not told apart
+    allowed_cores: tuple[int, ...] = ()  # numbers of all; none where the board does not say
 
     def count_cores(self, cores: str = "") -> int:
         """How many cores those are, at least 1, whether they are there or not: "fast" (as "" is),
@@ -65,6 +66,24 @@ class Device:
                 return max(len(self.slow_cores), 1)
             case _:
                 return len(core_numbers(cores))
+
+    def refuse_cores(self, cores: str, board: str) -> None:
+        """Raises Refused where the board has none that are called so, ValueError on other text;
+        before anything is sent, as the board would on a run."""
+        if cores == "slow" and not self.slow_cores and self.allowed_cores:
+            raise Refused(
+                "the board has no slow cores, or its kernel does not tell which they are",
+                board=board,
+                attempt="cores by number, such as 0-3",
+            )
+        if cores in ("", *KINDS) or not self.allowed_cores:
+            return
+        if absent := core_numbers(cores).difference(self.allowed_cores):
+            raise Refused(
+                f"core {min(absent)} is not here, or not for this program to use",
+                board=board,
+                attempt=f"of {ranges(self.allowed_cores)}",
+            )
 
 
 class Deployable(Protocol):
@@ -318,10 +337,12 @@ class Session:
     def _describe(self) -> Device:
         answer = self.call("describe")
         try:
-            given = {"boot": "", "slow_cores": ()} | answer  # which an older program does not say
+            # What an older program does not say.
+            given = {"boot": "", "slow_cores": (), "allowed_cores": ()} | answer
             known = {f.name: given[f.name] for f in fields(Device)}
             known["features"] = frozenset(known["features"])
-            known["slow_cores"] = tuple(int(core) for core in known["slow_cores"])
+            for name in ("slow_cores", "allowed_cores"):
+                known[name] = tuple(int(core) for core in known[name])
             known["cpus"] = tuple(Cpu(str(c["model"]), int(c["midr"])) for c in known["cpus"])
             return Device(**known)
         except (LookupError, TypeError, ValueError) as error:

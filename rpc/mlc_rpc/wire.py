@@ -94,7 +94,8 @@ METHODS: tuple[Method, ...] = (
     #  (bytes), page_size:uint, boot:str (the kernel's id of this boot; "" where it does not say),
     #  cpus:[{model:str, midr:uint}], fast_cores:uint (of the fastest kind, and left to the program:
     #  as many threads are best), slow_cores:[uint] (numbers of those of the slowest kind; [] where
-    #  all are of one kind, or the kernel does not say)}
+    #  all are of one kind, or the kernel does not say), allowed_cores:[uint] (numbers of those that
+    #  the program may use)}
     Method("describe", "", "map", "supervisor"),
     Method("ping", "payload:any", "payload", "supervisor"),
     # From now on, milliseconds without a byte from the client end the session; 0: none does.

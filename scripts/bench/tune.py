@@ -83,7 +83,7 @@ def tune(
     database = Database() if database is None else database  # an empty one is false
     target = tasks[0].target
     with opened(board, target, report) as boards:
-        with measuring(tasks, target, options, boards, database) as by:
+        with measuring(target, options, boards, database) as by:
             by.boards = wrap(by.boards)
             return run(tasks, options, by)
 
@@ -148,7 +148,7 @@ def throughput(given: argparse.Namespace) -> Figures:
     began, cpu = time.perf_counter(), cpu_seconds()
     with opened(given.board, tasks[0].target) as boards:
         options = Options(given.trials)
-        with measuring(tasks, tasks[0].target, options, boards, Database()) as by:
+        with measuring(tasks[0].target, options, boards, Database()) as by:
             state = run(tasks, options, by, lambda _: peaks.append(resident()))
     seconds = time.perf_counter() - began
     quarter = max(len(peaks) // 4, 1)

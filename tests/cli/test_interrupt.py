@@ -34,6 +34,16 @@ def test_the_work_ends_with_the_command(tmp_path: Path) -> None:
     assert not [pid for pid in emulators if alive(pid)]
 
 
+def test_a_command_that_has_hardly_begun(tmp_path: Path) -> None:
+    """Imports take the first half second; numpy's is where a Ctrl-C comes as likely as not."""
+    (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt\n")
+    for start in ("from mlc_deploy.cli import main; raise SystemExit(main())", None):
+        command = [sys.executable, *(("-c", start) if start else ("-m", "mlc_deploy.cli"))]
+        environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+
 def children(pid: int) -> list[int]:
     """Of all its threads."""
     folder = Path(f"/proc/{pid}/task")

@@ -96,6 +96,15 @@ def test_opset(opset: int, message: str) -> None:
     assert refusal(one_node("Relu", {"x": X}, opset)) == message + ends[opset]
 
 
+def test_a_later_file_format() -> None:
+    model = one_node("Relu", {"x": X})
+    model.ir_version = 99
+    assert refusal(model) == (
+        f"the model is of ONNX's file format 99; the installed onnx {onnx.__version__} reads up to "
+        f"{onnx.IR_VERSION}\n  in:  the model\n  try: pip install --upgrade onnx"
+    )
+
+
 def test_external_data_missing(tmp_path: Path) -> None:
     model = one_node("Add", {"x": X, "w": X}, constants=["w"])
     path = tmp_path / "model.onnx"

@@ -248,6 +248,16 @@ def test_dump(by: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     ]
 
 
+def test_dump_of_what_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLC_DUMP", "flatten_buffers,vectorise_loops")
+    with pytest.raises(mlc.PassError) as refused:
+        lower(tiled())
+    assert str(refused.value).splitlines()[0] == "MLC_DUMP: no pass 'vectorise_loops'"
+    assert "try: all, or one of vectorize_loops" in str(refused.value)
+    monkeypatch.setenv("MLC_DUMP", "fold_constants")  # a pass of graphs
+    lower(tiled())
+
+
 # ---------------------------------------------------------------------------------- refusals
 
 MISTAKES: dict[str, Callable[[], Any]] = {

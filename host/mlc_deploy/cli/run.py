@@ -18,7 +18,15 @@ from ..artifact import SavedModel, load_model
 from ..artifact.format import is_saved
 from ..boards import connect, target_of
 from ..compare import Comparison
-from ..deploy import RUN_SECONDS, Deployable, Deployment, compiled_record, deploy, refuse_unfit
+from ..deploy import (
+    RUN_SECONDS,
+    Deployable,
+    Deployment,
+    compiled_record,
+    deploy,
+    refuse_cores,
+    refuse_unfit,
+)
 from .errors import FAILED, OK, complain
 from .json_file import JsonFile
 from .options import (
@@ -150,6 +158,7 @@ def run(
                 session = stack.enter_context(connect(url, machine=machine))
             for warning in session.warnings:
                 progress.warn(warning)
+            refuse_cores(session, cores)
             wanted = wanted or target_of(session.device)
             if ready is None:
                 refuse_unfit(wanted, session.board, session.device)

@@ -16,6 +16,7 @@ from .tables import Record, add_row, console_for, labelled, plain_table
 
 if TYPE_CHECKING:
     from ..deploy import Deployment
+    from ..tune.api import TunedModel
     from ..tune.boards import Incident
     from ..tune.scheduler import Progress as Standing
     from ..tune.tune import State
@@ -25,6 +26,7 @@ MOST_INCIDENTS = 12  # kinds
 
 def recorded(
     state: State,
+    tuned: TunedModel | None,
     done: tuple[Deployment, Deployment] | None,
     incidents: Sequence[Incident],
     name: str,
@@ -32,7 +34,7 @@ def recorded(
     urls: Sequence[str],
 ) -> Record:
     """What came of a run, ready for JSON. Costs are seconds or instructions, as `objective` says;
-    null where nothing is known."""
+    null where nothing is known. tuned: None where it was stopped before its end."""
     counts = Counter(incident_text(i) for i in incidents)
     record: Record = {
         "model": name,
@@ -46,6 +48,10 @@ def recorded(
         "results": dict(sorted(state.bad.items())),
         "incidents": [{"what": what, "times": times} for what, times in counts.items()],
         "tasks": [task_record(t, state.objective) for t in state.tasks],
+        "plans": [
+            {"title": p.title, "layouts": dict(p.layouts), "cost": cost if isfinite(cost) else None}
+            for p, cost in (tuned.plans if tuned else ())
+        ],
         "layers": None,
         "before": None,
         "after": None,
@@ -53,18 +59,21 @@ def recorded(
     }
     if done is not None:
         before, after = done
-        record["layers"] = [
-            {
-                "name": b.name,
-                "kernel": a.kernel,
-                "before": b.instructions if state.objective == "instructions" else _s(b.median_us),
-                "after": a.instructions if state.objective == "instructions" else _s(a.median_us),
-            }
-            for b, a in zip(before.layers, after.layers, strict=True)
-        ]
+        record["layers"] = _layers(before, after, state.objective)
         record |= {"before": _total(before, state), "after": _total(after, state)}
         record["ok"] = before.ok and after.ok
     return record
+
+
+def _layers(before: Deployment, after: Deployment, objective: str) -> list[Record]:
+    """Every layer of both; layout transforms may be in one of them alone."""
+    found: dict[str, Record] = {}
+    for key, layers in (("after", after.layers), ("before", before.layers)):
+        for layer in layers:
+            nothing = {"name": layer.name, "kernel": layer.kernel, "before": None, "after": None}
+            cost = layer.instructions if objective == "instructions" else _s(layer.median_us)
+            found.setdefault(layer.name, nothing)[key] = cost
+    return list(found.values())
 
 
 def _s(microseconds: float | None) -> float | None:
@@ -185,6 +194,8 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
         "seconds" if record["objective"] == "seconds" else "executed instructions, emulated"
     )
     yield "objective", f"{of_kernels}, on {record['board']}"
+    for plan in record["plans"] if len(record["plans"]) > 1 else ():
+        yield "layouts", f"{plan['title']}: {_cost(plan['cost'], of_kernels != 'seconds')}"
     if record["results"]:
         texts = (
             f"{count} {verdict.replace('_', ' ')}" for verdict, count in record["results"].items()

@@ -70,7 +70,7 @@ def find_cursors(loop: For, ranges: Mapping[Var, Bounds], arch: str) -> list[Cur
     for (buffer, moving), loads in _places(loop, ranges).items():
         step = moving.terms[loop.var]
         offsets = [offset for offset, *_ in loads]
-        groups = _groups(loads) if arch == "aarch64" else {}
+        groups: dict[int, Group] = {}
         if arch == "arm" or groups:
             found.append(Cursor(buffer, moving, step, min(offsets), offsets[0], True, groups))
             continue

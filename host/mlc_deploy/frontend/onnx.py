@@ -29,6 +29,7 @@ from .onnx_file import (
     opset_of,
     parse_model,
     read_model,
+    refuse_later_format,
     to_array,
 )
 from .onnx_import import Importer, Scope
@@ -77,6 +78,7 @@ def _convert(
     converters: Mapping[str, Converter],
 ) -> Function:
     check_names(model, where)
+    refuse_later_format(model, where)
     opset = opset_of(model, where)
     check_external_data(model, path, where)
     if all(_in_standard(n, opset) for n in model.graph.node):

@@ -78,6 +78,17 @@ def parse_model(data: bytes, where: str) -> ModelProto:
     return model
 
 
+def refuse_later_format(model: ModelProto, where: str) -> None:
+    """Raises ImporterError where the file is of a later version of ONNX than the one here."""
+    if model.ir_version > onnx.IR_VERSION:
+        raise ImporterError(
+            f"the model is of ONNX's file format {model.ir_version}; the installed onnx "
+            f"{onnx.__version__} reads up to {onnx.IR_VERSION}",
+            where=where,
+            mend="pip install --upgrade onnx",
+        )
+
+
 def opset_of(model: ModelProto, where: str) -> int:
     """The version of ONNX's own operators. Raises ImporterError where it is too old or too new."""
     versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]

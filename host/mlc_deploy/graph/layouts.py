@@ -93,6 +93,8 @@ class _Blocks:
             return self._reduction(out, call, block)
         if not _divides(out, block):
             return False
+        if call.op == "lookup":
+            return self._lookup(out, call, block)
         if operator(call.op).pattern == "elementwise":
             return self._elementwise(out, call, block)
         attrs = _moves(call, block)
@@ -148,6 +150,13 @@ class _Blocks:
         if shape[1] == 1:
             return self.emit("reshape", (self.in_plain(value),), {"shape": (*shape, 1)}, "wider")
         return self.in_blocks(value, block)
+
+    def _lookup(self, out: Var, call: Call, block: int) -> bool:
+        """Of every element by itself, in a table that all share."""
+        x, table = call.args
+        args = self.in_blocks(x, block), table
+        self.blocks[out] = {block: self.emit("lookup", args, call.attrs, out.name)}
+        return True
 
     def _reduction(self, out: Var, call: Call, block: int) -> bool:
         """Over height, width or both, of what is in blocks."""

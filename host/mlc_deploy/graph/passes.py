@@ -15,6 +15,7 @@ from .quantize import canonicalize_quantized
 from .recognize import recognize_operators
 from .rewrite import fold_call
 from .simplify import simplify_expressions
+from .tabulate import tabulate
 from .verify import verify
 
 __all__ = [
@@ -34,6 +35,7 @@ Pass = Callable[[Function], Function]
 
 PASSES: tuple[Pass, ...] = (
     eliminate_dead_code,
+    tabulate,  # first, as the others may change what floats are rounded to
     simplify_inference,
     fold_constants,
     simplify_expressions,

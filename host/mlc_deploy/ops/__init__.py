@@ -4,6 +4,7 @@ from . import (  # noqa: F401
     einsum,
     elementwise,
     indexing,
+    lookup,
     nn,
     norm,
     pool,

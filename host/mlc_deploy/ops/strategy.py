@@ -23,6 +23,7 @@ from .arm_cpu import (
     int8_conv2d,
     int8_dense,
     int8_windows,
+    lookup,
     windows,
     winograd,
 )
@@ -154,6 +155,16 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
             windows.compute_depthwise,
             windows.schedule_depthwise,
             needs="floats, one filter for each channel, channels in whole vectors",
+        ),
+        Implementation(
+            "lookup",
+            key,
+            "lookup_vectors",
+            10,
+            lookup.takes_rows,
+            lookup.compute_lookup,
+            lookup.schedule_lookup,
+            needs="data in whole vectors",
         ),
         Implementation(
             "winograd_conv2d",

@@ -355,7 +355,11 @@ class _Match:
         return linear(a, self.ranges) == linear(b, self.ranges)
 
     def base_of(self, n: int, found: Expr, wanted: Expr, name: str) -> Expr:
-        """What an index is beyond the description's, free of the inner loops."""
+        """What an index is beyond the description's, free of the inner loops; one that is data is
+        not beyond it."""
+        if any(True for _ in loads(wanted)):
+            self.value(wanted, found)
+            return const(0, found.dtype)
         got, want = linear(found, self.ranges), linear(wanted, self.ranges)
         base = to_expr(got.plus(want, -1), found.dtype)
         if vars_in(base) & self.inner:

@@ -9,10 +9,13 @@ model = mlc.compile("model.onnx", "aarch64", db=database)
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +24,7 @@ from mlc_targets import Target
 from ..boards import connect
 from ..deploy import refuse_unfit
 from ..errors import TuneError
-from ..graph import Function, lower_graph
+from ..graph import Function
 from ..ir import IRModule, PrimFunc
 from ..model_graph import model_graph
 from ..schedule import Schedule
@@ -29,12 +32,21 @@ from ..schedule.trace import Trace
 from ..workers import cores
 from .boards import BoardPool, Incident
 from .builder import builder as default_builder
-from .database import Database
-from .extract import extract_tasks, task_of
+from .database import Database, PlanRecord
+from .extract import task_of
+from .layouts import Model, Plan, digest, known_layouts, plans
 from .measuring import Measuring
 from .records import Objective, Search, Task
 from .scheduler import GradientBased, RoundRobin, TaskScheduler
-from .tune import BATCH, State, Watch, best_schedule, name_of_run, tune_tasks
+from .tune import (
+    BATCH,
+    State,
+    Watch,
+    best_schedule,
+    default_costs,
+    name_of_run,
+    tune_tasks,
+)
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -42,6 +54,7 @@ if TYPE_CHECKING:
     from .space import DesignSpace
 
 DATABASE = "database.jsonl"
+LAYOUTS_RUN = "layouts"  # the run that default kernels are recorded under while a plan is chosen
 SCHEDULERS: Mapping[str, Callable[[], TaskScheduler]] = {
     "gradient": GradientBased,
     "round-robin": RoundRobin,
@@ -52,7 +65,7 @@ Runner = str | Sequence[str] | BoardPool
 @dataclass(frozen=True)
 class Options:
     """How a run goes. space and strategy are tune.search.make_search's; `seconds` that a candidate
-    may run for."""
+    may run for; layouts: whether those of a model are chosen, too."""
 
     trials: int
     batch: int = BATCH
@@ -64,6 +77,18 @@ class Options:
     early_stopping: int | None = None
     minutes: float | None = None
     seconds: float = 10.0
+    layouts: bool = True
+    cores: str = ""  # of the board: fast, slow, or numbers; the fast ones unless told
+
+
+@dataclass(frozen=True)
+class TunedModel:
+    """A model's run: how it ended, and the plans by what their kernels cost in the end, the
+    cheapest first. The tasks are those of `tuned`, whose default kernels were cheapest."""
+
+    state: State
+    tuned: Plan
+    plans: Sequence[tuple[Plan, float]]
 
 
 def tune_tir(
@@ -91,11 +116,12 @@ def tune_tir(
     Raises TuneError, DeployError, RpcError.
     """
     to = _target(target)
+    how = Options(max_trials_global, num_trials_per_iter, space=space, **options)
     tasks = [task_of(_function(mod), to, task_name)]
-    return _tuned(
-        tasks, to, Options(max_trials_global, num_trials_per_iter, space=space, **options),
-        work_dir, runner, builder, database, callbacks,
-    )  # fmt: skip
+    database = _database(work_dir) if database is None else database
+    with opened(runner, to) as boards, measuring(to, how, boards, database, builder) as by:
+        run(tasks, how, by, _all_of(callbacks))
+    return database
 
 
 def tune_graph(
@@ -114,15 +140,15 @@ def tune_graph(
     callbacks: Sequence[Watch] = (),
     **options: Any,
 ) -> Database:
-    """Tunes the kernels of a model, given as `compile` takes it; the rest is as in tune_tir.
-    `compile(model, target, db=...)` uses what comes of it."""
+    """Tunes a model, given as `compile` takes it: the layouts of its convolutions, and its kernels;
+    the rest is as in tune_tir. `compile(model, target, db=...)` uses what comes of it."""
     to = _target(target)
-    graphs = model_graph(model, to, shapes, dims, precision=precision)
-    tasks = extract_tasks(lower_graph(graphs.optimized, graphs.module), to)
-    return _tuned(
-        tasks, to, Options(max_trials_global, num_trials_per_iter, **options),
-        work_dir, runner, builder, database, callbacks,
-    )  # fmt: skip
+    how = Options(max_trials_global, num_trials_per_iter, **options)
+    graphs = Model(model_graph(model, to, shapes, dims, precision=precision), to, precision)
+    database = _database(work_dir) if database is None else database
+    with opened(runner, to) as boards, measuring(to, how, boards, database, builder) as by:
+        run_model(graphs, how, by, watch=_all_of(callbacks))
+    return database
 
 
 def compile_tir(
@@ -141,7 +167,6 @@ def compile_tir(
 
 @contextmanager
 def measuring(
-    tasks: Sequence[Task],
     target: Target,
     options: Options,
     boards: BoardPool,
@@ -169,17 +194,14 @@ def measuring(
         raise TuneError(
             f"no scheduler '{options.scheduler}'", mend=f"one of {', '.join(SCHEDULERS)}"
         )
-    space = type(options.space).__name__ if options.space is not None else "default"
-    name = name_of_run(
-        tasks, boards.kind, objective, options.seed, options.batch, options.strategy, space,
-        options.scheduler, options.early_stopping,
-    )  # fmt: skip
     here = sum(url.startswith(("local://", "qemu://")) for url in boards.urls)
     build = builder or default_builder(max(cores() - here, 1))  # a core for each board on this host
+    board = f"{boards.kind}, cores {options.cores}" if options.cores else boards.kind
     try:
         yield Measuring(
-            build, boards, database, boards.kind, objective, name, seconds=options.seconds
-        )
+            build, boards, database, board, objective, "", seconds=options.seconds,
+            cores=options.cores,
+        )  # fmt: skip
     finally:
         if builder is None:
             build.shutdown()
@@ -199,6 +221,11 @@ def run(
             space = ScheduleFn(space)
         return make_search(options.strategy, task, space, seed, known)
 
+    space = type(options.space).__name__ if options.space is not None else "default"
+    by.run = name_of_run(
+        tasks, by.board, by.objective, options.seed, options.batch, options.strategy, space,
+        options.scheduler, options.early_stopping,
+    )  # fmt: skip
     return tune_tasks(
         tasks,
         by,
@@ -213,27 +240,81 @@ def run(
     )
 
 
-def _tuned(
-    tasks: Sequence[Task],
-    target: Target,
+def run_model(
+    model: Model,
     options: Options,
-    work_dir: str | Path | None,
-    runner: Runner,
-    builder: Executor | None,
-    database: Database | None,
-    callbacks: Sequence[Watch],
-) -> Database:
-    if database is None:
-        database = Database(None if work_dir is None else Path(work_dir) / DATABASE)
+    by: Measuring,
+    *,
+    only: str = "",
+    watch: Watch = lambda _: None,
+) -> TunedModel:
+    """Tunes a model: chooses a plan by its default kernels, tunes its tasks, those whose names
+    contain `only`, and records which plan is cheapest then. Where not all of the tasks are tuned,
+    or options.layouts is off, the plan is that of the database, or the target's own. Raises
+    TuneError where there is nothing to tune; what tune_tasks does."""
+    began = time.perf_counter()
+    by.run = LAYOUTS_RUN
+    reference = model.graphs.reference
+    if options.layouts and not only:
+        state = State([], by.objective, options.trials, options.minutes)
 
+        def tried(plan: Plan, _: float) -> None:
+            state.stage = f"layouts: {plan.title}"
+            watch(state)
+
+        found = plans(model, partial(default_costs, by), tried)
+    else:
+        known = known_layouts(by.database, reference, model.target, model.precision)
+        found = [(model.plan(known), inf)]
+    chosen, _ = found[0]
+    tasks = [task for task in chosen.tasks if only in task.name]
+    if not tasks:
+        raise TuneError(
+            "the model has no kernel to be tuned",
+            where=f"{reference.name}, kernels whose names contain '{only}'"
+            if only
+            else reference.name,
+            mend=f"one of {', '.join(t.name for t in chosen.tasks)}" if chosen.tasks else "",
+        )
+    if options.minutes is not None:
+        spent = (time.perf_counter() - began) / 60
+        options = replace(options, minutes=max(options.minutes - spent, 0.0))
+    state = run(tasks, options, by, watch)
+    costs = _best_costs(by, [plan for plan, _ in found])
+    ranked = sorted(((plan, plan.cost(costs)) for plan, _ in found), key=lambda entry: entry[1])
+    by.database.add_plans(
+        PlanRecord(
+            digest(reference, model.precision), reference.name, str(model.target), by.board,
+            by.objective, plan.layouts, cost,
+        )
+        for plan, cost in ranked[:1]
+        if isfinite(cost)
+    )  # fmt: skip
+    return TunedModel(state, chosen, ranked)
+
+
+def _best_costs(by: Measuring, of: Sequence[Plan]) -> dict[str, float]:
+    """The lowest costs that are known of the plans' tasks, by workload."""
+    costs: dict[str, float] = {}
+    for task in (task for plan in of for task in plan.tasks):
+        best = by.database.best(
+            task.workload, str(task.target), board=by.board, objective=by.objective
+        )
+        if best is not None:
+            costs[task.workload] = best.cost
+    return costs
+
+
+def _database(work_dir: str | Path | None) -> Database:
+    return Database(None if work_dir is None else Path(work_dir) / DATABASE)
+
+
+def _all_of(callbacks: Sequence[Watch]) -> Watch:
     def watch(state: State) -> None:
         for callback in callbacks:
             callback(state)
 
-    with opened(runner, target) as boards:
-        with measuring(tasks, target, options, boards, database, builder) as by:
-            run(tasks, options, by, watch)
-    return database
+    return watch
 
 
 @contextmanager

@@ -175,9 +175,9 @@ class Database:
         if name not in self._workloads:
             self._write([{"kind": "workload", "name": name, "text": str(func)}])
 
-    def add_plan(self, plan: PlanRecord) -> None:
-        """Appends a plan, unless it is there."""
-        self._write([_plan_as_json(plan)])
+    def add_plans(self, plans: Iterable[PlanRecord]) -> None:
+        """Appends plans. When it returns they are on the disk."""
+        self._write([_plan_as_json(plan) for plan in plans])
 
     def merge(self, other: Database) -> int:
         """Appends what another database has and this one has not; how many results that were."""

@@ -3,13 +3,11 @@ called."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
 from mlc_targets import Target
 
-from ..graph import GraphProgram
 from ..graph.count import multiply_accumulates
 from ..graph.lower import KernelSource, unscheduled
 from ..graph.nodes import Function
@@ -20,15 +18,9 @@ from .builder import KERNEL
 from .records import Task
 
 
-def extract_tasks(program: GraphProgram, target: Target) -> list[Task]:
-    """The tasks of a program, in the order of their first calls. Kernels that came with a schedule
-    of their own, and those of symbolic shapes, are left out."""
-    calls = Counter(call.kernel for call in program.calls)
-    return merged(kernel_tasks(program.kernels, target), calls)
-
-
 def kernel_tasks(sources: Mapping[str, KernelSource], target: Target) -> dict[str, Task]:
-    """The tasks of kernels, by the kernels' names, each as if it were called once."""
+    """The tasks of kernels, by the kernels' names, each as if it were called once. Kernels that
+    came with a schedule of their own, and those of symbolic shapes, are left out."""
     tasks: dict[str, Task] = {}
     for name, source in sources.items():
         begun = unscheduled(source, target)

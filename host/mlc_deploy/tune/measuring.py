@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Executor, Future, as_completed
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import blake2b
 from math import inf
+from threading import Lock
 
 from ..errors import MlcError
 from ..ir import Block, walk
@@ -46,9 +48,12 @@ class Measuring:
     objective: Objective
     run: str
     seconds: float = RUN_SECONDS  # that a candidate may run for
+    cores: str = ""  # that it runs on
     check: bool = True  # outputs of what is better than all before
     on_result: Callable[[Task, Candidate, Measured], None] = lambda *_: None
     measured: int = 0  # candidates that a board or a builder had to do with
+    _ran: dict[tuple[str, bytes], Future[Measured]] = field(default_factory=dict)  # by object
+    _lock: Lock = field(default_factory=Lock)  # of _ran
     _references: dict[str, bytes] = field(default_factory=dict)
 
     def begin(
@@ -142,10 +147,9 @@ class Measuring:
                 best=inf if final else best,
                 careful=final,
                 seconds=self.seconds,
+                cores=self.cores,
             )
-            self.boards.submit(measure, request).add_done_callback(
-                partial(_settle, outcome=outcome)
-            )
+            self._measured(request).add_done_callback(partial(_settle, outcome=outcome))
         except WorkerTimeout as died:
             outcome.set_result(Measured("build_timeout", message=died.how))
         except WorkerDied as died:
@@ -156,6 +160,17 @@ class Measuring:
             outcome.set_result(Measured("build_error", message=str(error)[:MESSAGE]))
         except (Exception, CancelledError) as error:
             outcome.set_exception(error)
+
+    def _measured(self, request: Request) -> Future[Measured]:
+        """What comes of a request. Schedules that differ may lead to one object, and that is
+        measured once, unless it is for the last time."""
+        if request.careful:
+            return self.boards.submit(measure, request)
+        key = request.workload, blake2b(request.object, digest_size=16).digest()
+        with self._lock:
+            if key not in self._ran:
+                self._ran[key] = self.boards.submit(measure, request)
+            return self._ran[key]
 
 
 def _settle(ran: Future[Measured], outcome: Future[Measured]) -> None:

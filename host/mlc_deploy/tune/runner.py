@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import median
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,12 @@ RELATIVE, OF_LARGEST = 1e-4, 2e-5  # of float results: the element's reference, 
 HALF_RELATIVE, HALF_OF_LARGEST = 5e-3, 2e-3
 RUN_SECONDS = 10.0
 FAR_OFF = 3.0  # so many times the best: no need to know it exactly
-NEAR = 1.15
-QUICK, CAREFUL = (3, 8), (7, 25)  # samples, and milliseconds that each takes at least
+NEAR = 1.03  # of the best: it may be a better one
+# samples, and milliseconds that each takes at least
+ROUGH, QUICK, CLOSE, CAREFUL = (1, 0), (3, 4), (5, 10), (7, 25)
+LATE, LATEST = 10.0, 100.0  # so many times the best a run may take, at least and at most
+LEAST_SECONDS = 1.0  # that a run may take: others may have the board's cores for a while
+EMULATED_PER_SECOND = 1e8  # instructions, by a slow emulator
 DISTURBED = ("noisy", "migrated", "throttled")
 MOST_REPETITIONS = 3  # of a noisy measurement
 COOL_SECONDS = (10.0, 30.0, 60.0)  # pauses of a board that is throttled
@@ -60,7 +64,7 @@ class Tensor:
 class Request:
     """One candidate to be measured. `object` is the kernel, `reference` the default one (None:
     nothing is compared). `best` is the cost of the best of the task so far. `careful` measurements
-    are long however slow the kernel is."""
+    are long however slow the kernel is. `cores`, as a RemoteFunction takes them."""
 
     task: str
     workload: str
@@ -72,6 +76,7 @@ class Request:
     careful: bool = False
     seconds: float = RUN_SECONDS
     cool: tuple[float, ...] = COOL_SECONDS
+    cores: str = ""
 
 
 def measure(board: Board, request: Request) -> Measured:
@@ -129,7 +134,7 @@ def _measured(
     with _loaded(board, code) as function:
         if request.objective == "seconds":
             return _timed(board, request, function, tensors), tensors
-        run = function.profile(*tensors, timeout=request.seconds)
+        run = function.profile(*tensors, cores=request.cores, timeout=_limit(request))
     counted = run.counts[0].total if run.counts else None
     return Measured("ok", (), counted, "emulated"), tensors
 
@@ -151,35 +156,57 @@ def _loaded(board: Board, code: bytes) -> Iterator[RemoteFunction]:
 def _timed(
     board: Board, request: Request, function: RemoteFunction, tensors: Sequence[RemoteTensor]
 ) -> Measured:
-    """First roughly; exactly where it is worth it."""
+    """First roughly; exactly where it is worth it: what may be the best, and what `careful` asks
+    for."""
+    number = 1
+    limit = _limit(request)
 
-    def timed(repeat: int, min_repeat_ms: int) -> Timing:
+    def timed(samples: int, milliseconds: int) -> Timing:
+        nonlocal number
         evaluate = function.time_evaluator(
-            1, repeat, min_repeat_ms, timeout=request.seconds * (repeat + 1)
+            number, samples, milliseconds, cores=request.cores, timeout=limit * (samples + 1)
         )
-        return evaluate(*tensors)
+        timing = evaluate(*tensors)
+        number = max(timing.number)  # none need be tried again with too few
+        return timing
 
-    careful = request.careful
-    if not careful:
-        rough = timed(1, 0)
-        if rough.median > FAR_OFF * request.best:
-            return Measured("ok", rough.samples, None, rough.verdict)
-    while True:
-        how = CAREFUL if careful else QUICK
-        samples, verdict = settled(lambda h=how: timed(*h), board, request)  # type: ignore[misc]
-        if careful or median(samples) > NEAR * request.best:
-            return Measured("ok", samples, None, verdict)
-        careful = True
+    if request.careful:
+        samples, verdict = settled(lambda: timed(*CAREFUL), board, request)
+        return Measured("ok", samples, None, verdict)
+    rough = timed(*ROUGH)
+    if rough.median > FAR_OFF * request.best:
+        return Measured("ok", rough.samples, None, rough.verdict)
+    samples, verdict = settled(lambda: timed(*QUICK), board, request, repetitions=1)
+    if min(samples) <= NEAR * request.best:
+        samples, verdict = settled(lambda: timed(*CLOSE), board, request)
+    return Measured("ok", samples, None, verdict)
+
+
+def _limit(request: Request) -> float:
+    """Seconds that one run may take: what the request says, and less where the best is known to
+    take far less; but so much more than that, that a board with other work is not mistaken for a
+    kernel without end."""
+    best = request.best
+    if request.objective == "instructions":
+        best /= EMULATED_PER_SECOND
+    if not isfinite(best):
+        return request.seconds
+    return max(min(request.seconds, max(LATEST * best, LEAST_SECONDS)), LATE * best)
 
 
 def settled(
-    timed: Callable[[], Timing], board: Board, request: Request, sleep: Any = time.sleep
+    timed: Callable[[], Timing],
+    board: Board,
+    request: Request,
+    sleep: Any = time.sleep,
+    *,
+    repetitions: int = MOST_REPETITIONS,
 ) -> tuple[tuple[float, ...], str]:
     """Samples that can be trusted, and the verdict on them. A board that is throttled pauses and is
     asked again; what is noisy is repeated, and where it stays so all its samples count."""
     pauses = list(request.cool)
     disturbed: tuple[float, ...] = ()
-    for _ in range(MOST_REPETITIONS + len(pauses)):
+    for _ in range(repetitions + len(pauses)):
         timing = timed()
         verdict = timing.verdict
         if verdict == "throttled" and pauses:
@@ -190,7 +217,7 @@ def settled(
         if verdict not in DISTURBED:
             return timing.samples, verdict
         disturbed += timing.samples
-        if len(disturbed) >= MOST_REPETITIONS * len(timing.samples):
+        if len(disturbed) >= repetitions * len(timing.samples):
             break
     return disturbed, verdict
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from math import isfinite
+from math import inf, isfinite
 
 from ..schedule import Schedule
 from ..schedule.trace import Trace
@@ -40,7 +40,9 @@ class State:
     tasks: list[Progress]
     objective: Objective
     trials: int  # to be spent
+    minutes: float | None = None  # after which nothing more is begun
     began: float = field(default_factory=time.perf_counter)
+    search_began: float | None = None
     ended: float | None = None
     told: int = 0
     thinking: float = 0.0  # seconds that were spent on what to try
@@ -50,6 +52,19 @@ class State:
     @property
     def seconds(self) -> float:
         return (time.perf_counter() if self.ended is None else self.ended) - self.began
+
+    @property
+    def late(self) -> bool:
+        return self.minutes is not None and self.seconds > self.minutes * 60
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left, at the speed of the search so far; None where nothing says so."""
+        by_clock = [max(self.minutes * 60 - self.seconds, 0.0)] if self.minutes is not None else []
+        if self.told and self.search_began is not None:
+            spent = time.perf_counter() - self.search_began
+            by_clock.append((self.trials - self.told) * spent / self.told)
+        return min(by_clock, default=None)
 
 
 Watch = Callable[[State], None]
@@ -80,53 +95,67 @@ def tune_tasks(
     early_stopping: trials after which a task that got no better is done; minutes: after which
     nothing more is begun. watch sees the state after every round. Raises what `Measuring` does.
     """
-    state = State([Progress(task) for task in tasks], measuring.objective, trials)
-    order = scheduler or GradientBased()
-    defaults = [default_candidate(task) for task in tasks]
+    state = State([Progress(task) for task in tasks], measuring.objective, trials, minutes)
     for task in tasks:
         measuring.database.add_workload(task.func)
     known = [_earlier(measuring, task) for task in tasks]
+    defaults = [default_candidate(task) for task in tasks]
     _baselines(state, measuring, defaults, watch)
     searches = [make(t, _seed(seed, t), k) for t, k in zip(tasks, known, strict=True)]
-    state.stage = "search"
-    under_way: deque[tuple[int, Round]] = deque()
-
-    def late() -> bool:
-        return minutes is not None and state.seconds > minutes * 60
-
-    while True:
-        while len(under_way) < AHEAD and not late():
-            left = trials - sum(t.asked for t in state.tasks)
-            if left <= 0 or all(t.done for t in state.tasks):
-                break
-            number = order.next(state.tasks)
-            began = time.perf_counter()
-            candidates = searches[number].propose(min(batch, left))
-            state.thinking += time.perf_counter() - began
-            chosen = state.tasks[number]
-            if not candidates:
-                if any(n == number for n, _ in under_way):
-                    break  # it may know more when it is told of those
-                chosen.done = "nothing left to try"
-                continue
-            chosen.asked += len(candidates)
-            chosen.rounds += 1
-            begun = measuring.begin(chosen.task, candidates, min(chosen.best, chosen.baseline))
-            under_way.append((number, begun))
-        if not under_way:
-            break
-        number, begun = under_way.popleft()
-        results = measuring.finish(begun)
-        costs = [m.cost(measuring.objective) for m in results]
-        _told(state, number, results, costs, early_stopping)
-        began = time.perf_counter()
-        searches[number].tell(list(zip(begun.candidates, costs, strict=True)))
-        state.thinking += time.perf_counter() - began
-        watch(state)
+    state.stage, state.search_began = "search", time.perf_counter()
+    _search(state, measuring, searches, scheduler or GradientBased(), batch, early_stopping, watch)
     if measuring.objective == "seconds":
         _finals(state, measuring, defaults, watch)
     state.stage, state.ended = "done", time.perf_counter()
     return state
+
+
+def _search(
+    state: State,
+    measuring: Measuring,
+    searches: Sequence[Search],
+    order: TaskScheduler,
+    batch: int,
+    early_stopping: int | None,
+    watch: Watch,
+) -> None:
+    """Rounds, AHEAD of them under way, until there is nothing left to spend or to try."""
+    under_way: deque[tuple[int, Round]] = deque()
+
+    def begun() -> bool:
+        """Whether another round is under way, or it is known that a task is done."""
+        left = state.trials - sum(t.asked for t in state.tasks)
+        if left <= 0 or state.late or all(t.done for t in state.tasks):
+            return False
+        number = order.next(state.tasks)
+        began = time.perf_counter()
+        candidates = searches[number].propose(min(batch, left))
+        state.thinking += time.perf_counter() - began
+        chosen = state.tasks[number]
+        if not candidates:
+            if any(n == number for n, _ in under_way):
+                return False  # it may know more when it is told of those
+            chosen.done = "nothing left to try"
+            return True
+        chosen.asked += len(candidates)
+        chosen.rounds += 1
+        best = min(chosen.best, chosen.baseline)
+        under_way.append((number, measuring.begin(chosen.task, candidates, best)))
+        return True
+
+    while True:
+        while len(under_way) < AHEAD and begun():
+            pass
+        if not under_way:
+            return
+        number, round_ = under_way.popleft()
+        results = measuring.finish(round_)
+        costs = [m.cost(measuring.objective) for m in results]
+        _told(state, number, results, costs, early_stopping)
+        began = time.perf_counter()
+        searches[number].tell(list(zip(round_.candidates, costs, strict=True)))
+        state.thinking += time.perf_counter() - began
+        watch(state)
 
 
 def _earlier(measuring: Measuring, task: Task) -> list[tuple[Trace, float]]:
@@ -157,10 +186,22 @@ def _baselines(
         for progress, default in zip(state.tasks, defaults, strict=True)
         if default is not None
     ]
-    for progress, begun in rounds:
+    for number, (progress, begun) in enumerate(rounds, 1):
         (result,) = measuring.finish(begun)
         progress.baseline = progress.best = result.cost(measuring.objective)
+        state.stage = f"default kernels, {number} of {len(rounds)}"
         watch(state)
+
+
+def default_costs(measuring: Measuring, tasks: Sequence[Task]) -> dict[str, float]:
+    """What the default kernels of tasks cost, by workload. Raises what `Measuring` does."""
+    defaults = [(task, default_candidate(task)) for task in tasks]
+    rounds = [(task, measuring.begin(task, [made])) for task, made in defaults if made is not None]
+    costs = {task.workload: inf for task in tasks}
+    for task, begun in rounds:
+        (result,) = measuring.finish(begun)
+        costs[task.workload] = result.cost(measuring.objective)
+    return costs
 
 
 def _told(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product as combinations
 
 from ....ir import PrimFunc, Stmt
 from ....schedule.tensor_intrin import TensorIntrin, register_intrin, rows_apart
@@ -121,6 +122,16 @@ _register(
     r"\baddp\b",
 )
 _register("zip.squares", describe.rows_of_squares(), vectors.rows_of_squares, r"\b(zip1|mov)\b")
+
+for data, values, lanes in combinations(("int8", "uint8"), ("int8", "uint8"), (16, 8)):
+    _register(
+        f"tbl.{data}.{values}.{lanes}",
+        describe.lookup(data, values, lanes),
+        vectors.looked_up(
+            *(_neon(f"{name}4.v{lanes}i8", f"{values}x{lanes}") for name in ("tbl", "tbx"))
+        ),
+        r"\btbx\b",
+    )
 
 for bits, lanes in ((16, 8), (32, 4)):
     dtype = f"int{bits}"

@@ -6,6 +6,7 @@ from .... import te
 from ....ir import Expr, PrimFunc, const, select
 from ....schedule.tensor_intrin import accumulating, rows_apart
 from ....te import Tensor
+from ...lookup import VALUES, place
 
 
 def _func(*tensors: Tensor) -> PrimFunc:
@@ -66,6 +67,12 @@ def rows_of_squares() -> PrimFunc:
     x = te.placeholder((2, 2, 2), "int32", "A")
     c = te.compute((2, 2, 2), lambda i, v, j: x[v, i, j], name="C")
     return rows_apart(_func(x, c), "C")
+
+
+def lookup(data: str, values: str, lanes: int) -> PrimFunc:
+    """C[j] = T[A[j]], A as a number without sign: a table of 256 bytes."""
+    x, table = te.placeholder((lanes,), data, "A"), te.placeholder((VALUES,), values, "T")
+    return _func(x, table, te.compute((lanes,), lambda j: table[place(x[j])], name="C"))
 
 
 def sums_of_fours() -> PrimFunc:

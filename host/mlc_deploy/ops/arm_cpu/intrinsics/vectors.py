@@ -137,6 +137,23 @@ def elementwise_sum(operation: Operation) -> Callable[..., Stmt]:
     return body
 
 
+def looked_up(first: Operation, further: Operation) -> Callable[..., Stmt]:
+    """C = T[A], 64 bytes of T at a time: first(t0, t1, t2, t3, at), 0 where `at` is beyond them,
+    then further(before, t0, t1, t2, t3, at), which leaves such lanes as they were."""
+
+    def body(a: Buffer, table: Buffer, c: Buffer) -> Stmt:
+        lanes = int(c.shape[0])  # type: ignore[arg-type]
+        at = call("reinterpret", f"uint8x{lanes}", part(a, lanes, 0))
+        quarters = [[part(table, 16, q + n) for n in range(0, 64, 16)] for q in range(0, 256, 64)]
+        found = first(*quarters[0], at)
+        for number, quarter in enumerate(quarters[1:], 1):
+            beyond = broadcast(const(64 * number, "uint8"), lanes)
+            found = further(found, *quarter, binary("-", at, beyond))
+        return put(found, c, 0)
+
+    return body
+
+
 def pairwise(operation: Operation) -> Callable[..., Stmt]:
     """C = operation(A), A of twice the lanes"""
 

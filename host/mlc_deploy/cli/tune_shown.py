@@ -1,0 +1,74 @@
+"""How a tuning stands, while it goes on: in place on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from .progress import Progress
+from .tables import add_row, plain_table
+from .tune_report import clock_text, task_cells, task_columns, task_record
+
+if TYPE_CHECKING:
+    from ..tune.tune import State
+
+LINE_SECONDS = 15.0  # between lines where stderr is no terminal
+MOST_ROWS = 24  # tasks that are shown
+
+
+@contextmanager
+def shown(progress: Progress) -> Iterator[Callable[[State], None]]:
+    """A function that shows how a run stands."""
+    console = progress.console
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            yield lambda state: live.update(standing(state), refresh=True)
+        return
+    last = -LINE_SECONDS
+
+    def line(state: State) -> None:
+        nonlocal last
+        if state.told < state.trials and time.perf_counter() - last < LINE_SECONDS:
+            return
+        last = time.perf_counter()
+        console.print(standing_line(state), style="dim")
+
+    yield line
+
+
+def standing_line(state: State) -> str:
+    left = state.left
+    rest = "" if left is None else f", about {clock_text(left)} more"
+    return (
+        f"{state.told:>6} of {state.trials} trials, {clock_text(state.seconds)}{rest}, "
+        f"{_gain(state)}: {state.stage}"
+    )
+
+
+def standing(state: State) -> Group:
+    """A row for each task that costs most, and the line below."""
+    table = plain_table(*task_columns(state.objective), ("trials", True), ("share", True))
+    total = sum(t.share for t in state.tasks if isfinite(t.share))
+    ranked = sorted(state.tasks, key=lambda t: -t.share if isfinite(t.share) else 0)
+    for t in ranked[:MOST_ROWS]:
+        share = f"{t.share / total:.1%}" if isfinite(t.share) and total else ""
+        add_row(
+            table, t.task.name, *task_cells(task_record(t, state.objective)), f"{t.trials}", share
+        )
+    text = Text(standing_line(state), style="dim", no_wrap=True, overflow="ellipsis")
+    return Group(table, text)
+
+
+def _gain(state: State) -> str:
+    known = [t for t in state.tasks if isfinite(t.baseline) and isfinite(t.best)]
+    before = sum(t.task.weight * t.baseline for t in known)
+    now = sum(t.task.weight * min(t.best, t.baseline) for t in known)
+    what = "time" if state.objective == "seconds" else "instructions"
+    return f"{now / before:.1%} of the default kernels' {what}" if before else "nothing known yet"

@@ -1,0 +1,125 @@
+"""Functions of one 8-bit tensor as tables: what has 256 values is computed before the model runs.
+
+Between integer layers stand chains of elementwise operators in floats, from dequantize to quantize:
+activations, GELU in its parts, x * sigmoid(x), a change of scale. Where all that such a chain reads
+is one 8-bit tensor and constants per tensor, it is a table, exact since the evaluator fills it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from mlc_targets import Target
+
+from ..ops import Array, evaluate, infer_types, operator
+from ..ops.arm_cpu.lookup import row_lanes
+from ..ops.lookup import BYTES, all_values
+from ..pass_context import optional
+from .constants import is_static, shape_of
+from .nodes import Binding, Call, Constant, Function, Value, Var
+from .rewrite import Rewriting, rewrite
+
+CHEAP = ("offset", "maximum", "minimum", "clip", "relu")  # which a lookup would not be less than
+
+
+@optional(level=1)
+def tabulate(function: Function) -> Function:
+    """quantize(f(dequantize(x)))   =>   lookup(x, table), for any f that works by element"""
+    return rewrite(function, (_tabulated,))
+
+
+def _tabulated(graph: Rewriting, out: Var, call: Call) -> Value | None:
+    if out.type.dtype not in BYTES or not is_static(out) or call.op in (*CHEAP, "lookup"):
+        return None
+    x = _source_of_call(graph, out, call, {})
+    if x is None:
+        return None
+    rank = len(shape_of(x))
+    values = {x: all_values(x.type.dtype).reshape((1,) * (rank - 1) + (-1,))}
+    table = _evaluated(graph, call, values).reshape(-1)
+    return graph.emit("lookup", x, Constant(table))
+
+
+def _source(graph: Rewriting, value: Value, known: dict[Value, Value | None]) -> Value | None:
+    """The 8-bit value, as far back as there is one, that every element of `value` is a function of,
+    and of nothing else; None where there is none."""
+    if value not in known:
+        made = graph.binding(value)
+        found = None
+        if made is not None and isinstance(made.call, Call) and len(made.outputs) == 1:
+            found = _source_of_call(graph, value, made.call, known)
+        if found is None and value.type.dtype in BYTES and shape_of(value):
+            found = value
+        known[value] = found
+    return known[value]
+
+
+def _source_of_call(
+    graph: Rewriting, out: Value, call: Call, known: dict[Value, Value | None]
+) -> Value | None:
+    """As _source, of a call that makes `out`."""
+    if call.op != "lookup" and operator(call.op).pattern != "elementwise":
+        return None
+    found: set[Value | None] = set()
+    for arg in call.args:
+        if isinstance(arg, Constant):
+            if arg.value.size != 1 and call.op != "lookup":
+                return None
+        elif arg.type.shape != out.type.shape:
+            return None
+        else:
+            found.add(_source(graph, arg, known))
+    return found.pop() if len(found) == 1 else None
+
+
+def _evaluated(graph: Rewriting, call: Call, values: dict[Value, Array]) -> Array:
+    """A call's output, by what is known of values and of what makes the others."""
+    for arg in call.args:
+        if isinstance(arg, Constant):
+            values[arg] = arg.value
+        elif arg not in values:
+            made = graph.binding(arg)
+            assert made is not None and isinstance(made.call, Call)
+            values[arg] = _evaluated(graph, made.call, values)
+    (output,) = evaluate(call.op, [values[a] for a in call.args], call.attrs)
+    return output
+
+
+def rows_of_lookups(target: Target) -> Callable[[Function], Function]:
+    """lookup(x, table)   =>   reshape(lookup(reshape(x), table)), in rows of one vector each, where
+    the target looks up vectors: elements have no neighbours, in any layout."""
+
+    @optional(level=1)
+    def rows_of_lookups(function: Function) -> Function:
+        bindings = tuple(n for b in function.bindings for n in _in_rows(b, target))
+        same = len(bindings) == len(function.bindings)
+        return function if same else replace(function, bindings=bindings)
+
+    return rows_of_lookups
+
+
+def _in_rows(binding: Binding, target: Target) -> tuple[Binding, ...]:
+    call = binding.call
+    if not isinstance(call, Call) or call.op != "lookup" or not is_static(call.args[0]):
+        return (binding,)
+    (x, table), (out,) = call.args, binding.outputs
+    elements = prod(shape_of(x))
+    lanes = row_lanes(elements, target)
+    if lanes is None or len(shape_of(x)) == 2 and shape_of(x)[1] == lanes:
+        return (binding,)
+    bindings: list[Binding] = []
+
+    def emit(name: str, op: str, *args: Value, **attrs: object) -> Var:
+        (type_,) = infer_types(op, [a.type for a in args], attrs)
+        made = Var(name, type_)
+        bindings.append(Binding((made,), Call(op, args, attrs), binding.source))
+        return made
+
+    rows = emit(f"{out.name}.rows", "reshape", x, shape=(elements // lanes, lanes))
+    found = emit(f"{out.name}.found", "lookup", rows, table)
+    whole = Call("reshape", (found,), {"shape": shape_of(out)})
+    return (*bindings, Binding((out,), whole, binding.source))

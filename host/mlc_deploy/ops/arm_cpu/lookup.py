@@ -1,0 +1,73 @@
+"""Lookups in tables of 256 bytes, a few at a time.
+
+AArch64 keeps a table in sixteen registers, and looks up a vector at a time. Elsewhere bytes are
+looked up one by one: a load, a load and a store each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlc_targets import Target
+
+from ... import te
+from ...ir import PrimFunc
+from ...schedule import Schedule
+from ...te import Tensor
+from ..lookup import place
+from ..registry import Attrs
+from ..tile import inline_epilogue
+
+LANES = (16, 8)  # of vectors, the best first
+TOGETHER = (4, 3, 2, 5, 7, 1)  # vectors that may be one turn, the best first
+TASK = 1 << 10  # vectors, about, that a task looks up
+TILE = "lookup_tile"
+
+
+def row_lanes(elements: int, target: Target) -> int | None:
+    """How many numbers are looked up together, of so many; None where that does not divide them, or
+    is a compiler's matter."""
+    if target.kind == "c":
+        return None
+    return next((n for n in LANES if elements % n == 0 and elements), None)
+
+
+def in_vectors(target: Target) -> bool:
+    """Whether the target has an instruction for it."""
+    return target.arch == "aarch64" and target.vector_registers > 0
+
+
+def takes_rows(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> bool:
+    """Whether the data are rows of one vector each."""
+    rows = inputs[0].shape
+    return len(rows) == 2 and rows[1] in LANES and row_lanes(int(rows[1]), target) == rows[1]
+
+
+def compute_lookup(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Sequence[Tensor]:
+    q, table = inputs
+    tile = te.compute(q.shape, lambda i, j: table[place(q[i, j])], name=TILE)
+    return [te.compute(q.shape, lambda i, j: tile[i, j], name="lookup")]
+
+
+def schedule_lookup(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
+    q, table = func.buffers[:2]
+    rows, lanes = (int(n) for n in q.shape)  # type: ignore[arg-type]
+    sch = Schedule(func)
+    result = inline_epilogue(sch, "lookup")
+    together = next(n for n in TOGETHER if rows % n == 0) if in_vectors(target) else 1
+    i, lane = sch.get_loops(result)
+    turns = rows // together
+    turn = next(n for n in range(max(1, min(turns, TASK // together)), 0, -1) if turns % n == 0)
+    task, i, row = sch.split(i, [None, turn, together])
+    sch.compute_at(TILE, i)
+    sch.set_scope(TILE, 0, "local")
+    *_, tile_row, tile_lane = sch.get_loops(TILE)
+    if in_vectors(target):
+        sch.tensorize(tile_lane, f"aarch64.tbl.{q.dtype}.{table.dtype}.{lanes}")
+    else:
+        sch.unroll(tile_lane)
+    sch.unroll(tile_row)
+    sch.unroll(row)
+    sch.vectorize(lane)
+    sch.parallel(task)
+    return sch.func

@@ -1,0 +1,45 @@
+"""lookup: what any function of one 8-bit number is, as a table of its 256 values.
+
+The table is in the order of the numbers' bits, as uint8 counts them: 0 to 127, then for int8 -128
+to -1. Its values are 8-bit numbers, signed or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .. import te
+from ..ir import Expr
+from ..te import Tensor
+from .registry import Array, Attrs, Operator, register, require
+
+VALUES = 256
+BYTES = ("int8", "uint8")
+
+
+def all_values(dtype: str) -> Array:
+    """Every number of an 8-bit dtype, in the order of a table."""
+    return np.arange(VALUES, dtype=np.uint8).view(dtype)
+
+
+def place(q: Expr) -> Expr:
+    """Where in a table a number's value is."""
+    return q.astype("uint8").astype("int32")
+
+
+def _compute_lookup(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    q, table = inputs
+    require(q.dtype in BYTES, f"lookup: does not take {q.dtype}")
+    is_table = table.dtype in BYTES and tuple(table.shape) == (VALUES,)
+    require(is_table, f"lookup: {table.dtype} {list(table.shape)} is no table of 8-bit numbers")
+    return [te.compute(q.shape, lambda *i: table[place(q[i])], name="lookup")]
+
+
+def _evaluate_lookup(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    q, table = inputs
+    return [table[q.astype(np.uint8)]]
+
+
+register(Operator("lookup", _compute_lookup, _evaluate_lookup, "anchor"))
