@@ -48,21 +48,24 @@ def main() -> None:
     options = parser.parse_args()
     print(f"soak: seed {options.seed}, {options.minutes:g} minutes", flush=True)
     try:
-        done = soak(options.minutes * 60, options.threads, options.seed)
+        done, grown = soak(options.minutes * 60, options.threads, options.seed)
     except Broken as error:
         sys.exit(f"soak: {error}; seed {options.seed}")
     print("soak: " + ", ".join(f"{count} {name}" for name, count in sorted(done.items())))
+    print(
+        f"soak: nothing is left; memory grew by {grown / (1 << 20):.1f} MB after the first quarter"
+    )
 
 
-def soak(seconds: float, threads: int, seed: int) -> Counter[str]:
-    """What was done, and how often. Raises Broken."""
+def soak(seconds: float, threads: int, seed: int) -> tuple[Counter[str], int]:
+    """What was done, and how often; and bytes by which memory grew. Raises Broken."""
     machine = local_machine()
     code = {name: module_of(name, machine=machine) for name in ("count", "wild", "spin")}
     descriptors, running = len(os.listdir("/proc/self/fd")), threading.active_count()
     begin, done = time.monotonic(), Counter[str]()
     with Listener(runtime_file(machine)) as listener:
         # Memory is compared where all sessions have ended: once after a while, and at the end.
-        resident = 0
+        resident = grown = 0
         for phase, until in enumerate((begin + seconds / 4, begin + seconds)):
             users = [
                 User(listener, code, random.Random(f"{seed} {phase} {n}"), until, done)
@@ -83,7 +86,7 @@ def soak(seconds: float, threads: int, seed: int) -> Counter[str]:
         raise Broken(f"processes {left} are left")
     if (len(os.listdir("/proc/self/fd")), threading.active_count()) != (descriptors, running):
         raise Broken("descriptors or threads are left")
-    return done
+    return done, grown
 
 
 def memory() -> int:

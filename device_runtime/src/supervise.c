@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@ typedef struct {
     int input, output;
     Records *records; /* NULL: what goes over the stream is what the session takes and gives */
     uint64_t moved;   /* when a byte last went either way, in nanoseconds */
+    int waiting;      /* bytes that had come and were not read, when they were last counted */
 } Stream;
 
 static bool later(void) { return errno == EAGAIN || errno == EINTR; }
@@ -119,6 +121,17 @@ static int patience(const Stream *t) {
     return left < 1000000 ? (int)left : 1000000;
 }
 
+/* While nothing is read, what comes nevertheless is a sign of life: all that was sent may lie in the
+ * system's buffers, for minutes before a slow link. Returns the milliseconds until the next look. */
+static int look_for_life(Stream *t) {
+    int waiting = 0;
+    if (ioctl(t->input, FIONREAD, &waiting) == 0 && waiting > t->waiting)
+        t->moved = mlc_nanoseconds();
+    t->waiting = waiting;
+    uint32_t most = t->session->patience_ms / 8;
+    return most == 0 ? -1 : most < 1000 ? (int)most : 1000;
+}
+
 static int sooner(int a, int b) { return a < 0 || (b >= 0 && b < a) ? b : a; }
 
 static int serve(Stream *t) {
@@ -134,9 +147,15 @@ static int serve(Stream *t) {
             {.fd = t->output, .events = sending(t) ? POLLOUT : 0},
             {.fd = was_sending ? -1 : link_fd(), .events = POLLIN},
         };
-        /* While nothing is read, a hang-up of the input would keep poll from waiting. */
-        if (!receiving(t)) fds[0].fd = -1;
-        int ready = poll(fds, 3, working ? 0 : sooner(link_milliseconds(), patience(t)));
+        int look = -1;
+        if (receiving(t)) {
+            t->waiting = 0;
+        } else { /* a hang-up of the input would keep poll from waiting */
+            fds[0].fd = -1;
+            look = look_for_life(t);
+        }
+        int wait = sooner(look, sooner(link_milliseconds(), patience(t)));
+        int ready = poll(fds, 3, working ? 0 : wait);
         if (ready < 0 && errno != EINTR) return 1;
         link_check_deadline();
         if (ready <= 0) {
@@ -165,7 +184,8 @@ int supervise(int input, int output, Records *records) {
     int flags = fcntl(output, F_GETFL);
     fcntl(output, F_SETFL, flags | O_NONBLOCK); /* a client that does not read stops no deadline */
     session_begin(&session, records != NULL);
-    Stream stream = {&session, input, output, records, mlc_nanoseconds()};
+    Stream stream = {.session = &session, .input = input, .output = output, .records = records,
+                     .moved = mlc_nanoseconds()};
     int status = serve(&stream);
     link_end();
     fcntl(output, F_SETFL, flags);

@@ -11,6 +11,7 @@ names of phases: the places where passes of the user run.
 from __future__ import annotations
 
 import difflib
+import importlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -216,10 +217,7 @@ def _dump(kind: str, steps: Iterable[Callable[[P], P]]) -> list[Instrument]:
     known = {*LEVELS, *(f.__name__ for f in (*steps, *added))}
     if known.issuperset(names):
         return [PrintInstrument(names)]
-    from . import (
-        _compiler as _,
-    )  # which knows every pass; a name may be one of the other pipeline's
-
+    importlib.import_module("._compiler", __package__)  # by which every pass is known
     known |= {*LEVELS}
     for name in names:
         if name not in known:

@@ -42,7 +42,7 @@ from mlc_rpc.wire import (
 WINDOW = 8  # chunks under way at a time
 CHUNK_SECONDS = 60.0  # per chunk: slow links are slow, dead ones are found by the heartbeat
 BEAT_SECONDS = 1.0  # a tick of the heartbeat, which looks for signs of life
-PING_BEATS = 2  # silent ticks until the board is asked, and from one question to the next
+PING_BEATS = 2  # ticks with nothing from the board, or to it, until it is asked; and once more
 DEAD_BEATS = 8  # silent ticks until an end is taken for dead
 READ_BYTES = 1 << 20
 REQUEST, RESPONSE, NOTIFY = 0, 1, 2
@@ -221,17 +221,23 @@ class Link:
             self._end_talk(f"the board sent what is no message ({error or type(error).__name__})")
 
     def _beat(self) -> None:
-        """The heartbeat's thread. Bytes that arrive, or go out though slowly, are signs of life."""
+        """The heartbeat's thread. Bytes that arrive, or go out though slowly, are signs of life.
+
+        The board wants signs as well, and while it sends it may not see one: what it has written
+        can lie in a pipe for long before a slow link has brought it here.
+        """
         silent, seen = 0, (0, 0)
+        mute, said = 0, 0
         while not self._over.wait(BEAT_SECONDS):
             writing = self._writing.locked()
             signs = (self._received, self.transport.moved if writing else seen[1])
             silent, seen = (silent + 1 if signs == seen else 0), signs
+            mute, said = (mute + 1 if self.sent_bytes == said else 0), self.sent_bytes
             if silent >= DEAD_BEATS:
                 self._end(self._dead)
                 self.transport.close()
                 return
-            if silent and silent % PING_BEATS == 0:
+            if any(ticks and ticks % PING_BEATS == 0 for ticks in (silent, mute)):
                 self._ask_for_life(BEAT_SECONDS * (DEAD_BEATS - silent))
 
     def _ask_for_life(self, timeout: float) -> None:

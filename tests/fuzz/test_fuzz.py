@@ -52,7 +52,8 @@ def test_a_minute_of_fuzzing_finds_nothing() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     for target in TARGETS:
         assert f"fuzz: {target} for 12 s" in done.stderr
-    # Coverage is that of the code that matters, corpus and seeds included.
-    for file, least in (("session.c", 100), ("record.c", 40), ("load.c", 200), ("artifact.c", 100)):
-        found = re.search(rf"{file} +(\d+) of", done.stdout)
-        assert found and int(found[1]) > least, done.stdout
+    # Coverage is that of the code that matters, corpus and seeds included, by the target whose
+    # subject it is.
+    for file, least in (("session.c", 150), ("record.c", 40), ("load.c", 200), ("artifact.c", 100)):
+        reached = re.findall(rf"^  {file} +(\d+) of", done.stdout, re.MULTILINE)
+        assert max(map(int, reached), default=0) > least, done.stdout

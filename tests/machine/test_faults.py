@@ -28,8 +28,7 @@ pytestmark = pytest.mark.boards
 
 ROOT = Path(__file__).resolve().parents[2]
 STRIKE_SECONDS = 0.7  # after the first step of the work
-NOTICED_SECONDS = 13.0  # 8 of silence, a tick of the heartbeat, and a machine that is busy
-SLACK_SECONDS = 3.0  # that it takes to look at the board's clock before a strike
+NOTICED_SECONDS = 12.0  # 8 of silence, a tick of the heartbeat, and what is on its way
 ENDED_SECONDS = 10.0  # after which a board has ended the session of a dead client
 BACK_SECONDS = 30.0  # from the moment that the board can be reached to the end of the next step
 SILENCE = "no sign of life from the board for 8 s"
@@ -60,15 +59,22 @@ FAULTS = {
 
 
 @contextmanager
-def nothing_left(board: Machine) -> Iterator[None]:
-    """Neither here, of descriptors and threads, nor there, of processes, memory, parts of blobs."""
+def nothing_left(board: Machine) -> Iterator[float]:
+    """Neither here, of descriptors and threads, nor there, of processes, memory, parts of blobs.
+
+    Gives the seconds that everything takes longer where this machine has other work as well: some
+    times what the simplest command on the board takes, a third of a second where it has not.
+    """
 
     def here() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), threading.active_count()
 
     board.shell("true")  # what the first connection leaves for all
+    began = time.monotonic()
+    board.shell("true")
+    slack = 5 * (time.monotonic() - began)
     before = here()
-    yield
+    yield slack
     wait_until(lambda: left_there(board) == [], f"the board keeps {left_there(board)}")
     wait_until(lambda: here() <= before, f"the client keeps {before} -> {here()}")
 
@@ -83,9 +89,11 @@ def left_there(board: Machine) -> list[str]:
 
 @dataclass(frozen=True)
 class Ending:
-    """What the work ended with, the seconds from the strike to that, and the steps before."""
+    """What the work ended with, when it was struck (of time.monotonic()), the seconds from then
+    to that, and the steps before."""
 
     error: errors.RpcError
+    struck: float
     seconds: float
     steps: int
 
@@ -103,7 +111,7 @@ def until_lost(steps: Iterator[None], strike: Callable[[], None]) -> Ending:
     with pytest.raises(errors.Lost) as caught:
         for _ in steps:
             done += 1
-    return Ending(caught.value, time.monotonic() - struck[0], done)
+    return Ending(caught.value, struck[0], time.monotonic() - struck[0], done)
 
 
 def do(session: Session, work: str, steps: int) -> None:
@@ -115,11 +123,11 @@ def do(session: Session, work: str, steps: int) -> None:
 @pytest.mark.parametrize("name", FAULTS)
 def test_lost_and_back(board: Machine, name: str, work: str) -> None:
     fault = FAULTS[name]
-    with nothing_left(board), mlc.connect(board.url) as session:
+    with nothing_left(board) as slack, mlc.connect(board.url) as session:
         boot = session.device.boot
         began = time.monotonic()
         ended = until_lost(WORK[work](session), lambda: fault.strike(board))
-        assert ended.seconds < NOTICED_SECONDS
+        assert ended.seconds < NOTICED_SECONDS + slack
         assert re.match(fault.says, ended.error.what), ended.error.what
         assert ended.error.board == board.url and ended.error.method in METHODS[work]
         assert "connect again" in ended.error.attempt
@@ -128,42 +136,40 @@ def test_lost_and_back(board: Machine, name: str, work: str) -> None:
         reachable = time.monotonic()
         session.reconnect()
         do(session, work, 1)
-        assert time.monotonic() - reachable < BACK_SECONDS
+        assert time.monotonic() - reachable < BACK_SECONDS + slack
         assert (session.device.boot != boot) == fault.rebooted
         do(session, work, ended.steps + 1)  # that of an upload which the fault broke off
 
 
 @pytest.mark.parametrize("work", WORK)
 def test_a_link_that_is_down_for_good(board: Machine, work: str) -> None:
-    with nothing_left(board), mlc.connect(board.url) as session:
-        # Notes when the session's last process is gone, as the board sees it.
-        board.shell(
-            "(while ps w | grep '[r]untime-' | grep -qv 'sh -c'; do sleep 1; done;"
-            "cut -d. -f1 /proc/uptime > /tmp/ended) < /dev/null > /dev/null 2>&1 &"
+    with nothing_left(board) as slack, mlc.connect(board.url) as session:
+        # Notes when the session's last process is gone, by the board's clock.
+        asked = time.monotonic()
+        uptime = float(
+            board.shell(
+                "cut -d' ' -f1 /proc/uptime;"
+                "(while ps w | grep '[r]untime-' | grep -qv 'sh -c'; do sleep 1; done;"
+                "cut -d' ' -f1 /proc/uptime > /tmp/ended) < /dev/null > /dev/null 2>&1 &"
+            )
         )
-        struck: list[int] = []
-
-        def strike() -> None:
-            struck.append(int(board.shell("cut -d. -f1 /proc/uptime")))
-            board.link(up=False)
-
-        ended = until_lost(WORK[work](session), strike)
+        ended = until_lost(WORK[work](session), lambda: board.link(up=False))
         assert ended.error.what == SILENCE and ended.error.method in METHODS[work]
-        assert ended.seconds < NOTICED_SECONDS
+        assert ended.seconds < NOTICED_SECONDS + slack
         with pytest.raises(errors.Unreachable) as caught:
             session.reconnect(patience=6)
         assert caught.value.what.startswith("the board did not come back in 6 s: ")
         assert caught.value.board == board.url and caught.value.attempt
         board.link(up=True)
-        there = int(board.shell("cat /tmp/ended; rm /tmp/ended"))
-        assert there - struck[0] < ENDED_SECONDS + SLACK_SECONDS
+        there = float(board.shell("cat /tmp/ended; rm /tmp/ended")) - uptime
+        assert there - (ended.struck - asked) < ENDED_SECONDS + slack
         session.reconnect()
         do(session, work, ended.steps + 1)
 
 
 @pytest.mark.parametrize("work", WORK)
 def test_a_client_that_is_killed(board: Machine, work: str) -> None:
-    with nothing_left(board):
+    with nothing_left(board) as slack:
         client = subprocess.Popen(
             [sys.executable, "-m", "tests.machine.work", board.url, work],
             cwd=ROOT,
@@ -178,11 +184,12 @@ def test_a_client_that_is_killed(board: Machine, work: str) -> None:
             client.wait()
         killed, steps = time.monotonic(), 1 + output.count("a step")
         while any("runtime-" in line for line in left_there(board)):
-            assert time.monotonic() - killed < ENDED_SECONDS, "its session is still there"
+            late = time.monotonic() - killed
+            assert late < ENDED_SECONDS + slack, "its session is still there"
         with mlc.connect(board.url) as session:
             began = time.monotonic()
             do(session, work, 1)
-            assert time.monotonic() - began < BACK_SECONDS
+            assert time.monotonic() - began < BACK_SECONDS + slack
             do(session, work, steps + 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from mlc_rpc.ssh_client import server_key
 from mlc_rpc.ssh_config import resolve
 from mlc_rpc.transport import SshUrl, parse_url
 from tests.machine.machine import Machine
-from tests.rpc.test_faults import CRASHES, fault
+from tests.machine.test_faults import nothing_left
+from tests.rpc.test_faults import CRASHES, RECOVERY_SECONDS, fault
 from tests.runtime.board import X, module_of
 
 pytestmark = pytest.mark.boards
@@ -62,14 +64,29 @@ def test_a_link_that_is_down_for_a_moment(board: Machine) -> None:
         np.testing.assert_array_equal(session.tensor(array).numpy(), array)
 
 
+def held(board: Machine) -> int:
+    """Descriptors of the session's processes, which a worker that waits for work is one of."""
+    told = board.shell(
+        "for p in /proc/[0-9]*; do case $(ls -l $p/exe) in *runtime-*) ls $p/fd;; esac; done"
+    )
+    return len(told.split())
+
+
 @pytest.mark.parametrize("name", [*CRASHES, "endless loop", "out of memory"])
 def test_a_kernel_at_fault_costs_a_worker(board: Machine, name: str) -> None:
-    with mlc.connect(board.url) as session:
+    with nothing_left(board) as slack, mlc.connect(board.url) as session:
         module = session.load(module_of("add", machine="aarch64"))
         kept, total = session.tensor(X), session.tensor(0 * X)
         fault(session, "aarch64", name)
+        before = held(board)
+        fault(session, "aarch64", name)
+        began = time.monotonic()
         module["add"](kept, kept, total)
+        assert time.monotonic() - began < RECOVERY_SECONDS + slack
         np.testing.assert_array_equal(total.numpy(), 2 * X)
+        np.testing.assert_array_equal(kept.numpy(), X)
+        # A fault leaves no more behind than the one before it, give or take the worker's socket.
+        assert held(board) <= before + 1
 
 
 @pytest.mark.parametrize(

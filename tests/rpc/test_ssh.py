@@ -11,8 +11,7 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -26,70 +25,10 @@ from mlc_rpc.ssh import clean_ssh
 from mlc_rpc.ssh_client import connect_client, is_trusted, server_key, trust
 from mlc_rpc.ssh_config import Host, resolve
 from mlc_rpc.transport import SshUrl, parse_url
+from tests.rpc.sshd import WHY_NOT, Server, is_here
 
 Files = Callable[[str], Path]
-SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
-pytestmark = pytest.mark.skipif(
-    not SSHD or not shutil.which("ssh-keygen"),
-    reason="no sshd here: apt install openssh-server",
-)
-
-
-@dataclass
-class Server:
-    port: int
-    home: Path  # of the client
-    cache: Path  # of the board
-    host_key: str
-
-    def trust(self) -> None:
-        known = self.home / ".ssh" / "known_hosts"
-        known.write_text(f"[127.0.0.1]:{self.port} {self.host_key}\n")
-
-    @property
-    def url(self) -> str:
-        return f"ssh://{getpass.getuser()}@127.0.0.1:{self.port}"
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    assert SSHD
-    home = tmp_path / "home"
-    (home / ".ssh").mkdir(parents=True)
-    for name in ("host_key", "home/.ssh/id_ed25519"):
-        key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)]
-        subprocess.run(key, check=True)
-    authorized = tmp_path / "authorized_keys"
-    authorized.write_text((home / ".ssh/id_ed25519.pub").read_text())
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    config = tmp_path / "sshd_config"
-    config.write_text(
-        f"ListenAddress 127.0.0.1:{port}\nHostKey {tmp_path}/host_key\nPidFile none\n"
-        f"AuthorizedKeysFile {authorized}\nStrictModes no\nUsePAM no\nPermitRootLogin yes\n"
-        f"PasswordAuthentication no\nSubsystem sftp internal-sftp\n"
-        f"SetEnv XDG_CACHE_HOME={tmp_path}/cache HOME={tmp_path}/board\n"
-    )
-    if getpass.getuser() == "root":
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # Debian's service makes it otherwise
-    child = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stderr=subprocess.PIPE)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    try:
-        for _ in range(100):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
-        else:
-            child.kill()
-            pytest.fail(f"sshd does not start: {child.communicate()[1].decode()}")
-        host_key = (tmp_path / "host_key.pub").read_text().rsplit(" ", 1)[0]
-        yield Server(port, home, tmp_path / "cache" / "mlc-runtime", host_key)
-    finally:
-        child.terminate()
-        child.communicate()
+pytestmark = pytest.mark.skipif(not is_here(), reason=WHY_NOT)
 
 
 def test_a_board_behind_sshd(server: Server, runtime_of: Files) -> None:

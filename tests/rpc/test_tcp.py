@@ -489,6 +489,22 @@ def test_a_slow_upload_is_no_dead_link(fast_heart: None, board: Listener) -> Non
         session.close()
 
 
+def test_a_slow_download_is_no_dead_client(fast_heart: None, board: Listener) -> None:
+    """The board has written all of it, and hears nothing, long before the client has it."""
+    with Relay(board.port) as relay:
+        session = connect(f"tcp://127.0.0.1:{relay.port}", no_runtime, key=board.key)
+        array = np.arange(1 << 19)
+        tensor = session.tensor(array)
+
+        def slowly(data: bytes) -> bytes:
+            time.sleep(0.05)
+            return data
+
+        relay.to_client = slowly
+        np.testing.assert_array_equal(tensor.numpy(), array)  # over three seconds
+        session.close()
+
+
 CLIENT = """
 import sys, numpy as np
 from pathlib import Path

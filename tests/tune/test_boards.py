@@ -24,9 +24,18 @@ OTHER = Device(**{**{f: getattr(HERE, f) for f in HERE.__slots__}, "cpus": (Cpu(
 
 class FakeSession:
     emulated = False
+    can_reconnect = True
 
     def __init__(self, url: str, device: Device = HERE) -> None:
         self.board, self.device, self.closed = url, device, False
+        self.returns = 0
+        self.away = 0  # so many times it does not come back
+
+    def reconnect(self, patience: float) -> None:
+        if self.away:
+            self.away -= 1
+            raise Unreachable(f"not back in {patience:g} s", board=self.board)
+        self.returns += 1
 
     def close(self) -> None:
         self.closed = True
@@ -72,14 +81,36 @@ def test_a_job_that_lost_its_board_is_done_again() -> None:
         return sessions[-1]
 
     def job(board: Board) -> int:
-        if len(sessions) == 1:
+        if sessions[0].returns == 0:
             raise Lost("power", board=board.url)
-        return len(sessions)
+        return sessions[0].returns
 
     with pool(connect, "a") as (boards, incidents):
-        assert boards.submit(job).result(5) == 2
-        assert sessions[0].closed
-    assert incidents == [Incident("a", "lost: power")]
+        assert boards.submit(job).result(5) == 1
+        assert not sessions[0].closed
+    assert incidents == [Incident("a", "lost: power")] and len(sessions) == 1
+
+
+def test_a_lost_board_that_stays_away_is_quarantined_and_its_job_is_done_elsewhere() -> None:
+    lost = threading.Event()
+
+    def job(board: Board) -> str:
+        if board.url == "a" and not lost.is_set():
+            lost.set()
+            board.session.away = 3  # type: ignore[attr-defined]
+            raise Lost("power", board=board.url)
+        time.sleep(0.005)
+        return board.url
+
+    with pool(FakeSession, "a", "b", comeback=0.25) as (boards, incidents):
+        while not lost.is_set():
+            boards.submit(job).result(5)
+        assert boards.submit(job).result(5) == "b"
+        _until(lambda: Incident("a", "came back") in incidents)
+        assert {f.result(5) for f in [boards.submit(job) for _ in range(20)]} == {"a", "b"}
+    assert [i.what for i in incidents] == [
+        "lost: power", "quarantined: not back in 0.25 s", "came back",
+    ]  # fmt: skip
 
 
 def test_a_job_that_takes_two_boards_with_it_is_given_up_and_others_are_done() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mlc_deploy import Schedule
 from mlc_deploy.errors import TuneError
 from mlc_deploy.ir import structural_hash
-from mlc_deploy.tune.database import Database, Record
+from mlc_deploy.tune.database import Database, Record, pack
 from mlc_deploy.tune.records import Measured
 from tests.tune.searches import matmul, sampled
 
@@ -32,7 +32,7 @@ def record(program: str = "p", cost: float = 1.0, **changes: object) -> Record:
         objective="seconds",
         run="r",
         program=program,
-        steps="[1,[]]",
+        packed=pack("[1,[]]"),
         measured=Measured("ok", (cost, cost * 1.1, cost * 0.9)),
     )
     return replace(made, **changes)  # type: ignore[arg-type]
@@ -41,7 +41,7 @@ def record(program: str = "p", cost: float = 1.0, **changes: object) -> Record:
 def test_what_is_added_is_there_for_another_reader(tmp_path: Path) -> None:
     sch = Schedule(matmul(), seed=3)
     sampled(sch)
-    written = record(steps=sch.trace.dumps().replace(", ", ",").replace(": ", ":"))
+    written = record(packed=pack(sch.trace.dumps().replace(", ", ",").replace(": ", ":")))
     Database(tmp_path / "db").add([written, record("q", 2.0)])
     read = Database(tmp_path / "db")
     assert read.records == [written, record("q", 2.0)]

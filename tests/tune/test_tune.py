@@ -3,11 +3,7 @@ whatever is killed when, and every incident is known of."""
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -21,55 +17,19 @@ import pytest
 
 from mlc_deploy.tune.boards import Board, BoardPool
 from mlc_deploy.tune.database import Database, Record
-from mlc_deploy.tune.measuring import Measuring
-from mlc_deploy.tune.records import Measured, Objective, Task
+from mlc_deploy.tune.records import Measured, Task
 from mlc_deploy.tune.runner import Request
 from mlc_deploy.tune.scheduler import GradientBased, Progress, RoundRobin
-from mlc_deploy.tune.tune import State, tune_tasks
+from mlc_deploy.tune.tune import tune_tasks
 from mlc_rpc import Lost
 from tests.tune.searches import (
     CountingBoards,
-    Following,
-    Naming,
     Sampling,
     cost_of,
     hash_of,
-    matmul_task,
 )
 from tests.tune.test_boards import FakeSession, pool
-
-ROOT = Path(__file__).parents[2]
-SIZES = ((16, 16, 16), (32, 16, 16))
-TRIALS = 40
-
-
-def tasks() -> list[Task]:
-    return [matmul_task(*size) for size in SIZES]
-
-
-def measuring(
-    database: Database, boards: Any = None, objective: Objective = "instructions"
-) -> Measuring:
-    return Measuring(
-        Naming(), boards or CountingBoards(), database, "a board", objective, "this run"
-    )
-
-
-def tuned(
-    database: Database,
-    boards: Any = None,
-    *,
-    trials: int = TRIALS,
-    make: Any = Following,
-    objective: Objective = "instructions",
-    **options: Any,
-) -> State:
-    by = measuring(database, boards, objective)
-    return tune_tasks(tasks(), by, make, trials=trials, batch=8, seed=5, **options)
-
-
-def results(database: Database) -> list[tuple[str, str, str, float]]:
-    return [(r.task, r.program, r.steps, r.cost) for r in database.records]
+from tests.tune.whole import TRIALS, killed_and_resumed, measuring, results, tasks, tuned
 
 
 def test_trials_are_spent_on_all_tasks_and_the_best_is_in_the_database() -> None:
@@ -136,36 +96,6 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     assert not again.requests and state.told == TRIALS
 
 
-KILLED = """
-import sys, time
-sys.path.insert(0, sys.argv[1])
-from pathlib import Path
-from mlc_deploy.tune.database import Database
-from tests.tune.searches import CountingBoards
-from tests.tune.test_tune import tuned
-print("ready", flush=True)
-tuned(Database(Path(sys.argv[2])), CountingBoards(lambda _: time.sleep(0.02)))
-print("done", flush=True)
-"""
-
-
-def killed_and_resumed(path: Path, kills: int, seed: int) -> None:
-    """Runs the tuning of `tuned` in processes of which so many are killed at random moments."""
-    chance = random.Random(seed)
-    command = [sys.executable, "-c", KILLED, str(ROOT), str(path)]
-    while True:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        if kills:
-            time.sleep(chance.random() * 1.5)
-            process.send_signal(signal.SIGKILL)
-            kills -= 1
-        rest = process.communicate(timeout=120)[0]
-        if rest == "done\n" and not kills:
-            return
-
-
 def test_kills_lose_nothing_double_nothing_and_change_nothing(tmp_path: Path) -> None:
     killed_and_resumed(tmp_path / "db", kills=3, seed=1)
     whole = Database()
@@ -227,7 +157,7 @@ def test_a_board_that_is_lost_and_returns_changes_no_result() -> None:
         tuned(database, Jobs(boards))
     assert sorted(results(database)) == sorted(results(quiet))
     assert Counter(i.what for i in incidents) == {"lost: power": 4}
-    assert len(sessions) == 6
+    assert len(sessions) == 2 and sum(s.returns for s in sessions) == 4
 
 
 def test_earlier_runs_are_what_a_search_begins_with() -> None:

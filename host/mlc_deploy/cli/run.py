@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
+from mlc_rpc.module import Param
 from mlc_rpc.wire import MAX_THREADS
 from mlc_targets import BASE, Target, best_level, levels_of
 
@@ -24,6 +26,8 @@ from ..deploy import (
     Deployment,
     compiled_record,
     deploy,
+    described_model,
+    fitting,
     refuse_cores,
     refuse_unfit,
 )
@@ -45,6 +49,8 @@ from .report import show
 from .saving import FORMS, MODEL, emit_model, save_model, saved
 
 if TYPE_CHECKING:
+    from ..graph import Function
+    from ..graph.nodes import Value
     from ..levels import CompiledLevels
 
 SHIPPED = Path(__file__).parents[1] / "models"
@@ -150,6 +156,13 @@ def run(
         unused: dict[str, object] = {"--input": inputs if model else (), "--expect": expected}
         unused |= {"--json": json_file} if emit else {"--output": output}
         refuse_unused(unused, f"--emit {emit}" if emit else f"--board {NONE}")
+    graph = None
+    if ready is None:
+        with progress.stage("read"):
+            graph = _graph(path, _shapes(shape, given), dims(bind))
+    inputs_of, outputs_of = _signature(graph or ready)
+    fitting("input", given, inputs_of)  # before a board is troubled
+    fitting("output", right, outputs_of)
     with ExitStack() as stack:
         session = None
         if url is not None:
@@ -173,8 +186,9 @@ def run(
                 on = session.device
                 levels = (levels[best_level((t for _, t in levels), on.machine, on.features)],)
             with progress.stage("compile"):
+                assert graph is not None
                 model_for_board = made = _compiled(
-                    path, levels, _shapes(shape, given), dims(bind), precision, db, progress
+                    graph, path.stem, levels, precision, db, progress
                 )
             first = made.programs[0]
             for save in saves:
@@ -221,11 +235,36 @@ def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None
     return model
 
 
+def _graph(
+    path: Path, extents: Mapping[str, tuple[int, ...]], named: Mapping[str, int]
+) -> Function:
+    from ..frontend import from_model  # here, since a saved model does without the compiler
+
+    return from_model(path, extents, named)
+
+
+def _signature(
+    model: Function | SavedModel | None,
+) -> tuple[dict[str, Param], dict[str, Param]]:
+    """What a model takes and gives, by name."""
+    assert model is not None
+    if isinstance(model, SavedModel):
+        described = described_model(model)
+        return {p.name: p for p in described.inputs}, {p.name: p for p in described.outputs}
+
+    def params(named: Iterable[tuple[str, Value]]) -> dict[str, Param]:
+        return {name: Param(name, v.type.dtype, v.type.sizes) for name, v in named}
+
+    return (
+        params((p.name, p) for p in model.params),
+        params(zip(model.output_names, model.outputs, strict=True)),
+    )
+
+
 def _compiled(
-    path: Path,
+    graph: Function,
+    name: str,
     levels: Sequence[tuple[str, Target]],
-    extents: Mapping[str, tuple[int, ...]],
-    named: Mapping[str, int],
     precision: str | None,
     db: str | None,
     progress: Progress,
@@ -233,9 +272,10 @@ def _compiled(
     from ..levels import compile_levels  # here, since a saved model does without the compiler
 
     made = compile_levels(
-        path, levels, shapes=extents, dims=named, precision=precision or "float32", db=db,
+        graph, levels, precision=precision or "float32", db=db,
         watch=lambda name, _, changed: progress.note(name if changed else f"{name} (unchanged)"),
     )  # fmt: skip
+    made = replace(made, programs=tuple(replace(p, name=name) for p in made.programs))
     for program in made.programs:
         count, level = program.kernels_compiled + program.kernels_cached, program.level
         of = f" for {level}" if len(made.programs) > 1 else ""

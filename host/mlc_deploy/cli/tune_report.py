@@ -46,6 +46,7 @@ def recorded(
         "tuning_s": state.seconds,
         "thinking_s": state.thinking,
         "results": dict(sorted(state.bad.items())),
+        "doubts": list(state.doubts),
         "incidents": [{"what": what, "times": times} for what, times in counts.items()],
         "tasks": [task_record(t, state.objective) for t in state.tasks],
         "plans": [
@@ -201,6 +202,8 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
             f"{count} {verdict.replace('_', ' ')}" for verdict, count in record["results"].items()
         )
         yield "no good", ", ".join(texts)
+    for doubt in record["doubts"]:
+        yield "doubt", doubt
     for incident in record["incidents"][:MOST_INCIDENTS]:
         times = f", {incident['times']} times" if incident["times"] > 1 else ""
         yield "incident", f"{incident['what']}{times}"

@@ -54,7 +54,7 @@ from ..schedule.tensor_intrin import is_llvm
 from . import operators, products, saturate
 from .cursors import Cursor, cursor_at, find_cursors, sums_around
 from .lanes import broadcast_lanes, halved_loads, paired_loads
-from .loop_facts import is_phase, reread, stores_to_registers
+from .loop_facts import is_phase, stores_to_registers
 from .machine_calls import machine_call
 from .saturate import rounds, saturated
 from .signature import elements, scalars_of, scratch_layout
@@ -261,10 +261,7 @@ class _Emitter:
         self.ranges.update(loop_ranges([s]))
         outside, self.reads_only = self.reads_only, stores_to_registers(s)
         pointers = dict(self.pointers)
-        self.pointers |= {
-            buffer: self.opaque(pointers[buffer])
-            for buffer in (*sums_around(s), *reread(s, self.target))
-        }
+        self.pointers |= {buffer: self.opaque(pointers[buffer]) for buffer in sums_around(s)}
         self.scoped(s.body)
         self.pointers = pointers
         self.reads_only = outside

@@ -17,8 +17,9 @@ def stores_to_registers(s: Stmt) -> bool:
 
 def is_phase(s: For) -> bool:
     """Whether a loop is to be a function of its own: not where the kernel may return within it."""
-    leaves = any(isinstance(n, Call) and n.name == "ret" for n in walk(s))
-    return PHASE in s.annotations and not leaves
+    return PHASE in s.annotations and not any(
+        isinstance(n, Call) and n.name == "ret" for n in walk(s)
+    )
 
 
 def reread(loop: For, target: Target) -> list[Buffer]:

@@ -107,6 +107,8 @@ def _signed(graph: Rewriting, out: Var, call: Call) -> Value | None:
             return _moved_signed(graph, out, call)
         case Call(op, (x, w)) if op in LAYERS and x.type.dtype == "uint8" and is_static(w):
             return _signed_layer(graph, call, x, w)
+        case Call("dense" | "matmul", (x, w)) if w.type.dtype == "uint8" and is_static(w):
+            return _signed_weights(graph, call, x, w)
     return None
 
 
@@ -137,6 +139,30 @@ def _signed_layer(graph: Rewriting, call: Call, x: Value, w: Value) -> Value | N
     sums = graph.emit(call.op, _lowered(graph, x), w, **attrs)
     more = graph.emit("multiply", _weight_sums(graph, call, w), Constant(np.asarray(TOP, SUMS)))
     return _plus(graph, sums, more)
+
+
+def _signed_weights(graph: Rewriting, call: Call, x: Value, w: Value) -> Value:
+    """layer(x, w)   =>   layer(x, w - 128) + 128 * sum(x)"""
+    sums = graph.emit(call.op, x, _lowered(graph, w), **call.attrs)
+    of_data = _data_sums(graph, call, x, w, call.attrs)
+    return _plus(graph, sums, graph.emit("multiply", of_data, Constant(np.asarray(TOP, SUMS))))
+
+
+def _rows_along_k(graph: Rewriting, out: Var, call: Call) -> Value | None:
+    """matmul(x, y)   =>   matmul(x, transpose(y), transpose_b=True), of two tensors of int8, whose
+    products are summed up along rows; likewise dense of what is no constant"""
+    match call:
+        case Call("dense" | "matmul", (x, y), attrs) if not isinstance(y, Constant):
+            rank = len(y.type.shape)
+            known = is_static(x) and is_static(y)
+            if {x.type.dtype, y.type.dtype} != {"int8"} or rank < 2 or not known:
+                return None
+            if not attrs.get("transpose_b"):
+                y = graph.emit("transpose", y, axes=(*range(rank - 2), rank - 1, rank - 2))
+            elif call.op == "matmul":
+                return None
+            return graph.emit("matmul", x, y, transpose_b=True)
+    return None
 
 
 # ---------------------------------------------------------------------------- moving the integers
@@ -277,7 +303,7 @@ def _output_axis(call: Call, rank: int) -> int:
     """The axis of the weights that counts the outputs."""
     if call.op.startswith("conv"):
         return 0
-    return 0 if call.attrs.get("transpose_b") else rank - 1
+    return rank - 2 if call.attrs.get("transpose_b") else rank - 1
 
 
 def _per_output(numbers: Array, call: Call, w: Value) -> Array | None:
@@ -329,7 +355,7 @@ def _terms(call: Call, w: Value) -> Array:
     shape = shape_of(w)
     if call.op.startswith("conv"):
         return np.asarray(np.prod(shape[1:]), np.int32)
-    return np.asarray(shape[1 if call.attrs.get("transpose_b") else -2], np.int32)
+    return np.asarray(shape[-1 if call.attrs.get("transpose_b") else -2], np.int32)
 
 
 def _weight_sums(graph: Rewriting, call: Call, w: Value) -> Value:
@@ -339,8 +365,10 @@ def _weight_sums(graph: Rewriting, call: Call, w: Value) -> Value:
     if call.op.startswith("conv"):
         total = graph.emit("sum", whole, axes=tuple(range(1, rank)), keepdims=False)
         return graph.emit("reshape", total, shape=(shape_of(w)[0],) + (1,) * (rank - 2))
-    axis = 1 if call.attrs.get("transpose_b") else rank - 2
-    return graph.emit("sum", whole, axes=(axis,), keepdims=call.op == "matmul")
+    turned = bool(call.attrs.get("transpose_b"))
+    along = graph.emit("sum", whole, axes=(rank - 1 if turned else rank - 2,), keepdims=True)
+    shape = (*shape_of(w)[:-2], 1, shape_of(w)[rank - 2 if turned else rank - 1])
+    return graph.emit("reshape", along, shape=shape if call.op == "matmul" else shape[1:])
 
 
 def _data_sums(graph: Rewriting, call: Call, x: Value, w: Value, attrs: Mapping[str, Any]) -> Value:
@@ -461,6 +489,7 @@ def _clipped(graph: Rewriting, q: Value, low: int | None, high: int | None) -> V
 
 RULES: tuple[Rule, ...] = (
     _signed,
+    _rows_along_k,
     _there_and_back,
     _moved_before,
     _concat_before,

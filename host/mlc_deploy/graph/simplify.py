@@ -457,7 +457,9 @@ def _reductions(graph: Rewriting, out: Var, call: Call) -> Value | None:
 def _matrix_product(graph: Rewriting, out: Var, call: Call) -> Value | None:
     """matmul(a, b), b one matrix for all of a's rows   =>   dense(rows of a, b)"""
     match call:
-        case Call("matmul", (a, b)) if is_static(a) and is_static(b):
+        case Call("matmul", (a, b), attrs) if is_static(a) and is_static(b):
+            if attrs.get("transpose_b"):
+                return None
             (*batch, rows, inner), right = shape_of(a), shape_of(b)
             if math.prod(right[:-2]) != 1 or 0 in shape_of(out):
                 return None

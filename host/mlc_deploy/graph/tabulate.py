@@ -23,8 +23,6 @@ from .constants import is_static, shape_of
 from .nodes import Binding, Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, rewrite
 
-CHEAP = ("offset", "maximum", "minimum", "clip", "relu")  # which a lookup would not be less than
-
 
 @optional(level=1)
 def tabulate(function: Function) -> Function:
@@ -33,8 +31,10 @@ def tabulate(function: Function) -> Function:
 
 
 def _tabulated(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    if out.type.dtype not in BYTES or not is_static(out) or call.op in (*CHEAP, "lookup"):
+    if out.type.dtype not in BYTES or not is_static(out) or call.op == "lookup":
         return None
+    if all(a.type.dtype in BYTES and graph.call(a, "lookup") is None for a in call.args):
+        return None  # which is no more than a lookup would be
     x = _source_of_call(graph, out, call, {})
     if x is None:
         return None
@@ -66,14 +66,22 @@ def _source_of_call(
         return None
     found: set[Value | None] = set()
     for arg in call.args:
-        if isinstance(arg, Constant):
-            if arg.value.size != 1 and call.op != "lookup":
-                return None
-        elif arg.type.shape != out.type.shape:
+        if _is_number(graph, arg) or (call.op == "lookup" and isinstance(arg, Constant)):
+            continue
+        if isinstance(arg, Constant) or arg.type.shape != out.type.shape:
             return None
-        else:
-            found.add(_source(graph, arg, known))
+        found.add(_source(graph, arg, known))
     return found.pop() if len(found) == 1 else None
+
+
+def _is_number(graph: Rewriting, value: Value) -> bool:
+    """Whether a value is one number, known before the model runs; dequantize of constants stays."""
+    if set(value.type.shape) - {1}:
+        return False
+    made = graph.call(value, "dequantize")
+    return isinstance(value, Constant) or (
+        made is not None and all(isinstance(a, Constant) for a in made.args)
+    )
 
 
 def _evaluated(graph: Rewriting, call: Call, values: dict[Value, Array]) -> Array:

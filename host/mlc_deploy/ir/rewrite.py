@@ -329,21 +329,6 @@ def with_fields(n: N, **changes: Any) -> N:
     return type(n)(**{**kept, **changes})
 
 
-def replace_node(root: N, old: Node, replacement: Node | None) -> N:
-    """root with the statement `old` (found by identity) replaced; None removes it from its Seq."""
-
-    def visit(m: Any) -> Any:
-        if m is old:
-            return replacement
-        if not isinstance(m, Stmt):
-            return m
-        if isinstance(m, Seq) and replacement is None and any(s is old for s in m.stmts):
-            return build.seq(s for s in m.stmts if s is not old)
-        return rebuild(m, visit)
-
-    return cast(N, visit(root))
-
-
 def free_vars(n: Node) -> set[Var]:
     """Variables used in n that n does not bind."""
     used: set[Var] = set()

@@ -211,26 +211,30 @@ def _evaluate_dense(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 
 def _compute_matmul(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """[..., M, K] times [..., K, N]; the leading dimensions broadcast."""
+    """[..., M, K] times [..., K, N], or [..., N, K] where attrs has transpose_b; the leading
+    dimensions broadcast."""
     a, b = inputs
     require(a.ndim >= 2 and b.ndim >= 2, f"matmul: {a.ndim} and {b.ndim} dimensions")
     dtype = sum_dtype("matmul", a.dtype, b.dtype)
-    fits = same_extent(a.shape[-1], b.shape[-2])
+    inner, columns = b.shape[-2:][::-1] if attrs.get("transpose_b") else b.shape[-2:]
+    fits = same_extent(a.shape[-1], inner)
     require(fits, f"matmul: {list(a.shape)} and {list(b.shape)} do not fit")
     batch = broadcast_shape("matmul", [a.shape[:-2], b.shape[:-2]])
     over = te.reduce_axis((0, a.shape[-1]), "k")
 
     def element(*i: Expr) -> Expr:
         left = element_at(a, (*i[:-1], over.var))
-        right = element_at(b, (*i[:-2], over.var, i[-1]))
+        place = (i[-1], over.var) if attrs.get("transpose_b") else (over.var, i[-1])
+        right = element_at(b, (*i[:-2], *place))
         return te.sum(product(left, right, sums(dtype)), over)
 
-    shape = (*batch, a.shape[-2], b.shape[-1])
+    shape = (*batch, a.shape[-2], columns)
     return [rounded(te.compute(shape, element, name="matmul"), dtype)]
 
 
 def _evaluate_matmul(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     a, b = inputs
+    b = np.swapaxes(b, -1, -2) if attrs.get("transpose_b") else b
     dtype = sum_dtype("matmul", str(a.dtype), str(b.dtype))
     return [narrowed(np.matmul(exact(a, dtype), exact(b, dtype)), dtype)]
 

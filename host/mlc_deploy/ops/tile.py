@@ -8,11 +8,13 @@ so has no guard in the loop that multiplies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
+from ..errors import ScheduleError
 from ..ir import Const, Var
 from ..schedule import Schedule
+from ..schedule.tensor_intrin import TensorIntrin
 from .half import part_of
 
 STEPS = (1, 2, 3, 4, 6, 8, 9, 12, 16, 24, 32, 48, 64)  # of a reduction, that a tuner tries
@@ -156,6 +158,48 @@ def schedule_sum(sch: Schedule, tile: str, at: str, lanes: int, steps: int) -> N
                 sch.vectorize(loop)
             else:
                 sch.unroll(loop)
+
+
+def schedule_intrin_sum(
+    sch: Schedule, tile: str, at: str, intrin: TensorIntrin, steps: int | Callable[[int], int]
+) -> None:
+    """Schedules the loops of a sum inside loop `at` for an intrinsic that adds to sums: its loops
+    are the innermost ones of the same kind, the last the last; the reduction's other loops come
+    outside, unrolled by about `steps` (or what it says of the number of their turns).
+    Raises ScheduleError where the sum is not what the intrinsic computes."""
+    around: list[str] = list(sch.get_loops(tile))
+    own = around[around.index(at) + 1 :]
+    over: list[str] = [n for n in own if _reduces(sch, tile, n)]
+    spatial: list[str] = [n for n in own if n not in over]
+    inside = [*_taken(sch, spatial, intrin, "spatial"), *_taken(sch, over, intrin, "reduce")]
+    turns = prod(int(sch.loop(n).extent) for n in over)  # type: ignore[call-overload]
+    over, unrolled = unroll_steps(sch, over, steps if isinstance(steps, int) else steps(turns))
+    sch.reorder(*over, *unrolled, *spatial, *inside)
+    block = sch.blockize(inside[0])
+    first = next(iter((*over, *unrolled, *spatial)), None) or sch.add_unit_loop(block)
+    zero = sch.decompose_reduction(block, first)
+    sch.tensorize(block, intrin.name)
+    (element,) = sch.get_child_blocks(zero)
+    *across, lane = sch.get_loops(element)
+    beside = [n for n in sch.get_loops(zero) if n.removesuffix("_init") in spatial]
+    for loop in (*spatial, *beside, *across):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+
+
+def _taken(sch: Schedule, loops: list[str], intrin: TensorIntrin, kind: str) -> list[str]:
+    """Takes from the end of `loops` what an intrinsic's iterations of a kind turn."""
+    taken: list[str] = []
+    for turns in reversed([extent for of, extent in intrin.extents if of == kind and extent > 1]):
+        last = next((n for n in reversed(range(len(loops))) if not _unit(sch, loops[n])), None)
+        if last is None or not _divides(sch, loops[last], turns):
+            raise ScheduleError(f"no loop for {turns} turns of intrinsic '{intrin.name}'")
+        if getattr(sch.loop(loops[last]).extent, "value", 0) > turns:
+            loops[last], inner = sch.split(loops[last], [None, turns])
+            taken.insert(0, inner)
+        else:
+            taken.insert(0, loops.pop(last))
+    return taken
 
 
 def unroll_steps(sch: Schedule, reduced: list[str], steps: int) -> tuple[list[str], list[str]]:

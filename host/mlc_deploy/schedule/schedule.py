@@ -13,11 +13,11 @@ from inspect import signature
 from random import Random
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from ..ir import Block, Expr, For, IRModule, PrimFunc, statements, with_fields
+from ..ir import TUNE_CPU, Block, Expr, For, IRModule, PrimFunc, statements, with_fields
 from ..ir.nodes import ForKind, Scope
 from ..ir.verify import verify_each
 from . import blockize as blockize_
-from . import caching, layout, location, loops, reduction, sampling
+from . import caching, epilogue, layout, location, loops, reduction, sampling
 from . import padding as padding_
 from . import tensorize as tensorize_
 from .sampling import Chooser
@@ -34,16 +34,23 @@ def primitive(
     method: Callable[Concatenate[Schedule, P], R],
 ) -> Callable[Concatenate[Schedule, P], R]:
     """Records a method's calls in the trace, once they have succeeded."""
-    shape = signature(method)
+    names: list[str] = []  # of parameters that are given one by one
+    rest = ""  # of the one that takes all the others, which comes last
+    for name, parameter in list(signature(method).parameters.items())[1:]:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            rest = name
+        else:
+            names.append(name)
+    assert not rest or not names, "a trace tells arguments apart by their names"
 
     @wraps(method)
     def recorded(self: Schedule, *args: P.args, **kwargs: P.kwargs) -> R:
         result = method(self, *args, **kwargs)
-        bound = shape.bind(self, *args, **kwargs)
-        arguments = dict(bound.arguments)
-        del arguments["self"]
-        for key in [k for k, p in shape.parameters.items() if p.kind is p.VAR_POSITIONAL]:
-            arguments[f"*{key}"] = list(arguments.pop(key, ()))
+        if rest:
+            arguments: dict[str, Any] = {f"*{rest}": list(args)}
+        else:
+            given = {**dict(zip(names, args, strict=False)), **kwargs}
+            arguments = {name: given[name] for name in names if name in given}
         self._recorder.add(method.__name__, arguments, result)
         return result
 
@@ -351,6 +358,26 @@ class Schedule:
         func, name = tensorize_.tensorize(self._func, at, intrin)
         self._set(func, "tensorize")
         return BlockRV(name)
+
+    @primitive
+    def fuse_reduction_epilogue(
+        self,
+        reduction_block: str,
+        epilogue_block: str,
+        read: str | None = None,
+        at: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        """See epilogue.fuse_reduction_epilogue."""
+        func = epilogue.fuse_reduction_epilogue(
+            self._func, reduction_block, epilogue_block, read, at
+        )
+        self._set(func, "fuse_reduction_epilogue")
+
+    @primitive
+    def tune_for(self, cpu: str) -> None:
+        """LLVM schedules instructions as for this CPU, whatever the target's is."""
+        attrs = {**self._func.attrs, TUNE_CPU: cpu}
+        self._set(with_fields(self._func, attrs=attrs), "tune_for")
 
     # ------------------------------------------------------------------------------- layouts
 

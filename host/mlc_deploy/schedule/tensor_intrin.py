@@ -71,6 +71,11 @@ class TensorIntrin:
             self._wrong("the description is not loops around one block with one store")
         return found
 
+    @property
+    def extents(self) -> tuple[tuple[str, int], ...]:
+        """The description's iterations, outermost first: (kind, how many)."""
+        return tuple((i.kind, int(i.extent)) for i in self.nest[1].iters)  # type: ignore[call-overload]
+
     @cached_property
     def statements(self) -> Stmt:
         """The implementation, on the description's buffers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..arith import Bounds, expr_bounds, loop_ranges
 from ..errors import ScheduleError
@@ -22,7 +22,7 @@ from ..ir import (
     Store,
     Var,
     inner_statements,
-    replace_node,
+    rebuild,
     seq,
     statements,
     walk,
@@ -50,18 +50,15 @@ def excerpt(s: Stmt) -> str:
 def path_to(func: PrimFunc, wanted: Callable[[Stmt], bool]) -> list[Stmt] | None:
     """The statements from the function's body down to the first wanted one, inclusive."""
     path: list[Stmt] = []
-
-    def visit(s: Stmt) -> bool:
+    pending: list[tuple[Stmt, int]] = [(func.body, 0)]  # each with how many are around it
+    while pending:
+        s, depth = pending.pop()
+        del path[depth:]
         path.append(s)
         if wanted(s):
-            return True
-        for c in inner_statements(s):
-            if visit(c):
-                return True
-        path.pop()
-        return False
-
-    return path if visit(func.body) else None
+            return path
+        pending += [(c, depth + 1) for c in reversed(inner_statements(s))]
+    return None
 
 
 def path_of(func: PrimFunc, s: Stmt) -> list[Stmt]:
@@ -114,11 +111,13 @@ def loops_of(path: list[Stmt]) -> list[For]:
 def blocks_in(s: Stmt) -> Iterator[Block]:
     """The outermost blocks in s, the root apart: where legality is decided, each stands for the
     blocks inside it."""
-    if isinstance(s, Block) and not is_root(s):
-        yield s
-        return
-    for inner in inner_statements(s):
-        yield from blocks_in(inner)
+    pending = [s]
+    while pending:
+        top = pending.pop()
+        if isinstance(top, Block) and not is_root(top):
+            yield top
+        else:
+            pending += reversed(inner_statements(top))
 
 
 def ranges_at(path: list[Stmt]) -> dict[Var, Bounds]:
@@ -177,15 +176,19 @@ def require_leaf(primitive: str, block: Block) -> None:
 
 def replace(func: PrimFunc, old: Stmt, to: Stmt | None) -> PrimFunc:
     """func with a statement replaced, or removed together with the loops that it leaves empty."""
+    path = path_of(func, old)
+    inner = path.pop()
     if to is None:
-        path = path_to(func, lambda s: s is old)
-        assert path is not None
-        for outer in reversed(path[:-1]):
-            if isinstance(outer, For):
-                old = outer
-                continue
-            break
-    return with_fields(func, body=replace_node(func.body, old, to if to is not None else Seq(())))
+        while path and isinstance(path[-1], For):
+            inner = path.pop()
+    made: Stmt = to if to is not None else Seq(())
+    for outer in reversed(path):  # what is beside the path stays as it is
+        made, inner = rebuild(outer, _replacing(inner, made)), outer
+    return with_fields(func, body=made)
+
+
+def _replacing(old: Stmt, new: Stmt) -> Callable[[Any], Any]:
+    return lambda n: new if n is old else n
 
 
 def root_block(func: PrimFunc) -> Block:

@@ -1,10 +1,10 @@
 """Several boards as one executor of concurrent.futures.
 
 `submit(f, *args)` calls f(board, *args) on whichever board is free, in that board's thread. A board
-that dies under a job is connected to again, and the job is done once more, here or elsewhere; a job
-under which boards died twice has the exception BoardLost. A board that does not come back is left
-alone for a while (quarantined), and the others go on. When all have been gone for longer than
-`patience`, jobs have the exception Unreachable.
+that dies under a job is reconnected by its session, and the job is done once more, here or
+elsewhere; a job under which boards died twice has the exception BoardLost. A board that does not
+come back is left alone for a while (quarantined), and the others go on. When all have been gone for
+longer than `patience`, jobs have the exception Unreachable.
 
 Whatever takes a function of a board and gives a Future can stand for this: a fake in tests, or the
 executor of a distributed engine whose workers hold the boards.
@@ -29,6 +29,7 @@ from .. import boards as own_boards
 ATTEMPTS = 2  # boards that a job may take with it
 CONNECT_TRIES = 3
 CONNECT_PAUSE = 1.0  # seconds before the second try, doubled for each further one
+RETURN_SECONDS = 10.0  # for a lost board, until it is quarantined
 QUARANTINE_SECONDS = 30.0
 PATIENCE_SECONDS = 600.0
 
@@ -87,7 +88,9 @@ def fingerprint(session: Session) -> str:
 class BoardPool(Executor):
     """Boards by URL. `connect` makes the session of one; `report` hears of incidents, from any
     thread. `kind` is the first board's fingerprint: boards of another are left out, since their
-    results could not be compared."""
+    results could not be compared. In seconds: `comeback` is what a lost board may take until it is
+    quarantined, `quarantine` how long it is left alone then, `patience` how long all may be gone,
+    `pause` what is waited before the second try to connect to one for the first time."""
 
     def __init__(
         self,
@@ -98,10 +101,12 @@ class BoardPool(Executor):
         quarantine: float = QUARANTINE_SECONDS,
         patience: float = PATIENCE_SECONDS,
         pause: float = CONNECT_PAUSE,
+        comeback: float = RETURN_SECONDS,
     ) -> None:
         self._connect = connect or own_boards.connect
         self._report = report
         self._quarantine, self._patience, self._pause = quarantine, patience, pause
+        self._comeback = comeback
         self._changed = threading.Condition()  # of everything below
         self._jobs: deque[_Job] = deque()
         self._closed = False
@@ -164,14 +169,16 @@ class BoardPool(Executor):
     # ------------------------------------------------------------------------ a board's thread
 
     def _serve(self, number: int, url: str) -> None:
-        while (board := self._connected(number, url)) is not None:
+        session: Session | None = None
+        while (board := self._connected(number, url, session)) is not None:
+            session = board.session
             lost = self._work(board)
             with self._changed:
                 self._sessions.pop(number, None)
                 self._last_seen = time.monotonic()
-            with suppress(RpcError, OSError):
-                board.session.close()
             if not lost:
+                with suppress(RpcError, OSError):
+                    session.close()
                 return
 
     def _work(self, board: Board) -> bool:
@@ -208,20 +215,27 @@ class BoardPool(Executor):
             self._jobs.appendleft(job)
             self._changed.notify_all()
 
-    def _connected(self, number: int, url: str) -> Board | None:
-        """The board, connected to, however long that takes; None when the pool is closed, or the
-        board is of another kind than the rest."""
-        failures = 0
+    def _connected(self, number: int, url: str, session: Session | None) -> Board | None:
+        """The board, connected to, however long that takes: `session` is the one that was lost.
+        None when the pool is closed, or the board is of another kind than the rest."""
+        failures = 0 if session is None else CONNECT_TRIES - 1  # reconnect tries several times
         while True:
             try:
-                session = self._connect(url)
+                if session is None or not session.can_reconnect:
+                    session = self._connect(url)
+                else:
+                    session.reconnect(0.0 if number in self._why else self._comeback)
             except (RpcError, OSError) as error:
+                if self._closed:
+                    return None
                 failures += 1
                 why = error.what if isinstance(error, RpcError) else str(error)
                 if not self._pause_after(number, url, why, failures):
                     return None
                 continue
             except Exception as error:  # a mistake in what was asked for: trying again is no use
+                if self._closed:
+                    return None
                 self._give_up(number, url, str(error))
                 return None
             kind = fingerprint(session)

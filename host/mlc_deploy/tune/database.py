@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from ..errors import TuneError
@@ -42,7 +44,7 @@ Subject = tuple[str, str, str, Objective]  # workload, target, board
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A result. `steps` is the trace as JSON text; `trace` decodes it."""
+    """A result. `steps` is the trace as JSON text, kept in less memory; `trace` decodes it."""
 
     task: str
     workload: str
@@ -51,9 +53,13 @@ class Record:
     objective: Objective
     run: str
     program: str
-    steps: str
+    packed: bytes
     measured: Measured
     final: bool = False
+
+    @property
+    def steps(self) -> str:
+        return zlib.decompress(self.packed).decode()
 
     @property
     def trace(self) -> Trace:
@@ -69,6 +75,11 @@ class Record:
     def subject(self) -> Subject:
         """Records are comparable when this is the same."""
         return self.workload, self.target, self.board, self.objective
+
+
+def pack(steps: str) -> bytes:
+    """The text of a trace, as a Record has it."""
+    return zlib.compress(steps.encode(), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,14 +350,14 @@ def _as_json(record: Record) -> dict[str, Any]:
 
 def _from_json(body: dict[str, Any]) -> Record:
     return Record(
-        task=body["task"],
-        workload=body["workload"],
-        target=body["target"],
-        board=body["board"],
+        task=intern(body["task"]),
+        workload=intern(body["workload"]),
+        target=intern(body["target"]),
+        board=intern(body["board"]),
         objective=body["objective"],
-        run=body["run"],
+        run=intern(body["run"]),
         program=body["program"],
-        steps=json.dumps(body["trace"], separators=(",", ":")),
+        packed=pack(json.dumps(body["trace"], separators=(",", ":"))),
         measured=Measured(
             verdict=body["verdict"],
             seconds=tuple(body["seconds"]),

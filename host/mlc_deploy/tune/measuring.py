@@ -16,15 +16,16 @@ from math import inf
 from threading import Lock
 
 from ..errors import MlcError
-from ..ir import Block, walk
 from ..workers import WorkerDied, WorkerTimeout
 from .boards import BoardExecutor, BoardLost
 from .builder import build_object
-from .database import Database, Record
+from .database import Database, Record, pack
 from .records import Candidate, Measured, Objective, Task
+from .reference import Reference, reference_of, written
 from .runner import RUN_SECONDS, Request, Tensor, measure
 
 MESSAGE = 300  # characters
+REMEMBERED = 512  # objects; schedules that lead to the same are mostly neighbours
 
 
 @dataclass(eq=False)
@@ -54,7 +55,7 @@ class Measuring:
     measured: int = 0  # candidates that a board or a builder had to do with
     _ran: dict[tuple[str, bytes], Future[Measured]] = field(default_factory=dict)  # by object
     _lock: Lock = field(default_factory=Lock)  # of _ran
-    _references: dict[str, bytes] = field(default_factory=dict)
+    _references: dict[str, Reference | bytes] = field(default_factory=dict)
 
     def begin(
         self,
@@ -69,7 +70,8 @@ class Measuring:
         default."""
         past = self._past(task)
         begun = Round(task, candidates)
-        self._reference(task)
+        if self.check:
+            self._reference(task)
         for place, candidate in enumerate(candidates):
             if candidate.program in past and not final:
                 begun.known[place] = past[candidate.program].measured
@@ -115,16 +117,19 @@ class Measuring:
             objective=self.objective,
             run=self.run,
             program=candidate.program,
-            steps=candidate.trace.dumps(),
+            packed=pack(candidate.trace.dumps()),
             measured=m,
             final=final,
         )
 
-    def _reference(self, task: Task) -> bytes:
+    def _reference(self, task: Task) -> None:
+        """What outputs are held against: what numpy computes, or else the default kernel."""
         if task.workload not in self._references:
-            job = self.build.submit(build_object, task.default(task.func), task.target)
-            self._references[task.workload] = job.result()
-        return self._references[task.workload]
+            found: Reference | bytes | None = reference_of(task)
+            if found is None:
+                job = self.build.submit(build_object, task.default(task.func), task.target)
+                found = job.result()
+            self._references[task.workload] = found
 
     def _run(
         self,
@@ -170,6 +175,8 @@ class Measuring:
         with self._lock:
             if key not in self._ran:
                 self._ran[key] = self.boards.submit(measure, request)
+                if len(self._ran) > REMEMBERED:
+                    del self._ran[next(iter(self._ran))]
             return self._ran[key]
 
 
@@ -184,8 +191,8 @@ def _settle(ran: Future[Measured], outcome: Future[Measured]) -> None:
 
 def tensors_of(task: Task) -> tuple[Tensor, ...]:
     """The parameters of a task's kernel."""
-    written = {r.buffer for n in walk(task.func.body) if isinstance(n, Block) for r in n.writes}
+    outputs = written(task.func)
     return tuple(
-        Tensor(tuple(int(n) for n in b.shape), b.dtype, b in written)  # type: ignore[arg-type]
+        Tensor(tuple(int(n) for n in b.shape), b.dtype, b in outputs)  # type: ignore[arg-type]
         for b in task.func.buffers
     )

@@ -2,8 +2,8 @@
 
 Inputs are filled by the board, the same for all candidates of a task, and outputs with something
 else before each, so that a kernel that writes nothing is not taken for a right one. Whatever the
-cost says to be better than all before must also be right: its outputs are compared with those of
-the task's default kernel on the same inputs, which the board computed once.
+cost says to be better than all before must also be right: its outputs are compared with what numpy
+computes of the same inputs, or, where that takes too long, with those of the default kernel.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from mlc_rpc import Timeout as RpcTimeout
 from .boards import Board, Incident
 from .builder import KERNEL
 from .records import Measured, Objective
+from .reference import Reference
 
 RELATIVE, OF_LARGEST = 1e-4, 2e-5  # of float results: the element's reference, the largest one
 HALF_RELATIVE, HALF_OF_LARGEST = 5e-3, 2e-3
@@ -47,6 +48,7 @@ DISTURBED = ("noisy", "migrated", "throttled")
 MOST_REPETITIONS = 3  # of a noisy measurement
 COOL_SECONDS = (10.0, 30.0, 60.0)  # pauses of a board that is throttled
 TASKS_KEPT = 2  # on a board: their tensors
+EXPECTED_BYTES = 1 << 26  # of outputs that are to be compared with, kept for each board
 INDEX_TYPES = ("int32", "int64")  # their inputs may be indices, so they are zeros
 INPUT_SEED, OUTPUT_SEED = 1, 77
 
@@ -62,14 +64,15 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One candidate to be measured. `object` is the kernel, `reference` the default one (None:
-    nothing is compared). `best` is the cost of the best of the task so far. `careful` measurements
-    are long however slow the kernel is. `cores`, as a RemoteFunction takes them."""
+    """One candidate to be measured. `object` is the kernel, `reference` computes its outputs, or is
+    another that does (None: nothing is compared). `best` is the cost of the best of the task so
+    far. `careful` measurements are long however slow the kernel is. `cores`, as a RemoteFunction
+    takes them."""
 
     task: str
     workload: str
     object: bytes
-    reference: bytes | None
+    reference: Reference | bytes | None
     tensors: tuple[Tensor, ...]
     objective: Objective
     best: float
@@ -236,6 +239,8 @@ def _tensors(board: Board, request: Request) -> Sequence[RemoteTensor]:
         tensor = board.session.empty(kind.shape, kind.dtype)
         if not kind.output and kind.dtype not in INDEX_TYPES:
             tensor.fill("random", INPUT_SEED + number)
+            if kind.dtype == "int8":  # weights are symmetric, and kernels may rely on that
+                tensor.write(np.maximum(tensor.numpy(), -127))
         made.append(tensor)
     kept[request.workload] = tuple(made)
     return kept[request.workload]
@@ -249,13 +254,19 @@ def _outputs(request: Request, tensors: Sequence[RemoteTensor]) -> list[NDArray[
 def _expected(
     board: Board, request: Request, tensors: Sequence[RemoteTensor]
 ) -> list[NDArray[Any]]:
-    """The outputs of the default kernel; those of the tasks that were measured last are kept."""
+    """What the outputs are to be; those of the tasks that were measured last are kept."""
     kept: dict[str, list[NDArray[Any]]] = board.state.setdefault("expected", {})
     if request.workload not in kept:
-        assert request.reference is not None
-        while len(kept) >= TASKS_KEPT:
+        while sum(a.nbytes for arrays in kept.values() for a in arrays) > EXPECTED_BYTES:
             del kept[next(iter(kept))]
-        with _loaded(board, request.reference) as function:
-            function(*tensors, timeout=request.seconds)
-        kept[request.workload] = _outputs(request, tensors)
+        match request.reference:
+            case bytes(code):
+                with _loaded(board, code) as function:
+                    function(*tensors, timeout=request.seconds)
+                kept[request.workload] = _outputs(request, tensors)
+            case reference:
+                assert reference is not None
+                pairs = zip(tensors, request.tensors, strict=True)
+                inputs = [tensor.numpy() for tensor, kind in pairs if not kind.output]
+                kept[request.workload] = reference(inputs)
     return kept[request.workload]

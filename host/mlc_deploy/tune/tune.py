@@ -48,6 +48,7 @@ class State:
     thinking: float = 0.0  # seconds that were spent on what to try
     stage: str = "default kernels"
     bad: dict[str, int] = field(default_factory=dict)  # results by verdict, those that are not ok
+    doubts: list[str] = field(default_factory=list)  # default kernels that are no good
 
     @property
     def seconds(self) -> float:
@@ -189,6 +190,9 @@ def _baselines(
     for number, (progress, begun) in enumerate(rounds, 1):
         (result,) = measuring.finish(begun)
         progress.baseline = progress.best = result.cost(measuring.objective)
+        if result.verdict != "ok":
+            what = result.verdict.replace("_", " ")
+            state.doubts.append(f"{progress.task.name}: default kernel: {what}: {result.message}")
         state.stage = f"default kernels, {number} of {len(rounds)}"
         watch(state)
 

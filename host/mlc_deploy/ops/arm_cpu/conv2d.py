@@ -17,10 +17,9 @@ from typing import Any
 from mlc_targets import Target
 
 from ... import te
-from ...ir import TUNE_CPU, Expr, PrimFunc, Reduce, with_fields
+from ...ir import Expr, PrimFunc, Reduce
 from ...schedule import Schedule
 from ...te import Tensor
-from ..bias import begin_with_bias
 from ..half import arithmetic, part_sizes, spare_registers, tile_sum
 from ..layout import layout, plain_sizes
 from ..nn import window_extent
@@ -241,7 +240,7 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     x, w = func.buffers[:2]
     lanes = block(x.dtype, target)
     result = inline_epilogue(sch, "conv2d")
-    sch = Schedule(begin_with_bias(sch.func, "conv2d_tile", result))
+    sch.fuse_reduction_epilogue("conv2d_tile", result)
     planes = not layout(attrs["data_layout"]).tiles
     kh, kw, columns = int(w.shape[1]), int(w.shape[3]), int(w.shape[-1])  # type: ignore[arg-type]
     plain = TensorType(tuple(plain_sizes(layout(attrs["data_layout"]), x.shape).values()), x.dtype)
@@ -276,14 +275,14 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
         vector_result=True,
         tasks=tasks,
     )
-    return tuned(sch.func, target)
+    tune(sch, target)
+    return sch.func
 
 
-def tuned(func: PrimFunc, target: Target) -> PrimFunc:
-    """The function for a scheduling model that keeps few registers in use: others load weights
+def tune(sch: Schedule, target: Target) -> None:
+    """Takes a scheduling model that keeps few registers in use: others load weights
     early, and copy or spill what is in their way. Of the in-order CPUs of ARMv7-A LLVM has none."""
     if target.arch == "aarch64" and target.llvm_cpu != "generic":
-        return with_fields(func, attrs={**func.attrs, TUNE_CPU: "generic"})
+        sch.tune_for("generic")
     if target.arch == "arm" and target.llvm_cpu in WITHOUT_MODEL:
-        return with_fields(func, attrs={**func.attrs, TUNE_CPU: "cortex-a9"})
-    return func
+        sch.tune_for("cortex-a9")

@@ -166,6 +166,8 @@ def schedule_dense(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
 
 def takes_matmul(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> bool:
     """Whether rows of the second matrix are whole vectors, which need no packing."""
+    if attrs.get("transpose_b"):
+        return False
     a, b = inputs
     lanes = target.lanes(arithmetic(a.dtype, target))
     same = static(a, b) and sum_dtype("matmul", a.dtype, b.dtype) == a.dtype

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from mlc_targets import Target
 
 from ... import te
-from ...ir import TUNE_CPU, Expr, PrimFunc, const, with_fields
+from ...ir import Expr, const
 from ...schedule import Schedule
 from ...te import IterVar
 from ..tile import unroll_steps
@@ -45,7 +45,7 @@ class Level:
     data: the dtype of data as intrin takes them; others than int8 are copied in any case.
     """
 
-    form: Literal["squares", "quads", "pairs", "parts"]
+    form: Literal["squares", "quads", "pairs", "parts", "windows"]
     intrin: str
     rows: int
     channels: int
@@ -271,12 +271,11 @@ def _steps(level: Level, taps: int, turns: int, target: Target) -> int:
     return 4 if taps == 1 else taps if taps <= 3 else 1
 
 
-def tuned(func: PrimFunc, level: Level, target: Target) -> PrimFunc:
-    """The function for a scheduling model that keeps the products of `parts` in few registers: that
+def tune(sch: Schedule, level: Level, target: Target) -> None:
+    """Takes a scheduling model that keeps the products of `parts` in few registers: that
     of AArch64's generic CPU, which is in-order, begins many before it adds one up, and spills."""
-    if level.form != "parts" or target.llvm_cpu != "generic" or target.arch != "aarch64":
-        return func
-    return with_fields(func, attrs={**func.attrs, TUNE_CPU: "kryo"})
+    if level.form == "parts" and target.llvm_cpu == "generic" and target.arch == "aarch64":
+        sch.tune_for("kryo")
 
 
 def _own_loops(sch: Schedule, block: str, around: str) -> tuple[list[str], list[str]]:
@@ -306,6 +305,10 @@ def _schedule_tile(sch: Schedule, level: Level, around: str, taps: int, target: 
             column, lane = sch.split(spatial.pop(), [None, level.lanes])
             inside = [lane, over.pop()]
             spatial = [*spatial, column]
+        case "windows":
+            own = level.rows > 1  # a single pixel has no loop
+            inside = [*spatial[-1 - own :], over.pop()]
+            spatial = spatial[: -1 - own]
         case _:
             many = 2 if level.depth > BLOCK else 1
             inside = [*spatial[-2:], *over[-many:]]

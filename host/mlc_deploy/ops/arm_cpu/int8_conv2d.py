@@ -40,7 +40,7 @@ from .int8 import (
     level_of,
     row_cost,
     schedule_sums,
-    tuned,
+    tune,
 )
 from .int8_bias import begin_with_bias
 
@@ -318,8 +318,7 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     assert conv is not None
     tile = conv.tile(target)
     result = inline_epilogue(sch, "conv2d")
-    begun = begin_with_bias(sch.func, result, conv.level, {1: "block", 4: "lane"})
-    sch = Schedule(begun)
+    begin_with_bias(sch, result, conv.level, {1: "block", 4: "lane"})
     b, f, y, q, lane = sch.get_loops(result)
     f, vectors = sch.split(f, [None, tile.blocks])
     if conv.pointwise:
@@ -350,7 +349,8 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     elif conv.copied:
         _schedule_copy(sch, conv, task)
     sch.parallel(task)
-    return tuned(sch.func, conv.level, target)
+    tune(sch, conv.level, target)
+    return sch.func
 
 
 def _schedule_copy(sch: Schedule, conv: Conv, task: str) -> None:

@@ -27,7 +27,7 @@ from .int8 import (
     compute_sums,
     level_of,
     schedule_sums,
-    tuned,
+    tune,
 )
 from .int8_bias import begin_with_bias
 
@@ -110,7 +110,7 @@ def schedule_dense(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     assert level is not None
     tile = best_tile(level, rows, attrs["channels"] // BLOCK, 1, target)
     result = inline_epilogue(sch, "dense")
-    sch = Schedule(begin_with_bias(sch.func, result, level, {1: "channel"}))
+    begin_with_bias(sch, result, level, {1: "channel"})
     i, j = sch.get_loops(result)
     i, row = sch.split(i, [None, tile.pixels])
     j, vectors, lane = sch.split(j, [None, tile.blocks, BLOCK])
@@ -121,4 +121,5 @@ def schedule_dense(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
         sch.compute_at(COPY, task)
         sch.vectorize(sch.get_loops(COPY)[-1])
     sch.parallel(task)
-    return tuned(sch.func, level, target)
+    tune(sch, level, target)
+    return sch.func

@@ -15,7 +15,7 @@ from typing import Any
 from mlc_targets import Target
 
 from ... import te
-from ...ir import TUNE_CPU, Expr, PrimFunc, const, value_range, with_fields
+from ...ir import Expr, PrimFunc, const, value_range
 from ...schedule import Schedule
 from ...te import Tensor
 from ..pool import pool_extents
@@ -29,7 +29,8 @@ from .windows import even_cut, reach
 KERNEL = f"OHWI{BLOCK}o"
 BYTES = ("int8", "uint8")
 ALL_AT_ONCE = 9  # taps up to which a window is summed up as a whole, else row by row
-FEW_REGISTERS = "exynos-m3"  # a scheduling model that begins few products before they are added up
+# By machine, a scheduling model that begins few products before they are added up.
+FEW_REGISTERS = {"aarch64": "exynos-m3", "arm": "kryo"}
 MOST_COPIED = 64  # vectors of a row that one turn copies
 STRIP = 1 << 14  # bytes of data, about, that are copied together
 
@@ -70,7 +71,7 @@ def compute_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) ->
     batch, blocks, height, width, lanes = x.shape
     kh, kw = (int(n) for n in w.shape[1:3])  # type: ignore[arg-type]
     (sh, sw), (dh, dw) = attrs["strides"], attrs["dilations"]
-    data = _rows(x, attrs["pads"], attrs.get("pad_value", 0))
+    data = rows_of(x, attrs["pads"], attrs.get("pad_value", 0))
     rows = kh if kh * kw <= ALL_AT_ONCE else 1
     ky = te.reduce_axis((0, kh // rows), "ky")
     narrow = x.dtype == w.dtype == "int8" and attrs.get("narrow_weights", False)
@@ -93,10 +94,13 @@ def compute_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) ->
     return [te.compute(shape, lambda *i: tile[i], name="depthwise")]
 
 
-def _rows(x: Tensor, pads: Sequence[int], value: int) -> Callable[..., Expr]:
-    """x within its border of `value`, as a function of an index. A row with all its channels is one
-    dimension, whose vectors need not end where pixels do."""
-    if not any(pads):
+def rows_of(
+    x: Tensor, pads: Sequence[int], value: int, always: bool = False
+) -> Callable[..., Expr]:
+    """x within its border of `value`, as a function of an index; x itself where there is none,
+    unless a copy is wanted always. A row with all its channels is one dimension, whose vectors
+    need not end where pixels do."""
+    if not any(pads) and not always:
         return lambda *i: x[i]
     batch, blocks, height, width, lanes = x.shape
     top, left, bottom, right = pads
@@ -146,7 +150,7 @@ def compute_pool(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Sequ
     """[N, C/8, H, W, 8]"""
     (x,) = inputs
     lowest, _ = value_range(x.dtype)
-    data = _rows(x, reach(x.shape[2:4], attrs), int(lowest))
+    data = rows_of(x, reach(x.shape[2:4], attrs), int(lowest))
     taps = [te.reduce_axis((0, k), f"k{n}") for n, k in enumerate(attrs["kernel"])]
     steps = list(zip(attrs["strides"], taps, attrs["dilations"], strict=True))
 
@@ -174,7 +178,7 @@ def _schedule(
     height, width = (int(i.extent) for i in sch.block(result).iters[2:4])  # type: ignore[call-overload]
     row = (width * attrs["strides"][1] + kernel[1]) * attrs["strides"][0] * BLOCK
     many = target.arch == "aarch64"
-    rows = _strip(height, max(1, STRIP // (row if many else 2 * row)))
+    rows = _strip(height, row if many else 2 * row)
     sch.split(sch.get_loops(result)[2], [None, rows])
     apart = attrs["strides"][1] > 1
     if many:
@@ -194,13 +198,13 @@ def _schedule(
     )
     if "pad" in sch.get_blocks():
         sch.compute_at("pad", task)
-        _copy_rows(sch, target.lanes("int8"), whole=many or apart)
-    if not many:
-        return sch.func
-    return with_fields(sch.func, attrs={**sch.func.attrs, TUNE_CPU: FEW_REGISTERS})
+        copy_rows(sch, target.lanes("int8"), whole=many or apart)
+    if target.arch in FEW_REGISTERS:
+        sch.tune_for(FEW_REGISTERS[target.arch])
+    return sch.func
 
 
-def _copy_rows(sch: Schedule, lanes: int, whole: bool) -> None:
+def copy_rows(sch: Schedule, lanes: int, whole: bool) -> None:
     """Rows in vectors, each as a whole in one turn where wanted and not too long."""
     row = sch.get_loops("pad")[-1]
     vectors = -(-int(sch.loop(row).extent) // lanes)  # type: ignore[call-overload]
@@ -212,9 +216,11 @@ def _copy_rows(sch: Schedule, lanes: int, whole: bool) -> None:
         vectorize_rows(sch, "pad", lanes)
 
 
-def _strip(height: int, most: int) -> int:
-    """How many rows: half of all at most, where that divides. Around more than one strip LLVM keeps
-    the filters in registers, and spills them where copying and summing up are in one loop."""
+def _strip(height: int, size: int) -> int:
+    """How many rows, of so many bytes: half of all at most, where that divides. Around more than
+    one strip LLVM keeps the filters in registers, and spills them where copying and summing up are
+    in one loop."""
+    most = max(1, STRIP // size)
     return divisor(height, min(most, height // 2 if height % 2 == 0 else height))
 
 

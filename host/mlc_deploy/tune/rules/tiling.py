@@ -12,40 +12,49 @@ registers and put back, as its further levels do, cost more on CPUs than they br
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from math import prod
+from functools import lru_cache
+from math import lcm, prod
 
 from mlc_targets import Target
 
 from ...arith import simplify_expr
 from ...errors import ScheduleError
-from ...ir import Block, Region, Var, const, is_const, substitute, walk
+from ...ir import Binary, Block, Const, Region, Var, const, is_const, substitute, walk
 from ...ir.build import strides_of
-from ...ops.tile import schedule_result, schedule_sum, vector_loop
+from ...ops.tile import schedule_intrin_sum, schedule_result, schedule_sum, vector_loop
 from ...schedule import Schedule
+from ...schedule.tensor_intrin import TensorIntrin
 from ...schedule.tree import is_complete
+from .intrinsics import sample_intrin
 from .shared import extent_of, is_untouched
 
 MOST = 16  # elements, or vectors, of a tile along one dimension
 DIVIDES = 3.0  # how much rather a size is drawn that leaves no rest
+Loads = tuple[tuple[int, ...], ...]
 UNROLLED = 128  # multiply-accumulates in a turn of the reduction, about; twice that at most
 
 
 def multi_level_tiling(sch: Schedule, block: str, target: Target) -> Schedule:
-    """A sum in tiles: sizes of the tile in registers, of the blocks of tiles, and how many of the
-    loops over those are one parallel loop."""
+    """A sum in tiles: by which of the target's intrinsics, if any, sizes of the tile in registers,
+    of the blocks of tiles, and how many of the loops over those are one parallel loop."""
     if not _reuses(sch.block(block)) or not is_untouched(sch, block):
         return sch
     if any(extent_of(sch, loop) is None for loop in sch.get_loops(block)):
         return sch
     lanes = target.lanes(sch.block(block).writes[0].buffer.dtype)
-    vectors = _neighbours(sch, block, lanes)
+    intrin = sample_intrin(sch, block, target)
+    vectors = intrin is None and _neighbours(sch, block, lanes)
     result = _consumer(sch, block) or sch.cache_write(block, 0, "local")
     _fuse_as_summed(sch, block, result)
     loops = sch.get_loops(result)
     vector = vector_loop(sch, block, result) if vectors else None
-    tile = _register_tile(sch, loops, vector, lanes, target)
+    steps = {vector: lanes} if vector is not None else {}
+    if intrin is not None:
+        steps = _whole_intrinsics(sch, block, result, intrin)
+    loads = _loads(sch, block, result, loops)
+    tile = _register_tile(sch, loops, steps, loads, lanes, target)
     outer: list[str] = []
     inner: list[str] = []
     for loop in loops:
@@ -61,10 +70,15 @@ def multi_level_tiling(sch: Schedule, block: str, target: Target) -> Schedule:
     place = (*outside, *inside)[-1]
     sch.compute_at(block, place)
     sch.set_scope(block, 0, "local")
-    lanes = 1 if vector is None else lanes
-    sums = prod(tile.values()) // lanes
-    schedule_sum(sch, block, place, lanes, max(1, UNROLLED // sums))
-    schedule_result(sch, inner, lanes, vector is not None and vector == loops[-1])
+    if intrin is not None:
+        uses = max(1, prod(tile.values()) // prod(n for of, n in intrin.extents if of == "spatial"))
+        schedule_intrin_sum(sch, block, place, intrin, max(1, UNROLLED // (lanes * uses)))
+        schedule_result(sch, inner, lanes, True)
+    else:
+        lanes = 1 if vector is None else lanes
+        sums = prod(tile.values()) // lanes
+        schedule_sum(sch, block, place, lanes, max(1, UNROLLED // sums))
+        schedule_result(sch, inner, lanes, vector is not None and vector == loops[-1])
     with suppress(ScheduleError):  # not every fused loop is known to write its own elements
         sch.parallel(outside[0])
     return sch
@@ -131,30 +145,101 @@ def _fuse_as_summed(sch: Schedule, block: str, result: str) -> None:
             sch.fuse(*together)
 
 
-def _register_tile(
-    sch: Schedule, loops: Sequence[str], vector: str | None, lanes: int, target: Target
+def _whole_intrinsics(
+    sch: Schedule, block: str, result: str, intrin: TensorIntrin
 ) -> dict[str, int]:
-    """How much of each loop is in a tile, of as many vectors as there are registers for. Loops of
-    which it is one element are left out. One loop at most leaves a rest, whose tiles are code of
-    their own: with several there would be much of it. Vectors leave none if they can."""
-    room = max(1, (target.vector_registers or 16) - 2)
+    """By loop of the result, of how many of its turns a tile must be a multiple so that it takes
+    whole intrinsics of what the sums' block writes."""
+    found = sch.block(block)
+    made = found.writes[0]
+    taker = sch.block(result)
+    (read,) = (r for r in taker.reads if r.buffer is made.buffer)
+    names = {i.var: i.binding.name for i in taker.iters if isinstance(i.binding, Var)}
+    across = [n for of, n in intrin.extents if of == "spatial"]
+    steps: dict[str, int] = {}
+    inside = [1] * (len(read.minimum) - len(across)) + across
+    for low, turns in zip(read.minimum, inside, strict=True):
+        for n in walk(low):
+            match n:
+                case Binary("//" | "%", Var() as v, Const(parts)) if v in names:
+                    steps[names[v]] = lcm(steps.get(names[v], 1), int(parts))
+        if isinstance(low, Var) and low in names:
+            steps[names[low]] = lcm(steps.get(names[low], 1), turns)
+    return steps
+
+
+def _register_tile(
+    sch: Schedule,
+    loops: Sequence[str],
+    steps: Mapping[str, int],
+    loads: Loads,
+    lanes: int,
+    target: Target,
+) -> dict[str, int]:
+    """How much of each loop is in a tile, a multiple of its step, of as many vectors as there are
+    registers for. Loops of which it is one element are left out. One loop at most leaves a rest,
+    whose tiles are code of their own: with several there would be much of it. Loops with steps
+    leave none if they can. The more a tile computes with what it loads, the likelier it is."""
+    registers = (target.vector_registers or 16) - 2
+    room = max(1, registers * (lanes if steps else 1) // prod(steps.values()))
+    order = sorted(range(len(loops)), key=lambda n: (loops[n] not in steps, -n))
+    loads = tuple(tuple(order.index(n) for n in load) for load in loads)
+    extents = [extent_of(sch, loops[n]) or 1 for n in order]
+    turns = tuple(max(1, e // steps.get(loops[n], 1)) for n, e in zip(order, extents, strict=True))
     tile: dict[str, int] = {}
+    counts: tuple[int, ...] = ()
     rest = False
-    inside_first = list(reversed(loops))
-    for loop in sorted(inside_first, key=lambda n: n != vector):
-        extent = extent_of(sch, loop) or 1
-        step = lanes if loop == vector else 1
-        sizes = [step * n for n in range(1, min(room, MOST, max(1, extent // step)) + 1)]
+    for number, extent in zip(order, extents, strict=True):
+        loop = loops[number]
+        step = steps.get(loop, 1)
+        options = _counts(counts, turns, room)
         if rest or (step > 1 and extent % step == 0):
-            sizes = [size for size in sizes if extent % size == 0] or [step]
-        if len(sizes) > 1:
-            likely = [DIVIDES if extent % size == 0 else 1.0 for size in sizes]
-            tile[loop] = sch.sample_categorical(sizes, likely)
+            options = [n for n in options if extent % (step * n) == 0] or [1]
+        count = 1
+        if len(options) > 1:
+            likely = [
+                (DIVIDES if extent % (step * n) == 0 else 1.0)
+                * _best_ratio((*counts, n), turns, loads, room) ** 2
+                for n in options
+            ]
+            tile[loop] = sch.sample_categorical([step * n for n in options], likely)
             rest |= extent % tile[loop] != 0
+            count = tile[loop] // step
         elif step > 1:
             tile[loop] = step
-        room //= tile.get(loop, 1) // step or 1
+        counts = (*counts, count)
     return tile
+
+
+def _counts(counts: tuple[int, ...], turns: tuple[int, ...], room: int) -> list[int]:
+    """How often a tile that has taken `counts` may take the next loop's step."""
+    return list(range(1, min(max(1, room // prod(counts)), MOST, turns[len(counts)]) + 1))
+
+
+@lru_cache(maxsize=1 << 14)
+def _best_ratio(counts: tuple[int, ...], turns: tuple[int, ...], loads: Loads, room: int) -> float:
+    """Multiply-accumulates per load of the best tile that begins with `counts`."""
+    if len(counts) == len(turns):
+        return prod(counts) / sum(prod(counts[n] for n in load) for load in loads)
+    further = _counts(counts, turns, room)
+    return max(_best_ratio((*counts, n), turns, loads, room) for n in further)
+
+
+def _loads(sch: Schedule, block: str, result: str, loops: Sequence[str]) -> Loads:
+    """Of everything that the sums read, the numbers of the result's loops that it moves with."""
+    found, taker = sch.block(block), sch.block(result)
+    (made,) = found.writes
+    (read,) = (r for r in taker.reads if r.buffer is made.buffer)
+    bound = {i.var: {n.name for n in walk(i.binding) if isinstance(n, Var)} for i in taker.iters}
+    moves: dict[Var, set[str]] = {}  # by iteration of the sums
+    for own, low in zip(made.minimum, read.minimum, strict=True):
+        names = set().union(*(bound[n] for n in walk(low) if isinstance(n, Var) and n in bound))
+        for n in walk(own):
+            if isinstance(n, Var):
+                moves.setdefault(n, set()).update(names)
+    regions = [[n for low in r.minimum for n in walk(low) if n in moves] for r in found.reads]
+    used = [set().union(*(moves[n] for n in region)) for region in regions]
+    return tuple(tuple(n for n, loop in enumerate(loops) if loop in names) for names in used)
 
 
 def _levels(sch: Schedule, loops: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -61,6 +61,18 @@ for rows in (1, 2):
         "dotprod",
     )
 
+    _register(
+        f"sdot.windows{rows}",
+        describe.dot_of_windows(rows),
+        vectors.dot_of_windows(_neon("sdot.v4i32.v16i8", "int32x4")),
+        r"\bsdot\b",
+        "dotprod",
+    )
+
+_register(
+    "transpose.4x8", describe.transposed(4, 8, "int8"), vectors.transposed, r"\b(zip1|tbl)\b"
+)
+
 for name, a, b in (
     ("smmla", "int8", "int8"),
     ("ummla", "uint8", "uint8"),
@@ -107,6 +119,12 @@ _register(
     describe.dot_in_fours(8),
     vectors.dot_in_fours(_smull, _sadalp),
     r"\bsadalp\b",
+)
+_register(
+    "smull.sadalp.16",
+    describe.dot_in_fours(16),
+    vectors.dot_in_fours(_smull, _sadalp, apart=True),
+    r"\bsmull2\b",
 )
 _register(
     "smlal.sadalp",

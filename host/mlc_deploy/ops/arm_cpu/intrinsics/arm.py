@@ -71,6 +71,12 @@ _register(
     r"\bvpadal\.s16\b",
 )
 _register(
+    "vmull.vpadal.16",
+    describe.dot_in_fours(16),
+    vectors.dot_in_fours(_vmull, _vpadal, apart=True),
+    r"\bvpadal\.s16\b",
+)
+_register(
     "vmlal.vpadal",
     describe.dot_in_fours(16),
     vectors.dot_in_fours(_vmull, _vpadal),

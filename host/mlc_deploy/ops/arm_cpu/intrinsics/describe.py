@@ -61,6 +61,24 @@ def dot_in_fours(depth: int) -> PrimFunc:
     return accumulating(_func(x, y, te.compute((4, 4), element, name="C")))
 
 
+def dot_of_windows(pixels: int) -> PrimFunc:
+    """C[q, c] += A[8*t + c] * B[q, c, t] over t of 4: int32 [pixels, 8], of int8, A [32], of four
+    pixels of 8 channels, B [pixels, 8, 4]."""
+    x, y = te.placeholder((32,), "int8", "A"), te.placeholder((pixels, 8, 4), "int8", "B")
+    t = te.reduce_axis((0, 4), "t")
+
+    def element(q: Expr, c: Expr) -> Expr:
+        return te.sum(x[t * 8 + c].astype("int32") * y[q, c, t].astype("int32"), t)
+
+    return accumulating(_func(x, y, te.compute((pixels, 8), element, name="C")))
+
+
+def transposed(rows: int, columns: int, dtype: str) -> PrimFunc:
+    """C[j, i] = A[i, j], a [rows, columns]."""
+    x = te.placeholder((rows, columns), dtype, "A")
+    return _func(x, te.compute((columns, rows), lambda j, i: x[i, j], name="C"))
+
+
 def rows_of_squares() -> PrimFunc:
     """C[i, v, j] = A[v, i, j]: int32, the rows of two matrices of 2 x 2 side by side; rows of C
     anywhere."""

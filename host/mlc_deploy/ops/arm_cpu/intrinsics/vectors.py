@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ....ir import (
     Buffer,
@@ -235,9 +235,11 @@ def dot_rows_by_lane(operation: Operation) -> Callable[..., Stmt]:
     return body
 
 
-def dot_in_fours(multiply: Operation, add_pairs: Operation) -> Callable[..., Stmt]:
-    """C[j] = add_pairs(C[j], multiply(A, B[j])), the products of both halves added first where A
-    has two"""
+def dot_in_fours(
+    multiply: Operation, add_pairs: Operation, apart: bool = False
+) -> Callable[..., Stmt]:
+    """C[j] = add_pairs(C[j], multiply(A, B[j])); where A has two halves, their products are added
+    first, or added to C apart"""
 
     def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
         depth = int(a.shape[0])  # type: ignore[arg-type]
@@ -249,14 +251,54 @@ def dot_in_fours(multiply: Operation, add_pairs: Operation) -> Callable[..., Stm
 
         def channel(j: int) -> Stmt:
             weights = eights(part(b, depth, j, 0))
-            total = multiply(data[0], weights[0])
-            for x, w in zip(data[1:], weights[1:], strict=True):
-                total = binary("+", total, multiply(x, w))
-            return put(add_pairs(part(c, 4, j, 0), total), c, j, 0)
+            first, *others = map(multiply, data, weights)
+            sums = part(c, 4, j, 0)
+            for products in others:
+                sums = add_pairs(sums, products) if apart else sums
+                first = first if apart else binary("+", first, products)
+            return put(add_pairs(sums, first), c, j, 0)
 
         return seq(map(channel, range(4)))
 
     return body
+
+
+def dot_of_windows(operation: Operation) -> Callable[..., Stmt]:
+    """C[q, c] += the c-th column of A · B[q, c], by four: for half of the channels each,
+    operation(C[q], columns of A, B[q])"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        columns = turned([part(a, 16, n) for n in (0, 16)], 4)
+
+        def dot(q: int, first: int) -> Stmt:
+            every = ramp(4 * first, 16)
+            weights = load(b, (const(q), every // 4, every % 4))
+            total = operation(part(c, 4, q, first), columns[first // 4], weights)
+            return put(total, c, q, first)
+
+        return seq(dot(q, first) for q in range(int(c.shape[0])) for first in (0, 4))  # type: ignore[arg-type]
+
+    return body
+
+
+def turned(vectors: Sequence[Expr], rows: int) -> list[Expr]:
+    """A matrix of so many rows, in two vectors, as the two of its columns."""
+    kind = dtype_of(vectors[0].dtype)
+    columns = 2 * kind.lanes // rows
+    order = [i * columns + j for j in range(columns) for i in range(rows)]
+    halves = order[: kind.lanes], order[kind.lanes :]
+    return [Shuffle(tuple(vectors), tuple(half), kind.name) for half in halves]
+
+
+def transposed(a: Buffer, c: Buffer) -> Stmt:
+    """C = the transpose of A, in two vectors each."""
+    (rows, columns), lanes = map(int, a.shape), int(a.shape[0] * a.shape[1]) // 2  # type: ignore[call-overload, operator]
+    places = [ramp(n * lanes, lanes) for n in range(2)]
+    vectors = [load(a, (p // columns, p % columns)) for p in places]
+    return seq(
+        Store(c, (p // rows, p % rows), half)
+        for p, half in zip(places, turned(vectors, rows), strict=True)
+    )
 
 
 def rows_of_squares(a: Buffer, c: Buffer) -> Stmt:

@@ -8,7 +8,7 @@ import pytest
 from mlc_deploy import te
 from mlc_deploy.ir import Block, Buffer, Expr, PrimFunc, const, statements
 from mlc_deploy.ir.interp import run
-from mlc_deploy.ops.bias import begin_with_bias
+from mlc_deploy.schedule.epilogue import fuse_reduction_epilogue
 
 ROWS, DEPTH, COLUMNS = 5, 3, 4
 
@@ -56,7 +56,7 @@ def shape_of(buffer: Buffer) -> list[int]:
 )
 def test_same_results(per: str, padded: int, moved: bool) -> None:
     func = layer(per, padded)
-    begun = begin_with_bias(func, "tile", "result")
+    begun = fuse_reduction_epilogue(func, "tile", "result")
     assert (additions(func), additions(begun)) == (1, 0 if moved else 1)
     random = np.random.default_rng(0)
     x, w, bias = (random.normal(size=shape_of(b)).astype("float32") for b in func.buffers[:3])
@@ -68,4 +68,4 @@ def test_same_results(per: str, padded: int, moved: bool) -> None:
 
 def test_the_largest_is_no_sum() -> None:
     func = layer(largest=True)
-    assert begin_with_bias(func, "tile", "result") is func
+    assert fuse_reduction_epilogue(func, "tile", "result") is func

@@ -1,0 +1,53 @@
+"""Hints to LLVM: what it is not to see before it selects instructions, what it is not to move, and
+instructions that it does not select by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir as ll
+
+from .types import type_suffix
+
+Value = Any
+POINTER = ll.PointerType()
+
+
+def opaque(b: ll.IRBuilder, pointer: Value) -> Value:
+    """The same pointer, of which LLVM does not see what it was made of until it selects
+    instructions: else it would go back to a base and an index."""
+    return _call(b, "llvm.launder.invariant.group.p0", POINTER, pointer)
+
+
+def unseen(b: ll.IRBuilder, number: ll.Constant) -> Value:
+    """A number that is kept in a register, as LLVM does not see that it is constant: else it would
+    add up steps, and a pointer that has moved would be the first one and an offset."""
+    with b.goto_entry_block():
+        return b.ptrtoint(opaque(b, b.inttoptr(number, POINTER)), number.type)
+
+
+def fence(b: ll.IRBuilder) -> None:
+    """A label, past which nothing is moved when instructions are put in order."""
+    _call(b, "llvm.codeview.annotation", ll.VoidType(), b.module.add_metadata([]))
+
+
+def load_registers(
+    b: ll.IRBuilder, arch: str, pointer: Value, register: ll.VectorType, count: int
+) -> Sequence[Value]:
+    """`count` registers, 1 to 4, of neighbouring elements by one instruction."""
+    if count == 1:
+        align: int = register.element.get_abi_size(b.module.data_layout)
+        return [b.load(pointer, align=align, typ=register)]
+    name = {"arm": "arm.neon.vld1", "aarch64": "aarch64.neon.ld1"}[arch]
+    result = ll.LiteralStructType([register] * count)
+    loaded = _call(b, f"llvm.{name}x{count}.{type_suffix(register)}.p0", result, pointer)
+    return [b.extract_value(loaded, n) for n in range(count)]
+
+
+def _call(b: ll.IRBuilder, name: str, result: ll.Type, argument: Value) -> Value:
+    """A call of an intrinsic, declared where it is not yet."""
+    function = b.module.globals.get(name)
+    if function is None:
+        function = ll.Function(b.module, ll.FunctionType(result, [argument.type]), name)
+    return b.call(function, [argument])
