@@ -1,7 +1,8 @@
-"""Worker processes: results in order, what a death costs, and that none stays."""
+"""Worker processes: results in order, what a death costs and limits count, that none stays."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -13,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from mlc_deploy.errors import LowerError
-from mlc_deploy.workers import WorkerDied, in_workers
+from mlc_deploy.workers import GENTLE, WorkerDied, WorkerPool, WorkerTimeout, in_workers
 from tests.cli.test_interrupt import alive
 from tests.worker_tasks import abort_at, divide, leave_at, refuse_from, square
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel does not tell what works")
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -55,6 +58,28 @@ def test_an_error_of_ours_shows_where_it_was_raised() -> None:
         in_workers(divide, [(0,)], 1)
     (note,) = caught.value.__notes__
     assert note.startswith("in a worker process:\nTraceback") and "return 1 / n" in note
+
+
+def test_a_task_without_end_is_ended_and_the_next_one_gets_another_process() -> None:
+    with WorkerPool(1, seconds=0.2) as pool:
+        endless = pool.submit(math.factorial, 10**7)
+        with pytest.raises(WorkerTimeout, match=r"no end in 0.2 s"):
+            endless.result(30)
+        assert pool.submit(math.factorial, 5).result(30) == 120
+
+
+@linux
+def test_a_limit_counts_work_so_that_waiting_for_a_core_is_no_fault() -> None:
+    with WorkerPool(1, seconds=0.1) as pool:
+        pool.submit(time.sleep, 0.4).result(30)
+        with pytest.raises(WorkerTimeout):  # though not for ever
+            pool.submit(time.sleep, 60).result(30)
+
+
+@linux
+def test_gentle_workers_leave_the_cores_to_others() -> None:
+    with WorkerPool(1, gently=True) as pool:
+        assert pool.submit(os.getpriority, os.PRIO_PROCESS, 0).result(30) == GENTLE
 
 
 WAITING = """

@@ -9,6 +9,7 @@ be forked, which is unsound beside threads; and where one of them ends, no one k
 from __future__ import annotations
 
 import copyreg
+import gc
 import io
 import os
 import pickle
@@ -18,16 +19,21 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, TypeVar
 
 R = TypeVar("R")
 
 END_SECONDS = 5.0  # for a process that closed its pipe to end
+GARBAGE = 20_000  # objects between searches for cycles, of which programs have next to none
+GENTLE = 10  # niceness: a tenth of a core that another program wants
+MOST_SHARING = 20  # times as long as alone, where a core is shared
 
 START = """
 import sys
@@ -82,15 +88,21 @@ class WorkerPool(Executor):
     its module by its name.
 
     A task's future has the exception WorkerDied where its process ended, and WorkerTimeout where it
-    was ended because the task took longer than `seconds`. `memory` is how many bytes of addresses a
-    process may have, where the system knows such a limit. Left as a context, or shut down, it ends
-    its processes whatever they are doing.
+    was ended because the task took longer than `seconds`: of work, where the system tells that, so
+    that a busy machine is not taken for a task without end. `memory` is how many bytes of addresses
+    a process may have, where the system knows such a limit. `gently`: they let other programs have
+    most of a core. Left as a context, or shut down, it ends its processes whatever they are doing.
     """
 
     def __init__(
-        self, count: int, *, seconds: float | None = None, memory: int | None = None
+        self,
+        count: int,
+        *,
+        seconds: float | None = None,
+        memory: int | None = None,
+        gently: bool = False,
     ) -> None:
-        self._workers = [_Worker(seconds, memory) for _ in range(count)]
+        self._workers = [_Worker(seconds, memory, gently) for _ in range(count)]
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)
@@ -120,8 +132,10 @@ class WorkerPool(Executor):
 class _Worker:
     """A child process; where it ended, the next task gets another."""
 
-    def __init__(self, seconds: float | None = None, memory: int | None = None) -> None:
-        self._seconds, self._memory = seconds, memory
+    def __init__(
+        self, seconds: float | None = None, memory: int | None = None, gently: bool = False
+    ) -> None:
+        self._seconds, self._memory, self._gently = seconds, memory, gently
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] = tempfile.TemporaryFile()
         self._started()  # now, so that it imports what it needs meanwhile
@@ -135,6 +149,9 @@ class _Worker:
                 stderr=self._errors,
                 env={**os.environ, **ONE_THREAD},
             )
+            if self._gently and hasattr(os, "setpriority"):
+                with suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, self._process.pid, GENTLE)
         return self._process
 
     def ask(self, function: Callable[..., Any], task: tuple[Any, ...]) -> Any:
@@ -190,20 +207,34 @@ class _Worker:
 
 
 class _Deadline:
-    """Ends a process after some seconds, unless it was met before."""
+    """Ends a process after some seconds of work, unless it was met before; in any case after
+    MOST_SHARING times as many by the clock."""
 
     def __init__(self, process: subprocess.Popen[bytes], seconds: float | None) -> None:
         self._process, self._passed, self._lock = process, False, threading.Lock()
-        self._timer = threading.Timer(seconds, self._end) if seconds is not None else None
-        if self._timer is not None:
-            self._timer.daemon = True
-            self._timer.start()
+        self._timer: threading.Timer | None = None
+        if seconds is not None:
+            self._seconds, self._worked = seconds, _seconds_worked(process.pid)
+            self._latest = time.monotonic() + MOST_SHARING * seconds
+            self._wait(seconds)
+
+    def _wait(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+        self._timer.start()
 
     def _end(self) -> None:
         with self._lock:
-            if self._timer is not None:
-                self._passed = True
-                self._process.kill()
+            if self._timer is None:
+                return
+            worked = _seconds_worked(self._process.pid)
+            if self._worked is not None and worked is not None:
+                left = self._seconds - (worked - self._worked)
+                if left > 0 and time.monotonic() < self._latest:
+                    self._wait(left)
+                    return
+            self._passed = True
+            self._process.kill()
 
     def met(self) -> bool:
         """Whether it has not passed; from now on it will not."""
@@ -212,6 +243,15 @@ class _Deadline:
                 self._timer.cancel()
                 self._timer = None
             return not self._passed
+
+
+def _seconds_worked(pid: int) -> float | None:
+    """Of a process, on a core; None where the system does not say."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _pickled(thing: object) -> bytes:
@@ -237,6 +277,8 @@ def serve(memory: int = 0) -> None:
     if memory:
         _limit(memory)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal it goes to all: the parent decides
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a line that somebody prints is no answer
     while True:

@@ -46,7 +46,7 @@ import mlc_deploy as mlc  # noqa: E402
 from mlc_deploy.frontend import from_onnx  # noqa: E402
 from mlc_deploy.graph.count import multiply_accumulates  # noqa: E402
 from tests.models.architectures import ARCHITECTURES, NAMES, model_and_inputs  # noqa: E402
-from tests.models.quantized import ENDING, QUANTIZED, quantized_model  # noqa: E402
+from tests.models.quantized import ENDING, quantized_model  # noqa: E402
 from tests.onnx_models import reference  # noqa: E402
 
 
@@ -103,7 +103,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--against", type=Path)
     options = parser.parse_args()
-    known = (*NAMES, *QUANTIZED)
+    known = (*NAMES, *(f"{name}{ENDING}" for name in ARCHITECTURES))
     unknown = [name for name in options.models if name not in known]
     if unknown:
         parser.error(f"no model '{unknown[0]}'; there are {', '.join(known)}")
@@ -128,7 +128,7 @@ def main() -> int:
 def measure(name: str, target: str, run: bool) -> dict[str, Any]:
     """All figures of a model; `ok` and `instructions` are None where it does not run."""
     machine = MACHINES[target]
-    is_quantized = name in QUANTIZED
+    is_quantized = name.endswith(ENDING)
     model, given = quantized_model(name) if is_quantized else model_and_inputs(name)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{name}.onnx"

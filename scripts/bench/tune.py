@@ -1,14 +1,15 @@
 """How well, how fast and how safely kernels are tuned.
 
     python scripts/bench/tune.py [PART ...] [--trials N] [--seeds N] [--minutes N]
-                                 [--board local://] [--json FILE]
+                                 [--first-seed N] [--long N] [--board local://] [--json FILE]
 
 quality      five workloads: the default, the best of the generated space alone, and of all spaces
 guided       the cost model against chance, at equal trials, per seed (instructions, under QEMU)
-throughput   trials per second of small kernels, the share that the search takes, memory
+throughput   trials per second of small kernels, and the share that the search takes
+memory       resident bytes of this process and of its workers during a long run
 kills        a tuning that is killed at 25 random moments against one that is not
 faults       10 % crash, 5 % hang, 5 % compute something else, a board is lost and returns
-boards       two boards against one
+boards       two boards against one, where a run takes far longer than a build
 mobilenet    executed instructions of MobileNetV1 before and after some minutes of tuning
 
 `quality`, `throughput` and `boards` time on this machine, and mean something on a quiet one alone.
@@ -27,6 +28,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +40,23 @@ sys.path.insert(0, str(ROOT))
 import onnx  # noqa: E402
 
 import mlc_deploy as mlc  # noqa: E402
-from mlc_deploy import Target  # noqa: E402
+from mlc_deploy import Target, te  # noqa: E402
 from mlc_deploy.cli import main as command  # noqa: E402
 from mlc_deploy.graph.lower import unscheduled_fused  # noqa: E402
 from mlc_deploy.ir import structural_hash  # noqa: E402
 from mlc_deploy.tune.api import Options, measuring, opened, run  # noqa: E402
 from mlc_deploy.tune.boards import Board, BoardPool, Incident  # noqa: E402
+from mlc_deploy.tune.builder import build_object, builder  # noqa: E402
 from mlc_deploy.tune.database import Database  # noqa: E402
+from mlc_deploy.tune.extract import task_of  # noqa: E402
 from mlc_deploy.tune.records import Measured, Task  # noqa: E402
-from mlc_deploy.tune.runner import Request  # noqa: E402
+from mlc_deploy.tune.runner import Request, measure  # noqa: E402
 from mlc_deploy.tune.space import PostOrderApply  # noqa: E402
 from mlc_deploy.tune.tune import State  # noqa: E402
 from mlc_rpc import Lost, Unreachable  # noqa: E402
 from scripts.bench.kernels import Layer, conv, layer_function, multiplies  # noqa: E402
 from tests.models.architectures import model_and_inputs  # noqa: E402
-from tests.tune.test_tune import killed_and_resumed, results, tuned  # noqa: E402
+from tests.tune.whole import killed_and_resumed, results, tuned  # noqa: E402
 
 Figures = dict[str, Any]
 EMULATED = "qemu://cortex-a72"
@@ -65,6 +71,13 @@ SMALL = (
     conv("conv 1x1 64 14x14", (64, 14, 14), (64, 64, 1, 1)),
     Layer("dense 256-64", "dense", (1, 256), (64, 256), {"transpose_b": True}),
 )
+MANY = (
+    *SMALL,
+    conv("conv 3x3 16 14x14", (16, 14, 14), (32, 16, 3, 3), pad=1),
+    Layer("matmul 64^3", "matmul", (64, 64), (64, 64)),
+)
+LOST_EVERY = 20  # requests
+RUNS = 8  # careful ones of a candidate, where runs are to dominate
 
 
 def task(layer: Layer, target: Target) -> Task:
@@ -79,13 +92,14 @@ def tune(
     database: Database | None = None,
     wrap: Callable[[Any], Any] = lambda boards: boards,
     report: Callable[[Incident], None] = lambda _: None,
+    watch: Callable[[State], None] = lambda _: None,
 ) -> State:
     database = Database() if database is None else database  # an empty one is false
     target = tasks[0].target
     with opened(board, target, report) as boards:
         with measuring(target, options, boards, database) as by:
             by.boards = wrap(by.boards)
-            return run(tasks, options, by)
+            return run(tasks, options, by, watch)
 
 
 def quality(given: argparse.Namespace) -> Figures:
@@ -107,30 +121,53 @@ def quality(given: argparse.Namespace) -> Figures:
             **best,
             "generated_speed": base / best["generated"],
             "all_speed": base / best["all"],
+            "all_of_best": min(best.values()) / best["all"],
         }
         print(
             f"  {layer.name:<26}", "  ".join(f"{k} {v:.4g}" for k, v in found[layer.name].items())
         )
     found["ok"] = all(
-        f["generated_speed"] >= 0.95 and f["all_speed"] >= 1.0 for f in list(found.values())
+        f["generated_speed"] >= 0.95 and f["all_speed"] >= 1.0 and f["all_of_best"] >= 0.95
+        for f in list(found.values())
     )
     return found
 
 
+class Once:
+    """An executor whose jobs are done once for all that is the same by `key`."""
+
+    def __init__(self, executor: Any, key: Callable[..., Any]) -> None:
+        self.executor, self.key = executor, key
+        self.done: dict[Any, Future[Any]] = {}
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        key = self.key(*args)
+        if key not in self.done:
+            self.done[key] = self.executor.submit(fn, *args)
+        return self.done[key]
+
+
 def guided(given: argparse.Namespace) -> Figures:
-    """Best costs of the guided search and of chance, by seed; the templates are left out, since
-    with them both begin at the default."""
-    of = task(WORKLOADS[2], Target("aarch64"))
+    """Best counts of instructions of the guided search and of chance, by seed; the templates are
+    left out, since with them both begin at the default. Each has a database of its own, so neither
+    knows of the other; but what both try is counted once."""
+    of = task(SMALL[0], Target("aarch64"))
     rows = []
-    for seed in range(given.seeds):
-        row = {}
-        for strategy in ("evolutionary", "random"):
-            options = Options(given.trials, seed=seed, strategy=strategy, space=PostOrderApply())
-            database = Database()
-            tune([of], options, EMULATED, database)
-            row[strategy] = best_but_default(of, database)
-        rows.append(row)
-        print(f"  seed {seed}: {row}", flush=True)
+    with opened(EMULATED, of.target) as boards, builder() as workers:
+        build: Any = Once(workers, lambda func, target: structural_hash(func))
+        run_once: Any = Once(boards, lambda request: (request.object, request.best < inf))
+        for seed in range(given.first_seed, given.first_seed + given.seeds):
+            row = {}
+            for strategy in ("evolutionary", "random"):
+                space = PostOrderApply()
+                options = Options(given.trials, seed=seed, strategy=strategy, space=space)
+                database = Database()
+                with measuring(of.target, options, boards, database, build) as by:
+                    by.boards = run_once
+                    run([of], options, by)
+                row[strategy] = best_but_default(of, database)
+            rows.append(row)
+            print(f"  seed {seed}: {row}", flush=True)
     wins = sum(r["evolutionary"] < r["random"] for r in rows)
     return {"seeds": rows, "wins": wins, "ok": wins >= 0.8 * given.seeds}
 
@@ -144,21 +181,39 @@ def best_but_default(of: Task, database: Database) -> float:
 
 def throughput(given: argparse.Namespace) -> Figures:
     tasks = [task(layer, Target("host")) for layer in SMALL]
-    peaks: list[int] = []
     began, cpu = time.perf_counter(), cpu_seconds()
-    with opened(given.board, tasks[0].target) as boards:
-        options = Options(given.trials)
-        with measuring(tasks[0].target, options, boards, Database()) as by:
-            state = run(tasks, options, by, lambda _: peaks.append(resident()))
+    state = tune(tasks, Options(given.trials), given.board)
     seconds = time.perf_counter() - began
-    quarter = max(len(peaks) // 4, 1)
     return {
         "trials": state.told,
         "trials_per_s": state.told / seconds,
         "thinking_share": state.thinking / seconds,
         "cpu_ms_per_trial": {k: 1e3 * (s - cpu[k]) / state.told for k, s in cpu_seconds().items()},
-        "resident_bytes": {"first_quarter": peaks[quarter - 1], "end": peaks[-1]},
         "ok": state.told / seconds >= 8 and state.thinking / seconds < 0.25,
+    }
+
+
+def memory(given: argparse.Namespace) -> Figures:
+    """What this process has, and what builders and boards have together, as trials go by: most of
+    the first hundreds is what a search keeps, so growth counts from the 500th on."""
+    tasks = [task(layer, Target("host")) for layer in MANY]
+    rows: list[tuple[int, int, int]] = []
+
+    def watch(state: State) -> None:
+        if state.told >= len(rows) * given.long // 12:
+            rows.append((state.told, resident(), sum(map(resident, descendants(os.getpid())))))
+            print(f"  {state.told} trials: {rows[-1][1] / 1e6:.1f} MB, "
+                  f"workers {rows[-1][2] / 1e6:.1f} MB", flush=True)  # fmt: skip
+
+    state = tune(tasks, Options(given.long), given.board, watch=watch)
+    settled = next((row for row in rows if row[0] >= 500), rows[-1])
+    grown = [rows[-1][side] - settled[side] for side in (1, 2)]
+    return {
+        "trials": state.told,
+        "rows": rows,
+        "grown_bytes": grown[0],
+        "grown_bytes_of_workers": grown[1],
+        "ok": max(grown) < 10e6,
     }
 
 
@@ -178,36 +233,30 @@ def kills(given: argparse.Namespace) -> Figures:
 
 
 class Faulty:
-    """Boards whose candidates go wrong by chance, and which are lost every so often."""
+    """Boards that are sent another object by chance: one that crashes, one without end, one that
+    computes something else; and that are lost every so often."""
 
-    def __init__(self, boards: Any, seed: int = 3, lost_every: int = 20) -> None:
-        self.boards, self.chance, self.every, self.count = (
-            boards,
-            random.Random(seed),
-            lost_every,
-            0,
-        )
-        self.lost: Counter[str] = Counter()
+    def __init__(self, boards: Any, bad: dict[str, bytes], seed: int = 3) -> None:
+        self.boards, self.bad, self.chance = boards, bad, random.Random(seed)
+        self.count = 0
+        self.injected: Counter[str] = Counter()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
         (request,) = args
         self.count += 1
         number = self.chance.random()
-        loses = self.count % self.every == 0
+        kind = "crash" if number < 0.1 else "timeout" if number < 0.15 else "wrong"
+        if self.count > 1 and number < 0.2:  # the first is the default, which all are held against
+            self.injected[kind] += 1
+            request = replace(request, object=self.bad[kind])
+        loses = self.count % LOST_EVERY == 0
 
         def job(board: Board, request: Request) -> Measured:
             nonlocal loses
             if loses:
                 loses = False
-                self.lost["lost: power"] += 1
+                self.injected["lost: power"] += 1
                 raise Lost("power", board=board.url)
-            if number < 0.10:
-                return Measured("crash", message="SIGSEGV, injected")
-            if number < 0.15:
-                time.sleep(0.2)
-                return Measured("timeout", message="no end, injected")
-            if number < 0.20:
-                return Measured("wrong", message="output 0, injected")
             found: Measured = fn(board, request)
             return found
 
@@ -215,8 +264,33 @@ class Faulty:
         return future
 
 
+def bad_objects(of: Task) -> dict[str, bytes]:
+    """Kernels of a task's parameters that do not do what they should, by what becomes of them."""
+    *inputs, out = [
+        te.placeholder(b.shape, b.dtype, f"p{n}") for n, b in enumerate(of.func.buffers)
+    ]
+    first = inputs[0]
+    *rest, last = of.func.buffers[0].shape
+    turns = te.reduce_axis((0, 1 << 30), "turns")
+    rest_at_0 = [0] * len(rest)
+    value = first[(*rest_at_0, 0)]
+    outside = (value * 1e8).astype("int32") + 100_000_000
+    bodies: dict[str, Callable[..., Any]] = {
+        "crash": lambda *_: first[(*rest_at_0, outside)],
+        "timeout": lambda *_: te.sum(first[(*rest_at_0, turns % last)], turns),
+        "wrong": lambda *_: value * 3.0,
+    }
+    return {kind: bad_object([*inputs, te.compute(out.shape, f, "out")], of.target)
+            for kind, f in bodies.items()}  # fmt: skip
+
+
+def bad_object(tensors: Sequence[Any], target: Target) -> bytes:
+    made = task_of(te.create_prim_func(tensors, "bad"), target)
+    return build_object(made.default(made.func), target)
+
+
 def faults(given: argparse.Namespace) -> Figures:
-    of = task(WORKLOADS[2], Target("aarch64"))
+    of = task(SMALL[0], Target("aarch64"))
     options = Options(given.trials, seed=2)
     quiet = tune([of], options, EMULATED).tasks[0].best
     incidents: list[Incident] = []
@@ -224,47 +298,60 @@ def faults(given: argparse.Namespace) -> Figures:
     away = iter([0, 1, 1, 1, 1])
 
     def connect(url: str) -> Any:
-        if next(away, 0):
-            raise Unreachable("it boots, injected", board=url)
-        return mlc.connect(url, machine="aarch64")
+        session = mlc.connect(url, machine="aarch64")
+        again = session.reconnect
+
+        def reconnect(patience: float) -> None:
+            if next(away, 0):
+                raise Unreachable("it boots, injected", board=url)
+            again(patience)
+
+        session.reconnect = reconnect  # type: ignore[assignment, method-assign]
+        return session
 
     def wrap(boards: Any) -> Faulty:
-        faulty.append(Faulty(boards))
+        faulty.append(Faulty(boards, bad_objects(of)))
         return faulty[-1]
 
     with BoardPool([EMULATED], connect=connect, report=incidents.append, quarantine=0.5) as boards:
         state = tune([of], options, boards, wrap=wrap)
     best = state.tasks[0].best
     seen = Counter(i.what for i in incidents)
+    told = {**state.bad, "lost: power": seen["lost: power"]}
+    injected = dict(faulty[0].injected)
     return {
         "quiet": quiet,
         "faulty": best,
+        "injected": injected,
         "bad": state.bad,
         "incidents": dict(seen),
-        "ok": best <= 1.05 * quiet and seen["lost: power"] == faulty[0].lost["lost: power"] > 0,
+        "ok": best <= 1.05 * quiet and all(told.get(k) == n for k, n in injected.items()),
     }
 
 
 def boards(given: argparse.Namespace) -> Figures:
-    """Trials per second where runs dominate: candidates are measured carefully."""
-    of = task(WORKLOADS[0], Target("host"))
+    """Trials per second where runs dominate: each candidate is measured carefully, and again."""
+    of = task(SMALL[0], Target("host"))
 
-    class Careful:
+    def patient(board: Board, request: Request) -> Measured:
+        careful = replace(request, careful=True)
+        return [measure(board, careful) for _ in range(RUNS)][-1]
+
+    class Patient:
         def __init__(self, pool: Any) -> None:
             self.pool = pool
 
-        def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-            (request,) = args
-            fields = {f: getattr(request, f) for f in Request.__slots__}
-            future: Future[Any] = self.pool.submit(fn, Request(**(fields | {"careful": True})))
+        def submit(self, _: Callable[..., Any], /, *args: Any) -> Future[Any]:
+            future: Future[Any] = self.pool.submit(patient, *args)
             return future
 
     rates = []
     for count in (1, 2):
         began = time.perf_counter()
-        options = Options(given.trials // 4, strategy="random")
-        state = tune([of], options, ["local://"] * count, wrap=Careful)
+        options = Options(given.trials // 8, strategy="random", objective="seconds")
+        state = tune([of], options, ["local://"] * count, wrap=Patient)
         rates.append(state.told / (time.perf_counter() - began))
+        print(f"  {count} boards: {rates[-1]:.3f} trials/s", flush=True)
     gain = rates[1] / rates[0]
     return {"one": rates[0], "two": rates[1], "gain": gain, "ok": gain >= 1.7}
 
@@ -280,7 +367,17 @@ def mobilenet(given: argparse.Namespace) -> Figures:
              "--trials", "100000", "--minutes", str(given.minutes), "--db", db, "--json", str(out)]
         )  # fmt: skip
         record = json.loads(out.read_text())
-    keys = ("before", "after", "trials", "tuning_s", "thinking_s", "results", "incidents", "ok")
+    keys = (
+        "plans",
+        "before",
+        "after",
+        "trials",
+        "tuning_s",
+        "thinking_s",
+        "results",
+        "incidents",
+        "ok",
+    )
     found = {key: record[key] for key in keys}
     return found | {
         "gain": record["before"] / record["after"],
@@ -296,16 +393,25 @@ def cpu_seconds() -> dict[str, float]:
     return {"own": own.ru_utime + own.ru_stime, "workers": others.ru_utime + others.ru_stime}
 
 
-def resident() -> int:
-    """Bytes of this process."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def resident(pid: int | str = "self") -> int:
+    """Bytes of a process; 0 of one that has ended."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
-PARTS = {f.__name__: f for f in (quality, guided, throughput, kills, faults, boards, mobilenet)}
+def descendants(pid: int) -> list[int]:
+    """Processes that a process started, and those started by them."""
+    found: list[int] = []
+    with suppress(OSError):
+        for tasks in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (tasks / "children").read_text().split())
+    return [*found, *(below for child in found for below in descendants(child))]
+
+
+PARTS = {
+    f.__name__: f for f in (quality, guided, throughput, memory, kills, faults, boards, mobilenet)
+}
 
 
 def main() -> int:
@@ -315,6 +421,8 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART")
     parser.add_argument("--trials", type=int, default=256)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--long", type=int, default=3000, help="trials of memory")
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--board", default="local://")
     parser.add_argument("--db", help="of mobilenet, to keep it")

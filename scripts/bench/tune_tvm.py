@@ -27,12 +27,20 @@ from mlc_deploy.cache import user_folder  # noqa: E402
 from mlc_deploy.tune.api import Options  # noqa: E402
 from scripts.bench.tune import WORKLOADS, task, tune  # noqa: E402
 
-REQUIREMENTS = ("apache-tvm[meta-schedule]==0.27.*", "psutil")  # which it needs and does not say
+REQUIREMENTS = ("apache-tvm[meta-schedule,popen-pool]==0.27.*",)
+
+# TVM registers hundreds of intrinsics when it is imported, each of which asks for the module of every
+# frame. That takes 20 seconds in every one of its workers, so that builds time out; this 4.
+SITE = """
+import inspect
+inspect.getmodule = lambda *_, **__: None
+"""
 
 # What runs in TVM's environment: tunes one workload, prints seconds of tuning and of the kernel.
 THEIRS = """
-import json, sys, tempfile, time
+import json, os, sys, tempfile, time
 import numpy as np, tvm
+import tvm.s_tir.tensor_intrin
 from tvm import te
 from tvm.s_tir import meta_schedule as ms
 
@@ -73,7 +81,8 @@ mod = tvm.IRModule({"main": te.create_prim_func(tensors)})
 target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": 1})
 began = time.perf_counter()
 with tempfile.TemporaryDirectory() as folder:
-    database = ms.tune_tir(mod, target, folder, trials, num_trials_per_iter=16, seed=1)
+    database = ms.tune_tir(mod, target, folder, trials, num_trials_per_iter=min(64, trials),
+                           num_tuning_cores=os.cpu_count(), seed=1)
     seconds = time.perf_counter() - began
     sch = ms.tir_integration.compile_tir(database, mod, target)
 lib = tvm.compile(sch.mod, target=target)
@@ -94,6 +103,8 @@ def environment() -> Path:
         print(f"installing {REQUIREMENTS[0]} into {folder}", flush=True)
         venv.create(folder, with_pip=True, clear=True)
         subprocess.run([python, "-m", "pip", "install", "-q", *REQUIREMENTS], check=True)
+        (site,) = folder.glob("lib/python*/site-packages")
+        (site / "sitecustomize.py").write_text(SITE)
         (folder / "ready").touch()
     return python
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlc_deploy.arith import bounds, equal, expr_bounds, linear, simplify_expr, to_expr
+from mlc_deploy.arith import Known, bounds, equal, expr_bounds, linear, simplify_expr, to_expr
 from mlc_deploy.arith.regions import region_under, relax, union
 from mlc_deploy.ir import (
     Buffer,
@@ -72,6 +72,21 @@ def test_simplified_condition_is_equal(e: Expr, box: Box) -> None:
 @given(st.one_of(integers, indices), boxes())
 def test_normal_form_is_equal(e: Expr, box: Box) -> None:
     same_everywhere(e, to_expr(linear(e, box), "int32"), box)
+
+
+@many
+@given(
+    st.lists(st.one_of(integers, indices, conditions), min_size=1, max_size=3), st.lists(boxes())
+)
+def test_what_followed_from_other_ranges_is_forgotten(es: list[Expr], found: list[Box]) -> None:
+    known = Known()
+    for box in found:
+        for v, of in box.items():
+            known.bind(v, of)
+        for e in es:
+            assert str(simplify_expr(e, known)) == str(simplify_expr(e, box))
+            if e.dtype == "int32":
+                assert linear(e, known) == linear(e, box)
 
 
 @many
@@ -161,3 +176,18 @@ def test_pixels_of_cut_rows_are_one_row(width: int) -> None:
     at = tile * 10 + pixel
     flat = at // width * width + at % width
     assert str(simplify_expr(flat // 2, {tile: (0, 4), pixel: (0, 9)})) == "tile * 5 + pixel // 2"
+
+
+@pytest.mark.parametrize("sizes", [(20, 7, 7), (9, 5, 5), (3, 7, 7, 7), (4, 13, 13)])
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_vectors_of_a_tensor_are_one_row(sizes: tuple[int, ...], lanes: int) -> None:
+    """An index taken apart into dimensions that vectors do not divide is one index in memory; a
+    remainder shows a vector's length up to multiples of its divisor, also within a quotient."""
+    turn, lane = Var("turn", "int32"), Var("lane", "int32")
+    whole = turn * lanes + lane
+    at: Expr = const(0)
+    rest, stride = whole, 1
+    for size in reversed(sizes[1:]):
+        at, rest, stride = at + rest % size * stride, rest // size, stride * size
+    ranges = {turn: (0, 1000), lane: (0, lanes - 1)}
+    assert equal(at + rest * stride, whole, ranges)

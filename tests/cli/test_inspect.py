@@ -12,6 +12,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from mlc_deploy.graph import lower_graph
+from mlc_deploy.graph.lower import unscheduled
+from mlc_deploy.ir import structural_hash
+from mlc_deploy.model_graph import model_graph
+from mlc_deploy.schedule import Schedule
+from mlc_deploy.tune.database import Database, Record, pack
+from mlc_deploy.tune.records import Measured
+from mlc_targets import Target
 from tests.cli.command import MODELS, Command
 
 Golden = Callable[..., None]
@@ -112,3 +120,59 @@ def test_refused(mlc_deploy: Command, golden: Golden) -> None:
         assert done.stdout == ""
         texts.append(f"# {name}\n{done.complaint}\n")
     golden("\n".join(texts), "cli_inspect_refusals")
+
+
+def test_in_float16(mlc_deploy: Command) -> None:
+    cpu = "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76 -device=arm_cpu"
+    options = ("inspect", CNN, "--target", cpu, "--json", "-")
+    single, half = (mlc_deploy(*options, *more).record for more in ((), ("--precision", "float16")))
+    assert (single["precision"], half["precision"]) == ("float32", "float16")
+    assert {k["dtype"] for k in single["kernels"]} == {"float32"}
+    assert half["kernels"][0]["dtype"] == "float16"
+    assert half["weights_bytes"] < 0.7 * single["weights_bytes"]
+
+
+def test_with_what_tuning_found(mlc_deploy: Command, folder: Path) -> None:
+    """Of one kernel a schedule is known; of another, one that does not apply."""
+    target = Target("aarch64")
+    graphs = model_graph(CNN, target)
+    kernels = lower_graph(graphs.optimized, graphs.module).kernels
+    dense = next(name for name in kernels if name.startswith("dense"))
+    pool = next(name for name in kernels if name.startswith("max_pool"))
+    records = []
+    for name in (dense, pool):
+        sch = Schedule(unscheduled(kernels[name], target).func)
+        workload = structural_hash(sch.func)
+        if name == pool:
+            sch.parallel(sch.get_loops(sch.get_blocks()[0])[0])
+        steps = sch.trace.dumps().replace('"parallel"', '"no_primitive"')
+        records.append(
+            Record(
+                name, workload, str(target), "a board", "instructions", "r", "p", pack(steps),
+                Measured("ok", (1.0,)),
+            )
+        )  # fmt: skip
+    Database(folder / "t.jsonl").add(records)
+    done = mlc_deploy("inspect", CNN, "--target", "aarch64", "--db", "t.jsonl", "--json", "-")
+    assert {k["kernel"] for k in done.record["kernels"] if k["tuned"]} == {dense}
+    assert "dense_tile, tuned" in done.stderr
+    (note,) = done.record["notes"]
+    assert note.startswith(f"{pool}: the tuned schedule does not apply") and note in done.stderr
+
+
+def test_a_database_that_is_not_there_is_told(mlc_deploy: Command, folder: Path) -> None:
+    assert mlc_deploy("inspect", CNN, "--db", "t.jsonl").complaint == (
+        "error: there is no such tuning database\n"
+        "  in:  t.jsonl\n"
+        "  try: mlc-deploy tune MODEL --db t.jsonl, which makes it\n"
+        "-> 1"
+    )
+
+
+def test_a_precision_that_is_none_is_told(mlc_deploy: Command) -> None:
+    assert mlc_deploy("inspect", CNN, "--precision", "half").complaint == (
+        "error: there is no such precision\n"
+        "  in:  --precision half\n"
+        "  try: float32 or float16\n"
+        "-> 2"
+    )

@@ -167,7 +167,7 @@ def test_the_core_that_is_named(mlc_deploy: Command) -> None:
         "error: core 1000 is not here, or not for this program to use\n"
         f"  on:  local://\n  try: of {allowed}\n-> 1"
     )
-    assert "upload" not in ended.err and "compile" not in ended.err
+    assert "upload" not in ended.stderr and "compile" not in ended.stderr
 
 
 def test_none_compiles_only(mlc_deploy: Command) -> None:

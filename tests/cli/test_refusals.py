@@ -135,6 +135,13 @@ def test_refusals(kind: str, mlc_deploy: Command, golden: Golden) -> None:
     golden("\n\n".join(told).replace(str(MODELS), "MODELS"), f"cli_refusals_{kind}")
 
 
+def test_what_is_given_is_checked_before_a_board_is_asked(mlc_deploy: Command) -> None:
+    nobody = ("--board", "tcp://127.0.0.1:1")
+    for option in ("--input", "--expect"):
+        ended = mlc_deploy(*nobody, option, "imago=short.npy")
+        assert ended.status == 2 and "imago" in ended.complaint
+
+
 @needs_qemu
 def test_boards_that_cannot_run_the_target(mlc_deploy: Command, golden: Golden) -> None:
     cases = [

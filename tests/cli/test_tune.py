@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mlc_deploy.tune.database import Database
+from mlc_deploy.tune.database import Database, PlanRecord, Record, pack
+from mlc_deploy.tune.records import Measured
 from tests.cli.command import MODELS, Command
+from tests.tune.searches import matmul_task
 
 needs_qemu = pytest.mark.skipif(
     not shutil.which("qemu-aarch64"), reason="no QEMU here: apt install qemu-user"
@@ -84,28 +87,80 @@ def test_after_ctrl_c_the_same_command_goes_on(tmp_path: Path) -> None:
     assert len(database) >= 13 and not database.notes
 
 
-def test_misuse_is_told(mlc_deploy: Command, folder: Path) -> None:
-    said = mlc_deploy("tune", DIGITS, "--db", "t.jsonl", "--trials", "0").complaint
-    assert said == "error: --trials is a number above 0\n  in:  --trials 0\n-> 2"
-    said = mlc_deploy("tune", DIGITS, "--db", "t.jsonl", "--board", "none").complaint
+MISTAKES: dict[str, tuple[str, ...]] = {
+    "no trials": ("--trials", "0"),
+    "no time": ("--minutes", "-1"),
+    "no time for a schedule": ("--timeout", "0"),
+    "no board": ("--board", "none"),
+    "a board that is none": ("--board", "qemu://cortex-a72", "--board", "none"),
+    "an unknown board": ("--board", "attik"),
+    "unknown cores": ("--cores", "quick"),
+    "an unknown precision": ("--precision", "float17"),
+    "several levels": ("--target", "aarch64:base,dotprod"),
+    "another machine's board": ("--target", "armv7a", "--board", "local://"),
+    "kernels that there are not": ("--only", "lstm"),
+    "a database in no folder": ("--db", "nofolder/t.jsonl"),
+    "a database that is a folder": ("--db", "afolder"),
+    "a database that is none": ("--db", "model.jsonl"),
+    "another database that is not there": ("--from", "other.jsonl"),
+    "another database that is none": ("--from", "model.jsonl"),
+    "a record in no folder": ("--json", "nofolder/r.json"),
+}
+
+
+def test_misuse_is_told(mlc_deploy: Command, folder: Path, golden: Callable[..., None]) -> None:
+    Path("model.jsonl").write_bytes(b"\x08\x07")
+    Path("afolder").mkdir()
+    shutil.copy(DIGITS, "digits.onnx")
+    text = []
+    for name, mistake in MISTAKES.items():
+        said = mlc_deploy("tune", "digits.onnx", "--db", "t.jsonl", *mistake).complaint
+        text.append(f"# {name}\n{said}")
+    golden("\n\n".join(text), "tune_mistakes")
+
+
+def test_a_compiled_model_is_refused(mlc_deploy: Command, folder: Path) -> None:
+    assert mlc_deploy("--board", "none", "--save", "digits.mlc").status == 0
+    said = mlc_deploy("tune", "digits.mlc", "--db", "t.jsonl").complaint
     assert said == (
-        "error: kernels are tuned on a board\n  in:  --board none\n  try: a board's URL\n-> 2"
-    )
-    said = mlc_deploy("tune", DIGITS, "--db", "t.jsonl", "--only", "lstm").complaint
-    assert said == (
-        "error: the model has no kernel to be tuned\n"
-        f"  in:  {DIGITS} --only lstm\n"
-        f"  try: mlc-deploy inspect {DIGITS}, which lists its kernels\n"
+        "error: the model is compiled already\n"
+        "  in:  digits.mlc\n"
+        "  try: the model that it was compiled from\n"
         "-> 2"
     )
-    Path("model.jsonl").write_bytes(b"\x08\x07")
-    said = mlc_deploy("tune", DIGITS, "--db", "model.jsonl").complaint
-    assert said == (
-        "error: the file is no tuning database\n"
-        "  in:  model.jsonl\n"
-        "  try: a file of its own for --db; it is made where there is none\n"
-        "-> 1"
+
+
+def test_what_others_found_is_taken_over(mlc_deploy: Command, folder: Path) -> None:
+    task = matmul_task()
+    theirs = Database("theirs.jsonl")
+    theirs.add_workload(task.func)
+    measured = Measured("ok", (1e-3,))
+    theirs.add(
+        [
+            Record(
+                "matmul",
+                task.workload,
+                "t",
+                "a board",
+                "seconds",
+                "r",
+                "p",
+                pack("[1,[]]"),
+                measured,
+            )
+        ]
     )
+    theirs.add_plans([PlanRecord("m", "net", "t", "a board", "seconds", {"conv": "NCHW"}, 1.0)])
+    ended = mlc_deploy(
+        "tune", DIGITS, "--db", "t.jsonl", "--from", "theirs.jsonl", "--only", "lstm"
+    )
+    assert ended.status == 2 and "theirs.jsonl: 1 results taken over\n" in ended.stderr
+    mine = Database("t.jsonl")
+    assert mine.records == theirs.records and mine.plans == theirs.plans
+    again = mlc_deploy(
+        "tune", DIGITS, "--db", "t.jsonl", "--from", "theirs.jsonl", "--only", "lstm"
+    )
+    assert "theirs.jsonl: 0 results taken over\n" in again.stderr
 
 
 def test_a_database_that_is_not_there_is_told(mlc_deploy: Command, folder: Path) -> None:

@@ -33,7 +33,7 @@ def sums(*offsets: int) -> str:
 
 def test_on_arm_a_cursor_follows_the_loads() -> None:
     (cursor,) = find_cursors(loop(sums(8, 0, 4)), {}, "arm")
-    assert (cursor.buffer.name, cursor.step, cursor.first) == ("A", 16, 8) and cursor.moves
+    assert (cursor.buffer.name, cursor.step, cursor.start) == ("A", 16, 8) and cursor.moves
 
 
 def test_on_aarch64_each_stretch_of_data_has_one() -> None:
@@ -62,3 +62,37 @@ def test_other_loops_have_none(body: str) -> None:
 
 def test_other_machines_have_none() -> None:
     assert find_cursors(loop(sums(0, 4)), {}, "x86_64") == []
+
+
+def tile(rows: int, blocks: int, apart: int) -> str:
+    """Sums of single lanes of `rows` vectors, in blocks that lie `apart` elements from another."""
+    return "\n".join(
+        f"S[T.Ramp(0, 1, 4)] = S[T.Ramp(0, 1, 4)] + "
+        f"T.Shuffle([A[T.Ramp(k * 16 + {block * apart + row * 4}, 1, 4)]], {[lane] * 4})"
+        for block in range(blocks)
+        for lane in range(4)
+        for row in range(rows)
+    )
+
+
+def test_on_aarch64_vectors_that_are_in_registers_together_are_loaded_together() -> None:
+    (cursor,) = find_cursors(loop(tile(6, 2, 1024)), {}, "aarch64")
+    assert (cursor.first, cursor.step, cursor.moves) == (0, 16, True)
+    assert set(cursor.groups.values()) == {(0, (3, 3)), (1024, (3, 3))}
+    assert cursor.groups[20] == (0, (3, 3)) and cursor.groups[1028] == (1024, (3, 3))
+
+
+def test_they_take_no_more_registers() -> None:
+    (cursor,) = find_cursors(loop(tile(8, 4, 32)), {}, "aarch64")  # one stretch of 32 vectors
+    assert set(cursor.groups.values()) == {(start, (4, 4)) for start in (0, 32, 64, 96)}
+    windows = "\n".join(
+        tile(5, 1, 0).replace("k * 16 +", f"k * 16 + {4 * tap} +") for tap in (0, 1)
+    )
+    assert find_cursors(loop(windows), {}, "aarch64") == []  # 3 + 2 + 1, which are 3 pairs
+
+
+def test_vectors_that_are_used_whole_are_loaded_one_by_one() -> None:
+    (cursor,) = find_cursors(loop(tile(6, 2, 1024) + "\n" + sums(0)), {}, "arm")
+    assert cursor.moves and not cursor.groups
+    found = find_cursors(loop(tile(6, 2, 1024) + "\n" + sums(0)), {}, "aarch64")
+    assert [c.groups for c in found] == [{}, {}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,10 +14,14 @@ import mlc_deploy as mlc
 from mlc_deploy.graph import BlockBuilder, Constant, Function, evaluate
 from mlc_deploy.graph.lower import lower_fused
 from mlc_targets import Target
-from tests.sessions import TARGETS, board_named
+from tests.sessions import TARGETS, board_named, skip_unless_runs
+
+if TYPE_CHECKING:
+    from mlc_rpc import Session
 
 Array = NDArray[Any]
-BOARDS = ("local", "armv7", "aarch64")
+SSE2 = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=x86-64 -device=cpu"
+CASES = {**{b: (b, TARGETS[b]) for b in ("local", "armv7", "aarch64")}, "sse2": ("local", SSE2)}
 ZEROS = {"int8": (0, 3, -3, 127, -128), "uint8": (0, 1, 128, 255)}
 
 
@@ -40,18 +44,27 @@ def requantized(dtype: str, zero: int) -> Function:
     return b.finish([b.emit("requantize", x, multiplier, constant(zero, dtype))])
 
 
-@pytest.mark.parametrize("board", BOARDS)
+def board_of(case: str, request: pytest.FixtureRequest) -> tuple[Session, str]:
+    """A board, and the target that it runs code for."""
+    name, target = CASES[case]
+    board = board_named(request, name)
+    if target == SSE2:
+        skip_unless_runs(board, Target(target))
+    return board, target
+
+
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", ZEROS)
-def test_requantize(dtype: str, board: str, request: pytest.FixtureRequest) -> None:
+def test_requantize(dtype: str, case: str, request: pytest.FixtureRequest) -> None:
     """Halves, wholes, and multipliers whose products are rounded."""
     multipliers = np.resize(np.array([0.5, 1, 0.5, 0.0371, 1e-3, 3e-7, 2e3, 1e30], np.float32),
                             (1, 2, 1, 1, 8))  # fmt: skip
     given = {"x": sums(), "m": multipliers}
-    session = board_named(request, board)
+    session, target = board_of(case, request)
     for zero in ZEROS[dtype]:
         function = requantized(dtype, zero)
         (wanted,) = evaluate(function, given).values()
-        library = compiled(function, TARGETS[board])
+        library = compiled(function, target)
         module = session.load(library)
         out = session.tensor(np.zeros_like(wanted))
         module["kernel"](*map(session.tensor, given.values()), out)
@@ -77,10 +90,10 @@ def residual(shape: tuple[int, ...]) -> Function:
     return b.finish([b.emit("quantize", total, scale, zero)])
 
 
-@pytest.mark.parametrize("board", BOARDS)
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("shape", [(1, 8, 16, 64, 8), (256, 256), (3, 11)], ids=str)
 def test_sums_are_rounded_as_numpy_rounds(
-    shape: tuple[int, ...], board: str, request: pytest.FixtureRequest
+    shape: tuple[int, ...], case: str, request: pytest.FixtureRequest
 ) -> None:
     """Every pair of numbers: no multiply-add that rounds once, no reciprocal for a division."""
     every = np.stack(np.meshgrid(*[np.arange(-128, 128)] * 2), -1).reshape(-1, 2).astype(np.int8)
@@ -88,8 +101,8 @@ def test_sums_are_rounded_as_numpy_rounds(
     given = {n: every[:size, k].reshape(shape) for k, n in enumerate("xy")}
     function = residual(shape)
     (wanted,) = evaluate(function, given).values()
-    session = board_named(request, board)
-    module = session.load(compiled(function, TARGETS[board]))
+    session, target = board_of(case, request)
+    module = session.load(compiled(function, target))
     out = session.tensor(np.zeros_like(wanted))
     module["kernel"](*map(session.tensor, given.values()), out)
     np.testing.assert_array_equal(out.numpy(), wanted)
@@ -98,16 +111,19 @@ def test_sums_are_rounded_as_numpy_rounds(
 # Of one vector of eight sums: instructions, and how often each is wanted.
 WANTED = {
     "aarch64": {"scvtf": 2, "fmul": 2, "fcvtns": 2, "sqxtn": 2, "sqxtn2": 1, "sqadd": 1},
+    "sse2": {"cvtdq2ps": 2, "mulps": 2, "minps": 2, "cvtps2dq": 2, "packssdw": 1, "paddsw": 1},
     "armv7": {"vcvt.f32.s32": 2, "vqadd.s32": 2, "vqmovn.s32": 2, "vqmovn.s16": 1},
 }
 
 
-@pytest.mark.parametrize("board", WANTED)
-def test_instructions_of_a_vector(board: str, tmp_path: Path) -> None:
-    library = compiled(requantized("int8", 3), TARGETS[board])
+@pytest.mark.parametrize("case", WANTED)
+def test_instructions_of_a_vector(case: str, tmp_path: Path) -> None:
+    library = compiled(requantized("int8", 3), CASES[case][1])
     library.save(tmp_path / "kernel.s")
     text = (tmp_path / "kernel.s").read_text()
     made = re.findall(r"^\s+([a-z][\w.]+)", text, re.MULTILINE)
-    counts = {name: made.count(name) for name in WANTED[board]}
-    assert counts == WANTED[board]
-    assert not re.search(r"\b(frintn|fcvtzs|fmax|fmin|vabs\.f32|bl)\b", text)
+    counts = {name: made.count(name) for name in WANTED[case]}
+    assert counts == WANTED[case]
+    assert not re.search(
+        r"\b(frintn|fcvtzs|fmax|fmin|vabs\.f32|(bl|callq?)\s+(?!kernel\.body))\b", text
+    )

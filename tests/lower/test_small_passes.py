@@ -9,7 +9,7 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy import LowerError, PrimFunc, ScheduleError, te
-from mlc_deploy.ir import For, statements
+from mlc_deploy.ir import For, Load, distinct, statements, walk
 from mlc_deploy.ir.interp import run
 from mlc_deploy.lower import lower
 from mlc_deploy.lower.narrow import narrow_indices
@@ -153,6 +153,18 @@ def test_unasked_unrolling_has_a_limit(most: int, left: list[int]) -> None:
 def test_registers_indexed_by_data_leave_their_loops() -> None:
     body = TILE.replace("B[i] = X[i]", 'B[i] = X[T.cast(A[i], "int32")]')
     assert kinds(program(body, REGISTERS)) == [8, 8, 8, 8]
+
+
+def test_copies_of_a_statement_share_what_is_equal_in_them() -> None:
+    func = program("for i, j in T.grid(4, 4):\n    B[i * 4 + j] = A[i * 2] * A[j * 3]")
+    sch = mlc.Schedule(func)
+    for loop in ("i", "j"):
+        sch.unroll(loop)
+    flat = lower(sch.func).body
+    factors = [n for n in walk(flat) if isinstance(n, Load)]
+    assert len(factors) == 4 * 4 * 2
+    assert len(set(factors)) == 4 + 4
+    assert [n for n in distinct(flat) if isinstance(n, Load)] == list(dict.fromkeys(factors))
 
 
 def test_asked_unrolling_has_a_limit(golden: Golden) -> None:

@@ -35,7 +35,7 @@ def example() -> ModuleType:
 def quantized_model(
     name: str, activations: str = "s8", per_channel: bool = True
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """One of QUANTIZED, and something to run it on."""
+    """An architecture's name and ENDING: the model, and something to run it on."""
     architecture = name.removesuffix(ENDING)
     runs = [inputs(architecture, seed) for seed in (2, 3)]
     made = example().quantized(

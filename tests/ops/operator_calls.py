@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from mlc_deploy.graph import BlockBuilder
 from mlc_deploy.graph.lower import lower_fused
+from mlc_deploy.graph.nodes import Call
 from mlc_deploy.ir import PrimFunc
-from mlc_deploy.ops import TensorType, evaluate
+from mlc_deploy.ops import TensorType, evaluate, frozen_attrs
 from mlc_deploy.ops.layout import pack
 from mlc_deploy.ops.strategy import packed_attrs
 from mlc_targets import Target
@@ -48,7 +49,7 @@ class OperatorCall:
             arrays, attrs = (arrays[0], packed, *arrays[2:]), {**attrs, **wanted}
         builder = BlockBuilder(name)
         params = [builder.param(f"p{n}", a.shape, str(a.dtype)) for n, a in enumerate(arrays)]
-        function = builder.finish([builder.emit(self.op, *params, **attrs)])
+        function = builder.finish([builder.emit(Call(self.op, tuple(params), frozen_attrs(attrs)))])
         return lower_fused(function, target, name), arrays
 
 

@@ -249,6 +249,26 @@ def test_a_thumb_block_that_ends_with_its_page(
     assert call.by_class == {c: {"scalar": 12, "branch": 1}.get(c, 0) for c in CLASSES}
 
 
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_every_version_of_the_interface(version: int, count_plugin: Path, tmp_path: Path) -> None:
+    """Those of QEMU 8, 9.0, 9.1 and 9.2, of which a system has one or two at most: each is played
+    by a program that has its functions and no others."""
+    host, counts = tmp_path / "host", tmp_path / "counts"
+    source = Path(__file__).with_name("plugin_host.c")
+    compiler = shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("no gcc or clang here; try: apt-get install gcc libc6-dev")
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Werror", f"-DVERSION={version}"]
+    command = [compiler, *flags, "-rdynamic", str(source), "-o", str(host), "-ldl"]
+    subprocess.run(command, check=True)
+    done = subprocess.run([host, count_plugin, counts], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{version}\n", "")
+    (call,) = per_call(parse_records(counts.read_bytes()))
+    times = 5 if version == 1 else 7  # on a second virtual CPU, too
+    executed = dict.fromkeys(("mac", "load", "scalar", "branch"), times)
+    assert call.by_class == dict.fromkeys(CLASSES, 0) | executed
+
+
 def rows(table: str) -> list[tuple[str, str]]:
     """(class, instruction) of a table's lines."""
     split = (line.split(None, 1) for line in filter(None, table.splitlines()))

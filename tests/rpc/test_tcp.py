@@ -19,6 +19,8 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mlc_rpc import connect, errors, keys, link
 from mlc_rpc.auth import Hellos
@@ -413,6 +415,18 @@ def test_a_record_may_hold_any_part_of_messages(board: Listener) -> None:
             for byte in piece:
                 stranger.socket.sendall(bytes([byte]))
         assert [opened(stranger, opener) for _ in range(3)] == [[1, n, None, n] for n in range(3)]
+
+
+@given(st.lists(st.integers(0, 2 * MAX_RECORD + 1), max_size=4))
+def test_records_hold_the_pieces_and_all_but_the_last_are_full(sizes: list[int]) -> None:
+    pieces = [bytes([65 + i]) * size for i, size in enumerate(sizes)]
+    opener, found = Opener(b"k" * 32), []
+    for sent in Sealer(b"k" * 32).seal(pieces):
+        opener.room()[: len(sent)] = sent
+        opener.took(len(sent))
+        found.append(opener.next())
+    assert b"".join(found) == b"".join(pieces)
+    assert all(len(payload) == MAX_RECORD for payload in found[:-1]) and b"" not in found
 
 
 @pytest.mark.parametrize("flipped", [0, 4, HEAD_BYTES])

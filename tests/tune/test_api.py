@@ -13,7 +13,7 @@ from mlc_deploy import Schedule, tune
 from mlc_deploy.errors import TuneError
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_deploy.ir import structural_hash
-from mlc_deploy.tune.database import Record
+from mlc_deploy.tune.database import Record, pack
 from mlc_deploy.tune.records import Measured
 from tests.test_examples import example
 from tests.tune.searches import matmul, sampled
@@ -30,7 +30,7 @@ def test_a_function_is_tuned_and_built_from_the_database(tmp_path: Path) -> None
         func, "host", 6, 3, space=space, work_dir=tmp_path, task_name="mine", strategy="random",
         callbacks=[lambda state: stages.append(state.stage)],
     )  # fmt: skip
-    assert {"default kernels", "search"} <= set(stages)
+    assert {"default kernels, 1 of 1", "search"} <= set(stages)
     assert {r.task for r in database.records} == {"mine"}
     searched = [r for r in database.records if not r.final]
     assert 5 <= len(searched) <= 7
@@ -90,7 +90,7 @@ def recorded(target: mlc.Target, trace: Any) -> tune.Database:
     func = unscheduled(source, target).func
     made = Record(
         "matmul", structural_hash(func), str(target), "a board", "seconds", "r", "p",
-        trace(func), Measured("ok", (1e-6,)),
+        pack(trace(func)), Measured("ok", (1e-6,)),
     )  # fmt: skip
     database.add([made])
     return database
@@ -132,6 +132,20 @@ def test_a_trace_that_does_not_apply_gives_way_to_the_default() -> None:
         f"{kernel}: the tuned schedule does not apply, so the default does: get_block: no block"
     )
     assert made.object_bytes == mlc.compile(layer(), target).object_bytes
+
+
+def test_results_for_something_else_are_told() -> None:
+    database = recorded(mlc.Target("aarch64"), lambda func: Schedule(func).trace.dumps())
+    made = mlc.compile(layer(), "host", db=database)
+    assert not made.kernels_tuned
+    host, other = mlc.Target("host"), mlc.Target("aarch64")
+    assert made.notes == (f"the database has no results for the target, {host}, only for: {other}",)
+    builder = BlockBuilder("main")
+    another = builder.finish([builder.emit("relu", builder.param("x", (8, 32)))])
+    (note,) = mlc.compile(another, "aarch64", db=database).notes
+    assert note == (
+        "the database has results for this target, but for none of this model's kernels"
+    )
 
 
 def test_a_users_own_search_in_ten_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,4 +77,4 @@ def test_a_wrong_default_is_found_out() -> None:
             )  # fmt: skip
             verdicts.append(measure(board, request))
     assert [v.verdict for v in verdicts] == ["ok", "wrong"]
-    assert verdicts[1].message == "output 0: 1024 of 1024 elements are wrong"
+    assert verdicts[1].message.endswith(" of 1024 elements are wrong")

@@ -20,7 +20,7 @@ from mlc_deploy.tune.builder import build_object
 from mlc_deploy.tune.extract import task_of
 from mlc_deploy.tune.measuring import tensors_of
 from mlc_deploy.tune.records import Task
-from mlc_deploy.tune.runner import Request, measure, settled, wrong_elements
+from mlc_deploy.tune.runner import Request, measure, run_limit, settled, timed, wrong_elements
 from tests.tune.searches import HOST, matmul_task
 
 needs_qemu = pytest.mark.skipif(
@@ -98,6 +98,56 @@ def test_a_crash_a_run_without_end_and_a_refusal_cost_one_candidate(board: Board
     found = measure(board, request_for(foreign))
     assert found.verdict == "refused" and "aarch64" in found.message
     assert measure(board, request_for(matmul_task())).verdict == "ok"
+
+
+class Steady:
+    """A kernel that takes a millisecond; `asked` is how it was timed: runs, samples, ms of each."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, int]] = []
+
+    def time_evaluator(self, number: int, repeat: int, milliseconds: int, **_: Any) -> Any:
+        self.asked.append((number, repeat, milliseconds))
+        return lambda *_: SimpleNamespace(
+            samples=(0.001,) * repeat, median=0.001, verdict="ok", number=(number,)
+        )
+
+
+@pytest.mark.parametrize(
+    ("best", "careful", "asked"),
+    [
+        (0.0001, False, [(1, 1, 0)]),  # far off
+        (0.0009, False, [(1, 1, 0), (5, 3, 4)]),
+        (0.001, False, [(1, 1, 0), (5, 3, 4), (11, 5, 10)]),  # it may be the best
+        (inf, True, [(1, 1, 0), (22, 7, 20)]),
+    ],
+)
+def test_the_better_a_candidate_the_better_it_is_timed(
+    best: float, careful: bool, asked: list[tuple[int, int, int]]
+) -> None:
+    board = Board("a", cast(Any, None), report=lambda _: None)
+    request = Request("conv", "w", b"", None, (), "seconds", best, careful)
+    kernel = Steady()
+    assert timed(board, request, cast(Any, kernel), ()).verdict == "ok"
+    assert kernel.asked == asked
+
+
+@pytest.mark.parametrize(
+    ("objective", "best", "seconds", "limit"),
+    [
+        ("seconds", inf, 7.0, 7.0),  # nothing is known of it
+        ("seconds", 1e-5, 7.0, 1.0),  # others may have the core for as long
+        ("seconds", 0.05, 7.0, 5.0),
+        ("seconds", 0.5, 7.0, 7.0),
+        ("seconds", 2.0, 7.0, 20.0),  # a board with other work is not taken for a hung kernel
+        ("instructions", 2e6, 7.0, 2.0),  # emulated
+    ],
+)
+def test_a_run_may_take_longer_than_the_best_but_not_for_ever(
+    objective: str, best: float, seconds: float, limit: float
+) -> None:
+    request = Request("conv", "w", b"", None, (), cast(Any, objective), best, seconds=seconds)
+    assert run_limit(request) == pytest.approx(limit)
 
 
 def test_a_board_remembers_few_tasks(board: Board) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from mlc_deploy.tune.tune import tune_tasks
 from mlc_rpc import Lost
 from tests.tune.searches import (
     CountingBoards,
+    Following,
     Sampling,
     cost_of,
     hash_of,
@@ -42,6 +43,25 @@ def test_trials_are_spent_on_all_tasks_and_the_best_is_in_the_database() -> None
         best = database.best(t.task.workload, str(t.task.target))
         assert best is not None and best.cost == t.best <= t.baseline
         assert t.best == min(r.cost for r in database.records if r.workload == t.task.workload)
+
+
+class OneObject(Executor):
+    """Builds the same of all candidates."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(b"the object")
+        return future
+
+
+def test_schedules_that_lead_to_one_object_are_measured_once() -> None:
+    database, boards = Database(), CountingBoards()
+    by = measuring(database, boards)
+    by.build = OneObject()
+    tune_tasks(tasks(), by, Following, trials=24, batch=8, seed=5)
+    assert len(boards.requests) == len(tasks())
+    assert len(database) == 24 + len(tasks())
+    assert {r.cost for r in database.records} == {float(cost_of(b"the object"))}
 
 
 class Scrambled(CountingBoards):
@@ -230,8 +250,11 @@ def test_time_that_is_up_ends_a_run_after_what_is_under_way() -> None:
 # ---------------------------------------------------------------------------------- whose turn
 
 
-def standing(cost: float, trials: int = 8, *, weight: int = 1, fell: float = 0.0) -> Progress:
-    made = Progress(Task("t", None, None, None, weight), cost + fell, cost)  # type: ignore[arg-type]
+def standing(
+    cost: float, trials: int = 8, *, weight: int = 1, fell: float = 0.0, flops: float = 0.0
+) -> Progress:
+    task = Task("t", None, None, None, weight, None, flops)  # type: ignore[arg-type]
+    made = Progress(task, cost + fell, cost)
     made.trials = made.asked = trials
     made.rounds = max(trials // 8, 0)
     made.history = [cost + fell, cost] if trials else []
@@ -245,6 +268,8 @@ def test_turns_go_to_where_the_model_gains_most() -> None:
     assert order.next([standing(1.0), standing(9.0)]) == 1  # the slower
     assert order.next([standing(2.0, weight=9), standing(9.0)]) == 0  # the one called more often
     assert order.next([standing(5.0), standing(5.0, fell=4.0)]) == 1  # the one that is falling
+    efficient, other = standing(9.0, flops=9.0), standing(5.0, flops=2.0)
+    assert order.next([efficient, other]) == 1  # the one that is far from what others reach
     done = standing(9.0)
     done.done = "nothing left to try"
     assert order.next([standing(1.0), done]) == 0

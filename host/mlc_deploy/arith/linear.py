@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
+from types import MappingProxyType
 from typing import TypeGuard
 
 from ..ir import Binary, Call, Cast, Const, Expr, Select, Var, binary, const, dtype_of, rebuild
@@ -20,6 +21,28 @@ from ..ir.structural import fingerprint
 Bounds = tuple[int | None, int | None]  # inclusive; None is unbounded
 Ranges = Mapping[Var, Bounds]
 UNBOUNDED: Bounds = (None, None)
+
+
+class Known(dict[Var, Bounds]):
+    """Ranges that change on the way through a program, what loops of symbolic extent say besides
+    (variable <= tops[variable]), and what followed from them: kept until they change."""
+
+    def __init__(self, ranges: Ranges = MappingProxyType({})) -> None:
+        super().__init__(ranges)
+        self.tops: dict[Var, Linear] = {}
+        self.forms: dict[Expr, Linear] = {}
+        self.simplified: dict[Expr, Expr] = {}
+
+    def bind(self, var: Var, of: Bounds, top: Linear | None = None) -> None:
+        """The variable's range from here on."""
+        if self.get(var) == of and top is None and var not in self.tops:
+            return
+        self[var] = of
+        self.tops.pop(var, None)
+        if top is not None:
+            self.tops[var] = top
+        self.forms.clear()
+        self.simplified.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +153,26 @@ def _recombined(form: Linear) -> Linear:
             if c == coefficient * atom.divisor and _is_quotient_of(quotient, atom):
                 rest = {a: c for a, c in form.terms.items() if a not in (atom, quotient)}
                 return Linear(form.constant, rest).plus(quotient.form, coefficient)
-        whole = Linear(0, {Quotient(atom.form, atom.divisor): 1})
         for other, c in form.terms.items():
-            if (
-                isinstance(other, Remainder)
-                and c == coefficient * atom.divisor
-                and other.form == whole
-            ):
+            if not isinstance(other, Remainder) or c != coefficient * atom.divisor:
+                continue
+            x = _dividend(other.form, atom)
+            if x is not None:
                 rest = {a: c for a, c in form.terms.items() if a not in (atom, other)}
-                both = Remainder(atom.form, atom.divisor * other.divisor)
+                most = atom.divisor * other.divisor
+                within = {a: c % most for a, c in x.terms.items() if c % most}
+                both = Remainder(Linear(x.constant % most, within), most)
                 return Linear(form.constant, rest).plus(Linear(0, {both: coefficient}))
     return form
+
+
+def _dividend(form: Linear, remainder: Remainder) -> Linear | None:
+    """x, where form is x // d and the remainder is x % d: d*w + y, form being w + y // d."""
+    for atom, c in form.terms.items():
+        if c == 1 and _is_quotient_of(atom, remainder):
+            whole = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not atom})
+            return whole.times(atom.divisor).plus(atom.form)
+    return None
 
 
 def _is_quotient_of(atom: Atom, remainder: Remainder) -> TypeGuard[Quotient]:
@@ -162,29 +194,39 @@ def linear(e: Expr, ranges: Ranges) -> Linear:
     if type(e) is Var:
         low, high = ranges.get(e, UNBOUNDED)
         return Linear(low, {}) if low is not None and low == high else Linear(0, {e: 1})
-    match e:
-        case Binary("+", a, b):
-            return linear(a, ranges).plus(linear(b, ranges))
-        case Binary("-", a, b):
-            return linear(a, ranges).plus(linear(b, ranges), -1)
-        case Binary("*", a, b):
-            return _product(linear(a, ranges), linear(b, ranges))
-        case Binary("//", a, b) | Binary("%", a, b):
-            divisor = linear(b, ranges)
-            if divisor.is_constant and divisor.constant > 0:
-                form = linear(a, ranges)
-                divide = quotient if e.op == "//" else remainder
-                return divide(form, divisor.constant, ranges)
-        case Binary("min", a, b) | Binary("max", a, b):
-            x, y = linear(a, ranges), linear(b, ranges)
-            low, high = bounds(x.plus(y, -1), ranges)
-            if high is not None and high <= 0:
-                return x if e.op == "min" else y
-            if low is not None and low >= 0:
-                return y if e.op == "min" else x
-        case Cast(dtype, a) if dtype_of(dtype).bits >= dtype_of(a.dtype).bits >= 32:
-            if dtype_of(a.dtype).is_integer and dtype_of(dtype).is_integer:
-                return linear(a, ranges)
+    if type(ranges) is not Known:
+        return _linear(e, ranges)
+    form = ranges.forms.get(e)
+    if form is None:
+        form = ranges.forms[e] = _linear(e, ranges)
+    return form
+
+
+def _linear(e: Expr, ranges: Ranges) -> Linear:
+    if isinstance(e, Binary):
+        match e.op:
+            case "+":
+                return linear(e.a, ranges).plus(linear(e.b, ranges))
+            case "*":
+                return _product(linear(e.a, ranges), linear(e.b, ranges))
+            case "-":
+                return linear(e.a, ranges).plus(linear(e.b, ranges), -1)
+            case "//" | "%":
+                divisor = linear(e.b, ranges)
+                if divisor.is_constant and divisor.constant > 0:
+                    divide = quotient if e.op == "//" else remainder
+                    return divide(linear(e.a, ranges), divisor.constant, ranges)
+            case "min" | "max":
+                x, y = linear(e.a, ranges), linear(e.b, ranges)
+                low, high = bounds(x.plus(y, -1), ranges)
+                if high is not None and high <= 0:
+                    return x if e.op == "min" else y
+                if low is not None and low >= 0:
+                    return y if e.op == "min" else x
+    elif isinstance(e, Cast):
+        to, of = dtype_of(e.dtype), dtype_of(e.a.dtype)
+        if to.bits >= of.bits >= 32 and of.is_integer and to.is_integer:
+            return linear(e.a, ranges)
     inside = rebuild(e, lambda child: simplify_expr(child, ranges))
     if inside is not e and type(inside) is not type(e):
         return linear(inside, ranges)
@@ -363,7 +405,7 @@ def to_expr(form: Linear, dtype: str) -> Expr:
     """The form as an expression, positive terms first, in the order the terms were met."""
     result: Expr | None = None
     terms = list(form.terms.items())
-    if any(coefficient < 0 for _, coefficient in terms):
+    if terms and min(form.terms.values()) < 0:
         terms.sort(key=lambda item: item[1] < 0)
     for atom, coefficient in terms:
         term = atom_expr(atom, dtype)

@@ -23,24 +23,27 @@ from ..ir import (
     substitute,
 )
 from ..ir.build import FALSE, MIRRORED, TRUE, compare
-from .linear import Bounds, Linear, Ranges, bounds, expr_bounds, linear, to_expr
+from .linear import UNBOUNDED, Bounds, Known, Linear, Ranges, bounds, expr_bounds, linear, to_expr
 
 N = TypeVar("N", bound=Node)
 
 
-class Known(dict[Var, Bounds]):
-    """Ranges, and what loops of symbolic extent say besides: variable <= tops[variable]."""
-
-    def __init__(self, ranges: Ranges) -> None:
-        super().__init__(ranges)
-        self.tops: dict[Var, Linear] = {}
-
-
 def simplify_expr(e: Expr, ranges: Ranges) -> Expr:
     """e, simpler or as it is. Float arithmetic is left alone."""
-    if isinstance(e, (Const, Var)):
+    if type(e) is Const:
+        return e
+    if type(e) is Var:
         return _pinned(e, ranges)
-    if isinstance(e, Compare):
+    if type(ranges) is not Known:
+        return _simplified(e, ranges)
+    found = ranges.simplified.get(e)
+    if found is None:
+        found = ranges.simplified[e] = _simplified(e, ranges)
+    return found
+
+
+def _simplified(e: Expr, ranges: Ranges) -> Expr:
+    if type(e) is Compare:
         return _comparison(e, ranges)
     kind = dtype_of(e.dtype)
     if kind.is_integer and kind.lanes == 1 and kind.bits >= 32:
@@ -48,12 +51,9 @@ def simplify_expr(e: Expr, ranges: Ranges) -> Expr:
     return rebuild(e, lambda child: simplify_expr(child, ranges))
 
 
-def _pinned(e: Expr, ranges: Ranges) -> Expr:
-    if isinstance(e, Var):
-        low, high = ranges.get(e, (None, None))
-        if low is not None and low == high:
-            return const(low, e.dtype)
-    return e
+def _pinned(e: Var, ranges: Ranges) -> Expr:
+    low, high = ranges.get(e, UNBOUNDED)
+    return const(low, e.dtype) if low is not None and low == high else e
 
 
 def _comparison(e: Compare, ranges: Ranges) -> Expr:
@@ -132,9 +132,10 @@ def simplify(n: N, ranges: Ranges | None = None) -> N:
 
     def bind(var: Var, extent: Expr) -> None:
         high = expr_bounds(extent, known)[1]
-        known[var] = (0, None if high is None else max(high - 1, 0))
         if high is None:
-            known.tops[var] = linear(extent, known).plus(Linear(-1, {}))
+            known.bind(var, (0, None), linear(extent, known).plus(Linear(-1, {})))
+        else:
+            known.bind(var, (0, max(high - 1, 0)))
 
     def visit(m: Any) -> Any:
         match m:
@@ -167,7 +168,7 @@ def simplify(n: N, ranges: Ranges | None = None) -> N:
             case Let():
                 value = visit(m.value)
                 if dtype_of(m.var.dtype).is_integer and dtype_of(m.var.dtype).lanes == 1:
-                    known[m.var] = expr_bounds(value, known)
+                    known.bind(m.var, expr_bounds(value, known))
                 if isinstance(value, (Const, Var)):
                     return visit(substitute(m.body, {m.var: value}))
                 body = visit(m.body)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, TextIO
+from functools import partial
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from rich.table import Table
@@ -21,7 +22,9 @@ from ..graph.views import is_view
 from ..model_graph import ModelGraph, model_graph
 from ..ops.explain import Candidate, explain
 from .json_file import JsonFile
-from .options import dims, model_file, one_level, shapes
+from .options import dims, known_precision, model_file, one_level, shapes
+from .progress import Progress
+from .run import DB_HELP, PRECISION_HELP
 from .tables import (
     Record,
     add_row,
@@ -33,6 +36,9 @@ from .tables import (
     tensor_text,
 )
 
+if TYPE_CHECKING:
+    from ..tune.database import Database
+
 LAYOUTS = ("choose_winograd", "choose_layouts", "pack_weights")  # passes that choose how
 DEFAULT = "default schedule"
 
@@ -42,6 +48,8 @@ DEFAULT = "default schedule"
 @click.option("--target", metavar="T", help="armv7a, aarch64, a board's name; this host by default")
 @click.option("--shape", "shape", multiple=True, metavar="NAME=1,3,…", help="shape of an input")
 @click.option("--bind", multiple=True, metavar="NAME=N", help="value of a named dimension")
+@click.option("--precision", metavar="P", default="float32", help=PRECISION_HELP)
+@click.option("--db", metavar="FILE", help=DB_HELP)
 @click.option("--json", "json_file", metavar="FILE", help="write all of it; - is stdout")
 @click.option("--passes", is_flag=True, help="print the graph after each pass that changed it")
 @click.option("--debug", is_flag=True, help="show where an error comes from")
@@ -50,6 +58,8 @@ def inspect(
     target: str | None,
     shape: tuple[str, ...],
     bind: tuple[str, ...],
+    precision: str,
+    db: str | None,
     json_file: str | None,
     passes: bool,
     debug: bool,
@@ -58,6 +68,7 @@ def inspect(
     memory; and which operators become one kernel. Nothing is compiled."""
     path = model_file(model, ("inspect",))
     to_json = JsonFile(json_file)
+    known_precision(precision)
     wanted = one_level(target or "host", "inspect looks at")
     stream = to_json.beside
     ran: list[Record] = []
@@ -70,9 +81,20 @@ def inspect(
         if passes and changed:
             print(f"# after {name}\n{function.script()}\n", file=stream)
 
-    graphs = model_graph(path, wanted, shapes(shape), dims(bind), watch=watch)
-    record = inspected(graphs, plain[-1], wanted, path.stem) | {"passes": ran}
+    how = known = None
+    if db is not None:
+        from ..tune.apply import existing  # here, since few look at what was tuned
+        from ..tune.layouts import known_layouts
+
+        known = existing(db)
+        how = partial(known_layouts, known, target=wanted, precision=precision)
+    fixed = shapes(shape), dims(bind)
+    graphs = model_graph(path, wanted, *fixed, watch=watch, precision=precision, layouts=how)
+    record = inspected(graphs, plain[-1], wanted, path.stem, known)
+    record |= {"precision": precision, "passes": ran}
     show(record, stream)
+    for note in record["notes"]:
+        Progress(False).warn(note)
     to_json.write(record)
     return 0
 
@@ -80,18 +102,28 @@ def inspect(
 # ---------------------------------------------------------------------------------- the record
 
 
-def inspected(graphs: ModelGraph, plain: Function, target: Target, name: str) -> Record:
+def inspected(
+    graphs: ModelGraph, plain: Function, target: Target, name: str, known: Database | None = None
+) -> Record:
     """All that is said of a model, ready for JSON; sizes in bytes. plain: the graph before a pass
-    chose layouts.
+    chose layouts. known: what tuning found, of
+    which `notes` says what could not be used.
 
     operators: name -> how often it is called in the model, and in its kernels. kernels: per call of
     one, the layer, the operators that became it, what it computes, and what that takes;
-    `implementation` is how, and `candidates` what the target has for it: name, what it needs, and
-    whether the layer fits, best first.
+    `implementation` is how, `tuned` whether scheduled as tuning found, and `candidates` what the
+    target has for it: name, what it needs, and whether the layer fits, best first.
     """
     program = lower_graph(graphs.optimized, graphs.module)
     before, after = operators(graphs.reference), operators(graphs.optimized)
-    kernels = _kernels(program, _candidates(plain, target), target)
+    found: Container[str] = ()
+    notes: tuple[str, ...] = ()
+    if known is not None:
+        from ..tune.apply import tuned
+
+        of_db = tuned(program.kernels, target, known)
+        found, notes = of_db.found, of_db.notes
+    kernels = _kernels(program, _candidates(plain, target), found, target)
     return {
         "model": name,
         "target": str(target),
@@ -108,6 +140,7 @@ def inspected(graphs: ModelGraph, plain: Function, target: Target, name: str) ->
         "calls": len(kernels),
         "distinct_kernels": len(program.kernels),
         "kernels": kernels,
+        "notes": list(notes),
     }
 
 
@@ -129,7 +162,10 @@ def _candidates(plain: Function, target: Target) -> dict[str, tuple[Candidate, .
 
 
 def _kernels(
-    program: GraphProgram, candidates: Mapping[str, Sequence[Candidate]], target: Target
+    program: GraphProgram,
+    candidates: Mapping[str, Sequence[Candidate]],
+    tuned: Container[str],
+    target: Target,
 ) -> list[Record]:
     """Per call, in order: those of registered functions stay on the host, and have no kernel."""
     calls = iter(program.calls)
@@ -157,6 +193,7 @@ def _kernels(
                 "multiply_accumulates": multiply_accumulates(binding),
                 "weights_bytes": _weights(binding),
                 "implementation": taken,
+                "tuned": kernel in tuned,
                 "candidates": [asdict(c) for c in candidates.get(layer, ())],
             }
         )
@@ -197,7 +234,7 @@ def show(record: Record, stream: TextIO) -> None:
         macs = kernel["multiply_accumulates"]
         add_row(
             layers, kernel["layer"], together(kernel["operators"]), tensor_text(kernel),
-            kernel["implementation"] or "this machine",
+            f"{kernel['implementation'] or 'this machine'}{', tuned' if kernel['tuned'] else ''}",
             f"{macs:,}" if macs else "", f"{macs / total:.1%}" if macs else "",
             bytes_text(kernel["weights_bytes"]) if kernel["weights_bytes"] else "",
         )  # fmt: skip

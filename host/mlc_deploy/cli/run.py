@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 SHIPPED = Path(__file__).parents[1] / "models"
 SAVE_HELP = "write the model: .mlc, or a folder, with what runs it; its kernels: .o, .s, .ll, .c"
 PRECISION_HELP = "float16: what is float32 computes in that where it serves; float32: as it is"
+DB_HELP = "what mlc-deploy tune found: kernels as it says"
 THREADS_HELP = "threads on the board; as many as there are cores unless told, 1 on QEMU"
 CORES_HELP = "where the threads stay; on the fast cores unless told, while they suffice"
 TIMEOUT_HELP = f"how long a run on the board may take; {RUN_SECONDS:g} unless told"
@@ -83,7 +84,7 @@ class Job(click.Command):
     "--emit", type=click.Choice(tuple(FORMS)), help="print the compiled model, and stop there"
 )
 @click.option("--precision", metavar="P", help=PRECISION_HELP)
-@click.option("--db", metavar="FILE", help="what mlc-deploy tune found: kernels as it says")
+@click.option("--db", metavar="FILE", help=DB_HELP)
 @click.option("--threads", type=int, metavar="N", help=THREADS_HELP)
 @click.option("--cores", metavar="fast|slow|0-3,…", default="", help=CORES_HELP)
 @click.option("--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS", help=TIMEOUT_HELP)

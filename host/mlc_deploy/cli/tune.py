@@ -11,6 +11,7 @@ import click
 
 from mlc_targets import Target
 
+from ..artifact.format import is_saved
 from ..boards import connect, target_of
 from ..deploy import RUN_SECONDS, deploy
 from .errors import FAILED, INTERRUPTED, OK
@@ -108,6 +109,12 @@ def tune(
         known_cores(cores)
     if precision is not None:
         known_precision(precision)
+    if is_saved(path):
+        raise Misuse(
+            "the model is compiled already",
+            where=f"{path}",
+            mend="the model that it was compiled from",
+        )
     to_json = JsonFile(json_file)
     wanted, urls = _places(target, boards)
     how: dict[str, Any] = {"shapes": shapes(shape), "dims": dims(bind)}
@@ -204,7 +211,7 @@ class _Run:
 
     def tune(self, only: str) -> None:
         """Until it is done, or Ctrl-C."""
-        from ..tune.api import measuring, opened, run_model
+        from ..tune.api import NothingToTune, measuring, opened, run_model
         from ..tune.layouts import Model
 
         model = Model(self.graphs, self.target, self.precision)
@@ -222,6 +229,9 @@ class _Run:
             try:
                 self.tuned = run_model(model, self.options, by, only=only, watch=seen)
                 self.state = self.tuned.state
+            except NothingToTune as error:
+                where = f"{self.path} --only {only}" if only else str(self.path)
+                raise Misuse(error.what, where=where, mend=error.mend) from None
             except KeyboardInterrupt:
                 pass
             self.measured = by.measured

@@ -141,7 +141,7 @@ def task_cells(task: Record) -> tuple[str, str, str, str]:
     return (
         _cost(before, counted),
         _cost(after, counted),
-        f"{before / after:.2f}x" if before and after else "",
+        f"{before / after:.3f}x" if before and after else "",
         f"{rate:.2f}" if rate else "",
     )
 
@@ -168,7 +168,7 @@ def _layers_table(record: Record) -> Table:
     )  # fmt: skip
     for layer in record["layers"]:
         before, after = layer["before"], layer["after"]
-        gain = f"{before / after:.2f}x" if before and after else ""
+        gain = f"{before / after:.3f}x" if before and after else ""
         cells = layer["kernel"], _cost(before, counted), _cost(after, counted), gain
         add_row(table, layer["name"], *cells)
     sums = [sum(x[key] or 0 for x in record["layers"]) for key in ("before", "after")]
@@ -181,7 +181,7 @@ def _layers_table(record: Record) -> Table:
 
 
 def _ratio(before: float | None, after: float | None) -> str:
-    return f"{before / after:.2f}x" if before and after else ""
+    return f"{before / after:.3f}x" if before and after else ""
 
 
 def _facts(record: Record) -> Iterator[tuple[str, str]]:

@@ -29,19 +29,20 @@ from ..ir import (
     Stmt,
     Store,
     Var,
+    distinct,
     dtype_of,
     is_const,
     statements,
     walk,
 )
 
-BELOW, ABOVE = 1024, 1008  # bytes from its pointer that AArch64 loads a pair of vectors at
+REACH = 1008  # bytes from its pointer that AArch64 loads a pair of vectors at
 WORTH = 4  # loads, of which pairs save more than a cursor costs
 REGISTER = 128  # bits
 TOGETHER = 4  # registers that AArch64 loads at once
 
 Place = tuple[Buffer, Linear]  # a buffer, and the part of an index that is no constant
-Group = tuple[int, int]  # the offset at which vectors that are loaded at once begin, how many
+Group = tuple[int, tuple[int, ...]]  # where neighbours begin, how many each instruction loads
 
 
 @dataclass(slots=True)
@@ -70,17 +71,13 @@ def find_cursors(loop: For, ranges: Mapping[Var, Bounds], arch: str) -> list[Cur
     for (buffer, moving), loads in _places(loop, ranges).items():
         step = moving.terms[loop.var]
         offsets = [offset for offset, *_ in loads]
-        groups: dict[int, Group] = {}
+        groups = _groups(loads) if arch == "aarch64" else {}
         if arch == "arm" or groups:
             found.append(Cursor(buffer, moving, step, min(offsets), offsets[0], True, groups))
             continue
-        size = dtype_of(buffer.dtype).bytes
-        stretches = _stretches(sorted(offsets), (BELOW + ABOVE) // size)
-        far = max(offsets) - min(offsets) > ABOVE // size
-        if far and all(len(s) >= WORTH for s in stretches):
-            for s in stretches:
-                start = s[0] if s[-1] - s[0] <= ABOVE // size else s[0] + BELOW // size
-                found.append(Cursor(buffer, moving, step, s[0], start, False))
+        stretches = _stretches(sorted(offsets), REACH // dtype_of(buffer.dtype).bytes)
+        if len(stretches) > 1 and all(len(s) >= WORTH for s in stretches):
+            found += [Cursor(buffer, moving, step, s[0], s[0], False) for s in stretches]
     return found
 
 
@@ -95,16 +92,16 @@ def cursor_at(cursors: Sequence[Cursor], buffer: Buffer, form: Linear) -> Cursor
     return max(here, key=lambda c: c.first) if here else None
 
 
-def _places(
-    loop: For, ranges: Mapping[Var, Bounds]
-) -> dict[Place, list[tuple[int, Load, bool]]]:
+def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[int, Load, bool]]]:
     """The loads of vectors, in order, by the place that the loop moves: at which constant part of
     the index, and whether only single lanes of it are used."""
+    if any(isinstance(s, (For, If, Let)) for s in statements(loop.body)):
+        return {}
     places: dict[Place, list[tuple[int, Load, bool]]] = {}
     of_lanes: set[int] = set()
-    for n in walk(loop.body):
+    for n in distinct(loop.body):
         match n:
-            case For() | If() | Let() | Call("if_then_else"):
+            case Call("if_then_else"):
                 return {}
             case Store(buffer) if buffer.scope != "local":
                 return {}
@@ -114,7 +111,7 @@ def _places(
             case Load(buffer, (index,)) if buffer.scope != "local":
                 if not isinstance(index, Ramp) or not is_const(index.stride, 1):
                     return {}
-                form = linear(index.base, dict(ranges))
+                form = linear(index.base, ranges)
                 if loop.var in form.terms and not any(_hides(a, loop.var) for a in form.terms):
                     load = (form.constant, n, id(n) in of_lanes)
                     places.setdefault((buffer, Linear(0, form.terms)), []).append(load)
@@ -122,27 +119,44 @@ def _places(
 
 
 def _groups(loads: Sequence[tuple[int, Load, bool]]) -> dict[int, Group]:
-    """By offset, the groups of neighbours that one instruction can load; none unless all loads are
-    of registers of which single lanes are used, and in groups."""
-    dtypes = {load.dtype for _, load, _ in loads}
-    kind = dtype_of(dtypes.pop())
-    if dtypes or kind.lanes * kind.bits != REGISTER or not all(lane for *_, lane in loads):
+    """By offset, the neighbours that are loaded at once, where that takes no more registers than to
+    load each vector where it is first used. None unless all loads are of registers of which single
+    lanes are used, and a third of the instructions is saved: as pairs, LLVM may move them freely.
+    """
+    kind = dtype_of(loads[0][1].dtype)
+    if kind.lanes * kind.bits != REGISTER or not all(lane for *_, lane in loads):
         return {}
-    offsets = sorted({offset for offset, *_ in loads})
-    groups: dict[int, Group] = {}
-    run: list[int] = []
-    for offset, following in zip(offsets, [*offsets[1:], None], strict=True):
-        run.append(offset)
-        if following == offset + kind.lanes:
-            continue
-        if len(run) == 1 or (following is not None and following < offset + kind.lanes):
-            return {}
-        parts = -(-len(run) // TOGETHER)
-        for n in range(parts):
-            part = run[n * len(run) // parts : (n + 1) * len(run) // parts]
-            groups |= dict.fromkeys(part, (part[0], len(part)))
-        run = []
-    return groups
+    if any(load.dtype != loads[0][1].dtype for _, load, _ in loads):
+        return {}
+    last = {offset: n for n, (offset, *_) in enumerate(loads)}
+    first = {offset: n for n, (offset, *_) in reversed(list(enumerate(loads)))}
+    live = [0] * len(loads)  # at each use, how many vectors are in registers
+    for offset in first:
+        for n in range(first[offset], last[offset] + 1):
+            live[n] += 1
+    most = max(live)
+    runs: list[list[int]] = []
+    for offset in sorted(first, key=lambda offset: first[offset]):
+        if runs and offset == runs[-1][-1] + kind.lanes:
+            earlier = range(first[runs[-1][0]], first[offset])
+            if all(live[n] < most for n in earlier):
+                for n in earlier:
+                    live[n] += 1
+                runs[-1].append(offset)
+                continue
+        runs.append([offset])
+    groups = {run[0]: (run[0], _even_parts(len(run), TOGETHER)) for run in runs}
+    stretches = _stretches(sorted(first), REACH // dtype_of(kind.scalar).bytes)
+    apart = sum(1 + -(-len(stretch) // 2) for stretch in stretches)
+    if 3 * sum(len(parts) for _, parts in groups.values()) > 2 * apart:
+        return {}
+    return {offset: groups[run[0]] for run in runs for offset in run}
+
+
+def _even_parts(whole: int, most: int) -> tuple[int, ...]:
+    """The sizes of the parts, of at most `most`, into which whole is cut as evenly as can be."""
+    count = -(-whole // most)
+    return tuple((n + 1) * whole // count - n * whole // count for n in range(count))
 
 
 def sums_around(loop: For) -> list[Buffer]:

@@ -8,10 +8,34 @@ from typing import Any
 
 from llvmlite import ir as ll
 
-from .types import type_suffix
+from mlc_targets import Target
+
+from ..ir import TUNE_CPU, PrimFunc, dtype_of
+from .types import element_type, type_suffix
 
 Value = Any
 POINTER = ll.PointerType()
+
+
+def attributes(function: ll.Function) -> None:
+    """What holds of all functions."""
+    function.attributes.add("nounwind")
+    # Loops that copy stay loops: a call of memcpy costs more than the short rows it would copy.
+    # llvmlite knows no attributes in quotes, so this one is added to the set that it is.
+    set.add(function.attributes, '"no-builtins"')
+
+
+def scheduling_model(func: PrimFunc, target: Target) -> str | None:
+    """The CPU for which LLVM puts a kernel's instructions in order; None for the target's own.
+
+    Of CPUs in 32-bit state LLVM has few models: the one of the Cortex-A9 suits floating point, and
+    spills integers; the one of the Cortex-A57 and A72 lacks instructions, at which LLVM aborts.
+    """
+    own: str | None = func.attrs.get(TUNE_CPU)
+    if own or target.arch != "arm" or not target.has("neon"):
+        return own
+    quantized = any(b.dtype in ("int8", "uint8") for b in func.buffers)
+    return "cortex-a7" if quantized else "cortex-a9"
 
 
 def opaque(b: ll.IRBuilder, pointer: Value) -> Value:
@@ -33,12 +57,12 @@ def fence(b: ll.IRBuilder) -> None:
 
 
 def load_registers(
-    b: ll.IRBuilder, arch: str, pointer: Value, register: ll.VectorType, count: int
+    b: ll.IRBuilder, arch: str, pointer: Value, dtype: str, count: int
 ) -> Sequence[Value]:
     """`count` registers, 1 to 4, of neighbouring elements by one instruction."""
+    register = element_type(dtype)
     if count == 1:
-        align: int = register.element.get_abi_size(b.module.data_layout)
-        return [b.load(pointer, align=align, typ=register)]
+        return [b.load(pointer, align=dtype_of(dtype).bits // 8, typ=register)]
     name = {"arm": "arm.neon.vld1", "aarch64": "aarch64.neon.ld1"}[arch]
     result = ll.LiteralStructType([register] * count)
     loaded = _call(b, f"llvm.{name}x{count}.{type_suffix(register)}.p0", result, pointer)

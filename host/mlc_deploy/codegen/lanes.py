@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..arith import Linear, linear, to_expr
+from ..arith import Known, Linear, linear, to_expr
 from ..ir import (
     Broadcast,
     Buffer,
@@ -18,6 +18,7 @@ from ..ir import (
     Expr,
     For,
     Load,
+    Node,
     Ramp,
     Seq,
     Shuffle,
@@ -25,6 +26,7 @@ from ..ir import (
     Store,
     Var,
     const,
+    distinct,
     dtype_of,
     is_const,
     rebuild,
@@ -77,8 +79,9 @@ def halved_loads(s: Stmt, register_bits: int) -> Stmt:
         if isinstance(m, Expr):
             return m
         if isinstance(m, For) and not any(isinstance(x, For) for x in statements(m.body)):
-            return with_fields(m, body=_in_runs(m.body, partial(wanted, m.var), rewritten,
-                                                lambda lanes: (lanes // 2, 2), register_bits))
+            moving = partial(wanted, m.var)
+            body = _in_runs(m.body, moving, rewritten, lambda n: (n // 2, 2), register_bits)
+            return with_fields(m, body=body)
         return rebuild(m, visit)
 
     def wanted(moving: Var, n: Any) -> Found | None:
@@ -92,7 +95,7 @@ def halved_loads(s: Stmt, register_bits: int) -> Stmt:
         return None
 
     def rewritten(n: Any, load: Load, start: int, offset: int, lanes: int) -> Expr:
-        half = tuple(range(offset - start, offset - start + load.indices[0].lanes))
+        half = tuple(range(offset - start, offset - start + dtype_of(load.dtype).lanes))
         return Cast(n.dtype, Shuffle((_vector(load, start, lanes),), half, load.dtype))
 
     done: Stmt = visit(s)
@@ -131,6 +134,8 @@ def _in_runs(
     """s with wanted loads rewritten where there are enough neighbours. cut: of the elements of a
     register, (how many elements lie between neighbours, how many neighbours)."""
 
+    known = Known()
+
     def visit(m: Any) -> Any:
         if isinstance(m, Expr):
             return m
@@ -142,20 +147,30 @@ def _in_runs(
         stores = [x for x in m.stmts if isinstance(x, Store)]
         written = {x.buffer for x in stores}
         offsets: dict[Key, set[int]] = {}
-        for n in (n for x in stores for n in walk(x.value)):
+        seen: set[Node] = set()
+        for n in (n for x in stores for n in distinct(x.value, seen)):
             found = wanted(n)
             if found is not None and found[0].buffer not in written:
-                key, offset = _place(*found)
+                key, offset = _place(*found, known)
                 offsets.setdefault(key, set()).add(offset)
         starts: dict[Key, dict[int, int]] = {}
         for key, places in offsets.items():
             lanes = register_bits // dtype_of(key[2]).bits
             starts[key] = _chunks(places, *cut(lanes))
 
+        if not any(starts.values()):
+            return m
+        done: dict[Node, Node] = {}
+
         def inside(n: Any) -> Any:
+            if n not in done:
+                done[n] = replaced(n)
+            return done[n]
+
+        def replaced(n: Any) -> Any:
             found = wanted(n)
             if found is not None:
-                key, offset = _place(*found)
+                key, offset = _place(*found, known)
                 start = starts.get(key, {}).get(offset)
                 if start is not None:
                     lanes = register_bits // dtype_of(found[1]).bits
@@ -168,9 +183,9 @@ def _in_runs(
     return done
 
 
-def _place(load: Load, dtype: str) -> tuple[Key, int]:
+def _place(load: Load, dtype: str, known: Known) -> tuple[Key, int]:
     index = load.indices[0]
-    form = linear(index.base if isinstance(index, Ramp) else index, {})
+    form = linear(index.base if isinstance(index, Ramp) else index, known)
     return (load.buffer, Linear(0, form.terms), dtype), form.constant
 
 
@@ -186,7 +201,7 @@ def _chunks(found: set[int], step: int, count: int) -> dict[int, int]:
 
 def _vector(load: Load, start: int, lanes: int) -> Load:
     """`lanes` neighbours from offset `start` of the place that a load is at."""
-    (buffer, moving, _), _ = _place(load, load.dtype)
+    (buffer, moving, _), _ = _place(load, load.dtype, Known())
     base = to_expr(moving.plus(Linear(start, {})), "int32")
     index = Ramp(base, const(1), lanes, with_lanes("int32", lanes))
     return Load(buffer, (index,), with_lanes(buffer.dtype, lanes))

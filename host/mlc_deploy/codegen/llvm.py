@@ -16,10 +16,9 @@ from llvmlite import ir as ll
 
 from mlc_targets import Target
 
-from ..arith import Bounds, Linear, bounds, linear, loop_ranges
+from ..arith import Known, Linear, bounds, linear, loop_ranges
 from ..arith.linear import Opaque, Product, Quotient, Remainder
 from ..ir import (
-    TUNE_CPU,
     Binary,
     Block,
     Broadcast,
@@ -51,7 +50,7 @@ from ..ir import (
 )
 from ..lower import Kernel
 from ..schedule.tensor_intrin import is_llvm
-from . import operators, products, saturate
+from . import hints, operators, products, saturate
 from .cursors import Cursor, cursor_at, find_cursors, sums_around
 from .lanes import broadcast_lanes, halved_loads, paired_loads
 from .loop_facts import is_phase, stores_to_registers
@@ -59,7 +58,8 @@ from .machine_calls import machine_call
 from .saturate import rounds, saturated
 from .signature import elements, scalars_of, scratch_layout
 from .tasks import task_loop, turn_of
-from .types import element_type, memory_type, type_suffix
+from .transposes import transposed_loads
+from .types import element_type, integer, lane_numbers, memory_type, undefined
 
 Value = Any
 I1, I8, I32, I64 = (ll.IntType(n) for n in (1, 8, 32, 64))
@@ -86,13 +86,14 @@ class _Emitter:
         self.machine = operators.machine_of(target)
         self.fast = self.contracted = ("contract",) if self.machine.fused else ()
         self.variables: dict[Var, Value] = {}
-        self.ranges: dict[Var, Bounds] = {}
+        self.ranges = Known()
         self.pointers: dict[Buffer, Value] = {}
         # base pointers and offsets computed so far; a scope's entries hold in its inner scopes
         self.scopes: list[dict[Any, Value]] = [{}]
         self.cursors: Sequence[Cursor] = ()  # of the loop that is being emitted
         self.phases = 0  # how many functions there are besides the body
         self.reads_only = False  # whether that loop stores to registers alone
+        self.rounds = rounds(kernel.body)
         self.written = {s.buffer for s in statements(kernel.body) if isinstance(s, Store)}
         self.written |= kernel.aliased
         self.b: ll.IRBuilder = ll.IRBuilder()
@@ -102,7 +103,7 @@ class _Emitter:
     def emit(self) -> None:
         body = self.body_function()
         entry = ll.Function(self.module, ll.FunctionType(I32, [POINTER, I32, I32]), self.symbol)
-        _attributes(entry)
+        hints.attributes(entry)
         args, begin, end = entry.args
         b = ll.IRBuilder(entry.append_basic_block("entry"))
         data = b.load(args, typ=POINTER)
@@ -124,7 +125,7 @@ class _Emitter:
         begin, end = function.args[-2:]
         root = self.kernel.body.body
         assert isinstance(root, Block)
-        code = root.body
+        code = transposed_loads(root.body)
         if self.target.arch in ("arm", "aarch64") and self.target.register_bits:
             code = halved_loads(code, self.target.register_bits)
             if self.target.arch == "arm":
@@ -146,8 +147,9 @@ class _Emitter:
         types = [POINTER] * len(buffers) + [self.word] * len(scalars) + [POINTER, *more]
         function = ll.Function(self.module, ll.FunctionType(I32, types), name)
         function.linkage = "internal"
-        _attributes(function)
-        for key, value in self.target.tuned_for(self.kernel.body.attrs.get(TUNE_CPU)).items():
+        hints.attributes(function)
+        model = hints.scheduling_model(self.kernel.body, self.target)
+        for key, value in self.target.tuned_for(model).items():
             set.add(function.attributes, f'"{key}"="{value}"')
         for buffer, arg in zip(buffers, function.args, strict=False):
             arg.name = buffer.name
@@ -157,7 +159,7 @@ class _Emitter:
             self.pointers[buffer] = arg
         for v, arg in zip(scalars, function.args[len(buffers) :], strict=False):
             self.variables[v] = arg
-            self.ranges[v] = (0, None)
+            self.ranges.bind(v, (0, None))
         workspace = function.args[len(buffers) + len(scalars)]
         workspace.add_attribute("noalias")
         workspace.attributes.align = ALIGNMENT
@@ -187,7 +189,7 @@ class _Emitter:
         """The turn of the parallel loop that a task stands for."""
         number = Var("task")
         self.variables[number] = task
-        self.ranges[number] = (0, None)
+        self.ranges.bind(number, (0, None))
         return self.integer(turn_of(loop, number))
 
     def allocate(self, workspace: Value) -> None:
@@ -215,7 +217,7 @@ class _Emitter:
                 self.loop(s, self.word(0), self.integer(s.extent))
             case Store(buffer, (index,), value):
                 # What is rounded to whole numbers differs by one where a product is not rounded.
-                self.fast = () if rounds(value) else self.contracted
+                self.fast = () if self.rounds and rounds(value) else self.contracted
                 self.store(buffer, index, self.expr(value), value.dtype)
             case Seq(stmts):
                 for stmt in stmts:
@@ -258,10 +260,11 @@ class _Emitter:
         phis = [cursor.pointer for cursor in cursors]
         self.cursors = cursors
         self.variables[s.var] = counter
-        self.ranges.update(loop_ranges([s]))
+        self.ranges.bind(s.var, loop_ranges([s])[s.var])
         outside, self.reads_only = self.reads_only, stores_to_registers(s)
         pointers = dict(self.pointers)
-        self.pointers |= {buffer: self.opaque(pointers[buffer]) for buffer in sums_around(s)}
+        for buffer in sums_around(s):
+            self.pointers[buffer] = hints.opaque(self.b, pointers[buffer])
         self.scoped(s.body)
         self.pointers = pointers
         self.reads_only = outside
@@ -281,24 +284,19 @@ class _Emitter:
             self.form(Linear(cursor.start, rest)), self.b.mul(begin, self.word(cursor.step))
         )
         memory = memory_type(cursor.buffer.dtype)
-        return self.opaque(self.b.gep(self.pointers[cursor.buffer], [offset], True, "", memory))
+        start = self.b.gep(self.pointers[cursor.buffer], [offset], True, "", memory)
+        return hints.opaque(self.b, start)
 
     def moved(self, cursor: Cursor, offset: int) -> Value:
         """The cursor's pointer, moved to a constant offset."""
         if offset != cursor.offset:
-            by = self.word(offset - cursor.offset)
-            there = self.b.gep(cursor.pointer, [by], True, "", memory_type(cursor.buffer.dtype))
-            cursor.pointer, cursor.offset = self.opaque(there), offset
+            step = self.number((offset - cursor.offset) * dtype_of(cursor.buffer.dtype).bytes)
+            by = step
+            if cursor.groups:
+                by = self.shared(("unseen", step.constant), lambda: hints.unseen(self.b, step))
+            there = self.b.gep(cursor.pointer, [by], True, "", I8)
+            cursor.pointer, cursor.offset = hints.opaque(self.b, there), offset
         return cursor.pointer
-
-    def opaque(self, pointer: Value) -> Value:
-        """The same pointer, of which LLVM does not see what it was made of until it selects
-        instructions: else it would go back to a base and an index."""
-        name = "llvm.launder.invariant.group.p0"
-        function = self.module.globals.get(name)
-        if function is None:
-            function = ll.Function(self.module, ll.FunctionType(POINTER, [POINTER]), name)
-        return self.b.call(function, [pointer])
 
     def scoped(self, s: Stmt) -> None:
         self.scopes.append({})
@@ -328,13 +326,17 @@ class _Emitter:
         for atom, coefficient in form.terms.items():
             term = self.atom(atom)
             if coefficient != 1:
-                term = self.b.mul(term, self.word(coefficient), flags=("nsw",))
+                term = self.b.mul(term, self.number(coefficient), flags=("nsw",))
             total = term if total is None else self.b.add(total, term, flags=("nsw",))
         if total is None:
-            return self.word(form.constant)
+            return self.number(form.constant)
         if form.constant:
-            total = self.b.add(total, self.word(form.constant), flags=("nsw",))
+            total = self.b.add(total, self.number(form.constant), flags=("nsw",))
         return total
+
+    def number(self, n: int) -> ll.Constant:
+        """A constant of pointer width."""
+        return integer(self.target.pointer_bits, n)
 
     def atom(self, atom: Any) -> Value:
         if isinstance(atom, Var):
@@ -399,7 +401,7 @@ class _Emitter:
             buffer.alignment, form.constant * size, *(c * size for c in form.terms.values())
         )
         if constant:
-            base = self.b.gep(base, [self.word(constant)], True, "", memory)
+            base = self.b.gep(base, [self.number(constant)], True, "", memory)
         return base, align
 
     def load(self, e: Load) -> Value:
@@ -422,31 +424,28 @@ class _Emitter:
         pair = kind.lanes * kind.bits == 2 * self.target.register_bits > 0
         pair = pair and e.buffer.scope != "local"  # that would stay in memory
         if self.target.arch == "arm" and pair and kind.scalar in PAIRED:
-            half = element_type(with_lanes(e.dtype, kind.lanes // 2))
-            pair = self.load_registers(pointer, half, 2)
-            return self.shuffle(list(pair), tuple(range(kind.lanes)))
+            half = with_lanes(e.dtype, kind.lanes // 2)
+            halves = hints.load_registers(self.b, "arm", pointer, half, 2)
+            return self.shuffle([*halves], tuple(range(kind.lanes)))
         value = self.b.load(pointer, align=align, typ=memory_type(e.dtype))
         return self.from_memory(value, e.dtype)
 
     def grouped(self, cursor: Cursor, form: Linear, dtype: str) -> Value:
         """The vector at an index, which is loaded at once with its neighbours."""
-        start, count = cursor.groups[form.constant]
-        vectors = self.shared(
-            ("group", cursor.buffer, cursor.moving, start),
-            lambda: self.load_registers(self.moved(cursor, start), element_type(dtype), count),
-        )
-        return vectors[(form.constant - start) // dtype_of(dtype).lanes]
+        start, counts = cursor.groups[form.constant]
+        lanes = dtype_of(dtype).lanes
 
-    def load_registers(self, pointer: Value, register: ll.Type, count: int) -> tuple[Value, ...]:
-        """Neighbouring q registers by one instruction, which LLVM does not select itself."""
-        loads = "arm.neon.vld1" if self.target.arch == "arm" else "aarch64.neon.ld1"
-        name = f"llvm.{loads}x{count}.{type_suffix(register)}.p0"
-        function = self.module.globals.get(name)
-        if function is None:
-            result = ll.LiteralStructType([register] * count)
-            function = ll.Function(self.module, ll.FunctionType(result, [POINTER]), name)
-        loaded = self.b.call(function, [pointer])
-        return tuple(self.b.extract_value(loaded, n) for n in range(count))
+        def loaded() -> list[Value]:
+            if start != cursor.start:
+                hints.fence(self.b)
+            vectors: list[Value] = []
+            for count in counts:
+                pointer = self.moved(cursor, start + len(vectors) * lanes)
+                vectors += hints.load_registers(self.b, self.target.arch, pointer, dtype, count)
+            return vectors
+
+        vectors = self.shared(("group", cursor.buffer, cursor.moving, start), loaded)
+        return vectors[(form.constant - start) // lanes]
 
     def from_memory(self, value: Value, dtype: str) -> Value:
         return self.b.trunc(value, element_type(dtype)) if _is_bool(dtype) else value
@@ -454,12 +453,12 @@ class _Emitter:
     def gather(self, e: Load, index: Ramp) -> Value:
         if is_const(index.stride, 2) and index.lanes % 2 == 0 and self.target.arch != "arm":
             return self.every_other(e, index)  # 32-bit ARM loads single lanes as cheaply
-        result: Value = ll.Constant(element_type(e.dtype), ll.Undefined)
+        result: Value = undefined(element_type(e.dtype))
         for lane in range(index.lanes):
             pointer, align = self.address(e.buffer, index.base + index.stride * lane)
             value = self.b.load(pointer, align=align, typ=memory_type(e.buffer.dtype))
             result = self.b.insert_element(
-                result, self.from_memory(value, e.buffer.dtype), I32(lane)
+                result, self.from_memory(value, e.buffer.dtype), integer(32, lane)
             )
         return result
 
@@ -479,7 +478,7 @@ class _Emitter:
     def store(self, buffer: Buffer, index: Expr, value: Value, dtype: str) -> None:
         if isinstance(index, Ramp) and not is_const(index.stride, 1):
             for lane in range(index.lanes):
-                element = self.b.extract_element(value, I32(lane))
+                element = self.b.extract_element(value, integer(32, lane))
                 self.store(buffer, index.base + index.stride * lane, element, buffer.dtype)
             return
         first = index.base if isinstance(index, Ramp) else index
@@ -546,9 +545,12 @@ class _Emitter:
         vector = ll.VectorType(value.type, lanes)
         if isinstance(value, ll.Constant) and not isinstance(value.constant, str):
             return ll.Constant(vector, [value.constant] * lanes)
-        first = self.b.insert_element(ll.Constant(vector, ll.Undefined), value, I32(0))
-        zeros = ll.Constant(ll.VectorType(I32, lanes), [0] * lanes)
-        return self.b.shuffle_vector(first, ll.Constant(vector, ll.Undefined), zeros)
+        return self.shared(("splat", value, lanes), lambda: self.splatted(value, vector))
+
+    def splatted(self, value: Value, vector: ll.VectorType) -> Value:
+        nothing = undefined(vector)
+        first = self.b.insert_element(nothing, value, integer(32, 0))
+        return self.b.shuffle_vector(first, nothing, lane_numbers((0,) * vector.count))
 
     def ramp(self, base: Value, stride: Value, lanes: int, dtype: str) -> Value:
         steps = ll.Constant(element_type(dtype), list(range(lanes)))
@@ -556,9 +558,14 @@ class _Emitter:
 
     def shuffle(self, vectors: list[Value], lanes: tuple[int, ...]) -> Value:
         assert 1 <= len(vectors) <= 2
-        second = vectors[1] if len(vectors) == 2 else ll.Constant(vectors[0].type, ll.Undefined)
-        mask = ll.Constant(ll.VectorType(I32, len(lanes)), list(lanes))
-        return self.b.shuffle_vector(vectors[0], second, mask)
+        return self.shared(
+            ("shuffle", *vectors, lanes),
+            lambda: self.b.shuffle_vector(
+                vectors[0],
+                vectors[1] if len(vectors) == 2 else undefined(vectors[0].type),
+                lane_numbers(lanes),
+            ),
+        )
 
     def binary(self, e: Binary) -> Value:
         if e.op in ("//", "%") and self.divides_words(e):
@@ -599,13 +606,6 @@ class _Emitter:
         for value, block in incoming:
             result.add_incoming(value, block)
         return result
-
-
-def _attributes(function: ll.Function) -> None:
-    function.attributes.add("nounwind")
-    # Loops that copy stay loops: a call of memcpy costs more than the short rows it would copy.
-    # llvmlite knows no attributes in quotes, so this one is added to the set that it is.
-    set.add(function.attributes, '"no-builtins"')
 
 
 def _is_bool(dtype: str) -> bool:

@@ -6,7 +6,20 @@ from collections.abc import Sequence
 
 from mlc_targets import Target
 
-from ..ir import Buffer, Call, For, Load, Ramp, Stmt, Store, dtype_of, same_expr, statements, walk
+from ..ir import (
+    Buffer,
+    Call,
+    For,
+    Load,
+    Ramp,
+    Stmt,
+    Store,
+    distinct,
+    dtype_of,
+    same_expr,
+    statements,
+    walk,
+)
 from ..lower import PHASE
 
 
@@ -18,7 +31,7 @@ def stores_to_registers(s: Stmt) -> bool:
 def is_phase(s: For) -> bool:
     """Whether a loop is to be a function of its own: not where the kernel may return within it."""
     return PHASE in s.annotations and not any(
-        isinstance(n, Call) and n.name == "ret" for n in walk(s)
+        isinstance(n, Call) and n.name == "ret" for n in distinct(s)
     )
 
 

@@ -1,7 +1,9 @@
-"""Products of widened integers: T.Cast("int16", a) * T.Cast("int16", b) of int8, as vmull.
+"""Products of widened integers: T.Cast("int16", a) * T.Cast("int16", b) of int8.
 
-32-bit ARM has an instruction for them, which LLVM finds only where both conversions stand beside
-the product: those of weights it moves out of the loop.
+armv7     vmull, which LLVM finds only where both conversions stand beside the product: those
+          of weights it moves out of the loop
+AArch64   smull and smull2, for halves of a register: smull2 takes the upper half of both
+          factors, so the other one is kept in a register twice
 """
 
 from __future__ import annotations
@@ -30,39 +32,42 @@ def widened_factors(e: Binary, target: Target) -> tuple[Expr, Expr] | None:
             whole = source.is_integer and source.bits in (8, 16) and kind.bits == 2 * source.bits
             if not whole or a.dtype != b.dtype or kind.lanes * source.bits % 64:
                 return None
-            if target.arch == "arm" or (target.arch == "aarch64" and _half(a) != _half(b)):
+            if target.arch == "arm" or (target.arch == "aarch64" and _one_in_half(a, b)):
                 return a, b
     return None
+
+
+def _one_in_half(a: Expr, b: Expr) -> bool:
+    """Whether one of two vectors is half of a register, the other a register of its own."""
+    return (_half(a) is None) != (_half(b) is None)
 
 
 def _half(e: Expr) -> int | None:
     """Which half of a register a vector is; None for what is no half of one."""
     match e:
-        case Shuffle((Load(dtype=whole),), lanes) if dtype_of(whole).lanes == 2 * len(lanes):
-            return lanes[0] // len(lanes) if lanes[0] % len(lanes) == 0 else None
+        case Shuffle((Load(),), lanes) if len(lanes) * dtype_of(e.dtype).bits == 64:
+            which = lanes[0] // len(lanes)
+            halves = [tuple(range(n, n + len(lanes))) for n in (0, len(lanes))]
+            return which if lanes in halves else None
     return None
 
 
 def emit(
-    b: ll.IRBuilder, target: Target, factors: tuple[Expr, Expr], values: tuple[Value, Value]
+    b: ll.IRBuilder, target: Target, factors: tuple[Expr, Expr], values: tuple[Value, ...]
 ) -> Value:
     """The product of two vectors of integers, of twice their bits, given their values."""
     kind = dtype_of(factors[0].dtype)
     sign = "s" if kind.kind == "int" else "u"
     lanes = 64 // kind.bits
-    name = f"llvm.arm.neon.vmull{sign}.v{lanes}i{2 * kind.bits}"
     if target.arch == "aarch64":
         name = f"llvm.aarch64.neon.{sign}mull.v{lanes}i{2 * kind.bits}"
-        first, second = map(_half, factors)
-        x, y = values
-        if second is None:
-            assert first is not None
-            y = _both_halves(b, y)[first]
-        elif first is None:
-            x = _both_halves(b, x)[second]
-        else:
-            pass
-        values = x, y
+        half = next(h for h in map(_half, factors) if h is not None)
+        values = tuple(
+            v if _half(f) is not None else _both_halves(b, v)[half]
+            for f, v in zip(factors, values, strict=True)
+        )
+    else:
+        name = f"llvm.arm.neon.vmull{sign}.v{lanes}i{2 * kind.bits}"
     narrow = element_type(f"{kind.scalar}x{lanes}")
     wide = ll.VectorType(ll.IntType(2 * kind.bits), lanes)
     function = b.module.globals.get(name)

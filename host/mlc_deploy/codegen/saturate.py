@@ -3,12 +3,14 @@
     Cast("int8", min(max(round(x) + zero, -128), 127))
 
 is what quantized numbers are made by (ops/quantize.py). Word for word that is a clamp of floats and
-a conversion per four lanes; ARM narrows with saturation instead:
+a conversion per four lanes, and SSE2 has no instruction that rounds floats; but all machines narrow
+with saturation:
 
     AArch64   fcvtns, sqxtn, sqadd, sqxtn or sqxtun
     armv7     x + 1.5 * 2^23 as bits, less those of 1.5 * 2^23 - zero (vqsub), vqmovn twice. Where x
               is 2^22 or more by size, the bits are no longer x, but in order still, and far enough
               away to be saturated.
+    x86-64    cvtps2dq, packssdw, paddsw, packsswb or packuswb
 """
 
 from __future__ import annotations
@@ -21,8 +23,7 @@ from llvmlite import ir as ll
 
 from mlc_targets import Target
 
-from ..ir import Binary, Broadcast, Call, Cast, Const, Expr, dtype_of, value_range, walk
-from .types import element_type
+from ..ir import Binary, Broadcast, Call, Cast, Const, Expr, Node, distinct, dtype_of, value_range
 
 Value = Any
 I32 = ll.IntType(32)
@@ -62,9 +63,9 @@ def saturated(e: Cast, target: Target) -> Saturated | None:
     return None
 
 
-def rounds(value: Expr) -> bool:
-    """Whether the value is made of floats that are rounded to whole numbers."""
-    return any(isinstance(n, Call) and n.name == "round" for n in walk(value))
+def rounds(n: Node) -> bool:
+    """Whether there are floats in it that are rounded to whole numbers."""
+    return any(type(m) is Call and m.name == "round" for m in distinct(n))
 
 
 def _number(e: Expr) -> float | None:
@@ -79,14 +80,39 @@ def emit(b: ll.IRBuilder, target: Target, s: Saturated, x: Value) -> Value:
     match target.arch:
         case "aarch64" | "arm":
             return _narrowed(b, target.arch, s, x)
-    low, high = (float(n - s.zero) for n in value_range(dtype_of(s.dtype).scalar))
-    for op, bound in ((">", low), ("<", high)):
-        limit = ll.Constant(x.type, [bound] * x.type.count)
-        x = b.select(b.fcmp_ordered(op, x, limit), x, limit)
-    words = ll.VectorType(I32, x.type.count)
-    rounded = b.fptosi(_call(b, f"llvm.roundeven.v{x.type.count}f32", x.type, x), words)
-    moved = b.add(rounded, ll.Constant(words, [s.zero] * x.type.count))
-    return b.trunc(moved, element_type(s.dtype))
+    return _packed(b, target, s, x)
+
+
+def _packed(b: ll.IRBuilder, target: Target, s: Saturated, x: Value) -> Value:
+    """x86-64 converts what is too large to the least int32, which is right for what is too small
+    only."""
+    lanes, signed = x.type.count, dtype_of(s.dtype).kind == "int"
+    most = ll.Constant(x.type, [float(value_range(dtype_of(s.dtype).scalar)[1] - s.zero)] * lanes)
+    x = b.select(b.fcmp_ordered("<", x, most), x, most)
+    eights = []
+    for first in range(0, lanes, 8):
+        fours = _whole_x86(b, target, x, range(first, min(first + 8, lanes)))
+        eight = _call(b, "llvm.x86.sse2.packssdw.128", SHORTS, fours[0], fours[-1])
+        if s.zero:
+            zeros = ll.Constant(SHORTS, [s.zero] * 8)
+            eight = _call(b, "llvm.sadd.sat.v8i16", SHORTS, eight, zeros)
+        eights.append(eight)
+    name = f"llvm.x86.sse2.pack{'ss' if signed else 'us'}wb.128"
+    sixteen = ll.VectorType(ll.IntType(8), 16)
+    bytes_ = [_call(b, name, sixteen, *pair) for pair in _pairs(eights)]
+    return _joined(b, bytes_, lanes)
+
+
+def _whole_x86(b: ll.IRBuilder, target: Target, x: Value, lanes: range) -> list[Value]:
+    """Lanes of a vector of floats as vectors of four int32: converting rounds half to even."""
+    if target.has("avx") and len(lanes) == 8:
+        words = ll.VectorType(I32, 8)
+        both = _call(b, "llvm.x86.avx.cvt.ps2dq.256", words, _shuffled(b, [x], lanes))
+        return [_shuffled(b, [both], range(n, n + 4)) for n in (0, 4)]
+    return [
+        _call(b, "llvm.x86.sse2.cvtps2dq", WORDS, _shuffled(b, [x], range(n, n + 4)))
+        for n in range(lanes.start, lanes.stop, 4)
+    ]
 
 
 def _narrowed(b: ll.IRBuilder, arch: str, s: Saturated, x: Value) -> Value:
@@ -107,10 +133,7 @@ def _narrowed(b: ll.IRBuilder, arch: str, s: Saturated, x: Value) -> Value:
                 zeros = ll.Constant(SHORTS, [s.zero] * 8)
                 eight = _call(b, "llvm.sadd.sat.v8i16", SHORTS, eight, zeros)
         bytes_.append(_call(b, name, ll.VectorType(ll.IntType(8), 8), eight))
-    while len(bytes_) > 1:
-        both = range(2 * bytes_[0].type.count)
-        bytes_ = [_shuffled(b, pair, both) for pair in zip(bytes_[::2], bytes_[1::2], strict=True)]
-    return bytes_[0] if lanes % 8 == 0 else _shuffled(b, bytes_, range(lanes))
+    return _joined(b, bytes_, lanes)
 
 
 def _whole_aarch64(b: ll.IRBuilder, x: Value) -> Value:
@@ -125,6 +148,20 @@ def _whole_arm(b: ll.IRBuilder, s: Saturated, x: Value) -> Value:
     base = ll.Constant(WORDS, [MAGIC - s.zero] * 4)
     words = _call(b, "llvm.ssub.sat.v4i32", WORDS, bits, base)
     return _call(b, "llvm.arm.neon.vqmovns.v4i16", ll.VectorType(ll.IntType(16), 4), words)
+
+
+def _joined(b: ll.IRBuilder, vectors: Sequence[Value], lanes: int) -> Value:
+    """The first `lanes` lanes of vectors of one length, one after the other."""
+    while len(vectors) > 1:
+        both = range(2 * vectors[0].type.count)
+        vectors = [_shuffled(b, pair, both) for pair in _pairs(vectors)]
+    (whole,) = vectors
+    return whole if whole.type.count == lanes else _shuffled(b, vectors, range(lanes))
+
+
+def _pairs(vectors: Sequence[Value]) -> list[tuple[Value, Value]]:
+    """Neighbours; the last with itself where it has none."""
+    return [(v, vectors[min(n + 1, len(vectors) - 1)]) for n, v in enumerate(vectors) if n % 2 == 0]
 
 
 def _shuffled(b: ll.IRBuilder, vectors: Sequence[Value], lanes: Sequence[int]) -> Value:

@@ -147,7 +147,10 @@ def read_in_step(function: Function) -> list[int]:
             if reached.intersection(binding.call.args):
                 reached.update(binding.outputs)
                 assert isinstance(binding.call, Call)
-                elementwise = operator(binding.call.op).pattern == "elementwise"
+                call = binding.call
+                elementwise = operator(call.op).pattern == "elementwise" or (
+                    call.op == "lookup" and call.args[0] in reached
+                )
                 shapes = {v.type.shape for v in binding.outputs}
                 in_step = in_step and elementwise and shapes == {out.type.shape}
         if in_step:

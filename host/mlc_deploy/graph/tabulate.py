@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
-import numpy as np
-
 from mlc_targets import Target
 
 from ..ops import Array, evaluate, infer_types, operator
@@ -117,7 +115,7 @@ def _in_rows(binding: Binding, target: Target) -> tuple[Binding, ...]:
     (x, table), (out,) = call.args, binding.outputs
     elements = prod(shape_of(x))
     lanes = row_lanes(elements, target)
-    if lanes is None or len(shape_of(x)) == 2 and shape_of(x)[1] == lanes:
+    if lanes is None or (len(shape_of(x)) == 2 and shape_of(x)[1] == lanes):
         return (binding,)
     bindings: list[Binding] = []
 

@@ -53,6 +53,7 @@ from .nodes import (
 )
 from .rewrite import (
     children,
+    distinct,
     free_vars,
     inner_statements,
     loads,
@@ -107,6 +108,7 @@ __all__ = [
     "children",
     "compare",
     "const",
+    "distinct",
     "dtype_of",
     "expr",
     "free_vars",

@@ -249,12 +249,31 @@ def children(n: Node) -> tuple[Node, ...]:
 def walk(n: Node) -> Iterator[Node]:
     """n and everything below it, parents first."""
     stack = [n]
+    pop, push, below = stack.pop, stack.extend, _CHILDREN.get
     while stack:
-        top = stack.pop()
+        top = pop()
         yield top
-        found = _CHILDREN.get(type(top))
+        found = below(type(top))
         if found is not None:
-            stack.extend(reversed(found(top)))
+            push(found(top)[::-1])
+
+
+def distinct(n: Node, seen: set[Node] | None = None) -> Iterator[Node]:
+    """As walk, but each node once, and not what is in `seen`, to which it is added. The copies of
+    an unrolled statement share what is equal in them: there are far fewer nodes than places where
+    they stand."""
+    seen = set() if seen is None else seen
+    stack = [n]
+    pop, push, below, add = stack.pop, stack.extend, _CHILDREN.get, seen.add
+    while stack:
+        top = pop()
+        if top in seen:
+            continue
+        add(top)
+        yield top
+        found = below(type(top))
+        if found is not None:
+            push(found(top)[::-1])
 
 
 _INNER: dict[type, Callable[[Any], tuple[Stmt, ...]]] = {

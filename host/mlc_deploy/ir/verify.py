@@ -20,7 +20,7 @@ from .nodes import (
     Store,
     Var,
 )
-from .rewrite import children, statements, walk
+from .rewrite import children, distinct, statements, walk
 
 
 class VerifyError(AssertionError):
@@ -46,13 +46,14 @@ def _defects(func: PrimFunc) -> list[str]:
     found: list[str] = []
     loops: set[str] = set()
     blocks: set[str] = set()
+    scope: frozenset[Var] = frozenset()
+    seen: set[Node] = set()  # the expressions that were looked at in this scope
     scheduled = any(isinstance(n, Block) and n.iters for n in statements(func.body))
 
     def visit(n: Node, bound: frozenset[Var]) -> None:
         match n:
-            case Var():
-                if n not in bound:
-                    found.append(f"variable '{n.name}' is used outside its loop")
+            case Expr():
+                expression(n, bound)
                 return
             case For():
                 if scheduled and n.var.name in loops:
@@ -77,16 +78,24 @@ def _defects(func: PrimFunc) -> list[str]:
                     )
                 if dtype_of(value.dtype).scalar != buffer.dtype:
                     found.append(f"store of {value.dtype} to '{buffer.name}' of {buffer.dtype}")
-            case Load(buffer, indices):
-                if len(indices) != buffer.ndim:
-                    found.append(
-                        f"load of '{buffer.name}' has {len(indices)} indices of {buffer.ndim}"
-                    )
-            case Binary(op, a, b) | Compare(op, a, b):
-                if a.dtype != b.dtype:
-                    found.append(f"'{n}': {a.dtype} {op} {b.dtype}")
         for child in children(n):
             visit(child, bound)
+
+    def expression(e: Expr, bound: frozenset[Var]) -> None:
+        nonlocal scope, seen
+        if bound is not scope:
+            scope, seen = bound, set()
+        for n in distinct(e, seen):
+            if isinstance(n, Var):
+                if n not in bound:
+                    found.append(f"variable '{n.name}' is used outside its loop")
+            elif isinstance(n, Load):
+                if len(n.indices) != n.buffer.ndim:
+                    found.append(
+                        f"load of '{n.buffer.name}' has {len(n.indices)} indices of {n.buffer.ndim}"
+                    )
+            elif isinstance(n, (Binary, Compare)) and n.a.dtype != n.b.dtype:
+                found.append(f"'{n}': {n.a.dtype} {n.op} {n.b.dtype}")
 
     def block(n: Block, bound: frozenset[Var]) -> None:
         if n.name in blocks:

@@ -39,6 +39,7 @@ from ..ir import (
     binary,
     children,
     const,
+    distinct,
     dtype_of,
     if_then_else,
     is_const,
@@ -164,6 +165,12 @@ def _cuts(loop: For, ranges: dict[Var, Bounds]) -> list[int]:
 
     def visit(n: Any, known: dict[Var, Bounds], inner: tuple[For, ...]) -> None:
         match n:
+            case Expr():
+                for m in distinct(n):
+                    if isinstance(m, Call) and m.name == "if_then_else":
+                        parts = conjuncts(m.args[0])
+                        found.extend(_turn_of(guard, loop.var, known) for guard in parts)
+                return
             case For():
                 high = expr_bounds(n.extent, known)[1]
                 known = {**known, n.var: (0, None if high is None else high - 1)}
@@ -171,8 +178,6 @@ def _cuts(loop: For, ranges: dict[Var, Bounds]) -> list[int]:
             case If(condition):
                 wanted = (c for c in conjuncts(condition) if not _is_rare(c, loop, inner))
                 found.extend(_turn_of(guard, loop.var, known) for guard in wanted)
-            case Call("if_then_else", (condition, _, _)):
-                found.extend(_turn_of(guard, loop.var, known) for guard in conjuncts(condition))
             case Store() if (kept := where_kept(n)) is not None:
                 visit(kept, known, inner)
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from ..errors import LowerError
@@ -12,6 +13,7 @@ from ..ir import (
     Expr,
     For,
     Load,
+    Node,
     PrimFunc,
     Stmt,
     Store,
@@ -20,6 +22,7 @@ from ..ir import (
     const,
     rebuild,
     seq,
+    statements,
     walk,
     with_fields,
 )
@@ -31,20 +34,48 @@ from ..pass_context import option, optional
 def unroll_loops(func: PrimFunc) -> PrimFunc:
     """for i in unrolled(n): S   =>   S[i := 0]; …; S[i := n-1]
 
-    Raises LowerError for extents that are not constant, or would make more copies of a statement
-    than the option "lower.unroll_limit".
+    An expression that is equal in several copies is one node in them, so that what passes find out
+    about it they find out once. Raises LowerError for extents that are not constant, or would make
+    more copies of a statement than the option "lower.unroll_limit".
     """
     most = option("lower.unroll_limit")
+    unrolled = {n.var for n in statements(func.body) if isinstance(n, For) and n.kind == "unrolled"}
+    if not unrolled:
+        return func
+    used: dict[Node, tuple[Var, ...]] = {}  # the unrolled variables in an expression
+    made: dict[tuple[Any, ...], Expr] = {}  # copies, by expression and values of those
+    turn = cache(const)  # one node for each value
 
-    def expanded(s: Stmt, values: Mapping[Var, Expr], copies: int) -> Stmt:
+    def variables(e: Node) -> tuple[Var, ...]:
+        found = used.get(e)
+        if found is None:
+            if isinstance(e, Var):
+                found = (e,) if e in unrolled else ()
+            else:
+                found = tuple(dict.fromkeys(v for c in children(e) for v in variables(c)))
+            used[e] = found
+        return found
+
+    def expanded(s: Stmt, values: Mapping[Var, Const], copies: int) -> Stmt:
+        def copied(e: Expr) -> Expr:
+            inside = variables(e)
+            if not inside:
+                return e
+            key = e, *map(values.get, inside)
+            found = made.get(key)
+            if found is None:
+                found = values.get(e, e) if isinstance(e, Var) else rebuild(e, copied)
+                made[key] = found
+            return found
+
         def visit(m: Any) -> Any:
-            if type(m) is Var:
-                return values.get(m, m)
+            if isinstance(m, Expr):
+                return copied(m)
             if isinstance(m, For) and m.kind == "unrolled":
                 turns = _turns(m, copies, most)
-                each = [{**values, m.var: const(n, m.var.dtype)} for n in range(turns)]
+                each = [{**values, m.var: turn(n, m.var.dtype)} for n in range(turns)]
                 return seq([expanded(m.body, now, copies * turns) for now in each])
-            return m if isinstance(m, Expr) and not values else rebuild(m, visit)
+            return rebuild(m, visit)
 
         done: Stmt = visit(s)
         return done

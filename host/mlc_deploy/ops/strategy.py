@@ -150,12 +150,12 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
         Implementation(
             "conv2d",
             key,
-            "conv2d_int8_depthwise_dots",
-            40,
+            "conv2d_int8_taps",
+            30,
             int8_taps.takes_depthwise,
             int8_taps.compute_depthwise,
             int8_taps.schedule_depthwise,
-            needs="sdot, int8, channels in blocks of eight, one filter for each",
+            needs="int8, one filter for each channel, neighbouring taps, sdot or AVX2",
         ),
         Implementation(
             "conv2d",

@@ -190,15 +190,18 @@ def schedule_intrin_sum(
 def _taken(sch: Schedule, loops: list[str], intrin: TensorIntrin, kind: str) -> list[str]:
     """Takes from the end of `loops` what an intrinsic's iterations of a kind turn."""
     taken: list[str] = []
+    left = [n for n in loops if not _unit(sch, n)]
     for turns in reversed([extent for of, extent in intrin.extents if of == kind and extent > 1]):
-        last = next((n for n in reversed(range(len(loops))) if not _unit(sch, loops[n])), None)
-        if last is None or not _divides(sch, loops[last], turns):
+        if not left or not _divides(sch, left[-1], turns):
             raise ScheduleError(f"no loop for {turns} turns of intrinsic '{intrin.name}'")
-        if getattr(sch.loop(loops[last]).extent, "value", 0) > turns:
-            loops[last], inner = sch.split(loops[last], [None, turns])
+        loop = left.pop()
+        if getattr(sch.loop(loop).extent, "value", 0) > turns:
+            outer, inner = sch.split(loop, [None, turns])
+            loops[loops.index(loop)] = outer
             taken.insert(0, inner)
         else:
-            taken.insert(0, loops.pop(last))
+            loops.remove(loop)
+            taken.insert(0, loop)
     return taken
 
 

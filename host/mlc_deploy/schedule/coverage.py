@@ -146,10 +146,14 @@ def turns_disjoint(target: For, block: Block, kinds: Sequence[IterKind] = ("spat
     """Whether different turns of the loop run the block for different iterations of these kinds."""
     if is_const(target.extent, 1):
         return True
+    # Only what the loop moves can tell its turns apart.
+    moved = [i for i in block.iters if target.var in vars_in(i.binding)]
+    bindings = [i.binding for i in moved if i.kind in kinds]
+    if not moved or any(e is target.var for e in bindings):
+        return bool(moved)
     loops = [s for s in statements(target) if isinstance(s, For)]
     known = loop_ranges(loops)
     moving = {loop.var for loop in loops}
-    bindings = [i.binding for i in block.iters if i.kind in kinds]
 
     def forms() -> Iterator[Linear]:  # what is quickly found first: one that differs is enough
         yield from (linear(e, known) for e in bindings)

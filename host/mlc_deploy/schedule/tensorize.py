@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..arith import Linear, linear, simplify_expr, to_expr
-from ..arith.linear import Ranges
+from ..arith.linear import Opaque, Ranges
 from ..ir import (
     Binary,
     Block,
@@ -355,12 +355,20 @@ class _Match:
         return linear(a, self.ranges) == linear(b, self.ranges)
 
     def base_of(self, n: int, found: Expr, wanted: Expr, name: str) -> Expr:
-        """What an index is beyond the description's, free of the inner loops; one that is data is
-        not beyond it."""
-        if any(True for _ in loads(wanted)):
-            self.value(wanted, found)
-            return const(0, found.dtype)
+        """What an index is beyond the description's, free of the inner loops; data that are part of
+        both must be the same."""
         got, want = linear(found, self.ranges), linear(wanted, self.ranges)
+        for atom, coefficient in tuple(want.terms.items()):
+            if not isinstance(atom, Opaque) or not any(True for _ in loads(atom.expr)):
+                continue
+            same = (a for a, c in got.terms.items() if isinstance(a, Opaque) and c == coefficient)
+            data = next(same, None)
+            if data is None:
+                raise self.differs(f"index {n} of '{name}' is {found}, without {wanted}")
+            self.value(atom.expr, data.expr)
+            got, want = (
+                f.plus(Linear(0, {a: coefficient}), -1) for f, a in ((got, data), (want, atom))
+            )
         base = to_expr(got.plus(want, -1), found.dtype)
         if vars_in(base) & self.inner:
             moving = Linear(0, want.terms)

@@ -29,7 +29,6 @@ from ..ir import IRModule, PrimFunc
 from ..model_graph import model_graph
 from ..schedule import Schedule
 from ..schedule.trace import Trace
-from ..workers import cores
 from .boards import BoardPool, Incident
 from .builder import builder as default_builder
 from .database import Database, PlanRecord
@@ -79,6 +78,10 @@ class Options:
     seconds: float = 10.0
     layouts: bool = True
     cores: str = ""  # of the board: fast, slow, or numbers; the fast ones unless told
+
+
+class NothingToTune(TuneError):
+    """A model has no kernel that can be tuned, or none of those names."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +197,8 @@ def measuring(
         raise TuneError(
             f"no scheduler '{options.scheduler}'", mend=f"one of {', '.join(SCHEDULERS)}"
         )
-    here = sum(url.startswith(("local://", "qemu://")) for url in boards.urls)
-    build = builder or default_builder(max(cores() - here, 1))  # a core for each board on this host
+    timed_here = any(url.startswith("local://") for url in boards.urls)
+    build = builder or default_builder(gently=timed_here)
     board = f"{boards.kind}, cores {options.cores}" if options.cores else boards.kind
     try:
         yield Measuring(
@@ -251,7 +254,7 @@ def run_model(
     """Tunes a model: chooses a plan by its default kernels, tunes its tasks, those whose names
     contain `only`, and records which plan is cheapest then. Where not all of the tasks are tuned,
     or options.layouts is off, the plan is that of the database, or the target's own. Raises
-    TuneError where there is nothing to tune; what tune_tasks does."""
+    NothingToTune; what tune_tasks does."""
     began = time.perf_counter()
     by.run = LAYOUTS_RUN
     reference = model.graphs.reference
@@ -269,7 +272,7 @@ def run_model(
     chosen, _ = found[0]
     tasks = [task for task in chosen.tasks if only in task.name]
     if not tasks:
-        raise TuneError(
+        raise NothingToTune(
             "the model has no kernel to be tuned",
             where=f"{reference.name}, kernels whose names contain '{only}'"
             if only

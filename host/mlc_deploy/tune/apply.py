@@ -48,7 +48,18 @@ def tuned(
             continue
         found[name] = record
         made[name] = replace(source, trace=trace)
+    if sources and len(database) and not found and len(notes) == len(database.notes):
+        notes.append(_nothing(target, database))
     return Tuned(made, found, tuple(notes))
+
+
+def _nothing(target: Target, database: Database) -> str:
+    """Why a database that is not empty has no kernel."""
+    targets = sorted({record.target for record in database.records})
+    if str(target) in targets:
+        return "the database has results for this target, but for none of this model's kernels"
+    others = "; ".join(targets)
+    return f"the database has no results for the target, {target}, only for: {others}"
 
 
 def existing(database: Database | str | Path) -> Database:

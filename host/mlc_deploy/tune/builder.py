@@ -15,10 +15,15 @@ KERNEL = "main"
 
 
 def builder(
-    count: int | None = None, *, seconds: float = BUILD_SECONDS, memory: int | None = BUILD_BYTES
+    count: int | None = None,
+    *,
+    seconds: float = BUILD_SECONDS,
+    memory: int | None = BUILD_BYTES,
+    gently: bool = False,
 ) -> WorkerPool:
-    """An executor for build_object: by default as many processes as cores."""
-    return WorkerPool(count or cores(), seconds=seconds, memory=memory)
+    """An executor for build_object: by default as many processes as cores. gently: they leave the
+    cores to what is measured on this machine."""
+    return WorkerPool(count or cores(), seconds=seconds, memory=memory, gently=gently)
 
 
 def build_object(func: PrimFunc, target: Target) -> bytes:

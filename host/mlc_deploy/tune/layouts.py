@@ -126,33 +126,37 @@ def plans(
         watch(*found[-1])
         return plan
 
-    own = tried({})
-    assert own is not None
-    others = [tried(dict.fromkeys(model.layers, to)) for to in model.layouts]
-    for layouts in _mixed(own, [plan for plan in others if plan], costs):
-        best, least = min(found, key=lambda entry: entry[1])
-        tried({**best.layouts, **layouts})
-        if len(layouts) > 1 and min(cost for _, cost in found) < least:
-            break  # all that were cheaper elsewhere are there
+    uniform = [tried({}), *(tried(dict.fromkeys(model.layers, to)) for to in model.layouts)]
+    others = [plan for plan in uniform if plan is not None]
+    best, least = min(found, key=lambda entry: entry[1])
+    cheaper = _cheaper(model.layers, best, others, costs)
+    together = tried(_moved(best.layouts, cheaper))
+    if len(cheaper) > 1 and (together is None or together.cost(costs) >= least):
+        for layer in list(cheaper)[:MOST_ALONE]:
+            best, _ = min(found, key=lambda entry: entry[1])
+            tried(_moved(best.layouts, {layer: cheaper[layer]}))
     return sorted(found, key=lambda entry: entry[1])
 
 
-def _mixed(own: Plan, others: Sequence[Plan], costs: Mapping[str, float]) -> Iterator[Layouts]:
-    """Layers that are cheaper in another plan than in the target's own, with their layout there:
-    all of them, then each by itself, those that promise most first."""
-    before = own.by_layer(costs)
-    gains: dict[str, tuple[float, str]] = {}
-    for plan in others:
-        after = plan.by_layer(costs)
-        for layer, to in plan.layouts.items():
-            if layer in before and after.get(layer, inf) < CHEAPER * before[layer]:
-                gain = before[layer] - after[layer], to
-                gains[layer] = max(gain, gains.get(layer, gain))
-    if gains:
-        yield {layer: to for layer, (_, to) in gains.items()}
-    if len(gains) > 1:
-        for layer in sorted(gains, key=lambda name: gains[name], reverse=True)[:MOST_ALONE]:
-            yield {layer: gains[layer][1]}
+def _cheaper(
+    layers: Sequence[str], best: Plan, others: Sequence[Plan], costs: Mapping[str, float]
+) -> dict[str, str | None]:
+    """The layers of a plan that are cheaper in another one, and their layout there (None: the
+    target's own), those first that promise most."""
+    before = best.by_layer(costs)
+    after = [(plan.layouts, plan.by_layer(costs)) for plan in others]
+    gains: dict[str, float] = {}
+    to: dict[str, str | None] = {}
+    for layer in layers:
+        layouts, by_layer = min(after, key=lambda entry: entry[1].get(layer, inf))
+        if by_layer.get(layer, inf) < CHEAPER * before.get(layer, inf):
+            gains[layer], to[layer] = before[layer] - by_layer[layer], layouts.get(layer)
+    return {layer: to[layer] for layer in sorted(gains, key=lambda name: -gains[name])}
+
+
+def _moved(layouts: Layouts, to: Mapping[str, str | None]) -> Layouts:
+    moved = {**layouts, **to}
+    return {layer: layout for layer, layout in moved.items() if layout is not None}
 
 
 def digest(reference: Function, precision: str = "float32") -> str:

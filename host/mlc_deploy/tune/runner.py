@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import isfinite
+from math import ceil, inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,9 @@ RUN_SECONDS = 10.0
 FAR_OFF = 3.0  # so many times the best: no need to know it exactly
 NEAR = 1.03  # of the best: it may be a better one
 # samples, and milliseconds that each takes at least
-ROUGH, QUICK, CLOSE, CAREFUL = (1, 0), (3, 4), (5, 10), (7, 25)
+ROUGH, QUICK, CLOSE, CAREFUL = (1, 0), (3, 4), (5, 10), (7, 20)
+ENOUGH = 1.1  # times the runs that fill a sample: too few of them would be run in vain
+SHORTEST = 1e-9  # seconds, where the clock saw none
 LATE, LATEST = 10.0, 100.0  # so many times the best a run may take, at least and at most
 LEAST_SECONDS = 1.0  # that a run may take: others may have the board's cores for a while
 EMULATED_PER_SECOND = 1e8  # instructions, by a slow emulator
@@ -136,8 +138,8 @@ def _measured(
             tensor.fill("random", OUTPUT_SEED)
     with _loaded(board, code) as function:
         if request.objective == "seconds":
-            return _timed(board, request, function, tensors), tensors
-        run = function.profile(*tensors, cores=request.cores, timeout=_limit(request))
+            return timed(board, request, function, tensors), tensors
+        run = function.profile(*tensors, cores=request.cores, timeout=run_limit(request))
     counted = run.counts[0].total if run.counts else None
     return Measured("ok", (), counted, "emulated"), tensors
 
@@ -156,36 +158,37 @@ def _loaded(board: Board, code: bytes) -> Iterator[RemoteFunction]:
         board.session.forget(blob)
 
 
-def _timed(
+def timed(
     board: Board, request: Request, function: RemoteFunction, tensors: Sequence[RemoteTensor]
 ) -> Measured:
     """First roughly; exactly where it is worth it: what may be the best, and what `careful` asks
     for."""
-    number = 1
-    limit = _limit(request)
+    limit = run_limit(request)
+    known = inf  # seconds of a run
 
-    def timed(samples: int, milliseconds: int) -> Timing:
-        nonlocal number
+    def sampled(samples: int, milliseconds: int) -> Timing:
+        nonlocal known
+        number = max(ceil(ENOUGH * milliseconds / 1e3 / known), 1)
         evaluate = function.time_evaluator(
             number, samples, milliseconds, cores=request.cores, timeout=limit * (samples + 1)
         )
         timing = evaluate(*tensors)
-        number = max(timing.number)  # none need be tried again with too few
+        known = max(timing.median, SHORTEST)
         return timing
 
+    rough = sampled(*ROUGH)
     if request.careful:
-        samples, verdict = settled(lambda: timed(*CAREFUL), board, request)
+        samples, verdict = settled(lambda: sampled(*CAREFUL), board, request)
         return Measured("ok", samples, None, verdict)
-    rough = timed(*ROUGH)
     if rough.median > FAR_OFF * request.best:
         return Measured("ok", rough.samples, None, rough.verdict)
-    samples, verdict = settled(lambda: timed(*QUICK), board, request, repetitions=1)
+    samples, verdict = settled(lambda: sampled(*QUICK), board, request, repetitions=1)
     if min(samples) <= NEAR * request.best:
-        samples, verdict = settled(lambda: timed(*CLOSE), board, request)
+        samples, verdict = settled(lambda: sampled(*CLOSE), board, request)
     return Measured("ok", samples, None, verdict)
 
 
-def _limit(request: Request) -> float:
+def run_limit(request: Request) -> float:
     """Seconds that one run may take: what the request says, and less where the best is known to
     take far less; but so much more than that, that a board with other work is not mistaken for a
     kernel without end."""

@@ -1,8 +1,9 @@
 """Whose turn it is: trials go to the task where the model's latency is likely to fall most.
 
-The gradient of Ansor (Zheng et al., OSDI 2020, section 6), without its guess from similar tasks:
-what a round of a task is expected to bring is a mean of what the last ones brought, and of what it
-costs by how many rounds it had.
+The gradient of Ansor (Zheng et al., OSDI 2020, section 6): what a round of a task is expected to
+bring is a mean of what the last ones brought, and of what may be possible by how many rounds there
+were. Possible is what the task costs more than it would at the rate of the best task, as far as
+what it computes is counted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from .records import Task
 
 ALPHA = 0.2  # of what the past says; the rest is of what may be possible
 WINDOW = 3  # rounds that are the past
+NEARLY = 0.9  # of what a task costs at the rate of the best one: there may be better ones still
 EXPLORE_EVERY = 8  # rounds of which one goes to the task that had the fewest
 
 
@@ -61,18 +63,22 @@ class GradientBased:
         turn = sum(t.rounds for t in tasks)
         if turn % EXPLORE_EVERY == EXPLORE_EVERY - 1:
             return min(candidates, key=lambda n: (tasks[n].rounds, n))
-        return max(candidates, key=lambda n: (_gain(tasks[n]), -n))
+        counted = [t for t in tasks if t.task.flops and isfinite(t.share)]
+        least = min((min(t.best, t.baseline) / t.task.flops for t in counted), default=0.0)
+        return max(candidates, key=lambda n: (_gain(tasks[n], least), -n))
 
 
 def _open(tasks: Sequence[Progress]) -> list[int]:
     return [n for n, t in enumerate(tasks) if not t.done]
 
 
-def _gain(t: Progress) -> float:
-    """What a round of the task is expected to take off the model's cost."""
+def _gain(t: Progress, least: float) -> float:
+    """What a round of the task is expected to take off the model's cost; least: the lowest cost of
+    an operation in any task."""
     if not isfinite(t.share):
         return 0.0 if t.rounds else inf
     past = [t.baseline, *t.history][-WINDOW - 1 :]
     fell = (past[0] - past[-1]) / max(len(past) - 1, 1) if isfinite(past[0]) else 0.0
-    possible = min(t.best, t.baseline) / (t.rounds + 1)
+    cost = min(t.best, t.baseline)
+    possible = (cost - NEARLY * least * t.task.flops) / (t.rounds + 1)
     return t.task.weight * (ALPHA * fell + (1 - ALPHA) * possible)

@@ -32,7 +32,6 @@ PLANES = 4  # channels up to which planes are read, in layers that are not in bl
 MOST_UNROLLED = 192  # about how many multiply-accumulates there are in a turn of the reduction
 SHORT_TURNS = 8  # of a kernel one pixel wide are made one
 FEW_TASKS = 8  # too few for threads to share evenly
-WITHOUT_MODEL = ("generic", "cortex-a5", "cortex-a7", "cortex-a8")
 TURN = 5  # instructions of a turn beside loads and multiply-accumulates
 
 
@@ -281,8 +280,6 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
 
 def tune(sch: Schedule, target: Target) -> None:
     """Takes a scheduling model that keeps few registers in use: others load weights
-    early, and copy or spill what is in their way. Of the in-order CPUs of ARMv7-A LLVM has none."""
+    early, and copy or spill what is in their way."""
     if target.arch == "aarch64" and target.llvm_cpu != "generic":
         sch.tune_for("generic")
-    if target.arch == "arm" and target.llvm_cpu in WITHOUT_MODEL:
-        sch.tune_for("cortex-a9")

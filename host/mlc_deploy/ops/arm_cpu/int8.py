@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from functools import partial
 from typing import Any, Literal
 
 from mlc_targets import Target
@@ -23,8 +23,9 @@ from mlc_targets import Target
 from ... import te
 from ...ir import Expr, const
 from ...schedule import Schedule
+from ...schedule.tensor_intrin import get_intrin
 from ...te import IterVar
-from ..tile import unroll_steps
+from ..tile import schedule_intrin_sum
 
 BLOCK = 8  # channels
 UNROLLED = 6  # turns of a reduction, that few registers are no reason against unrolling
@@ -110,6 +111,16 @@ def best_tile(level: Level, pixels: int, blocks: int, taps: int, target: Target)
         if blocks % m == 0 and _registers(level, n, m, taps, most) <= most
     ]
     return min(tiles, key=lambda t: (row_cost(level, t, pixels, taps), t.pixels))
+
+
+def chosen(sch: Schedule, level: Level, tile: Tile, pixels: int, blocks: int) -> Tile:
+    """The tile; a tuner tries others, of up to twice as many sums."""
+    most = 2 * tile.pixels * tile.blocks
+    fit = (n for n in BLOCKS_OF_TILE[level.form] if blocks % n == 0 and n * level.rows <= most)
+    across = sch.choice(tile.blocks, sorted({tile.blocks, *fit}))
+    ends = min(pixels + level.rows - 1, most // across) + 1
+    down = range(level.rows, ends, level.rows)
+    return Tile(sch.choice(min(tile.pixels, down[-1]), down), across)
 
 
 def _registers(level: Level, pixels: int, blocks: int, taps: int, most: int) -> int:
@@ -245,7 +256,8 @@ def schedule_sums(
         sch.unroll(around)
     sch.compute_at(TILE, around)
     sch.set_scope(TILE, 0, "local")
-    _schedule_tile(sch, level, around, taps, target)
+    steps = partial(_steps, level, taps, target)
+    schedule_intrin_sum(sch, TILE, around, get_intrin(level.intrin), steps)
     match level.form:
         case "parts":
             _tensorize(sch, pixels, at, level.vectors)
@@ -259,7 +271,7 @@ def schedule_sums(
     sch.vectorize(inner[-1])
 
 
-def _steps(level: Level, taps: int, turns: int, target: Target) -> int:
+def _steps(level: Level, taps: int, target: Target, turns: int) -> int:
     """How many turns of the reduction are unrolled: more of them hide the loop's own instructions,
     and are more for LLVM to keep in registers."""
     if level.form == "pairs":
@@ -291,38 +303,3 @@ def _tensorize(sch: Schedule, unrolled: Sequence[str], at: str, intrin: str) -> 
     sch.tensorize(at, intrin)
     for loop in unrolled:
         sch.unroll(loop)
-
-
-def _schedule_tile(sch: Schedule, level: Level, around: str, taps: int, target: Target) -> None:
-    spatial, over = _own_loops(sch, TILE, around)
-    match level.form:
-        case "quads":
-            column, four = sch.split(spatial.pop(), [None, level.lanes])
-            rows = [spatial.pop()] if level.rows > 1 else []
-            inside = [*rows, four, *over[-2:]]
-            spatial, over = [*spatial, column], over[:-2]
-        case "pairs":
-            column, lane = sch.split(spatial.pop(), [None, level.lanes])
-            inside = [lane, over.pop()]
-            spatial = [*spatial, column]
-        case "windows":
-            own = level.rows > 1  # a single pixel has no loop
-            inside = [*spatial[-1 - own :], over.pop()]
-            spatial = spatial[: -1 - own]
-        case _:
-            many = 2 if level.depth > BLOCK else 1
-            inside = [*spatial[-2:], *over[-many:]]
-            spatial, over = spatial[:-2], over[:-many]
-    turns = prod(int(sch.loop(n).extent) for n in over)  # type: ignore[call-overload]
-    over, unrolled = unroll_steps(sch, over, _steps(level, taps, turns, target))
-    sch.reorder(*over, *unrolled, *spatial, *inside)
-    block = sch.blockize(inside[0])
-    first = next(iter((*over, *unrolled, *spatial)), None) or sch.add_unit_loop(block)
-    zero = sch.decompose_reduction(block, first)
-    sch.tensorize(block, level.intrin)
-    (element,) = sch.get_child_blocks(zero)
-    *across, lane = sch.get_loops(element)
-    beside = [n for n in sch.get_loops(zero) if n.removesuffix("_init") in spatial]
-    for loop in (*spatial, *beside, *across):
-        sch.unroll(loop)
-    sch.vectorize(lane)

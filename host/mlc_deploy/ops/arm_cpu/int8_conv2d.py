@@ -36,6 +36,7 @@ from .int8 import (
     Place,
     Tile,
     best_tile,
+    chosen,
     compute_sums,
     level_of,
     row_cost,
@@ -316,7 +317,8 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     sch = Schedule(func)
     conv = _conv_of(func.buffers, attrs, target)
     assert conv is not None
-    tile = conv.tile(target)
+    pixels = conv.rows(target)[1]
+    tile = chosen(sch, conv.level, conv.tile(target), pixels, conv.out_blocks)
     result = inline_epilogue(sch, "conv2d")
     begin_with_bias(sch, result, conv.level, {1: "block", 4: "lane"})
     b, f, y, q, lane = sch.get_loops(result)

@@ -24,6 +24,7 @@ from .int8 import (
     Level,
     Place,
     best_tile,
+    chosen,
     compute_sums,
     level_of,
     schedule_sums,
@@ -108,7 +109,8 @@ def schedule_dense(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     rows, depth = (int(n) for n in func.buffers[0].shape)  # type: ignore[arg-type]
     level = _level(rows, depth, attrs, target)
     assert level is not None
-    tile = best_tile(level, rows, attrs["channels"] // BLOCK, 1, target)
+    blocks = attrs["channels"] // BLOCK
+    tile = chosen(sch, level, best_tile(level, rows, blocks, 1, target), rows, blocks)
     result = inline_epilogue(sch, "dense")
     begin_with_bias(sch, result, level, {1: "channel"})
     i, j = sch.get_loops(result)

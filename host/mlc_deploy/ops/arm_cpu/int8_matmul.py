@@ -140,9 +140,9 @@ def schedule_matmul(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     schedule_sums(sch, level, i, [vectors, row, lane], 1, target)
     for copy in (PACKED, COPY):
         if copy in sch.get_blocks():
-            *outer, lane = sch.get_loops(copy)
+            first, second, *_, lane = sch.get_loops(copy)
             sch.vectorize(lane)
-            sch.parallel(sch.fuse(*outer[: -2 if copy == PACKED else -1]))
+            sch.parallel(sch.fuse(first, second))
     sch.parallel(task)
     tune(sch, level, target)
     return sch.func

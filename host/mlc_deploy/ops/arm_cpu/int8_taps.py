@@ -1,8 +1,9 @@
-"""Depthwise convolution of int8 where the CPU sums up products of four neighbouring bytes.
+"""Depthwise convolution of int8 where the CPU sums up products of neighbours: sdot, pmaddwd.
 
 The taps of a row of the window stand in the place of the input channels of other convolutions.
-Four neighbouring pixels of eight channels are turned into four taps of each channel, which serve
-two pixels of the result: the second with its weights one place on.
+Four neighbouring pixels of eight channels (two where the CPU takes pairs of int16) are turned into
+four taps of each channel, which serve two pixels of the result: the second with its weights one
+place on.
 
     columns      p0 p1 p2 p3
     pixel q      w0 w1 w2 0
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mlc_targets import Target
 
@@ -32,10 +34,32 @@ from .int8_windows import STRIP, copy_rows, divisor, rows_of
 from .int8_windows import takes_depthwise as takes_blocks
 from .windows import even_cut
 
-TOGETHER = 4  # taps
-WINDOWS = Level("windows", "aarch64.sdot.windows2", 2, BLOCK, "")
-WINDOWS_APART = replace(WINDOWS, intrin="aarch64.sdot.windows1", rows=1)
-IN_REGISTERS = 3  # vectors of taps of a window whose weights stay in registers
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """level: its sums for two pixels, in numbers of so many taps. transpose: the intrinsic that
+    turns such taps. unrolled: turns of the reduction at most whose weights stay in registers."""
+
+    feature: str
+    level: Level
+    transpose: str
+    unrolled: int
+
+
+MACHINES = {
+    "aarch64": Machine(
+        "dotprod",
+        Level("windows", "aarch64.sdot.windows", 2, BLOCK, "", depth=4),
+        "aarch64.transpose.4x8",
+        3,
+    ),
+    "x86_64": Machine(
+        "avx2",
+        Level("windows", "x86.pmaddwd.windows", 2, BLOCK, "", depth=2, data="int16"),
+        "x86.transpose.2x8",
+        6,
+    ),
+}
 FEW_REGISTERS = "kryo"  # a scheduling model that leaves the turned weights their registers
 BORDERED, TURNED = "int8_bordered_taps", "int8_taps"
 
@@ -52,19 +76,21 @@ class Windows:
     @property
     def columns(self) -> int:
         """Columns that a row of the window is read in."""
-        return self.across * TOGETHER
+        return self.across * self.level.depth
 
 
-def _windows(width: int, taps: int, stride: int) -> Windows:
-    level = WINDOWS if stride == 1 else WINDOWS_APART
-    return Windows(level, -(-(taps + level.rows - 1) // TOGETHER), -(-width // level.rows))
+def _windows(width: int, taps: int, stride: int, target: Target) -> Windows:
+    pixels = 2 if stride == 1 and width > 1 else 1
+    level = MACHINES[target.arch].level
+    level = replace(level, intrin=f"{level.intrin}{pixels}", rows=pixels)
+    return Windows(level, -(-(taps + pixels - 1) // level.depth), -(-width // pixels))
 
 
 def takes_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> bool:
     """Whether the target has the instruction, and a row's taps are neighbours."""
     signed = {t.dtype for t in inputs} == {"int8"}
     fits = signed and attrs["dilations"][1] == 1 and takes_blocks(inputs, attrs, target)
-    return fits and target.arch == "aarch64" and target.has("dotprod")
+    return fits and target.arch in MACHINES and target.has(MACHINES[target.arch].feature)
 
 
 def compute_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Sequence[Tensor]:
@@ -74,31 +100,30 @@ def compute_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) ->
     kh, kw = (int(n) for n in w.shape[1:3])  # type: ignore[arg-type]
     (sh, sw), dilation = attrs["strides"], attrs["dilations"][0]
     height, width = output_size((in_height, in_width), (kh, kw), attrs)
-    found = _windows(width, kw, sw)
-    pixels = found.level.rows
+    found = _windows(width, kw, sw, target)
+    pixels, together = found.level.rows, found.level.depth
     top, left, bottom, _ = attrs["pads"]
     beyond = (found.groups - 1) * pixels * sw + found.columns - left - in_width
     pads = (top, left, bottom, max(0, beyond))
-    data = rows_of(x, pads, attrs.get("pad_value", 0), always=True)
+    data = rows_of(x, pads, attrs.get("pad_value", 0), found.level.data)
 
-    def bordered(c: Expr, ky: Expr, at: Expr, l: Expr) -> Expr:  # noqa: E741
+    def bordered(c: Expr, ky: Expr, at: Expr, l: Expr) -> Any:  # noqa: E741
         kx = at - (pixels - 1)
-        return te.if_then_else(te.all_of(kx >= 0, kx < kw), w[c, ky, kx, 0, l], 0)
+        weight = te.if_then_else(te.all_of(kx >= 0, kx < kw), w[c, ky, kx, 0, l], 0)
+        return weight.astype(found.level.data)
 
-    border = te.compute(
-        (blocks, kh, found.columns + pixels - 1, lanes), bordered, name=BORDERED
-    )
+    border = te.compute((blocks, kh, found.columns + pixels - 1, lanes), bordered, name=BORDERED)
 
-    def tap(c: Expr, ky: Expr, n: Expr, pixel: Expr, l: Expr, t: Expr) -> Expr:  # noqa: E741
-        return border[c, ky, n * TOGETHER + t + (pixels - 1) - pixel, l]
+    def tap(c: Expr, ky: Expr, n: Expr, pixel: Expr, l: Expr, t: Expr) -> Any:  # noqa: E741
+        return border[c, ky, n * together + t + (pixels - 1) - pixel, l]
 
-    shape = (blocks, kh, found.across, pixels, lanes, TOGETHER)
+    shape = (blocks, kh, found.across, pixels, lanes, together)
     taps = te.compute(shape, tap, name=TURNED)
     ky, n = te.reduce_axis((0, kh), "ky"), te.reduce_axis((0, found.across), "n")
-    t = te.reduce_axis((0, TOGETHER), "t")
+    t = te.reduce_axis((0, together), "t")
 
     def element(b: Expr, c: Expr, y: Expr, g: Expr, pixel: Expr, l: Expr) -> Expr:  # noqa: E741
-        value = data(b, c, y * sh + ky * dilation, g * (pixels * sw) + n * TOGETHER + t, l)
+        value = data(b, c, y * sh + ky * dilation, g * (pixels * sw) + n * together + t, l)
         weight = taps[c, ky, n, pixel, l, t]
         return te.sum(value.astype("int32") * weight.astype("int32"), (ky, n, t))
 
@@ -106,7 +131,7 @@ def compute_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) ->
     return [
         te.compute(
             (batch, blocks, height, width, lanes),
-            lambda b, c, y, q, l: tile[b, c, y, q // pixels, q % pixels, l],
+            lambda b, c, y, q, *of: tile[(b, c, y, q // pixels, q % pixels, *of)],
             name="depthwise",
         )
     ]
@@ -118,9 +143,9 @@ def schedule_depthwise(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc
     result = inline_epilogue(sch, "depthwise")
     height, width = (int(i.extent) for i in sch.block(result).iters[2:4])  # type: ignore[call-overload]
     stride = attrs["strides"][1]
-    found = _windows(width, kw, stride)
-    level, turns = found.level, kh * found.across
-    begin_with_bias(sch, result, level, {1: "block", 4: "lane"})
+    found = _windows(width, kw, stride, target)
+    machine, turns = MACHINES[target.arch], kh * found.across
+    begin_with_bias(sch, result, found.level, {1: "block", 4: "lane"})
     b, c, y, q, lane = sch.get_loops(result)
     size = (width * stride + kw) * attrs["strides"][0] * BLOCK
     rows = divisor(height, max(1, STRIP // size))
@@ -130,19 +155,20 @@ def schedule_depthwise(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc
     inner = [tile_row, pixel, lane]
     sch.reorder(b, c, y, row, q, *inner)
     task = sch.fuse(b, c, y)
-    schedule_sums(sch, level, q, inner, turns if turns <= IN_REGISTERS else found.across, target)
+    unrolled = turns if turns <= machine.unrolled else found.across
+    schedule_sums(sch, found.level, q, inner, unrolled, target)
     sch.compute_at("pad", task)
-    copy_rows(sch, target.lanes("int8"), whole=True)
+    copy_rows(sch, 2 * BLOCK, whole=True)
     for stage in (TURNED, BORDERED):
         sch.compute_at(stage, task)
-    *around, _, _ = sch.get_loops(TURNED)
-    sch.tensorize(sch.get_loops(TURNED)[-2], "aarch64.transpose.4x8")
-    for loop in around[around.index(task) + 1 :]:
-        sch.unroll(loop)
-    *around, vector = sch.get_loops(BORDERED)
+    *turned, matrix, _ = sch.get_loops(TURNED)
+    sch.tensorize(matrix, machine.transpose)
+    *bordered, vector = sch.get_loops(BORDERED)
     sch.vectorize(vector)
-    for loop in around[around.index(task) + 1 :]:
-        sch.unroll(loop)
+    for around in (turned, bordered):
+        for loop in around[around.index(task) + 1 :]:
+            sch.unroll(loop)
     sch.parallel(task)
-    sch.tune_for(FEW_REGISTERS)
+    if target.arch == "aarch64":
+        sch.tune_for(FEW_REGISTERS)
     return sch.func

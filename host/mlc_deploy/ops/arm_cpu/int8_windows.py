@@ -94,13 +94,11 @@ def compute_depthwise(inputs: Sequence[Tensor], attrs: Attrs, target: Target) ->
     return [te.compute(shape, lambda *i: tile[i], name="depthwise")]
 
 
-def rows_of(
-    x: Tensor, pads: Sequence[int], value: int, always: bool = False
-) -> Callable[..., Expr]:
+def rows_of(x: Tensor, pads: Sequence[int], value: int, copied_as: str = "") -> Callable[..., Expr]:
     """x within its border of `value`, as a function of an index; x itself where there is none,
-    unless a copy is wanted always. A row with all its channels is one dimension, whose vectors
-    need not end where pixels do."""
-    if not any(pads) and not always:
+    unless a copy of some dtype is wanted in any case. A row with all its channels is one dimension,
+    whose vectors need not end where pixels do."""
+    if not any(pads) and not copied_as:
         return lambda *i: x[i]
     batch, blocks, height, width, lanes = x.shape
     top, left, bottom, right = pads
@@ -108,7 +106,8 @@ def rows_of(
     def element(b: Expr, c: Expr, y: Expr, e: Expr) -> Expr:
         row, at = y - top, e - left * lanes
         inside = te.all_of(row >= 0, row < height, at >= 0, at < width * lanes)
-        return te.if_then_else(inside, x[b, c, row, at // lanes, at % lanes], const(value, x.dtype))
+        found = x[b, c, row, at // lanes, at % lanes]
+        return te.if_then_else(inside, found, const(value, x.dtype)).astype(copied_as or x.dtype)
 
     shape = (batch, blocks, top + height + bottom, (left + width + right) * lanes)
     rows = te.compute(shape, element, name="pad")

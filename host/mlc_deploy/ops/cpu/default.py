@@ -34,6 +34,7 @@ from ...ir import (
 from ...ir.build import strides_of
 from ...schedule import Schedule
 from ..tile import unroll_steps
+from .transpose import in_squares
 
 PARALLEL_ELEMENTS = 1 << 14  # below that a thread costs more than it brings
 STEPS = 8  # about how many steps of a reduction make one turn
@@ -50,7 +51,11 @@ def default_schedule(func: PrimFunc, target: Target) -> PrimFunc:
         sch = part_reduction(sch, name, target)
     sch, row = by_rows(sch)
     for name in sch.get_blocks():
-        schedule_block(sch, name, target, row)
+        squares = in_squares(sch, name, target) if row is None else None
+        if squares is not None:
+            sch = squares
+        else:
+            schedule_block(sch, name, target, row)
     if row is not None:
         sch.parallel(row)
     return sch.func

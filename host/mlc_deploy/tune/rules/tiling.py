@@ -142,7 +142,7 @@ def _fuse_as_summed(sch: Schedule, block: str, result: str) -> None:
         together = [n for n in loops if n in used]
         first = loops.index(together[0]) if together else 0
         if len(together) > 1 and loops[first : first + len(together)] == together:
-            sch.fuse(*together)
+            loops[first : first + len(together)] = [sch.fuse(*together)]
 
 
 def _whole_intrinsics(
@@ -197,10 +197,10 @@ def _register_tile(
             options = [n for n in options if extent % (step * n) == 0] or [1]
         count = 1
         if len(options) > 1:
+            ratios = [_best_ratio((*counts, n), turns, loads, room) for n in options]
             likely = [
-                (DIVIDES if extent % (step * n) == 0 else 1.0)
-                * _best_ratio((*counts, n), turns, loads, room) ** 2
-                for n in options
+                round((DIVIDES if extent % (step * n) == 0 else 1.0) * ratio**2, 3)
+                for n, ratio in zip(options, ratios, strict=True)
             ]
             tile[loop] = sch.sample_categorical([step * n for n in options], likely)
             rest |= extent % tile[loop] != 0

@@ -63,15 +63,13 @@ for rows in (1, 2):
 
     _register(
         f"sdot.windows{rows}",
-        describe.dot_of_windows(rows),
-        vectors.dot_of_windows(_neon("sdot.v4i32.v16i8", "int32x4")),
+        describe.dot_of_windows(rows, 4, "int8"),
+        vectors.dot_of_windows(_neon("sdot.v4i32.v16i8", "int32x4"), 4),
         r"\bsdot\b",
         "dotprod",
     )
 
-_register(
-    "transpose.4x8", describe.transposed(4, 8, "int8"), vectors.transposed, r"\b(zip1|tbl)\b"
-)
+_register("transpose.4x8", describe.transposed(4, 8, "int8"), vectors.transposed, r"\b(zip1|tbl)\b")
 
 for name, a, b in (
     ("smmla", "int8", "int8"),

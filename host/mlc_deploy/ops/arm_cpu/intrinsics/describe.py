@@ -61,11 +61,12 @@ def dot_in_fours(depth: int) -> PrimFunc:
     return accumulating(_func(x, y, te.compute((4, 4), element, name="C")))
 
 
-def dot_of_windows(pixels: int) -> PrimFunc:
-    """C[q, c] += A[8*t + c] * B[q, c, t] over t of 4: int32 [pixels, 8], of int8, A [32], of four
-    pixels of 8 channels, B [pixels, 8, 4]."""
-    x, y = te.placeholder((32,), "int8", "A"), te.placeholder((pixels, 8, 4), "int8", "B")
-    t = te.reduce_axis((0, 4), "t")
+def dot_of_windows(pixels: int, taps: int, dtype: str) -> PrimFunc:
+    """C[q, c] += A[8*t + c] * B[q, c, t] over t of `taps`: int32 [pixels, 8], of dtype A [8*taps],
+    so many pixels of 8 channels, and B [pixels, 8, taps]."""
+    x = te.placeholder((8 * taps,), dtype, "A")
+    y = te.placeholder((pixels, 8, taps), dtype, "B")
+    t = te.reduce_axis((0, taps), "t")
 
     def element(q: Expr, c: Expr) -> Expr:
         return te.sum(x[t * 8 + c].astype("int32") * y[q, c, t].astype("int32"), t)

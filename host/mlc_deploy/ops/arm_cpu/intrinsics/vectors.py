@@ -263,36 +263,39 @@ def dot_in_fours(
     return body
 
 
-def dot_of_windows(operation: Operation) -> Callable[..., Stmt]:
-    """C[q, c] += the c-th column of A · B[q, c], by four: for half of the channels each,
-    operation(C[q], columns of A, B[q])"""
+def dot_of_windows(operation: Operation, lanes: int) -> Callable[..., Stmt]:
+    """C[q, c] += the c-th column of A · B[q, c]: for so many channels each, operation(C[q], columns
+    of A, B[q])"""
 
     def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
-        columns = turned([part(a, 16, n) for n in (0, 16)], 4)
+        pixels, channels, taps = (int(n) for n in b.shape)  # type: ignore[arg-type]
+        size = lanes * taps
+        columns = turned([part(a, size, n) for n in range(0, channels * taps, size)], taps)
 
         def dot(q: int, first: int) -> Stmt:
-            every = ramp(4 * first, 16)
-            weights = load(b, (const(q), every // 4, every % 4))
-            total = operation(part(c, 4, q, first), columns[first // 4], weights)
+            every = ramp(first * taps, size)
+            weights = load(b, (const(q), every // taps, every % taps))
+            total = operation(part(c, lanes, q, first), columns[first // lanes], weights)
             return put(total, c, q, first)
 
-        return seq(dot(q, first) for q in range(int(c.shape[0])) for first in (0, 4))  # type: ignore[arg-type]
+        return seq(dot(q, first) for q in range(pixels) for first in range(0, channels, lanes))
 
     return body
 
 
 def turned(vectors: Sequence[Expr], rows: int) -> list[Expr]:
-    """A matrix of so many rows, in two vectors, as the two of its columns."""
+    """A matrix of so many rows, in one vector or two, as its columns one after the other."""
     kind = dtype_of(vectors[0].dtype)
-    columns = 2 * kind.lanes // rows
+    columns = len(vectors) * kind.lanes // rows
     order = [i * columns + j for j in range(columns) for i in range(rows)]
-    halves = order[: kind.lanes], order[kind.lanes :]
-    return [Shuffle(tuple(vectors), tuple(half), kind.name) for half in halves]
+    starts = range(0, len(order), kind.lanes)
+    return [Shuffle(tuple(vectors), tuple(order[n : n + kind.lanes]), kind.name) for n in starts]
 
 
 def transposed(a: Buffer, c: Buffer) -> Stmt:
     """C = the transpose of A, in two vectors each."""
-    (rows, columns), lanes = map(int, a.shape), int(a.shape[0] * a.shape[1]) // 2  # type: ignore[call-overload, operator]
+    rows, columns = (int(n) for n in a.shape)  # type: ignore[arg-type]
+    lanes = rows * columns // 2
     places = [ramp(n * lanes, lanes) for n in range(2)]
     vectors = [load(a, (p // columns, p % columns)) for p in places]
     return seq(

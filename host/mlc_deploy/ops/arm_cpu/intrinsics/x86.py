@@ -19,3 +19,24 @@ for lanes, name, feature in ((4, "sse2.pmadd.wd", "sse2"), (8, "avx2.pmadd.wd", 
             r"\bv?pmaddwd\b",
         )
     )
+
+for pixels in (1, 2):
+    register_intrin(
+        TensorIntrin(
+            f"x86.pmaddwd.windows{pixels}",
+            describe.dot_of_windows(pixels, 2, "int16"),
+            vectors.dot_of_windows(vectors.added(llvm("llvm.x86.avx2.pmadd.wd", "int32x8")), 8),
+            {"x86_64": frozenset({"avx2"})},
+            r"\bvpmaddwd\b",
+        )
+    )
+
+register_intrin(
+    TensorIntrin(
+        "x86.transpose.2x8",
+        describe.transposed(2, 8, "int16"),
+        vectors.transposed,
+        {"x86_64": frozenset({"sse2"})},
+        r"\bv?(punpck[lh]wd|pack|pshufb|perm)",
+    )
+)

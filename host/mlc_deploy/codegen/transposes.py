@@ -1,0 +1,174 @@
+"""Strided loads of a block become loads of its rows, and transposition in registers.
+
+A run of stores that reads n neighbouring columns of n rows, each as a vector, reads n rows of n
+neighbours: n loads instead of n * n. Where the rows lie one after another, or the results are
+stored so, machines with loads and stores that (de)interleave have it for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..arith import Linear, linear, to_expr
+from ..ir import (
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Ramp,
+    Seq,
+    Shuffle,
+    Stmt,
+    Store,
+    const,
+    is_const,
+    rebuild,
+    walk,
+    with_lanes,
+)
+
+INTERLEAVED = 4  # rows at most that machines interleave
+
+Key = tuple[Buffer, Linear, int, int]  # what is loaded from, index but for its constant, stride, n
+
+
+def transposed_loads(s: Stmt) -> Stmt:
+    """… A[Ramp(e, s, n)] … A[Ramp(e + 1, s, n)] … A[Ramp(e + n - 1, s, n)] …
+    =>   … the columns of A[Ramp(e, 1, n)], A[Ramp(e + s, 1, n)], … A[Ramp(e + (n - 1) * s, 1, n)]
+
+    in runs of stores, for all n of a power of two; no element is read that was not read before.
+    """
+
+    def visit(m: Any) -> Any:
+        if isinstance(m, Expr):
+            return m
+        if isinstance(m, Seq) and sum(isinstance(x, Store) for x in m.stmts) > 1:
+            m = _in_run(m)
+        return rebuild(m, visit)
+
+    done: Stmt = visit(s)
+    return done
+
+
+def _in_run(m: Seq) -> Seq:
+    stores = [x for x in m.stmts if isinstance(x, Store)]
+    written = {x.buffer for x in stores}
+    columns: dict[Key, set[int]] = {}
+    for n in (n for x in stores for n in walk(x.value)):
+        found = _column(n)
+        if found is not None and found[0][0] not in written:
+            columns.setdefault(found[0], set()).add(found[1])
+    blocks = {key: _blocks(offsets, key[3]) for key, offsets in columns.items()}
+
+    def inside(n: Any) -> Any:
+        found = _column(n)
+        if found is not None and found[1] in blocks.get(found[0], {}):
+            key, offset = found
+            start = blocks[key][offset]
+            return _columns(key, start)[offset - start]
+        return rebuild(n, inside)
+
+    done = tuple(inside(x) if isinstance(x, Store) else x for x in m.stmts)
+    return Seq(_interleaved(m.stmts, done, blocks)) if any(blocks.values()) else m
+
+
+def _column(n: Any) -> tuple[Key, int] | None:
+    """Of a strided load of vectors: its place, and the constant of its index."""
+    match n:
+        case Load(buffer, (Ramp(base, Const(stride), lanes),)) if stride >= lanes:
+            if lanes > 1 and lanes & (lanes - 1) == 0 and buffer.scope != "local":
+                form = linear(base, {})
+                return (buffer, Linear(0, form.terms), int(stride), lanes), form.constant
+    return None
+
+
+def _blocks(offsets: set[int], count: int) -> dict[int, int]:
+    """offset -> the first of its block, for offsets in a run of `count` neighbours."""
+    starts: dict[int, int] = {}
+    for offset in sorted(offsets):
+        block = range(offset, offset + count)
+        if offset not in starts and all(o in offsets for o in block):
+            starts.update(dict.fromkeys(block, offset))
+    return starts
+
+
+def _columns(key: Key, start: int) -> list[Expr]:
+    """The columns of a block, as vectors."""
+    buffer, moving, stride, count = key
+    if stride == count <= INTERLEAVED:
+        whole = _row(buffer, moving, start, count * count)
+        dtype = with_lanes(buffer.dtype, count)
+        steps = range(0, count * count, count)
+        return [Shuffle((whole,), tuple(c + k for k in steps), dtype) for c in range(count)]
+    rows = [_row(buffer, moving, start + k * stride, count) for k in range(count)]
+    return transposed(rows)
+
+
+def transposed(rows: Sequence[Expr]) -> list[Expr]:
+    """The columns of a matrix of 2^k rows: squares of 2^n are swapped across its diagonal, for all
+    n < k."""
+    vectors, count = list(rows), len(rows)
+    apart = 1
+    while apart < count:
+        lanes = range(count)
+        low = tuple(l if l & apart == 0 else count + l - apart for l in lanes)  # noqa: E741
+        high = tuple(l + apart if l & apart == 0 else count + l for l in lanes)  # noqa: E741
+        for n in (n for n in range(count) if n & apart == 0):
+            a, b = vectors[n], vectors[n + apart]
+            vectors[n] = Shuffle((a, b), low, a.dtype)
+            vectors[n + apart] = Shuffle((a, b), high, a.dtype)
+        apart *= 2
+    return vectors
+
+
+def _interleaved(
+    given: Sequence[Stmt], done: Sequence[Stmt], blocks: Mapping[Key, Mapping[int, int]]
+) -> tuple[Stmt, ...]:
+    """`done`, where the columns of a block that are stored one after another are one store of its
+    rows, interleaved. given: the same statements before."""
+    made: list[Stmt] = []
+    at = 0
+    while at < len(given):
+        whole = _as_one(given[at : at + INTERLEAVED], blocks)
+        made.append(whole or done[at])
+        at += INTERLEAVED if whole else 1
+    return tuple(made)
+
+
+def _as_one(columns: Sequence[Stmt], blocks: Mapping[Key, Mapping[int, int]]) -> Store | None:
+    """One store for INTERLEAVED that store the columns of a block, and are neighbours."""
+    first, count = columns[0], INTERLEAVED
+    found = _column(first.value) if isinstance(first, Store) else None
+    if found is None or not isinstance(first, Store) or not isinstance(first.indices[0], Ramp):
+        return None
+    (buffer, moving, stride, lanes), start = found
+    if lanes != count or stride == count or blocks[found[0]].get(start) != start:
+        return None
+    to = linear(first.indices[0].base, {})
+    for n, s in enumerate(columns):
+        wanted = (found[0], start + n), first.buffer, to.plus(Linear(n * count, {}))
+        if not isinstance(s, Store) or not isinstance(s.indices[0], Ramp):
+            return None
+        index = s.indices[0]
+        if not is_const(index.stride, 1):
+            return None
+        if (_column(s.value), s.buffer, linear(index.base, {})) != wanted:
+            return None
+    if len(columns) < count:
+        return None
+    rows = [_row(buffer, moving, start + k * stride, count) for k in range(count)]
+    both, whole = (with_lanes(buffer.dtype, n * count) for n in (2, count))
+    halves = tuple(
+        Shuffle(pair, tuple(range(2 * count)), both)
+        for pair in ((rows[0], rows[1]), (rows[2], rows[3]))
+    )
+    places = tuple(k * count + c for c in range(count) for k in range(count))
+    index = Ramp(first.indices[0].base, const(1), count * count, with_lanes("int32", count * count))
+    return Store(first.buffer, (index,), Shuffle(halves, places, whole))
+
+
+def _row(buffer: Buffer, moving: Linear, start: int, lanes: int) -> Load:
+    base = to_expr(moving.plus(Linear(start, {})), "int32")
+    index = Ramp(base, const(1), lanes, with_lanes("int32", lanes))
+    return Load(buffer, (index,), with_lanes(buffer.dtype, lanes))

@@ -1,0 +1,3 @@
+from tests.sessions import aarch64, armv7, local
+
+__all__ = ["aarch64", "armv7", "local"]
