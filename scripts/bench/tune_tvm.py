@@ -29,8 +29,8 @@ from scripts.bench.tune import WORKLOADS, task, tune  # noqa: E402
 
 REQUIREMENTS = ("apache-tvm[meta-schedule,popen-pool]==0.27.*",)
 
-# TVM registers hundreds of intrinsics when it is imported, each of which asks for the module of every
-# frame. That takes 20 seconds in every one of its workers, so that builds time out; this 4.
+# TVM registers hundreds of intrinsics when it is imported, each of which asks for the module of
+# every frame. That takes 20 seconds in each of its workers, so that builds time out; with this 4.
 SITE = """
 import inspect
 inspect.getmodule = lambda *_, **__: None
@@ -85,12 +85,11 @@ with tempfile.TemporaryDirectory() as folder:
                            num_tuning_cores=os.cpu_count(), seed=1)
     seconds = time.perf_counter() - began
     sch = ms.tir_integration.compile_tir(database, mod, target)
-lib = tvm.compile(sch.mod, target=target)
+lib = tvm.compile(sch.mod, target=target).jit()
 device = tvm.cpu()
 arrays = [tvm.runtime.tensor(np.random.rand(*map(int, t.shape)).astype("float32"), device)
           for t in tensors]
-timed = lib.time_evaluator(lib.entry_name if hasattr(lib, "entry_name") else "main", device,
-                           number=1, repeat=7, min_repeat_ms=50)(*arrays)
+timed = lib.time_evaluator("main", device, number=1, repeat=7, min_repeat_ms=50)(*arrays)
 print(json.dumps({"tuning_s": seconds, "kernel_s": float(np.median(timed.results))}))
 """
 
