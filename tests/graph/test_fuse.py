@@ -139,6 +139,12 @@ def test_the_pass_can_be_switched_off() -> None:
     assert names(fuse_operators(function)) == ["relu_relu"]
 
 
+def test_values_may_be_called_like_a_kernel_s_parameters() -> None:
+    b = BlockBuilder()
+    y = b.emit("add", b.param("p1", (4, 4)), constant((4, 4)), name="p0")
+    assert kernels(b, b.emit("relu", y, name="p2")) == ["add_relu"]
+
+
 def test_a_digest_does_not_know_names() -> None:
     def digest(name: str, slope: float = 0.5) -> bytes:
         b = BlockBuilder()

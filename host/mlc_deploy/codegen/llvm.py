@@ -52,6 +52,7 @@ from ..lower import Kernel
 from ..schedule.tensor_intrin import is_llvm
 from . import hints, operators, products, saturate
 from .cursors import Cursor, cursor_at, find_cursors, sums_around
+from .entry import emit_entry
 from .lanes import broadcast_lanes, halved_loads, paired_loads
 from .loop_facts import is_phase, stores_to_registers
 from .machine_calls import machine_call
@@ -62,7 +63,7 @@ from .transposes import transposed_loads
 from .types import element_type, integer, lane_numbers, memory_type, undefined
 
 Value = Any
-I1, I8, I32, I64 = (ll.IntType(n) for n in (1, 8, 32, 64))
+I1, I8, I32 = (ll.IntType(n) for n in (1, 8, 32))
 POINTER = ll.PointerType()
 ALIGNMENT = 64
 # dtypes of which 32-bit NEON loads two registers at once; LLVM selects it for no others
@@ -101,24 +102,7 @@ class _Emitter:
     # --------------------------------------------------------------------------- functions
 
     def emit(self) -> None:
-        body = self.body_function()
-        entry = ll.Function(self.module, ll.FunctionType(I32, [POINTER, I32, I32]), self.symbol)
-        hints.attributes(entry)
-        args, begin, end = entry.args
-        b = ll.IRBuilder(entry.append_basic_block("entry"))
-        data = b.load(args, typ=POINTER)
-        values = [
-            b.load(b.gep(data, [I32(n)], source_etype=POINTER), typ=POINTER)
-            for n in range(len(self.kernel.body.buffers))
-        ]
-        step = self.target.pointer_bits // 8
-        fields = [b.gep(args, [I32(n * step)], source_etype=I8) for n in (1, 2)]
-        scalars = b.load(fields[0], typ=POINTER)
-        for n in range(len(scalars_of(self.kernel))):
-            wide = b.load(b.gep(scalars, [I32(n)], source_etype=I64), typ=I64)
-            values.append(b.trunc(wide, self.word) if self.word is not I64 else wide)
-        values.append(b.load(fields[1], typ=POINTER))
-        b.ret(b.call(body, [*values, begin, end]))
+        emit_entry(self.body_function(), self.kernel, self.word, self.symbol)
 
     def body_function(self) -> ll.Function:
         function = self.function(f"{self.symbol}.body", [I32, I32])

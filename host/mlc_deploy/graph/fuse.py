@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ..ir.names import Names
 from ..ops import operator
 from ..pass_context import optional
 from .nodes import Binding, Call, CallFused, Constant, Function, Value, Var
@@ -48,6 +49,7 @@ def fused(bindings: Sequence[Binding]) -> Binding:
     """
     anchor = next((b for b in bindings if pattern(b) in ANCHORS), bindings[0])
     made: dict[Value, Value] = {v: Var(v.name, v.type) for b in bindings for v in b.outputs}
+    names = Names(v.name for b in bindings for v in b.outputs)
     args: list[Value] = []
     params: list[Var] = []
     for binding in (anchor, *(b for b in bindings if b is not anchor)):
@@ -57,7 +59,7 @@ def fused(bindings: Sequence[Binding]) -> Binding:
             if _is_scalar(arg) and pattern(binding) == "elementwise":
                 made[arg] = arg
                 continue
-            made[arg] = param = Var(f"p{len(params)}", arg.type)
+            made[arg] = param = Var(names.fresh(f"p{len(params)}"), arg.type)
             params.append(param)
             args.append(arg)
     inner = tuple(

@@ -1,0 +1,36 @@
+"""The entry of a kernel by the kernel ABI (device_runtime/include/mlc_abi.h): it unpacks mlc_args
+for the body."""
+
+from __future__ import annotations
+
+from llvmlite import ir as ll
+
+from ..lower import Kernel
+from . import hints
+from .signature import scalars_of
+
+I8, I32, I64 = (ll.IntType(n) for n in (8, 32, 64))
+POINTER = ll.PointerType()
+
+
+def emit_entry(body: ll.Function, kernel: Kernel, word: ll.IntType, symbol: str) -> None:
+    """Adds int32 symbol(mlc_args *, int32 begin, int32 end), which calls the body.
+
+    word: the integer of a pointer's width, which scalars have in the body.
+    """
+    entry = ll.Function(body.module, ll.FunctionType(I32, [POINTER, I32, I32]), symbol)
+    hints.attributes(entry)
+    args, begin, end = entry.args
+    b = ll.IRBuilder(entry.append_basic_block("entry"))
+    data = b.load(args, typ=POINTER)
+    values = [
+        b.load(b.gep(data, [I32(n)], source_etype=POINTER), typ=POINTER)
+        for n in range(len(kernel.body.buffers))
+    ]
+    fields = [b.gep(args, [I32(n * word.width // 8)], source_etype=I8) for n in (1, 2)]
+    scalars = b.load(fields[0], typ=POINTER)
+    for n in range(len(scalars_of(kernel))):
+        wide = b.load(b.gep(scalars, [I32(n)], source_etype=I64), typ=I64)
+        values.append(wide if word.width == 64 else b.trunc(wide, word))
+    values.append(b.load(fields[1], typ=POINTER))
+    b.ret(b.call(body, [*values, begin, end]))
