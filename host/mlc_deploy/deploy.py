@@ -402,6 +402,7 @@ def refuse_unfit(target: Target, url: str, device: Device) -> None:
 
 def fitting(kind: str, given: Mapping[str, Array], params: Mapping[str, Param]) -> dict[str, Array]:
     """The arrays, held against the names, shapes and dtypes of the model. Raises InputError."""
+    given = {name: np.asarray(array) for name, array in given.items()}  # of lists, too
     for name, array in given.items():
         if name not in params:
             near = get_close_matches(name, params, 3, 0.5) or list(params)[:5]
@@ -415,7 +416,7 @@ def fitting(kind: str, given: Mapping[str, Array], params: Mapping[str, Param]) 
                 f"{array.dtype.name}{list(array.shape)}",
                 mend="astype and reshape of numpy",
             )
-    return dict(given)
+    return given
 
 
 def predict(outputs: Mapping[str, Array], labels: Array) -> Predictions | None:

@@ -23,6 +23,9 @@ since those packages import nothing of this one. Our own mistakes are `assert`s.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class MlcError(Exception):
@@ -103,3 +106,13 @@ class InputError(MlcError):
 class TuneError(MlcError):
     """Nothing can be tuned with this: a database that is none or another version's, a space
     without a candidate, boards that are all gone."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """An OSError says where: the system's own names no file once that is open."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise

@@ -12,6 +12,7 @@ from mlc_targets import Target
 from .graph import Function, graph_function, optimize
 from .graph.bind import static
 from .graph.channels import fill_channels
+from .graph.exact import exact_floats
 from .graph.fuse import fuse_operators
 from .graph.layouts import choose_layouts, pack_weights
 from .graph.passes import PASSES, Pass, canonicalize_quantized, fold_constants
@@ -47,6 +48,7 @@ def graph_steps(target: Target, precision: str = "float32") -> tuple[Pass | str,
         "imported",
         *PASSES,
         *in_precision(precision),
+        exact_floats(target),
         fill_channels(target),
         choose_winograd(target),
         choose_layouts(target),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import logging
 import os
 import socket
 import sys
@@ -25,6 +26,9 @@ GRACE_SECONDS = 2.0
 PACKET_BYTES = 1 << 15  # what paramiko sends at a time
 NO_KEYS = "No authentication methods available"  # paramiko's words, which have no class
 QUESTIONS = 3  # how often a password is asked for
+
+# Its thread tells a broken connection to the log, with a traceback, besides raising an exception.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 Link = Any  # a socket, or a paramiko.Channel, which is used like one
 
@@ -154,7 +158,7 @@ def server_key(host: Host, timeout: float) -> paramiko.PKey:
         transport.start_client(timeout=timeout)
         return transport.get_remote_server_key()
     except (paramiko.SSHException, EOFError) as error:
-        raise host.unreachable(f"ssh failed: {error or type(error).__name__}") from error
+        raise _failed(host, error) from error
     finally:
         if transport:
             transport.close()
@@ -249,6 +253,11 @@ def _changed(host: Host, key: paramiko.PKey, expected: paramiko.PKey) -> Unreach
     )
 
 
+def _failed(host: Host, error: Exception) -> Unreachable:
+    what = f"ssh failed: {error or type(error).__name__}"
+    return host.unreachable(what, f"ssh -v -p {host.port} {host.user}@{host.name}, which says more")
+
+
 def _connect(host: Host, link: Link, timeout: float) -> paramiko.SSHClient:
     """Verified, logged in, and kept alive."""
     client = paramiko.SSHClient()
@@ -294,7 +303,7 @@ def _connect(host: Host, link: Link, timeout: float) -> paramiko.SSHClient:
                 "has a passphrase",
             )
         else:
-            failure = host.unreachable(f"ssh failed: {error or type(error).__name__}")
+            failure = _failed(host, error)
     except BaseException:
         client.close()
         link.close()

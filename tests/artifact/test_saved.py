@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mlc_deploy as mlc
-from mlc_deploy.artifact import save
+from mlc_deploy.artifact import save, save_folder
 from mlc_deploy.artifact.section import section_of
 from mlc_deploy.graph import BlockBuilder
 from tests.artifact.models import digits, expected, images
@@ -167,3 +167,10 @@ def test_sections_of_objects(machine: str) -> None:
     for size in range(0, len(data) - 64, 97):
         with pytest.raises(ValueError):
             section_of(bytes(data[:size]), ".mlc")
+
+
+def test_a_folder_says_how_it_is_run(tmp_path: Path) -> None:
+    save_folder(tmp_path / "board", digits(), "two words")
+    assert (tmp_path / "board" / "README").read_text() == (
+        "./mlc-runtime run 'two words.mlc' --input image=image.npy --output results\n"
+    )

@@ -60,6 +60,9 @@ def test_a_name_stands_for_url_and_target() -> None:
     assert located("local://") == Enrolled("local://")
     with pytest.raises(Misuse, match="unknown board 'cellar'"):
         choose(None, "cellar")
+    with pytest.raises(Misuse) as caught:
+        located("atic")
+    assert str(caught.value) == "unknown board 'atic'\n  in:  --board atic\n  try: attic"
 
 
 def test_info_and_doctor_and_clean_here(capfd: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from mlc_deploy.schedule import Schedule
 from mlc_deploy.tune.database import Database, Record, pack
 from mlc_deploy.tune.records import Measured
 from mlc_targets import Target
+from tests.artifact.models import digits
 from tests.cli.command import MODELS, Command
 
 Golden = Callable[..., None]
@@ -101,6 +102,7 @@ REFUSED: dict[str, list[str]] = {
     "no model in the file": ["inspect", "notes.onnx"],
     "shape that is none": ["inspect", "digits.onnx", "--shape", "image"],
     "dimension that is open": ["inspect", "gelu.onnx"],
+    "saved model": ["inspect", "digits.mlc"],
     "folder that is not there": ["inspect", "digits.onnx", "--json", "there/record.json"],
 }
 
@@ -110,6 +112,7 @@ def files(folder: Path) -> None:
     attention(folder / "gelu.onnx")
     (folder / "digits.onnx").write_bytes(CNN.read_bytes())
     (folder / "notes.onnx").write_text("this is no model\n")
+    digits().save(folder / "digits.mlc")
 
 
 @pytest.mark.usefixtures("files")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import mlc_deploy as mlc
-from mlc_deploy.cli.errors import exit_status, message
+from mlc_deploy.cli.errors import complain, exit_status, message
 from mlc_rpc import RpcError
 from tests.artifact.models import digits
 from tests.cli.command import MODELS, Command
@@ -116,6 +118,8 @@ CASES: dict[str, list[list[str]]] = {
         ["--emit", "rust"],
         ["--emit", "asm", "--json", "record.json"],
         ["--board", "none", "--output", "results"],
+        ["--board", "local://", "--output", "notes.onnx"],
+        ["--board", "none", "--json", "/dev/full"],
         ["--board", "none", "--expect", "probability=short.npy"],
         ["board", "frob"],
     ],
@@ -133,6 +137,24 @@ CASES: dict[str, list[list[str]]] = {
 def test_refusals(kind: str, mlc_deploy: Command, golden: Golden) -> None:
     told = [f"$ mlc-deploy {' '.join(args)}\n{mlc_deploy(*args).complaint}" for args in CASES[kind]]
     golden("\n\n".join(told).replace(str(MODELS), "MODELS"), f"cli_refusals_{kind}")
+
+
+def test_what_the_system_refuses_is_told_with_what_mends_it() -> None:
+    refused = PermissionError(errno.EACCES, "Permission denied", "results")
+    assert message(refused) == (
+        "permission denied\n  in:  results\n  try: another place, or other permissions there"
+    )
+    assert message(OSError(errno.EIO, "Input/output error")) == "input/output error"
+
+
+@pytest.mark.parametrize(("no_color", "shown"), [("", "\x1b[31m"), ("1", "error: no\n")])
+def test_colours_are_for_terminals_of_those_who_want_them(
+    no_color: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    complain("no")
+    assert capsys.readouterr().err.startswith(shown)
 
 
 def test_what_is_given_is_checked_before_a_board_is_asked(mlc_deploy: Command) -> None:

@@ -251,12 +251,15 @@ def test_weights_that_do_not_fill_their_shape() -> None:
             ["batch", 3],
             {"shapes": {"x": (1, 3, 2)}},
             "the shape 1,3,2 of 'x' contradicts the model, where it is [batch, 3]\n"
-            "  in:  the model",
+            "  in:  the model\n"
+            "  try: a shape that fits, or the model exported with that dimension left open",
         ),
         (
             ["batch", 3],
             {"shapes": {"x": (1, 4)}},
-            "the shape 1,4 of 'x' contradicts the model, where it is [batch, 3]\n  in:  the model",
+            "the shape 1,4 of 'x' contradicts the model, where it is [batch, 3]\n"
+            "  in:  the model\n"
+            "  try: a shape that fits, or the model exported with that dimension left open",
         ),
         (
             ["batch", 3],

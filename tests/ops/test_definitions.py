@@ -276,6 +276,12 @@ def test_offset(dtype: str) -> None:
     check("offset", [np.arange(256, dtype=np.uint8).view(dtype).reshape(16, 16)])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_lookup(dtype: str) -> None:
+    table = np.random.default_rng(0).integers(-128, 128, 256).astype(np.int8)
+    check("lookup", [np.arange(256, dtype=np.uint8).view(dtype).reshape(16, 16), table])
+
+
 def test_every_operator_is_tested_here() -> None:
     source = open(__file__, encoding="utf-8").read()
     missing = set(OPERATORS) - {e.name for e in TABLE}

@@ -59,6 +59,20 @@ def test_a_board_behind_sshd(server: Server, runtime_of: Files) -> None:
     assert list(server.cache.iterdir()) == [stored]
 
 
+def test_a_server_that_hangs_up_at_once(
+    runtime_of: Files, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        threading.Thread(target=lambda: listening.accept()[0].close(), daemon=True).start()
+        with pytest.raises(errors.Unreachable) as caught:
+            connect(f"ssh://me@127.0.0.1:{port}", runtime_of)
+    what, on, mend = str(caught.value).splitlines()
+    assert what.startswith("ssh failed: ") and on == f"  on:  ssh://me@127.0.0.1:{port}"
+    assert mend == f"  try: ssh -v -p {port} me@127.0.0.1, which says more"
+    assert capfd.readouterr().err == ""
+
+
 def test_the_ssh_configuration_is_followed(server: Server, runtime_of: Files) -> None:
     server.trust()
     key = server.home / ".ssh" / "id_ed25519"

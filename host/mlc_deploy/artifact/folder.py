@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ def save_folder(
     temporary.replace(runtime)
     described = model.metadata.model
     assert described is not None
-    inputs = (f"--input {p.name}={p.name}.npy" for p in described.inputs)
-    command = (f"./{RUNTIME} run {called}.mlc", *inputs, "--output results")
-    (to / "README").write_text(" ".join(command) + "\n", encoding="utf-8")
+    inputs = (w for p in described.inputs for w in ("--input", f"{p.name}={p.name}.npy"))
+    command = (f"./{RUNTIME}", "run", f"{called}.mlc", *inputs, "--output", "results")
+    (to / "README").write_text(shlex.join(command) + "\n", encoding="utf-8")
     return saved

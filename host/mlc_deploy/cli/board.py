@@ -28,6 +28,12 @@ def board() -> None:
     """Your boards: enroll, list, info, doctor, clean."""
 
 
+TCP_START = (
+    "once, with the board's mlc-runtime (which --save FOLDER/ writes) in its home;\n"
+    "where ssh does not lead there, bring both files and start it as it suits the board"
+)
+
+
 @board.command("enroll")
 @click.argument("name")
 @click.argument("url")
@@ -49,7 +55,7 @@ def enroll_command(
         case TcpUrl(host, port):
             if not key_path(host).exists():
                 make_key(host)
-            click.echo(f"on the board, once:\n{how_to_start(host, host, port)}")
+            click.echo(f"{TCP_START}:\n{how_to_start(host, host, port)}")
         case _:
             pass
     path = enroll(name, Enrolled(url, target))

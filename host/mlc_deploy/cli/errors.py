@@ -7,6 +7,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import click
 
 from mlc_rpc import CounterError, Lost, RpcError, Unreachable
@@ -17,6 +20,15 @@ from .options import Misuse
 
 OK, FAILED, MISUSED, UNREACHED, INTERRUPTED = 0, 1, 2, 3, 130
 MISTAKES = (MlcError, TargetError, RpcError, CounterError)
+
+
+MENDS = {
+    errno.ENOSPC: "free some space there, or write elsewhere",
+    errno.EDQUOT: "free some space there, or write elsewhere",
+    errno.EACCES: "another place, or other permissions there",
+    errno.EPERM: "another place, or other permissions there",
+    errno.EROFS: "another place: nothing is written there",
+}
 
 
 def exit_status(error: BaseException) -> int:
@@ -42,7 +54,8 @@ def message(error: BaseException) -> str:
             return f"{text[:1].lower()}{text[1:]}\n  try: {command} --help"
         case OSError():
             where = f"\n  in:  {error.filename}" if error.filename else ""
-            return f"{(error.strerror or str(error)).lower()}{where}"
+            mend = f"\n  try: {MENDS[error.errno]}" if error.errno in MENDS else ""
+            return f"{(error.strerror or str(error)).lower()}{where}{mend}"
         case _ if isinstance(error, MISTAKES):
             return str(error)
         case _:
@@ -53,5 +66,6 @@ def message(error: BaseException) -> str:
 
 
 def complain(text: str) -> None:
-    click.secho("error: ", err=True, nl=False, fg="red", bold=True)
+    color = False if os.environ.get("NO_COLOR") else None  # None: where stderr is a terminal
+    click.secho("error: ", err=True, nl=False, color=color, fg="red", bold=True)
     click.echo(text, err=True)

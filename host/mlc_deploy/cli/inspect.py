@@ -22,7 +22,7 @@ from ..graph.views import is_view
 from ..model_graph import ModelGraph, model_graph
 from ..ops.explain import Candidate, explain
 from .json_file import JsonFile
-from .options import dims, known_precision, model_file, one_level, shapes
+from .options import dims, known_precision, one_level, shapes, source_file
 from .progress import Progress
 from .run import DB_HELP, PRECISION_HELP
 from .tables import (
@@ -66,7 +66,7 @@ def inspect(
 ) -> int:
     """Says what MODEL, an .onnx or .pt2 file, holds: operators, parameters, multiply-accumulates,
     memory; and which operators become one kernel. Nothing is compiled."""
-    path = model_file(model, ("inspect",))
+    path = source_file(model, ("inspect",))
     to_json = JsonFile(json_file)
     known_precision(precision)
     wanted = one_level(target or "host", "inspect looks at")

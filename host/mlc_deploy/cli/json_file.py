@@ -9,6 +9,7 @@ from typing import TextIO
 
 import click
 
+from ..errors import writing
 from .options import writable
 from .tables import Record
 
@@ -39,4 +40,6 @@ class JsonFile:
         if self.text == STDOUT:
             click.echo(text)
         else:
-            writable("--json", self.text).write_text(text + "\n", encoding="utf-8")
+            path = writable("--json", self.text)
+            with writing(path):
+                path.write_text(text + "\n", encoding="utf-8")

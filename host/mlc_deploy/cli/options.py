@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from mlc_rpc.cores import KINDS, core_numbers
 from mlc_targets import Target, levels_of
 
+from ..artifact.format import is_saved
 from ..errors import MlcError
 
 Array = NDArray[Any]
@@ -147,6 +148,32 @@ def model_file(text: str, commands: Sequence[str]) -> Path:
     else:
         what, where = f"there is no such command or file: '{text}'", ""
     raise Misuse(what, where=where, mend=" or ".join(near) or "the path of an .onnx or .mlc file")
+
+
+def source_file(text: str, commands: Sequence[str]) -> Path:
+    """MODEL as a file that is to be compiled: Misuse for one that --save wrote, too."""
+    path = model_file(text, commands)
+    if path.is_file() and is_saved(path):
+        mend = "the model that it was compiled from"
+        raise Misuse("the model is compiled already", where=text, mend=mend)
+    return path
+
+
+def folder(option: str, text: str) -> Path:
+    """A folder to write into, which is made: now is the time to say that it cannot be."""
+    path = Path(text)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise Misuse("this is no folder", where=f"{option} {text}", mend="another name") from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise Misuse(
+            f"it cannot be made: {reason}", where=f"{option} {text}", mend="another folder"
+        ) from None
+    if not os.access(path, os.W_OK):
+        raise Misuse("it cannot be written", where=f"{option} {text}", mend="another folder")
+    return path
 
 
 def writable(option: str, text: str) -> Path:

@@ -11,6 +11,8 @@ A board may be called by the name that it was enrolled with; its target is then 
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
+from difflib import get_close_matches
 
 from mlc_rpc import Unreachable
 from mlc_rpc.transport import SCHEMES, LocalUrl, parse_url
@@ -42,7 +44,7 @@ def choose(target: Target | None, board: str | None) -> tuple[Target | None, str
 def located(board: str) -> Enrolled:
     """The board of that URL, or of that name in the user's boards.toml. Raises Misuse."""
     known = {} if "://" in board else enrolled_boards()
-    return known.get(board) or Enrolled(checked(board))
+    return known.get(board) or Enrolled(checked(board, known))
 
 
 def runs_here(target: Target) -> bool:
@@ -63,8 +65,9 @@ def is_local(board: str) -> bool:
     return "://" in board and parse_url(checked(board)) == LocalUrl()
 
 
-def checked(board: str) -> str:
-    """The URL, which is one. Raises Misuse for what is none, and for names."""
+def checked(board: str, names: Collection[str] = ()) -> str:
+    """The URL, which is one. Raises Misuse for what is none, and for names, which may be meant to
+    be one of `names`."""
     if "://" in board:
         try:
             parse_url(board)
@@ -80,5 +83,5 @@ def checked(board: str) -> str:
     raise Misuse(
         f"unknown board '{board}'",
         where=f"--board {board}",
-        mend=f"one of {', '.join(SCHEMES)}, {NONE}",
+        mend=" or ".join(get_close_matches(board, names)) or f"one of {', '.join(SCHEMES)}, {NONE}",
     )

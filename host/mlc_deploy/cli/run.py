@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,12 +31,14 @@ from ..deploy import (
     refuse_cores,
     refuse_unfit,
 )
+from ..errors import writing
 from .errors import FAILED, OK, complain
 from .json_file import JsonFile
 from .options import (
     Misuse,
     arrays,
     dims,
+    folder,
     known_cores,
     known_precision,
     model_file,
@@ -157,6 +159,7 @@ def run(
         unused: dict[str, object] = {"--input": inputs if model else (), "--expect": expected}
         unused |= {"--json": json_file} if emit else {"--output": output}
         refuse_unused(unused, f"--emit {emit}" if emit else f"--board {NONE}")
+    results = folder("--output", output) if output is not None else None
     graph = None
     if ready is None:
         with progress.stage("read"):
@@ -195,7 +198,8 @@ def run(
             for save in saves:
                 save_model(made, save, path.stem)
             if emit:
-                emit_model(made.programs[0], emit, output, path.stem)
+                with writing(results) if results else nullcontext():
+                    emit_model(made.programs[0], emit, results, path.stem)
                 return 0
         done = None
         if session:
@@ -206,7 +210,7 @@ def run(
     record = done.record(path.stem) if done else compiled_record(first, path.stem)
     show(record, to_json.beside, verbose)
     to_json.write(record)
-    return _results(done, output) if done else 0
+    return _results(done, results) if done else 0
 
 
 def refuse_unused(options: Mapping[str, object], reason: str) -> None:
@@ -293,14 +297,13 @@ def _shapes(texts: Sequence[str], given: Mapping[str, Any]) -> dict[str, tuple[i
     return {name: array.shape for name, array in given.items()} | shapes(texts)
 
 
-def _results(done: Deployment, output: str | None) -> int:
+def _results(done: Deployment, to: Path | None) -> int:
     """Writes the outputs where that is asked for, and says which are wrong; the exit status."""
-    if output is not None:
-        folder = Path(output)
-        folder.mkdir(parents=True, exist_ok=True)
+    if to is not None:
         for name, array in done.outputs.items():
             file = re.sub(r"[^\w.-]", "_", name)  # names may hold slashes
-            np.save(folder / f"{file}.npy", array)
+            with writing(to / f"{file}.npy"):
+                np.save(to / f"{file}.npy", array)
     for text in mismatches(done.checks, done.outputs):
         complain(text)
     return OK if done.ok else FAILED

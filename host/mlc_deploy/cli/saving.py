@@ -63,15 +63,12 @@ def save_model(model: CompiledLevels, text: str, name: str) -> None:
         first.library.save(to)
 
 
-def emit_model(model: CompiledModel, form: str, folder: str | None, name: str) -> None:
+def emit_model(model: CompiledModel, form: str, to: Path | None, name: str) -> None:
     """Prints the model in one of FORMS, or writes it into a folder: "obj" then is all that a C
     program needs. Raises MlcError, OSError."""
-    if folder is None:
+    if to is None:
         _print(model, form)
-        return
-    to = Path(folder)
-    to.mkdir(parents=True, exist_ok=True)
-    if form == "obj":
+    elif form == "obj":
         model.export(to, name)
     elif form == "ir":
         (to / f"{name}{FORMS[form]}").write_text(_ir(model), encoding="utf-8")

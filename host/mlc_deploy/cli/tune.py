@@ -11,7 +11,6 @@ import click
 
 from mlc_targets import Target
 
-from ..artifact.format import is_saved
 from ..boards import connect, target_of
 from ..deploy import RUN_SECONDS, deploy
 from .errors import FAILED, INTERRUPTED, OK
@@ -21,9 +20,9 @@ from .options import (
     dims,
     known_cores,
     known_precision,
-    model_file,
     one_level,
     shapes,
+    source_file,
     writable,
 )
 from .place import NONE, choose, located
@@ -104,17 +103,11 @@ def tune(
     """
     _above_zero({"--trials": trials, "--batch": batch, "--minutes": minutes, "--timeout": timeout,
                  "--early-stopping": early_stopping})  # fmt: skip
-    path = model_file(model, ("tune",))
+    path = source_file(model, ("tune",))
     if cores:
         known_cores(cores)
     if precision is not None:
         known_precision(precision)
-    if is_saved(path):
-        raise Misuse(
-            "the model is compiled already",
-            where=f"{path}",
-            mend="the model that it was compiled from",
-        )
     to_json = JsonFile(json_file)
     wanted, urls = _places(target, boards)
     how: dict[str, Any] = {"shapes": shapes(shape), "dims": dims(bind)}

@@ -105,7 +105,11 @@ def _agreed(
         and all(isinstance(a, str) or a == b for a, b in zip(own, given, strict=True))
     )
     if not fits:
-        raise ShapeError(f"{text} contradicts the model, where it is {_text(own)}", where=where)
+        raise ShapeError(
+            f"{text} contradicts the model, where it is {_text(own)}",
+            where=where,
+            mend="a shape that fits, or the model exported with that dimension left open",
+        )
     return tuple(int(d) for d in given)
 
 

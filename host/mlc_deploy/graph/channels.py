@@ -3,20 +3,24 @@
 Weights are filled up with zeros at compile time, so it does not matter what the data hold in
 channels that are too many: layers hand them on to each other, and what is too much is cut off where
 something else reads it. Groups of few channels become fewer and larger ones, whose weights are
-zeros where groups meet.
+zeros where groups meet, or each group is filled up by itself, whichever leaves fewer products.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from mlc_targets import Target
 
-from ..ops import Array, TensorType, operator
+from ..ops import Array, Attrs, TensorType, operator
+from ..ops.arm_cpu.conv2d import PLANES
 from ..ops.arm_cpu.int8 import BLOCK
+from ..ops.arm_cpu.int8_conv2d import row_width
 from ..ops.strategy import blocked_attrs, packed_attrs
 from ..pass_context import optional
 from .constants import is_static, shape_of
@@ -24,7 +28,8 @@ from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, rewrite
 
 POOLS = ("max_pool", "avg_pool", "sum_pool")
-MOST_MERGED = 8  # groups in one: for each product that counts there are so many in all
+MOST_FILLED = 8  # products for each that counts
+MOVED = 8  # products in the time in which a channel of a pixel is moved between groups
 
 
 def fill_channels(target: Target) -> Callable[[Function], Function]:
@@ -43,13 +48,15 @@ def fill_channels(target: Target) -> Callable[[Function], Function]:
         if asked(call.op, [x.type, w.type], call.attrs, target) is not None:
             return None
         weights, attrs, channels = _filled(w.value, call)
+        parts = 1 if call.op == "dense" else _parts(w.value, call.attrs["groups"], attrs["groups"])
         more = list(shape_of(x))
         more[1] = channels
         types = [TensorType(tuple(more), "int8"), TensorType(weights.shape, "int8")]
         if asked(call.op, types, attrs, target) is None:
             return None
-        x = _with_channels(graph, x, channels)
-        return _cut(graph, graph.emit(call.op, x, Constant(weights), **attrs), out)
+        x = _with_channels(graph, x, channels, parts)
+        y = graph.emit(call.op, x, Constant(weights), **attrs)
+        return _cut(graph, y, out, parts)
 
     @optional(level=2)
     def fill_channels(function: Function) -> Function:
@@ -68,14 +75,37 @@ def _filled(w: Array, call: Call) -> tuple[Array, dict[str, Any], int]:
         w = _more(_more(w, 0), 1)
         return w, attrs, w.shape[1 if attrs["transpose_b"] else 0]
     groups = attrs["groups"]
-    if w.shape[1] == 1 and len(w) == groups:  # depthwise
+    if _is_depthwise(w, groups):
         w = _more(w, 0)
         return w, {**attrs, "groups": len(w)}, len(w)
     merged = _merged(groups, w.shape[1], len(w) // groups)
     w, groups = _in_fewer_groups(w, groups, merged), groups // merged
-    if groups == 1:
-        w = _more(_more(w, 0), 1)
+    by_group = w.reshape(groups, -1, *w.shape[1:])
+    w = _more(_more(by_group, 1), 2)
+    w = w.reshape(-1, *w.shape[2:])
     return w, {**attrs, "groups": groups}, groups * w.shape[1]
+
+
+def _parts(w: Array, groups: int, after: int) -> int:
+    """How many parts of the channels are filled up by themselves: the groups that are left, but for
+    depthwise convolutions."""
+    return 1 if _is_depthwise(w, groups) else after
+
+
+def _is_depthwise(w: Array, groups: int) -> bool:
+    return w.shape[1] == 1 and len(w) == groups
+
+
+def filled_products(w: Array, attrs: Attrs, depth: int) -> tuple[int, int]:
+    """Of a pixel of a convolution of int8 that is filled up: how many products there are, and
+    how many taps are copied for each row, where a row's taps take the place of channels. depth:
+    how many input channels are multiplied together."""
+    groups, (outputs, inputs, *kernel) = attrs["groups"], w.shape
+    if groups == 1 and inputs <= PLANES and attrs["dilations"][1] == 1:
+        taps = inputs * row_width(kernel[1])
+        return kernel[0] * (taps + -taps % depth) * (outputs + -outputs % BLOCK), taps
+    merged = _merged(groups, inputs, outputs // groups)
+    return _products(groups, inputs, outputs // groups, merged) * prod(kernel), 0
 
 
 def _more(w: Array, axis: int) -> Array:
@@ -85,12 +115,24 @@ def _more(w: Array, axis: int) -> Array:
 
 
 def _merged(groups: int, inputs: int, outputs: int) -> int:
-    """How many groups, of so many channels each, make one whose channels are whole blocks; all of
-    them where there is no other way."""
+    """How many groups, of so many channels each, are best made one; 1 where there would be too many
+    products in any case."""
     numbers = [n for n in range(1, groups + 1) if groups % n == 0]
-    whole = (n for n in numbers if inputs * n % BLOCK == outputs * n % BLOCK == 0)
-    found = next(whole, groups)
-    return found if found <= MOST_MERGED else 1
+
+    def cost(merged: int) -> int:
+        total = _products(groups, inputs, outputs, merged)
+        moved = sum(n * groups for n in (inputs, outputs) if n * merged % BLOCK)
+        return total + (MOVED * moved if merged < groups else 0)
+
+    found = min(numbers, key=cost)
+    most = MOST_FILLED * groups * inputs * outputs
+    return found if _products(groups, inputs, outputs, found) <= most else 1
+
+
+def _products(groups: int, inputs: int, outputs: int, merged: int) -> int:
+    """Of a tap of a pixel, where so many groups are made one and channels filled up."""
+    i, o = (n * merged + -n * merged % BLOCK for n in (inputs, outputs))
+    return groups // merged * i * o
 
 
 def _in_fewer_groups(w: Array, groups: int, merged: int) -> Array:
@@ -107,69 +149,115 @@ def _in_fewer_groups(w: Array, groups: int, merged: int) -> Array:
 # -------------------------------------------------------------------------------------------- data
 
 
-def _with_channels(graph: Rewriting, x: Value, channels: int) -> Value:
-    """x with so many channels, whatever is in those that it had not."""
+def _with_channels(graph: Rewriting, x: Value, channels: int, parts: int) -> Value:
+    """x with so many channels, whatever is in those that it had not, at the end of each part."""
     shape = shape_of(x)
     if shape[1] == channels:
         return x
-    source = _uncut(graph, x)
-    if source is not None and shape_of(source)[1] == channels:
-        return source
-    pads = [0] * (2 * len(shape))
-    pads[len(shape) + 1] = channels - shape[1]
-    return graph.emit("pad", x, pads=pads, mode="constant", value=0)
+    cut = _uncut(graph, x)
+    if cut is not None and shape_of(cut.whole)[1] == channels and cut.parts == parts:
+        return cut.whole
+    batch, had, *rest = shape
+    if parts == 1:
+        pads = [0] * (2 * len(shape))
+        pads[len(shape) + 1] = channels - had
+        return graph.emit("pad", x, pads=pads, mode="constant", value=0)
+    rows = graph.emit("reshape", x, shape=(batch * parts, had // parts * prod(rest)))
+    more = (channels - had) // parts * prod(rest)
+    rows = graph.emit("pad", rows, pads=[0, 0, 0, more], mode="constant", value=0)
+    return graph.emit("reshape", rows, shape=(batch, channels, *rest))
 
 
-def _cut(graph: Rewriting, value: Value, out: Value) -> Value:
-    """The channels that `out` has."""
+def _filled_up(graph: Rewriting, x: Value, channels: int, parts: int) -> Value:
+    """As _with_channels, of the integers that x is made of where it is."""
+    made = graph.call(x, "dequantize")
+    if made is None or not all(
+        isinstance(a, Constant) and a.value.size == 1 for a in made.args[1:]
+    ):
+        return _with_channels(graph, x, channels, parts)
+    q, *how = made.args
+    return graph.emit("dequantize", _with_channels(graph, q, channels, parts), *how)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A value whose channels, in so many equal parts, are the first of each part of `whole`'s."""
+
+    whole: Value
+    parts: int
+
+
+def _cut(graph: Rewriting, value: Value, out: Value, parts: int) -> Value:
+    """The channels that `out` has, of each part the first."""
     shape = shape_of(out)
     if shape == shape_of(value):
         return value
+    if parts > 1:  # whose channels stand one after the other
+        rows = shape[0] * parts
+        value = graph.emit("reshape", value, shape=(rows, prod(shape_of(value)) // rows))
+        shape = (rows, prod(shape) // rows)
     rank = len(shape)
-    return graph.emit("slice", value, begin=(0,) * rank, step=(1,) * rank, shape=shape)
+    value = graph.emit("slice", value, begin=(0,) * rank, step=(1,) * rank, shape=shape)
+    return graph.emit("reshape", value, shape=shape_of(out)) if parts > 1 else value
 
 
-def _uncut(graph: Rewriting, x: Value) -> Value | None:
+def _uncut(graph: Rewriting, x: Value) -> Cut | None:
     """What x is the first channels of."""
-    call = graph.call(x, "slice")
+    joined = graph.call(x, "reshape")
+    call = graph.call(joined.args[0] if joined is not None else x, "slice")
     if call is None or any(call.attrs["begin"]) or set(call.attrs["step"]) != {1}:
         return None
-    source = call.args[0]
+    source, shape, parts = call.args[0], shape_of(x), 1
+    if joined is not None:
+        split = graph.call(source, "reshape")
+        rows, row = call.attrs["shape"][0], prod(call.attrs["shape"][1:])
+        if split is None or rows % shape[0] or shape[1] % (rows // shape[0]):
+            return None
+        source, parts = split.args[0], rows // shape[0]
+        if len(call.attrs["shape"]) != 2 or row * parts != prod(shape[1:]):
+            return None
     if not is_static(source) or len(shape_of(source)) < 2:
         return None
-    before, after = list(shape_of(source)), list(shape_of(x))
+    before, after = list(shape_of(source)), list(shape)
     before[1] = after[1] = 0
-    whole = shape_of(source)[1] % BLOCK == 0 and shape_of(x)[1] % BLOCK
-    return source if before == after and whole else None
+    whole = shape_of(source)[1] % (BLOCK * parts) == 0 and shape[1] % (BLOCK * parts)
+    return Cut(source, parts) if before == after and whole else None
 
 
 def _cut_later(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """f(slice(x))   =>   slice(f(x)), of the first channels of x"""
+    """f(slice(x))   =>   slice(f(x)), of the first channels of x, or of each part of them"""
     by_channel = call.op in ("lookup", *POOLS) or operator(call.op).pattern == "elementwise"
     if not by_channel or len(out.type.shape) < 2 or not is_static(out):
         return None
-    sources = [_uncut(graph, a) for a in call.args]
-    found = {shape_of(s)[1] for s in sources if s is not None}
-    if len(found) != 1:
+    cuts = [_uncut(graph, a) for a in call.args]
+    found = {(shape_of(c.whole)[1], c.parts) for c in cuts if c is not None}
+    others = [a for a, c in zip(call.args, cuts, strict=True) if c is None]
+    if len(found) != 1 or not all(
+        isinstance(a, Constant) or a.type.shape == out.type.shape for a in others
+    ):
         return None
-    (channels,) = found
+    ((channels, parts),) = found
     args: list[Value] = []
-    for n, (arg, source) in enumerate(zip(call.args, sources, strict=True)):
-        if source is not None:
-            args.append(source)
-        elif not isinstance(arg, Constant):
-            return None
-        else:
+    for n, (arg, cut) in enumerate(zip(call.args, cuts, strict=True)):
+        if cut is not None:
+            args.append(cut.whole)
+        elif isinstance(arg, Constant):
             is_table = call.op == "lookup" and n > 0
-            args.append(arg if is_table else _widened(arg, len(out.type.shape), channels))
-    return _cut(graph, graph.emit(call.op, *args, **call.attrs), out)
+            args.append(arg if is_table else _widened(arg, len(out.type.shape), channels, parts))
+        else:
+            args.append(_filled_up(graph, arg, channels, parts))
+    return _cut(graph, graph.emit(call.op, *args, **call.attrs), out, parts)
 
 
-def _widened(constant: Constant, rank: int, channels: int) -> Constant:
-    """A constant that broadcasts against more channels: those are given what the last one has."""
+def _widened(constant: Constant, rank: int, channels: int, parts: int) -> Constant:
+    """A constant that broadcasts against more channels: those are given what the last one of their
+    part has."""
     value = constant.value
     axis = value.ndim - rank + 1
     if axis < 0 or value.shape[axis] == 1:
         return constant
-    pads = [(0, channels - n if k == axis else 0) for k, n in enumerate(value.shape)]
-    return Constant(np.pad(value, pads, mode="edge"), constant.name)
+    before, had, after = value.shape[:axis], value.shape[axis], value.shape[axis + 1 :]
+    split = value.reshape(*before, parts, had // parts, *after)
+    pads = [(0, (channels - had) // parts if k == axis + 1 else 0) for k in range(split.ndim)]
+    wide = np.pad(split, pads, mode="edge").reshape(*before, channels, *after)
+    return Constant(wide, constant.name)

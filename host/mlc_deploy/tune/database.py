@@ -29,7 +29,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
-from ..errors import TuneError
+from ..errors import TuneError, writing
 from ..ir import PrimFunc, structural_hash
 from ..schedule.trace import Trace
 from .file_lock import locked
@@ -207,7 +207,7 @@ class Database:
             for check, body in lines.items():
                 self._take(check, body)
             return
-        with _opened(self.path) as file, locked(file, exclusive=True):
+        with writing(self.path), _opened(self.path) as file, locked(file, exclusive=True):
             if file.seek(0, os.SEEK_END) < self._read_to:
                 self._note(f"{self.path}: the file was cut or removed while it was in use")
                 self._read_to = self._line = 0

@@ -50,6 +50,7 @@ COPY = "int8_data"
 TASK_ROWS = 8  # at most, that a task copies its data for
 FEW_TASKS = 4  # per image, where there are rows enough
 CACHED = 3 << 17  # bytes, at most, of copies that each block of output channels reads
+FEW_BLOCKS = 3  # of input channels, to which none is added for sums of two products
 COPIED = 4  # instructions, about, that copy the channels of a pixel
 
 # (image, block of channels, row of the result, pixel, tap row, tap column, channel of the block)
@@ -79,7 +80,7 @@ class Conv:
     def in_channels(self) -> int:
         """Input channels of a group, filled up to what an intrinsic takes."""
         per_group: int = self.channels // self.attrs["groups"]
-        per_group *= _row_width(self.kernel[1]) if self.planes else 1
+        per_group *= row_width(self.kernel[1]) if self.planes else 1
         return -(-per_group // self.level.depth) * self.level.depth
 
     @property
@@ -156,13 +157,13 @@ def blocked_attrs(
         "out_layout": BLOCKS,
     }
     if planes:
-        found["row_taps"] = (kw, channels, _row_width(kw))
+        found["row_taps"] = (kw, channels, row_width(kw))
     sizes = (int(x.shape[0]), *map(int, x.shape[1:]))  # type: ignore[arg-type]
     conv = _conv(sizes, out_channels, (kh, kw), {**attrs, **found}, target)
     return None if conv is None else {**found, "kernel_layout": f"OHIW{conv.level.weights}"}
 
 
-def _row_width(taps: int) -> int:
+def row_width(taps: int) -> int:
     """The taps of a row with what fills them up to a load."""
     return 4 if taps <= 4 else -(-taps // BLOCK) * BLOCK
 
@@ -177,6 +178,10 @@ def _conv(
     if not planes and is_pointwise(kernel, attrs):
         pixels *= out_size[0]
     per_group = 2 * BLOCK if planes else channels // attrs["groups"]  # planes are filled up
+    if (
+        attrs["groups"] == 1 and per_group > FEW_BLOCKS * BLOCK
+    ):  # and so is an odd block, if it pays
+        per_group += -per_group % (2 * BLOCK)
     level = level_of(target, pixels, per_group, bool(attrs.get(NARROW)))
     if level is None:
         return None
@@ -240,6 +245,8 @@ def _data(x: Tensor, conv: Conv, target: Target) -> Data:
     pixels, depth = conv.rows(target)[1], conv.level.depth
     whole = -(-pixels // conv.level.rows) * conv.level.rows
     blocks = conv.in_channels * conv.attrs["groups"] // depth
+    known = conv.channels // BLOCK
+    odd = blocks * (depth // BLOCK) > known  # whose weights are zeros
 
     def channel(c: Expr, k: Expr) -> tuple[Expr, Expr]:
         return (c * (depth // BLOCK) + k // BLOCK, k % BLOCK) if depth > BLOCK else (c, k)
@@ -249,7 +256,9 @@ def _data(x: Tensor, conv: Conv, target: Target) -> Data:
         def flat(b: Expr, c: Expr, p: Expr, k: Expr) -> Expr:
             c, k = channel(c, k)
             value = x[b, c, p // width, p % width, k]
-            value = te.if_then_else(p < pixels, value, 0) if whole > pixels else value
+            inside = [p < pixels] if whole > pixels else []
+            inside += [c < known] if odd else []
+            value = te.if_then_else(te.all_of(*inside), value, 0) if inside else value
             return value.astype(conv.level.data)
 
         copy = te.compute((conv.batch, blocks, whole, depth), flat, name=COPY)
@@ -259,7 +268,7 @@ def _data(x: Tensor, conv: Conv, target: Target) -> Data:
     border = const(conv.attrs.get("pad_value", 0), "int8")
     high = (conv.out_size[0] - 1) * sh + (conv.kernel[0] - 1) * dh + 1
     if conv.planes:
-        width = _row_width(conv.kernel[1])
+        width = row_width(conv.kernel[1])
         wide = max((whole - 1) * sw + width, conv.width + left)
         around = (0, 0, top, left, 0, 0, high - top - conv.height, wide - left - conv.width)
         rows = padded(x, around, border)
@@ -295,8 +304,9 @@ def _data(x: Tensor, conv: Conv, target: Target) -> Data:
 
     def by_phase(b: Expr, c: Expr, y: Expr, phase: Expr, q: Expr, k: Expr) -> Expr:
         row, column = y - top, q * sw + phase - left
-        inside = te.all_of(row >= 0, row < conv.height, column >= 0, column < width)
         c, k = channel(c, k)
+        there = (row >= 0, row < conv.height, column >= 0, column < width)
+        inside = te.all_of(*there, c < known) if odd else te.all_of(*there)
         value = te.if_then_else(inside, x[b, c, row, column, k], border)
         return value.astype(conv.level.data)
 
@@ -359,7 +369,7 @@ def _schedule_copy(sch: Schedule, conv: Conv, task: str) -> None:
     sch.compute_at(COPY, task)
     loops = list(sch.get_loops(COPY))
     parts, lane = sch.split(
-        loops[-1], [None, BLOCK if not conv.planes else min(BLOCK, _row_width(conv.kernel[1]))]
+        loops[-1], [None, BLOCK if not conv.planes else min(BLOCK, row_width(conv.kernel[1]))]
     )
     sch.unroll(parts)
     sch.vectorize(lane)

@@ -40,6 +40,7 @@ PARALLEL_ELEMENTS = 1 << 14  # below that a thread costs more than it brings
 STEPS = 8  # about how many steps of a reduction make one turn
 PARTS = (4, 3, 2, 7, 5, 1)  # how many turns may be one, the best first
 MANY_VECTORS = 64  # from there on it pays to have a tail for those that are left over
+MOST_TURNS = 4  # of parts of vectors, that are unrolled
 CHUNK = 1 << 12  # elements of a task where how many there are is known only at run time
 
 
@@ -140,7 +141,16 @@ def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None
     outer = loops[:-inner]
     elements = _extent(sch, fused)
     lanes = _lanes(block, elements, target)
-    if lanes > 1 and elements >= lanes and _vectors_well(sch.block(name), sch.loop(fused).var):
+    part = _vector_part(sch, name, fused, lanes, target)
+    if part > 1:
+        group, vector = sch.split(fused, [None, part])
+        sch.vectorize(vector)
+        fused = group
+        if outer and elements // part <= MOST_TURNS:
+            outer[-1], inner_loop = sch.split(outer[-1], [None, _part(_extent(sch, outer[-1]))])
+            sch.unroll(inner_loop)
+            sch.unroll(group)
+    elif lanes > 1 and elements >= lanes and _vectors_well(sch.block(name), sch.loop(fused).var):
         if isinstance(sch.loop(fused).extent, Const):
             fused, together = _in_vectors(sch, fused, lanes, simple=_is_simple(block))
             if outer and together == 1 and _extent(sch, fused) == 1 and _is_simple(block):
@@ -157,6 +167,21 @@ def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None
         total *= _extent(sch, loop)
     if total >= PARALLEL_ELEMENTS and row not in sch.get_loops(name):
         sch.parallel(sch.fuse(*outer) if len(outer) > 1 else (outer[0] if outer else fused))
+
+
+def _vector_part(sch: Schedule, name: str, loop: str, lanes: int, target: Target) -> int:
+    """How many elements are neighbours where vectors of `lanes` are not: blocks of channels that
+    become larger ones. 1 where there are none."""
+    part = min(lanes // 2, target.lanes("float32"))
+    if part < 2 or not isinstance(sch.loop(loop).extent, Const) or _extent(sch, loop) % part:
+        return 1
+    if None not in _steps(sch.block(name), sch.loop(loop).var):
+        return 1
+    trial = sch.copy()
+    _, vector = trial.split(loop, [None, part])
+    block, lane = trial.block(name), trial.loop(vector).var
+    well = _vectors_well(block, lane) and set(_steps(block, lane, part)) <= {0, 1}
+    return part if well else 1
 
 
 def _lanes(block: Block, elements: int, target: Target) -> int:
@@ -245,20 +270,29 @@ def _guarded_by(block: Block, inner: set[Var]) -> bool:
     )
 
 
+def _steps(block: Block, lane: Var, turns: int | None = None) -> list[int | None]:
+    """How what is written, and then what is read, moves with a loop (of so many turns)."""
+    bindings = {i.var: i.binding for i in block.iters}
+    return [_step(r, bindings, lane, turns) for r in (*block.writes, *block.reads)]
+
+
 def _vectors_well(block: Block, lane: Var) -> bool:
     """Whether most accesses move with the loop by neighbours, or not at all."""
     bindings = {i.var: i.binding for i in block.iters}
     moves = {v for v, e in bindings.items() if any(n is lane for n in walk(e))}
-    steps = [_step(r, bindings, lane) for r in (*block.writes, *block.reads)]
+    steps = _steps(block, lane)
     plain = all(step in (0, 1) for step in steps[: len(block.writes)])
     return plain and not _guarded_by(block, moves)
 
 
-def _step(region: Region, bindings: dict[Var, Expr], lane: Var) -> int | None:
+def _step(
+    region: Region, bindings: dict[Var, Expr], lane: Var, turns: int | None = None
+) -> int | None:
     """By how many elements an access moves when the loop takes a step; None: by varying ones."""
+    ranges = {lane: (0, turns - 1)} if turns else {}
     total = Linear(0, {})
     for low, stride in zip(region.minimum, strides_of(region.buffer), strict=True):
-        index = linear(substitute(low, bindings), {})
+        index = linear(substitute(low, bindings), ranges)
         if isinstance(stride, int):
             total = total.plus(index, stride)
         elif any(a is lane or _hides(a, lane) for a in index.terms):

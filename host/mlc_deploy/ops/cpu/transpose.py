@@ -25,10 +25,13 @@ def in_squares(sch: Schedule, name: str, target: Target) -> Schedule | None:
     None where its reads do not run along one of its loops and its writes along another."""
     block = sch.block(name)
     plain = all(i.kind == "spatial" for i in block.iters)
-    if not plain or not block.iters or any(isinstance(n, Call) for n in walk(block.body)):
+    if not plain or any(isinstance(n, Call) for n in walk(block.body)):
         return None
     trial = sch.copy()
-    loops = _fused(trial, name, list(trial.get_loops(name)))
+    loops = list(trial.get_loops(name))
+    if len(loops) < 2:
+        return None
+    loops = _fused(trial, name, loops)
     if not _apart(trial, name, loops[-1]):
         return None
     for side in (n for n in SIDES if n <= target.lanes(block.writes[0].buffer.dtype)):

@@ -1,0 +1,108 @@
+"""Convolutions of int8 in floats, where those are exact and take fewer instructions.
+
+Products of int8 are whole numbers, which float32 adds up without rounding as long as sums stay
+below 2^24. Kernels of float32 take the first layer of a network, or groups of few channels, as they
+are, where those of int8 copy and fill up; on CPUs that multiply no more numbers of int8 at once
+than of float32, the filling costs more than the smaller numbers save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mlc_targets import Target
+
+from ..ops import Attrs, TensorType
+from ..ops.arm_cpu.conv2d import output_size
+from ..ops.arm_cpu.int8 import BLOCK, level_of
+from ..ops.arm_cpu.winograd import decide
+from ..ops.strategy import blocked_attrs
+from ..pass_context import optional
+from .channels import filled_products
+from .constants import is_static
+from .nodes import Call, Constant, Function, Value, Var
+from .rewrite import Rewriting, rewrite
+
+EXACT = 1 << 24  # whole numbers up to this are float32's
+SPAN = 255  # of a number of int8 less a zero point
+FLOATS = 3.0  # products of float32 per instruction
+PRODUCTS = {"squares": 20.0, "quads": 12.0, "pairs": 6.0, "parts": 4.0}  # of int8, by level
+COPIED = 8  # instructions for each tap that is copied to stand beside others
+CONVERTED = 1  # instructions for each number that becomes a float, or from one
+
+
+def exact_floats(target: Target) -> Callable[[Function], Function]:
+    """conv2d(x, w)   =>   cast(conv2d(cast(x) - zero, cast(w))) + zero * sum(w), of int8, where
+    sums in float32 are exact and the kernel for them takes fewer instructions"""
+
+    def rule(graph: Rewriting, out: Var, call: Call) -> Value | None:
+        if call.op != "conv2d" or len(call.args) != 2 or "kernel_layout" in call.attrs:
+            return None
+        x, w = call.args
+        if not isinstance(w, Constant) or {x.type.dtype, w.type.dtype} != {"int8"}:
+            return None
+        if not is_static(x) or not _worth_while(x.type, w, call.attrs, target):
+            return None
+        attrs = dict(call.attrs)
+        zero = attrs.pop("pad_value", 0)
+        data = _less(graph, x, zero)
+        weights = Constant(w.value.astype(np.float32), w.name)
+        sums = graph.emit("conv2d", data, weights, **attrs)
+        sums = graph.emit("cast", sums, dtype="int32")
+        if not zero:
+            return sums
+        more = zero * w.value.astype(np.int32).sum(axis=(1, 2, 3), dtype=np.int32)
+        return graph.emit("add", sums, Constant(more.reshape(-1, 1, 1)))
+
+    @optional(level=2)
+    def exact_floats(function: Function) -> Function:
+        return rewrite(function, (rule,))
+
+    return exact_floats
+
+
+def _less(graph: Rewriting, x: Value, zero: int) -> Value:
+    """x - zero as float32; clip(round(y / scale)) where x is quantize(y), which ends as whole
+    numbers without a step to int8 and back."""
+    made = graph.call(x, "quantize")
+    if made is not None and made.args[0].type.dtype == "float32":
+        y, scale, point = made.args
+        whole_tensor = scale.type.sizes in ((), (1,)) and point.type.sizes in ((), (1,))
+        if whole_tensor and isinstance(scale, Constant) and isinstance(point, Constant):
+            whole = graph.emit("round", graph.emit("divide", y, scale))
+            less = zero - point.value.item()
+            low, high = -128 - point.value.item(), 127 - point.value.item()
+            whole = graph.emit("clip", whole, min=float(low), max=float(high))
+            return graph.emit("subtract", whole, _number(less)) if less else whole
+    data = graph.emit("cast", x, dtype="float32")
+    return graph.emit("subtract", data, _number(zero)) if zero else data
+
+
+def _number(value: int) -> Constant:
+    return Constant(np.asarray(value, np.float32))
+
+
+def _worth_while(x: TensorType, w: Constant, attrs: Attrs, target: Target) -> bool:
+    """Whether sums are exact, and there is a kernel for floats that takes fewer instructions."""
+    channels, (outputs, per_group, *kernel) = x.sizes[1], w.value.shape
+    groups = attrs["groups"]
+    if per_group == 1 and groups == outputs:  # depthwise, which fills nothing
+        return False
+    if SPAN * np.abs(w.value.astype(np.int64)).sum(axis=(1, 2, 3)).max(initial=0) > EXACT:
+        return False
+    floats = {k: v for k, v in attrs.items() if k != "pad_value"}
+    types = [TensorType(t.shape, "float32") for t in (x, w.type)]
+    if blocked_attrs("conv2d", types, floats, target) is None:
+        return False
+    if decide(types, floats, target).plan is not None:  # which is not exact
+        return False
+    (sh, sw), pixels = attrs["strides"], output_size(x.sizes[2:], kernel, attrs)
+    level = level_of(target, pixels[1], 2 * BLOCK, narrow=True)
+    if level is None:
+        return False
+    products, copied = filled_products(w.value, attrs, level.depth)
+    taken = products / PRODUCTS[level.form] + COPIED * copied * sh
+    in_floats = w.value.size / FLOATS + CONVERTED * (channels * sh * sw + outputs)
+    return bool(in_floats < taken)
