@@ -61,14 +61,21 @@ def data_layouts(attrs: Attrs) -> tuple[Layout, Layout]:
     return layout(data), layout(attrs.get("out_layout", data))
 
 
+def _packed_sizes(packed: Layout, shape: Sequence[Any], attrs: Attrs) -> dict[str, Any]:
+    """The sizes of axes without what fills up packed weights: attrs["channels"] of the outputs and,
+    where it is given, attrs["in_channels"] of the inputs."""
+    inputs = {"I": attrs["in_channels"]} if "in_channels" in attrs else {}
+    return {**plain_sizes(packed, shape), packed_axis(packed): attrs["channels"], **inputs}
+
+
 def weights_of(w: Tensor, attrs: Attrs, plain: str) -> Weights:
-    """The weights of an operator whose plain layout is `plain`; the axis of the outputs has
-    attrs["channels"] elements."""
+    """The weights of an operator whose plain layout is `plain`; attributes as _packed_sizes takes
+    them."""
     if "kernel_layout" not in attrs:
         return Weights(w.shape, lambda *i: w[i])
     packed = layout(attrs["kernel_layout"])
     require(w.ndim == len(packed.order), f"weights {list(w.shape)} are not in {packed.text}")
-    sizes = {**plain_sizes(packed, w.shape), packed_axis(packed): attrs["channels"]}
+    sizes = _packed_sizes(packed, w.shape, attrs)
     if "row_taps" in attrs:
         taps, channels, width = attrs["row_taps"]
 
@@ -88,7 +95,7 @@ def plain_weights(w: Array, attrs: Attrs) -> Array:
     if "kernel_layout" not in attrs:
         return w
     packed, plain = layout(attrs["kernel_layout"]), attrs["source_layout"]
-    sizes = {**plain_sizes(packed, w.shape), packed_axis(packed): attrs["channels"]}
+    sizes = _packed_sizes(packed, w.shape, attrs)
     whole = unpack(w, packed.text, plain, [sizes[axis] for axis in plain])
     if "row_taps" not in attrs:
         return whole

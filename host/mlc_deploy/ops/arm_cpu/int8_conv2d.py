@@ -160,7 +160,11 @@ def blocked_attrs(
         found["row_taps"] = (kw, channels, row_width(kw))
     sizes = (int(x.shape[0]), *map(int, x.shape[1:]))  # type: ignore[arg-type]
     conv = _conv(sizes, out_channels, (kh, kw), {**attrs, **found}, target)
-    return None if conv is None else {**found, "kernel_layout": f"OHIW{conv.level.weights}"}
+    if conv is None:
+        return None
+    if conv.in_channels > per_group and not planes:
+        found["in_channels"] = channels
+    return {**found, "kernel_layout": f"OHIW{conv.level.weights}"}
 
 
 def row_width(taps: int) -> int:
@@ -246,19 +250,20 @@ def _data(x: Tensor, conv: Conv, target: Target) -> Data:
     whole = -(-pixels // conv.level.rows) * conv.level.rows
     blocks = conv.in_channels * conv.attrs["groups"] // depth
     known = conv.channels // BLOCK
-    odd = blocks * (depth // BLOCK) > known  # whose weights are zeros
+    odd = blocks * (depth // BLOCK) > known
 
     def channel(c: Expr, k: Expr) -> tuple[Expr, Expr]:
-        return (c * (depth // BLOCK) + k // BLOCK, k % BLOCK) if depth > BLOCK else (c, k)
+        if depth == BLOCK:
+            return c, k
+        at = c * (depth // BLOCK) + k // BLOCK
+        return te.minimum(at, known - 1) if odd else at, k % BLOCK  # times weights of zero
 
     if conv.pointwise:
 
         def flat(b: Expr, c: Expr, p: Expr, k: Expr) -> Expr:
             c, k = channel(c, k)
             value = x[b, c, p // width, p % width, k]
-            inside = [p < pixels] if whole > pixels else []
-            inside += [c < known] if odd else []
-            value = te.if_then_else(te.all_of(*inside), value, 0) if inside else value
+            value = te.if_then_else(p < pixels, value, 0) if whole > pixels else value
             return value.astype(conv.level.data)
 
         copy = te.compute((conv.batch, blocks, whole, depth), flat, name=COPY)
@@ -304,9 +309,8 @@ def _data(x: Tensor, conv: Conv, target: Target) -> Data:
 
     def by_phase(b: Expr, c: Expr, y: Expr, phase: Expr, q: Expr, k: Expr) -> Expr:
         row, column = y - top, q * sw + phase - left
+        inside = te.all_of(row >= 0, row < conv.height, column >= 0, column < width)
         c, k = channel(c, k)
-        there = (row >= 0, row < conv.height, column >= 0, column < width)
-        inside = te.all_of(*there, c < known) if odd else te.all_of(*there)
         value = te.if_then_else(inside, x[b, c, row, column, k], border)
         return value.astype(conv.level.data)
 
