@@ -6,6 +6,7 @@ import shutil
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -83,9 +84,10 @@ def test_labels_go_with_the_output_that_has_a_row_for_each() -> None:
         ({"d": np.zeros(4, np.int32)}, "the model has no input 'd'\n  try: a, b, c"),
         ({"c": np.zeros(4, np.int64)}, "input 'c' is int32[4], and the array given is int64[4]"),
         ({"c": np.zeros(3, np.int32)}, "input 'c' is int32[4], and the array given is int32[3]"),
+        ({"c": [1.0, 2.0]}, "input 'c' is int32[4], and the array given is float64[2]"),
     ],
 )
-def test_inputs_that_do_not_fit(given: dict[str, np.ndarray], what: str) -> None:
+def test_inputs_that_do_not_fit(given: dict[str, Any], what: str) -> None:
     with mlc.connect("local://") as board, pytest.raises(mlc.InputError) as caught:
         mlc.deploy(relu_sum(), board, given)
     assert str(caught.value).startswith(what)

@@ -24,8 +24,11 @@ Layer = tuple[int, int, int]  # outputs, size of the kernel, groups
 FEW = st.sampled_from((1, 2, 3, 5, 7, 8, 9, 12, 17))
 
 
-def network(inputs: int, layers: list[Layer], size: int = 5, columns: int = 0) -> Function:
-    """Convolutions of int8, each with a bias and a requantization by channel; then dense."""
+def network(
+    inputs: int, layers: list[Layer], size: int = 5, columns: int = 0, residual: bool = False
+) -> Function:
+    """Convolutions of int8, each with a bias and a requantization by channel; where wanted the
+    data are added to their result; then dense."""
     rng = np.random.default_rng(3)
     b = BlockBuilder("network")
     x = b.param("x", (1, inputs, size, size), "int8")
@@ -44,6 +47,8 @@ def network(inputs: int, layers: list[Layer], size: int = 5, columns: int = 0) -
             b.emit("conv2d", y, w, groups=groups, pad_value=5, **attrs), outputs, (1, 1)
         )
         inputs = outputs
+    if residual:
+        y = b.emit("maximum", y, x)
     if columns:
         flat = b.emit("reshape", y, shape=(size * size, inputs))
         w = rng.integers(-128, 128, (inputs, columns)).astype(np.int8)
@@ -81,7 +86,9 @@ def test_layers_hand_filled_channels_on() -> None:
     assert ops(result) == " ".join(["conv2d add requantize"] * 3) + " slice"
 
 
-@pytest.mark.parametrize("groups, inputs, outputs", [(4, 4, 4), (8, 2, 1), (3, 6, 10), (2, 12, 4)])
+@pytest.mark.parametrize(
+    "groups, inputs, outputs", [(4, 4, 4), (8, 2, 1), (3, 6, 10), (2, 12, 4), (4, 17, 9)]
+)
 def test_groups_of_few_channels(groups: int, inputs: int, outputs: int) -> None:
     """inputs and outputs: of a group."""
     function = network(groups * inputs, [(groups * outputs, 3, groups)])
@@ -92,10 +99,23 @@ def test_groups_of_few_channels(groups: int, inputs: int, outputs: int) -> None:
     np.testing.assert_array_equal(after, before)
 
 
+def test_groups_that_are_filled_up_hand_channels_on() -> None:
+    """Each group by itself, and what is added to the result is filled up as well."""
+    function = network(4 * 34, [(4 * 34, 1, 4), (4 * 34, 1, 4)], residual=True)
+    result = optimize(function, (fill_channels(Target("aarch64")),))
+    calls = [b.call for b in result.bindings if isinstance(b.call, Call)]
+    convs = [c.args[1].type.sizes for c in calls if c.op == "conv2d"]
+    assert convs == [(4 * 40, 40, 1, 1)] * 2
+    assert [c.op for c in calls].count("slice") == 1
+    data = numbers(function)
+    (before,), (after,) = (evaluate(f, [data]).values() for f in (function, result))
+    np.testing.assert_array_equal(after, before)
+
+
 @pytest.mark.parametrize("board", ["local", "armv7", "aarch64"])
 def test_on_boards(board: str, request: pytest.FixtureRequest) -> None:
     session: Session = board_named(request, board)
-    layers = [(9, 3, 1), (9, 3, 9), (24, 1, 3), (24, 3, 6), (17, 1, 1)]
+    layers = [(9, 3, 1), (9, 3, 9), (24, 1, 3), (24, 3, 6), (40, 1, 1), (72, 3, 1), (17, 1, 1)]
     function = network(5, layers, columns=7)
     compiled = mlc.compile(function, TARGETS[board])
     data = numbers(function)

@@ -100,10 +100,10 @@ def test_other_layers_stay_integers(channels: int, outputs: int, groups: int, ke
 
 def test_sums_that_floats_would_round_stay_integers() -> None:
     largest = EXACT // SPAN // 127  # weights of 127 whose sums are exact
-    for kernel, kind in ((13, "float32"), (15, "int8")):
-        weights = np.full((32, 3, kernel, kernel), 127, np.int8)
-        assert (kernel * kernel * 3 <= largest) == (kind == "float32")
-        function = network(3, weights, 1, 1, 0)
+    for kernel, kind in ((11, "float32"), (13, "int8")):
+        weights = np.full((32, 4, kernel, kernel), 127, np.int8)
+        assert (kernel * kernel * 4 <= largest) == (kind == "float32")
+        function = network(32, weights, 8, 1, 0)
         assert layers(optimize(function, (exact_floats(Target("aarch64")),))) == [kind]
 
 

@@ -110,6 +110,13 @@ def test_vectors_are_loaded_and_stored(name: str) -> None:
     assert widths(body) == ({loaded}, {stored})
 
 
+def test_blocks_that_become_larger_ones_are_copied_whole() -> None:
+    """Fours of channels of int8, though there are more lanes in a vector."""
+    attrs = {"source": "NCHW4c", "to": "NCHW8c"}
+    data = np.zeros((1, 4, 6, 6, 4), np.int8)
+    assert widths(lowered(OperatorCall("layout_transform", (data,), attrs))) == ({4}, {4})
+
+
 def test_what_is_no_whole_square_is_left() -> None:
     body = lowered(OperatorCall("transpose", (np.zeros((3, 64), np.float32),), {"axes": (1, 0)}))
     assert transposed_loads(body) is body

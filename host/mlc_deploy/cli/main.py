@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from .board import board
+from .compare import compare
 from .errors import FAILED, MISUSED, OK, complain, exit_status, message
 from .inspect import inspect
 from .options import Misuse
@@ -41,6 +42,7 @@ cli.add_command(run)
 cli.add_command(inspect)
 cli.add_command(board)
 cli.add_command(tune)
+cli.add_command(compare)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

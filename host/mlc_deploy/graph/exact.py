@@ -27,10 +27,11 @@ from .rewrite import Rewriting, rewrite
 
 EXACT = 1 << 24  # whole numbers up to this are float32's
 SPAN = 255  # of a number of int8 less a zero point
-FLOATS = 3.0  # products of float32 per instruction
-PRODUCTS = {"squares": 20.0, "quads": 12.0, "pairs": 6.0, "parts": 4.0}  # of int8, by level
+FLOATS = 3.3  # products of float32 per instruction
+PRODUCTS = {"squares": 20.0, "quads": 12.0, "pairs": 6.0, "parts": 3.6}  # of int8, by level
+SINGLE = 0.72  # of these, where no two products are summed up in an int16
 COPIED = 8  # instructions for each tap that is copied to stand beside others
-CONVERTED = 1  # instructions for each number that becomes a float, or from one
+CONVERTED = 0.7  # instructions for each number that becomes a float, or from one
 
 
 def exact_floats(target: Target) -> Callable[[Function], Function]:
@@ -103,6 +104,8 @@ def _worth_while(x: TensorType, w: Constant, attrs: Attrs, target: Target) -> bo
     if level is None:
         return False
     products, copied = filled_products(w.value, attrs, level.depth)
-    taken = products / PRODUCTS[level.form] + COPIED * copied * sh
+    pairs = groups == 1 or -(-per_group // BLOCK) % 2 == 0 or level.depth == BLOCK
+    rate = PRODUCTS[level.form] * (1 if pairs else SINGLE)
+    taken = products / rate + COPIED * copied * sh
     in_floats = w.value.size / FLOATS + CONVERTED * (channels * sh * sw + outputs)
     return bool(in_floats < taken)

@@ -1,0 +1,141 @@
+"""`mlc-deploy compare`: two records of `--json`, layer by layer; a gate for builds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from .errors import FAILED, OK
+from .options import Misuse
+from .tables import Record, add_row, console_for, labelled, plain_table
+
+Costs = Mapping[tuple[str, int], float]  # by a layer's name, and how often it occurred before
+
+# What is compared, in the order of preference: a layer's key for it, and what a column is called.
+MEASURES = {"instructions": "instructions", "median_us": "µs"}
+KEYS = ("model", "target", "precision", "threads", "board", "layers", "instructions", "latency")
+RISE_HELP = "percent by which the whole may rise; times vary, and want more than the default of 1"
+
+
+@click.command()
+@click.argument("before", type=click.Path())
+@click.argument("after", type=click.Path())
+@click.option("--rise", type=float, default=1.0, metavar="PERCENT", help=RISE_HELP)
+def compare(before: str, after: str, rise: float) -> int:
+    """Compares what `mlc-deploy MODEL --json FILE` wrote at two times: executed instructions where
+    both records have them, else times. The exit status is 1 where the model costs more than PERCENT
+    more than before, which a build can stop at.
+    """
+    if not 0 <= rise < float("inf"):
+        raise Misuse("a rise is a percentage", where=f"--rise {rise:g}", mend="--rise 1")
+    old, new = _record(before), _record(after)
+    measure = next((m for m in MEASURES if all(_whole(r, m) is not None for r in (old, new))), None)
+    if measure is None:
+        raise Misuse(
+            "the records have no figure in common: both must be counted, or both be timed",
+            where=f"{before}, {after}",
+            mend="the same --board for both",
+        )
+    was, now = _whole(old, measure), _whole(new, measure)
+    assert was is not None and now is not None
+    console = console_for(sys.stdout)
+    console.print(_table(_layers(old, measure), _layers(new, measure), was, now, measure))
+    console.print()
+    for text in _differences(old, new):
+        console.print(labelled("note", text, "yellow"), soft_wrap=True)
+    rose = now > was * (1 + rise / 100)
+    verdict = f"{_change(was, now)} {MEASURES[measure]}, {'above' if rose else 'within'} {rise:g} %"
+    console.print(labelled("verdict", verdict, "bold red" if rose else "green"), soft_wrap=True)
+    return FAILED if rose else OK
+
+
+def _record(file: str) -> Record:
+    """Raises Misuse for whatever `--json` did not write."""
+    try:
+        record = json.loads(Path(file).read_bytes())
+        figures = [layer[m] for layer in record["layers"] for m in MEASURES]
+        figures.append(record["instructions"])
+        known = [layer["name"] for layer in record["layers"]]
+        if record["latency"] is not None:
+            figures.append(record["latency"]["median_ms"])
+            known.append(record["latency"]["verdict"])
+        if record["board"] is not None:
+            known.append(record["board"]["url"])
+        numbers = all(n is None or isinstance(n, int | float) for n in figures)
+        if not numbers or not all(isinstance(text, str) for text in known):
+            raise TypeError
+        return {key: record[key] for key in KEYS}
+    except FileNotFoundError:
+        raise Misuse("there is no such file", where=file, mend="what --json wrote") from None
+    except (ValueError, KeyError, TypeError):
+        raise Misuse(
+            "this is no record of mlc-deploy",
+            where=file,
+            mend="mlc-deploy MODEL --board B --json FILE",
+        ) from None
+
+
+def _whole(record: Record, measure: str) -> float | None:
+    """What the model costs: instructions, or the median of its time in µs where no emulator ran."""
+    if measure == "instructions":
+        return None if record["instructions"] is None else float(record["instructions"])
+    latency = record["latency"]
+    if latency is None or latency["verdict"] == "emulated":
+        return None
+    return float(latency["median_ms"]) * 1e3
+
+
+def _layers(record: Record, measure: str) -> Costs:
+    times: dict[str, Any] = {}
+    return {
+        (layer["name"], next(times.setdefault(layer["name"], count()))): float(layer[measure])
+        for layer in record["layers"]
+        if layer[measure] is not None
+    }
+
+
+def _table(old: Costs, new: Costs, was: float, now: float, measure: str) -> Table:
+    title = MEASURES[measure]
+    table = plain_table(
+        ("layer", False), (f"{title} before", True), ("after", True), ("change", True)
+    )
+    for key in (*new, *(key for key in old if key not in new)):
+        before, after = old.get(key), new.get(key)
+        change = "" if before is None or after is None else _change(before, after)
+        add_row(table, key[0], _number(before), _number(after), change)
+    add_row(table, "whole model", _number(was), _number(now), _change(was, now), style="bold")
+    return table
+
+
+def _number(cost: float | None) -> str:
+    if cost is None:
+        return "-"
+    return f"{cost:,.0f}" if cost == int(cost) else f"{cost:,.1f}"
+
+
+def _change(before: float, after: float) -> str:
+    return f"{(after - before) / before:+.2%}" if before else ""
+
+
+def _differences(old: Record, new: Record) -> Sequence[str]:
+    """What else differs between the two, and what is doubtful of times."""
+    found = [
+        f"{what} was {old[what]}, and is {new[what]}"
+        for what in ("model", "target", "precision", "threads")
+        if old[what] != new[what]
+    ]
+    boards = [record["board"] and record["board"]["url"] for record in (old, new)]
+    if boards[0] != boards[1]:
+        found.append(f"board was {boards[0]}, and is {boards[1]}")
+    for when, record in (("before", old), ("after", new)):
+        verdict = (record["latency"] or {}).get("verdict")
+        if verdict not in (None, "ok", "emulated"):
+            found.append(f"the times {when} are {verdict}")
+    return found

@@ -1,0 +1,124 @@
+"""`mlc-deploy compare`: what rose, what fell, and when that is a failure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import Command
+
+
+def record(**changed: Any) -> dict[str, Any]:
+    layers = [
+        {"name": "conv", "median_us": 900.0, "instructions": 4000},
+        {"name": "conv", "median_us": 50.0, "instructions": 500},
+        {"name": "softmax", "median_us": 50.5, "instructions": 500},
+    ]
+    latency = {"verdict": "ok", "median_ms": 1.0}
+    return {
+        "model": "net", "target": "aarch64", "precision": "float32", "threads": 1,
+        "board": {"url": "ssh://pi@attic"}, "layers": layers, "instructions": 5000,
+        "latency": latency,
+    } | changed  # fmt: skip
+
+
+def counted(conv: int) -> dict[str, Any]:
+    layers = [
+        {"name": "conv", "median_us": 1.0, "instructions": conv},
+        {"name": "gelu", "median_us": 1.0, "instructions": 1000},
+    ]
+    return record(layers=layers, instructions=conv + 1000)
+
+
+@pytest.fixture
+def before(folder: Path) -> Path:
+    (folder / "before.json").write_text(json.dumps(record()))
+    return folder
+
+
+def test_instructions_layer_by_layer(mlc_deploy: Command, before: Path) -> None:
+    (before / "after.json").write_text(json.dumps(counted(4050)))
+    done = mlc_deploy("compare", "before.json", "after.json")
+    assert (done.status, done.stderr) == (0, "")
+    assert [line.rstrip() for line in done.stdout.splitlines()] == [
+        " layer        instructions before  after  change",
+        " conv                       4,000  4,050  +1.25%",
+        " gelu                           -  1,000",
+        " conv                         500      -",
+        " softmax                      500      -",
+        " whole model                5,000  5,050  +1.00%",
+        "",
+        " verdict   +1.00% instructions, within 1 %",
+    ]
+
+
+@pytest.mark.parametrize(("rise", "status"), [("1", 1), ("2", 0), ("0", 1)])
+def test_a_rise_is_a_failure(mlc_deploy: Command, before: Path, rise: str, status: int) -> None:
+    (before / "after.json").write_text(json.dumps(counted(4051)))
+    done = mlc_deploy("compare", "before.json", "after.json", "--rise", rise)
+    assert done.status == status
+    said = "above" if status else "within"
+    assert done.stdout.splitlines()[-1] == f" verdict   +1.02% instructions, {said} {rise} %"
+    assert mlc_deploy("compare", "after.json", "before.json").status == 0  # it fell
+
+
+def test_times_where_nothing_was_counted(mlc_deploy: Command, before: Path) -> None:
+    slow = {"verdict": "noisy", "median_ms": 1.2}
+    after = record(instructions=None, latency=slow, threads=4, board={"url": "ssh://pi@cellar"})
+    (before / "after.json").write_text(json.dumps(after))
+    done = mlc_deploy("compare", "before.json", "after.json", "--rise", "10")
+    assert done.status == 1
+    assert [line.rstrip() for line in done.stdout.splitlines()[-6:]] == [
+        " whole model      1,000  1,200  +20.00%",
+        "",
+        " note      threads was 1, and is 4",
+        " note      board was ssh://pi@attic, and is ssh://pi@cellar",
+        " note      the times after are noisy",
+        " verdict   +20.00% µs, above 10 %",
+    ]
+
+
+def test_a_record_of_the_command(mlc_deploy: Command, folder: Path) -> None:
+    mlc_deploy("--board", "local://", "--json", "record.json")
+    done = mlc_deploy("compare", "record.json", "record.json")
+    assert done.status == 0 and " +0.00% " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            "{",
+            "error: this is no record of mlc-deploy\n  in:  other.json\n"
+            "  try: mlc-deploy MODEL --board B --json FILE\n-> 2",
+        ),
+        (
+            json.dumps(record(layers=[{"name": 3}])),
+            "error: this is no record of mlc-deploy\n  in:  other.json\n"
+            "  try: mlc-deploy MODEL --board B --json FILE\n-> 2",
+        ),
+        (
+            json.dumps(record(instructions=None, latency=None)),
+            "error: the records have no figure in common: both must be counted, or both be timed\n"
+            "  in:  before.json, other.json\n  try: the same --board for both\n-> 2",
+        ),
+        (
+            None,
+            "error: there is no such file\n  in:  other.json\n  try: what --json wrote\n-> 2",
+        ),
+    ],
+)
+def test_refusals(mlc_deploy: Command, before: Path, text: str | None, complaint: str) -> None:
+    if text is not None:
+        (before / "other.json").write_text(text)
+    assert mlc_deploy("compare", "before.json", "other.json").complaint == complaint
+
+
+def test_no_percentage(mlc_deploy: Command, before: Path) -> None:
+    done = mlc_deploy("compare", "before.json", "before.json", "--rise", "nan")
+    assert done.complaint == (
+        "error: a rise is a percentage\n  in:  --rise nan\n  try: --rise 1\n-> 2"
+    )
