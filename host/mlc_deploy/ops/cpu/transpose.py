@@ -28,7 +28,7 @@ def in_squares(sch: Schedule, name: str, target: Target) -> Schedule | None:
     if not plain or any(isinstance(n, Call) for n in walk(block.body)):
         return None
     trial = sch.copy()
-    loops = list(trial.get_loops(name))
+    loops: list[str] = list(trial.get_loops(name))
     if len(loops) < 2:
         return None
     loops = _fused(trial, name, loops)
