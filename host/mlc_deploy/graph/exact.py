@@ -29,6 +29,7 @@ EXACT = 1 << 24  # whole numbers up to this are float32's
 SPAN = 255  # of a number of int8 less a zero point
 FLOATS = 3.3  # products of float32 per instruction
 PRODUCTS = {"squares": 20.0, "quads": 12.0, "pairs": 6.0, "parts": 3.6}  # of int8, by level
+DOT_PRODUCTS = ("squares", "quads")  # fast enough to make up for first layers' filling
 SINGLE = 0.72  # of these, where no two products are summed up in an int16
 COPIED = 8  # instructions for each tap that is copied to stand beside others
 CONVERTED = 0.7  # instructions for each number that becomes a float, or from one
@@ -101,7 +102,7 @@ def _worth_while(x: TensorType, w: Constant, attrs: Attrs, target: Target) -> bo
         return False
     (sh, sw), pixels = attrs["strides"], output_size(x.sizes[2:], kernel, attrs)
     level = level_of(target, pixels[1], 2 * BLOCK, narrow=True)
-    if level is None:
+    if level is None or (groups == 1 and level.form in DOT_PRODUCTS):
         return False
     products, copied = filled_products(w.value, attrs, level.depth)
     pairs = groups == 1 or -(-per_group // BLOCK) % 2 == 0 or level.depth == BLOCK
