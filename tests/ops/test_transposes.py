@@ -17,6 +17,7 @@ from mlc_deploy.ir import (
     Expr,
     Load,
     Ramp,
+    Seq,
     Shuffle,
     Stmt,
     Store,
@@ -115,6 +116,24 @@ def test_blocks_that_become_larger_ones_are_copied_whole() -> None:
     attrs = {"source": "NCHW4c", "to": "NCHW8c"}
     data = np.zeros((1, 4, 6, 6, 4), np.int8)
     assert widths(lowered(OperatorCall("layout_transform", (data,), attrs))) == ({4}, {4})
+
+
+def test_what_the_run_writes_is_left() -> None:
+    """A square of a matrix, and beside it columns of a buffer that the same run writes."""
+    matrix, out, work = (Buffer(n, (64,), "float32") for n in ("matrix", "out", "work"))
+
+    def column(of: Buffer, first: int) -> Expr:
+        index = Ramp(const(first), const(8), 4, "int32x4")
+        return Load(of, (index,), "float32x4")
+
+    def row(of: Buffer, first: int, value: Expr) -> Stmt:
+        return Store(of, (Ramp(const(first), const(1), 4, "int32x4"),), value)
+
+    copied = tuple(row(work, 32 + 4 * n, column(work, n)) for n in range(4))
+    square = tuple(row(out, 4 * n, column(matrix, n)) for n in range(4))
+    done = transposed_loads(Seq((*copied, *square)))
+    assert isinstance(done, Seq) and done.stmts[:4] == copied
+    assert len(done.stmts) == 5  # the square is one store
 
 
 def test_what_is_no_whole_square_is_left() -> None:

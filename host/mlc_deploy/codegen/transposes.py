@@ -112,8 +112,8 @@ def transposed(rows: Sequence[Expr]) -> list[Expr]:
     apart = 1
     while apart < count:
         lanes = range(count)
-        low = tuple(l if l & apart == 0 else count + l - apart for l in lanes)  # noqa: E741
-        high = tuple(l + apart if l & apart == 0 else count + l for l in lanes)  # noqa: E741
+        low = tuple(n if n & apart == 0 else count + n - apart for n in lanes)
+        high = tuple(n + apart if n & apart == 0 else count + n for n in lanes)
         for n in (n for n in range(count) if n & apart == 0):
             a, b = vectors[n], vectors[n + apart]
             vectors[n] = Shuffle((a, b), low, a.dtype)
@@ -143,7 +143,7 @@ def _as_one(columns: Sequence[Stmt], blocks: Mapping[Key, Mapping[int, int]]) ->
     if found is None or not isinstance(first, Store) or not isinstance(first.indices[0], Ramp):
         return None
     (buffer, moving, stride, lanes), start = found
-    if lanes != count or stride == count or blocks[found[0]].get(start) != start:
+    if lanes != count or stride == count or blocks.get(found[0], {}).get(start) != start:
         return None
     to = linear(first.indices[0].base, {})
     for n, s in enumerate(columns):
