@@ -146,16 +146,21 @@ def test_a_weak_supply_is_throttling(program: Path, calm: Path) -> None:
 
 def test_conditions_are_of_the_sample_alone(program: Path, calm: Path) -> None:
     """Time on the core is counted while a sample is taken, not while it is rested or prepared."""
-    with adding(program) as (double, args):
-        timing = double.time_evaluator(
-            number=1, repeat=8, min_repeat_ms=5, cooldown_interval_ms=10, cache_flush_bytes=1 << 24
-        )(*args)
+    for _ in range(3):  # another program may have the core for a moment, but not every time
+        with adding(program) as (double, args):
+            timing = double.time_evaluator(
+                number=1, repeat=8, min_repeat_ms=5, cooldown_interval_ms=10,
+                cache_flush_bytes=1 << 24,
+            )(*args)  # fmt: skip
+        assert timing.conditions is not None
+        took = np.multiply(timing.samples, timing.number) * 1e6
+        busy = timing.conditions.during("cpu_us")
+        assert (busy <= took * 1.02 + 200).all()
+        if (busy >= 0.9 * took - 200).all():
+            break
+    else:
+        assert timing.verdict != "ok"
     assert timing.conditions is not None
-    took = np.multiply(timing.samples, timing.number) * 1e6
-    busy = timing.conditions.during("cpu_us")
-    assert (busy <= took * 1.02 + 200).all()
-    if timing.verdict == "ok":
-        assert (busy >= 0.9 * took - 200).all()
     begun = np.asarray(timing.conditions.before["cpu_us"], np.float64)
     assert (np.diff(begun) > busy[:-1]).all()  # flushing, and trials that were too short
 
