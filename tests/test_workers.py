@@ -82,6 +82,16 @@ def test_gentle_workers_leave_the_cores_to_others() -> None:
         assert pool.submit(os.getpriority, os.PRIO_PROCESS, 0).result(30) == GENTLE
 
 
+@linux
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="cores are not shared so")
+def test_gentle_workers_are_sessions_that_leave_the_cores_to_others() -> None:
+    own = Path("/proc/self/autogroup").read_text()
+    with WorkerPool(3, gently=True) as pool:
+        found = [pool.submit(Path.read_text, Path("/proc/self/autogroup")) for _ in range(3)]
+        assert {f.result(30).split()[-1] for f in found} == {str(GENTLE)}
+    assert Path("/proc/self/autogroup").read_text() == own
+
+
 WAITING = """
 import sys
 from mlc_deploy.workers import in_workers

@@ -14,6 +14,7 @@ import io
 import os
 import pickle
 import queue
+import random
 import signal
 import subprocess
 import sys
@@ -32,15 +33,16 @@ R = TypeVar("R")
 
 END_SECONDS = 5.0  # for a process that closed its pipe to end
 GARBAGE = 20_000  # objects between searches for cycles, of which programs have next to none
-GENTLE = 10  # niceness: a tenth of a core that another program wants
+GENTLE = 19  # niceness: next to nothing of a core that another program wants
+AUTOGROUP_TRIES = 100  # to be nice: about five seconds
 MOST_SHARING = 20  # times as long as alone, where a core is shared
 
 START = """
 import sys
-memory = int(sys.argv[1])
-sys.path[:] = sys.argv[2:]
+memory, gently = map(int, sys.argv[1:3])
+sys.path[:] = sys.argv[3:]
 from mlc_deploy.workers import serve
-serve(memory)
+serve(memory, bool(gently))
 """
 # Math libraries start threads when numpy is imported, and a worker has no use for them.
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -142,16 +144,15 @@ class _Worker:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
+            limits = self._memory or 0, int(self._gently)
             self._process = subprocess.Popen(
-                [sys.executable, "-c", START, str(self._memory or 0), *sys.path],
+                [sys.executable, "-c", START, *map(str, limits), *sys.path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 env={**os.environ, **ONE_THREAD},
+                start_new_session=self._gently,
             )
-            if self._gently and hasattr(os, "setpriority"):
-                with suppress(OSError):
-                    os.setpriority(os.PRIO_PROCESS, self._process.pid, GENTLE)
         return self._process
 
     def ask(self, function: Callable[..., Any], task: tuple[Any, ...]) -> Any:
@@ -271,11 +272,13 @@ def _frozen(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(mapping)
 
 
-def serve(memory: int = 0) -> None:
+def serve(memory: int, gently: bool) -> None:
     """A worker's life: it ends with its stdin, which is when the process that asks ends, too.
     memory: bytes of addresses that it may have, 0 for any number."""
     if memory:
         _limit(memory)
+    if gently:
+        _give_way()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal it goes to all: the parent decides
     gc.freeze()
     gc.set_threshold(GARBAGE)
@@ -302,3 +305,19 @@ def _limit(memory: int) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+
+def _give_way() -> None:
+    """Leaves the cores to other programs. Linux shares them among sessions first, each by a
+    niceness of its own, and then among the processes of a session: this one is by itself."""
+    with suppress(AttributeError):  # a system without
+        os.nice(GENTLE)
+    session = Path("/proc/self/autogroup")
+    for _ in range(AUTOGROUP_TRIES if session.exists() else 0):
+        try:
+            session.write_text(str(GENTLE))
+            return
+        except BlockingIOError:  # once in a tenth of a second, all processes together
+            time.sleep(0.1 * random.random())
+        except OSError:
+            return

@@ -238,6 +238,43 @@ def test_the_best_are_measured_once_more_and_luck_does_not_count() -> None:
         assert t.baseline in honest
 
 
+class Held(CountingBoards):
+    """Answers careful requests as long as none comes any more, and knows how many there were at
+    once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = self.now = 0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        (request,) = args
+        seconds = cost_of(request.object) * 1e-6
+        measured = Measured("ok", (seconds,) * 3, None, "ok")
+        future: Future[Any] = Future()
+        if not request.careful:
+            future.set_result(measured)
+            return future
+        self.now += 1
+        self.most = max(self.most, self.now)
+
+        def answer() -> None:
+            time.sleep(0.02)
+            self.now -= 1
+            future.set_result(measured)
+
+        threading.Thread(target=answer).start()
+        return future
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_boards_apart_measure_the_best_together_and_others_one_by_one(apart: bool) -> None:
+    boards = Held()
+    by = measuring(Database(), boards, "seconds")
+    by.apart = apart
+    tune_tasks(tasks(), by, Following, trials=32, batch=8, seed=5)
+    assert (boards.most > 1) is apart
+
+
 def _honest(record: Record) -> float:
     return record.measured.seconds[0]
 

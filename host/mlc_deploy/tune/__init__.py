@@ -7,7 +7,8 @@
 
 records    what passes between searching and measuring
 space      schedules that a task may have; rules/, template, postproc: how they come about
-search     which of them to try next; mutate, features, cost_model: by what it goes
+search     which of them to try next; mutate, features, cost_model: by what it goes;
+           experience: what earlier runs have taught
 builder    candidates to objects, in processes that may fail
 boards     several boards as one executor; runner: what a candidate costs on one of them
 measuring  from candidates to results, on the disk before they count

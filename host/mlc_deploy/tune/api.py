@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,7 +203,7 @@ def measuring(
     try:
         yield Measuring(
             build, boards, database, board, objective, "", seconds=options.seconds,
-            cores=options.cores,
+            cores=options.cores, apart=not timed_here,
         )  # fmt: skip
     finally:
         if builder is None:
@@ -222,7 +222,15 @@ def run(
         space = options.space
         if callable(space):
             space = ScheduleFn(space)
-        return make_search(options.strategy, task, space, seed, known)
+        return make_search(options.strategy, task, space, seed, known, prior(task.target))
+
+    @lru_cache
+    def prior(target: Target) -> Any:
+        from .experience import experience
+
+        if options.strategy != "evolutionary":
+            return None
+        return experience(by.database, by.run, target, by.objective)
 
     space = type(options.space).__name__ if options.space is not None else "default"
     by.run = name_of_run(

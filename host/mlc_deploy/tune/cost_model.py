@@ -6,7 +6,8 @@ different speed teach the same: by what one schedule is better than another.
 
 Trees are LightGBM's: regression of best / cost, good candidates weighing more, as in MetaSchedule
 and Ansor. They are trained anew as results come in, on one thread, and bit for bit the same for the
-same results.
+same results. Where there are trees of earlier runs (experience.py) they come first, and further
+ones learn what those get wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from random import Random
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,31 +54,36 @@ class CostModel(Protocol):
     def scores(self, candidates: Sequence[Vector]) -> NDArray[np.float64]:
         """The higher, the faster a candidate is thought to be."""
 
-
-@dataclass
-class RandomModel:
-    """Knows nothing, for comparison."""
-
-    random: Random
-
-    def learn(self, task: str, results: Sequence[tuple[Vector, float]]) -> None:
-        pass
-
-    def scores(self, candidates: Sequence[Vector]) -> NDArray[np.float64]:
-        return np.array([self.random.random() for _ in candidates])
+    @property
+    def trained(self) -> bool:
+        """Whether it knows more than a rule of thumb says."""
 
 
 @dataclass
 class TreeModel:
-    """Gradient-boosted trees. What was loaded from a file counts until there is enough to learn."""
+    """Gradient-boosted trees. prior: a lightgbm.Booster that others are added to, and that counts
+    alone until there is enough to learn."""
 
     seed: int = 0
+    prior: Any = None
     _rows: dict[str, list[tuple[Vector, float]]] = field(default_factory=dict)
-    _trees: Any = None  # a lightgbm.Booster
+    _trees: Any = None
     _stale: bool = False
 
     def __post_init__(self) -> None:
         _lightgbm()
+        self._trees = self.prior
+
+    @property
+    def trees(self) -> Any:
+        """A lightgbm.Booster with what has been learnt; None where that is nothing."""
+        if self._stale:
+            self._train()
+        return self._trees
+
+    @property
+    def trained(self) -> bool:
+        return self.trees is not None
 
     def learn(self, task: str, results: Sequence[tuple[Vector, float]]) -> None:
         rows = self._rows.setdefault(task, [])
@@ -89,30 +94,24 @@ class TreeModel:
     def scores(self, candidates: Sequence[Vector]) -> NDArray[np.float64]:
         """Best cost / cost, about; where nothing has been learnt, the fewer instructions a rule of
         thumb counts, the higher."""
-        if self._stale:
-            self._train()
-        if self._trees is None or not candidates:
+        if self.trees is None or not candidates:
             return np.array([-float(c[INSTRUCTIONS]) for c in candidates])
-        found: NDArray[np.float64] = self._trees.predict(np.stack(candidates), num_threads=1)
+        found: NDArray[np.float64] = self.trees.predict(np.stack(candidates), num_threads=1)
         return found
 
     def save(self, path: str | Path) -> None:
         """What has been learnt, as LightGBM's text; nothing is written where that is nothing."""
-        if self._stale:
-            self._train()
-        if self._trees is not None:
-            Path(path).write_text(self._trees.model_to_string())
+        if self.trees is not None:
+            Path(path).write_text(self.trees.model_to_string())
 
     @staticmethod
     def load(path: str | Path, seed: int = 0) -> TreeModel:
         """Raises TuneError for a file that is no saved model, or sees other features."""
-        model = TreeModel(seed)
         lightgbm = _lightgbm()
         try:
-            model._trees = lightgbm.Booster(model_str=Path(path).read_text())
+            return TreeModel(seed, lightgbm.Booster(model_str=Path(path).read_text()))
         except (lightgbm.basic.LightGBMError, UnicodeDecodeError) as error:
             raise TuneError("this is no saved cost model", where=f"{path}: {error}") from None
-        return model
 
     def _train(self) -> None:
         self._stale = False
@@ -136,7 +135,9 @@ class TreeModel:
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self._trees = lightgbm.train({**PARAMETERS, "seed": self.seed}, data, ROUNDS)
+            self._trees = lightgbm.train(
+                {**PARAMETERS, "seed": self.seed}, data, ROUNDS, init_model=self.prior
+            )
 
 
 def _lightgbm() -> Any:
@@ -149,13 +150,3 @@ def _lightgbm() -> Any:
             mend="pip install 'mlc-deploy[tune]'; or --search random, which needs no model",
         ) from None
     return lightgbm
-
-
-def make_model(kind: str, seed: int = 0) -> CostModel:
-    """trees or random. Raises TuneError for another name, or where lightgbm is missing."""
-    match kind:
-        case "trees":
-            return TreeModel(seed)
-        case "random":
-            return RandomModel(Random(seed))
-    raise TuneError(f"no cost model '{kind}'", mend="one of trees, random")

@@ -51,6 +51,7 @@ class Measuring:
     seconds: float = RUN_SECONDS  # that a candidate may run for
     cores: str = ""  # that it runs on
     check: bool = True  # outputs of what is better than all before
+    apart: bool = False  # the boards, from each other and from this machine
     on_result: Callable[[Task, Candidate, Measured], None] = lambda *_: None
     measured: int = 0  # candidates that a board or a builder had to do with
     _ran: dict[tuple[str, bytes], Future[Measured]] = field(default_factory=dict)  # by object

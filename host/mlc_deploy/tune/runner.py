@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf, isfinite
 from typing import Any
 
@@ -68,8 +68,8 @@ class Tensor:
 class Request:
     """One candidate to be measured. `object` is the kernel, `reference` computes its outputs, or is
     another that does (None: nothing is compared). `best` is the cost of the best of the task so
-    far. `careful` measurements are long however slow the kernel is. `cores`, as a RemoteFunction
-    takes them."""
+    far. `careful` measurements are long however slow the kernel is; `repetitions` is how often a
+    noisy one is made at most. `cores`, as a RemoteFunction takes them."""
 
     task: str
     workload: str
@@ -79,6 +79,7 @@ class Request:
     objective: Objective
     best: float
     careful: bool = False
+    repetitions: int = MOST_REPETITIONS
     seconds: float = RUN_SECONDS
     cool: tuple[float, ...] = COOL_SECONDS
     cores: str = ""
@@ -182,7 +183,7 @@ def timed(
         return Measured("ok", samples, None, verdict)
     if rough.median > FAR_OFF * request.best:
         return Measured("ok", rough.samples, None, rough.verdict)
-    samples, verdict = settled(lambda: sampled(*QUICK), board, request, repetitions=1)
+    samples, verdict = settled(lambda: sampled(*QUICK), board, replace(request, repetitions=1))
     if min(samples) <= NEAR * request.best:
         samples, verdict = settled(lambda: sampled(*CLOSE), board, request)
     return Measured("ok", samples, None, verdict)
@@ -205,14 +206,12 @@ def settled(
     board: Board,
     request: Request,
     sleep: Any = time.sleep,
-    *,
-    repetitions: int = MOST_REPETITIONS,
 ) -> tuple[tuple[float, ...], str]:
     """Samples that can be trusted, and the verdict on them. A board that is throttled pauses and is
     asked again; what is noisy is repeated, and where it stays so all its samples count."""
     pauses = list(request.cool)
     disturbed: tuple[float, ...] = ()
-    for _ in range(repetitions + len(pauses)):
+    for _ in range(request.repetitions + len(pauses)):
         timing = timed()
         verdict = timing.verdict
         if verdict == "throttled" and pauses:
@@ -223,7 +222,7 @@ def settled(
         if verdict not in DISTURBED:
             return timing.samples, verdict
         disturbed += timing.samples
-        if len(disturbed) >= repetitions * len(timing.samples):
+        if len(disturbed) >= request.repetitions * len(timing.samples):
             break
     return disturbed, verdict
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from random import Random
+from typing import Any
 
 from ..errors import MlcError, TuneError
 from ..schedule import Schedule
@@ -52,7 +53,7 @@ FRESH = 0.25  # of what is thought of is random, not neighbours
 CROSSED = 0.1
 REMEMBERED = 512  # children, so that what was thought of once costs nothing the next time
 IN_VAIN = 24  # tries after which a space counts as exhausted
-RANDOM_FIRST = 16  # results before which all is random
+RANDOM_FIRST = 16  # results before which all is random, where the model knows nothing
 KNOWN = 8  # known traces that are measured again
 
 
@@ -197,11 +198,11 @@ class EvolutionarySearch(_Base):
         task: Task,
         space: DesignSpace,
         seed: int,
-        known: Sequence[tuple[Trace, float]] = (),
-        model: CostModel | None = None,
+        known: Sequence[tuple[Trace, float]],
+        model: CostModel,
     ) -> None:
         super().__init__(task, space, seed)
-        self.model = model if model is not None else TreeModel(seed)
+        self.model = model
         self.best: list[Member] = []
         self._told = 0
         self._known = known
@@ -278,7 +279,7 @@ class EvolutionarySearch(_Base):
         """The best of the pool by the model, and a few others. Before, the pool grows by random
         points and by generations, the first of neighbours of what was measured, each other of
         neighbours of what is thought best in those before."""
-        early = self._told < RANDOM_FIRST
+        early = self._told < RANDOM_FIRST and not self.model.trained
         size = round(NEW * n)
         made = self._think(size if early else round(size * FRESH), self.by_chance)
         parents = [m.point for m in self.best if m.point.choices]
@@ -327,14 +328,14 @@ def make_search(
     space: DesignSpace | Callable[[Schedule], Schedule | None] | None = None,
     seed: int = 0,
     known: Sequence[tuple[Trace, float]] = (),
-    model: CostModel | None = None,
+    prior: Any = None,
 ) -> Search:
     """A search by its name.
 
     space: a function that schedules and samples is one; None is the default's neighbours and all
     that rules make. known: traces of earlier runs, with what they cost there; the evolutionary
-    search measures the best of them again and goes on from them. model: for the evolutionary one,
-    its own when None. Raises TuneError for another name, and where lightgbm is missing.
+    search measures the best of them again and goes on from them. prior: trees that its cost model
+    begins with. Raises TuneError for another name, and where lightgbm is missing.
     """
     within: DesignSpace
     match space:
@@ -346,7 +347,7 @@ def make_search(
             within = ScheduleFn(space)
     match kind:
         case "evolutionary":
-            return EvolutionarySearch(task, within, seed, known, model)
+            return EvolutionarySearch(task, within, seed, known, TreeModel(seed, prior))
         case "random":
             return RandomSearch(task, within, seed)
         case "grid":

@@ -234,16 +234,16 @@ def _finals(
 ) -> None:
     """The best of many noisy measurements is likely to be one that was lucky: so the best are
     measured carefully, and again whatever is the best then, until the best is one of those."""
-    for progress, default in zip(state.tasks, defaults, strict=True):
-        state.stage = f"the best of {progress.task.name}, once more"
-        watch(state)
-        if default is not None:
-            _final(measuring, progress.task, [default])
-        for count in (TOP, *[1] * MOST_FINALS):
-            ranked = _ranked(measuring, progress.task)[:count]
-            if all(record.final for record in ranked):
-                break
-            _final(measuring, progress.task, [_candidate(progress.task, r) for r in ranked])
+    pairs = list(zip(state.tasks, defaults, strict=True))
+    _carefully(state, measuring, [(t.task, [d]) for t, d in pairs if d is not None], watch)
+    for count in (TOP, *[1] * MOST_FINALS):
+        best = [(t.task, _ranked(measuring, t.task)[:count]) for t in state.tasks]
+        lucky = [(task, rs) for task, rs in best if not all(r.final for r in rs)]
+        if not lucky:
+            break
+        again = [(task, [_candidate(task, r) for r in rs]) for task, rs in lucky]
+        _carefully(state, measuring, again, watch)
+    for progress, default in pairs:
         past = measuring.database.programs(
             progress.task.workload, str(progress.task.target), measuring.board, "seconds"
         )
@@ -251,7 +251,36 @@ def _finals(
             progress.baseline = past[default.program].cost
         if ranked := _ranked(measuring, progress.task):
             progress.best = ranked[0].cost
+    watch(state)
+
+
+def _carefully(
+    state: State,
+    measuring: Measuring,
+    candidates: Sequence[tuple[Task, Sequence[Candidate]]],
+    watch: Watch,
+) -> None:
+    """Measures those that were not measured carefully before: on boards apart all at once, on this
+    machine one at a time, so that nothing else disturbs it."""
+
+    def finish(task: Task, begun: Round) -> None:
+        state.stage = f"the best of {task.name}, once more"
         watch(state)
+        measuring.finish(begun, final=True)
+
+    waiting: list[tuple[Task, Round]] = []
+    for task, several in candidates:
+        past = measuring.database.programs(
+            task.workload, str(task.target), measuring.board, measuring.objective
+        )
+        for candidate in several:
+            if candidate.program in past and past[candidate.program].final:
+                continue
+            waiting.append((task, measuring.begin(task, [candidate], final=True)))
+            if not measuring.apart:
+                finish(*waiting.pop())
+    for task, begun in waiting:
+        finish(task, begun)
 
 
 def _ranked(measuring: Measuring, task: Task) -> list[Record]:
@@ -264,15 +293,6 @@ def _candidate(task: Task, record: Record) -> Candidate:
     sch = Schedule(task.func)
     record.trace.apply(sch)
     return Candidate(record.trace, sch.func, "final")
-
-
-def _final(measuring: Measuring, task: Task, candidates: Sequence[Candidate]) -> None:
-    past = measuring.database.programs(
-        task.workload, str(task.target), measuring.board, measuring.objective
-    )
-    fresh = [c for c in candidates if c.program not in past or not past[c.program].final]
-    for candidate in fresh:  # one at a time: nothing else is to disturb it
-        measuring.finish(measuring.begin(task, [candidate], final=True), final=True)
 
 
 def best_schedule(database: Database, task: Task) -> Candidate | None:
