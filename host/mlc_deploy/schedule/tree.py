@@ -49,15 +49,17 @@ def excerpt(s: Stmt) -> str:
 
 def path_to(func: PrimFunc, wanted: Callable[[Stmt], bool]) -> list[Stmt] | None:
     """The statements from the function's body down to the first wanted one, inclusive."""
-    path: list[Stmt] = []
-    pending: list[tuple[Stmt, int]] = [(func.body, 0)]  # each with how many are around it
-    while pending:
-        s, depth = pending.pop()
-        del path[depth:]
-        path.append(s)
-        if wanted(s):
-            return path
-        pending += [(c, depth + 1) for c in reversed(inner_statements(s))]
+    found = _upwards(func.body, wanted)
+    return None if found is None else found[::-1]
+
+
+def _upwards(s: Stmt, wanted: Callable[[Stmt], bool]) -> list[Stmt] | None:
+    if wanted(s):
+        return [s]
+    for inner in inner_statements(s):
+        if (found := _upwards(inner, wanted)) is not None:
+            found.append(s)
+            return found
     return None
 
 

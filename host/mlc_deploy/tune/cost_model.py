@@ -43,6 +43,7 @@ PARAMETERS = {
     "verbosity": -1,
 }
 ROUNDS = 80
+SHARPNESS = 10.0
 
 
 class CostModel(Protocol):
@@ -123,7 +124,7 @@ class TreeModel:
                 continue
             best = min(costs)
             seen += [vector for vector, _ in rows]
-            labels += [best / cost if isfinite(cost) else 0.0 for _, cost in rows]
+            labels += [(best / cost) ** SHARPNESS if isfinite(cost) else 0.0 for _, cost in rows]
         if len(seen) < FEWEST or len(set(labels)) < 2:
             return
         lightgbm = _lightgbm()

@@ -43,7 +43,7 @@ from .space import (
 )
 
 KINDS = ("evolutionary", "random", "grid", "replay")
-NEW = 1.5  # schedules that are thought of for each one that is proposed
+NEW = 2.0  # schedules that are thought of for each one that is proposed
 WAITING = 192  # that were thought of and not proposed: another time they may be the best
 PARENTS = 24  # of the best ones have neighbours
 GREEDY_EARLY = 0.5  # before there is much to learn from
@@ -51,6 +51,7 @@ GREEDY = 0.85  # how many of a batch the model picks; the others are left to cha
 GENERATIONS = 2
 FRESH = 0.25  # of what is thought of is random, not neighbours
 CROSSED = 0.1
+DECAY = 0.9
 REMEMBERED = 512  # children, so that what was thought of once costs nothing the next time
 IN_VAIN = 24  # tries after which a space counts as exhausted
 RANDOM_FIRST = 16  # results before which all is random, where the model knows nothing
@@ -254,7 +255,7 @@ class EvolutionarySearch(_Base):
         """A neighbour of a parent, those that come first having more."""
         if not parents:
             return self.by_chance()
-        weights = [0.9**rank for rank in range(len(parents))]
+        weights = [DECAY**rank for rank in range(len(parents))]
         parent = self.random.choices(parents, weights)[0]
         others = [p for p in parents if p.space == parent.space and p is not parent]
         decisions: tuple[Decision, ...] | None
