@@ -39,10 +39,10 @@ MOST_SHARING = 20  # times as long as alone, where a core is shared
 
 START = """
 import sys
-memory, gently = map(int, sys.argv[1:3])
-sys.path[:] = sys.argv[3:]
+memory, resident, gently = map(int, sys.argv[1:4])
+sys.path[:] = sys.argv[4:]
 from mlc_deploy.workers import serve
-serve(memory, bool(gently))
+serve(memory, resident, bool(gently))
 """
 # Math libraries start threads when numpy is imported, and a worker has no use for them.
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -92,8 +92,10 @@ class WorkerPool(Executor):
     A task's future has the exception WorkerDied where its process ended, and WorkerTimeout where it
     was ended because the task took longer than `seconds`: of work, where the system tells that, so
     that a busy machine is not taken for a task without end. `memory` is how many bytes of addresses
-    a process may have, where the system knows such a limit. `gently`: they let other programs have
-    most of a core. Left as a context, or shut down, it ends its processes whatever they are doing.
+    a process may have, where the system knows such a limit; one that has `resident` bytes of memory
+    after a task makes room for another, since LLVM's passes leave some behind (half a megabyte for
+    a kernel). `gently`: they let other programs have most of a core. Left as a context, or shut
+    down, it ends its processes whatever they are doing.
     """
 
     def __init__(
@@ -102,9 +104,10 @@ class WorkerPool(Executor):
         *,
         seconds: float | None = None,
         memory: int | None = None,
+        resident: int | None = None,
         gently: bool = False,
     ) -> None:
-        self._workers = [_Worker(seconds, memory, gently) for _ in range(count)]
+        self._workers = [_Worker(seconds, memory, resident, gently) for _ in range(count)]
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)
@@ -135,16 +138,18 @@ class _Worker:
     """A child process; where it ended, the next task gets another."""
 
     def __init__(
-        self, seconds: float | None = None, memory: int | None = None, gently: bool = False
+        self, seconds: float | None, memory: int | None, resident: int | None, gently: bool
     ) -> None:
-        self._seconds, self._memory, self._gently = seconds, memory, gently
+        self._seconds, self._memory, self._resident = seconds, memory, resident
+        self._gently = gently
         self._process: subprocess.Popen[bytes] | None = None
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._errors: IO[bytes]
         self._started()  # now, so that it imports what it needs meanwhile
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            limits = self._memory or 0, int(self._gently)
+            limits = self._memory or 0, self._resident or 0, int(self._gently)
+            self._errors = tempfile.TemporaryFile()
             self._process = subprocess.Popen(
                 [sys.executable, "-c", START, *map(str, limits), *sys.path],
                 stdin=subprocess.PIPE,
@@ -164,7 +169,7 @@ class _Worker:
         try:
             process.stdin.write(request)
             process.stdin.flush()
-            answer, error = pickle.load(process.stdout)
+            answer, error, ended = pickle.load(process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
             died = self._died(process)
             if deadline.met():
@@ -172,6 +177,9 @@ class _Worker:
             raise WorkerTimeout(f"no end in {self._seconds:g} s", died.words) from None
         if not deadline.met():  # just as it answered
             self._died(process)
+        elif ended:
+            self.close()
+            self._started()
         if error is not None:
             raise error
         return answer
@@ -185,7 +193,6 @@ class _Worker:
         self._errors.seek(0)
         words = self._errors.read().decode(errors="replace").strip()
         self.close()
-        self._errors = tempfile.TemporaryFile()
         how = f"status {status}" if status >= 0 else signal.Signals(-status).name
         return WorkerDied(how, words)
 
@@ -272,9 +279,10 @@ def _frozen(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(mapping)
 
 
-def serve(memory: int, gently: bool) -> None:
-    """A worker's life: it ends with its stdin, which is when the process that asks ends, too.
-    memory: bytes of addresses that it may have, 0 for any number."""
+def serve(memory: int, resident: int, gently: bool) -> None:
+    """A worker's life: it ends with its stdin, which is when the process that asks ends, too, or
+    with a task after which it has as many resident bytes. memory: bytes of addresses that it may
+    have. 0 for any number."""
     if memory:
         _limit(memory)
     if gently:
@@ -296,8 +304,11 @@ def serve(memory: int, gently: bool) -> None:
         except Exception as raised:
             raised.add_note("in a worker process:\n" + traceback.format_exc())
             error = raised
-        answers.write(_pickled((answer, error)))
+        ends = 0 < resident < _resident()
+        answers.write(_pickled((answer, error, ends)))
         answers.flush()
+        if ends:
+            return
 
 
 def _limit(memory: int) -> None:
@@ -305,6 +316,15 @@ def _limit(memory: int) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+
+def _resident() -> int:
+    """Bytes of memory that this process has; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
 
 
 def _give_way() -> None:

@@ -44,7 +44,7 @@ from .space import (
 
 KINDS = ("evolutionary", "random", "grid", "replay")
 NEW = 2.0  # schedules that are thought of for each one that is proposed
-WAITING = 192  # that were thought of and not proposed: another time they may be the best
+WAITING = 128  # that were thought of and not proposed: another time they may be the best
 PARENTS = 24  # of the best ones have neighbours
 GREEDY_EARLY = 0.5  # before there is much to learn from
 GREEDY = 0.85  # how many of a batch the model picks; the others are left to chance
@@ -211,7 +211,8 @@ class EvolutionarySearch(_Base):
         self._given: list[Point] = []  # what comes before all that is thought of
         self._pool: list[tuple[float, Point]] = []  # by score, what was thought of and not proposed
         self._vectors: dict[str, Vector] = {}  # of the pool, by program
-        self._tried: dict[tuple[int, tuple[Decision, ...]], Point | None] = {}
+        # children's programs, None of those that are not possible
+        self._tried: dict[tuple[int, tuple[Decision, ...]], str | None] = {}
 
     def propose(self, n: int) -> list[Candidate]:
         if not self._begun:
@@ -269,9 +270,12 @@ class EvolutionarySearch(_Base):
             return None
         key = (parent.space, decisions)
         if key in self._tried:  # scheduling takes longest here
-            return None if (again := self._tried[key]) is None else self.unseen(again)
+            program = self._tried[key]
+            if program is None or program in self.seen:
+                return None
         chooser = Decider(Random(self.random.getrandbits(64)), decisions)
-        self._tried[key] = found = self.made(parent.space, chooser, origin)
+        found = self.made(parent.space, chooser, origin)
+        self._tried[key] = None if found is None else found.program
         if len(self._tried) > REMEMBERED:
             del self._tried[next(iter(self._tried))]
         return found
