@@ -4,7 +4,8 @@
 
 TVM comes from PyPI into an environment of its own in the user's cache. Its workloads are stated in
 its tensor expressions on plain layouts; ours are as the graph gives them. Seconds are of one call
-of the best kernel, timed by each side's own time_evaluator at the end, and of the whole tuning.
+of the best kernel, timed by each side's own time_evaluator at the end, and of the whole tuning. The
+exit status is 0 where our kernels are as fast for four of the five, in 0.7 of the time for all.
 Both take turns on the same machine, which should be quiet.
 """
 
@@ -154,7 +155,9 @@ def main() -> int:
     if given.json:
         given.json.write_text(json.dumps(record, indent=1) + "\n")
     fast = [r["ours"]["kernel_s"] <= r["tvm"].get("kernel_s", 0) for r in record.values()]
-    return 0 if sum(fast) >= min(4, len(fast)) else 1
+    spent = [sum(r[side].get("tuning_s", 0) for r in record.values()) for side in ("ours", "tvm")]
+    print(f"as fast: {sum(fast)} of {len(fast)}; tuning {spent[0]:.0f} s against {spent[1]:.0f}")
+    return 0 if sum(fast) >= min(4, len(fast)) and spent[0] <= 0.7 * spent[1] else 1
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Sampling:
         self,
         task: Task,
         seed: int,
-        known: Sequence[tuple[Trace, float]] = (),
+        known: Sequence[Trace] = (),
         space: Callable[[Schedule], None] = sampled,
     ) -> None:
         self.task, self.known, self.space = task, list(known), space

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 
 import mlc_deploy as mlc
-from mlc_deploy import Schedule, tune
-from mlc_deploy.errors import TuneError
+from mlc_deploy import Schedule, te, tune
+from mlc_deploy.errors import ScheduleError, TuneError
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_deploy.ir import structural_hash
+from mlc_deploy.schedule.trace import Trace
 from mlc_deploy.tune.database import Record, pack
 from mlc_deploy.tune.records import Measured
 from tests.test_examples import example
@@ -73,6 +75,28 @@ def test_an_unknown_scheduler_is_refused() -> None:
     assert str(refusal.value) == ("no scheduler 'gradiant'\n  try: one of gradient, round-robin")
 
 
+def test_what_is_no_task_is_refused() -> None:
+    sch = Schedule(matmul())
+    sch.vectorize(sch.get_loops("c")[1])
+    with pytest.raises(TuneError) as refusal:
+        tune.tune_tir(sch.func, "host", 4)
+    assert str(refusal.value) == (
+        "the function carries a schedule already\n"
+        "  in:  main\n"
+        "  try: the function as te.create_prim_func gives it"
+    )
+    n = te.var("n")
+    x = te.placeholder((n, 4), "float32", "x")
+    twice = te.create_prim_func([x, te.compute((n, 4), lambda i, j: x[i, j] * 2.0, "y")], "twice")
+    with pytest.raises(TuneError) as refusal:
+        tune.tune_tir(twice, "host", 4)
+    assert str(refusal.value) == (
+        "kernels are tuned for sizes that are known\n"
+        "  in:  twice: x[n, 4], y[n, 4]\n"
+        "  try: numbers for its dimensions"
+    )
+
+
 def layer() -> Function:
     builder = BlockBuilder("main")
     x = builder.param("x", (8, 32))
@@ -88,9 +112,13 @@ def recorded(target: mlc.Target, trace: Any) -> tune.Database:
     from mlc_deploy.graph.lower import unscheduled
 
     func = unscheduled(source, target).func
+    sch = Schedule(func)
+    steps = trace(func)
+    with suppress(ScheduleError):
+        Trace.loads(steps).apply(sch)
     made = Record(
-        "matmul", structural_hash(func), str(target), "a board", "seconds", "r", "p",
-        pack(trace(func)), Measured("ok", (1e-6,)),
+        "matmul", structural_hash(func), str(target), "a board", "seconds", "r",
+        structural_hash(sch.func), pack(steps), Measured("ok", (1e-6,)),
     )  # fmt: skip
     database.add([made])
     return database

@@ -158,7 +158,7 @@ def compile_tir(
     database: Database, mod: PrimFunc | IRModule, target: Target | str | None = None
 ) -> Schedule | None:
     """The best schedule that a database has for a function and a target, for `build`; None where it
-    has none. Raises ScheduleError where the trace does not apply any more."""
+    has none that applies. Raises TuneError for a function that is no task."""
     func = _function(mod)
     found = best_schedule(database, task_of(func, _target(target)))
     if found is None:
@@ -215,7 +215,7 @@ def run(
 ) -> State:
     """Tunes tasks. Raises what tune_tasks does."""
 
-    def make(task: Task, seed: int, known: Sequence[tuple[Trace, float]]) -> Search:
+    def make(task: Task, seed: int, known: Sequence[Trace]) -> Search:
         from .search import make_search
         from .space import ScheduleFn
 
@@ -232,9 +232,10 @@ def run(
             return None
         return experience(by.database, by.run, target, by.objective)
 
-    space = type(options.space).__name__ if options.space is not None else "default"
+    space: Any = options.space if hasattr(options.space, "__qualname__") else type(options.space)
     by.run = name_of_run(
-        tasks, by.board, by.objective, options.seed, options.batch, options.strategy, space,
+        tasks, by.board, by.objective, options.seed, options.batch, options.strategy,
+        f"{space.__module__}.{space.__qualname__}",
         options.scheduler, options.early_stopping,
     )  # fmt: skip
     return tune_tasks(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlc_targets import Target
 
-from ..errors import ScheduleError, TuneError
+from ..errors import MlcError, TuneError
 from ..graph.lower import KernelSource, unscheduled
-from ..ir import structural_hash
+from ..ir import PrimFunc, structural_hash
 from ..schedule import Schedule
 from .database import Database, Record
 
@@ -36,21 +36,38 @@ def tuned(
     made = dict(sources)
     for name, source in sources.items():
         func = unscheduled(source, target).func
-        record = database.best(structural_hash(func), str(target))
-        if record is None:
-            continue
-        try:
-            trace = record.trace
-            trace.apply(Schedule(func))
-        except (ScheduleError, ValueError) as error:
-            why = error.what if isinstance(error, ScheduleError) else str(error)
-            notes.append(f"{name}: the tuned schedule does not apply, so the default does: {why}")
-            continue
-        found[name] = record
-        made[name] = replace(source, trace=trace)
+        ranked = database.query(structural_hash(func), str(target))
+        skipped: list[str] = []
+        best = next(applicable(ranked, func, skipped), None)
+        if best is not None:
+            found[name], sch = best
+            made[name] = replace(source, trace=sch.trace)
+        if skipped:
+            instead = "the default does" if best is None else "a slower one does"
+            notes.append(f"{name}: the tuned schedule does not apply, so {instead}: {skipped[0]}")
     if sources and len(database) and not found and len(notes) == len(database.notes):
         notes.append(_nothing(target, database))
     return Tuned(made, found, tuple(notes))
+
+
+def applicable(
+    records: Iterable[Record], func: PrimFunc, skipped: list[str] | None = None
+) -> Iterator[tuple[Record, Schedule]]:
+    """Records with the schedules of `func` that they are of. Those whose traces give none, or
+    another than was measured, are left out: `skipped` is told why."""
+    for record in records:
+        sch = Schedule(func)
+        try:
+            record.trace.apply(sch)
+        except (MlcError, ValueError) as error:
+            why = error.what if isinstance(error, MlcError) else str(error)
+        else:
+            if structural_hash(sch.func) == record.program:
+                yield record, sch
+                continue
+            why = "its trace leads to another program than was measured"
+        if skipped is not None:
+            skipped.append(why)
 
 
 def _nothing(target: Target, database: Database) -> str:

@@ -4,10 +4,11 @@ A model is given features and costs, task by task, and ranks candidates of the t
 about. Costs of a task are seen relative to the best one known of it, so that tasks, and boards, of
 different speed teach the same: by what one schedule is better than another.
 
-Trees are LightGBM's: regression of best / cost, good candidates weighing more, as in MetaSchedule
-and Ansor. They are trained anew as results come in, on one thread, and bit for bit the same for the
-same results. Where there are trees of earlier runs (experience.py) they come first, and further
-ones learn what those get wrong.
+Trees are LightGBM's: regression of a power of best / cost, so that the best are told apart and the
+rest hardly, which serves as a ranking; good candidates weigh more, as in MetaSchedule and Ansor.
+They are trained anew as results come in, on one thread, and bit for bit the same for the same
+results. Where there are trees of earlier runs (experience.py) they come first, and further ones
+learn what those get wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,7 +43,7 @@ PARAMETERS = {
     "verbosity": -1,
 }
 ROUNDS = 80
-SHARPNESS = 10.0
+SHARPNESS = 10.0  # power of best / cost: what is one per cent slower differs by ten
 
 
 class CostModel(Protocol):
@@ -93,26 +93,12 @@ class TreeModel:
         self._stale = True
 
     def scores(self, candidates: Sequence[Vector]) -> NDArray[np.float64]:
-        """Best cost / cost, about; where nothing has been learnt, the fewer instructions a rule of
-        thumb counts, the higher."""
+        """A power of best cost / cost, about; where nothing has been learnt, the fewer instructions
+        a rule of thumb counts, the higher."""
         if self.trees is None or not candidates:
             return np.array([-float(c[INSTRUCTIONS]) for c in candidates])
         found: NDArray[np.float64] = self.trees.predict(np.stack(candidates), num_threads=1)
         return found
-
-    def save(self, path: str | Path) -> None:
-        """What has been learnt, as LightGBM's text; nothing is written where that is nothing."""
-        if self.trees is not None:
-            Path(path).write_text(self.trees.model_to_string())
-
-    @staticmethod
-    def load(path: str | Path, seed: int = 0) -> TreeModel:
-        """Raises TuneError for a file that is no saved model, or sees other features."""
-        lightgbm = _lightgbm()
-        try:
-            return TreeModel(seed, lightgbm.Booster(model_str=Path(path).read_text()))
-        except (lightgbm.basic.LightGBMError, UnicodeDecodeError) as error:
-            raise TuneError("this is no saved cost model", where=f"{path}: {error}") from None
 
     def _train(self) -> None:
         self._stale = False

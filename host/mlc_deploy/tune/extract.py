@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from mlc_targets import Target
 
+from ..errors import TuneError
 from ..graph.count import multiply_accumulates
 from ..graph.lower import KernelSource, unscheduled
 from ..graph.nodes import Function
@@ -45,8 +46,21 @@ def merged(tasks: Mapping[str, Task], calls: Mapping[str, int]) -> list[Task]:
 
 
 def task_of(func: PrimFunc, target: Target, name: str = "") -> Task:
-    """A function that carries no schedule as a task."""
-    assert IS_SCHEDULED not in func.attrs
+    """A function that carries no schedule as a task. Raises TuneError for one that does, and where
+    sizes are not known."""
+    if IS_SCHEDULED in func.attrs:
+        raise TuneError(
+            "the function carries a schedule already",
+            where=func.name,
+            mend="the function as te.create_prim_func gives it",
+        )
+    if not _is_static(func):
+        raise TuneError(
+            "kernels are tuned for sizes that are known",
+            where=f"{func.name}: "
+            + ", ".join(f"{b.name}[{', '.join(map(str, b.shape))}]" for b in func.buffers),
+            mend="numbers for its dimensions",
+        )
     return Task(
         name or func.name,
         with_fields(func, name=KERNEL),

@@ -8,7 +8,7 @@ for functions of a board (boards.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Executor, Future, as_completed
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, as_completed
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -52,7 +52,6 @@ class Measuring:
     cores: str = ""  # that it runs on
     check: bool = True  # outputs of what is better than all before
     apart: bool = False  # the boards, from each other and from this machine
-    on_result: Callable[[Task, Candidate, Measured], None] = lambda *_: None
     measured: int = 0  # candidates that a board or a builder had to do with
     _ran: dict[tuple[str, bytes], Future[Measured]] = field(default_factory=dict)  # by object
     _lock: Lock = field(default_factory=Lock)  # of _ran
@@ -70,6 +69,11 @@ class Measuring:
         carefully, whether they were before or not. Raises what build_object raises for the
         default."""
         past = self._past(task)
+        known = self.database.best(
+            task.workload, str(task.target), board=self.board, objective=self.objective
+        )
+        if known is not None:  # luck may have made the lowest cost; what beats this one is checked
+            best = max(best, known.cost)
         begun = Round(task, candidates)
         if self.check:
             self._reference(task)
@@ -85,8 +89,14 @@ class Measuring:
             )
         return begun
 
-    def finish(self, begun: Round, *, final: bool = False) -> list[Measured]:
-        """The results in the candidates' order, all of them on the disk. Raises Unreachable when
+    def finish(
+        self,
+        begun: Round,
+        *,
+        final: bool = False,
+        counts: Callable[[Measured], bool] = lambda _: True,
+    ) -> list[Measured]:
+        """The results in the candidates' order, all that count on the disk. Raises Unreachable when
         there is no board any more, and what ends a job otherwise."""
         results = dict(begun.known)
         waiting = set(begun.running)
@@ -95,12 +105,14 @@ class Measuring:
             waiting.difference_update(ready)
             places = {begun.running[f]: f.result() for f in ready if f.exception() is None}
             results.update(places)
-            self.database.add(
-                self._record(begun.task, begun.candidates[n], m, final) for n, m in places.items()
-            )
-            for n, m in places.items():
-                self.measured += 1
-                self.on_result(begun.task, begun.candidates[n], m)
+            self.measured += len(places)
+            told = [
+                self._record(begun.task, begun.candidates[n], m, final)
+                for n, m in places.items()
+                if counts(m)
+            ]
+            if told:
+                self.database.add(told)
             outcome.result()  # raises what ended it
         return [results[n] for n in range(len(begun.candidates))]
 
@@ -143,6 +155,18 @@ class Measuring:
         """When a candidate is built: sends it to a board, or says why it could not be built."""
         try:
             code = built.result()
+        except WorkerTimeout as died:
+            outcome.set_result(Measured("build_timeout", message=died.how))
+        except WorkerDied as died:
+            why = next((w for w in died.words.splitlines() if "LLVM ERROR" in w), died.words)
+            outcome.set_result(_not_built(f"{died.how}: {why}"))
+        except (CancelledError, BrokenExecutor) as error:
+            outcome.set_exception(error)
+        except MlcError as error:
+            outcome.set_result(_not_built(str(error)))
+        except Exception as error:  # a fault of the compiler's, which costs this candidate alone
+            outcome.set_result(_not_built(f"{type(error).__name__}: {error}"))
+        else:
             request = Request(
                 task=task.name,
                 workload=task.workload,
@@ -155,17 +179,10 @@ class Measuring:
                 seconds=self.seconds,
                 cores=self.cores,
             )
-            self._measured(request).add_done_callback(partial(_settle, outcome=outcome))
-        except WorkerTimeout as died:
-            outcome.set_result(Measured("build_timeout", message=died.how))
-        except WorkerDied as died:
-            why = next((w for w in died.words.splitlines() if "LLVM ERROR" in w), died.words)
-            message = f"{died.how}: {why}"[:MESSAGE]
-            outcome.set_result(Measured("build_error", message=message))
-        except (MlcError, MemoryError, AssertionError) as error:
-            outcome.set_result(Measured("build_error", message=str(error)[:MESSAGE]))
-        except (Exception, CancelledError) as error:
-            outcome.set_exception(error)
+            try:
+                self._measured(request).add_done_callback(partial(_settle, outcome=outcome))
+            except Exception as error:
+                outcome.set_exception(error)
 
     def _measured(self, request: Request) -> Future[Measured]:
         """What comes of a request. Schedules that differ may lead to one object, and that is
@@ -179,6 +196,10 @@ class Measuring:
                 if len(self._ran) > REMEMBERED:
                     del self._ran[next(iter(self._ran))]
             return self._ran[key]
+
+
+def _not_built(message: str) -> Measured:
+    return Measured("build_error", message=message[:MESSAGE])
 
 
 def _settle(ran: Future[Measured], outcome: Future[Measured]) -> None:

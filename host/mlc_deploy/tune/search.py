@@ -4,7 +4,7 @@
                    cost model; begins with the default schedule and with what is known of the task
     random         by chance alone; begins with the default schedule, too
     grid           every point of the space, in order
-    replay         the known traces, the best first
+    replay         the known traces, in their order
 
 No candidate is proposed twice, whatever way led to it: programs are compared, not traces. A search
 is deterministic: what it proposes follows from its seed and from what it was told.
@@ -51,7 +51,7 @@ GREEDY = 0.85  # how many of a batch the model picks; the others are left to cha
 GENERATIONS = 2
 FRESH = 0.25  # of what is thought of is random, not neighbours
 CROSSED = 0.1
-DECAY = 0.9
+DECAY = 0.9  # how much less likely a parent is than the next better one
 REMEMBERED = 512  # children, so that what was thought of once costs nothing the next time
 IN_VAIN = 24  # tries after which a space counts as exhausted
 RANDOM_FIRST = 16  # results before which all is random, where the model knows nothing
@@ -155,9 +155,9 @@ class GridSearch(_Base):
 
 
 class ReplaySearch:
-    """What is known of a task, the best first; nothing else."""
+    """What is known of a task, in its order; nothing else."""
 
-    def __init__(self, task: Task, known: Sequence[tuple[Trace, float]]) -> None:
+    def __init__(self, task: Task, known: Sequence[Trace]) -> None:
         self._left = iter(_replayed(task, known))
 
     def propose(self, n: int) -> list[Candidate]:
@@ -167,17 +167,17 @@ class ReplaySearch:
         pass
 
 
-def _replayed(task: Task, known: Sequence[tuple[Trace, float]]) -> Iterator[Candidate]:
-    """Candidates of traces that still apply, the cheapest first, each program once."""
+def _replayed(task: Task, known: Sequence[Trace]) -> Iterator[Candidate]:
+    """Candidates of traces that still apply, each program once."""
     seen: set[str] = set()
-    for trace, cost in sorted(known, key=lambda entry: entry[1]):
+    for trace in known:
         sch = Schedule(task.func)
         try:
             trace.apply(sch)
         except MlcError:
             continue
         found = Candidate(sch.trace, sch.func, "known")
-        if isfinite(cost) and found.program not in seen:
+        if found.program not in seen:
             seen.add(found.program)
             yield found
 
@@ -199,7 +199,7 @@ class EvolutionarySearch(_Base):
         task: Task,
         space: DesignSpace,
         seed: int,
-        known: Sequence[tuple[Trace, float]],
+        known: Sequence[Trace],
         model: CostModel,
     ) -> None:
         super().__init__(task, space, seed)
@@ -211,7 +211,7 @@ class EvolutionarySearch(_Base):
         self._given: list[Point] = []  # what comes before all that is thought of
         self._pool: list[tuple[float, Point]] = []  # by score, what was thought of and not proposed
         self._vectors: dict[str, Vector] = {}  # of the pool, by program
-        # children's programs, None of those that are not possible
+        # children's programs; None of those that were not possible, or not unseen
         self._tried: dict[tuple[int, tuple[Decision, ...]], str | None] = {}
 
     def propose(self, n: int) -> list[Candidate]:
@@ -332,14 +332,14 @@ def make_search(
     task: Task,
     space: DesignSpace | Callable[[Schedule], Schedule | None] | None = None,
     seed: int = 0,
-    known: Sequence[tuple[Trace, float]] = (),
+    known: Sequence[Trace] = (),
     prior: Any = None,
 ) -> Search:
     """A search by its name.
 
     space: a function that schedules and samples is one; None is the default's neighbours and all
-    that rules make. known: traces of earlier runs, with what they cost there; the evolutionary
-    search measures the best of them again and goes on from them. prior: trees that its cost model
+    that rules make. known: traces of earlier runs, the best first; the evolutionary search measures
+    the first of them again and goes on from them. prior: trees that its cost model
     begins with. Raises TuneError for another name, and where lightgbm is missing.
     """
     within: DesignSpace

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice, takewhile
 from math import inf, isfinite
 
 from ..schedule import Schedule
 from ..schedule.trace import Trace
+from .apply import applicable
 from .database import Database, Record
 from .measuring import Measuring, Round
 from .records import Candidate, Measured, Objective, Search, Task
@@ -26,11 +28,11 @@ from .space import default_candidate
 AHEAD = 2  # rounds under way
 BATCH = 16
 TOP = 3  # candidates of a task that are measured once more at the end, besides the default
-MOST_FINALS = 12
+CERTAIN = ("ok", "wrong")  # verdicts that one measurement is enough for
 IMPROVED = 0.999  # a cost below so much of the best is a better one
 
-# A search for a task, by a seed; known: traces measured by earlier runs, and their costs.
-MakeSearch = Callable[[Task, int, Sequence[tuple[Trace, float]]], Search]
+# A search for a task, by a seed; known: traces of earlier runs, the best first.
+MakeSearch = Callable[[Task, int, Sequence[Trace]], Search]
 
 
 @dataclass(eq=False)
@@ -159,19 +161,27 @@ def _search(
         watch(state)
 
 
-def _earlier(measuring: Measuring, task: Task) -> list[tuple[Trace, float]]:
-    """What other runs had measured of the task before this one began."""
-    found: list[tuple[Trace, float]] = []
-    for record in measuring.database.records:
+def _earlier(measuring: Measuring, task: Task) -> list[Trace]:
+    """What other runs had found for the task before this one began, the best first: on this kind
+    of board, then on others, each by how much worse it is than the best there."""
+    newest: dict[tuple[str, str], Record] = {}
+    for record in takewhile(lambda r: r.run != measuring.run, measuring.database.records):
         same = (record.workload, record.target) == (task.workload, str(task.target))
-        if same and record.run == measuring.run:
-            break
         if same and record.objective == measuring.objective:
-            try:
-                found.append((record.trace, record.cost))
-            except ValueError:  # of another version
-                continue
-    return found
+            newest[record.board, record.program] = record
+    best: dict[str, float] = {}
+    for record in newest.values():
+        best[record.board] = min(record.cost, best.get(record.board, inf))
+    good = [r for r in newest.values() if isfinite(r.cost)]
+    good.sort(key=lambda r: (r.board != measuring.board, r.cost / best[r.board]))
+    return [trace for r in good if (trace := _readable(r)) is not None]
+
+
+def _readable(record: Record) -> Trace | None:
+    try:
+        return record.trace
+    except ValueError:  # of another version
+        return None
 
 
 def _seed(seed: int, task: Task) -> int:
@@ -216,9 +226,7 @@ def _told(
     early_stopping: int | None,
 ) -> None:
     chosen = state.tasks[number]
-    for result in results:
-        if result.verdict != "ok":
-            state.bad[result.verdict] = state.bad.get(result.verdict, 0) + 1
+    _count_bad(state, results)
     for cost in costs:
         chosen.trials += 1
         chosen.since = 0 if cost < IMPROVED * chosen.best else chosen.since + 1
@@ -236,12 +244,14 @@ def _finals(
     measured carefully, and again whatever is the best then, until the best is one of those."""
     pairs = list(zip(state.tasks, defaults, strict=True))
     _carefully(state, measuring, [(t.task, [d]) for t, d in pairs if d is not None], watch)
-    for count in (TOP, *[1] * MOST_FINALS):
-        best = [(t.task, _ranked(measuring, t.task)[:count]) for t in state.tasks]
-        lucky = [(task, rs) for task, rs in best if not all(r.final for r in rs)]
+    count, before = TOP, -1
+    while len(measuring.database) > before:
+        best = [(t.task, list(islice(_ranked(measuring, t.task), count))) for t in state.tasks]
+        lucky = [(task, found) for task, found in best if not all(r.final for r, _ in found)]
         if not lucky:
             break
-        again = [(task, [_candidate(task, r) for r in rs]) for task, rs in lucky]
+        again = [(task, [c for _, c in found]) for task, found in lucky]
+        count, before = 1, len(measuring.database)
         _carefully(state, measuring, again, watch)
     for progress, default in pairs:
         past = measuring.database.programs(
@@ -249,8 +259,8 @@ def _finals(
         )
         if default is not None and isfinite(past[default.program].cost):
             progress.baseline = past[default.program].cost
-        if ranked := _ranked(measuring, progress.task):
-            progress.best = ranked[0].cost
+        if (first := next(_ranked(measuring, progress.task), None)) is not None:
+            progress.best = first[0].cost
     watch(state)
 
 
@@ -261,14 +271,19 @@ def _carefully(
     watch: Watch,
 ) -> None:
     """Measures those that were not measured carefully before: on boards apart all at once, on this
-    machine one at a time, so that nothing else disturbs it."""
+    machine one at a time, so that nothing else disturbs it. What fails, though it ran before, is
+    tried once more before it counts: it may be the board's fault."""
 
-    def finish(task: Task, begun: Round) -> None:
+    def finish(task: Task, candidate: Candidate, begun: Round) -> None:
         state.stage = f"the best of {task.name}, once more"
         watch(state)
-        measuring.finish(begun, final=True)
+        (result,) = measuring.finish(begun, final=True, counts=lambda m: m.verdict in CERTAIN)
+        if result.verdict not in CERTAIN:
+            _count_bad(state, [result])
+            (result,) = measuring.finish(measuring.begin(task, [candidate], final=True), final=True)
+        _count_bad(state, [result])
 
-    waiting: list[tuple[Task, Round]] = []
+    waiting: list[tuple[Task, Candidate, Round]] = []
     for task, several in candidates:
         past = measuring.database.programs(
             task.workload, str(task.target), measuring.board, measuring.objective
@@ -276,27 +291,30 @@ def _carefully(
         for candidate in several:
             if candidate.program in past and past[candidate.program].final:
                 continue
-            waiting.append((task, measuring.begin(task, [candidate], final=True)))
+            begun = measuring.begin(task, [candidate], final=True)
+            waiting.append((task, candidate, begun))
             if not measuring.apart:
                 finish(*waiting.pop())
-    for task, begun in waiting:
-        finish(task, begun)
+    for one in waiting:
+        finish(*one)
 
 
-def _ranked(measuring: Measuring, task: Task) -> list[Record]:
-    return measuring.database.query(
+def _count_bad(state: State, results: Sequence[Measured]) -> None:
+    for result in results:
+        if result.verdict != "ok":
+            state.bad[result.verdict] = state.bad.get(result.verdict, 0) + 1
+
+
+def _ranked(measuring: Measuring, task: Task) -> Iterator[tuple[Record, Candidate]]:
+    """What the database has of a task, the best first."""
+    records = measuring.database.query(
         task.workload, str(task.target), board=measuring.board, objective=measuring.objective
     )
+    for record, sch in applicable(records, task.func):
+        yield record, Candidate(sch.trace, sch.func, "final")
 
 
-def _candidate(task: Task, record: Record) -> Candidate:
-    sch = Schedule(task.func)
-    record.trace.apply(sch)
-    return Candidate(record.trace, sch.func, "final")
-
-
-def best_schedule(database: Database, task: Task) -> Candidate | None:
-    """What the database has for a task; None where that is nothing. Raises ScheduleError where the
-    trace does not apply."""
-    record = database.best(task.workload, str(task.target))
-    return None if record is None else _candidate(task, record)
+def best_schedule(database: Database, task: Task) -> Schedule | None:
+    """The best that the database has for a task, of what applies; None where that is nothing."""
+    records = database.query(task.workload, str(task.target))
+    return next((sch for _, sch in applicable(records, task.func)), None)
