@@ -60,6 +60,26 @@ def test_an_error_of_ours_shows_where_it_was_raised() -> None:
     assert note.startswith("in a worker process:\nTraceback") and "return 1 / n" in note
 
 
+class Unlike(Exception):
+    """Cannot be unpickled: that calls it with what `args` holds."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} at {where}")
+
+
+def raise_unlike() -> None:
+    raise Unlike("fault", "line 3")
+
+
+def test_an_answer_that_cannot_be_unpickled_costs_its_task_alone() -> None:
+    with WorkerPool(1, seconds=5) as pool:
+        with pytest.raises(WorkerDied) as died:
+            pool.submit(raise_unlike).result(30)
+        assert pool.submit(square, 3).result(30) == 9
+    assert died.value.how == "an answer that cannot be unpickled"
+    assert died.value.words.startswith("TypeError: Unlike.__init__() missing 1 required")
+
+
 def test_a_task_without_end_is_ended_and_the_next_one_gets_another_process() -> None:
     with WorkerPool(1, seconds=0.2) as pool:
         endless = pool.submit(math.factorial, 10**7)
@@ -130,6 +150,36 @@ def test_no_worker_stays(end: signal.Signals, seconds: str, tmp_path: Path) -> N
     assert process.returncode == -end
     assert ("KeyboardInterrupt" in said) == (end == signal.SIGINT)
     assert until(lambda: not any(map(alive, workers)))
+
+
+ORPHAN = """
+import math, os, signal
+def orphan(file):
+    with open(file, "w") as pid:
+        pid.write(str(os.getpid()))
+    os.kill(os.getppid(), signal.SIGKILL)
+    math.factorial(10**7)  # as LLVM may be: for minutes without a look at Python's signals
+"""
+PARENT = """
+import sys
+from mlc_deploy.workers import WorkerPool
+from orphan import orphan
+with WorkerPool(1, seconds=0.1) as pool:
+    pool.submit(orphan, sys.argv[1]).result()
+"""
+
+
+@linux
+def test_a_task_without_end_ends_though_its_parent_is_gone(tmp_path: Path) -> None:
+    script, file = tmp_path / "script.py", tmp_path / "pid"
+    script.write_text(PARENT)
+    (tmp_path / "orphan.py").write_text(ORPHAN)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    parent = subprocess.run([sys.executable, script, file], env=environment)
+    assert parent.returncode == -signal.SIGKILL
+    worker = int(file.read_text())
+    assert alive(worker)
+    assert until(lambda: not alive(worker))
 
 
 def until(holds: Callable[[], bool], seconds: float = 20) -> bool:

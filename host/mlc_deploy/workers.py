@@ -40,9 +40,9 @@ MOST_SHARING = 20  # times as long as alone, where a core is shared
 START = """
 import sys
 memory, resident, gently = map(int, sys.argv[1:4])
-sys.path[:] = sys.argv[4:]
+sys.path[:] = sys.argv[5:]
 from mlc_deploy.workers import serve
-serve(memory, resident, bool(gently))
+serve(memory, resident, bool(gently), float(sys.argv[4]))
 """
 # Math libraries start threads when numpy is imported, and a worker has no use for them.
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -148,7 +148,7 @@ class _Worker:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            limits = self._memory or 0, self._resident or 0, int(self._gently)
+            limits = self._memory or 0, self._resident or 0, int(self._gently), self._seconds or 0
             self._errors = tempfile.TemporaryFile()
             self._process = subprocess.Popen(
                 [sys.executable, "-c", START, *map(str, limits), *sys.path],
@@ -175,6 +175,11 @@ class _Worker:
             if deadline.met():
                 raise died from None
             raise WorkerTimeout(f"no end in {self._seconds:g} s", died.words) from None
+        except Exception as error:  # a class, say, whose objects cannot be made from their `args`
+            deadline.met()
+            self.close()  # what it wrote is not read to its end
+            words = f"{type(error).__name__}: {error}"
+            raise WorkerDied("an answer that cannot be unpickled", words) from None
         if not deadline.met():  # just as it answered
             self._died(process)
         elif ended:
@@ -279,10 +284,10 @@ def _frozen(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(mapping)
 
 
-def serve(memory: int, resident: int, gently: bool) -> None:
+def serve(memory: int, resident: int, gently: bool, seconds: float) -> None:
     """A worker's life: it ends with its stdin, which is when the process that asks ends, too, or
     with a task after which it has as many resident bytes. memory: bytes of addresses that it may
-    have. 0 for any number."""
+    have. seconds: of work that a task may take. 0 for any number."""
     if memory:
         _limit(memory)
     if gently:
@@ -297,6 +302,7 @@ def serve(memory: int, resident: int, gently: bool) -> None:
             function, task = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
+        _bound(seconds)
         answer: Any = None
         error: Exception | None = None
         try:
@@ -316,6 +322,13 @@ def _limit(memory: int) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+
+def _bound(seconds: float) -> None:
+    """Ends this process in a task that takes far longer than it may: for where there is no parent
+    any more. One that is there ends it before, by the clock (_Deadline). 0 for no bound."""
+    with suppress(AttributeError):  # a system without
+        signal.setitimer(signal.ITIMER_PROF, MOST_SHARING * seconds)
 
 
 def _resident() -> int:

@@ -10,11 +10,20 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from mlc_deploy.cli.tune_report import recorded
+from mlc_deploy.deploy import Layer
 from mlc_deploy.tune.database import Database, PlanRecord, Record, pack
+from mlc_deploy.tune.measuring import Measuring
 from mlc_deploy.tune.records import Measured
+from mlc_deploy.tune.tune import State
+from mlc_rpc import Lost, Unreachable
+from mlc_targets import Target
 from tests.cli.command import MODELS, Command
 from tests.tune.searches import matmul_task
 
@@ -85,6 +94,77 @@ def test_after_ctrl_c_the_same_command_goes_on(tmp_path: Path) -> None:
     assert json.loads(record.read_text())["stopped"]
     database = Database(db)
     assert len(database) >= 13 and not database.notes
+
+
+LOCAL = ("--target", "host", "--board", "local://", "--only", "max_pool", "--search", "random")
+LOST = Lost("the board does not answer any more")
+GONE = Unreachable("no board can be reached")
+
+
+@pytest.mark.parametrize(
+    ("error", "ending"),
+    [(KeyboardInterrupt(), "-> 130"), (LOST, f"error: {LOST}\n-> 3")],
+    ids=["Ctrl-C", "lost board"],
+)
+def test_what_was_found_is_kept_when_the_whole_model_is_not_run_to_its_end(
+    error: BaseException,
+    ending: str,
+    mlc_deploy: Command,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mlc_deploy.cli.tune.deploy", Mock(side_effect=error))
+    done = mlc_deploy(
+        "tune", DIGITS, *LOCAL, "--db", "t.jsonl", "--json", "r.json", "--trials", "4"
+    )
+    record = json.loads(Path("r.json").read_text())
+    assert record["stopped"] and record["trials"] == 4
+    assert all(task["after"] for task in record["tasks"])
+    assert record["layers"] is record["before"] is record["after"] is record["ok"] is None
+    assert "max_pool_1" in done.stdout and "end to end" not in done.stdout
+    assert "stopped, and the same command goes on" in done.stdout
+    assert done.complaint.endswith(ending)
+
+
+def test_what_was_found_is_kept_when_all_boards_are_lost(
+    mlc_deploy: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finish(by: Measuring, *args: Any, **keywords: Any) -> list[Measured]:
+        if by.measured >= 6:
+            raise GONE
+        return finished(by, *args, **keywords)
+
+    finished = Measuring.finish
+    monkeypatch.setattr(Measuring, "finish", finish)
+    done = mlc_deploy(
+        "tune", DIGITS, *LOCAL, "--db", "t.jsonl", "--json", "r.json", "--trials", "32",
+        "--batch", "4",
+    )  # fmt: skip
+    record = json.loads(Path("r.json").read_text())
+    assert record["stopped"] and 4 <= record["trials"] < 32
+    assert record["measured"] >= 6 and record["layers"] is None
+    assert "max_pool_1" in done.stdout
+    assert done.complaint.endswith(f"error: {GONE}\n-> 3")
+
+
+def test_calls_that_share_a_name_are_paired_in_their_order() -> None:
+    def deployment(*calls: tuple[str, str, float]) -> Any:
+        layers = [Layer(name, kernel, (1,), "float32", us) for name, kernel, us in calls]
+        return SimpleNamespace(layers=layers, ok=True, timing=SimpleNamespace(median=1e-3))
+
+    before = deployment(("conv", "conv2d", 10.0), ("conv", "conv2d_1", 20.0), ("", "relu", 1.0))
+    after = deployment(
+        ("conv", "layout_transform", 2.0), ("conv", "conv2d", 4.0), ("conv", "conv2d_1", 8.0),
+        ("", "relu", 1.0),
+    )  # fmt: skip
+    state = State([], "seconds", 0)
+    layers = recorded(state, None, (before, after), (), "m", Target("host"), ())["layers"]
+    assert [(x["name"], x["kernel"], x["before"], x["after"]) for x in layers] == [
+        ("conv", "layout_transform", None, 2e-6),
+        ("conv", "conv2d", 1e-5, 4e-6),
+        ("conv", "conv2d_1", 2e-5, 8e-6),
+        ("", "relu", 1e-6, 1e-6),
+    ]
 
 
 MISTAKES: dict[str, tuple[str, ...]] = {

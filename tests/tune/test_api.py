@@ -167,7 +167,10 @@ def test_results_for_something_else_are_told() -> None:
     made = mlc.compile(layer(), "host", db=database)
     assert not made.kernels_tuned
     host, other = mlc.Target("host"), mlc.Target("aarch64")
-    assert made.notes == (f"the database has no results for the target, {host}, only for: {other}",)
+    assert made.notes == (
+        f"the database has no results for the target, {host}, only for: {other}; "
+        "try: the --board that it was tuned on, or that --target",
+    )
     builder = BlockBuilder("main")
     another = builder.finish([builder.emit("relu", builder.param("x", (8, 32)))])
     (note,) = mlc.compile(another, "aarch64", db=database).notes

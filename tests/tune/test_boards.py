@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager
 from typing import Any
 
@@ -165,6 +165,50 @@ def test_a_board_of_another_kind_is_left_out() -> None:
     )
 
 
+def test_the_first_board_of_the_list_decides_the_kind_however_slow_it_is() -> None:
+    other = threading.Event()
+
+    def connect(url: str) -> FakeSession:
+        if url == "b":
+            other.set()
+            return FakeSession(url, OTHER)
+        assert other.wait(5)
+        time.sleep(0.1)
+        return FakeSession(url)
+
+    with pool(connect, "a", "b") as (boards, incidents):
+        assert boards.kind.startswith("aarch64, 4 cortex-a72, ")
+        assert {boards.submit(name).result(5) for _ in range(5)} == {"a"}
+        _until(lambda: bool(incidents))
+    assert [i.board for i in incidents] == ["b"]
+
+
+def test_where_the_first_board_is_away_the_next_decides_the_kind() -> None:
+    def connect(url: str) -> FakeSession:
+        if url == "a":
+            raise Unreachable("no route to host", board=url)
+        if url == "b":
+            time.sleep(0.1)
+        return FakeSession(url, HERE if url == "b" else OTHER)
+
+    with pool(connect, "a", "b", "c") as (boards, _):
+        assert boards.submit(name).result(5) == "b"
+        assert boards.kind.startswith("aarch64, 4 cortex-a72, ")
+
+
+def test_boards_do_not_wait_for_ever_for_the_first() -> None:
+    done = threading.Event()
+
+    def connect(url: str) -> FakeSession:
+        if url == "a":
+            done.wait(5)
+        return FakeSession(url)
+
+    with pool(connect, "a", "b", patience=0.1) as (boards, _):
+        assert boards.submit(name).result(5) == "b"
+        done.set()
+
+
 def test_jobs_end_when_no_board_has_been_there_for_long() -> None:
     def connect(url: str) -> FakeSession:
         raise Unreachable("no route to host", board=url)
@@ -177,6 +221,82 @@ def test_jobs_end_when_no_board_has_been_there_for_long() -> None:
         "no board can be reached: a: no route to host; b: no route to host\n"
         "  try: the same command again when one is there: it goes on where it stopped"
     )
+
+
+def test_jobs_end_at_once_when_every_board_is_left_out() -> None:
+    def changed(board: Board) -> None:
+        board.session.device = OTHER
+        raise Lost("power", board=board.url)
+
+    with pool(FakeSession, "a") as (boards, _):
+        for job in changed, name:
+            with pytest.raises(Unreachable) as gone:
+                boards.submit(job).result(5)
+            assert str(gone.value).startswith(
+                "no board can be reached: a: another kind of board than the first: aarch64, 1 co"
+            )
+
+
+def test_jobs_wait_for_a_board_that_is_away_where_the_others_are_left_out() -> None:
+    away = threading.Event()
+    away.set()
+
+    def connect(url: str) -> FakeSession:
+        if url == "a":
+            raise ValueError("no such board")
+        if away.is_set():
+            raise Unreachable("booting", board=url)
+        return FakeSession(url)
+
+    with pool(connect, "a", "b") as (boards, incidents):
+        job = boards.submit(name)
+        _until(lambda: len(incidents) == 2)
+        assert not job.done()
+        away.clear()
+        assert job.result(5) == "b"
+    assert {i.what for i in incidents[:2]} == {"left out: no such board", "quarantined: booting"}
+
+
+def test_a_job_that_was_cancelled_is_in_nobodys_way_when_jobs_end() -> None:
+    tried, gone = threading.Event(), threading.Event()
+
+    def connect(url: str) -> FakeSession:
+        tried.set()
+        assert gone.wait(5)
+        raise ValueError("no such board")
+
+    with pool(connect, "a") as (boards, _):
+        jobs = [boards.submit(name), boards.submit(name)]
+        assert tried.wait(5) and jobs[0].cancel()
+        gone.set()
+        assert isinstance(jobs[1].exception(5), Unreachable)
+
+
+def test_a_job_is_done_again_though_nobody_can_hear_of_it() -> None:
+    def closed(_: Incident) -> None:
+        raise BrokenPipeError
+
+    def job(board: Board) -> str:
+        if board.session.returns == 0:  # type: ignore[attr-defined]
+            raise Lost("power", board=board.url)
+        return board.url
+
+    with BoardPool(["a"], connect=FakeSession, report=closed) as boards:  # type: ignore[arg-type]
+        assert boards.submit(job).result(5) == "a"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_board_whose_thread_ends_is_given_up() -> None:
+    def mistaken(_: Incident) -> None:
+        raise KeyError("task")
+
+    def job(board: Board) -> None:
+        raise Lost("power", board=board.url)
+
+    with BoardPool(["a"], connect=FakeSession, report=mistaken) as boards:  # type: ignore[arg-type]
+        with pytest.raises(Unreachable) as gone:
+            boards.submit(job).result(5)
+    assert gone.value.what == "no board can be reached: a: KeyError: 'task'"
 
 
 def test_jobs_wait_for_boards_that_are_away_for_a_while() -> None:
@@ -207,6 +327,26 @@ def test_closing_cancels_what_waits() -> None:
         assert begun.wait(5)
     wait(jobs, 5)
     assert isinstance(jobs[0].exception(), Lost) and jobs[1].cancelled()
+
+
+def test_a_job_whose_board_dies_while_the_pool_closes_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost, again = threading.Event(), BoardPool._again
+
+    def late(boards: BoardPool, *args: Any) -> None:
+        lost.set()
+        _until(lambda: boards._closed)
+        again(boards, *args)
+
+    def job(board: Board) -> None:
+        raise Lost("power", board=board.url)
+
+    monkeypatch.setattr(BoardPool, "_again", late)
+    with pool(FakeSession, "a") as (boards, _):
+        begun = boards.submit(job)
+        assert lost.wait(5)
+    assert isinstance(begun.exception(5), CancelledError)
 
 
 def _until(holds: Callable[[], bool]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from mlc_deploy.graph import BlockBuilder, Call, CallFused, Constant, Function
 from mlc_deploy.ir import structural_hash
 from mlc_deploy.model_graph import model_graph, optimized_graph
 from mlc_deploy.tune.database import Database, PlanRecord
-from mlc_deploy.tune.layouts import Layouts, Model, digest, known_layouts, plans
+from mlc_deploy.tune.layouts import Layouts, Model, Plan, digest, known_layouts, plans
 from mlc_deploy.tune.records import Task
 from mlc_deploy.tune.space import default_candidate
 from mlc_targets import Target
@@ -122,6 +123,37 @@ def test_kernels_that_cannot_be_measured_are_no_way_out() -> None:
     assert chosen({("second", "winograd"): inf}) == dict.fromkeys(ALL, "NCHW4c")
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_no_further_plan_is_tried_when_it_is_late(most: int) -> None:
+    tried: list[Layouts] = []
+    said = {("first", "NCHW"): 2.0}
+    found = plans(
+        model(), Costs(said), lambda plan, _: tried.append(plan.layouts), lambda: len(tried) >= most
+    )
+    assert tried == [{}, *(dict.fromkeys(ALL, to) for to in ("NCHW", "NCHW4c"))][:most]
+    assert len(found) == most
+
+
+def test_one_plan_is_tried_however_late_it_is() -> None:
+    found = plans(model(), Costs({}), late=lambda: True)
+    assert [plan.layouts for plan, _ in found] == [{}]
+
+
+class Vanishing(Model):
+    """The target's own plan has no kernel of the layer `third`."""
+
+    def plan(self, layouts: Layouts) -> Plan:
+        plan = super().plan(layouts)
+        calls = plan.calls if layouts else tuple(c for c in plan.calls if c[0] != "third")
+        return replace(plan, calls=calls)
+
+
+def test_a_layer_may_have_kernels_in_another_plan_alone() -> None:
+    graphs = model().graphs
+    found = plans(Vanishing(graphs, TARGET), Costs({}))
+    assert found[0][0].layouts == {}
+
+
 def ops(function: Function) -> list[str]:
     calls = [b.call for b in function.bindings]
     inner = [c.function.bindings if isinstance(c, CallFused) else () for c in calls]
@@ -174,8 +206,8 @@ def test_the_plan_of_lowest_cost_counts_seconds_first() -> None:
     database.add_plans([plan("instructions", "NCHW4c", 10.0)])
     assert database.plan("m", "t") == plan("instructions", "NCHW4c", 10.0)
     database.add_plans([plan("seconds", "NCHW", 2.0), plan("seconds", "NCHW4c", 1.0)])
-    database.add_plans([plan("seconds", "NCHW", 3.0)])
-    assert database.plan("m", "t") == plan("seconds", "NCHW4c", 1.0)
+    database.add_plans([plan("seconds", "NCHW", 3.0)])  # on the same board, so it counts alone
+    assert database.plan("m", "t") == plan("seconds", "NCHW", 3.0)
     assert database.plan("m", "u") is None
     other = Database()
     other.merge(database)

@@ -18,9 +18,17 @@ from mlc_deploy.ir import PrimFunc, structural_hash
 from mlc_deploy.tune.boards import Board, Incident
 from mlc_deploy.tune.builder import build_object
 from mlc_deploy.tune.extract import task_of
-from mlc_deploy.tune.measuring import tensors_of
 from mlc_deploy.tune.records import Task
-from mlc_deploy.tune.runner import Request, measure, run_limit, settled, timed, wrong_elements
+from mlc_deploy.tune.reference import reference_of
+from mlc_deploy.tune.runner import (
+    Request,
+    measure,
+    run_limit,
+    settled,
+    tensors_of,
+    timed,
+    wrong_elements,
+)
 from tests.tune.searches import HOST, matmul_task
 
 needs_qemu = pytest.mark.skipif(
@@ -83,6 +91,27 @@ def test_a_kernel_that_writes_nothing_is_wrong(board: Board) -> None:
     half = build_object(other.default(other.func), HOST)
     measure(board, request_for(task))  # leaves the right outputs in the tensors
     assert measure(board, request_for(task, object=half)).verdict in ("wrong", "refused")
+
+
+@pytest.mark.parametrize("of_numpy", [True, False])
+def test_a_kernel_that_writes_into_its_input_spoils_no_other(board: Board, of_numpy: bool) -> None:
+    task = task_of(elementwise(lambda i, x: x[i] + 1.0, "float32"), HOST)
+    request = request_for(task)
+    if of_numpy:
+        request = replace(request, reference=reference_of(task))
+    board.state.clear()
+    for more, best in ((2.0, inf), (3.0, inf), (4.0, 1e-9)):  # the last one is not even compared
+        found = measure(board, replace(request, object=backwards(more), best=best))
+        assert found.verdict == ("wrong" if best == inf else "ok")
+        assert measure(board, request).verdict == "ok"
+
+
+def backwards(more: float) -> bytes:
+    """A kernel that writes into its first parameter what it makes of the second."""
+    out = te.placeholder((64,), "float32", "out")
+    x = te.compute((64,), lambda i: out[i] + more, name="x")
+    task = task_of(te.create_prim_func([x, out], "main"), HOST)
+    return build_object(task.default(task.func), HOST)
 
 
 def test_a_crash_a_run_without_end_and_a_refusal_cost_one_candidate(board: Board) -> None:

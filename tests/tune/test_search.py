@@ -178,6 +178,20 @@ def test_costs_far_apart_are_learnt_from() -> None:
         assert len(set(model.scores(vectors))) > 8
 
 
+@pytest.mark.parametrize("kind", ["evolutionary", "random", "grid"])
+def test_a_space_in_which_nothing_is_possible_says_why(kind: str) -> None:
+    def impossible(sch: Schedule) -> None:
+        sch.parallel(sch.get_loops("matmul_tile")[2])
+
+    with pytest.raises(TuneError) as refusal:
+        make_search(kind, MATMUL, impossible).propose(4)
+    assert str(refusal.value) == (
+        "no schedule of the space is possible\n"
+        "  in:  task 'matmul': parallel: loop 'k' carries the reduction of block 'matmul_tile'\n"
+        "  try: the space's function on a Schedule of the task's function, by itself"
+    )
+
+
 def test_an_unknown_search_is_refused() -> None:
     with pytest.raises(TuneError, match=r"no search 'forest'\n  try: one of"):
         make_search("forest", MATMUL)

@@ -129,24 +129,31 @@ def tune(
     with progress.stage("graph"):
         graphs = model_graph(path, wanted, **how)
     run = _Run(path, graphs, wanted, precision or "float32", urls, options, database, progress)
-    run.tune(only)
-    if run.state is None:
-        raise KeyboardInterrupt
-    stopped = run.tuned is None
-    done = None if stopped else run.whole_model(how)
+    done: tuple[Deployment, Deployment] | None = None
+    failed: BaseException | None = None
+    try:
+        run.tune(only)
+        done = run.whole_model(how)
+    except (Exception, KeyboardInterrupt) as error:  # what is known by now is shown all the same
+        if isinstance(error, Misuse) or run.state is None:
+            raise
+        failed = error
+    assert run.state is not None
     record = recorded(run.state, run.tuned, done, run.incidents, path.stem, wanted, urls)
     record |= {
         "board": run.board,
         "db": db,
         "measured": run.measured,
-        "stopped": stopped,
+        "stopped": failed is not None,
         "total_s": time.perf_counter() - began,
         "notes": database.notes,
     }
     show(record, to_json.beside)
     to_json.write(record)
-    if stopped:
+    if isinstance(failed, KeyboardInterrupt):
         return INTERRUPTED
+    if failed is not None:
+        raise failed
     return OK if all(layers.ok for layers in done or ()) else FAILED
 
 
@@ -203,7 +210,7 @@ class _Run:
         self.board, self.measured = "", 0
 
     def tune(self, only: str) -> None:
-        """Until it is done, or Ctrl-C."""
+        """Until it is done. Raises Misuse where there is nothing to tune; what run_model does."""
         from ..tune.api import NothingToTune, measuring, opened, run_model
         from ..tune.layouts import Model
 
@@ -225,9 +232,8 @@ class _Run:
             except NothingToTune as error:
                 where = f"{self.path} --only {only}" if only else str(self.path)
                 raise Misuse(error.what, where=where, mend=error.mend) from None
-            except KeyboardInterrupt:
-                pass
-            self.measured = by.measured
+            finally:
+                self.measured = by.measured
 
     def _report(self, incident: Incident) -> None:
         self.incidents.append(incident)

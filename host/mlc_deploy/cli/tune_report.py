@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..tune.tune import State
 
 MOST_INCIDENTS = 12  # kinds
+TRANSFORM = "layout_transform"  # what the names of its kernels begin with
 
 
 def recorded(
@@ -67,13 +68,17 @@ def recorded(
 
 
 def _layers(before: Deployment, after: Deployment, objective: str) -> list[Record]:
-    """Every layer of both; layout transforms may be in one of them alone."""
-    found: dict[str, Record] = {}
+    """Every call of both, in pairs: the first one of a name with the first one, and so on. Layout
+    transforms, which have their layer's name, may be in one of them alone."""
+    found: dict[tuple[str, bool, int], Record] = {}
     for key, layers in (("after", after.layers), ("before", before.layers)):
+        seen: Counter[tuple[str, bool]] = Counter()
         for layer in layers:
+            call = layer.name, layer.kernel.startswith(TRANSFORM)
+            seen[call] += 1
             nothing = {"name": layer.name, "kernel": layer.kernel, "before": None, "after": None}
             cost = layer.instructions if objective == "instructions" else _s(layer.median_us)
-            found.setdefault(layer.name, nothing)[key] = cost
+            found.setdefault((*call, seen[call]), nothing)[key] = cost
     return list(found.values())
 
 

@@ -110,6 +110,16 @@ def taps_as_channels(w: Array, width: int) -> Array:
     return wide.transpose(0, 1, 3, 2).reshape(w.shape[0], -1, w.shape[2], 1)
 
 
+def without_filling(w: Array, attrs: Attrs) -> Array:
+    """Packed weights with zeros where nothing of the plain ones stands, as kernels may expect."""
+    if "kernel_layout" not in attrs:
+        return w
+    plain = plain_weights(w, attrs)
+    if "row_taps" in attrs:
+        plain = taps_as_channels(plain, attrs["row_taps"][2])
+    return pack(plain, attrs["source_layout"], attrs["kernel_layout"])
+
+
 def _compute_conv2d(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     x, w = inputs
     weights = weights_of(w, attrs, "OIHW")

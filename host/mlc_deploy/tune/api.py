@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from mlc_targets import Target
 
 from ..boards import connect
-from ..deploy import refuse_unfit
+from ..deploy import refuse_cores, refuse_unfit
 from ..errors import TuneError
 from ..graph import Function
 from ..ir import IRModule, PrimFunc
@@ -31,6 +31,7 @@ from ..schedule import Schedule
 from ..schedule.trace import Trace
 from .boards import BoardPool, Incident
 from .builder import builder as default_builder
+from .cost_model import require_lightgbm
 from .database import Database, PlanRecord
 from .extract import task_of
 from .layouts import Model, Plan, digest, known_layouts, plans
@@ -78,6 +79,12 @@ class Options:
     seconds: float = 10.0
     layouts: bool = True
     cores: str = ""  # of the board: fast, slow, or numbers; the fast ones unless told
+
+    def __post_init__(self) -> None:
+        """Raises TuneError."""
+        for name, number in (("trials", self.trials), ("batch", self.batch)):
+            if number < 1:
+                raise TuneError(f"{name} is a number above 0", where=f"{name} {number}")
 
 
 class NothingToTune(TuneError):
@@ -193,6 +200,9 @@ def measuring(
             where=f"{session.board}: {session.why_not_counting}",
             mend="objective seconds, or qemu://",
         )
+    refuse_cores(session, options.cores)
+    if options.strategy == "evolutionary":
+        require_lightgbm()
     if options.scheduler not in SCHEDULERS:
         raise TuneError(
             f"no scheduler '{options.scheduler}'", mend=f"one of {', '.join(SCHEDULERS)}"
@@ -274,7 +284,10 @@ def run_model(
             state.stage = f"layouts: {plan.title}"
             watch(state)
 
-        found = plans(model, partial(default_costs, by), tried)
+        found = plans(model, partial(default_costs, by), tried, lambda: state.late)
+        own = next((plan, cost) for plan, cost in found if not plan.layouts)
+        if not isfinite(own[1]):  # a default kernel is no good: nothing says that another is better
+            found = [own]
     else:
         known = known_layouts(by.database, reference, model.target, model.precision)
         found = [(model.plan(known), inf)]

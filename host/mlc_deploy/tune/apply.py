@@ -76,7 +76,10 @@ def _nothing(target: Target, database: Database) -> str:
     if str(target) in targets:
         return "the database has results for this target, but for none of this model's kernels"
     others = "; ".join(targets)
-    return f"the database has no results for the target, {target}, only for: {others}"
+    return (
+        f"{database.path or 'the database'} has no results for the target, {target}, only for: "
+        f"{others}; try: the --board that it was tuned on, or that --target"
+    )
 
 
 def existing(database: Database | str | Path) -> Database:

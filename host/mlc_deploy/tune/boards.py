@@ -4,7 +4,7 @@
 that dies under a job is reconnected by its session, and the job is done once more, here or
 elsewhere; a job under which boards died twice has the exception BoardLost. A board that does not
 come back is left alone for a while (quarantined), and the others go on. When all have been gone for
-longer than `patience`, jobs have the exception Unreachable.
+longer than `patience`, or are left out for good, jobs have the exception Unreachable.
 
 Whatever takes a function of a board and gives a Future can stand for this: a fake in tests, or the
 executor of a distributed engine whose workers hold the boards.
@@ -85,12 +85,18 @@ def fingerprint(session: Session) -> str:
     return f"{emulated}{device.machine}, {cores}, features {features}"
 
 
+def _end(session: Session) -> None:
+    with suppress(RpcError, OSError):  # it may be lost
+        session.close()
+
+
 class BoardPool(Executor):
     """Boards by URL. `connect` makes the session of one; `report` hears of incidents, from any
-    thread. `kind` is the first board's fingerprint: boards of another are left out, since their
-    results could not be compared. In seconds: `comeback` is what a lost board may take until it is
-    quarantined, `quarantine` how long it is left alone then, `patience` how long all may be gone,
-    `pause` what is waited before the second try to connect to one for the first time."""
+    thread. `kind` is the fingerprint of the first board of the list that is there: boards of
+    another are left out, since their results could not be compared. In seconds: `comeback` is what
+    a lost board may take until it is quarantined, `quarantine` how long it is left alone then,
+    `patience` how long all may be gone, `pause` what is waited before the second try to connect to
+    one for the first time."""
 
     def __init__(
         self,
@@ -104,7 +110,7 @@ class BoardPool(Executor):
         comeback: float = RETURN_SECONDS,
     ) -> None:
         self._connect = connect or own_boards.connect
-        self._report = report
+        self._listener = report
         self._quarantine, self._patience, self._pause = quarantine, patience, pause
         self._comeback = comeback
         self._changed = threading.Condition()  # of everything below
@@ -113,6 +119,7 @@ class BoardPool(Executor):
         self._kind: str | None = None
         self._sessions: dict[int, Session] = {}
         self._why: dict[int, str] = {}  # of boards that are not there
+        self._left_out: set[int] = set()  # of these, the ones that are not tried again
         self._last_seen = time.monotonic()
         self.urls = tuple(urls)
         self._threads = [
@@ -146,6 +153,7 @@ class BoardPool(Executor):
                 raise RuntimeError("the boards are closed")
             self._jobs.append(job)
             self._changed.notify_all()
+        self._fail_if_all_gone()
         return job.future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
@@ -161,14 +169,19 @@ class BoardPool(Executor):
             else:  # it was begun on a board that died
                 job.future.set_exception(CancelledError())
         for session in sessions:
-            with suppress(RpcError, OSError):
-                session.close()
+            _end(session)
         for thread in self._threads:
             thread.join(5.0)
 
     # ------------------------------------------------------------------------ a board's thread
 
     def _serve(self, number: int, url: str) -> None:
+        try:
+            self._attend(number, url)
+        except BaseException as error:  # of `report`, say: no job may wait for this thread
+            self._give_up(number, url, f"{type(error).__name__}: {error}")
+
+    def _attend(self, number: int, url: str) -> None:
         session: Session | None = None
         while (board := self._connected(number, url, session)) is not None:
             session = board.session
@@ -177,8 +190,7 @@ class BoardPool(Executor):
                 self._sessions.pop(number, None)
                 self._last_seen = time.monotonic()
             if not lost:
-                with suppress(RpcError, OSError):
-                    session.close()
+                _end(session)
                 return
 
     def _work(self, board: Board) -> bool:
@@ -207,13 +219,16 @@ class BoardPool(Executor):
 
     def _again(self, job: _Job, url: str, error: RpcError) -> None:
         job.attempts += 1
-        self._report(Incident(url, f"lost: {error.what}"))
+        with self._changed:
+            again = job.attempts < ATTEMPTS and not self._closed
+            if again:
+                self._jobs.appendleft(job)
+                self._changed.notify_all()
         if job.attempts >= ATTEMPTS:
             job.future.set_exception(BoardLost(f"{ATTEMPTS} boards died of it: {error.what}"))
-            return
-        with self._changed:
-            self._jobs.appendleft(job)
-            self._changed.notify_all()
+        elif not again:
+            job.future.set_exception(CancelledError())
+        self._report(Incident(url, f"lost: {error.what}"))
 
     def _connected(self, number: int, url: str, session: Session | None) -> Board | None:
         """The board, connected to, however long that takes: `session` is the one that was lost.
@@ -240,8 +255,11 @@ class BoardPool(Executor):
                 return None
             kind = fingerprint(session)
             with self._changed:
+                # The order of the list decides, not which board answers first: the database's
+                # subject is then the same at every start.
+                self._changed.wait_for(lambda: self._decided(number), self._patience)
                 if self._closed:
-                    session.close()
+                    _end(session)
                     return None
                 if self._kind is None:
                     self._kind = kind
@@ -250,12 +268,16 @@ class BoardPool(Executor):
                     came_back = self._why.pop(number, None) is not None
                     self._changed.notify_all()
             if kind != self._kind:
-                session.close()
+                _end(session)
                 self._give_up(number, url, f"another kind of board than the first: {kind}")
                 return None
             if came_back:
                 self._report(Incident(url, "came back"))
             return Board(url, session, self._report)
+
+    def _decided(self, number: int) -> bool:
+        """Whether a board need not wait for those before it, of which one may decide the kind."""
+        return self._closed or self._kind is not None or self._why.keys() >= set(range(number))
 
     def _pause_after(self, number: int, url: str, why: str, failures: int) -> bool:
         """Waits before the board is tried again; False when there is nothing to wait for."""
@@ -273,25 +295,38 @@ class BoardPool(Executor):
             return not self._changed.wait_for(lambda: self._closed, seconds)
 
     def _give_up(self, number: int, url: str, why: str) -> None:
-        self._report(Incident(url, f"left out: {why}"))
         with self._changed:
+            session = self._sessions.pop(number, None)
+            if session is not None:
+                self._last_seen = time.monotonic()
             self._why[number] = why
+            self._left_out.add(number)
             self._changed.notify_all()
         self._fail_if_all_gone()
+        if session is not None:
+            _end(session)
+        self._report(Incident(url, f"left out: {why}"))
 
     def _fail_if_all_gone(self) -> None:
-        """Ends what waits for boards when none has been there for so long."""
+        """Ends what waits for boards when none has been there for so long, or none will be."""
         with self._changed:
             gone = len(self._why) == len(self.urls)
-            if not gone or time.monotonic() - self._last_seen < self._patience:
+            waits = len(self._left_out) < len(self.urls)
+            if not gone or (waits and time.monotonic() - self._last_seen < self._patience):
                 return
             jobs = list(self._jobs)
             self._jobs.clear()
         for job in jobs:
-            job.future.set_exception(self._unreachable())
+            if job.attempts or job.future.set_running_or_notify_cancel():
+                job.future.set_exception(self._unreachable())
+
+    def _report(self, incident: Incident) -> None:
+        with suppress(OSError, ValueError):  # a closed stream is no reason to end a board
+            self._listener(incident)
 
     def _unreachable(self) -> Unreachable:
-        lines = [f"{self.urls[n]}: {why}" for n, why in sorted(self._why.items())]
+        with self._changed:
+            lines = [f"{self.urls[n]}: {why}" for n, why in sorted(self._why.items())]
         return Unreachable(
             "no board can be reached: " + "; ".join(lines),
             attempt="the same command again when one is there: it goes on where it stopped",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mlc_targets import Target
 
+from .. import ops  # noqa: F401  # programs call intrinsics by their names, which it registers
 from ..codegen import compile_kernels
 from ..ir import PrimFunc, with_fields
 from ..lower import lower

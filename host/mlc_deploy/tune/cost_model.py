@@ -72,7 +72,7 @@ class TreeModel:
     _stale: bool = False
 
     def __post_init__(self) -> None:
-        _lightgbm()
+        require_lightgbm()
         self._trees = self.prior
 
     @property
@@ -113,7 +113,7 @@ class TreeModel:
             labels += [(best / cost) ** SHARPNESS if isfinite(cost) else 0.0 for _, cost in rows]
         if len(seen) < FEWEST or len(set(labels)) < 2:
             return
-        lightgbm = _lightgbm()
+        lightgbm = require_lightgbm()
         data = lightgbm.Dataset(
             np.stack(seen),
             np.array(labels),
@@ -127,7 +127,7 @@ class TreeModel:
             )
 
 
-def _lightgbm() -> Any:
+def require_lightgbm() -> Any:
     """The package; TuneError naming the extra where it is not installed."""
     try:
         import lightgbm

@@ -110,14 +110,20 @@ def _convolutions(function: Function) -> Iterator[Binding]:
 
 
 def plans(
-    model: Model, measured: Costs, watch: Callable[[Plan, float], None] = lambda *_: None
+    model: Model,
+    measured: Costs,
+    watch: Callable[[Plan, float], None] = lambda *_: None,
+    late: Callable[[], bool] = lambda: False,
 ) -> list[tuple[Plan, float]]:
     """Plans by what their default kernels cost together, the cheapest first. measured gives the
-    costs of tasks' default kernels."""
+    costs of tasks' default kernels; late() says that no plan but the first is to be tried any
+    more."""
     costs: dict[str, float] = {}
     found: list[tuple[Plan, float]] = []
 
     def tried(layouts: Layouts) -> Plan | None:
+        if found and late():
+            return None
         plan = model.plan(layouts)
         if any(plan.same == other.same for other, _ in found):
             return None
@@ -149,7 +155,7 @@ def _cheaper(
     to: dict[str, str | None] = {}
     for layer in layers:
         layouts, by_layer = min(after, key=lambda entry: entry[1].get(layer, inf))
-        if by_layer.get(layer, inf) < CHEAPER * before.get(layer, inf):
+        if layer in before and by_layer.get(layer, inf) < CHEAPER * before[layer]:
             gains[layer], to[layer] = before[layer] - by_layer[layer], layouts.get(layer)
     return {layer: to[layer] for layer in sorted(gains, key=lambda name: -gains[name])}
 

@@ -21,8 +21,8 @@ from .boards import BoardExecutor, BoardLost
 from .builder import build_object
 from .database import Database, Record, pack
 from .records import Candidate, Measured, Objective, Task
-from .reference import Reference, reference_of, written
-from .runner import RUN_SECONDS, Request, Tensor, measure
+from .reference import Reference, reference_of
+from .runner import RUN_SECONDS, Request, measure, tensors_of
 
 MESSAGE = 300  # characters
 REMEMBERED = 512  # objects; schedules that lead to the same are mostly neighbours
@@ -64,10 +64,11 @@ class Measuring:
         best: float = inf,
         *,
         final: bool = False,
+        again: bool = False,
     ) -> Round:
         """Starts on candidates; `best` is the task's lowest cost so far. `final` ones are measured
-        carefully, whether they were before or not. Raises what build_object raises for the
-        default."""
+        carefully, whether they were before or not; those that were no good are tried again if
+        `again`. Raises what build_object raises for the default."""
         past = self._past(task)
         known = self.database.best(
             task.workload, str(task.target), board=self.board, objective=self.objective
@@ -78,8 +79,9 @@ class Measuring:
         if self.check:
             self._reference(task)
         for place, candidate in enumerate(candidates):
-            if candidate.program in past and not final:
-                begun.known[place] = past[candidate.program].measured
+            before = past.get(candidate.program)
+            if before and not final and not (again and before.measured.verdict != "ok"):
+                begun.known[place] = before.measured
                 continue
             outcome: Future[Measured] = Future()
             begun.running[outcome] = place
@@ -209,12 +211,3 @@ def _settle(ran: Future[Measured], outcome: Future[Measured]) -> None:
         outcome.set_result(Measured("crash", message=str(error)[:MESSAGE]))
     except (Exception, CancelledError) as error:
         outcome.set_exception(error)
-
-
-def tensors_of(task: Task) -> tuple[Tensor, ...]:
-    """The parameters of a task's kernel."""
-    outputs = written(task.func)
-    return tuple(
-        Tensor(tuple(int(n) for n in b.shape), b.dtype, b in outputs)  # type: ignore[arg-type]
-        for b in task.func.buffers
-    )

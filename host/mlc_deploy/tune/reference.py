@@ -1,24 +1,64 @@
 """What a task's outputs are to be: computed by numpy from what the task is stated as, so that no
-kernel, the default one included, says of itself that it is right."""
+kernel, the default one included, says of itself that it is right; and the inputs that show it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..graph import Function, evaluate
-from ..ir import Block, Const, PrimFunc, statements, walk
+from ..graph.count import multiply_accumulates
+from ..graph.nodes import Binding, Call, Value
+from ..ir import (
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    IterVar,
+    Let,
+    Load,
+    PrimFunc,
+    Store,
+    dtype_of,
+    statements,
+    walk,
+)
 from ..ir.dtypes import numpy_dtype
 from ..ir.interp import run
+from ..ops import Attrs
 from .records import Task
 
 Array = NDArray[Any]
 MOST_INTERPRETED = 1 << 16  # turns of blocks; the interpreter takes about a second for them
+WEIGHTS = 1  # the place of weights among an operator's arguments
+INTEGERS = ("int32", "int64")
+STORED_SIZE = 73.0  # of a random 8-bit number: the root of its mean square
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Random numbers between two, both included; `whole` ones, or any."""
+
+    low: float
+    high: float
+    whole: bool = True
+
+    def draw(self, shape: Sequence[int], dtype: str, seed: int) -> Array:
+        rng = np.random.default_rng(seed)
+        if self.whole:
+            return rng.integers(int(self.low), int(self.high) + 1, shape).astype(dtype)
+        return rng.uniform(self.low, self.high, shape).astype(dtype)
+
+
+# Of zero in divisors, and below zero in exponents, nothing could be computed.
+COUNTS = Values(1, 100)
+STORED = Values(-127, 127)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +89,79 @@ def written(func: PrimFunc) -> set[Any]:
     return {r.buffer for n in walk(func.body) if isinstance(n, Block) for r in n.writes}
 
 
+def values_of(task: Task) -> dict[Buffer, Values]:
+    """The parameters for whose inputs not any numbers of their type do, and what does."""
+    outputs, used = written(task.func), indices(task.func)
+    inputs = [b for b in task.func.buffers if b not in outputs]
+    found = {b: COUNTS for b in inputs if b.dtype in INTEGERS}
+    if task.source is not None and isinstance(task.source.computes, Function):
+        found |= {inputs[n]: v for n, v in _quantized(task.source.computes).items()}
+    return {b: values for b, values in found.items() if b not in used}
+
+
+def packed_weights(task: Task) -> dict[Buffer, Attrs]:
+    """The parameters that are packed weights, with the attributes of the operator that they are
+    packed for."""
+    if task.source is None or not isinstance(task.source.computes, Function):
+        return {}
+    function = task.source.computes
+    return {
+        task.func.buffers[function.params.index(call.args[WEIGHTS])]: call.attrs
+        for call in (binding.call for binding in function.bindings)
+        if isinstance(call, Call)
+        and "kernel_layout" in call.attrs
+        and call.args[WEIGHTS] in function.params
+    }
+
+
+def indices(func: PrimFunc) -> set[Buffer]:
+    """The buffers whose values say, or may say, which elements others are read or written at."""
+    found: set[Buffer] = set()
+    todo: list[Expr] = []
+    stores: list[Store] = []
+    for n in walk(func.body):
+        match n:
+            case Load(_, at):
+                todo += at
+            case Store(_, at):
+                todo += at
+                stores.append(n)
+            case Let(_, value):
+                todo.append(value)
+            case For(_, extent):
+                todo.append(extent)
+            case IterVar():
+                todo.append(n.binding)
+    while todo:
+        new = {n.buffer for n in walk(todo.pop()) if isinstance(n, Load)} - found
+        found |= new
+        todo += [store.value for store in stores if store.buffer in new]
+    return found
+
+
+def _quantized(function: Function) -> dict[int, Values]:
+    """What makes numbers that are quantized spread over the range that they are kept in, by
+    parameter. Floats that are cast to integers are whole, as otherwise the last bit of a sum would
+    decide."""
+    number = {param: n for n, param in enumerate(function.params)}
+    products = sum(map(multiply_accumulates, function.bindings))
+    found: dict[int, Values] = {}
+    if any(_cuts(binding) for binding in function.bindings):
+        found = {n: STORED for param, n in number.items() if _is_float(param)}
+    for binding in function.bindings:
+        match binding.call:
+            case Call("requantize" | "quantize" as op, (_, scale, _)):
+                # A sum of that many products is so many times as large as one of them.
+                times = sqrt(max(products / max(binding.outputs[0].type.elements, 1), 1.0))
+                most = int(STORED.high * times)
+                biases = [n for p, n in number.items() if p.type.dtype in INTEGERS]
+                found |= dict.fromkeys(biases, Values(-most, most))
+                if scale in number:
+                    size = times / STORED_SIZE if op == "quantize" else 1 / (STORED_SIZE * times)
+                    found[number[scale]] = Values(size / 2, size, whole=False)
+    return found
+
+
 def _interpreted(func: PrimFunc, inputs: Sequence[Array]) -> list[Array]:
     given, outputs, made = iter(inputs), written(func), []
     arrays = []
@@ -59,6 +172,18 @@ def _interpreted(func: PrimFunc, inputs: Sequence[Array]) -> list[Array]:
         arrays.append(made[-1] if buffer in outputs else next(given))
     run(func, *arrays)
     return made
+
+
+def _cuts(binding: Binding) -> bool:
+    """Whether it makes integers of floats by cutting them off."""
+    match binding.call:
+        case Call("cast", (x,)):
+            return _is_float(x) and not _is_float(binding.outputs[0])
+    return False
+
+
+def _is_float(value: Value) -> bool:
+    return dtype_of(value.type.dtype).kind == "float"
 
 
 def _extent(extent: Any) -> int:

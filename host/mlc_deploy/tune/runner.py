@@ -1,7 +1,8 @@
 """What a candidate costs: loaded on a board, run, timed or counted, and held against a reference.
 
-Inputs are filled by the board, the same for all candidates of a task, and outputs with something
-else before each, so that a kernel that writes nothing is not taken for a right one. Whatever the
+Inputs are the same for all candidates of a task, and outputs are filled with something else before
+each, so that a kernel that writes nothing is not taken for a right one. Inputs are made anew once a
+candidate was no good, since it may have written into them. Whatever the
 cost says to be better than all before must also be right: its outputs are compared with what numpy
 computes of the same inputs, or, where that takes too long, with those of the default kernel.
 """
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil, inf, isfinite
 from typing import Any
 
@@ -29,10 +31,13 @@ from mlc_rpc import (
 )
 from mlc_rpc import Timeout as RpcTimeout
 
+from ..ir import Block, walk
+from ..ops import Attrs
+from ..ops.nn import without_filling
 from .boards import Board, Incident
 from .builder import KERNEL
-from .records import Measured, Objective
-from .reference import Reference
+from .records import Measured, Objective, Task
+from .reference import Reference, Values, packed_weights, values_of, written
 
 RELATIVE, OF_LARGEST = 1e-4, 2e-5  # of float results: the element's reference, the largest one
 HALF_RELATIVE, HALF_OF_LARGEST = 5e-3, 2e-3
@@ -50,18 +55,38 @@ DISTURBED = ("noisy", "migrated", "throttled")
 MOST_REPETITIONS = 3  # of a noisy measurement
 COOL_SECONDS = (10.0, 30.0, 60.0)  # pauses of a board that is throttled
 TASKS_KEPT = 2  # on a board: their tensors
+TENSORS_KEPT = 64  # tasks of which it is known what their tensors are
 EXPECTED_BYTES = 1 << 26  # of outputs that are to be compared with, kept for each board
-INDEX_TYPES = ("int32", "int64")  # their inputs may be indices, so they are zeros
+INDEX_TYPES = ("int32", "int64")  # zeros where nothing is said: they may be indices
 INPUT_SEED, OUTPUT_SEED = 1, 77
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A parameter of a kernel."""
+    """A parameter of a kernel. values: what an input holds; None: what its type asks for. packed:
+    of weights that are, the attributes of their operator. half: the kernel computes in float16."""
 
     shape: tuple[int, ...]
     dtype: str
     output: bool
+    values: Values | None = None
+    packed: Attrs | None = None
+    half: bool = False
+
+
+@lru_cache(TENSORS_KEPT)
+def tensors_of(task: Task) -> tuple[Tensor, ...]:
+    """The parameters of a task's kernel."""
+    outputs, values, packed = written(task.func), values_of(task), packed_weights(task)
+    used = {r.buffer for n in walk(task.func.body) if isinstance(n, Block) for r in n.reads}
+    half = any(b.dtype == "float16" for b in used | outputs)
+    return tuple(
+        Tensor(
+            tuple(int(n) for n in b.shape),  # type: ignore[arg-type]
+            b.dtype, b in outputs, values.get(b), packed.get(b), half,
+        )
+        for b in task.func.buffers
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +113,23 @@ class Request:
 def measure(board: Board, request: Request) -> Measured:
     """A job of a BoardPool. Raises what says that the board is gone: Lost, Unreachable,
     ProtocolError, and Timeout when it does not even say that a kernel took too long."""
+    used = request.workload in board.state.get("tensors", {})
+    found = _compared(board, request)
+    if found.verdict != "ok":
+        _forget_tensors(board, request.workload)
+    if found.verdict == "wrong" and used:  # perhaps of what an earlier candidate left as inputs
+        return measure(board, request)
+    return found
+
+
+def _compared(board: Board, request: Request) -> Measured:
+    """The cost of a candidate, or what is wrong with it."""
     try:
         found, tensors = _measured(board, request, request.object)
         if found.cost(request.objective) >= request.best or request.reference is None:
             return found
         got = _outputs(request, tensors)
-        expected = _expected(board, request, tensors)
+        expected = _expected(board, request)
     except Crashed as error:
         return Measured("crash", message=_words(error.what))
     except RpcTimeout as error:
@@ -102,19 +138,20 @@ def measure(board: Board, request: Request) -> Measured:
         return Measured("timeout", message=_words(error.what))
     except (Refused, OutOfMemory, CounterError) as error:
         return Measured("refused", message=_words(str(error)))
+    half = any(tensor.half for tensor in request.tensors)
     for number, (a, b) in enumerate(zip(got, expected, strict=True)):
-        if (wrong := wrong_elements(a, b)) > 0:
+        if (wrong := wrong_elements(a, b, half)) > 0:
             message = f"output {number}: {wrong} of {a.size} elements are wrong"
             return Measured("wrong", found.seconds, found.instructions, found.timing, message)
     return found
 
 
-def wrong_elements(got: NDArray[Any], expected: NDArray[Any]) -> int:
+def wrong_elements(got: NDArray[Any], expected: NDArray[Any], half: bool = False) -> int:
     """How many elements of a kernel's output are not what they should be: integers exactly, floats
-    in the bounds for one tensor."""
+    in the bounds for one tensor, those of float16 where they are kept or computed so."""
     if got.dtype.kind != "f":
         return int((got != expected).sum())
-    half = got.dtype == np.float16
+    half |= got.dtype == np.float16
     relative, of_largest = (HALF_RELATIVE, HALF_OF_LARGEST) if half else (RELATIVE, OF_LARGEST)
     a, b = got.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(b)
@@ -234,18 +271,26 @@ def _tensors(board: Board, request: Request) -> Sequence[RemoteTensor]:
         kept[request.workload] = kept.pop(request.workload)  # the one used last is the last
         return kept[request.workload]
     while len(kept) >= TASKS_KEPT:
-        for tensor in kept.pop(next(iter(kept))):
-            tensor.close()
+        _forget_tensors(board, next(iter(kept)))
     made = []
     for number, kind in enumerate(request.tensors):
         tensor = board.session.empty(kind.shape, kind.dtype)
-        if not kind.output and kind.dtype not in INDEX_TYPES:
+        if kind.values is not None:
+            tensor.write(kind.values.draw(kind.shape, kind.dtype, INPUT_SEED + number))
+        elif not kind.output and kind.dtype not in INDEX_TYPES:
             tensor.fill("random", INPUT_SEED + number)
             if kind.dtype == "int8":  # weights are symmetric, and kernels may rely on that
                 tensor.write(np.maximum(tensor.numpy(), -127))
+        if kind.packed is not None:
+            tensor.write(without_filling(tensor.numpy(), kind.packed))
         made.append(tensor)
     kept[request.workload] = tuple(made)
     return kept[request.workload]
+
+
+def _forget_tensors(board: Board, workload: str) -> None:
+    for tensor in board.state.get("tensors", {}).pop(workload, ()):
+        tensor.close()
 
 
 def _outputs(request: Request, tensors: Sequence[RemoteTensor]) -> list[NDArray[Any]]:
@@ -253,14 +298,14 @@ def _outputs(request: Request, tensors: Sequence[RemoteTensor]) -> list[NDArray[
     return [tensor.numpy() for tensor, kind in pairs if kind.output]
 
 
-def _expected(
-    board: Board, request: Request, tensors: Sequence[RemoteTensor]
-) -> list[NDArray[Any]]:
+def _expected(board: Board, request: Request) -> list[NDArray[Any]]:
     """What the outputs are to be; those of the tasks that were measured last are kept."""
     kept: dict[str, list[NDArray[Any]]] = board.state.setdefault("expected", {})
     if request.workload not in kept:
         while sum(a.nbytes for arrays in kept.values() for a in arrays) > EXPECTED_BYTES:
             del kept[next(iter(kept))]
+        _forget_tensors(board, request.workload)  # a candidate may have written into them
+        tensors = _tensors(board, request)
         match request.reference:
             case bytes(code):
                 with _loaded(board, code) as function:

@@ -67,6 +67,7 @@ class _Base:
         self.seen: set[str] = set()
         self.spaces: list[DesignSpace] = []
         self.untuned: Point | None = None  # the default schedule, where the space holds it
+        self.refused: MlcError | None = None  # what was said of the last point
         for member in members(space):
             if isinstance(member, Default):
                 self.untuned = default_candidate(task, len(self.spaces))
@@ -78,7 +79,8 @@ class _Base:
         """A point of space `number`, if it is possible and has not been seen."""
         try:
             found = point(self.spaces[number], self.task, chooser, number, origin)
-        except MlcError:
+        except MlcError as error:
+            self.refused = error
             return None
         if why_not(found.func, self.task.target) is not None:
             return None
@@ -96,6 +98,17 @@ class _Base:
             return None
         number = self.random.randrange(len(self.spaces))
         return self.made(number, Decider(Random(self.random.getrandbits(64))), "random")
+
+    def any_of(self, found: Sequence[Candidate]) -> list[Candidate]:
+        """What was found. Raises TuneError where a user's space has not given anything yet."""
+        own = self.spaces and all(isinstance(s, ScheduleFn) for s in self.spaces)
+        if own and not self.seen and self.refused is not None:
+            raise TuneError(
+                "no schedule of the space is possible",
+                where=f"task '{self.task.name}': {self.refused.what}",
+                mend="the space's function on a Schedule of the task's function, by itself",
+            )
+        return list(found)
 
     def first(self) -> list[Point]:
         """The default schedule, whatever the checks say of it."""
@@ -128,7 +141,7 @@ class RandomSearch(_Base):
     def propose(self, n: int) -> list[Candidate]:
         found = [] if self._begun else self.first()
         self._begun = True
-        return [*found, *_several(n - len(found), self.by_chance)]
+        return self.any_of([*found, *_several(n - len(found), self.by_chance)])
 
     def tell(self, results: Sequence[tuple[Candidate, float]]) -> None:
         pass
@@ -142,7 +155,7 @@ class GridSearch(_Base):
         self._points = self._all()
 
     def propose(self, n: int) -> list[Candidate]:
-        return [found for _, found in zip(range(n), self._points, strict=False)]
+        return self.any_of([found for _, found in zip(range(n), self._points, strict=False)])
 
     def tell(self, results: Sequence[tuple[Candidate, float]]) -> None:
         pass
@@ -219,7 +232,7 @@ class EvolutionarySearch(_Base):
             self._begun = True
             self._given = self._first()
         first, self._given = self._given[:n], self._given[n:]
-        return [*first, *self._promising(n - len(first))]
+        return self.any_of([*first, *self._promising(n - len(first))])
 
     def tell(self, results: Sequence[tuple[Candidate, float]]) -> None:
         self.model.learn(self.task.workload, [(self._vector(c), cost) for c, cost in results])

@@ -193,7 +193,7 @@ def _baselines(
     state: State, measuring: Measuring, defaults: Sequence[Candidate | None], watch: Watch
 ) -> None:
     rounds = [
-        (progress, measuring.begin(progress.task, [default]))
+        (progress, measuring.begin(progress.task, [default], again=True))
         for progress, default in zip(state.tasks, defaults, strict=True)
         if default is not None
     ]
@@ -203,6 +203,7 @@ def _baselines(
         if result.verdict != "ok":
             what = result.verdict.replace("_", " ")
             state.doubts.append(f"{progress.task.name}: default kernel: {what}: {result.message}")
+            progress.done = "its default kernel is no good"  # nothing says what would be better
         state.stage = f"default kernels, {number} of {len(rounds)}"
         watch(state)
 
@@ -210,7 +211,11 @@ def _baselines(
 def default_costs(measuring: Measuring, tasks: Sequence[Task]) -> dict[str, float]:
     """What the default kernels of tasks cost, by workload. Raises what `Measuring` does."""
     defaults = [(task, default_candidate(task)) for task in tasks]
-    rounds = [(task, measuring.begin(task, [made])) for task, made in defaults if made is not None]
+    rounds = [
+        (task, measuring.begin(task, [made], again=True))
+        for task, made in defaults
+        if made is not None
+    ]
     costs = {task.workload: inf for task in tasks}
     for task, begun in rounds:
         (result,) = measuring.finish(begun)
