@@ -52,7 +52,10 @@ def test_kernels_are_tuned_and_the_model_is_compiled_with_them(
         assert (layers[layer]["before"], layers[layer]["after"]) == (task["before"], task["after"])
     assert record["before"] == sum(layer["before"] for layer in layers.values())
     assert record["after"] == sum(layer["after"] for layer in layers.values())
-    assert "end to end" in done.stderr and "mlc-deploy MODEL --db t.jsonl" in done.stderr
+    assert (
+        "end to end" in done.stderr
+        and "mlc-deploy MODEL --target aarch64 --db t.jsonl" in done.stderr
+    )
 
     again = mlc_deploy("tune", DIGITS, *common, "--trials", "8").record
     assert again["measured"] == 0 and again["tasks"] == record["tasks"]

@@ -12,7 +12,15 @@ import pytest
 from mlc_deploy import te
 from mlc_deploy.errors import ScheduleError
 from mlc_deploy.ir import PrimFunc
-from mlc_deploy.schedule import layout, padding, reduction, sampling, tree
+from mlc_deploy.schedule import (
+    Schedule,
+    Trace,
+    layout,
+    padding,
+    reduction,
+    sampling,
+    tree,
+)
 from tests.schedule.small_programs import chain, endless, matmul, rows, symbolic
 from tests.schedule.test_refusals import _refusals_in, case, prepared, refusal
 
@@ -62,6 +70,11 @@ def huge() -> PrimFunc:
     return te.create_prim_func([a, te.compute((4096, 2048), lambda i, j: a[i, j] + 1, name="B")])
 
 
+def long_row() -> PrimFunc:
+    a = te.placeholder((), name="A")
+    return te.create_prim_func([a, te.compute((1 << 40,), lambda i: a[()], name="B")])
+
+
 def symbolic_rows() -> PrimFunc:
     n = te.var("n")
     a = te.placeholder((6, n), name="A")
@@ -99,6 +112,9 @@ REFUSALS = {
         case(chain, ("transform_layout", "B", "B", lambda i: i)),
         case(chain, ("transform_layout", "B", "B", "lambda i, j: (")),
         case(chain, ("transform_layout", "B", "B", "lambda i, j: print(i)")),
+        case(chain, ("transform_layout", "B", "B", "lambda i, j: [foo, j]")),
+        case(chain, ("transform_layout", "B", "B", "lambda i, j: [i, 'j']")),
+        case(chain, ("transform_layout", "B", "B", "lambda i, j: [0] * 999999999")),
         case(chain, ("transform_layout", "B", "C", lambda i, j: (j, i))),
         case(chain, ("transform_layout", "B", ("read", 1), lambda i, j: (j, i))),
         case(chain, ("transform_layout", "B", ("input", 0), lambda i, j: (j, i))),
@@ -139,6 +155,7 @@ REFUSALS = {
     ],
     "sampling": [
         case(symbolic, ("sample_perfect_tile", "i", 2)),
+        case(long_row, ("sample_perfect_tile", "i", 2)),
         case(chain, ("sample_perfect_tile", "i", 0)),
         case(chain, ("sample_perfect_tile", "i", 2, 16, (2, 2, 2))),
         case(chain, ("sample_categorical", (1, 2), (1.0,))),
@@ -184,3 +201,40 @@ def test_every_refusal_is_shown() -> None:
 def test_no_tile_is_larger_than_indices_reach() -> None:
     with pytest.raises(ScheduleError, match="too many to check"):
         prepared(endless, [("transform_layout", ("B", "B", lambda i, j: (j, i)))])
+
+
+INDEX_MAPS = {
+    "lambda i, j: [j // 4, i, j % 4]": (3, 8, 4),
+    "lambda i, j: (i, j - -1 * j)": (8, 23),
+    "lambda i, j: [i + max(j, 0) * 8]": (96,),
+    "lambda i, j: T.min(i, 7) * 12 + j": (96,),
+}
+
+
+@pytest.mark.parametrize("text", INDEX_MAPS)
+def test_texts_of_index_maps(text: str) -> None:
+    sch = prepared(chain, [("transform_layout", ("B", "B", text))])
+    assert sch.block("B").writes[0].buffer.shape == INDEX_MAPS[text]
+
+
+def test_an_index_map_is_replayed_as_it_was_written() -> None:
+    step = ("B", "B", lambda i, j: (te.minimum(i, 7), j))
+    sch = prepared(chain, [("transform_layout", step)])
+    again = Schedule(chain())
+    Trace.loads(sch.trace.dumps()).apply(again)
+    assert str(again.func) == str(sch.func)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lambda i, i: [i]", "lambda i, j: [i, *j]", "lambda *i: [i]", "lambda i, j=2: [i, j]",
+        "lambda i, j: [i, True]", "lambda i, j: [i, 0.5]", "lambda i, j: [i, min(j)]",
+        "lambda min, j: [min(j, 1), j]", "lambda i, j: [i, T.foo(j, 1)]", "lambda i, j: [i, j\0]",
+        "lambda i, j: [i, " + "-" * 100_000 + "1]", "lambda i, j: [i, j" + " + j" * 10_000 + "]",
+        "lambda i, j: [i.real, j]", "lambda i, __debug__: [i, __debug__]",
+    ],
+)  # fmt: skip
+def test_what_is_no_index_map(text: str) -> None:
+    with pytest.raises(ScheduleError, match="is no index map"):
+        prepared(chain, [("transform_layout", ("B", "B", text))])

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mlc_deploy import te
 from mlc_deploy.errors import ScheduleError
@@ -175,6 +180,104 @@ def test_compute_locations_are_legal_ones() -> None:
 def test_what_is_no_trace_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"no schedule trace|a schedule trace of version 2"):
         Trace.loads(text)
+
+
+LOOPS = '["get_loops", {"block": "C"}, "lll", null]'
+
+
+@pytest.mark.parametrize(
+    ("instructions", "why"),
+    [
+        ('["split", [], "ll", null]', "it is no list of a name"),
+        ('[5, {}, "", null]', "it is no list of a name"),
+        ('["__import__(1)", {}, "", null]', "its name is none"),
+        ('["get_block", {"": "C"}, "b", null]', "'' names no argument"),
+        ('["get_block", {"name": "C"}, "x", null]', "its results are of no kind"),
+        ('["reorder", {"*order": 7}, "", null]', r"\*order is no list"),
+        ('["sample_perfect_tile", {"loop": "i", "n": 40}, "v", null]', "it has no decision"),
+        ('["unroll", {"loop": {"output": [7, 0]}}, "", null]', "there is no instruction 7 before"),
+        ('["unroll", {"loop": {"output": [0, 0]}}, "", null]', "there is no instruction 0 before"),
+        (LOOPS + ', ["unroll", {"loop": {"output": [0, 3]}}, "", null]', "0 has no result 3"),
+        (LOOPS + ', ["unroll", {"loop": {"output": [0, -1]}}, "", null]', "0 has no result -1"),
+        ('["annotate", {"value": {"a": 1}}, "", null]', r"\{'a': 1\} is no value"),
+        ('["split", {"factors": [[[[]]]]}, "ll", null]', "too long or too deep"),
+        (f'["split", {{"factors": [{"1, " * 2000} 1]}}, "ll", null]', "too long or too deep"),
+        (f'["get_block", {{"name": "{"C" * 2000}"}}, "b", null]', "a text is too long"),
+        ('["split", {"factors": [1, 1000000000000]}, "ll", null]', "a number is too large"),
+        (f'["split", {{"factors": [1, 1{"0" * 400}]}}, "ll", null]', "a number is too large"),
+        ('["annotate", {"value": NaN}, "", null]', "a number is too large"),
+        (", ".join(['["add_unit_loop", {"at": "C"}, "l", null]'] * 3000), "3000 instructions"),
+        ("[" * 100_000, "recursion"),
+    ],
+)
+def test_instructions_that_are_none_are_refused(instructions: str, why: str) -> None:
+    with pytest.raises(ValueError, match=f"no schedule trace: .*{why}"):
+        Trace.loads(f"[1, [{instructions}]]")
+
+
+@pytest.mark.parametrize(
+    ("instruction", "why"),
+    [
+        ('["get_block", {"nome": "C"}, "b", null]', "get_block .instruction 1. fails: TypeError"),
+        ('["get_block", {"name": 5}, "b", null]', "get_block .instruction 1. fails: TypeError"),
+        ('["split", {"loop": "i", "factors": ["4", 4]}, "ll", null]', "split .instruction 1. fa"),
+        (
+            '["transform_layout", {"block": "C", "buffer": "C", "index_map": "lambda i, j: [i // 0,'
+            ' j]"}, "", null]',
+            "transform_layout",
+        ),
+        (", ".join(['["add_unit_loop", {"at": "C"}, "l", null]'] * 999), "leaves more than 100"),
+        (f'["split", {{"loop": "i", "factors": [{"1, " * 250} 16]}}, "l", null]', "split"),
+    ],
+)
+def test_an_instruction_that_fails_is_named(instruction: str, why: str) -> None:
+    with pytest.raises(ScheduleError, match=why):
+        Trace.loads(f"[1, [{LOOPS}, {instruction}]]").apply(Schedule(matmul()))
+
+
+def test_a_decision_that_is_far_too_large_takes_no_time() -> None:
+    text = '["sample_perfect_tile", {"loop": "j", "n": 3}, "vvv", [1, 2147483647, 2147483647]]'
+    sch = Schedule(matmul())
+    Trace.loads(f"[1, [{text}]]").apply(sch)
+    assert sch.trace.decisions == {0: [1, 1, 128]}
+    Schedule(matmul()).sample_perfect_tile("j", 2, decision=[1, 10**12])
+
+
+def mutated(data: st.DataObject, value: Any) -> Any:
+    """A value of JSON with one place in it made otherwise."""
+    inside = list(value) if isinstance(value, (list, dict)) else []
+    if not inside or data.draw(st.integers(0, 7)) == 0:
+        return data.draw(OTHERS)
+    if isinstance(value, list):
+        place = data.draw(st.integers(0, len(value) - 1))
+        return [*value[:place], mutated(data, value[place]), *value[place + 1 :]]
+    key = data.draw(st.sampled_from(inside))
+    if data.draw(st.integers(0, 3)) == 0:
+        return {data.draw(st.sampled_from(["", "*", "loop", "n", "x"])): value[key]}
+    return {**value, key: mutated(data, value[key])}
+
+
+OTHERS = st.sampled_from(
+    [None, True, -1, 0, 1, 3, 10**12, 0.5, float("inf"), "", "C", "i", "j_0", "split", "blv", [],
+     [1], [[], 2], {}, {"output": [0, 0]}, {"output": [3, 1]}, {"output": "x"}, "lambda i: [foo]"]
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_mutated_trace_raises_nothing_else(data: st.DataObject) -> None:
+    body = json.loads(sampled(3).trace.dumps())
+    for _ in range(data.draw(st.integers(1, 3))):
+        body = mutated(data, body)
+    try:
+        trace = Trace.loads(json.dumps(body))
+    except ValueError as error:
+        assert re.match(r"no schedule trace: |a schedule trace of version ", str(error))
+        return
+    assert Trace.loads(trace.dumps()) == trace
+    assert str(trace)
+    with contextlib.suppress(ScheduleError):
+        trace.apply(Schedule(matmul()))
 
 
 def test_a_trace_that_does_not_fit_is_refused() -> None:

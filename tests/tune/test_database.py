@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import subprocess
 import sys
+import zlib
 from dataclasses import replace
+from hashlib import blake2b
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +21,7 @@ from hypothesis import strategies as st
 from mlc_deploy import Schedule
 from mlc_deploy.errors import TuneError
 from mlc_deploy.ir import structural_hash
-from mlc_deploy.tune.database import Database, Record, pack
+from mlc_deploy.tune.database import CHECK_BYTES, Database, PlanRecord, Record, pack
 from mlc_deploy.tune.records import Measured
 from tests.tune.searches import matmul, sampled
 
@@ -74,6 +79,31 @@ def test_questions_are_answered_best_first_and_the_later_result_of_a_program_cou
     assert database.best("v", TARGET) is None
     tried = database.programs("w", TARGET, "aarch64, 4 cortex-a72", "seconds")
     assert list(tried) == ["a", "c", "b"] and tried["c"].cost == inf
+
+
+def test_a_run_knows_what_there_was_before_it_whoever_adds_to_it(tmp_path: Path) -> None:
+    database = Database(tmp_path / "db")
+    database.add([record("a")])
+    assert [r.program for r in database.before("mine")] == ["a"]
+    other = Database(tmp_path / "db")
+    other.add([record("b", run="theirs")])
+    assert [r.program for r in other.before("theirs")] == ["a", "b"]
+    database.add([record("c", run="mine")])
+    for again in (database, Database(tmp_path / "db")):
+        assert [r.program for r in again.before("mine")] == ["a"]
+    merged = Database()
+    merged.merge(database)
+    assert [r.program for r in merged.before("mine")] == ["a", "b", "c"]
+
+
+def test_a_search_is_told_the_first_good_result_of_a_program() -> None:
+    database = Database()
+    crashed = Measured("crash")
+    database.add([record("a", measured=crashed), record("a", 3.0), record("a", 2.0, run="other")])
+    database.add([record("a", 4.0, final=True)])
+    subject = ("w", TARGET, "aarch64, 4 cortex-a72", "seconds")
+    assert database.programs(*subject, final=False)["a"].cost == 3.0  # type: ignore[arg-type]
+    assert database.programs(*subject)["a"].cost == 4.0  # type: ignore[arg-type]
 
 
 def test_workloads_are_kept_as_programs(tmp_path: Path) -> None:
@@ -181,6 +211,175 @@ def test_a_later_version_is_refused(tmp_path: Path) -> None:
         f"  in:  {path}:1\n"
         "  try: the mlc-deploy that wrote it, or another file"
     )
+
+
+def whole(body: Any) -> bytes:
+    """A line of a database with a valid digest."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    check = blake2b(text.encode(), digest_size=CHECK_BYTES).hexdigest()
+    return json.dumps({"check": check, **body}).encode() + b"\n"
+
+
+def bodies(path: Path) -> list[dict[str, Any]]:
+    """A result, a workload and a plan, as they are written."""
+    database = Database(path)
+    database.add([record("good", 2.0)])
+    database.add_workload(matmul())
+    database.add_plans([PLAN])
+    found = [json.loads(line) for line in path.read_bytes().splitlines()]
+    return [{k: v for k, v in body.items() if k != "check"} for body in found]
+
+
+PLAN = PlanRecord("m", "net", TARGET, "a board", "seconds", {"conv": "NCHW4c"}, 1.0)
+RESULT, WORKLOAD, A_PLAN = range(3)
+NO_LINE = "no line of a database"
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "why"),
+    [
+        (RESULT, {"kind": "wish"}, "a line of the unknown kind 'wish'"),
+        (RESULT, {"kind": None}, NO_LINE),
+        (RESULT, {"v": "1"}, NO_LINE),
+        (RESULT, {"v": None}, NO_LINE),
+        (RESULT, {"task": 5}, NO_LINE),
+        (RESULT, {"task": "\ud800"}, NO_LINE),
+        (RESULT, {"objective": "watts"}, NO_LINE),
+        (RESULT, {"verdict": []}, NO_LINE),
+        (RESULT, {"seconds": [0.0]}, NO_LINE),
+        (RESULT, {"seconds": [-1.0]}, NO_LINE),
+        (RESULT, {"seconds": [1, "2"]}, NO_LINE),
+        (RESULT, {"seconds": [10**400]}, NO_LINE),
+        (RESULT, {"seconds": {"1": 2}}, NO_LINE),
+        (RESULT, {"instructions": -5}, NO_LINE),
+        (RESULT, {"instructions": 0}, NO_LINE),
+        (RESULT, {"instructions": True}, NO_LINE),
+        (RESULT, {"instructions": 10**400}, NO_LINE),
+        (RESULT, {"final": "no"}, NO_LINE),
+        (RESULT, {"trace": "[1,[]]"}, NO_LINE),
+        (WORKLOAD, {"text": None}, NO_LINE),
+        (WORKLOAD, {"name": ["w"]}, NO_LINE),
+        (A_PLAN, {"cost": 0}, NO_LINE),
+        (A_PLAN, {"cost": None}, NO_LINE),
+        (A_PLAN, {"layouts": ["NCHW"]}, NO_LINE),
+        (A_PLAN, {"layouts": {"conv": 4}}, NO_LINE),
+    ],
+)
+def test_a_line_that_nobody_measured_is_named(
+    tmp_path: Path, kind: int, changes: dict[str, Any], why: str
+) -> None:
+    path = tmp_path / "db"
+    good = bodies(path)
+    with path.open("ab") as file:
+        file.write(whole(good[kind] | {"program": "bad", "name": "bad"} | changes))
+    found = Database(path)
+    assert found.notes == [f"{path}:4: {why}; it is skipped"]
+    assert found.records == [record("good", 2.0)] and found.plans == [PLAN]
+    found.add([record("next")])
+    assert [r.program for r in Database(path).records] == ["good", "next"]
+
+
+@pytest.mark.parametrize("field", ["kind", "workload", "seconds", "trace", "final"])
+def test_a_line_that_lacks_a_field_is_named(tmp_path: Path, field: str) -> None:
+    path = tmp_path / "db"
+    body = bodies(path)[RESULT]
+    del body[field]
+    path.write_bytes(whole(body))
+    assert Database(path).notes == [f"{path}:1: {NO_LINE}; it is skipped"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"check": "00", "seconds": [NaN]}',
+        b'{"check": "00", "seconds": [1e999]}',
+        b'{"check": "00", "trace": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"check": "00", "seconds": ' + b"9" * 5000 + b"}",
+        b'{"check": 5}', b'"check"', b"[1]", b"null", b"", b"\xff",
+    ],
+)  # fmt: skip
+def test_a_line_that_is_none_is_named(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "db"
+    Database(path).add([record()])
+    with path.open("ab") as file:
+        file.write(line + b"\n")
+    found = Database(path)
+    assert found.records == [record()]
+    assert found.notes == [f"{path}:2: {NO_LINE}; it is skipped"]
+
+
+def test_a_result_without_a_cost_is_no_answer() -> None:
+    database = Database()
+    database.add([record("a", measured=Measured("ok")), record("b", objective="instructions")])
+    assert database.query("w", TARGET) == [] and database.best("w", TARGET) is None
+    assert len(database) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("def main(:", "invalid syntax"), ("\0", "ValueError|null"), ("(" * 100_000, "")],
+)
+def test_a_program_that_cannot_be_read_is_none(text: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    path.write_bytes(whole({"v": 1, "kind": "workload", "name": "w", "text": text}))
+    database = Database(path)
+    assert database.workload("w") is None and database.workload("w") is None
+    (note,) = database.notes
+    assert re.match(rf"{path}: the program of workload w cannot be read: .*({why})", note)
+
+
+def test_the_newest_plan_of_a_board_counts() -> None:
+    database = Database()
+    lucky = replace(PLAN, cost=0.1, layouts={"conv": "NCHW"})
+    elsewhere = replace(PLAN, cost=0.9, board="another")
+    counted = replace(PLAN, cost=0.01, objective="instructions")
+    database.add_plans([lucky, counted, elsewhere, PLAN])
+    assert database.plan("m", TARGET) == elsewhere
+    database.add_plans([replace(PLAN, cost=0.5)])
+    assert database.plan("m", TARGET) == replace(PLAN, cost=0.5)
+
+
+def test_a_trace_takes_little_memory() -> None:
+    sch = Schedule(matmul(), seed=3)
+    sampled(sch)
+    steps = json.dumps(sch.trace.as_json(), separators=(",", ":"))
+    assert len(pack(steps)) < 0.65 * len(zlib.compress(steps.encode()))
+
+
+VALUES: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, 0, -1, 2, 10**400, 0.0, -0.5, 1e-9, "", "ok", "seconds", "result", "workload",
+     "plan", "\ud800", [], [1], [None], {}, {"a": 1}, [1, []], [[[]]]]
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_mutated_line_is_read_or_named(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("db") / "db"
+    body = data.draw(st.sampled_from(bodies(path)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        key = data.draw(st.sampled_from([*body, "more"]).filter(lambda k: k != "v"))
+        if data.draw(st.booleans()):
+            body = body | {key: data.draw(VALUES)}
+        else:
+            body = {k: v for k, v in body.items() if k != key}
+    path.write_bytes(whole(body))
+    found = Database(path)
+    kept = bool(found.records or found.plans or found._workloads)
+    assert kept != bool(found.notes)
+    for record_ in found.records:
+        for name in (record_.workload, "w"):
+            assert all(0 < r.cost < inf for r in found.query(name, record_.target))
+        with contextlib.suppress(ValueError):
+            record_.trace.apply(Schedule(matmul()))
+    for name in list(found._workloads):
+        found.workload(name)
+    found.plan("m", TARGET)
+    again = Database()
+    again.merge(found)
+    assert again.records == found.records and again.plans == found.plans
 
 
 WRITER = """

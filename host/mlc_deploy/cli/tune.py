@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -143,6 +144,7 @@ def tune(
     record |= {
         "board": run.board,
         "db": db,
+        "place": f"--target {quote(target)}" if target else f"--board {urls[0]}",
         "measured": run.measured,
         "stopped": failed is not None,
         "total_s": time.perf_counter() - began,

@@ -46,6 +46,7 @@ def recorded(
         "trials_asked": state.trials,
         "tuning_s": state.seconds,
         "thinking_s": state.thinking,
+        "late": state.late,
         "results": dict(sorted(state.bad.items())),
         "doubts": list(state.doubts),
         "incidents": [{"what": what, "times": times} for what, times in counts.items()],
@@ -190,7 +191,13 @@ def _ratio(before: float | None, after: float | None) -> str:
 
 
 def _facts(record: Record) -> Iterator[tuple[str, str]]:
-    stopped = "; stopped, and the same command goes on" if record["stopped"] else ""
+    if record["stopped"]:
+        stopped = "; stopped, and the same command goes on"
+    elif record["trials"] < record["trials_asked"]:
+        done = {task["done"] for task in record["tasks"] if task["done"]}
+        stopped = f"; {'time was up' if record['late'] else ', '.join(sorted(done))}"
+    else:
+        stopped = ""
     yield (
         "tuned",
         f"{record['trials']} of {record['trials_asked']} trials in "
@@ -217,7 +224,8 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
             yield "incident", f"and {more} of other kinds; --json has them"
     if record["ok"] is False:
         yield "outputs", "WRONG: mlc-deploy MODEL --db FILE says where"
-    yield "database", f"{record['db']}: mlc-deploy MODEL --db {record['db']} compiles with it"
+    command = f"mlc-deploy MODEL {record['place']} --db {record['db']}"
+    yield "database", f"{record['db']}: {command} compiles with it"
 
 
 def clock_text(seconds: float) -> str:

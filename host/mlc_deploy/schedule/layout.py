@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ from ..ir import (
     substitute,
     with_fields,
 )
-from ..ir.build import loop_nest
+from ..ir.build import binary, loop_nest
 from ..ir.interp import evaluate_grid
 from ..ir.names import names_of
 from ..ir.printer import script
@@ -48,6 +50,7 @@ from .tree import (
 
 IndexMap = Callable[..., Any]
 MOST_CHECKED = 1 << 22
+MIN_MAX = {"min": partial(binary, "min"), "max": partial(binary, "max")}
 
 
 def as_map(
@@ -69,22 +72,39 @@ def _from_text(text: str, primitive: str, at: Stmt | None) -> IndexMap:
     """`lambda i0, i1: [i0 // 8, i1, i0 % 8]`: names, integers, + - * // % and min/max only."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
-    except SyntaxError:
+        code = compile(tree, "index map", "eval") if _is_map(tree.body) else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # of deep ones, the last two
+        code = None
+    if code is None:
         refuse(
             primitive, f"'{text}' is no index map", at, "a text like 'lambda i: [i // 4, i % 4]'"
         )
-    allowed = (
-        ast.Expression, ast.Lambda, ast.arguments, ast.arg, ast.List, ast.Tuple, ast.Load,
-        ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.Name, ast.Constant,
-    )  # fmt: skip
-    if not isinstance(tree.body, ast.Lambda) or any(
-        not isinstance(n, allowed) for n in ast.walk(tree)
-    ):
-        refuse(
-            primitive, f"'{text}' is no index map", at, "a text like 'lambda i: [i // 4, i % 4]'"
-        )
-    made: IndexMap = eval(compile(tree, "index map", "eval"), {"__builtins__": {}})
+    made: IndexMap = eval(code, {"__builtins__": {}, **MIN_MAX, "T": SimpleNamespace(**MIN_MAX)})
     return made
+
+
+def _is_map(e: ast.expr) -> bool:
+    match e:
+        case ast.Lambda(ast.arguments([], parameters, None, [], [], None, []), body):
+            names = {p.arg for p in parameters}
+            results = body.elts if isinstance(body, (ast.List, ast.Tuple)) else [body]
+            return names.isdisjoint({"T", *MIN_MAX}) and all(_is_index(r, names) for r in results)
+    return False
+
+
+def _is_index(e: ast.expr, names: Collection[str]) -> bool:
+    match e:
+        case ast.Constant(value) | ast.UnaryOp(ast.USub(), ast.Constant(value)):
+            return type(value) is int
+        case ast.Name(name):
+            return name in names
+        case ast.BinOp(a, ast.Add() | ast.Sub() | ast.Mult() | ast.FloorDiv() | ast.Mod(), b):
+            return _is_index(a, names) and _is_index(b, names)
+        case ast.Call(
+            ast.Name("min" | "max") | ast.Attribute(ast.Name("T"), "min" | "max"), [a, b], []
+        ):  # T.min is how scripts have it
+            return _is_index(a, names) and _is_index(b, names)
+    return False
 
 
 def map_text(index_map: IndexMap | str, ndim: int) -> str:

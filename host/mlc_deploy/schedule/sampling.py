@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from .schedule import Schedule
 
 
+LONGEST = 1 << 31  # of a loop to be tiled: its divisors are tried up to the root
+
+
 class Chooser:
     """Who decides at the sampling primitives: chance, by a seed.
 
@@ -98,6 +101,10 @@ def perfect_tile(
     if not isinstance(target.extent, Const):
         refuse(primitive, f"loop '{loop}' has extent {target.extent}, no constant", target)
     extent = int(target.extent)
+    if extent > LONGEST:
+        refuse(
+            primitive, f"loop '{loop}' has {extent} turns, too many to choose factors of", target
+        )
     if n < 1:
         refuse(primitive, f"{n} factors of loop '{loop}'", target)
     if decision is not None:
@@ -120,7 +127,7 @@ def _decided(target: For, extent: int, n: int, decision: Sequence[int]) -> list[
     inner: list[int] = []
     left = extent
     for wanted in reversed(decision[1:]):
-        factor = next(f for f in range(max(int(wanted), 1), 0, -1) if left % f == 0)
+        factor = max(d for d in _divisors(left) if d <= max(int(wanted), 1))
         inner.insert(0, factor)
         left //= factor
     return [left, *inner]

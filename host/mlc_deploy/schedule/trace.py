@@ -11,12 +11,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ScheduleError
+from ..errors import MlcError, ScheduleError
+from ..ir import Stmt, inner_statements
 
 if TYPE_CHECKING:
     from .schedule import Schedule
 
 VERSION = 1
+
+# Traces come with databases of others. What is longer than this was made by no schedule, and could
+# take all time and memory there is.
+MOST_INSTRUCTIONS = 1000
+MOST_ITEMS = 256  # of a list: factors, loops, candidates
+MOST_NESTED = 3  # lists in lists
+MOST_CHARACTERS = 1000  # of a name, of an index map
+LARGEST = 1 << 31
+DEEPEST = 100  # of statements in one another: passes walk them recursively
 
 
 class BlockRV(str):
@@ -110,7 +120,8 @@ class Trace:
         )
 
     def apply(self, sch: Schedule) -> None:
-        """Replays on a schedule. Raises ScheduleError where a primitive does not apply there."""
+        """Replays on a schedule. Raises ScheduleError where a primitive does not apply there, or
+        fails in any other way: a trace may hold anything."""
         results: list[list[Any]] = []
 
         def resolved(value: Any) -> Any:
@@ -129,11 +140,24 @@ class Trace:
                     return [resolved(v) for v in value]
             return value
 
-        for instruction in self.instructions:
-            arguments = {key: resolved(v) for key, v in instruction.arguments.items()}
-            if instruction.decision is not None:
-                arguments["decision"] = instruction.decision
-            results.append(as_results(sch.perform(instruction.name, arguments)))
+        for number, i in enumerate(self.instructions):
+            try:
+                arguments = {key: resolved(v) for key, v in i.arguments.items()}
+                if i.decision is not None:
+                    arguments["decision"] = i.decision
+                results.append(as_results(sch.perform(i.name, arguments)))
+            except MlcError:
+                raise
+            except Exception as error:
+                raise ScheduleError(
+                    f"trace: {i.name} (instruction {number}) fails: {type(error).__name__}: {error}"
+                ) from error
+            last = number == len(self.instructions) - 1
+            if (last or number % 16 == 15) and _deeper(sch.func.body, DEEPEST):
+                raise ScheduleError(
+                    f"trace: {i.name} (instruction {number}) leaves more than {DEEPEST} statements "
+                    "in one another"
+                )
 
     def as_python(self) -> str:
         """A function `apply_trace(sch)` that can be pasted and run."""
@@ -170,33 +194,31 @@ class Trace:
         """Raises ValueError for what is no trace of this version."""
         match data:
             case [int(version), list(body)] if version == VERSION:
-                try:
-                    return Trace(
-                        tuple(
-                            Instruction(
-                                str(name),
-                                {str(k): _decoded(v) for k, v in arguments.items()},
-                                str(kinds),
-                                decision,
-                            )
-                            for name, arguments, kinds, decision in body
-                        )
-                    )
-                except (TypeError, AttributeError, KeyError, ValueError) as error:
-                    raise ValueError(f"no schedule trace: {error}") from error
+                if len(body) > MOST_INSTRUCTIONS:
+                    raise ValueError(f"no schedule trace: {len(body)} instructions")
+                made: list[Instruction] = []
+                for number, entry in enumerate(body):
+                    try:
+                        made.append(_instruction(entry, made))
+                    except ValueError as error:
+                        why = f"instruction {number}: {error}"
+                        raise ValueError(f"no schedule trace: {why}") from error
+                return Trace(tuple(made))
             case [int(version), *_] if version != VERSION:
                 raise ValueError(f"a schedule trace of version {version}; this is {VERSION}")
         raise ValueError("no schedule trace: a list of its version and its instructions is needed")
 
     @staticmethod
     def loads(text: str) -> Trace:
+        """Raises ValueError for what is no trace of this version."""
         try:
-            return Trace.from_json(json.loads(text))
-        except json.JSONDecodeError as error:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"no schedule trace: {error}") from error
+        return Trace.from_json(data)
 
 
-# Primitives that change nothing, and those whose results are lists.
+# Primitives that change nothing, those that choose, and those whose results are lists.
 LOOKS = frozenset(
     (
         "get_block",
@@ -207,6 +229,7 @@ LOOKS = frozenset(
         "get_output_blocks",
     )
 )
+SAMPLES = frozenset(("sample_perfect_tile", "sample_categorical", "sample_compute_location"))
 LISTS = LOOKS - {"get_block"} | {"split", "sample_perfect_tile"}
 
 
@@ -275,6 +298,10 @@ def _kind(result: Any) -> str:
     return "b" if isinstance(result, BlockRV) else "l" if isinstance(result, LoopRV) else "v"
 
 
+def _deeper(s: Stmt, most: int) -> bool:
+    return most == 0 or any(_deeper(inner, most - 1) for inner in inner_statements(s))
+
+
 def _text(value: Any, names: Sequence[Sequence[str]]) -> str:
     match value:
         case Output(instruction, index):
@@ -300,13 +327,52 @@ def _encoded(value: Any) -> Any:
     return value
 
 
-def _decoded(value: Any) -> Any:
+def _instruction(entry: Any, earlier: Sequence[Instruction]) -> Instruction:
+    """The instruction that follows `earlier` ones; ValueError where it is none."""
+    match entry:
+        case [str(name), dict(arguments), str(kinds), decision]:
+            pass
+        case _:
+            raise ValueError("it is no list of a name, arguments, kinds and a decision")
+    if not name.isidentifier() or len(name) > MOST_CHARACTERS:
+        raise ValueError("its name is none")
+    if len(kinds) > MOST_CHARACTERS or not set(kinds) <= set("blv"):
+        raise ValueError("its results are of no kind")
+    if decision is None and name in SAMPLES:
+        raise ValueError("it has no decision")
+    decoded: dict[str, Any] = {}
+    for key, value in arguments.items():
+        if not key.removeprefix("*").isidentifier():
+            raise ValueError(f"{key!r:.60} names no argument")
+        if key[0] == "*" and not isinstance(value, list):
+            raise ValueError(f"{key} is no list")
+        decoded[key] = _decoded(value, earlier)
+    return Instruction(name, decoded, kinds, _decoded(decision, ()))
+
+
+def _decoded(value: Any, earlier: Sequence[Instruction], nested: int = 0) -> Any:
     match value:
-        case {"output": [int(instruction), int(index)]}:
+        case {"output": [int(instruction), int(index)], **rest} if not rest:
+            if not 0 <= instruction < len(earlier):
+                raise ValueError(f"there is no instruction {instruction} before it")
+            if not 0 <= index < len(earlier[instruction].kinds):
+                raise ValueError(f"instruction {instruction} has no result {index}")
             return Output(instruction, index)
         case list():
-            return [_decoded(v) for v in value]
-    return value
+            if len(value) > MOST_ITEMS or nested == MOST_NESTED:
+                raise ValueError("a list is too long or too deep")
+            return [_decoded(v, earlier, nested + 1) for v in value]
+        case str():
+            if len(value) > MOST_CHARACTERS:
+                raise ValueError("a text is too long")
+            return value
+        case None | bool():
+            return value
+        case int() | float():
+            if not abs(value) <= LARGEST:  # nor for NaN
+                raise ValueError("a number is too large")
+            return value
+    raise ValueError(f"{value!r:.60} is no value")
 
 
 def sampling_instructions(trace: Trace) -> Iterator[tuple[int, Instruction]]:

@@ -1,7 +1,7 @@
 """What was measured, in a file that is only ever appended to, and that survives kills and merges.
 
 A file of JSON lines, each an object with the digest of the rest of it in "check" and the version of
-its form in "v". There are three kinds:
+its form in "v". There are four kinds:
 
     workload   name (its structural hash), text: the program, as `from_script` takes it
     result     task (a name for people), workload, target, board (mlc_deploy.tune.runner's
@@ -10,10 +10,12 @@ its form in "v". There are three kinds:
                the best), and what `Measured` has: verdict, seconds, instructions, timing, message
     plan       model (tune.layouts' digest of it), name, target, board, objective, layouts (as
                graph.layouts has them: what the layers of the model computed in was chosen so), cost
+    run        run: a search of that name began here, and may know what stands before
 
 A line counts when it is whole and on the disk. Of a program that was measured twice the later
-result counts. Lines that are damaged are skipped, and named in `notes`; a last line without its end
-is removed by whoever writes next. Processes that write to one file wait for each other.
+result counts. Lines that are damaged, or hold what no measurement gives, are skipped, and named in
+`notes`; a last line without its end is removed by whoever writes next. Processes that write to one
+file wait for each other.
 """
 
 from __future__ import annotations
@@ -23,23 +25,48 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
+from math import inf, isfinite
 from pathlib import Path
 from sys import intern
-from typing import Any
+from typing import Any, get_args
 
-from ..errors import TuneError, writing
+from ..errors import MlcError, TuneError, writing
 from ..ir import PrimFunc, structural_hash
 from ..schedule.trace import Trace
 from .file_lock import locked
-from .records import Measured, Objective
+from .records import Measured, Objective, Verdict
 
 VERSION = 1
 CHECK_BYTES = 8
 MOST_NOTES = 20
+KINDS = ("workload", "result", "plan", "run")
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
-Subject = tuple[str, str, str, Objective]  # workload, target, board
+# What traces consist of, the commonest last: with it, zlib makes half as much of one. A Record's
+# bytes are read by the process that made them alone, so it may be changed.
+WORDS = b"""["annotate",{"at":"key":"value":true["cache_read",{"block":"index":1,\
+"scope":"global"},"b",["cache_write",{["tensorize",{"at":"intrin":"["transform_layout",\
+{"block":"buffer":"index_map":"lambda i0, i1: [i0 // 8, i1, i0 % 8]"["compute_inline",\
+{"block":"["reverse_compute_at",{"block":["fuse_reduction_epilogue",\
+{"reduction_block":"epilogue_block":["tune_for",{"cpu":"cortex-a["sample_compute_location",\
+{"block":"},"v",-1],["rfactor",{"loop":{"output":[4,1]},"factor_axis":1},"b",null],["get_block",\
+{"name":"["get_consumers",{"block":"conv2d_tile"},"b",null],["set_scope",{"block":"index":0,\
+"scope":"local"},"",null],["fuse",{"*order":[{"output":[6,0]},{"output":[7,0]}]},"l",null],\
+["parallel",{"loop":{"output":[1,0]}},"",null],["compute_at",{"block":"loop":{"output":[8,1]}},"",\
+null],["decompose_reduction",{"block":"loop":{"output":[12,8]}},"b",null],["get_loops",\
+{"block":{"output":[19,0]}},"llllllllll",null],["sample_perfect_tile",{"loop":{"output":[4,0]},\
+"n":2,"max_innermost_factor":16},"vv",[1,3]],["split",{"loop":{"output":[5,0]},\
+"factors":[{"output":[7,0]},{"output":[7,1]}]},"ll",null],["reorder",{"*order":[{"output":[12,8]},\
+{"output":[12,9]},{"output":[13,10]},{"output":[13,6]},{"output":[17,0]},{"output":[17,1]}]},"",\
+null],["split",{"loop":{"output":[6,1]},"factors":[null,{"output":[2,0]}]},"ll",null],\
+["sample_categorical",{"candidates":[1,2,3,4,6,8,9,12,16,24,25,32,48],"probs":[1.0,1.0,1.0,1.0,\
+1.0,1.0,1.0,1.0,1.0]},"v",12],["split",{"loop":{"output":[3,1]},"factors":[null,4]},"ll",null],\
+["vectorize",{"loop":{"output":[20,2]}},"",null],["unroll",{"loop":{"output":[20,1]}},"",null],\
+["unroll",{"loop":{"output":["""
+
+Subject = tuple[str, str, str, Objective]  # workload, target, board, objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +86,7 @@ class Record:
 
     @property
     def steps(self) -> str:
-        return zlib.decompress(self.packed).decode()
+        return zlib.decompressobj(zdict=WORDS).decompress(self.packed).decode()
 
     @property
     def trace(self) -> Trace:
@@ -79,7 +106,8 @@ class Record:
 
 def pack(steps: str) -> bytes:
     """The text of a trace, as a Record has it."""
-    return zlib.compress(steps.encode(), 1)
+    packer = zlib.compressobj(zdict=WORDS)
+    return packer.compress(steps.encode()) + packer.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +137,8 @@ class Database:
         self._workloads: dict[str, str] = {}
         self._checks: set[bytes] = set()
         self._newest: dict[Subject, dict[str, Record]] = {}
-        self._searched: dict[Subject, dict[str, Record]] = {}  # the newest that are not final
+        self._searched: dict[Subject, dict[str, Record]] = {}  # what searches were told
+        self._begun: dict[str, int] = {}  # results that were there before, by run
         self._read_to = 0  # bytes of the file
         self._line = 0
         if self.path is not None and self.path.exists():
@@ -136,7 +165,7 @@ class Database:
             for (of, to, on, by), newest in self._newest.items()
             if (of, to) == (workload, target) and board in (None, on) and objective in (None, by)
             for record in newest.values()
-            if record.measured.verdict == "ok"
+            if isfinite(record.cost)
         ]
         return sorted(found, key=lambda r: (r.objective != "seconds", r.cost))
 
@@ -156,22 +185,42 @@ class Database:
         self, workload: str, target: str, board: str, objective: Objective, *, final: bool = True
     ) -> dict[str, Record]:
         """All that was tried of a subject, the bad included, by program; do not change it. Without
-        `final`, as it was before the best were measured once more."""
+        `final`, what searches were told: not that the best were measured once more, and of what is
+        measured again the first result that is good, as one that is stopped is told the same."""
         of = self._newest if final else self._searched
         return of.get((workload, target, board, objective), {})
 
+    def before(self, run: str) -> list[Record]:
+        """The results that were there when a run of that name began: it does now, if it is not
+        known. So a run that was stopped knows what it knew, whatever others have added since."""
+        if run not in self._begun:
+            self._write([{"kind": "run", "run": run}])
+        return self.records[: self._begun[run]]
+
     def plan(self, model: str, target: str) -> PlanRecord | None:
-        """The plan of lowest cost of a model, by seconds where there is one; None where there is
-        none."""
+        """The plan of lowest cost of a model among the newest of each board, by seconds where there
+        is one; None where there is none."""
         found = [p for p in self.plans if (p.model, p.target) == (model, target)]
-        return min(found, key=lambda p: (p.objective != "seconds", p.cost), default=None)
+        newest = {(p.board, p.objective): p for p in found}.values()
+        return min(newest, key=lambda p: (p.objective != "seconds", p.cost), default=None)
 
     def workload(self, name: str) -> PrimFunc | None:
-        """The program of a workload; None where the file does not have it."""
+        """The program of a workload; None where the file does not have it, or, with a note, in a
+        form that cannot be read."""
         from ..script import from_script
 
         text = self._workloads.get(name)
-        func = None if text is None else from_script(text)
+        if text is None:
+            return None
+        try:
+            func = from_script(text)
+        except Exception as error:  # the text may be anyone's, and anything
+            why = error.what if isinstance(error, MlcError) else type(error).__name__
+            del self._workloads[name]
+            self._note(
+                f"{self.path or 'in memory'}: the program of workload {name} cannot be read: {why}"
+            )
+            return None
         return func if isinstance(func, PrimFunc) else None
 
     # --------------------------------------------------------------------------------- writing
@@ -205,7 +254,7 @@ class Database:
         lines = {_check(b): b for body in bodies for b in (_versioned(body),)}
         if self.path is None:
             for check, body in lines.items():
-                self._take(check, body)
+                self._take(check, body, "in memory")
             return
         with writing(self.path), _opened(self.path) as file, locked(file, exclusive=True):
             if file.seek(0, os.SEEK_END) < self._read_to:
@@ -249,37 +298,58 @@ class Database:
         try:
             body = json.loads(line)
             check = bytes.fromhex(body.pop("check"))
-        except (ValueError, KeyError, AttributeError, TypeError):
+            right = check == _check(body)
+        except MALFORMED:
             self._note(f"{where}: no line of a database; it is skipped")
             return
-        if check != _check(body):
+        if not right:
             self._note(f"{where}: the line's digest is wrong; it is skipped")
             return
         version = body.get("v")
-        if version != VERSION:
+        if type(version) is int and version != VERSION:
             raise TuneError(
                 f"the tuning database is of version {version}, and this is {VERSION}",
                 where=where,
                 mend="the mlc-deploy that wrote it, or another file",
             )
-        self._take(check, body)
+        self._take(check, body, where)
 
-    def _take(self, check: bytes, body: dict[str, Any]) -> None:
+    def _take(self, check: bytes, body: dict[str, Any], where: str) -> None:
         if check in self._checks:
             return
         self._checks.add(check)
+        try:
+            self._keep(body)
+        except MALFORMED:
+            kind = body.get("kind")
+            unknown = isinstance(kind, str) and kind not in KINDS
+            what = (
+                f"a line of the unknown kind {kind!a:.60}" if unknown else "no line of a database"
+            )
+            self._note(f"{where}: {what}; it is skipped")
+
+    def _keep(self, body: dict[str, Any]) -> None:
+        """Raises one of MALFORMED for what no writer writes, and then keeps nothing."""
+        _require(type(body["v"]) is int and body["kind"] in KINDS)
         if body["kind"] == "workload":
-            self._workloads[body["name"]] = body["text"]
+            self._workloads[_text(body["name"])] = _text(body["text"])
             return
         if body["kind"] == "plan":
-            self.plans.append(PlanRecord(**{f.name: body[f.name] for f in fields(PlanRecord)}))
+            self.plans.append(_plan_from_json(body))
+            return
+        if body["kind"] == "run":
+            self._begun.setdefault(_text(body["run"]), len(self.records))
             return
         record = _from_json(body)
         self.records.append(record)
-        for of in (self._newest,) if record.final else (self._newest, self._searched):
-            newest = of.setdefault(record.subject, {})
-            newest.pop(record.program, None)  # so that the order is that of the records
-            newest[record.program] = record
+        newest = self._newest.setdefault(record.subject, {})
+        newest.pop(record.program, None)  # so that the order is that of the records
+        newest[record.program] = record
+        if not record.final:
+            searched = self._searched.setdefault(record.subject, {})
+            known = searched.get(record.program)
+            if known is None or known.measured.verdict != "ok":
+                searched[record.program] = record
 
     def _note(self, text: str) -> None:
         if len(self.notes) < MOST_NOTES:
@@ -348,22 +418,61 @@ def _as_json(record: Record) -> dict[str, Any]:
     }
 
 
-def _from_json(body: dict[str, Any]) -> Record:
-    return Record(
-        task=intern(body["task"]),
-        workload=intern(body["workload"]),
-        target=intern(body["target"]),
-        board=intern(body["board"]),
-        objective=body["objective"],
-        run=intern(body["run"]),
-        program=body["program"],
-        packed=pack(json.dumps(body["trace"], separators=(",", ":"))),
-        measured=Measured(
-            verdict=body["verdict"],
-            seconds=tuple(body["seconds"]),
-            instructions=body["instructions"],
-            timing=body["timing"],
-            message=body["message"],
-        ),
-        final=body["final"],
+def _plan_from_json(body: dict[str, Any]) -> PlanRecord:
+    return PlanRecord(
+        model=_text(body["model"]),
+        name=_text(body["name"]),
+        target=_text(body["target"]),
+        board=_text(body["board"]),
+        objective=_one_of(Objective, body["objective"]),
+        layouts={_text(name): _text(layout) for name, layout in body["layouts"].items()},
+        cost=_positive(body["cost"]),
     )
+
+
+def _from_json(body: dict[str, Any]) -> Record:
+    trace, instructions, final = body["trace"], body["instructions"], body["final"]
+    _require(isinstance(trace, list) and isinstance(final, bool))
+    _require(instructions is None or (type(instructions) is int and _positive(instructions) > 0))
+    _require(isinstance(body["seconds"], list))
+    return Record(
+        task=intern(_text(body["task"])),
+        workload=intern(_text(body["workload"])),
+        target=intern(_text(body["target"])),
+        board=intern(_text(body["board"])),
+        objective=_one_of(Objective, body["objective"]),
+        run=intern(_text(body["run"])),
+        program=_text(body["program"]),
+        packed=pack(json.dumps(trace, separators=(",", ":"))),
+        measured=Measured(
+            verdict=_one_of(Verdict, body["verdict"]),
+            seconds=tuple(map(_positive, body["seconds"])),
+            instructions=instructions,
+            timing=_text(body["timing"]),
+            message=_text(body["message"]),
+        ),
+        final=final,
+    )
+
+
+def _require(condition: bool) -> None:
+    if not condition:
+        raise ValueError
+
+
+def _text(value: Any) -> str:
+    """A text that can be written anywhere."""
+    _require(isinstance(value, str))
+    value.encode()  # raises ValueError for half a surrogate pair
+    return str(value)
+
+
+def _one_of(words: Any, value: Any) -> Any:
+    _require(value in get_args(words))
+    return value
+
+
+def _positive(value: Any) -> float:
+    """A cost that a measurement may have had."""
+    _require(type(value) in (int, float) and 0 < float(value) < inf)
+    return float(value)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import takewhile
 from math import isfinite
 from typing import Any
 
 from mlc_targets import Target
 
-from ..errors import MlcError
 from ..schedule import Schedule
 from .cost_model import FEWEST, TreeModel
 from .database import Database, Record
@@ -20,21 +18,22 @@ MOST_REPLAYED = 320  # results; each takes about ten milliseconds
 
 
 def experience(database: Database, run: str, target: Target, objective: Objective) -> Any:
-    """Trees of what runs before `run` found for a target, as a TreeModel takes them for its prior;
-    None where that is too little. Costs of one kernel on one kind of board are seen relative to
-    the best of them, so it makes no difference which they were. It depends on nothing that `run`
-    adds, so a run that is gone on with begins with the same.
-    """
+    """Trees of what a database had for a target before `run`, as a TreeModel takes them for its
+    prior; None where that is too little. Costs of one kernel on one kind of board are seen relative
+    to the best of them, so it makes no difference which they were."""
     subjects: dict[tuple[str, ...], list[Record]] = {}
-    for record in takewhile(lambda r: r.run != run, database.records):
+    for record in database.before(run):
         if (record.target, record.objective) == (str(target), objective) and not record.final:
             subjects.setdefault(record.subject, []).append(record)
-    learnt = {s: rs for s, rs in subjects.items() if sum(isfinite(r.cost) for r in rs) >= FEWEST}
+    good = {s: sum(isfinite(r.cost) for r in records) for s, records in subjects.items()}
+    learnt = sorted((s for s in good if good[s] >= FEWEST), key=lambda s: -good[s])
+    learnt = learnt[: MOST_REPLAYED // FEWEST]
     if not learnt:
         return None
     model = TreeModel()
-    share = max(MOST_REPLAYED // len(learnt), FEWEST)
-    for subject, records in learnt.items():
+    share = MOST_REPLAYED // len(learnt)
+    for subject in learnt:
+        records = subjects[subject]
         spread = records[:: -(-len(records) // share)]
         model.learn(" ".join(subject), list(_seen(database, spread, target)))
     return model.trees
@@ -51,6 +50,7 @@ def _seen(
         sch = Schedule(func)
         try:
             record.trace.apply(sch)
-        except (MlcError, ValueError):
+            vector = features(sch.func, target)
+        except Exception:  # program and trace may be anyone's, and hold anything
             continue
-        yield features(sch.func, target), record.cost
+        yield vector, record.cost

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import islice, takewhile
+from itertools import islice
 from math import inf, isfinite
 
 from ..schedule import Schedule
@@ -165,7 +165,7 @@ def _earlier(measuring: Measuring, task: Task) -> list[Trace]:
     """What other runs had found for the task before this one began, the best first: on this kind
     of board, then on others, each by how much worse it is than the best there."""
     newest: dict[tuple[str, str], Record] = {}
-    for record in takewhile(lambda r: r.run != measuring.run, measuring.database.records):
+    for record in measuring.database.before(measuring.run):
         same = (record.workload, record.target) == (task.workload, str(task.target))
         if same and record.objective == measuring.objective:
             newest[record.board, record.program] = record
