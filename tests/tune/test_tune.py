@@ -69,6 +69,21 @@ def test_schedules_that_lead_to_one_object_are_measured_once() -> None:
     assert {r.cost for r in database.records} == {float(cost_of(b"the object"))}
 
 
+def test_what_is_measured_once_more_is_not_built_again() -> None:
+    built: list[str] = []
+
+    class Noting(Naming):
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            built.append(structural_hash(args[0]))
+            return super().submit(fn, *args, **kwargs)
+
+    by = measuring(Database(), CountingBoards(lambda r: timed(r.object)), "seconds")
+    by.build = Noting()
+    tune_tasks(tasks(), by, Following, trials=TRIALS, batch=8, seed=5)
+    assert any(r.final for r in by.database.records)
+    assert len(built) == len(set(built)) == TRIALS + len(tasks())
+
+
 class Scrambled(CountingBoards):
     """Answers in another order than it was asked."""
 

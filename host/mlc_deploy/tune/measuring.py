@@ -25,6 +25,7 @@ from .reference import Reference, reference_of
 from .runner import RUN_SECONDS, Request, measure, tensors_of
 
 MESSAGE = 300  # characters
+KEPT_BYTES = 4 << 20  # of objects
 REMEMBERED = 512  # objects; schedules that lead to the same are mostly neighbours
 
 
@@ -54,7 +55,8 @@ class Measuring:
     apart: bool = False  # the boards, from each other and from this machine
     measured: int = 0  # candidates that a board or a builder had to do with
     _ran: dict[tuple[str, bytes], Future[Measured]] = field(default_factory=dict)  # by object
-    _lock: Lock = field(default_factory=Lock)  # of _ran
+    _built: dict[tuple[str, str], bytes] = field(default_factory=dict)  # by workload and program
+    _lock: Lock = field(default_factory=Lock)  # of both
     _references: dict[str, Reference | bytes] = field(default_factory=dict)
 
     def begin(
@@ -85,11 +87,29 @@ class Measuring:
                 continue
             outcome: Future[Measured] = Future()
             begun.running[outcome] = place
-            built = self.build.submit(build_object, candidate.func, task.target)
-            built.add_done_callback(
-                partial(self._run, task=task, outcome=outcome, best=best, final=final)
+            key = task.workload, candidate.program
+            self._object(key, candidate, task, final).add_done_callback(
+                partial(self._run, key=key, task=task, outcome=outcome, best=best, final=final)
             )
         return begun
+
+    def _object(
+        self, key: tuple[str, str], candidate: Candidate, task: Task, final: bool
+    ) -> Future[bytes]:
+        """The candidate's object, which is mostly still there when it is measured once more."""
+        with self._lock:
+            known = self._built.get(key) if final else None
+        if known is None:
+            return self.build.submit(build_object, candidate.func, task.target)
+        built: Future[bytes] = Future()
+        built.set_result(known)
+        return built
+
+    def _keep(self, key: tuple[str, str], code: bytes) -> None:
+        with self._lock:
+            self._built[key] = code
+            while sum(map(len, self._built.values())) > KEPT_BYTES:
+                del self._built[next(iter(self._built))]
 
     def finish(
         self,
@@ -149,6 +169,7 @@ class Measuring:
     def _run(
         self,
         built: Future[bytes],
+        key: tuple[str, str],
         task: Task,
         outcome: Future[Measured],
         best: float,
@@ -169,6 +190,7 @@ class Measuring:
         except Exception as error:  # a fault of the compiler's, which costs this candidate alone
             outcome.set_result(_not_built(f"{type(error).__name__}: {error}"))
         else:
+            self._keep(key, code)
             request = Request(
                 task=task.name,
                 workload=task.workload,
