@@ -151,8 +151,8 @@ def test_with_what_tuning_found(mlc_deploy: Command, folder: Path) -> None:
         steps = sch.trace.dumps().replace('"parallel"', '"no_primitive"')
         records.append(
             Record(
-                name, workload, str(target), "a board", "instructions", "r", "p", pack(steps),
-                Measured("ok", (1.0,)),
+                name, workload, str(target), "a board", "instructions", "r",
+                structural_hash(sch.func), pack(steps), Measured("ok", (), 1000),
             )
         )  # fmt: skip
     Database(folder / "t.jsonl").add(records)
