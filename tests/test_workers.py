@@ -97,17 +97,6 @@ def test_a_limit_counts_work_so_that_waiting_for_a_core_is_no_fault() -> None:
 
 
 @linux
-def test_a_worker_that_has_grown_makes_room_for_another() -> None:
-    with WorkerPool(1, resident=1 << 30) as pool:
-        alike = {pool.submit(os.getpid).result(30) for _ in range(3)}
-    with WorkerPool(1, resident=1 << 20) as pool:
-        others = {pool.submit(os.getpid).result(30) for _ in range(3)}
-        assert (len(alike), len(others)) == (1, 3)
-        assert not any(alive(pid) for pid in alike)
-        assert sum(map(alive, others)) == 0
-
-
-@linux
 def test_gentle_workers_leave_the_cores_to_others() -> None:
     with WorkerPool(1, gently=True) as pool:
         assert pool.submit(os.getpriority, os.PRIO_PROCESS, 0).result(30) == GENTLE

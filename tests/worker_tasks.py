@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -11,8 +12,10 @@ from mlc_deploy.codegen import KernelObject
 from mlc_deploy.codegen.machine_code import optimized
 from mlc_deploy.errors import LowerError
 from mlc_deploy.graph.lower import KernelSource
+from mlc_deploy.ir import PrimFunc
 from mlc_deploy.kernels import compile_source
 from mlc_deploy.pass_context import PassContext
+from mlc_deploy.tune.builder import build_object
 from mlc_targets import Target
 
 
@@ -65,3 +68,18 @@ def divide(n: int) -> float:
 def wait(folder: str, seconds: float) -> None:
     Path(folder, str(os.getpid())).touch()
     time.sleep(seconds)
+
+
+def grown_by_builds(func: PrimFunc, target: Target, count: int) -> int:
+    """Bytes that a process has more for having built a function as often, the first times apart."""
+    for n in range(3 + count):
+        build_object(func, target)
+        gc.collect()
+        if n == 2:
+            before = _resident()
+    return _resident() - before
+
+
+def _resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

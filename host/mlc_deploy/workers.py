@@ -9,6 +9,7 @@ be forked, which is unsound beside threads; and where one of them ends, no one k
 from __future__ import annotations
 
 import copyreg
+import ctypes
 import gc
 import io
 import os
@@ -32,17 +33,16 @@ from typing import IO, Any, TypeVar
 R = TypeVar("R")
 
 END_SECONDS = 5.0  # for a process that closed its pipe to end
-GARBAGE = 20_000  # objects between searches for cycles, of which programs have next to none
 GENTLE = 19  # niceness: next to nothing of a core that another program wants
 AUTOGROUP_TRIES = 100  # to be nice: about five seconds
 MOST_SHARING = 20  # times as long as alone, where a core is shared
 
 START = """
 import sys
-memory, resident, gently = map(int, sys.argv[1:4])
-sys.path[:] = sys.argv[5:]
+memory, gently = map(int, sys.argv[1:3])
+sys.path[:] = sys.argv[4:]
 from mlc_deploy.workers import serve
-serve(memory, resident, bool(gently), float(sys.argv[4]))
+serve(memory, bool(gently), float(sys.argv[3]))
 """
 # Math libraries start threads when numpy is imported, and a worker has no use for them.
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -92,10 +92,8 @@ class WorkerPool(Executor):
     A task's future has the exception WorkerDied where its process ended, and WorkerTimeout where it
     was ended because the task took longer than `seconds`: of work, where the system tells that, so
     that a busy machine is not taken for a task without end. `memory` is how many bytes of addresses
-    a process may have, where the system knows such a limit; one that has `resident` bytes of memory
-    after a task makes room for another, since LLVM's passes leave some behind (half a megabyte for
-    a kernel). `gently`: they let other programs have most of a core. Left as a context, or shut
-    down, it ends its processes whatever they are doing.
+    a process may have, where the system knows such a limit. `gently`: they let other programs have
+    most of a core. Left as a context, or shut down, it ends its processes whatever they are doing.
     """
 
     def __init__(
@@ -104,10 +102,9 @@ class WorkerPool(Executor):
         *,
         seconds: float | None = None,
         memory: int | None = None,
-        resident: int | None = None,
         gently: bool = False,
     ) -> None:
-        self._workers = [_Worker(seconds, memory, resident, gently) for _ in range(count)]
+        self._workers = [_Worker(seconds, memory, gently) for _ in range(count)]
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)
@@ -137,18 +134,15 @@ class WorkerPool(Executor):
 class _Worker:
     """A child process; where it ended, the next task gets another."""
 
-    def __init__(
-        self, seconds: float | None, memory: int | None, resident: int | None, gently: bool
-    ) -> None:
-        self._seconds, self._memory, self._resident = seconds, memory, resident
-        self._gently = gently
+    def __init__(self, seconds: float | None, memory: int | None, gently: bool) -> None:
+        self._seconds, self._memory, self._gently = seconds, memory, gently
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes]
         self._started()  # now, so that it imports what it needs meanwhile
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            limits = self._memory or 0, self._resident or 0, int(self._gently), self._seconds or 0
+            limits = self._memory or 0, int(self._gently), self._seconds or 0
             self._errors = tempfile.TemporaryFile()
             self._process = subprocess.Popen(
                 [sys.executable, "-c", START, *map(str, limits), *sys.path],
@@ -169,7 +163,7 @@ class _Worker:
         try:
             process.stdin.write(request)
             process.stdin.flush()
-            answer, error, ended = pickle.load(process.stdout)
+            answer, error = pickle.load(process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
             died = self._died(process)
             if deadline.met():
@@ -182,9 +176,6 @@ class _Worker:
             raise WorkerDied("an answer that cannot be unpickled", words) from None
         if not deadline.met():  # just as it answered
             self._died(process)
-        elif ended:
-            self.close()
-            self._started()
         if error is not None:
             raise error
         return answer
@@ -284,17 +275,16 @@ def _frozen(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(mapping)
 
 
-def serve(memory: int, resident: int, gently: bool, seconds: float) -> None:
-    """A worker's life: it ends with its stdin, which is when the process that asks ends, too, or
-    with a task after which it has as many resident bytes. memory: bytes of addresses that it may
-    have. seconds: of work that a task may take. 0 for any number."""
+def serve(memory: int, gently: bool, seconds: float) -> None:
+    """A worker's life: it ends with its stdin, which is when the process that asks ends, too.
+    memory: bytes of addresses that it may have. seconds: of work that a task may take. 0 for any
+    number."""
     if memory:
         _limit(memory)
     if gently:
         _give_way()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal it goes to all: the parent decides
-    gc.freeze()
-    gc.set_threshold(GARBAGE)
+    gc.disable()  # cycles are looked for after a task, when nearly all that it made is to go
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a line that somebody prints is no answer
     while True:
@@ -310,11 +300,19 @@ def serve(memory: int, resident: int, gently: bool, seconds: float) -> None:
         except Exception as raised:
             raised.add_note("in a worker process:\n" + traceback.format_exc())
             error = raised
-        ends = 0 < resident < _resident()
-        answers.write(_pickled((answer, error, ends)))
+        answers.write(_pickled((answer, error)))
         answers.flush()
-        if ends:
-            return
+        del function, task, answer, error
+        gc.collect()
+        gc.freeze()  # modules and tables, which stay
+        give_back()
+
+
+def give_back() -> None:
+    """Returns memory that is free to the system, where the C library else keeps most of what its
+    largest task took (glibc)."""
+    with suppress(AttributeError, OSError, TypeError):  # another C library; no such library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _limit(memory: int) -> None:
@@ -329,15 +327,6 @@ def _bound(seconds: float) -> None:
     any more. One that is there ends it before, by the clock (_Deadline). 0 for no bound."""
     with suppress(AttributeError):  # a system without
         signal.setitimer(signal.ITIMER_PROF, MOST_SHARING * seconds)
-
-
-def _resident() -> int:
-    """Bytes of memory that this process has; 0 where the system does not say."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return 0
 
 
 def _give_way() -> None:

@@ -21,7 +21,10 @@ from mlc_deploy import te
 from mlc_deploy.codegen import Library
 from mlc_deploy.errors import CodegenError
 from mlc_deploy.schedule import Schedule
+from mlc_deploy.workers import in_workers
+from mlc_targets import Target
 from tests.sessions import TARGETS, board_named
+from tests.worker_tasks import grown_by_builds
 
 NEON = "llvm -mtriple=armv7a-linux-gnueabihf -mattr=+neon -device=arm_cpu"
 NO_NEON = "llvm -mtriple=armv7a-linux-gnueabihf -device=arm_cpu"
@@ -219,6 +222,19 @@ def test_objects_are_the_same_bytes_for_any_hash_seed() -> None:
 
 
 # ----------------------------------------------------------------------------------------- saving
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell resident bytes")
+def test_compiling_leaves_no_memory_behind() -> None:
+    """What LLVM's passes keep for a kernel of 512 copies is more than a megabyte."""
+    k = te.reduce_axis((0, 64), "k")
+    a, b = (te.placeholder((64, 64), "float32", name) for name in "ab")
+    c = te.compute((64, 64), lambda i, j: te.sum(a[i, k.var] * b[k.var, j], k), name="c")
+    sch = Schedule(te.create_prim_func([a, b, c], "tiles"))
+    for loop in sch.get_loops("c"):
+        sch.unroll(sch.split(loop, [None, 8])[1])
+    (grown,) = in_workers(grown_by_builds, [(sch.func, Target("aarch64"), 6)], 1)
+    assert isinstance(grown, int) and grown < 3e6
 
 
 def test_save_by_suffix(tmp_path: Path) -> None:

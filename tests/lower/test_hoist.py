@@ -33,6 +33,16 @@ for i4 in T.parallel(8):
         B[i4] = A[i4]
 for i5 in range(8):
     B[i5] = T.if_then_else(i5 > 3, A[i5], B[i5 + 1])
+for i6, j6 in T.grid(8, 8):
+    if j6 > 3:
+        if i6 > 2:
+            B[i6 * 8 + j6] = A[j6]
+    if j6 < i6:
+        B[j6] = B[j6]
+for i7 in range(8):
+    if i7 > 3:
+        if A[i7 - 4] > 0.0:
+            B[i7] = A[i7]
 """
 
 

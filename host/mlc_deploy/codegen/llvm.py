@@ -60,7 +60,7 @@ from .saturate import rounds, saturated
 from .signature import elements, scalars_of, scratch_layout
 from .tasks import task_loop, turn_of
 from .transposes import transposed_loads
-from .types import element_type, integer, lane_numbers, memory_type, undefined
+from .types import element_type, integer, lane_numbers, memory_type, repeated, undefined
 
 Value = Any
 I1, I8, I32 = (ll.IntType(n) for n in (1, 8, 32))
@@ -364,9 +364,8 @@ class _Emitter:
         self.scopes[-1][key] = value
         return value
 
-    def address(self, buffer: Buffer, index: Expr) -> tuple[Value, int]:
-        """(pointer to the element, its known alignment in bytes)."""
-        form = linear(index, self.ranges)
+    def address(self, buffer: Buffer, form: Linear) -> tuple[Value, int]:
+        """(pointer to the element at an index, its known alignment in bytes)."""
         memory = memory_type(buffer.dtype)
         moving = Linear(0, form.terms)
         base = self.pointers[buffer]
@@ -393,17 +392,17 @@ class _Emitter:
         if isinstance(index, Ramp) and not is_const(index.stride, 1):
             return self.gather(e, index)
         first = index.base if isinstance(index, Ramp) else index
-        if e.buffer in self.written and (e.buffer.scope == "local" or not self.reads_only):
-            return self.load_at(e, first)
-        key = ("load", e.buffer, linear(first, self.ranges), e.dtype)
-        return self.shared(key, lambda: self.load_at(e, first))
-
-    def load_at(self, e: Load, first: Expr) -> Value:
         form = linear(first, self.ranges)
+        if e.buffer in self.written and (e.buffer.scope == "local" or not self.reads_only):
+            return self.load_at(e, form)
+        return self.shared(("load", e.buffer, form, e.dtype), lambda: self.load_at(e, form))
+
+    def load_at(self, e: Load, form: Linear) -> Value:
+        """A vector, or an element, from an index on."""
         cursor = cursor_at(self.cursors, e.buffer, form)
         if cursor is not None and cursor.groups:
             return self.grouped(cursor, form, e.dtype)
-        pointer, align = self.address(e.buffer, first)
+        pointer, align = self.address(e.buffer, form)
         kind = dtype_of(e.dtype)
         pair = kind.lanes * kind.bits == 2 * self.target.register_bits > 0
         pair = pair and e.buffer.scope != "local"  # that would stay in memory
@@ -439,7 +438,8 @@ class _Emitter:
             return self.every_other(e, index)  # 32-bit ARM loads single lanes as cheaply
         result: Value = undefined(element_type(e.dtype))
         for lane in range(index.lanes):
-            pointer, align = self.address(e.buffer, index.base + index.stride * lane)
+            form = linear(index.base + index.stride * lane, self.ranges)
+            pointer, align = self.address(e.buffer, form)
             value = self.b.load(pointer, align=align, typ=memory_type(e.buffer.dtype))
             result = self.b.insert_element(
                 result, self.from_memory(value, e.buffer.dtype), integer(32, lane)
@@ -466,7 +466,7 @@ class _Emitter:
                 self.store(buffer, index.base + index.stride * lane, element, buffer.dtype)
             return
         first = index.base if isinstance(index, Ramp) else index
-        pointer, align = self.address(buffer, first)
+        pointer, align = self.address(buffer, linear(first, self.ranges))
         if _is_bool(dtype):
             value = self.b.zext(value, memory_type(dtype))
         self.b.store(value, pointer, align=align)
@@ -526,9 +526,9 @@ class _Emitter:
         return self.b.sext(value, wanted)
 
     def splat(self, value: Value, lanes: int) -> Value:
-        vector = ll.VectorType(value.type, lanes)
         if isinstance(value, ll.Constant) and not isinstance(value.constant, str):
-            return ll.Constant(vector, [value.constant] * lanes)
+            return repeated(value, lanes)
+        vector = ll.VectorType(value.type, lanes)
         return self.shared(("splat", value, lanes), lambda: self.splatted(value, vector))
 
     def splatted(self, value: Value, vector: ll.VectorType) -> Value:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir as ll
+from llvmlite.binding.newpassmanagers import NewPassManager
 
 from mlc_targets import Target
 
@@ -21,8 +21,6 @@ from .llvm import emit_kernel
 from .merge import KERNEL
 from .signature import scalars_of, scratch_layout
 from .tasks import tasks
-
-_llvm_lock = threading.Lock()  # LLVM's global context is not safe to share between threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +58,34 @@ def llvm_module(name: str, target: Target, kernels: Iterable[Kernel] = ()) -> ll
 
 @contextmanager
 def optimized(text: str, target: Target) -> Iterator[tuple[Any, Any]]:
-    """(target machine, optimised module) for LLVM IR as text; no other thread is in LLVM then."""
-    with _llvm_lock:
-        _initialize()
-        machine = llvm.Target.from_triple(target.mtriple).create_target_machine(
-            cpu=target.llvm_cpu,
-            features=target.llvm_features,
-            opt=target.opt_level,
-            reloc="pic",  # links into any program, and costs kernels nothing
-            codemodel="small",
-        )
-        module = llvm.parse_assembly(text)
+    """(target machine, optimised module) for LLVM IR as text. They last as long as the context: so
+    do all types and constants that LLVM made for them."""
+    _initialize()
+    machine = llvm.Target.from_triple(target.mtriple).create_target_machine(
+        cpu=target.llvm_cpu,
+        features=target.llvm_features,
+        opt=target.opt_level,
+        reloc="pic",  # links into any program, and costs kernels nothing
+        codemodel="small",
+    )
+    with llvm.create_context() as context, llvm.parse_assembly(text, context) as module, machine:
         module.verify()
         module.data_layout = str(machine.target_data)
-        options = llvm.create_pipeline_tuning_options(speed_level=target.opt_level)
-        options.slp_vectorization = False
-        options.loop_unrolling = False  # schedules say what is unrolled
-        passes = llvm.create_pass_builder(machine, options)
-        passes.getModulePassManager().run(module, passes)
+        _optimize(module, machine, target)
         yield machine, module
+
+
+def _optimize(module: Any, machine: Any, target: Target) -> None:
+    options = llvm.create_pipeline_tuning_options(speed_level=target.opt_level)
+    options.slp_vectorization = False
+    options.loop_unrolling = False  # schedules say what is unrolled
+    passes = llvm.create_pass_builder(machine, options)
+    manager = passes.getModulePassManager()
+    manager.run(module, passes)
+    # What passes keep, half a megabyte and more, would never be freed: of the manager's methods
+    # llvmlite calls the one that does nothing.
+    NewPassManager._dispose(manager)
+    manager.detach()
 
 
 @cache

@@ -21,7 +21,7 @@ from mlc_targets import Target
 from ..errors import CodegenError
 from ..ir import DType, dtype_of, with_lanes
 from . import math
-from .types import element_type, type_suffix
+from .types import element_type, type_suffix, undefined
 
 Value = Any
 I32 = ll.IntType(32)
@@ -264,7 +264,7 @@ def _by_four(b: ll.IRBuilder, value: Value, to: DType) -> Value:
     parts = []
     for first in range(0, to.lanes, 4):
         mask = ll.Constant(ll.VectorType(I32, 4), [first + n for n in range(4)])
-        four = b.shuffle_vector(value, ll.Constant(value.type, ll.Undefined), mask)
+        four = b.shuffle_vector(value, undefined(value.type), mask)
         part = b.call(function, [b.bitcast(four, halves) if widens else four])
         parts.append(part if widens else b.bitcast(part, ll.VectorType(ll.HalfType(), 4)))
     while len(parts) > 1:
@@ -278,7 +278,7 @@ def _per_lane(b: ll.IRBuilder, name: str, args: list[Value], lanes: int) -> Valu
     """A function of the C library, lane by lane."""
     if lanes == 1:
         return _libm(b, name, args)
-    result: Value = ll.Constant(args[0].type, ll.Undefined)
+    result: Value = undefined(args[0].type)
     for lane in range(lanes):
         one = _libm(b, name, [b.extract_element(a, I32(lane)) for a in args])
         result = b.insert_element(result, one, I32(lane))

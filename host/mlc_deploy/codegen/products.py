@@ -15,7 +15,7 @@ from llvmlite import ir as ll
 from mlc_targets import Target
 
 from ..ir import Binary, Cast, Expr, Load, Shuffle, dtype_of
-from .types import element_type
+from .types import element_type, undefined
 
 Value = Any
 I32 = ll.IntType(32)
@@ -88,9 +88,9 @@ def _both_halves(b: ll.IRBuilder, half: Value) -> tuple[Value, Value]:
     """A register that has the vector in both halves, as its halves."""
     word = ll.IntType(64)
     pair = ll.VectorType(word, 2)
-    one = b.insert_element(ll.Constant(pair, ll.Undefined), b.bitcast(half, word), I32(0))
+    one = b.insert_element(undefined(pair), b.bitcast(half, word), I32(0))
     zeros = ll.Constant(ll.VectorType(I32, 2), [0, 0])
-    two = b.shuffle_vector(one, ll.Constant(pair, ll.Undefined), zeros)
+    two = b.shuffle_vector(one, undefined(pair), zeros)
     lanes = half.type.count
     whole = b.bitcast(two, ll.VectorType(half.type.element, 2 * lanes))
     return _shuffled(b, whole, range(lanes)), _shuffled(b, whole, range(lanes, 2 * lanes))
@@ -98,4 +98,4 @@ def _both_halves(b: ll.IRBuilder, half: Value) -> tuple[Value, Value]:
 
 def _shuffled(b: ll.IRBuilder, vector: Value, lanes: range) -> Value:
     mask = ll.Constant(ll.VectorType(I32, len(lanes)), list(lanes))
-    return b.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), mask)
+    return b.shuffle_vector(vector, undefined(vector.type), mask)

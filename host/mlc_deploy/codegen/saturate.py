@@ -24,6 +24,7 @@ from llvmlite import ir as ll
 from mlc_targets import Target
 
 from ..ir import Binary, Broadcast, Call, Cast, Const, Expr, Node, distinct, dtype_of, value_range
+from .types import undefined
 
 Value = Any
 I32 = ll.IntType(32)
@@ -167,7 +168,7 @@ def _pairs(vectors: Sequence[Value]) -> list[tuple[Value, Value]]:
 def _shuffled(b: ll.IRBuilder, vectors: Sequence[Value], lanes: Sequence[int]) -> Value:
     first, second = vectors[0], vectors[-1]
     if len(vectors) == 1:
-        second = ll.Constant(first.type, ll.Undefined)
+        second = undefined(first.type)
     mask = ll.Constant(ll.VectorType(I32, len(lanes)), list(lanes))
     return b.shuffle_vector(first, second, mask)
 

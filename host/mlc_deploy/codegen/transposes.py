@@ -16,15 +16,16 @@ from ..ir import (
     Const,
     Expr,
     Load,
+    Node,
     Ramp,
     Seq,
     Shuffle,
     Stmt,
     Store,
     const,
+    distinct,
     is_const,
     rebuild,
-    walk,
     with_lanes,
 )
 
@@ -55,11 +56,14 @@ def _in_run(m: Seq) -> Seq:
     stores = [x for x in m.stmts if isinstance(x, Store)]
     written = {x.buffer for x in stores}
     columns: dict[Key, set[int]] = {}
-    for n in (n for x in stores for n in walk(x.value)):
+    seen: set[Node] = set()
+    for n in (n for x in stores for n in distinct(x.value, seen)):
         found = _column(n)
         if found is not None and found[0][0] not in written:
             columns.setdefault(found[0], set()).add(found[1])
     blocks = {key: _blocks(offsets, key[3]) for key, offsets in columns.items()}
+    if not any(blocks.values()):
+        return m
 
     def inside(n: Any) -> Any:
         found = _column(n)
@@ -70,7 +74,7 @@ def _in_run(m: Seq) -> Seq:
         return rebuild(n, inside)
 
     done = tuple(inside(x) if isinstance(x, Store) else x for x in m.stmts)
-    return Seq(_interleaved(m.stmts, done, blocks)) if any(blocks.values()) else m
+    return Seq(_interleaved(m.stmts, done, blocks))
 
 
 def _column(n: Any) -> tuple[Key, int] | None:

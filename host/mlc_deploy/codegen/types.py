@@ -4,6 +4,7 @@ are made of."""
 from __future__ import annotations
 
 from functools import cache, lru_cache
+from typing import Any
 
 from llvmlite import ir as ll
 
@@ -45,10 +46,29 @@ def integer(bits: int, value: int) -> ll.Constant:
     return ll.IntType(bits)(value)
 
 
+class _Vector(ll.Constant):  # type: ignore[misc]  # llvmlite says nothing of types
+    """A vector whose lanes are alike, in a word: llvmlite spells out each of them, and what is long
+    LLVM reads for long."""
+
+    def __init__(self, t: ll.VectorType, value: Any, word: str) -> None:
+        super().__init__(t, value)
+        self._word = word
+
+    def _get_reference(self) -> str:
+        return self._word
+
+
 @lru_cache(KEPT)
 def lane_numbers(lanes: tuple[int, ...]) -> ll.Constant:
     """A mask of shuffles."""
+    if len(set(lanes)) == 1:
+        return repeated(integer(32, lanes[0]), len(lanes))
     return ll.Constant(ll.VectorType(ll.IntType(32), len(lanes)), list(lanes))
+
+
+def repeated(value: ll.Constant, lanes: int) -> ll.Constant:
+    """A vector of one number."""
+    return _Vector(ll.VectorType(value.type, lanes), value.constant, f"splat ({value})")
 
 
 def undefined(t: ll.Type) -> ll.Constant:
@@ -58,7 +78,7 @@ def undefined(t: ll.Type) -> ll.Constant:
 
 @cache
 def _undefined(element: ll.Type, lanes: int) -> ll.Constant:
-    return ll.Constant(ll.VectorType(element, lanes), ll.Undefined)
+    return _Vector(ll.VectorType(element, lanes), ll.Undefined, "undef")
 
 
 def type_suffix(t: ll.Type) -> str:

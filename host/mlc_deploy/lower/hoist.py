@@ -32,6 +32,7 @@ def hoist_guards(func: PrimFunc) -> PrimFunc:
     """B[i] = v if c else B[i]   =>   if c: B[i] = v
     for i in range(n): if c: S   =>   if c: for i in range(n): S
     if c: S; if c and d: T       =>   if c: (S; if d: T)
+    if d: if c: S                =>   if d and c: S
 
     where c reads no buffer and, of a loop, not its variable. A parallel loop stays outermost.
     """
@@ -50,8 +51,10 @@ def _hoisted(m: Any) -> Any:
         case Store() as s:
             kept = where_kept(s)
             return s if kept is None or not _pure(kept.condition) else kept
-        case For(body=Seq(())):
+        case For(body=Seq(())) | If(then=Seq(()), otherwise=None):
             return Seq(())
+        case If(outer, If(inner, then, None), None) if _pure(inner):
+            return If(all_of(outer, inner), then)
         case For(kind=kind, body=If(condition, then, None)) as loop if kind != "parallel":
             parts = conjuncts(condition)
             fixed = [c for c in parts if _pure(c) and not any(n is loop.var for n in walk(c))]

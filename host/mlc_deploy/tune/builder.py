@@ -12,7 +12,6 @@ from ..workers import WorkerPool, cores
 
 BUILD_SECONDS = 30.0
 BUILD_BYTES = 8 << 30  # addresses, of which most are never used
-BUILD_RESIDENT = 400 << 20  # bytes after a build: about three times those of a process that starts
 KERNEL = "main"
 
 
@@ -25,9 +24,7 @@ def builder(
 ) -> WorkerPool:
     """An executor for build_object: by default as many processes as cores. gently: they leave the
     cores to what is measured on this machine."""
-    return WorkerPool(
-        count or cores(), seconds=seconds, memory=memory, resident=BUILD_RESIDENT, gently=gently
-    )
+    return WorkerPool(count or cores(), seconds=seconds, memory=memory, gently=gently)
 
 
 def build_object(func: PrimFunc, target: Target) -> bytes:

@@ -46,6 +46,9 @@ ROUNDS = 80
 SHARPNESS = 10.0  # power of best / cost: what is one per cent slower differs by ten
 
 
+Rows = tuple[NDArray[np.float32], NDArray[np.float64]]  # features, costs
+
+
 class CostModel(Protocol):
     """Ranks candidates."""
 
@@ -67,7 +70,7 @@ class TreeModel:
 
     seed: int = 0
     prior: Any = None
-    _rows: dict[str, list[tuple[Vector, float]]] = field(default_factory=dict)
+    _rows: dict[str, Rows] = field(default_factory=dict)
     _trees: Any = None
     _stale: bool = False
 
@@ -87,9 +90,14 @@ class TreeModel:
         return self.trees is not None
 
     def learn(self, task: str, results: Sequence[tuple[Vector, float]]) -> None:
-        rows = self._rows.setdefault(task, [])
-        rows.extend(results)
-        del rows[:-MOST]
+        if not results:
+            return
+        vectors, costs = np.stack([v for v, _ in results]), np.array([c for _, c in results])
+        if task in self._rows:
+            known = self._rows[task]
+            vectors = np.concatenate([known[0], vectors])
+            costs = np.concatenate([known[1], costs])
+        self._rows[task] = vectors[-MOST:], costs[-MOST:]
         self._stale = True
 
     def scores(self, candidates: Sequence[Vector]) -> NDArray[np.float64]:
@@ -102,20 +110,18 @@ class TreeModel:
 
     def _train(self) -> None:
         self._stale = False
-        seen: list[Vector] = []
+        seen: list[NDArray[np.float32]] = []
         labels: list[float] = []
-        for rows in self._rows.values():
-            costs = [cost for _, cost in rows if isfinite(cost)]
-            if not costs:
-                continue
-            best = min(costs)
-            seen += [vector for vector, _ in rows]
-            labels += [(best / cost) ** SHARPNESS if isfinite(cost) else 0.0 for _, cost in rows]
-        if len(seen) < FEWEST or len(set(labels)) < 2:
+        for vectors, costs in self._rows.values():
+            best = float(np.min(costs))
+            if isfinite(best):
+                seen.append(vectors)
+                labels += [(best / c) ** SHARPNESS if isfinite(c) else 0.0 for c in costs.tolist()]
+        if len(labels) < FEWEST or len(set(labels)) < 2:
             return
         lightgbm = require_lightgbm()
         data = lightgbm.Dataset(
-            np.stack(seen),
+            np.concatenate(seen),
             np.array(labels),
             weight=np.maximum(labels, LEAST_WEIGHT),
             params={"max_bin": PARAMETERS["max_bin"], "verbosity": -1},

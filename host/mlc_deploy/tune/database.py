@@ -448,7 +448,7 @@ def _from_json(body: dict[str, Any]) -> Record:
             verdict=_one_of(Verdict, body["verdict"]),
             seconds=tuple(map(_positive, body["seconds"])),
             instructions=instructions,
-            timing=_text(body["timing"]),
+            timing=intern(_text(body["timing"])),
             message=_text(body["message"]),
         ),
         final=final,
@@ -469,7 +469,7 @@ def _text(value: Any) -> str:
 
 def _one_of(words: Any, value: Any) -> Any:
     _require(value in get_args(words))
-    return value
+    return intern(value)
 
 
 def _positive(value: Any) -> float:

@@ -25,7 +25,7 @@ from .reference import Reference, reference_of
 from .runner import RUN_SECONDS, Request, measure, tensors_of
 
 MESSAGE = 300  # characters
-KEPT_BYTES = 4 << 20  # of objects
+KEPT_BYTES = 1 << 20  # of objects
 REMEMBERED = 512  # objects; schedules that lead to the same are mostly neighbours
 
 

@@ -76,7 +76,7 @@ class Candidate:
         return structural_hash(self.func)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Measured:
     """What came of a candidate.
 
