@@ -22,6 +22,7 @@ import json
 import os
 import random
 import resource
+import statistics
 import sys
 import tempfile
 import time
@@ -194,18 +195,25 @@ def throughput(given: argparse.Namespace) -> Figures:
 
 
 def memory(given: argparse.Namespace) -> Figures:
-    """What this process has, and what builders and boards have together, as trials go by: most of
-    the first hundreds is what a search keeps, so growth counts from the 500th on."""
+    """What this process has, and what builders and boards have together, as trials go by: medians
+    of twelve spans, since a builder has more in the middle of a kernel than between two. Most of
+    the first hundreds is what a search keeps, so growth counts from the first span that begins with
+    the 500th or later."""
     tasks = [task(layer, Target("host")) for layer in MANY]
-    rows: list[tuple[int, int, int]] = []
+    span = max(1, given.long // 12)
+    spans: dict[int, list[tuple[int, int]]] = {}
 
     def watch(state: State) -> None:
-        if state.told >= len(rows) * given.long // 12:
-            rows.append((state.told, resident(), sum(map(resident, descendants(os.getpid())))))
-            print(f"  {state.told} trials: {rows[-1][1] / 1e6:.1f} MB, "
-                  f"workers {rows[-1][2] / 1e6:.1f} MB", flush=True)  # fmt: skip
+        now = resident(), sum(map(resident, descendants(os.getpid())))
+        spans.setdefault(min(state.told, given.long - 1) // span, []).append(now)
 
     state = tune(tasks, Options(given.long), given.board, watch=watch)
+    rows = [
+        (number * span, *(statistics.median(side) for side in zip(*samples, strict=True)))
+        for number, samples in spans.items()
+    ]
+    for begin, own, workers in rows:
+        print(f"  from {begin} trials: {own / 1e6:.1f} MB, workers {workers / 1e6:.1f} MB")
     settled = next((row for row in rows if row[0] >= 500), rows[-1])
     grown = [rows[-1][side] - settled[side] for side in (1, 2)]
     return {

@@ -254,3 +254,13 @@ def test_a_database_that_is_not_there_is_told(mlc_deploy: Command, folder: Path)
         "  try: mlc-deploy tune MODEL --db t.jsonl, which makes it\n"
         "-> 1"
     )
+    (folder / "t.jsonl").mkdir()
+    said = mlc_deploy("--board", "none", "--db", "t.jsonl").complaint
+    assert said == "error: a tuning database is a file, not a folder\n  in:  t.jsonl\n-> 1"
+
+
+@pytest.mark.parametrize("text", ["", '{"v":1,"kind":"res'])
+def test_a_database_without_results_is_told(mlc_deploy: Command, folder: Path, text: str) -> None:
+    (folder / "t.jsonl").write_text(text)
+    done = mlc_deploy("--board", "none", "--db", "t.jsonl")
+    assert "t.jsonl has no results; try: mlc-deploy tune, with it\n" in done.stderr

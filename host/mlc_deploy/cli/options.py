@@ -116,9 +116,8 @@ def known_precision(text: str) -> None:
     from ..graph.precision import PRECISIONS  # here, since a saved model does without the compiler
 
     if text not in PRECISIONS:
-        near = get_close_matches(text, PRECISIONS, 1, 0.4) or PRECISIONS
         raise Misuse(
-            "there is no such precision", where=f"--precision {text}", mend=" or ".join(near)
+            "there is no such precision", where=f"--precision {text}", mend=" or ".join(PRECISIONS)
         )
 
 

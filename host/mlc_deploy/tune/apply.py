@@ -45,7 +45,7 @@ def tuned(
         if skipped:
             instead = "the default does" if best is None else "a slower one does"
             notes.append(f"{name}: the tuned schedule does not apply, so {instead}: {skipped[0]}")
-    if sources and len(database) and not found and len(notes) == len(database.notes):
+    if sources and not found and len(notes) == len(database.notes):
         notes.append(_nothing(target, database))
     return Tuned(made, found, tuple(notes))
 
@@ -71,7 +71,9 @@ def applicable(
 
 
 def _nothing(target: Target, database: Database) -> str:
-    """Why a database that is not empty has no kernel."""
+    """Why a database has no kernel."""
+    if not len(database):
+        return f"{database.path or 'the database'} has no results; try: mlc-deploy tune, with it"
     targets = sorted({record.target for record in database.records})
     if str(target) in targets:
         return "the database has results for this target, but for none of this model's kernels"
@@ -86,6 +88,8 @@ def existing(database: Database | str | Path) -> Database:
     """The database, read where it is a file. Raises TuneError."""
     if isinstance(database, Database):
         return database
+    if Path(database).is_dir():
+        raise TuneError("a tuning database is a file, not a folder", where=str(database))
     if not Path(database).is_file():
         raise TuneError(
             "there is no such tuning database",

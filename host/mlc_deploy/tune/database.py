@@ -284,7 +284,7 @@ class Database:
             raise TuneError(
                 "the file is no tuning database",
                 where=str(self.path),
-                mend="a file of its own for --db; it is made where there is none",
+                mend="one that mlc-deploy tune wrote; where there is none it makes one",
             )
         *lines, tail = data.split(b"\n")
         for line in lines:

@@ -44,7 +44,7 @@ from .space import (
 
 KINDS = ("evolutionary", "random", "grid", "replay")
 NEW = 1.75  # schedules that are thought of for each one that is proposed
-WAITING = 128  # that were thought of and not proposed: another time they may be the best
+WAITING = 64  # that were thought of and not proposed: another time they may be the best
 PARENTS = 24  # of the best ones have neighbours
 GREEDY_EARLY = 0.5  # before there is much to learn from
 GREEDY = 0.85  # how many of a batch the model picks; the others are left to chance

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
@@ -102,7 +102,7 @@ def tune_tasks(
     for task in tasks:
         measuring.database.add_workload(task.func)
     known = [_earlier(measuring, task) for task in tasks]
-    defaults = [default_candidate(task) for task in tasks]
+    defaults = _defaults(tasks)
     _baselines(state, measuring, defaults, watch)
     searches = [make(t, _seed(seed, t), k) for t, k in zip(tasks, known, strict=True)]
     state.stage, state.search_began = "search", time.perf_counter()
@@ -189,38 +189,44 @@ def _seed(seed: int, task: Task) -> int:
     return int.from_bytes(digest, "little")
 
 
-def _baselines(
-    state: State, measuring: Measuring, defaults: Sequence[Candidate | None], watch: Watch
-) -> None:
-    rounds = [
-        (progress, measuring.begin(progress.task, [default], again=True))
-        for progress, default in zip(state.tasks, defaults, strict=True)
-        if default is not None
-    ]
-    for number, (progress, begun) in enumerate(rounds, 1):
+def _defaults(tasks: Sequence[Task]) -> dict[Task, Candidate]:
+    """The default schedules of tasks, as far as they are traces."""
+    made = {task: default_candidate(task) for task in tasks}
+    return {task: found for task, found in made.items() if found is not None}
+
+
+def _measured(
+    measuring: Measuring, candidates: Mapping[Task, Candidate]
+) -> Iterator[tuple[Task, Measured]]:
+    """What comes of default schedules, all of them under way at once."""
+    rounds = [(task, measuring.begin(task, [c], again=True)) for task, c in candidates.items()]
+    for task, begun in rounds:
         (result,) = measuring.finish(begun)
-        progress.baseline = progress.best = result.cost(measuring.objective)
+        yield task, result
+
+
+def _baselines(
+    state: State, measuring: Measuring, defaults: Mapping[Task, Candidate], watch: Watch
+) -> None:
+    progress = {p.task: p for p in state.tasks}
+    for number, (task, result) in enumerate(_measured(measuring, defaults), 1):
+        of = progress[task]
+        of.baseline = of.best = result.cost(measuring.objective)
         if result.verdict != "ok":
             what = result.verdict.replace("_", " ")
-            state.doubts.append(f"{progress.task.name}: default kernel: {what}: {result.message}")
-            progress.done = "its default kernel is no good"  # nothing says what would be better
-        state.stage = f"default kernels, {number} of {len(rounds)}"
+            state.doubts.append(f"{task.name}: default kernel: {what}: {result.message}")
+            of.done = "its default kernel is no good"  # nothing says what would be better
+        state.stage = f"default kernels, {number} of {len(defaults)}"
         watch(state)
 
 
 def default_costs(measuring: Measuring, tasks: Sequence[Task]) -> dict[str, float]:
     """What the default kernels of tasks cost, by workload. Raises what `Measuring` does."""
-    defaults = [(task, default_candidate(task)) for task in tasks]
-    rounds = [
-        (task, measuring.begin(task, [made], again=True))
-        for task, made in defaults
-        if made is not None
-    ]
-    costs = {task.workload: inf for task in tasks}
-    for task, begun in rounds:
-        (result,) = measuring.finish(begun)
-        costs[task.workload] = result.cost(measuring.objective)
-    return costs
+    found = {
+        task.workload: result.cost(measuring.objective)
+        for task, result in _measured(measuring, _defaults(tasks))
+    }
+    return {task.workload: inf for task in tasks} | found
 
 
 def _told(
@@ -243,12 +249,11 @@ def _told(
 
 
 def _finals(
-    state: State, measuring: Measuring, defaults: Sequence[Candidate | None], watch: Watch
+    state: State, measuring: Measuring, defaults: Mapping[Task, Candidate], watch: Watch
 ) -> None:
     """The best of many noisy measurements is likely to be one that was lucky: so the best are
     measured carefully, and again whatever is the best then, until the best is one of those."""
-    pairs = list(zip(state.tasks, defaults, strict=True))
-    _carefully(state, measuring, [(t.task, [d]) for t, d in pairs if d is not None], watch)
+    _carefully(state, measuring, [(task, [c]) for task, c in defaults.items()], watch)
     count, before = TOP, -1
     while len(measuring.database) > before:
         best = [(t.task, list(islice(_ranked(measuring, t.task), count))) for t in state.tasks]
@@ -258,7 +263,8 @@ def _finals(
         again = [(task, [c for _, c in found]) for task, found in lucky]
         count, before = 1, len(measuring.database)
         _carefully(state, measuring, again, watch)
-    for progress, default in pairs:
+    for progress in state.tasks:
+        default = defaults.get(progress.task)
         past = measuring.database.programs(
             progress.task.workload, str(progress.task.target), measuring.board, "seconds"
         )
