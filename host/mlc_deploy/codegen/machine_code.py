@@ -21,6 +21,7 @@ from .llvm import emit_kernel
 from .merge import KERNEL
 from .signature import scalars_of, scratch_layout
 from .tasks import tasks
+from .types import forget_constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> KernelObject:
     described = signature(kernel)
     module = llvm_module("", target)
     emit_kernel(module, kernel, target, KERNEL)
+    forget_constants()
     with optimized(str(module), target) as (machine, code):
         return KernelObject(bytes(machine.emit_object(code)), described)
 

@@ -40,6 +40,12 @@ def memory_type(dtype: str) -> ll.Type:
     return ll.VectorType(ll.IntType(8), kind.lanes) if kind.lanes > 1 else ll.IntType(8)
 
 
+def forget_constants() -> None:
+    """Frees those that are kept: a kernel's are few of another's."""
+    integer.cache_clear()
+    lane_numbers.cache_clear()
+
+
 @lru_cache(KEPT)
 def integer(bits: int, value: int) -> ll.Constant:
     """An integer constant."""

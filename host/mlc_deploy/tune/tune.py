@@ -18,6 +18,7 @@ from math import inf, isfinite
 
 from ..schedule import Schedule
 from ..schedule.trace import Trace
+from ..workers import give_back
 from .apply import applicable
 from .database import Database, Record
 from .measuring import Measuring, Round
@@ -158,6 +159,7 @@ def _search(
         began = time.perf_counter()
         searches[number].tell(list(zip(round_.candidates, costs, strict=True)))
         state.thinking += time.perf_counter() - began
+        give_back()  # training takes more each time
         watch(state)
 
 
