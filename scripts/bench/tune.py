@@ -31,6 +31,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -197,24 +198,27 @@ def throughput(given: argparse.Namespace) -> Figures:
 def memory(given: argparse.Namespace) -> Figures:
     """What this process has, and what builders and boards have together, as trials go by: medians
     of twelve spans, since a builder has more in the middle of a kernel than between two. Most of
-    the first hundreds is what a search keeps, so growth counts from the first span that begins with
-    the 500th or later."""
+    the first hundreds is what a search keeps, so growth counts from the span after the 500th."""
     tasks = [task(layer, Target("host")) for layer in MANY]
     span = max(1, given.long // 12)
-    spans: dict[int, list[tuple[int, int]]] = {}
+    samples: list[tuple[int, int]] = []  # of the span that is under way
+    rows: list[tuple[int, float, float]] = []
+
+    def close(end: int) -> None:
+        own, workers = (statistics.median(side) for side in zip(*samples, strict=True))
+        rows.append((end, own, workers))
+        samples.clear()
+        print(f"  to {end} trials: {own / 1e6:.1f} MB, workers {workers / 1e6:.1f} MB", flush=True)
 
     def watch(state: State) -> None:
-        now = resident(), sum(map(resident, descendants(os.getpid())))
-        spans.setdefault(min(state.told, given.long - 1) // span, []).append(now)
+        samples.append((resident(), sum(map(resident, descendants(os.getpid())))))
+        if state.told >= (len(rows) + 1) * span:
+            close(state.told)
 
     state = tune(tasks, Options(given.long), given.board, watch=watch)
-    rows = [
-        (number * span, *(statistics.median(side) for side in zip(*samples, strict=True)))
-        for number, samples in spans.items()
-    ]
-    for begin, own, workers in rows:
-        print(f"  from {begin} trials: {own / 1e6:.1f} MB, workers {workers / 1e6:.1f} MB")
-    settled = next((row for row in rows if row[0] >= 500), rows[-1])
+    if samples:
+        close(state.told)
+    settled = next((row for before, row in pairwise(rows) if before[0] >= 500), rows[-1])
     grown = [rows[-1][side] - settled[side] for side in (1, 2)]
     return {
         "trials": state.told,

@@ -43,6 +43,10 @@ for i7 in range(8):
     if i7 > 3:
         if A[i7 - 4] > 0.0:
             B[i7] = A[i7]
+for i8 in range(8):
+    if i8 > 0:
+        if 12 % i8 < 2:
+            B[i8] = A[i8]
 """
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir as ll
-from llvmlite.binding.newpassmanagers import NewPassManager
 
 from mlc_targets import Target
 
@@ -84,9 +83,11 @@ def _optimize(module: Any, machine: Any, target: Target) -> None:
     passes = llvm.create_pass_builder(machine, options)
     manager = passes.getModulePassManager()
     manager.run(module, passes)
-    # What passes keep, half a megabyte and more, would never be freed: of the manager's methods
-    # llvmlite calls the one that does nothing.
-    NewPassManager._dispose(manager)
+    # Else what passes keep, half a megabyte and more, would never be freed: of the two methods that
+    # the manager inherits for it llvmlite calls the one that does nothing.
+    for kind in type(manager).__mro__:
+        if (dispose := vars(kind).get("_dispose")) is not None:
+            dispose(manager)
     manager.detach()
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from ..arith import simplify_expr
 from ..ir import (
+    Binary,
+    Const,
     Expr,
     For,
     If,
@@ -23,6 +25,7 @@ from ..ir import (
     walk,
     with_fields,
 )
+from ..ir.build import DIVISIONS
 from ..pass_context import optional
 from .partition import conjuncts, where_kept
 
@@ -34,7 +37,8 @@ def hoist_guards(func: PrimFunc) -> PrimFunc:
     if c: S; if c and d: T       =>   if c: (S; if d: T)
     if d: if c: S                =>   if d and c: S
 
-    where c reads no buffer and, of a loop, not its variable. A parallel loop stays outermost.
+    where c reads no buffer, divides by constants alone, and, of a loop, has not its variable. A
+    parallel loop stays outermost.
     """
     body = _hoisted(func.body)
     return func if body is func.body else with_fields(func, body=body)
@@ -70,7 +74,12 @@ def _hoisted(m: Any) -> Any:
 
 
 def _pure(condition: Expr) -> bool:
-    return not any(isinstance(n, Load) for n in walk(condition))
+    """Whether it may be evaluated where it was not."""
+    return not any(
+        isinstance(n, Load)
+        or (isinstance(n, Binary) and n.op in DIVISIONS and not isinstance(n.b, Const))
+        for n in walk(condition)
+    )
 
 
 def _shared(stmts: Sequence[Stmt]) -> list[Expr]:
