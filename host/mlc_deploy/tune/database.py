@@ -104,6 +104,10 @@ class Record:
         return self.workload, self.target, self.board, self.objective
 
 
+def _rank(record: Record) -> tuple[bool, float]:
+    return record.objective != "seconds", record.cost
+
+
 def pack(steps: str) -> bytes:
     """The text of a trace, as a Record has it."""
     packer = zlib.compressobj(zdict=WORDS)
@@ -160,14 +164,7 @@ class Database:
     ) -> list[Record]:
         """The good results of a workload, best first, one per program and board: those in seconds
         before those in instructions."""
-        found = [
-            record
-            for (of, to, on, by), newest in self._newest.items()
-            if (of, to) == (workload, target) and board in (None, on) and objective in (None, by)
-            for record in newest.values()
-            if isfinite(record.cost)
-        ]
-        return sorted(found, key=lambda r: (r.objective != "seconds", r.cost))
+        return sorted(self._good(workload, target, board, objective), key=_rank)
 
     def best(
         self,
@@ -178,8 +175,14 @@ class Database:
         objective: Objective | None = None,
     ) -> Record | None:
         """The first of `query`; None where it is empty."""
-        found = self.query(workload, target, board=board, objective=objective)
-        return found[0] if found else None
+        return min(self._good(workload, target, board, objective), key=_rank, default=None)
+
+    def _good(
+        self, workload: str, target: str, board: str | None, objective: Objective | None
+    ) -> Iterator[Record]:
+        for (of, to, on, by), newest in self._newest.items():
+            if (of, to) == (workload, target) and board in (None, on) and objective in (None, by):
+                yield from (record for record in newest.values() if isfinite(record.cost))
 
     def programs(
         self, workload: str, target: str, board: str, objective: Objective, *, final: bool = True
