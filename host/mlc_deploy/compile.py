@@ -128,7 +128,8 @@ def compile(
     to = Target(target) if target is not None else (Target.current() or Target("host"))
     how = of_db = None
     if db is not None:
-        from .tune.apply import existing, tuned
+        from .tune.apply import tuned
+        from .tune.database import existing
         from .tune.layouts import known_layouts
 
         db = existing(db)

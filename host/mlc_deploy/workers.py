@@ -8,10 +8,8 @@ be forked, which is unsound beside threads; and where one of them ends, no one k
 
 from __future__ import annotations
 
-import copyreg
 import ctypes
 import gc
-import io
 import os
 import pickle
 import queue
@@ -27,7 +25,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any, TypeVar
 
 R = TypeVar("R")
@@ -156,7 +153,7 @@ class _Worker:
 
     def ask(self, function: Callable[..., Any], task: tuple[Any, ...]) -> Any:
         """function(*task), or what it raised; WorkerDied when there is no answer."""
-        request = _pickled((function, task))
+        request = pickle.dumps((function, task), pickle.HIGHEST_PROTOCOL)
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
         deadline = _Deadline(process, self._seconds)
@@ -258,23 +255,6 @@ def _seconds_worked(pid: int) -> float | None:
         return None
 
 
-def _pickled(thing: object) -> bytes:
-    """As pickle.dumps; and mappings that cannot be changed, as nodes of the loop IR have."""
-    file = io.BytesIO()
-    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
-    pickler.dispatch_table = {**copyreg.dispatch_table, MappingProxyType: _reduced}
-    pickler.dump(thing)
-    return file.getvalue()
-
-
-def _reduced(mapping: MappingProxyType[Any, Any]) -> tuple[Any, ...]:
-    return _frozen, (dict(mapping),)
-
-
-def _frozen(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
-    return MappingProxyType(mapping)
-
-
 def serve(memory: int, gently: bool, seconds: float) -> None:
     """A worker's life: it ends with its stdin, which is when the process that asks ends, too.
     memory: bytes of addresses that it may have. seconds: of work that a task may take. 0 for any
@@ -300,7 +280,7 @@ def serve(memory: int, gently: bool, seconds: float) -> None:
         except Exception as raised:
             raised.add_note("in a worker process:\n" + traceback.format_exc())
             error = raised
-        answers.write(_pickled((answer, error)))
+        answers.write(pickle.dumps((answer, error), pickle.HIGHEST_PROTOCOL))
         answers.flush()
         del function, task, answer, error
         gc.collect()

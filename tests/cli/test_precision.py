@@ -41,7 +41,10 @@ def test_refusals(mlc_deploy: Command, folder: Path) -> None:
     saved = digits()
     saved.save(folder / "digits.mlc")
     assert mlc_deploy("--precision", "flaot16").complaint == (
-        "error: there is no such precision\n  in:  --precision flaot16\n  try: float16\n-> 2"
+        "error: there is no such precision\n"
+        "  in:  --precision flaot16\n"
+        "  try: float32 or float16\n"
+        "-> 2"
     )
     assert mlc_deploy("digits.mlc", "--precision", "float16").complaint == (
         f"error: the model is compiled already, for {saved.target.short_name}\n"

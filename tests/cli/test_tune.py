@@ -129,6 +129,15 @@ def test_what_was_found_is_kept_when_the_whole_model_is_not_run_to_its_end(
     assert done.complaint.endswith(ending)
 
 
+def test_ctrl_c_while_layouts_are_chosen_says_how_to_go_on(
+    mlc_deploy: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlc_deploy.tune.api.plans", Mock(side_effect=KeyboardInterrupt))
+    done = mlc_deploy("tune", DIGITS, *LOCAL[:4], "--search", "random", "--db", "t.jsonl")
+    assert "t.jsonl has what was measured, and the same command goes on\n" in done.stderr
+    assert done.complaint.endswith("-> 130")
+
+
 def test_what_was_found_is_kept_when_all_boards_are_lost(
     mlc_deploy: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +179,21 @@ def test_calls_that_share_a_name_are_paired_in_their_order() -> None:
     ]
 
 
+def test_a_model_that_got_slower_is_named() -> None:
+    def deployment(seconds: float, verdict: str) -> Any:
+        timing = SimpleNamespace(median=seconds, verdict=verdict)
+        return SimpleNamespace(layers=[], ok=True, timing=timing)
+
+    def doubts(*done: Any) -> Any:
+        return recorded(State([], "seconds", 0), None, done, (), "m", Target("host"), ())["doubts"]
+
+    assert doubts(deployment(1e-3, "ok"), deployment(1.01e-3, "ok")) == []
+    assert doubts(deployment(1e-3, "ok"), deployment(1.2e-3, "noisy")) == [
+        "the tuned model is slower than the untuned one (timings: ok untuned, noisy tuned); "
+        "try: more trials, when nothing else runs on the board"
+    ]
+
+
 MISTAKES: dict[str, tuple[str, ...]] = {
     "no trials": ("--trials", "0"),
     "no time": ("--minutes", "-1"),
@@ -188,6 +212,8 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "another database that is not there": ("--from", "other.jsonl"),
     "another database that is none": ("--from", "model.jsonl"),
     "a record in no folder": ("--json", "nofolder/r.json"),
+    "a record over the database": ("--json", "./t.jsonl"),
+    "a record over the model": ("--json", "digits.onnx"),
 }
 
 
@@ -256,10 +282,10 @@ def test_a_database_that_is_not_there_is_told(mlc_deploy: Command, folder: Path)
     )
     (folder / "t.jsonl").mkdir()
     said = mlc_deploy("--board", "none", "--db", "t.jsonl").complaint
-    assert said == "error: a tuning database is a file, not a folder\n  in:  t.jsonl\n-> 1"
+    assert said == "error: a tuning database is a file\n  in:  t.jsonl\n-> 1"
 
 
-@pytest.mark.parametrize("text", ["", '{"v":1,"kind":"res'])
+@pytest.mark.parametrize("text", ["", '{"check":"12', '{"c'])
 def test_a_database_without_results_is_told(mlc_deploy: Command, folder: Path, text: str) -> None:
     (folder / "t.jsonl").write_text(text)
     done = mlc_deploy("--board", "none", "--db", "t.jsonl")

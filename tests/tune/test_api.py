@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from mlc_deploy.ir import structural_hash
 from mlc_deploy.schedule.trace import Trace
 from mlc_deploy.tune.database import Record, pack
 from mlc_deploy.tune.records import Measured
+from mlc_rpc import Unreachable
 from tests.test_examples import example
 from tests.tune.searches import matmul, sampled
 
@@ -69,10 +72,51 @@ def test_instructions_are_refused_where_they_are_not_counted() -> None:
     assert str(refusal.value).endswith("\n  try: objective seconds, or qemu://")
 
 
-def test_an_unknown_scheduler_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"scheduler": "gradiant"}, "no scheduler 'gradiant'\n  try: one of gradient, round-robin"),
+        ({"objective": "joules"}, "no objective 'joules'\n  try: one of seconds, instructions"),
+        ({"max_trials_global": "8"}, "trials is a whole number above 0\n  in:  trials '8'"),
+        ({"minutes": -1}, "minutes is a number, not below 0\n  in:  minutes -1"),
+        (
+            {"space": "x"},
+            "a space is a function that schedules, or has `schedule`\n  in:  space 'x'",
+        ),
+        (
+            {"runner": []},
+            "there is no board to measure on\n  try: runner=\"local://\", or several",
+        ),
+        (
+            {"mod": Schedule(matmul())},
+            "what is tuned is a function, or a module that has one\n  in:  Schedule\n"
+            "  try: sch.func of a Schedule; tune_graph for models",
+        ),
+        ({"work_dir": __file__}, f"work_dir is a folder, not a file\n  in:  {__file__}"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_mistakes_are_refused(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(TuneError) as refusal:
-        tune.tune_tir(matmul(), "host", 4, strategy="random", scheduler="gradiant")
-    assert str(refusal.value) == ("no scheduler 'gradiant'\n  try: one of gradient, round-robin")
+        tune.tune_tir(**{"mod": matmul(), "target": "host", "strategy": "random", **options})
+    assert str(refusal.value) == complaint
+
+
+def test_a_runner_that_is_no_url_is_refused() -> None:
+    with pytest.raises(Unreachable, match="'attic' is not the URL of a board"):
+        tune.tune_tir(matmul(), "host", 4, strategy="random", runner=["local://", "attic"])
+
+
+def test_any_executor_builds(tmp_path: Path) -> None:
+    """Programs go to its processes by its own pickle. One function stands for all callbacks."""
+    seen: list[int] = []
+    with ProcessPoolExecutor(1, get_context("spawn")) as builder:
+        database = tune.tune_tir(
+            matmul(), "host", 4, 2, space=space, strategy="random", builder=builder,
+            work_dir=tmp_path, callbacks=lambda state: seen.append(state.told),
+        )  # fmt: skip
+    assert {r.measured.verdict for r in database.records} == {"ok"} and max(seen) == 4
+    assert tune.compile_tir(tmp_path / "database.jsonl", matmul(), "host") is not None
 
 
 def test_what_is_no_task_is_refused() -> None:

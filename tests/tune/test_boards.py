@@ -62,11 +62,6 @@ def test_jobs_go_to_all_boards() -> None:
     assert found == {"a", "b"} and not incidents
 
 
-def test_what_is_no_url_is_refused_at_once() -> None:
-    with pytest.raises(Unreachable, match="'foo://' is not the URL of a board"):
-        BoardPool(["local://", "foo://"])
-
-
 def test_what_a_job_raises_is_its_futures_and_the_board_goes_on() -> None:
     def refuse(board: Board) -> None:
         raise Refused("no", board=board.url)

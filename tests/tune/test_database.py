@@ -198,6 +198,23 @@ def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
     assert path.read_bytes() == b"\x08\x07\x12"
 
 
+@pytest.mark.parametrize("text", ['{\n  "model": "digits"\n}\n', '{"model":"digits"}'])
+def test_json_of_another_kind_is_no_database_and_stays_as_it_is(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(text)
+    with pytest.raises(TuneError, match="the file is no tuning database"):
+        Database(path).add([record("a")])
+    assert path.read_text() == text
+
+
+def test_what_is_no_file_is_no_database(tmp_path: Path) -> None:
+    for path in (tmp_path, Path("/dev/full")):
+        with pytest.raises(TuneError, match="a tuning database is a file"):
+            Database(path)
+    with pytest.raises(TuneError, match="there is no such tuning database"):
+        Database().merge(tmp_path / "missing.jsonl")
+
+
 def test_a_later_version_is_refused(tmp_path: Path) -> None:
     from mlc_deploy.tune import database as module
 

@@ -67,7 +67,7 @@ def inspect(
     """Says what MODEL, an .onnx or .pt2 file, holds: operators, parameters, multiply-accumulates,
     memory; and which operators become one kernel. Nothing is compiled."""
     path = source_file(model, ("inspect",))
-    to_json = JsonFile(json_file)
+    to_json = JsonFile(json_file, (model, db))
     known_precision(precision)
     wanted = one_level(target or "host", "inspect looks at")
     stream = to_json.beside
@@ -83,7 +83,7 @@ def inspect(
 
     how = known = None
     if db is not None:
-        from ..tune.apply import existing  # here, since few look at what was tuned
+        from ..tune.database import existing  # here, since few look at what was tuned
         from ..tune.layouts import known_layouts
 
         known = existing(db)

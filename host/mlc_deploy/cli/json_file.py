@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TextIO
 
 import click
 
 from ..errors import writing
-from .options import writable
+from .options import Misuse, writable
 from .tables import Record
 
 STDOUT = "-"
@@ -18,14 +19,21 @@ STDOUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class JsonFile:
-    """What --json says: a file, "-" for stdout, or nothing. Raises Misuse for a file that cannot be
-    written."""
+    """What --json says: a file, "-" for stdout, or nothing; `others` are what else the command
+    reads and writes. Raises Misuse for a file that cannot be written, or is one of the others."""
 
     text: str | None
+    others: tuple[str | None, ...] = ()
 
     def __post_init__(self) -> None:
         if self.text and self.text != STDOUT:
-            writable("--json", self.text)
+            path = writable("--json", self.text)
+            if path.resolve() in (Path(other).resolve() for other in self.others if other):
+                raise Misuse(
+                    "the record would be written over another file of the command",
+                    where=f"--json {self.text}",
+                    mend="another name",
+                )
 
     @property
     def beside(self) -> TextIO:

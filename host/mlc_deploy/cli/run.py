@@ -149,7 +149,7 @@ def run(
     )  # fmt: skip
     if precision is not None:
         known_precision(precision)
-    to_json = JsonFile(json_file)
+    to_json = JsonFile(json_file, (model, db))
     levels = levels_of(target) if target else ()
     asked = ready.target if ready else levels[0][1] if levels else None
     if emit and target:

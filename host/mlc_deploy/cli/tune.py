@@ -109,7 +109,7 @@ def tune(
         known_cores(cores)
     if precision is not None:
         known_precision(precision)
-    to_json = JsonFile(json_file)
+    to_json = JsonFile(json_file, (model, db, *others))
     wanted, urls = _places(target, boards)
     how: dict[str, Any] = {"shapes": shapes(shape), "dims": dims(bind)}
     how |= {"precision": precision} if precision is not None else {}
@@ -137,6 +137,9 @@ def tune(
         done = run.whole_model(how)
     except (Exception, KeyboardInterrupt) as error:  # what is known by now is shown all the same
         if isinstance(error, Misuse) or run.state is None:
+            raise
+        if not run.state.tasks:
+            progress.warn(f"{db} has what was measured, and the same command goes on")
             raise
         failed = error
     assert run.state is not None
@@ -177,13 +180,12 @@ def _places(target: str | None, boards: Sequence[str]) -> tuple[Target | None, l
 
 def _database(db: str, others: Sequence[str], progress: Progress) -> Database:
     """The database, with all that the others have."""
-    from ..tune.apply import existing
     from ..tune.database import Database
 
     writable("--db", db)
     database = Database(db)
     for file in others:
-        taken = database.merge(existing(file))
+        taken = database.merge(file)
         progress.console.print(f"{file}: {taken} results taken over", style="dim")
     for note in database.notes:
         progress.warn(note)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..tune.tune import State
 
 MOST_INCIDENTS = 12  # kinds
+SLOWER = 1.02  # times as long: more than two runs differ by on a quiet board
 TRANSFORM = "layout_transform"  # what the names of its kernels begin with
 
 
@@ -65,6 +66,12 @@ def recorded(
         record["layers"] = _layers(before, after, state.objective)
         record |= {"before": _total(before, state), "after": _total(after, state)}
         record["ok"] = before.ok and after.ok
+        if record["before"] and record["after"] and record["after"] > SLOWER * record["before"]:
+            record["doubts"].append(
+                f"the tuned model is slower than the untuned one (timings: {before.timing.verdict} "
+                f"untuned, {after.timing.verdict} tuned); try: more trials, when nothing else runs "
+                "on the board"
+            )
     return record
 
 

@@ -28,8 +28,20 @@ def shown(progress: Progress) -> Iterator[Callable[[State], None]]:
     """A function that shows how a run stands."""
     console = progress.console
     if console.is_terminal:
-        with Live(console=console, auto_refresh=False, transient=True) as live:
-            yield lambda state: live.update(standing(state), refresh=True)
+        now: State | None = None
+        with Live(
+            console=console,
+            get_renderable=lambda: Text() if now is None else standing(now),
+            refresh_per_second=1,  # the clock goes on between results
+            transient=True,
+        ) as live:
+
+            def show(state: State) -> None:
+                nonlocal now
+                now = state
+                live.refresh()
+
+            yield show
         return
     last = -LINE_SECONDS
 

@@ -16,6 +16,7 @@ names). Every loop starts at 0 and steps by 1. Semantics:
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -36,6 +37,14 @@ ForKind = Literal["serial", "parallel", "vectorized", "unrolled"]
 IterKind = Literal["spatial", "reduce"]
 Scope = Literal["global", "local"]
 NO_ANNOTATIONS: Mapping[str, Any] = MappingProxyType({})
+
+
+def _frozen(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(mapping)
+
+
+# so that programs go to other processes, by any executor's pickle
+copyreg.pickle(MappingProxyType, lambda mapping: (_frozen, (dict(mapping),)))
 
 
 def _always() -> Expr:

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import inf, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from mlc_rpc.transport import parse_url
 from mlc_targets import Target
 
 from ..boards import connect
@@ -32,7 +33,7 @@ from ..schedule.trace import Trace
 from .boards import BoardPool, Incident
 from .builder import builder as default_builder
 from .cost_model import require_lightgbm
-from .database import Database, PlanRecord
+from .database import Database, PlanRecord, existing
 from .extract import task_of
 from .layouts import Model, Plan, digest, known_layouts, plans
 from .measuring import Measuring
@@ -83,8 +84,23 @@ class Options:
     def __post_init__(self) -> None:
         """Raises TuneError."""
         for name, number in (("trials", self.trials), ("batch", self.batch)):
-            if number < 1:
-                raise TuneError(f"{name} is a number above 0", where=f"{name} {number}")
+            if not isinstance(number, int) or number < 1:
+                raise TuneError(f"{name} is a whole number above 0", where=f"{name} {number!r}")
+        for name, limit in (("seconds", self.seconds), ("minutes", self.minutes)):
+            if limit is not None and not (isinstance(limit, (int, float)) and limit >= 0):
+                raise TuneError(f"{name} is a number, not below 0", where=f"{name} {limit!r}")
+        for name, text, known in (
+            ("scheduler", self.scheduler, tuple(SCHEDULERS)),
+            ("objective", self.objective, (None, *get_args(Objective))),
+        ):
+            if text not in known:
+                mend = f"one of {', '.join(k for k in known if k)}"
+                raise TuneError(f"no {name} '{text}'", mend=mend)
+        if self.space is not None and not (callable(self.space) or hasattr(self.space, "schedule")):
+            raise TuneError(
+                "a space is a function that schedules, or has `schedule`",
+                where=f"space {self.space!r:.60}",
+            )
 
 
 class NothingToTune(TuneError):
@@ -113,7 +129,7 @@ def tune_tir(
     runner: Runner = "local://",
     builder: Executor | None = None,
     database: Database | None = None,
-    callbacks: Sequence[Watch] = (),
+    callbacks: Watch | Sequence[Watch] = (),
     **options: Any,
 ) -> Database:
     """Tunes a function that carries no schedule, and returns the database that has the results.
@@ -147,7 +163,7 @@ def tune_graph(
     runner: Runner = "local://",
     builder: Executor | None = None,
     database: Database | None = None,
-    callbacks: Sequence[Watch] = (),
+    callbacks: Watch | Sequence[Watch] = (),
     **options: Any,
 ) -> Database:
     """Tunes a model, given as `compile` takes it: the layouts of its convolutions, and its kernels;
@@ -162,12 +178,14 @@ def tune_graph(
 
 
 def compile_tir(
-    database: Database, mod: PrimFunc | IRModule, target: Target | str | None = None
+    database: Database | str | Path,
+    mod: PrimFunc | IRModule,
+    target: Target | str | None = None,
 ) -> Schedule | None:
-    """The best schedule that a database has for a function and a target, for `build`; None where it
-    has none that applies. Raises TuneError for a function that is no task."""
+    """The best schedule that a database, or its file, has for a function and a target, for `build`;
+    None where it has none that applies. Raises TuneError for a function that is no task."""
     func = _function(mod)
-    found = best_schedule(database, task_of(func, _target(target)))
+    found = best_schedule(existing(database), task_of(func, _target(target)))
     if found is None:
         return None
     sch = Schedule(func)
@@ -203,10 +221,6 @@ def measuring(
     refuse_cores(session, options.cores)
     if options.strategy == "evolutionary":
         require_lightgbm()
-    if options.scheduler not in SCHEDULERS:
-        raise TuneError(
-            f"no scheduler '{options.scheduler}'", mend=f"one of {', '.join(SCHEDULERS)}"
-        )
     timed_here = any(url.startswith("local://") for url in boards.urls)
     build = builder or default_builder(gently=timed_here)
     board = f"{boards.kind}, cores {options.cores}" if options.cores else boards.kind
@@ -284,6 +298,8 @@ def run_model(
             state.stage = f"layouts: {plan.title}"
             watch(state)
 
+        state.stage = "layouts"
+        watch(state)
         found = plans(model, partial(default_costs, by), tried, lambda: state.late)
         own = next((plan, cost) for plan, cost in found if not plan.layouts)
         if not isfinite(own[1]):  # a default kernel is no good: nothing says that another is better
@@ -331,10 +347,15 @@ def _best_costs(by: Measuring, of: Sequence[Plan]) -> dict[str, float]:
 
 
 def _database(work_dir: str | Path | None) -> Database:
+    if work_dir is not None and Path(work_dir).is_file():
+        raise TuneError("work_dir is a folder, not a file", where=str(work_dir))
     return Database(None if work_dir is None else Path(work_dir) / DATABASE)
 
 
-def _all_of(callbacks: Sequence[Watch]) -> Watch:
+def _all_of(callbacks: Watch | Sequence[Watch]) -> Watch:
+    if callable(callbacks):
+        return callbacks
+
     def watch(state: State) -> None:
         for callback in callbacks:
             callback(state)
@@ -351,6 +372,10 @@ def opened(
         yield runner
         return
     urls = [runner] if isinstance(runner, str) else list(runner)
+    if not urls:
+        raise TuneError("there is no board to measure on", mend='runner="local://", or several')
+    for url in urls:
+        parse_url(url)  # raises Unreachable for what is none
     with BoardPool(urls, connect=lambda url: connect(url, machine=target.arch), report=report) as p:
         yield p
 
@@ -362,6 +387,12 @@ def _target(target: Target | str | None) -> Target:
 def _function(mod: PrimFunc | IRModule) -> PrimFunc:
     if isinstance(mod, PrimFunc):
         return mod
+    if not isinstance(mod, IRModule):
+        raise TuneError(
+            "what is tuned is a function, or a module that has one",
+            where=type(mod).__name__,
+            mend="sch.func of a Schedule; tune_graph for models",
+        )
     funcs = [f for f in mod.functions.values() if isinstance(f, PrimFunc)]
     if len(funcs) != 1:
         raise TuneError(

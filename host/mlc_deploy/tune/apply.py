@@ -8,11 +8,11 @@ from pathlib import Path
 
 from mlc_targets import Target
 
-from ..errors import MlcError, TuneError
+from ..errors import MlcError
 from ..graph.lower import KernelSource, unscheduled
 from ..ir import PrimFunc, structural_hash
 from ..schedule import Schedule
-from .database import Database, Record
+from .database import Database, Record, existing
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +82,3 @@ def _nothing(target: Target, database: Database) -> str:
         f"{database.path or 'the database'} has no results for the target, {target}, only for: "
         f"{others}; try: the --board that it was tuned on, or that --target"
     )
-
-
-def existing(database: Database | str | Path) -> Database:
-    """The database, read where it is a file. Raises TuneError."""
-    if isinstance(database, Database):
-        return database
-    if Path(database).is_dir():
-        raise TuneError("a tuning database is a file, not a folder", where=str(database))
-    if not Path(database).is_file():
-        raise TuneError(
-            "there is no such tuning database",
-            where=str(database),
-            mend=f"mlc-deploy tune MODEL --db {database}, which makes it",
-        )
-    return Database(database)

@@ -23,7 +23,6 @@ from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
 from mlc_rpc import Lost, ProtocolError, RpcError, Session, Timeout, Unreachable
-from mlc_rpc.transport import parse_url
 
 from .. import boards as own_boards
 
@@ -97,7 +96,7 @@ class BoardPool(Executor):
     another are left out, since their results could not be compared. In seconds: `comeback` is what
     a lost board may take until it is quarantined, `quarantine` how long it is left alone then,
     `patience` how long all may be gone, `pause` what is waited before the second try to connect to
-    one for the first time. Raises Unreachable for what is no URL of a board."""
+    one for the first time."""
 
     def __init__(
         self,
@@ -110,9 +109,6 @@ class BoardPool(Executor):
         pause: float = CONNECT_PAUSE,
         comeback: float = RETURN_SECONDS,
     ) -> None:
-        if connect is None:
-            for url in urls:
-                parse_url(url)
         self._connect = connect or own_boards.connect
         self._listener = report
         self._quarantine, self._patience, self._pause = quarantine, patience, pause

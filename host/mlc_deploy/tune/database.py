@@ -42,6 +42,7 @@ VERSION = 1
 CHECK_BYTES = 8
 MOST_NOTES = 20
 KINDS = ("workload", "result", "plan", "run")
+BEGINNING = b'{"check":"'  # of a line
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 # What traces consist of, the commonest last: with it, zlib makes half as much of one. A Record's
@@ -146,6 +147,8 @@ class Database:
         self._read_to = 0  # bytes of the file
         self._line = 0
         if self.path is not None and self.path.exists():
+            if not self.path.is_file():
+                raise TuneError("a tuning database is a file", where=str(self.path))
             with self.path.open("rb") as file, locked(file, exclusive=False):
                 self._catch_up(file.read())
 
@@ -242,8 +245,10 @@ class Database:
         """Appends plans. When it returns they are on the disk."""
         self._write([_plan_as_json(plan) for plan in plans])
 
-    def merge(self, other: Database) -> int:
-        """Appends what another database has and this one has not; how many results that were."""
+    def merge(self, other: Database | str | Path) -> int:
+        """Appends what another database, or a file, has and this one has not; how many results that
+        were. Raises TuneError where there is no such file."""
+        other = existing(other)
         before = len(self.records)
         texts = [
             {"kind": "workload", "name": name, "text": text}
@@ -283,17 +288,18 @@ class Database:
     def _catch_up(self, data: bytes) -> int:
         """Takes in what the file has from where it was read to; the bytes of a line without its
         end, which are left for later."""
-        if not self._read_to and data and not data.startswith(b"{"):
+        *lines, tail = data.split(b"\n")
+        first = not self._read_to
+        for line in lines:
+            self._line += 1
+            self._read_to += len(line) + 1
+            self._parse(line)
+        if first and data and not self._checks and (lines or not _may_begin(tail)):
             raise TuneError(
                 "the file is no tuning database",
                 where=str(self.path),
                 mend="one that mlc-deploy tune wrote; where there is none it makes one",
             )
-        *lines, tail = data.split(b"\n")
-        for line in lines:
-            self._line += 1
-            self._read_to += len(line) + 1
-            self._parse(line)
         return len(tail)
 
     def _parse(self, line: bytes) -> None:
@@ -361,6 +367,25 @@ class Database:
             self.notes.append("further damaged lines are not named")
 
 
+def existing(database: Database | str | Path) -> Database:
+    """The database, read where it is a file. Raises TuneError."""
+    if not isinstance(database, (Database, str, Path)):
+        raise TuneError(
+            "this is no tuning database",
+            where=f"{database!r:.60}",
+            mend="a Database, or the name of a file",
+        )
+    if isinstance(database, Database):
+        return database
+    if not Path(database).exists():
+        raise TuneError(
+            "there is no such tuning database",
+            where=str(database),
+            mend=f"mlc-deploy tune MODEL --db {database}, which makes it",
+        )
+    return Database(database)
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """The file for reading and writing; made, and its folder's entry made durable, where there is
@@ -394,6 +419,11 @@ def _check(body: dict[str, Any]) -> bytes:
 def _line(check: bytes, body: dict[str, Any]) -> bytes:
     whole = {"check": check.hex(), **body}
     return json.dumps(whole, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def _may_begin(torn: bytes) -> bool:
+    """Whether it may be the beginning of what _line makes."""
+    return torn[: len(BEGINNING)] == BEGINNING[: len(torn)]
 
 
 def _plan_as_json(plan: PlanRecord) -> dict[str, Any]:
