@@ -129,6 +129,17 @@ def test_what_was_found_is_kept_when_the_whole_model_is_not_run_to_its_end(
     assert done.complaint.endswith(ending)
 
 
+def test_boards_that_are_away_are_left_out(mlc_deploy: Command, folder: Path) -> None:
+    away = "tcp://127.0.0.1:1"
+    boards = ("--board", away, "--board", "local://")
+    done = mlc_deploy(
+        "tune", DIGITS, *boards, "--only", "max_pool", "--search", "random", "--trials", "2",
+        "--db", "t.jsonl",
+    )  # fmt: skip
+    assert done.status == 0, done.stderr
+    assert f"incident  {away}: " in done.stdout and "end to end" in done.stdout
+
+
 def test_ctrl_c_while_layouts_are_chosen_says_how_to_go_on(
     mlc_deploy: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

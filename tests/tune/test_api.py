@@ -213,7 +213,7 @@ def test_results_for_something_else_are_told() -> None:
     host, other = mlc.Target("host"), mlc.Target("aarch64")
     assert made.notes == (
         f"the database has no results for the target, {host}, only for: {other}; "
-        "try: the --board that it was tuned on, or that --target",
+        "try: --target with what it was tuned for",
     )
     builder = BlockBuilder("main")
     another = builder.finish([builder.emit("relu", builder.param("x", (8, 32)))])

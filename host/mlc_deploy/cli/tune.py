@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlc_rpc import Unreachable
 from mlc_targets import Target
 
 from ..boards import connect, target_of
@@ -125,7 +127,7 @@ def tune(
         seconds=timeout, layouts=not keep_layouts, cores=cores,
     )  # fmt: skip
     if wanted is None:
-        with progress.stage("connect"), connect(urls[0]) as session:
+        with progress.stage("connect"), _connected(urls) as session:
             wanted = target_of(session.device)
     with progress.stage("graph"):
         graphs = model_graph(path, wanted, **how)
@@ -176,6 +178,14 @@ def _places(target: str | None, boards: Sequence[str]) -> tuple[Target | None, l
     if first is None or NONE in boards:
         raise Misuse("kernels are tuned on a board", where=f"--board {NONE}", mend="a board's URL")
     return wanted, [first, *(located(board).url for board in boards[1:])]
+
+
+def _connected(urls: Sequence[str], machine: str | None = None) -> Session:
+    """With the first board that is there. Raises Unreachable."""
+    for url in urls[:-1]:
+        with suppress(Unreachable):
+            return connect(url, machine=machine)
+    return connect(urls[-1], machine=machine)
 
 
 def _database(db: str, others: Sequence[str], progress: Progress) -> Database:
@@ -257,6 +267,6 @@ class _Run:
 
         with (
             self.progress.stage("model"),
-            connect(self.urls[0], machine=self.target.arch) as session,
+            _connected(self.urls, self.target.arch) as session,
         ):
             return ran(session, models[0]), ran(session, models[1])

@@ -80,5 +80,5 @@ def _nothing(target: Target, database: Database) -> str:
     others = "; ".join(targets)
     return (
         f"{database.path or 'the database'} has no results for the target, {target}, only for: "
-        f"{others}; try: the --board that it was tuned on, or that --target"
+        f"{others}; try: --target with what it was tuned for"
     )
