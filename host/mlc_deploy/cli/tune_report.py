@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..tune.tune import State
 
 MOST_INCIDENTS = 12  # kinds
-SLOWER = 1.02  # times as long: more than two runs differ by on a quiet board
+SLOWER = 1.02  # times as long as untuned, from which on it is said
 TRANSFORM = "layout_transform"  # what the names of its kernels begin with
 
 
