@@ -79,7 +79,7 @@ MANY = (
     Layer("matmul 64^3", "matmul", (64, 64), (64, 64)),
 )
 LOST_EVERY = 20  # requests
-RUNS = 16  # careful ones of a candidate, where runs are to dominate: 3 s, and 0.2 s for a build
+RUNS = 16  # careful ones of a candidate, where runs are to dominate: 3 s, and 0.1 s for a build
 
 
 def task(layer: Layer, target: Target) -> Task:
