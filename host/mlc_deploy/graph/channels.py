@@ -17,7 +17,7 @@ import numpy as np
 
 from mlc_targets import Target
 
-from ..ops import Array, Attrs, TensorType, operator
+from ..ops import Array, Attrs, TensorType, has, operator
 from ..ops.arm_cpu.conv2d import PLANES
 from ..ops.arm_cpu.int8 import BLOCK
 from ..ops.arm_cpu.int8_conv2d import row_width
@@ -27,7 +27,6 @@ from .constants import is_static, shape_of
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, rewrite
 
-POOLS = ("max_pool", "avg_pool", "sum_pool")
 MOST_FILLED = 8  # products for each that counts
 MOVED = 8  # products in the time in which a channel of a pixel is moved between groups
 
@@ -226,7 +225,7 @@ def _uncut(graph: Rewriting, x: Value) -> Cut | None:
 
 def _cut_later(graph: Rewriting, out: Var, call: Call) -> Value | None:
     """f(slice(x))   =>   slice(f(x)), of the first channels of x, or of each part of them"""
-    by_channel = call.op in ("lookup", *POOLS) or operator(call.op).pattern == "elementwise"
+    by_channel = has(call.op, "by_channel") or operator(call.op).pattern == "elementwise"
     if not by_channel or len(out.type.shape) < 2 or not is_static(out):
         return None
     cuts = [_uncut(graph, a) for a in call.args]

@@ -25,8 +25,8 @@ MOST_ELEMENTS = 1 << 15
 def combine_parallel_layers(function: Function) -> Function:
     """relu(layer(x, v) + a), relu(layer(x, w) + b)   =>   parts of relu(layer(x, [v, w]) + [a, b])
 
-    for conv2d, dense and matmul with constant weights, alike but for the number of outputs, where
-    the outputs are small, or lie in one piece each.
+    for layers with constant weights, alike but for the number of outputs, where the outputs are
+    small, or lie in one piece each.
     """
     branches: dict[Hashable, list[_Branch]] = {}
     for branch in _branches(function):
@@ -71,14 +71,19 @@ class _Branch:
         return constant.value.reshape(-1)
 
     @property
+    def axes(self) -> tuple[int, int]:
+        """The axes of the weights and of the result that count the outputs."""
+        axes = operator(self.call.op).output_axes
+        assert axes is not None
+        return axes(self.call.attrs, self.weights.ndim, len(self.out.type.shape))
+
+    @property
     def axis(self) -> int:
-        """The axis of the result that counts the outputs."""
-        return 1 if self.call.op == "conv2d" else len(self.out.type.shape) - 1
+        return self.axes[1]
 
     @property
     def weights_axis(self) -> int:
-        rows = self.call.op == "conv2d" or self.call.attrs.get("transpose_b")
-        return 0 if rows else self.weights.ndim - 1
+        return self.axes[0]
 
     @property
     def outputs(self) -> int:
@@ -113,7 +118,7 @@ def _branches(function: Function) -> list[_Branch]:
     found: list[_Branch] = []
     for binding in function.bindings:
         match binding.call:
-            case Call("conv2d" | "dense" | "matmul", (_, Constant()), attrs):
+            case Call(op, (_, Constant()), attrs) if operator(op).output_axes is not None:
                 (out,) = binding.outputs
                 if attrs.get("groups", 1) != 1 or "kernel_layout" in attrs or not is_static(out):
                     continue

@@ -44,13 +44,17 @@ def same_dtype(value: Array, like: Array) -> Array:
     return np.asarray(value).astype(like.dtype, copy=False)
 
 
+def channel_axis(rank: int) -> int:
+    """The axis of channels: [N, C, ...]; 0 where there is but one."""
+    return min(1, rank - 1)
+
+
 def per_channel(constant: Constant, out: TensorType) -> Array | None:
-    """The constant as one number per channel of out: axis 1, the last of two. None where it has
-    other dimensions."""
+    """The constant as one number per channel of out; None where it has other dimensions."""
     rank = len(out.shape)
     if rank < 2:
         return None
-    axis = rank - 1 if rank == 2 else 1
+    axis = channel_axis(rank)
     channels = out.shape[axis]
     shape = (1,) * (rank - constant.value.ndim) + constant.value.shape
     if len(shape) != rank or any(n != 1 for k, n in enumerate(shape) if k != axis):

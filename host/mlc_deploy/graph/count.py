@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from ..ops import Attrs, TensorType
-from ..ops.layout import layout
-from ..ops.winograd import KERNEL
+from ..ops import operator
 from .nodes import Binding, Call, CallFused, CallPacked, CallTIR, Constant, Function
-
-# Operators that are sums of products, as layers' weights and data make them.
-LAYERS = ("conv2d", "conv_nd", "dense", "matmul", "winograd_conv2d")
 
 
 def multiply_accumulates(binding: Binding) -> int:
@@ -22,38 +16,13 @@ def multiply_accumulates(binding: Binding) -> int:
     TypeError where a shape is symbolic.
     """
     match binding.call:
-        case Call(op, args, attrs) if op in LAYERS:
+        case Call(op, args, attrs):
+            count = operator(op).multiplies
             types = [a.type for a in args]
-            return _of_layer(op, types, attrs, binding.outputs[0].type)
+            return 0 if count is None else count(types, attrs, binding.outputs[0].type)
         case CallFused(function):
             return sum(map(multiply_accumulates, function.bindings))
     return 0
-
-
-def _of_layer(op: str, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> int:
-    x, w = types[0], types[1]
-    if op in ("dense", "matmul"):
-        return out.elements * x.sizes[-1]
-    sizes = _by_axis(w, attrs.get("kernel_layout", ""), "OI")
-    window = math.prod(size for axis, size in sizes.items() if axis not in "OI")
-    if op == "winograd_conv2d":
-        window = KERNEL * KERNEL
-    data = _by_axis(x, attrs.get("data_layout", ""), "NC")
-    outputs = _by_axis(out, attrs.get("out_layout", attrs.get("data_layout", "")), "NC")
-    channels = attrs.get("channels", outputs["C"])
-    places = math.prod(size for axis, size in outputs.items() if axis != "C")
-    per_output: int = window * (data["C"] // attrs.get("groups", 1))
-    return int(places * channels) * per_output
-
-
-def _by_axis(t: TensorType, name: str, first: str) -> dict[str, int]:
-    """A tensor's size along each axis of its layout; without one, `first` and then the others."""
-    shape = t.sizes
-    order = layout(name).order if name else (*first, *(f"{k}" for k in range(len(shape) - 2)))
-    sizes: dict[str, int] = {}
-    for axis, extent in zip(order, shape, strict=True):
-        sizes[axis] = sizes.get(axis, 1) * extent
-    return sizes
 
 
 def operators(function: Function) -> Counter[str]:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ops import Array
+from ..ops import Array, operator
 from ..ops.nn import wide
 from ..pass_context import optional
-from .constants import along_channels, is_float, per_channel, same_dtype, shape_of, with_constant
+from .constants import (
+    along_channels,
+    channel_axis,
+    is_float,
+    per_channel,
+    same_dtype,
+    shape_of,
+    with_constant,
+)
 from .nodes import Binding, Call, Constant, Function, Value, Var, substitute
 from .rewrite import Rewriting, known_call, rewrite
-
-LAYERS = ("conv2d", "dense")
 
 
 @optional(level=1)
@@ -77,7 +83,7 @@ def fold_scale(function: Function) -> Function:
 
 def _layer(graph: Rewriting, value: Value) -> Call | None:
     """The layer of constant weights that makes the value for one reader alone."""
-    call = graph.call(value, *LAYERS)
+    call = graph.call_of(value, "products")
     if call is None or not graph.once(value) or not is_float(value):
         return None
     return call if _plain_weights(call) else None
@@ -103,7 +109,9 @@ def _weighed(w: Constant, factor: Array, axis: int) -> Constant:
 
 def _outputs_axis(layer: Call) -> int:
     """Which axis of the weights counts the outputs."""
-    return 0 if layer.op == "conv2d" or layer.attrs["transpose_b"] else 1
+    axes = operator(layer.op).output_axes
+    assert axes is not None
+    return axes(layer.attrs, len(layer.args[1].type.shape), len(layer.args[0].type.shape))[0]
 
 
 def _scale_of_layer(graph: Rewriting, out: Var, call: Call) -> Value | None:
@@ -153,7 +161,7 @@ def _bias_of_bias(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 def _layer_of_scale(graph: Rewriting, out: Var, call: Call) -> Value | None:
     """layer(x * s, w)   =>   layer(x, s * w): a border of zeros stays one."""
-    if call.op not in LAYERS or _plain_weights(call) is None:
+    if _plain_weights(call) is None:
         return None
     made = graph.call(call.args[0], "multiply", "divide")
     found = _scaled(made) if made and graph.once(call.args[0]) else None
@@ -170,9 +178,9 @@ def _by_inputs(layer: Call, factor: Array) -> Constant:
     """The layer's weights times one factor per input channel."""
     w = _plain_weights(layer)
     assert w is not None
-    if layer.op == "dense":
+    groups = layer.attrs.get("groups")
+    if groups is None:  # a matrix
         return _weighed(w, factor, 1 - _outputs_axis(layer))
-    groups = layer.attrs["groups"]
     outputs, inputs = w.value.shape[:2]
     of_output = np.repeat(wide(factor).reshape(groups, inputs), outputs // groups, axis=0)
     window = (1,) * (w.value.ndim - 2)
@@ -181,14 +189,20 @@ def _by_inputs(layer: Call, factor: Array) -> Constant:
 
 
 def _plain_weights(layer: Call) -> Constant | None:
-    w = layer.args[1]
-    plain = isinstance(w, Constant) and "kernel_layout" not in layer.attrs and is_float(w)
+    """The weights of a layer whose outputs are channels; None for other calls and weights."""
+    axes = operator(layer.op).output_axes
+    if axes is None or "kernel_layout" in layer.attrs:
+        return None
+    x, w = layer.args[:2]
+    rank = len(x.type.shape)
+    along = axes(layer.attrs, len(w.type.shape), rank)[1]
+    plain = along == channel_axis(rank) and is_float(w)
     return w if plain and isinstance(w, Constant) else None
 
 
 def _layer_of_bias(graph: Rewriting, out: Var, call: Call) -> Value | None:
     """layer(x + a, w)   =>   layer(x, w) + sum(a * w), where no border of zeros is added"""
-    if call.op not in LAYERS or _plain_weights(call) is None or any(call.attrs.get("pads", ())):
+    if _plain_weights(call) is None or any(call.attrs.get("pads", ())):
         return None
     made = graph.call(call.args[0], "add")
     if made is None or not graph.once(call.args[0]):

@@ -11,7 +11,7 @@ import numpy as np
 from mlc_targets import Target
 
 from ..ir.names import Names
-from ..ops import Attrs, frozen_attrs, infer_types, operator
+from ..ops import Attrs, frozen_attrs, has, infer_types, operator
 from ..ops.layout import layout, pack
 from ..ops.nn import taps_as_channels
 from ..ops.strategy import blocked_attrs, packed_attrs
@@ -21,7 +21,6 @@ from .nodes import Binding, Call, Constant, Function, Value, Var
 Pass = Callable[[Function], Function]
 WEIGHTS = 1  # the argument that every operator with packed weights takes them as
 PLAIN = "NCHW"
-REDUCTIONS = ("mean", "sum", "max", "min", "prod")
 
 
 @optional(level=2)
@@ -89,7 +88,7 @@ class _Blocks:
             return False  # for these alone no transform is worth while
         if wanted is not None:
             return self._emit(out, call, {**call.attrs, **wanted}, _tile(wanted["layout"]))
-        if call.op in REDUCTIONS:
+        if has(call.op, "reduces"):
             return self._reduction(out, call, block)
         if not _divides(out, block):
             return False

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ..ops import operator
+from ..ops.shape import inverse
 from ..pass_context import optional
 from .constants import is_static, shape_of
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, Rule, rewrite
 from .simplify import MEETINGS
-
-REDUCTIONS = ("sum", "mean", "max", "min", "prod")
-PER_AXIS = ("begin", "step", "shape")  # attributes of slice
-
 
 # ----------------------------------------------------------------------------------- transposes
 
@@ -74,7 +70,7 @@ def _turned_back(graph: Rewriting, arg: Value, axes: Sequence[int], out: Var) ->
     if math.prod(shape) == 1:
         return (arg, (1,) * len(axes)) if shape else (arg, None)
     full = (1,) * (len(axes) - len(shape)) + shape
-    back = [list(axes).index(axis) for axis in range(len(axes))]
+    back = inverse(axes)
     if isinstance(arg, Constant):
         return Constant(arg.value.reshape(full).transpose(back), arg.name), None
     order = [axis for axis in back if full[axis] != 1]
@@ -103,31 +99,13 @@ def _behind_concat(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 
 def _behind_others(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """f(transpose(x))   =>   transpose(f'(x)), for pad, slice, softmax and reductions"""
-    if not call.args or (turned := graph.call(call.args[0], "transpose")) is None:
+    """f(transpose(x))   =>   transpose(f'(x)), for operators that say how"""
+    turn = operator(call.op).turned
+    turned = graph.call(call.args[0], "transpose") if turn is not None else None
+    if turn is None or turned is None:
         return None
-    (x,), axes, attrs = turned.args, tuple(turned.attrs["axes"]), call.attrs
-    rank = len(axes)
-    back = [axes.index(axis) for axis in range(rank)]
-    match call.op:
-        case "pad":
-            pads = attrs["pads"]
-            ends = [pads[n] for n in back] + [pads[rank + n] for n in back]
-            return _turned(graph, graph.emit("pad", x, **{**attrs, "pads": ends}), axes)
-        case "slice":
-            along: dict[str, Any] = {k: [attrs[k][n] for n in back] for k in PER_AXIS}
-            return _turned(graph, graph.emit("slice", x, **along), axes)
-        case "softmax" | "log_softmax" as op:
-            return _turned(graph, graph.emit(op, x, axis=axes[attrs["axis"]]), axes)
-        case op if op in REDUCTIONS:
-            over = sorted(axes[n] for n in attrs["axes"])
-            reduced = graph.emit(op, x, axes=over, keepdims=attrs["keepdims"])
-            if attrs["keepdims"]:
-                return _turned(graph, reduced, axes)
-            left = [axis for axis in range(rank) if axis not in over]
-            order = [left.index(axis) for axis in axes if axis in left]
-            return _turned(graph, reduced, order)
-    return None
+    attrs, axes = turn(call.attrs, tuple(turned.attrs["axes"]))
+    return _turned(graph, graph.emit(call.op, *turned.args, **attrs), axes)
 
 
 def _flatten_into_weights(graph: Rewriting, out: Var, call: Call) -> Value | None:
@@ -145,8 +123,7 @@ def _flatten_into_weights(graph: Rewriting, out: Var, call: Call) -> Value | Non
                 return None
             rows = w if attrs["transpose_b"] else w.T
             images = rows.reshape(-1, *(shape[axis] for axis in axes[1:]))
-            back = [axes.index(axis) for axis in range(len(axes))]
-            plain = np.ascontiguousarray(images.transpose(back)).reshape(rows.shape)
+            plain = np.ascontiguousarray(images.transpose(inverse(axes))).reshape(rows.shape)
             weights = Constant(plain if attrs["transpose_b"] else plain.T, name)
             return graph.emit(
                 "dense", graph.emit("reshape", x, shape=shape_of(flat)), weights, **attrs

@@ -12,26 +12,12 @@ from mlc_targets import Target, TargetError
 
 from ..errors import GraphError
 from ..ir.names import Names
-from ..ops import Array, frozen_attrs, infer_types
+from ..ops import Array, frozen_attrs, has, infer_types, operator
 from .nodes import Binding, Call, Constant, Function, Value, Var
 
 PRECISIONS = ("float32", "float16")
 SINGLE, HALF = PRECISIONS
 
-# What float16 makes faster, so that casting what it reads is worth while.
-LAYERS = frozenset(("conv2d", "conv_nd", "dense", "matmul", "einsum"))
-
-# What computes in float16 where its arguments are in it already: it moves numbers, or keeps their
-# range. Sums within it are of float32 (ops/half.py). Of the others, some leave the range easily
-# (sum, exp, power), some lose what they are for (log, sin, cumulative), some are no matter of
-# floats at all.
-FOLLOWERS = frozenset(
-    "copy relu clip sigmoid tanh erf sqrt abs negative sign softsign gelu silu hard_swish"
-    " leaky_relu thresholded_relu elu selu hard_sigmoid add subtract multiply minimum maximum where"
-    " reshape transpose broadcast_to tile concatenate slice pad gather layout_transform batch_norm"
-    " max_pool avg_pool max min mean softmax layer_norm rms_norm".split()
-)
-LIMITS = ("min", "max", "value")  # attributes that are numbers of the data
 LARGEST = float(np.finfo(np.float16).max)
 SMALLEST = float(np.finfo(np.float16).tiny)  # that has all its digits
 
@@ -102,13 +88,15 @@ class _Halves:
         if not floats or not all(map(_is_single, outputs)):
             return False
         known = [a.value for a in floats if isinstance(a, Constant)]
-        limits = [np.asarray(a, SINGLE) for key, a in call.attrs.items() if key in LIMITS]
+        numbers = operator(call.op).numbers
+        limits = [np.asarray(a, SINGLE) for key, a in call.attrs.items() if key in numbers]
         if not all(map(_fits, (*known, *limits))):
             return False
-        if call.op in LAYERS:
+        if has(call.op, "products"):  # faster in float16, so that casting what it reads pays
             return True
         computed = [a for a in floats if not isinstance(a, Constant)]
-        return call.op in FOLLOWERS and bool(computed) and all(a in self.half for a in computed)
+        followed = bool(computed) and all(a in self.half for a in computed)
+        return followed and has(call.op, "follows_half")
 
     def _as_half(self, outputs: Sequence[Var], call: Call) -> None:
         args = tuple(self.in_half(a) if _is_single(a) else self.in_single(a) for a in call.args)

@@ -20,19 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import Array, evaluate
+from ..ops import Array, evaluate, has, operator
 from ..pass_context import optional
 from .constants import is_static, shape_of
 from .moves import broadcast_before
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, Rule, rewrite
 
-LAYERS = ("conv2d", "conv_nd", "dense", "matmul")
 EIGHT_BITS = ("int8", "uint8")
 SUMS = "int32"
-
-# Operators of one argument that give some of its elements, so that integers may pass instead.
-MOVES = ("reshape", "transpose", "slice", "tile", "broadcast_to", "max_pool", "max", "min")
 
 
 @optional(level=0)
@@ -103,9 +99,9 @@ def _signed(graph: Rewriting, out: Var, call: Call) -> Value | None:
         case Call("quantize" | "requantize" as op, (x, scale, Constant() as zero)):
             if out.type.dtype == "uint8":
                 return _raised(graph, graph.emit(op, x, scale, _lowered_zero(zero)))
-        case Call(op) if op in (*MOVES, "concatenate", "clip", "pad", "maximum", "minimum"):
+        case Call(op) if has(op, "selects"):
             return _moved_signed(graph, out, call)
-        case Call(op, (x, w)) if op in LAYERS and x.type.dtype == "uint8" and is_static(w):
+        case Call(op, (x, w)) if _is_layer(op) and x.type.dtype == "uint8" and is_static(w):
             return _signed_layer(graph, call, x, w)
         case Call("dense" | "matmul", (x, w)) if w.type.dtype == "uint8" and is_static(w):
             return _signed_weights(graph, call, x, w)
@@ -122,7 +118,7 @@ def _moved_signed(graph: Rewriting, out: Var, call: Call) -> Value | None:
     ):
         return None
     attrs = dict(call.attrs)
-    for name in ("value", "min", "max") if call.op in ("pad", "clip") else ():
+    for name in operator(call.op).numbers:
         if attrs.get(name) is not None:
             attrs[name] -= TOP
     args = [_lowered(graph, a) for a in call.args]
@@ -193,7 +189,7 @@ def _moved_before(graph: Rewriting, out: Var, call: Call) -> Value | None:
             )
             q = graph.emit("transpose", x.q, axes=axes)
             return _dequantize(graph, Quantized(q, scale, zero))
-        case op if op in MOVES and x.per_tensor:
+        case op if x.per_tensor and len(call.args) == 1 and _passes(call):
             q = graph.emit(op, x.q, **call.attrs)
         case "gather" if x.per_tensor:
             q = graph.emit("gather", x.q, call.args[1], **call.attrs)
@@ -257,12 +253,23 @@ def _moved_behind(graph: Rewriting, out: Var, call: Call) -> Value | None:
             if scale.value.size != 1 or zero.value.size != 1 or not graph.once(y):
                 return None
             scale, zero = Constant(scale.value.reshape(())), Constant(zero.value.reshape(()))
-            move = graph.call(y, *MOVES, "concatenate")
-            if move is None or not all(_is_float(a) for a in move.args):
+            move = graph.call_of(y, "selects")
+            if move is None or not _passes(move) or not all(_is_float(a) for a in move.args):
                 return None
             parts = [graph.emit("quantize", a, scale, zero) for a in move.args]
             return graph.emit(move.op, *parts, **move.attrs)
     return None
+
+
+def _passes(call: Call) -> bool:
+    """Whether it gives elements of its arguments unchanged, so that integers may pass instead."""
+    of_places = operator(call.op).pattern != "elementwise" and not operator(call.op).numbers
+    return of_places and has(call.op, "selects")
+
+
+def _is_layer(op: str) -> bool:
+    """Whether it is data times weights, in which zero points come out as sums of either."""
+    return operator(op).output_axes is not None
 
 
 def _is_float(value: Value) -> bool:
@@ -283,7 +290,7 @@ def _there_and_back(graph: Rewriting, out: Var, call: Call) -> Value | None:
 
 def _integer_layer(graph: Rewriting, out: Var, call: Call) -> Value | None:
     """layer(dequantize(x), dequantize(w))   =>   dequantize(sums), of products of integers"""
-    if call.op not in LAYERS or len(call.args) != 2 or "kernel_layout" in call.attrs:
+    if not _is_layer(call.op) or len(call.args) != 2 or "kernel_layout" in call.attrs:
         return None
     x, w = (_dequantized(graph, a) for a in call.args)
     if x is None or w is None or not x.per_tensor or not is_static(w.q):

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..ir.names import Names
-from ..ops import Attrs, evaluate, frozen_attrs, infer_types
+from ..ops import Attrs, Trait, evaluate, frozen_attrs, has, infer_types
 from .constants import is_static
 from .dims import same_type
 from .eliminate import eliminate_dead_code
@@ -52,6 +52,12 @@ class Rewriting:
         made = self._made.get(value)
         found = isinstance(made, Binding) and isinstance(made.call, Call) and made.call.op in ops
         return made.call if found else None  # type: ignore[union-attr, return-value]
+
+    def call_of(self, value: Value, trait: Trait) -> Call | None:
+        """The call that makes the value, where its operator has a trait."""
+        made = self._made.get(value)
+        call = made.call if made is not None else None
+        return call if isinstance(call, Call) and has(call.op, trait) else None
 
     def once(self, value: Value) -> bool:
         """Whether nothing but one argument of one call reads the value."""

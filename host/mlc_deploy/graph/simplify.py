@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..ops import operator
+from ..ops import has, operator
 from ..pass_context import optional
 from .constants import is_float, is_static, same_dtype, shape_of, uniform, with_constant
 from .nodes import Call, Constant, Function, Value, Var
@@ -99,22 +99,17 @@ def _powers(graph: Rewriting, out: Var, call: Call) -> Value | None:
     return None
 
 
-INVOLUTIONS = ("negative", "logical_not")
-IDEMPOTENT = ("abs", "relu", "floor", "ceil", "round", "sign")
-NOT_NEGATIVE = ("abs", "relu", "exp", "sigmoid", "sqrt", "softmax", "hard_sigmoid", "softplus")
-
-
 def _twice(graph: Rewriting, out: Var, call: Call) -> Value | None:
     """-(-x)   =>   x;  relu(relu(x))   =>   relu(x);  and others that are done once or not at all.
     relu of what is never negative   =>   that."""
     if len(call.args) != 1:
         return None
     (x,) = call.args
-    if call.op in INVOLUTIONS and (inner := graph.call(x, call.op)):
+    if has(call.op, "own_inverse") and (inner := graph.call(x, call.op)):
         return inner.args[0]
-    if call.op in IDEMPOTENT and graph.call(x, call.op):
+    if has(call.op, "idempotent") and graph.call(x, call.op):
         return x
-    return x if call.op in ("relu", "abs") and graph.call(x, *NOT_NEGATIVE) else None
+    return x if call.op in ("relu", "abs") and graph.call_of(x, "not_negative") else None
 
 
 def _clips(graph: Rewriting, out: Var, call: Call) -> Value | None:
@@ -357,17 +352,14 @@ def _moved_after_cast(graph: Rewriting, out: Var, call: Call) -> Value | None:
     if not graph.once(x):
         return None
     if call.op == "cast" and _bytes(out) < _bytes(x):
-        move = graph.call(x, *MOVES)
+        move = graph.call_of(x, "moves")
         if move is not None:
             return graph.emit(move.op, graph.emit("cast", move.args[0], **call.attrs), **move.attrs)
-    if call.op in MOVES:
+    if has(call.op, "moves"):
         cast = graph.call(x, "cast")
         if cast is not None and _bytes(cast.args[0]) < _bytes(x):
             return graph.emit("cast", graph.emit(call.op, *cast.args, **call.attrs), **cast.attrs)
     return None
-
-
-MOVES = ("reshape", "transpose", "slice", "broadcast_to", "tile")
 
 
 def _bytes(value: Value) -> int:

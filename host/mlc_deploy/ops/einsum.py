@@ -50,4 +50,4 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     return [np.asarray(np.einsum(attrs["equation"], *wide)).astype(inputs[0].dtype, copy=False)]
 
 
-register(Operator("einsum", _compute, _evaluate, "anchor"))
+register(Operator("einsum", _compute, _evaluate, "anchor", ("products",)))

@@ -16,7 +16,7 @@ import numpy as np
 from .. import te
 from ..ir import Dim, Expr, const, dtype_of, same_expr
 from ..te import Tensor
-from .registry import Array, Attrs, Operator, register, require
+from .registry import Array, Attrs, Operator, Trait, register, require
 
 FLOAT = ("float",)
 NUMBER = ("float", "int", "uint")
@@ -24,6 +24,12 @@ INTEGER = ("int", "uint")
 SIGNED = ("float", "int")
 BOOL = ("bool",)
 ANY = ("float", "int", "uint", "bool")
+
+HALF: tuple[Trait, ...] = ("follows_half",)
+SELECTS: tuple[Trait, ...] = ("selects",)
+TWICE: tuple[Trait, ...] = ("own_inverse",)
+ONCE: tuple[Trait, ...] = ("idempotent",)
+POSITIVE: tuple[Trait, ...] = ("not_negative",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,8 @@ class Elementwise:
     array: Callable[..., Any]
     inputs: int = 1
     gives_bool: bool = False
+    traits: tuple[Trait, ...] = ()
+    numbers: tuple[str, ...] = ()
 
 
 # --------------------------------------------------------------------------------- broadcasting
@@ -184,75 +192,91 @@ def _softplus_array(x: Array) -> Array:
 
 TABLE = (
     # one input
-    Elementwise("copy", ANY, lambda x: x, lambda x: x),
-    Elementwise("relu", NUMBER, lambda x: te.maximum(x, 0), lambda x: np.maximum(x, 0)),
-    Elementwise("clip", NUMBER, _clip, _clip_array),
-    Elementwise("sigmoid", FLOAT, te.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
-    Elementwise("tanh", FLOAT, te.tanh, np.tanh),
-    Elementwise("exp", FLOAT, te.exp, np.exp),
+    Elementwise("copy", ANY, lambda x: x, lambda x: x, traits=HALF),
+    Elementwise(
+        "relu",
+        NUMBER,
+        lambda x: te.maximum(x, 0),
+        lambda x: np.maximum(x, 0),
+        traits=(*HALF, *ONCE, *POSITIVE),
+    ),
+    Elementwise(
+        "clip", NUMBER, _clip, _clip_array, traits=(*HALF, *SELECTS), numbers=("min", "max")
+    ),
+    Elementwise(
+        "sigmoid", FLOAT, te.sigmoid, lambda x: 1 / (1 + np.exp(-x)), traits=(*HALF, *POSITIVE)
+    ),
+    Elementwise("tanh", FLOAT, te.tanh, np.tanh, traits=HALF),
+    Elementwise("exp", FLOAT, te.exp, np.exp, traits=POSITIVE),
     Elementwise("log", FLOAT, te.log, np.log),
-    Elementwise("sqrt", FLOAT, te.sqrt, np.sqrt),
-    Elementwise("erf", FLOAT, te.erf, erf_array),
+    Elementwise("sqrt", FLOAT, te.sqrt, np.sqrt, traits=(*HALF, *POSITIVE)),
+    Elementwise("erf", FLOAT, te.erf, erf_array, traits=HALF),
     Elementwise("sin", FLOAT, te.sin, np.sin),
     Elementwise("cos", FLOAT, te.cos, np.cos),
     Elementwise("tan", FLOAT, te.tan, np.tan),
-    Elementwise("floor", FLOAT, te.floor, np.floor),
-    Elementwise("ceil", FLOAT, te.ceil, np.ceil),
-    Elementwise("round", FLOAT, te.round, np.round),
+    Elementwise("floor", FLOAT, te.floor, np.floor, traits=ONCE),
+    Elementwise("ceil", FLOAT, te.ceil, np.ceil, traits=ONCE),
+    Elementwise("round", FLOAT, te.round, np.round, traits=ONCE),
     Elementwise("reciprocal", FLOAT, lambda x: 1 / x, lambda x: 1 / x),
-    Elementwise("abs", NUMBER, te.abs, np.abs),
-    Elementwise("negative", SIGNED, lambda x: -x, np.negative),
-    Elementwise("sign", NUMBER, _sign, np.sign),
-    Elementwise("logical_not", BOOL, te.not_, np.logical_not),
-    Elementwise("softplus", FLOAT, _softplus, _softplus_array),
-    Elementwise("softsign", FLOAT, lambda x: x / (te.abs(x) + 1), lambda x: x / (np.abs(x) + 1)),
-    Elementwise("gelu", FLOAT, _gelu, _gelu_array),
-    Elementwise("silu", FLOAT, lambda x: x * te.sigmoid(x), lambda x: x / (1 + np.exp(-x))),
+    Elementwise("abs", NUMBER, te.abs, np.abs, traits=(*HALF, *ONCE, *POSITIVE)),
+    Elementwise("negative", SIGNED, lambda x: -x, np.negative, traits=(*HALF, *TWICE)),
+    Elementwise("sign", NUMBER, _sign, np.sign, traits=(*HALF, *ONCE)),
+    Elementwise("logical_not", BOOL, te.not_, np.logical_not, traits=TWICE),
+    Elementwise("softplus", FLOAT, _softplus, _softplus_array, traits=POSITIVE),
+    Elementwise(
+        "softsign", FLOAT, lambda x: x / (te.abs(x) + 1), lambda x: x / (np.abs(x) + 1), traits=HALF
+    ),
+    Elementwise("gelu", FLOAT, _gelu, _gelu_array, traits=HALF),
+    Elementwise(
+        "silu", FLOAT, lambda x: x * te.sigmoid(x), lambda x: x / (1 + np.exp(-x)), traits=HALF
+    ),
     Elementwise(
         "hard_swish",
         FLOAT,
         lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5),
         lambda x: x * np.clip(x * (1 / 6) + 0.5, 0, 1),
+        traits=HALF,
     ),
     Elementwise(
         "leaky_relu",
         FLOAT,
         lambda x, alpha: te.select(x < 0, x * alpha, x),
         lambda x, alpha: np.where(x < 0, x * alpha, x),
+        traits=HALF,
     ),
     Elementwise(
         "thresholded_relu",
         FLOAT,
         lambda x, alpha: te.select(x > alpha, x, const(0, x.dtype)),
         lambda x, alpha: np.where(x > alpha, x, 0),
+        traits=HALF,
     ),
     Elementwise(
-        "elu",
-        FLOAT,
-        _elu,
-        lambda x, alpha: np.where(x < 0, np.expm1(x) * alpha, x),
+        "elu", FLOAT, _elu, lambda x, alpha: np.where(x < 0, np.expm1(x) * alpha, x), traits=HALF
     ),
     Elementwise(
         "selu",
         FLOAT,
         _selu,
         lambda x, alpha, gamma: np.where(x > 0, x, np.expm1(x) * alpha) * gamma,
+        traits=HALF,
     ),
     Elementwise(
         "hard_sigmoid",
         FLOAT,
         _hard_sigmoid,
         lambda x, alpha, beta: np.clip(x * alpha + beta, 0, 1),
+        traits=(*HALF, *POSITIVE),
     ),
     # two inputs of one dtype
-    Elementwise("add", NUMBER, lambda a, b: a + b, np.add, 2),
-    Elementwise("subtract", NUMBER, lambda a, b: a - b, np.subtract, 2),
-    Elementwise("multiply", NUMBER, lambda a, b: a * b, np.multiply, 2),
+    Elementwise("add", NUMBER, lambda a, b: a + b, np.add, 2, traits=HALF),
+    Elementwise("subtract", NUMBER, lambda a, b: a - b, np.subtract, 2, traits=HALF),
+    Elementwise("multiply", NUMBER, lambda a, b: a * b, np.multiply, 2, traits=HALF),
     Elementwise("divide", NUMBER, _divide, divide_array, 2),
     Elementwise("mod", NUMBER, _mod, _mod_array, 2),
     Elementwise("power", FLOAT, te.pow, np.power, 2),
-    Elementwise("minimum", NUMBER, te.minimum, np.minimum, 2),
-    Elementwise("maximum", NUMBER, te.maximum, np.maximum, 2),
+    Elementwise("minimum", NUMBER, te.minimum, np.minimum, 2, traits=(*HALF, *SELECTS)),
+    Elementwise("maximum", NUMBER, te.maximum, np.maximum, 2, traits=(*HALF, *SELECTS)),
     Elementwise("equal", ANY, lambda a, b: a.equal(b), np.equal, 2, True),
     Elementwise("less", NUMBER, lambda a, b: a < b, np.less, 2, True),
     Elementwise("less_equal", NUMBER, lambda a, b: a <= b, np.less_equal, 2, True),
@@ -290,7 +314,9 @@ def elementwise_operator(entry: Elementwise) -> Operator:
         dtype = np.dtype(bool) if entry.gives_bool else inputs[0].dtype
         return [np.asarray(entry.array(*inputs, **attrs)).astype(dtype, copy=False)]
 
-    return Operator(entry.name, compute, evaluate, "elementwise")
+    return Operator(
+        entry.name, compute, evaluate, "elementwise", entry.traits, numbers=entry.numbers
+    )
 
 
 for _entry in TABLE:
@@ -322,5 +348,11 @@ def _compute_where(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 register(Operator("cast", _compute_cast, _evaluate_cast, "elementwise"))
 register(
-    Operator("where", _compute_where, lambda x, _: [np.where(x[0], x[1], x[2])], "elementwise")
+    Operator(
+        "where",
+        _compute_where,
+        lambda x, _: [np.where(x[0], x[1], x[2])],
+        "elementwise",
+        ("follows_half",),
+    )
 )

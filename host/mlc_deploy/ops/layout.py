@@ -212,4 +212,4 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     return [pack(whole, plain, attrs["to"])]
 
 
-register(Operator("layout_transform", _compute, _evaluate, "injective"))
+register(Operator("layout_transform", _compute, _evaluate, "injective", ("follows_half",)))

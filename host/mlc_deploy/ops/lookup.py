@@ -42,4 +42,4 @@ def _evaluate_lookup(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     return [table[q.astype(np.uint8)]]
 
 
-register(Operator("lookup", _compute_lookup, _evaluate_lookup, "anchor"))
+register(Operator("lookup", _compute_lookup, _evaluate_lookup, "anchor", ("by_channel",)))

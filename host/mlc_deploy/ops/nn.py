@@ -29,6 +29,7 @@ from ..te import Tensor
 from .elementwise import broadcast_shape, element_at, same_extent
 from .half import rounded, sums
 from .layout import Layout, in_layout, layout, pack, packed_index, plain_sizes, unpack
+from .products import conv_output_axes, conv_products, matrix_output_axes, matrix_products
 from .quantize import exact, narrowed, product, sum_dtype
 from .registry import Array, Attrs, Operator, register, require
 from .shape import pad_array, padded
@@ -317,10 +318,36 @@ def _evaluate_lrn(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 
 for _op in (
-    Operator("conv2d", _compute_conv2d, _evaluate_conv2d, "anchor"),
-    Operator("dense", _compute_dense, _evaluate_dense, "anchor"),
-    Operator("matmul", _compute_matmul, _evaluate_matmul, "anchor"),
-    Operator("batch_norm", _compute_batch_norm, _evaluate_batch_norm, "injective"),
+    Operator(
+        "conv2d",
+        _compute_conv2d,
+        _evaluate_conv2d,
+        "anchor",
+        ("products",),
+        output_axes=conv_output_axes,
+        multiplies=conv_products(),
+    ),
+    Operator(
+        "dense",
+        _compute_dense,
+        _evaluate_dense,
+        "anchor",
+        ("products",),
+        output_axes=matrix_output_axes,
+        multiplies=matrix_products,
+    ),
+    Operator(
+        "matmul",
+        _compute_matmul,
+        _evaluate_matmul,
+        "anchor",
+        ("products",),
+        output_axes=matrix_output_axes,
+        multiplies=matrix_products,
+    ),
+    Operator(
+        "batch_norm", _compute_batch_norm, _evaluate_batch_norm, "injective", ("follows_half",)
+    ),
     Operator("lrn", _compute_lrn, _evaluate_lrn, "anchor"),
 ):
     register(_op)

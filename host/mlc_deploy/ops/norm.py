@@ -102,7 +102,19 @@ def _normalized(inputs: Sequence[Array], attrs: Attrs, centre: bool) -> Sequence
 
 
 for _op in (
-    Operator("layer_norm", _compute_layer_norm, lambda x, a: _normalized(x, a, True), "anchor"),
-    Operator("rms_norm", _compute_rms_norm, lambda x, a: _normalized(x, a, False), "anchor"),
+    Operator(
+        "layer_norm",
+        _compute_layer_norm,
+        lambda x, a: _normalized(x, a, True),
+        "anchor",
+        ("follows_half",),
+    ),
+    Operator(
+        "rms_norm",
+        _compute_rms_norm,
+        lambda x, a: _normalized(x, a, False),
+        "anchor",
+        ("follows_half",),
+    ),
 ):
     register(_op)

@@ -257,7 +257,12 @@ def _evaluate_places(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     return [result]
 
 
-register(Operator("sum_pool", _compute_sum, _evaluate_sum, "anchor"))
-register(Operator("max_pool_places", _compute_places, _evaluate_places, "anchor"))
-register(Operator("max_pool", *in_any_layout(_compute_max, _evaluate_max), "anchor"))
-register(Operator("avg_pool", *in_any_layout(_compute_avg, _evaluate_avg), "anchor"))
+_MAX = in_any_layout(_compute_max, _evaluate_max)
+_AVG = in_any_layout(_compute_avg, _evaluate_avg)
+for _op in (
+    Operator("sum_pool", _compute_sum, _evaluate_sum, "anchor", ("by_channel",)),
+    Operator("max_pool_places", _compute_places, _evaluate_places, "anchor"),
+    Operator("max_pool", *_MAX, "anchor", ("by_channel", "selects", "follows_half")),
+    Operator("avg_pool", *_AVG, "anchor", ("by_channel", "follows_half")),
+):
+    register(_op)

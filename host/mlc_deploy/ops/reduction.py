@@ -13,7 +13,7 @@ from ..ir import Const, Dim, Expr, IterVar, const, dtype_of
 from ..te import Tensor
 from .elementwise import divide_array
 from .half import rounded, sums
-from .registry import Array, Attrs, Operator, register, require
+from .registry import Array, Attrs, Operator, Trait, register, require
 from .shape import normal_axis
 
 COMBINE = {"sum": "+", "prod": "*", "max": "max", "min": "min", "mean": "+"}
@@ -64,6 +64,20 @@ def _identity(extremum: str, dtype: str) -> Any:
     return value.value
 
 
+def _turned_over(attrs: Attrs, axes: tuple[int, ...]) -> tuple[dict[str, Any], Sequence[int]]:
+    """A reduction before a transpose of its argument (registry.Turned)."""
+    over = sorted(axes[n] for n in attrs["axes"])
+    before = {"axes": over, "keepdims": attrs["keepdims"]}
+    if attrs["keepdims"]:
+        return before, axes
+    left = [axis for axis in range(len(axes)) if axis not in over]
+    return before, [left.index(axis) for axis in axes if axis in left]
+
+
+def _turned_along(attrs: Attrs, axes: tuple[int, ...]) -> tuple[dict[str, Any], Sequence[int]]:
+    return {"axis": axes[attrs["axis"]]}, axes
+
+
 def _reduction(name: str) -> Operator:
     """attrs: axes (at least one), keepdims."""
 
@@ -109,7 +123,12 @@ def _reduction(name: str) -> Operator:
         result = function(wide, axis=axes, keepdims=keepdims, **options)
         return [np.asarray(result).astype(x.dtype, copy=False)]
 
-    return Operator(name, compute, evaluate, "reduction")
+    traits: tuple[Trait, ...] = ("reduces",)
+    if name in ("max", "min"):
+        traits += ("selects",)
+    if name in ("max", "min", "mean"):
+        traits += ("follows_half",)
+    return Operator(name, compute, evaluate, "reduction", traits, turned=_turned_over)
 
 
 def _place(name: str, extremum: str) -> Operator:
@@ -191,7 +210,8 @@ def _softmax(name: str) -> Operator:
         total = np.exp(below).sum(axis, keepdims=True)
         return [(below - np.log(total) if log else np.exp(below) / total).astype(x.dtype)]
 
-    return Operator(name, compute, evaluate, "anchor")
+    traits: tuple[Trait, ...] = ("not_negative", "follows_half") if not log else ()
+    return Operator(name, compute, evaluate, "anchor", traits, turned=_turned_along)
 
 
 for _name in COMBINE:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import index
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,20 +31,71 @@ Array = NDArray[Any]
 # "opaque" fuses with nothing.
 Pattern = Literal["elementwise", "injective", "reduction", "anchor", "opaque"]
 
+# What passes ask of an operator. Each holds for every attribute and dtype that the operator takes.
+Trait = Literal[
+    # Sums of products of its first two arguments. Float16 makes it faster.
+    "products",
+    # Its one argument's elements in other places, some more than once or not at all.
+    "moves",
+    # Every element is one of its arguments' elements, or one of the attributes in `numbers`, chosen
+    # by place or as the largest or smallest: f(x + c) = f(x) + c, for c added to these as well.
+    "selects",
+    # One operation over the attribute `axes` of its argument, with the attribute `keepdims`.
+    "reduces",
+    # Channel c of the result depends on channel c of the argument alone (axis 1).
+    "by_channel",
+    # Computes in float16 where an argument is in float16 already: it moves numbers, or keeps their
+    # range. Sums within it are of float32 (half.py). Of the others, some leave the range easily
+    # (sum, exp, power), some lose what they are for (log, sin, cumulative).
+    "follows_half",
+    # f(f(x)) = x
+    "own_inverse",
+    # f(f(x)) = f(x)
+    "idempotent",
+    # f(x) >= 0
+    "not_negative",
+]
+
 MAX_ELEMENTS = (1 << 31) - 1  # indices are int32
+
+
+class Turned(Protocol):
+    """How an operator of one argument goes before a transpose of it, by the transpose's axes:
+    f(transpose(x, axes), attrs) = transpose(f(x, attrs'), axes'). Gives attrs' and axes'."""
+
+    def __call__(
+        self, attrs: Attrs, axes: tuple[int, ...], /
+    ) -> tuple[dict[str, Any], Sequence[int]]: ...
+
+
+class OutputAxes(Protocol):
+    """Which axis of a layer's weights counts its outputs, and which of its result does, by the
+    attributes and the ranks of both."""
+
+    def __call__(self, attrs: Attrs, weights: int, result: int, /) -> tuple[int, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
     """compute(inputs, attrs) gives the output tensors; evaluate does the same on numpy arrays.
 
-    Both raise ValueError, naming the operator, for inputs they do not take.
+    Both raise ValueError, naming the operator, for inputs they do not take. The rest is for passes:
+    what they need to know of an operator stands here, and its name in none of them. numbers: the
+    attributes that are numbers as the data are. turned: how it goes before a transpose.
+    output_axes: of layers, data times weights. multiplies: how many multiply-accumulates a call
+    takes, by the types of its arguments, the attributes and the type of its result; TypeError where
+    a shape is symbolic.
     """
 
     name: str
     compute: Callable[[Sequence[Tensor], Attrs], Sequence[Tensor]]
     evaluate: Callable[[Sequence[Array], Attrs], Sequence[Array]]
     pattern: Pattern
+    traits: tuple[Trait, ...] = ()
+    numbers: tuple[str, ...] = ()
+    turned: Turned | None = None
+    output_axes: OutputAxes | None = None
+    multiplies: Callable[[Sequence[TensorType], Attrs, TensorType], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +139,11 @@ def operator(name: str) -> Operator:
         near = difflib.get_close_matches(name, OPERATORS, 3)
         raise KeyError(f"no operator '{name}'\n  try: {', '.join(near) or 'ops.OPERATORS'}")
     return found
+
+
+def has(op: str, trait: Trait) -> bool:
+    """Whether the operator of that name has a trait."""
+    return trait in operator(op).traits
 
 
 def frozen_attrs(attrs: Attrs) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from .. import te
 from ..ir import Dim, Expr, ExprLike, const, expr
 from ..te import Tensor
 from .elementwise import broadcast_shape, element_at, same_extent
-from .registry import Array, Attrs, Operator, register, require
+from .registry import Array, Attrs, Operator, Trait, register, require
 
 # Operators whose output is the input's memory, read with another shape.
 VIEWS = ("reshape",)
@@ -271,32 +271,69 @@ def _evaluate_gather(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     return [np.take(x, picked, axis, mode="clip")]
 
 
+PER_AXIS = ("begin", "step", "shape")  # attributes of slice
+
+
+def _turned_slice(attrs: Attrs, axes: tuple[int, ...]) -> tuple[dict[str, Any], Sequence[int]]:
+    """A slice before a transpose of its argument (registry.Turned)."""
+    back = inverse(axes)
+    return {key: [attrs[key][n] for n in back] for key in PER_AXIS}, axes
+
+
+def _turned_pad(attrs: Attrs, axes: tuple[int, ...]) -> tuple[dict[str, Any], Sequence[int]]:
+    pads, rank = attrs["pads"], len(axes)
+    ends = [pads[at + n] for at in (0, rank) for n in inverse(axes)]
+    return {**attrs, "pads": ends}, axes
+
+
+def inverse(axes: Sequence[int]) -> list[int]:
+    """The axes of the transpose that undoes one."""
+    return [list(axes).index(axis) for axis in range(len(axes))]
+
+
+_MOVES: tuple[Trait, ...] = ("moves", "selects", "follows_half")
 for _op in (
-    Operator("reshape", _compute_reshape, lambda x, a: [x[0].reshape(a["shape"])], "injective"),
     Operator(
-        "transpose", _compute_transpose, lambda x, a: [x[0].transpose(a["axes"])], "injective"
+        "reshape", _compute_reshape, lambda x, a: [x[0].reshape(a["shape"])], "injective", _MOVES
+    ),
+    Operator(
+        "transpose",
+        _compute_transpose,
+        lambda x, a: [x[0].transpose(a["axes"])],
+        "injective",
+        _MOVES,
     ),
     Operator(
         "broadcast_to",
         _compute_broadcast,
         lambda x, a: [np.broadcast_to(x[0], a["shape"])],
         "injective",
+        _MOVES,
     ),
-    Operator("tile", _compute_tile, lambda x, a: [np.tile(x[0], a["reps"])], "injective"),
+    Operator("tile", _compute_tile, lambda x, a: [np.tile(x[0], a["reps"])], "injective", _MOVES),
     Operator(
         "concatenate",
         _compute_concat,
         lambda x, a: [np.concatenate(list(x), a["axis"])],
         "injective",
+        ("selects", "follows_half"),
     ),
-    Operator("slice", _compute_slice, _evaluate_slice, "injective"),
-    Operator("pad", _compute_pad, _evaluate_pad, "injective"),
+    Operator("slice", _compute_slice, _evaluate_slice, "injective", _MOVES, turned=_turned_slice),
+    Operator(
+        "pad",
+        _compute_pad,
+        _evaluate_pad,
+        "injective",
+        ("selects", "follows_half"),
+        numbers=("value",),
+        turned=_turned_pad,
+    ),
     Operator(
         "pad_with",
         _compute_pad_with,
         lambda x, a: [pad_array(x[0], a["pads"], "constant", x[1])],
         "injective",
     ),
-    Operator("gather", _compute_gather, _evaluate_gather, "injective"),
+    Operator("gather", _compute_gather, _evaluate_gather, "injective", ("follows_half",)),
 ):
     register(_op)

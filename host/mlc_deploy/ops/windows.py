@@ -17,6 +17,7 @@ from ..ir import Expr, dtype_of
 from ..te import Tensor
 from .half import rounded, sums
 from .nn import window_extent
+from .products import conv_output_axes, conv_products
 from .quantize import exact, narrowed, product, sum_dtype
 from .registry import Array, Attrs, Operator, register, require
 from .shape import flatten, pad_array, padded
@@ -142,5 +143,15 @@ def _evaluate_col2im(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     return [image[(slice(None), slice(None), *kept)].astype(inputs[0].dtype, copy=False)]
 
 
-register(Operator("conv_nd", _compute_conv, _evaluate_conv, "anchor"))
+register(
+    Operator(
+        "conv_nd",
+        _compute_conv,
+        _evaluate_conv,
+        "anchor",
+        ("products",),
+        output_axes=conv_output_axes,
+        multiplies=conv_products(),
+    )
+)
 register(Operator("col2im", _compute_col2im, _evaluate_col2im, "anchor"))

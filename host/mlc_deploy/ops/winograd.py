@@ -27,6 +27,7 @@ from ..ir import Expr
 from ..te import Tensor
 from .layout import Layout, pack, plain_sizes, unpack
 from .nn import Weights, data_layouts, plain_weights, weights_of
+from .products import conv_products
 from .registry import Array, Attrs, Operator, register, require
 from .shape import pad_array, padded
 
@@ -320,4 +321,12 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     return [pack(whole[:, :, :height, :width].astype(x.dtype), "NCHW", out_layout.text)]
 
 
-register(Operator("winograd_conv2d", _compute, _evaluate, "anchor"))
+register(
+    Operator(
+        "winograd_conv2d",
+        _compute,
+        _evaluate,
+        "anchor",
+        multiplies=conv_products(KERNEL * KERNEL),
+    )
+)
