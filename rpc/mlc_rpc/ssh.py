@@ -94,6 +94,8 @@ def _machine(shell: Shell, timeout: float) -> str:
         machine = _ELF_MACHINES.get(octets[18] + 256 * octets[19], machine)
     if system != "Linux":
         raise host.unreachable(f"it runs {system}, and the runtime needs Linux")
+    if re.match(r"armv[2-6]", kernel):
+        raise host.unreachable(f"its CPU is {kernel}, and the runtime needs ARMv7")
     if machine not in _KERNEL_MACHINES.values():
         known = ", ".join(sorted(set(_KERNEL_MACHINES.values())))
         raise host.unreachable(f"there is no runtime for its user space, {machine}; only {known}")

@@ -133,6 +133,12 @@ class TcpUrl:
 
 BoardUrl = LocalUrl | QemuUrl | SshUrl | TcpUrl
 
+# CPUs that QEMU's user mode emulates, by the beginning of their names, and why they are no boards.
+_NO_BOARDS = {
+    r"cortex-[mr]\d": "is a microcontroller, which runs no Linux",
+    r"arm(9|1[01])|pxa|sa11|ti925": "is older than ARMv7, which the runtime needs",
+}
+
 
 def parse_url(text: str) -> BoardUrl:
     """The board that a URL names. Raises Unreachable when it names none."""
@@ -146,6 +152,9 @@ def parse_url(text: str) -> BoardUrl:
             cpu, _, flags = rest.partition(",")
             if not re.fullmatch(r"[\w.+-]*(,[\w.+-]+(=[\w.+-]*)?)*", rest):
                 raise _bad_url(text, f"'{rest}' is not CPU[,flag=value...]", "qemu://cortex-a53")
+            for kind, reason in _NO_BOARDS.items():
+                if re.match(kind, cpu):
+                    raise _bad_url(text, f"{cpu} {reason}", "qemu://cortex-a7, or --target c")
             return QemuUrl(cpu or "max", flags)
         case "ssh":
             if ":" in rest.rpartition("@")[0]:  # shown to nobody

@@ -13,9 +13,8 @@ from typing import Literal
 
 from .errors import TargetError, suggest
 
-Form = Literal["armv6", "armv7a", "aarch64"]
+Form = Literal["armv7a", "aarch64"]
 _TRIPLES: dict[Form, str] = {
-    "armv6": "armv6-unknown-linux-gnueabihf",
     "armv7a": "armv7a-unknown-linux-gnueabihf",
     "aarch64": "aarch64-unknown-linux-gnu",
 }
@@ -54,7 +53,6 @@ class Board:
 
 # name | chip | cores, fastest first | forms, preferred first | aliases, with :form where it matters
 _TABLE = """
-raspberry-pi/zero        | bcm2835 | arm1176jzf-s     | armv6 | raspberry-pi/1b rasp1b
 raspberry-pi/2b          | bcm2836 | cortex-a7*4      | armv7a | rasp2b
 raspberry-pi/3b          | bcm2837 | cortex-a53*4     | both | rasp3b:armv7a rasp3b64 \
 raspberry-pi/3b-plus raspberry-pi/3a-plus raspberry-pi/cm3
@@ -147,7 +145,7 @@ def _boards() -> tuple[dict[str, Board], dict[str, str]]:
         match which:
             case "both":
                 forms = ("aarch64", "armv7a")
-            case "armv6" | "armv7a" | "aarch64":
+            case "armv7a" | "aarch64":
                 forms = (which,)
             case _:
                 raise AssertionError(line)

@@ -1,6 +1,6 @@
 """The CPUs that LLVM knows and what each has: a base (a level, or another CPU) and what it adds.
 
-Held against LLVM by tests/targets/test_llvm.py. Left out are CPUs without floating point, of other
+Held against LLVM by tests/targets/test_llvm.py. Left out are 32-bit ARM before ARMv7 and of other
 profiles (M, R), and x86 with extensions that no board reports (APX, FMA4, XOP).
 """
 
@@ -48,8 +48,6 @@ _AARCH64 = {
 
 # In 32-bit state. "generic" is any ARMv7-A with NEON, as LLVM has it for that triple.
 _ARM = {
-    "arm1136jf-s": "v6 dsp vfp2",
-    "arm1176jzf-s mpcore": "v6k vfp2",
     "cortex-a8 generic": "v7 dsp neon",
     "cortex-a9": "cortex-a8 mp fp16",
     "cortex-a5": "cortex-a8 mp vfp4",

@@ -13,14 +13,21 @@ from .triples import read_triple
 
 
 def host_triple() -> str:
-    """The triple of programs that run here: of Python's own word size, not of the kernel's."""
+    """The triple of programs that run here: of Python's own word size, not of the kernel's.
+
+    Raises TargetError on other systems than Linux.
+    """
     machine = platform.machine().lower()
     if struct.calcsize("P") == 4 and machine in ("aarch64", "arm64"):
         machine = "armv7a"
-    system = {"darwin": "apple-darwin", "win32": "pc-windows-msvc"}.get(sys.platform, "linux")
-    if system == "linux":
-        system += "-gnueabihf" if machine.startswith("arm") and machine != "arm64" else "-gnu"
-    return str(read_triple(f"{machine}-{system}"))
+    if sys.platform != "linux":
+        system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
+        raise TargetError(
+            f"boards run Linux, and no code is made for this machine, which runs {system}",
+            "a board, as --target raspberry-pi/5 or --board ssh://[user@]host",
+        )
+    floats = "gnueabihf" if machine.startswith("arm") and machine != "arm64" else "gnu"
+    return str(read_triple(f"{machine}-linux-{floats}"))
 
 
 def host_attributes() -> dict[str, object]:

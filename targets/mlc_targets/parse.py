@@ -34,10 +34,16 @@ ATTRIBUTES: dict[str, Type] = {
     "opt-level": "int",
     "fast-math": "flag",
     **{f"fast-math-{flag}": "flag" for flag in FAST_MATH},
-    "libs": "list",
-    "runtime": "text",
-    "system-lib": "flag",
     "host": "target",
+}
+
+# TVM's attributes that would have no effect here: why, and what does what they are for.
+_WITHOUT_EFFECT = {
+    "libs": ("no vendor's library is called", "leave it out"),
+    "runtime": ("there is one runtime, which is sent to the board", "leave it out"),
+    "executor": ("there is one executor, which is part of the runtime", "leave it out"),
+    "system-lib": ("nothing is linked into a program by itself", "--emit obj, for a C program"),
+    "link-params": ("weights are a file of their own", "model.export(folder, embed_weights=True)"),
 }
 
 _SPELLINGS = {"target": "mtriple"}  # what TVM called it before v0.8
@@ -151,6 +157,9 @@ def _checked(name: str, value: object) -> Value:
 def _known(key: str) -> str:
     name = key.replace("_", "-").lower()
     name = _SPELLINGS.get(name, name)
+    if name in _WITHOUT_EFFECT:
+        reason, instead = _WITHOUT_EFFECT[name]
+        raise TargetError(f"-{name} has no effect: {reason}", instead)
     if name not in ATTRIBUTES:
         near = suggest(name, ATTRIBUTES)
         raise TargetError(f"unknown attribute '{key}'", near or ", ".join(ATTRIBUTES))

@@ -17,24 +17,23 @@ from .features import FLOOR, VOCABULARY, closure, closures, without
 from .host import host_attributes, host_triple
 from .llvm_names import MATTR_NAMES
 from .parse import FAST_MATH, KINDS, Value
-from .triples import Triple, read_triple
+from .triples import FOR_TOO_OLD, TOO_OLD, Triple, is_before_armv7, read_triple
 
 SHORT_NAMES: Mapping[str, Mapping[str, Value]] = {
     "aarch64": {"mtriple": "aarch64-linux-gnu"},
     "armv8a": {"mtriple": "aarch64-linux-gnu"},
     "arm64": {"mtriple": "aarch64-linux-gnu"},
     "armv7a": {"mtriple": "armv7a-linux-gnueabihf", "mattr": ("+neon",)},
-    "armv6": {"mtriple": "armv6-linux-gnueabihf"},
     "x86_64": {"mtriple": "x86_64-linux-gnu"},
     "x86-64": {"mtriple": "x86_64-linux-gnu"},
 }
 
+_FOR_C = "x86_64-linux-gnu"  # C is the same for every machine, and wherever it is made
 _ABIS = {
     "aarch64": ("aapcs", "darwinpcs"),
     "arm": ("aapcs", "aapcs-linux"),
     "x86_64": ("sysv",),
 }
-_RUNTIMES = ("c", "cpp", "crt")
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
 
@@ -59,7 +58,8 @@ def resolve(first: str, given: Mapping[str, Value]) -> dict[str, Any]:
     """The fields of a Target (all but its host) from its first word and the attributes as read."""
     kind, given = _look_up(first, given)
     mcpu = str(given.get("mcpu", "")).lower() or "generic"
-    triple, mcpu = _machine(given.get("mtriple"), mcpu)
+    mtriple = given.get("mtriple") or (_FOR_C if kind == "c" else None)
+    triple, mcpu = _machine(mtriple, mcpu)
     arch = triple.family
     mattr = _mattr(arch, _texts(given, "mattr"))
     features_of(triple, mcpu, mattr)
@@ -78,9 +78,6 @@ def resolve(first: str, given: Mapping[str, Value]) -> dict[str, Any]:
         "num_cores": _within("num-cores", given.get("num-cores"), 1, 1024, 0),
         "opt_level": _within("opt-level", given.get("opt-level"), 0, 3, 3),
         "fast_math": _fast_math(given),
-        "libs": _words("libs", _texts(given, "libs")),
-        "runtime": _one_of("runtime", str(given.get("runtime", "")), _RUNTIMES),
-        "system_lib": bool(given.get("system-lib", False)),
     }
 
 
@@ -97,22 +94,12 @@ def features_of(triple: Triple, mcpu: str, mattr: tuple[str, ...]) -> frozenset[
             f"mattr '-{culprit}' leaves no floating point, which every kernel needs",
             f"leave '-{culprit}' out",
         )
-    if arch == "arm" and "v7" not in features:
-        beyond = next((a for a in sorted(added) if closure(arch, a) & _ARMV7_ONLY), None)
-        if beyond:
-            raise TargetError(
-                f"mattr '+{beyond}' needs ARMv7, but mcpu '{mcpu}' is ARMv6",
-                "-mtriple=armv7a-linux-gnueabihf with -mcpu=cortex-a7 or another of its kind",
-            )
     return features
 
 
 def takes_no_neon(triple: Triple, mcpu: str) -> bool:
     """Whether NEON is there only when asked for: ARMv7-A in general, where some chips lack it."""
     return triple.arch == "armv7a" and mcpu == "generic"
-
-
-_ARMV7_ONLY = frozenset({"vfp3d16", "thumb2", "fp16", "d32", "hwdiv", "hwdiv-arm", "v8"})
 
 
 def _base(triple: Triple, mcpu: str) -> frozenset[str]:
@@ -154,6 +141,8 @@ def _unknown(name: str) -> TargetError:
         if name in cpus:
             example = f"llvm -mtriple={_EXAMPLE[arch]} -mcpu={name}"
             return TargetError(f"'{name}' is a CPU, not a target", example)
+    if name in _ARMV6:
+        return TargetError(f"{name} {TOO_OLD}", FOR_TOO_OLD)
     try:
         read_triple(name)
     except TargetError:
@@ -163,6 +152,9 @@ def _unknown(name: str) -> TargetError:
         return TargetError(f"unknown target or board '{name}'", near or listed)
     return TargetError(f"'{name}' is a triple, not a target", f"llvm -mtriple={name}")
 
+
+# Names of boards and architectures that people know, and that are refused with the reason.
+_ARMV6 = frozenset({"armv6", "armv6l", "raspberry-pi/zero", "raspberry-pi/1b", "rasp1b"})
 
 _EXAMPLE = {
     "aarch64": "aarch64-linux-gnu",
@@ -177,19 +169,16 @@ def _machine(mtriple: Value, mcpu: str) -> tuple[Triple, str]:
     arch = triple.family
     if mcpu == "generic" and arch == "x86_64":
         mcpu = "x86-64"
-    if mcpu == "generic" and triple.arch == "armv6":
-        mcpu = "arm1176jzf-s"  # the ARMv6 of every board there is; "generic" has no floats there
     if mcpu not in CPUS[arch]:
         raise _unknown_cpu(arch, mcpu, from_host=not mtriple)
     if arch == "arm":
-        has_v7 = "v7" in cpu_features("arm", mcpu)
         if triple.arch == "arm":
-            triple = replace(triple, arch="armv7a" if has_v7 else "armv6")
-        wanted = {"armv6": "v6", "armv7a": "v7", "armv8a": "v8"}[triple.arch]
-        if mcpu != "generic" and wanted not in cpu_features("arm", mcpu):
+            triple = replace(triple, arch="armv7a")
+        is_armv8 = mcpu == "generic" or "v8" in cpu_features("arm", mcpu)
+        if triple.arch == "armv8a" and not is_armv8:
             raise TargetError(
-                f"mcpu '{mcpu}' is not of the triple's architecture, {triple.arch}",
-                f"-mtriple={replace(triple, arch='armv7a' if has_v7 else 'armv6')}",
+                f"mcpu '{mcpu}' is not of the triple's architecture, armv8a",
+                f"-mtriple={replace(triple, arch='armv7a')}",
             )
     return triple, mcpu
 
@@ -202,6 +191,8 @@ def _unknown_cpu(arch: str, mcpu: str, from_host: bool) -> TargetError:
             f"mcpu '{mcpu}': M- and R-profile (microcontroller) cores are not supported",
             "a Cortex-A core: " + suggest("cortex-a", CPUS["arm"]),
         )
+    if arch == "arm" and is_before_armv7(mcpu):
+        return TargetError(f"mcpu '{mcpu}' {TOO_OLD}", FOR_TOO_OLD)
     elsewhere = [other for other in CPUS if mcpu in CPUS[other]]
     if elsewhere:
         origin = " (this host's, since no mtriple is given)" if from_host else ""

@@ -64,9 +64,6 @@ class Target:
     num_cores: int  # 0: not known
     opt_level: int
     fast_math: tuple[str, ...]  # LLVM's flags
-    libs: tuple[str, ...]
-    runtime: str
-    system_lib: bool
     host: Target | None
 
     def __init__(
@@ -230,12 +227,6 @@ class Target:
             found["fast-math"] = True
         else:
             found.update({f"fast-math-{flag}": True for flag in self.fast_math})
-        if self.libs:
-            found["libs"] = list(self.libs)
-        if self.runtime:
-            found["runtime"] = self.runtime
-        if self.system_lib:
-            found["system-lib"] = True
         if self.host is not None:
             found["host"] = self.host.to_dict()
         return found

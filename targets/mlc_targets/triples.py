@@ -14,23 +14,32 @@ from .errors import TargetError, suggest
 _ARCHITECTURES = {
     **dict.fromkeys(("aarch64", "arm64", "arm64e"), "aarch64"),
     **dict.fromkeys(("arm", "armhf"), "arm"),
-    **dict.fromkeys(("armv6", "armv6l", "armv6k", "armv6kz", "armv6hl"), "armv6"),
     **dict.fromkeys(("armv7", "armv7a", "armv7-a", "armv7l", "armv7hl", "armv7ve"), "armv7a"),
     **dict.fromkeys(("armv8", "armv8a", "armv8-a", "armv8l"), "armv8a"),
     **dict.fromkeys(("x86_64", "x86-64", "amd64", "x64", "x86_64h"), "x86_64"),
 }
 _VENDORS = {"unknown", "none", "pc", "apple", "redhat", "suse", "alpine", "poky", "w64", "nvidia"}
-_SYSTEMS = re.compile(
-    r"(linux|android|darwin|macosx?|ios|windows|freebsd|netbsd|openbsd|none|elf)[\d.]*"
-)
+_SYSTEMS = re.compile(r"(linux|android|none|elf)[\d.]*")
+_OTHER_SYSTEMS = {
+    "darwin": "macOS",
+    "macos": "macOS",
+    "ios": "iOS",
+    "windows": "Windows",
+    "freebsd": "FreeBSD",
+    "netbsd": "NetBSD",
+    "openbsd": "OpenBSD",
+}
+# What is told of a board, CPU or triple of ARMv6 and before.
+TOO_OLD = "is older than ARMv7, which the runtime needs"
+FOR_TOO_OLD = "--target c --emit c, for a C program of your own"
 _HARD = frozenset({"gnueabihf", "musleabihf", "eabihf"})
 _SOFT = frozenset({"gnueabi", "musleabi", "eabi", "androideabi", "android"})
-_OF_64_BITS = frozenset({"gnu", "musl", "android", "ohos", "elf", "msvc", "macho", "unknown"})
+_OF_64_BITS = frozenset({"gnu", "musl", "android", "ohos", "elf", "unknown"})
 
 
 @dataclass(frozen=True, slots=True)
 class Triple:
-    """A normalised triple; `arch` is "aarch64", "armv6", "armv7a", "armv8a", "x86_64" or "arm"."""
+    """A normalised triple; `arch` is "aarch64", "armv7a", "armv8a", "x86_64" or "arm"."""
 
     arch: str
     vendor: str
@@ -49,6 +58,14 @@ class Triple:
     def hard_float(self) -> bool:
         """Whether floats are passed in floating-point registers; only 32-bit ARM has a choice."""
         return self.family != "arm" or self.environment in _HARD
+
+
+def is_before_armv7(cpu: str) -> bool:
+    """Whether a CPU's name, LLVM's or QEMU's, is one of 32-bit ARM before ARMv7."""
+    return (
+        re.match(r"(arm(7|8|9|1[01])|mpcore|pxa|sa11|strongarm|xscale|iwmmxt|ti925)", cpu)
+        is not None
+    )
 
 
 def read_triple(text: str) -> Triple:
@@ -73,6 +90,12 @@ def _complete(text: str, arch: str, rest: list[str]) -> Triple:
     if rest and rest[0].startswith("android"):  # "aarch64-android", "aarch64-linux-android21"
         rest = ["linux", *rest]
     rest = rest or ["linux"]
+    other = next((n for prefix, n in _OTHER_SYSTEMS.items() if rest[0].startswith(prefix)), None)
+    if other:
+        raise TargetError(
+            f"mtriple '{text}': boards run Linux, and no code is made for {other}",
+            f"{arch}-linux-{'gnueabihf' if arch.startswith('arm') else 'gnu'}",
+        )
     if not _SYSTEMS.fullmatch(rest[0]) or len(rest) > 2:
         raise TargetError(
             f"mtriple '{text}': no operating system that is known here",
@@ -97,11 +120,13 @@ def _complete(text: str, arch: str, rest: list[str]) -> Triple:
 def _environment(arch: str, system: str) -> str:
     if arch.startswith("arm"):
         return "gnueabihf" if system == "linux" else "eabihf"
-    return {"linux": "gnu", "none": "elf", "windows": "msvc"}.get(system, "unknown")
+    return {"linux": "gnu", "none": "elf"}.get(system, "unknown")
 
 
 def _unsupported(text: str, arch: str) -> TargetError:
     known = set(_ARCHITECTURES)
+    if re.fullmatch(r"armv[2-6]\w*", arch):
+        return TargetError(f"mtriple '{text}' {TOO_OLD}", FOR_TOO_OLD)
     if re.fullmatch(r"(armeb|armv\d\w*b|thumbeb|aarch64_be|arm64_be)\w*", arch):
         return TargetError(
             f"mtriple '{text}': big-endian ARM is not supported",

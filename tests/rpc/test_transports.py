@@ -74,6 +74,16 @@ def test_urls(text: str, url: object) -> None:
             "'a b' is not CPU[,flag=value...]\n  on:  qemu://a b\n  try: qemu://cortex-a53",
         ),
         (
+            "qemu://cortex-m4",
+            "cortex-m4 is a microcontroller, which runs no Linux\n  on:  qemu://cortex-m4\n"
+            "  try: qemu://cortex-a7, or --target c",
+        ),
+        (
+            "qemu://arm1176",
+            "arm1176 is older than ARMv7, which the runtime needs\n  on:  qemu://arm1176\n"
+            "  try: qemu://cortex-a7, or --target c",
+        ),
+        (
             "ssh://-oProxyCommand=x",
             "'-oProxyCommand=x' is not [user@]host[:port]\n  on:  ssh://-oProxyCommand=x\n"
             "  try: ssh://pi@raspberrypi:22",

@@ -37,7 +37,6 @@ def test_features_are_those_that_the_runtime_sees(arch: Arch, cpu: str) -> None:
         ("beagleai", "cortex-a15"),
         ("rk3288", "cortex-a7"),
         ("rasp3b", "max"),
-        ("armv6", "cortex-a8"),
         ("aarch64", "cortex-a53"),
         ("raspberry-pi/4b", "cortex-a72"),
         ("raspberry-pi/5", "cortex-a76"),

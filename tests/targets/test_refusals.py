@@ -44,7 +44,7 @@ REFUSED: dict[str, list[Any]] = {
         "armv7a -num-cores=0",
         "armv7a -opt-level=4",
         "armv7a -opt-level=-1",
-        "armv7a -system-lib=maybe",
+        "armv7a -fast-math=maybe",
         f"{A64} -keys='a b'",
     ],
     "types": [
@@ -54,7 +54,7 @@ REFUSED: dict[str, list[Any]] = {
         {"kind": "llvm", "mattr": 3},
         {"kind": "llvm", "mattr": ["+neon", 3]},
         {"kind": "llvm", "mcpu": ["cortex-a72"]},
-        {"kind": "llvm", "system-lib": "yes please"},
+        {"kind": "llvm", "fast-math": "yes please"},
         {"kind": "llvm", "num-cores": True},
         {"kind": "llvm", "opt-level": 2.0},
         {"kind": 7},
@@ -92,6 +92,7 @@ REFUSED: dict[str, list[Any]] = {
         f"{A32} -mcpu=cortex-m4",
         f"{A32} -mcpu=cortex-r5",
         f"{A32} -mcpu=arm1176jzf-s",
+        f"{A32} -mcpu=mpcore",
         "llvm -mtriple=armv8a-linux-gnueabihf -mcpu=cortex-a7",
         "x86_64 -mcpu=cortex-a72",
     ],
@@ -110,7 +111,6 @@ REFUSED: dict[str, list[Any]] = {
         f"{A64} -mattr=-fp-armv8",
         f"{A32} -mattr=-fp64",
         "x86_64 -mattr=-sse2",
-        "armv6 -mattr=+neon",
         f"{A32} -mattr=+soft-float",
     ],
     "abi": [
@@ -122,7 +122,24 @@ REFUSED: dict[str, list[Any]] = {
         f"{A64} -mabi=lp64d",
         f"{A64} -device=mali",
         "x86_64 -device=arm_cpu",
-        f"{A64} -runtime=rust",
+    ],
+    "boards": [
+        "raspberry-pi/zero",
+        "raspberry-pi/1b",
+        "armv6",
+        "llvm -mtriple=armv6-linux-gnueabihf",
+        "llvm -mtriple=armv5te-linux-gnueabi",
+        "llvm -mtriple=arm64-apple-darwin22.1.0",
+        "llvm -mtriple=x86_64-pc-windows-msvc",
+        "llvm -mtriple=aarch64-freebsd",
+    ],
+    "without_effect": [
+        f"{A64} -libs=mkl",
+        f"{A64} -runtime=cpp",
+        f"{A64} -executor=aot",
+        f"{A64} -system-lib",
+        f"{A64} -link-params=0",
+        {"kind": "llvm", "system_lib": True},
     ],
 }
 
@@ -176,9 +193,6 @@ def test_host_without_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
         ("aarch64", "linux", 8, "aarch64-unknown-linux-gnu"),
         ("aarch64", "linux", 4, "armv7a-unknown-linux-gnueabihf"),
         ("armv7l", "linux", 4, "armv7a-unknown-linux-gnueabihf"),
-        ("armv6l", "linux", 4, "armv6-unknown-linux-gnueabihf"),
-        ("arm64", "darwin", 8, "aarch64-apple-darwin-unknown"),
-        ("AMD64", "win32", 8, "x86_64-pc-windows-msvc"),
     ],
 )
 def test_triple_of_the_host(
@@ -188,6 +202,20 @@ def test_triple_of_the_host(
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(struct, "calcsize", lambda _: pointer_bytes)
     assert host_module.host_triple() == triple
+
+
+@pytest.mark.parametrize(("system", "name"), [("darwin", "macOS"), ("win32", "Windows")])
+def test_other_systems_are_no_target(
+    system: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    with pytest.raises(TargetError) as error:
+        Target("host")
+    assert str(error.value) == (
+        f"boards run Linux, and no code is made for this machine, which runs {name}\n"
+        "  in:  host\n"
+        "  try: a board, as --target raspberry-pi/5 or --board ssh://[user@]host"
+    )
 
 
 @pytest.mark.parametrize(

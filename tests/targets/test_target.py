@@ -51,8 +51,8 @@ def test_every_attribute() -> None:
     text = (
         "llvm -keys=mine,arm_cpu -device=cpu -model='my chip' -tag=lab/7 -mcpu=cortex-a55"
         " -mtriple=aarch64-linux-musl -mattr=-dotprod,+i8mm -mfloat-abi=hard -mabi=aapcs"
-        " -num-cores=4 -opt-level=2 -fast-math-nnan -fast-math-contract=true -libs=a,b"
-        " -runtime=c -system-lib -host='llvm -mtriple=x86_64-linux-gnu -mcpu=znver3'"
+        " -num-cores=4 -opt-level=2 -fast-math-nnan -fast-math-contract=true"
+        " -host='llvm -mtriple=x86_64-linux-gnu -mcpu=znver3'"
     )
     target = Target(text)
     assert target.kind == "llvm"
@@ -63,7 +63,6 @@ def test_every_attribute() -> None:
     assert (target.mfloat_abi, target.mabi) == ("hard", "aapcs")
     assert (target.num_cores, target.opt_level) == (4, 2)
     assert target.fast_math == ("nnan", "contract")
-    assert (target.libs, target.runtime, target.system_lib) == (("a", "b"), "c", True)
     assert target.host == Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver3")
     assert Target(str(target)) == target
     assert Target(target.to_dict()) == target
@@ -77,8 +76,7 @@ def test_defaults() -> None:
     target = Target("aarch64")
     assert (target.keys, target.device) == (("arm_cpu", "cpu"), "arm_cpu")
     assert (target.opt_level, target.num_cores, target.fast_math) == (3, 0, ())
-    assert (target.model, target.tag, target.mabi, target.runtime) == ("", "", "", "")
-    assert (target.libs, target.system_lib, target.host) == ((), False, None)
+    assert (target.model, target.tag, target.mabi, target.host) == ("", "", "", None)
     assert Target("x86_64").keys == ("cpu",)
     assert Target("c -mtriple=x86_64-linux-gnu").kind == "c"
     assert Target("aarch64", host="x86_64").host == Target("x86_64")
@@ -110,11 +108,8 @@ def test_fast_math_is_all_flags_but_those_switched_off() -> None:
         ("aarch64-none-elf", "aarch64-unknown-none-elf"),
         ("aarch64-none-linux-gnu", "aarch64-unknown-linux-gnu"),
         ("aarch64-poky-linux", "aarch64-poky-linux-gnu"),
-        ("arm64-apple-darwin22.1.0", "aarch64-apple-darwin22.1.0-unknown"),
-        ("arm64-apple-macosx13.0", "aarch64-apple-macosx13.0-unknown"),
         ("amd64-pc-linux-gnu", "x86_64-pc-linux-gnu"),
         ("x86-64-linux-gnu", "x86_64-unknown-linux-gnu"),
-        ("x86_64-pc-windows-msvc", "x86_64-pc-windows-msvc"),
     ],
 )
 def test_triples_are_normalised(given: str, normal: str) -> None:
@@ -130,12 +125,15 @@ def test_float_abi_follows_the_triple() -> None:
     assert Target("x86_64").mfloat_abi == "hard"
 
 
-def test_bare_arm_takes_the_architecture_of_its_cpu() -> None:
-    begin = "llvm -mtriple=arm-linux-gnueabihf"
-    assert Target(begin).mtriple == "armv7a-unknown-linux-gnueabihf"
-    old = Target(f"{begin} -mcpu=arm1176jzf-s")
-    assert old.mtriple == "armv6-unknown-linux-gnueabihf"
-    assert old == Target("armv6")
+def test_bare_arm_is_armv7() -> None:
+    target = Target("llvm -mtriple=arm-linux-gnueabihf")
+    assert target.mtriple == "armv7a-unknown-linux-gnueabihf"
+
+
+def test_c_is_the_same_wherever_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Target("c")
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert Target("c") == here
 
 
 def test_armv7_has_neon_only_when_asked() -> None:
@@ -196,7 +194,7 @@ def test_what_tvm_takes_wrongly() -> None:
         ("armv7a", 128, 16, {"float32": 4, "float16": 8, "int8": 16, "int64": 2, "float64": 1}),
         ("aarch64", 128, 32, {"float32": 4, "float16": 8, "uint8": 16, "float64": 2, "bool": 16}),
         ("aarch64 -mcpu=neoverse-v1", 128, 32, {"float32": 4}),
-        ("armv6", 0, 0, {"float32": 1, "int8": 1}),
+        ("armv7a -mattr=-neon", 0, 0, {"float32": 1, "int8": 1}),
         ("x86_64", 128, 16, {"float32": 4}),
         ("x86_64 -mcpu=sandybridge", 256, 16, {"float32": 8, "int32": 4}),
         ("x86_64 -mcpu=haswell", 256, 16, {"float32": 8, "int8": 32}),
@@ -238,7 +236,7 @@ def test_options_change_what_a_name_means() -> None:
 
 def test_llvm_alone_is_any_machine_like_this_one() -> None:
     target = Target("llvm")
-    assert target.mcpu in ("generic", "x86-64", "arm1176jzf-s")
+    assert target.mcpu in ("generic", "x86-64")
     assert target.mtriple == Target("host").mtriple
 
 
@@ -274,23 +272,20 @@ free_text = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max
 def attributes(draw: st.DrawFn) -> dict[str, Any]:
     arch = draw(st.sampled_from(["aarch64", "arm", "x86_64"]))
     triple = {
-        "aarch64": ["aarch64-linux-gnu", "arm64-apple-darwin", "aarch64-none-elf"],
+        "aarch64": ["aarch64-linux-gnu", "arm64-linux-android", "aarch64-none-elf"],
         "arm": ["armv7a-linux-gnueabihf", "armv7a-linux-gnueabi", "arm-linux-musleabihf"],
-        "x86_64": ["x86_64-linux-gnu", "x86_64-pc-windows-msvc"],
+        "x86_64": ["x86_64-linux-gnu", "x86_64-linux-musl"],
     }[arch]
     names = draw(st.lists(st.sampled_from(sorted(VOCABULARY[arch])), unique=True, max_size=4))
     optional = {
         "mcpu": st.sampled_from(sorted(CPUS[arch])),
         "keys": st.lists(words, max_size=3),
-        "libs": st.lists(words, max_size=3),
         "model": free_text,
         "tag": free_text,
         "num-cores": st.integers(1, 1024),
         "opt-level": st.integers(0, 3),
         "fast-math": st.booleans(),
         "fast-math-nsz": st.booleans(),
-        "runtime": st.sampled_from(["c", "cpp", "crt"]),
-        "system-lib": st.booleans(),
         "host": st.sampled_from(["x86_64", "aarch64 -model='a b'"]),
     }
     return {
