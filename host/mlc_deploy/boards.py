@@ -36,11 +36,10 @@ def target_of(device: Device) -> Target:
     without any, it is a short name. Features are the board's own: a kernel may hide some.
     """
     machine = device.machine
-    arm = "armv7a" if "v7" in device.features else "armv6"
     known = [cpu.model for cpu in device.cpus if cpu.model in CPUS[machine]]
     spec = {
         "kind": "llvm",
-        "mtriple": SHORT_NAMES[arm if machine == "arm" else machine]["mtriple"],
+        "mtriple": SHORT_NAMES["armv7a" if machine == "arm" else machine]["mtriple"],
         "mcpu": known[-1] if known else "",
     }
     has, needs = device.features & REQUIRED[machine], set(Target(spec).required_features)

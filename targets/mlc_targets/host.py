@@ -33,8 +33,10 @@ def host_triple() -> str:
 def host_attributes() -> dict[str, object]:
     """mtriple, mcpu and mattr of this machine, the last saying where it differs from its CPU.
 
-    Raises TargetError where llvmlite, which reads the CPU, is not installed.
+    Raises TargetError on other systems than Linux, and where llvmlite, which reads the CPU, is not
+    installed.
     """
+    triple = host_triple()
     try:
         from llvmlite import binding
     except ImportError:
@@ -42,7 +44,6 @@ def host_attributes() -> dict[str, object]:
             "the CPU of this machine is read by llvmlite, which is not installed",
             "pip install llvmlite, or say what it is: llvm -mtriple=... -mcpu=...",
         ) from None
-    triple = host_triple()
     arch = read_triple(triple).family
     cpu = binding.get_host_cpu_name()
     if cpu not in CPUS[arch]:

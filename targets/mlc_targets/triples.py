@@ -29,6 +29,7 @@ _OTHER_SYSTEMS = {
     "netbsd": "NetBSD",
     "openbsd": "OpenBSD",
 }
+OLD_CPUS = r"(arm(7|8|9|1[01])|mpcore|pxa|sa11|strongarm|xscale|iwmmxt|ti925)"
 # What is told of a board, CPU or triple of ARMv6 and before.
 TOO_OLD = "is older than ARMv7, which the runtime needs"
 FOR_TOO_OLD = "--target c --emit c, for a C program of your own"
@@ -62,10 +63,7 @@ class Triple:
 
 def is_before_armv7(cpu: str) -> bool:
     """Whether a CPU's name, LLVM's or QEMU's, is one of 32-bit ARM before ARMv7."""
-    return (
-        re.match(r"(arm(7|8|9|1[01])|mpcore|pxa|sa11|strongarm|xscale|iwmmxt|ti925)", cpu)
-        is not None
-    )
+    return bool(re.match(OLD_CPUS, cpu))
 
 
 def read_triple(text: str) -> Triple:
