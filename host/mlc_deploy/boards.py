@@ -10,6 +10,7 @@ from mlc_targets.cpus import CPUS
 from mlc_targets.features import REQUIRED, closure, roots
 from mlc_targets.resolve import SHORT_NAMES
 
+from .enrolled import enrolled_boards
 from .errors import InstallError
 from .runtime_files import counting_plugin, runtime_file
 
@@ -19,14 +20,17 @@ if TYPE_CHECKING:
 
 
 def connect(board: str, *, machine: str | None = None, timeout: float = 30.0) -> Session:
-    """A session with a board: "local://", "qemu://cortex-a72", "ssh://pi@raspberrypi.local".
+    """A session with a board: "local://", "qemu://cortex-a72", "ssh://pi@raspberrypi.local", or the
+    name of one that was enrolled.
 
     machine says which one is wanted ("aarch64", "arm") where the board could be several. Raises
-    mlc_rpc.Unreachable, naming what to do.
+    mlc_rpc.Unreachable, naming what to do, and InputError where boards.toml is not in order.
     """
     import mlc_rpc
 
-    return mlc_rpc.connect(board, runtime_file, machine=machine, plugin=_plugin(), timeout=timeout)
+    known = {} if "://" in board else enrolled_boards()
+    url = known[board].url if board in known else board
+    return mlc_rpc.connect(url, runtime_file, machine=machine, plugin=_plugin(), timeout=timeout)
 
 
 def target_of(device: Device) -> Target:

@@ -12,6 +12,7 @@ import os
 import re
 import tomllib
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from .errors import InputError
@@ -32,12 +33,15 @@ def enrolled_boards() -> dict[str, Enrolled]:
     """Boards by name; none where there is no file. Raises InputError for a file not in order."""
     path = boards_file()
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _entries(path.read_text(encoding="utf-8"), path)
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"cannot be read: {error}", where=str(path), mend="an editor") from error
-    return {name: _entry(name, entry, path) for name, entry in table.items()}
+
+
+def _entries(text: str, path: Path) -> dict[str, Enrolled]:
+    return {name: _entry(name, entry, path) for name, entry in tomllib.loads(text).items()}
 
 
 def enroll(name: str, board: Enrolled) -> Path:
@@ -59,10 +63,45 @@ def enroll(name: str, board: Enrolled) -> Path:
     if board.target:
         entry += f"target = {json.dumps(board.target)}\n"
     text = f"{old.rstrip()}\n\n{entry}" if old.strip() else entry
+    _written(path, text)
+    return path
+
+
+def remove(name: str) -> Enrolled:
+    """Takes a board out of the file, whose other lines stay as they are, and returns what it was.
+    Raises InputError where there is no such board, or its lines cannot be told from others'."""
+    path, known = boards_file(), enrolled_boards()
+    if name not in known:
+        near = ", ".join(get_close_matches(name, known)) or "mlc-deploy board list"
+        raise InputError(f"no board is called '{name}'", where=str(path), mend=near)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    headers = [n for n, line in enumerate(lines) if line.lstrip().startswith("[")]
+    begin = next((n for n in headers if _named(lines[n]) == name), len(lines))
+    after = next((n for n in headers if n > begin), len(lines))
+    while after < len(lines) and lines[after - 1].lstrip()[:1] in ("#", ""):
+        after -= 1  # what stands above the next board is about that
+    left = "".join(lines[:begin] + lines[after:])
+    gone = known.pop(name)
+    if _entries(left, path) != known:
+        raise InputError(
+            f"the lines of '{name}' cannot be told from others'", where=str(path), mend="an editor"
+        )
+    _written(path, left)
+    return gone
+
+
+def _named(header: str) -> str | None:
+    """The table that a line of TOML begins."""
+    try:
+        return next(iter(tomllib.loads(header)), None)
+    except tomllib.TOMLDecodeError:
+        return None
+
+
+def _written(path: Path, text: str) -> None:
     part = path.with_suffix(".part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
-    return path
 
 
 def _entry(name: str, entry: object, path: Path) -> Enrolled:

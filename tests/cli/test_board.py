@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import mlc_deploy as mlc
+import mlc_rpc
 from mlc_deploy.cli.main import main
 from mlc_deploy.cli.options import Misuse
 from mlc_deploy.cli.place import choose, located
-from mlc_deploy.enrolled import Enrolled, boards_file, enroll, enrolled_boards
+from mlc_deploy.enrolled import Enrolled, boards_file, enroll, enrolled_boards, remove
 from mlc_deploy.errors import InputError
 
 
@@ -42,6 +44,53 @@ def test_a_name_is_not_taken_twice() -> None:
     enroll("attic", Enrolled("ssh://attic"))
     with pytest.raises(InputError, match="'attic' is ssh://attic already"):
         enroll("attic", Enrolled("ssh://other"))
+
+
+KEPT = """# my boards
+[attic]
+url = "ssh://pi@attic"  # under the roof
+["kitchen.local"]
+url = "tcp://kitchen:9190"
+target = "armv7a"
+
+# the last one
+[cellar]
+url = "local://"
+"""
+
+
+def test_a_board_is_removed_and_the_other_lines_stay(config: Path) -> None:
+    config.parent.mkdir()
+    config.write_text(KEPT)
+    assert remove("kitchen.local") == Enrolled("tcp://kitchen:9190", "armv7a")
+    assert enrolled_boards().keys() == {"attic", "cellar"}
+    for comment in ("# my boards", "# under the roof", "# the last one"):
+        assert comment in config.read_text()
+    assert remove("cellar") == Enrolled("local://")
+    assert remove("attic") == Enrolled("ssh://pi@attic")
+    assert enrolled_boards() == {}
+    with pytest.raises(InputError) as error:
+        remove("attic")
+    assert str(error.value) == (
+        f"no board is called 'attic'\n  in:  {config}\n  try: mlc-deploy board list"
+    )
+
+
+@pytest.mark.parametrize("text", ['attic = {url = "local://"}\n', 'attic.url = "local://"\n'])
+def test_lines_that_cannot_be_told_apart_stay(config: Path, text: str) -> None:
+    config.parent.mkdir()
+    config.write_text(text)
+    with pytest.raises(InputError, match="the lines of 'attic' cannot be told from others'"):
+        remove("attic")
+    assert config.read_text() == text
+
+
+def test_a_session_is_had_by_name() -> None:
+    enroll("attic", Enrolled("local://"))
+    with mlc.connect("attic") as session:
+        assert session.board == "local://"
+    with pytest.raises(mlc_rpc.Unreachable, match="'atic' is not the URL of a board"):
+        mlc.connect("atic")
 
 
 @pytest.mark.parametrize("text", ["[", "[a]\n", "[a]\nurl = 1\n", '[a]\nurl = "x"\nport = 1\n'])

@@ -23,6 +23,7 @@ from mlc_deploy.tune.measuring import Measuring
 from mlc_deploy.tune.records import Candidate, Measured, Task
 from mlc_deploy.tune.runner import Request
 from mlc_deploy.tune.scheduler import GradientBased, Progress, RoundRobin
+from mlc_deploy.tune.search import make_search
 from mlc_deploy.tune.tune import tune_tasks
 from mlc_rpc import Lost
 from tests.tune.searches import (
@@ -33,6 +34,7 @@ from tests.tune.searches import (
     cost_of,
     hash_of,
     matmul_task,
+    sampled,
 )
 from tests.tune.test_boards import FakeSession, pool
 from tests.tune.whole import TRIALS, killed_and_resumed, measuring, results, tasks, tuned
@@ -224,6 +226,31 @@ def test_earlier_runs_are_what_a_search_begins_with() -> None:
         ranked = sorted(own, key=lambda r: r.cost) + [r for r in earlier if r.board == "another"]
         steps = [r.steps.replace(" ", "") for r in ranked]
         assert [t.dumps().replace(" ", "") for t in search.known] == steps
+
+
+def test_what_is_known_is_measured_on_top_of_the_trials() -> None:
+    database = Database()
+    tuned(database)
+    origins: Counter[str] = Counter()
+
+    def make(task: Task, seed: int, known: Sequence[Any]) -> Any:
+        search = make_search("evolutionary", task, sampled, seed, known)
+        propose = search.propose
+
+        def noting(n: int) -> list[Candidate]:
+            found = propose(n)
+            origins.update(c.origin for c in found)
+            return found
+
+        search.propose = noting  # type: ignore[method-assign]
+        return search
+
+    by = measuring(database)
+    by.run = "another run"
+    state = tune_tasks(tasks(), by, make, trials=32, batch=8, seed=6)
+    assert origins["known"] >= len(tasks())
+    assert state.told == 32 == sum(t.trials for t in state.tasks)
+    assert origins.total() == 32 + origins["known"]
 
 
 def test_a_task_that_gets_no_better_is_done_early() -> None:

@@ -14,7 +14,7 @@ from mlc_rpc.keys import how_to_start, key_path, make_key
 from mlc_rpc.transport import SshUrl, TcpUrl, parse_url
 
 from ..boards import connect, target_of
-from ..enrolled import Enrolled, boards_file, enroll, enrolled_boards
+from ..enrolled import Enrolled, boards_file, enroll, enrolled_boards, remove
 from .errors import FAILED, OK
 from .options import Misuse
 from .place import checked, located
@@ -25,7 +25,7 @@ SECONDS = 30.0
 
 @click.group()
 def board() -> None:
-    """Your boards: enroll, list, info, doctor, clean."""
+    """Your boards: enroll, list, remove, info, doctor, clean."""
 
 
 TCP_START = (
@@ -104,6 +104,16 @@ def list_command(debug: bool) -> int:
     for name, entry in sorted(known.items()):
         add_row(table, name, entry.url, entry.target or "")
     console_for(sys.stdout).print(table)
+    return OK
+
+
+@board.command("remove")
+@click.argument("name")
+@click.option("--debug", is_flag=True, help="show where an error comes from")
+def remove_command(name: str, debug: bool) -> int:
+    """Forgets the board that was enrolled as NAME. What is on the board stays there."""
+    gone = remove(name)
+    click.echo(f"removed: {name}, {gone.url}; what is on it: mlc-deploy board clean {gone.url}")
     return OK
 
 

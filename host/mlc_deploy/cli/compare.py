@@ -18,8 +18,12 @@ from .tables import Record, add_row, console_for, labelled, plain_table
 
 Costs = Mapping[tuple[str, int], float]  # by a layer's name, and how often it occurred before
 
-# What is compared, in the order of preference: a layer's key for it, and what a column is called.
-MEASURES = {"instructions": "instructions", "median_us": "µs"}
+# What is compared, in the order of preference: a layer's key for it, what a column is called, and
+# what there is less of, and more.
+MEASURES = {
+    "instructions": ("instructions", "fewer instructions", "more instructions"),
+    "median_us": ("µs", "less time", "more time"),
+}
 KEYS = ("model", "target", "precision", "threads", "board", "layers", "instructions", "latency")
 RISE_HELP = "percent by which the whole may rise; times vary, and want more than the default of 1"
 
@@ -51,7 +55,7 @@ def compare(before: str, after: str, rise: float) -> int:
     for text in _differences(old, new):
         console.print(labelled("note", text, "yellow"), soft_wrap=True)
     rose = now > was * (1 + rise / 100)
-    verdict = f"{_change(was, now)} {MEASURES[measure]}, {'above' if rose else 'within'} {rise:g} %"
+    verdict = _verdict(was, now, measure, rise)
     console.print(labelled("verdict", verdict, "bold red" if rose else "green"), soft_wrap=True)
     return FAILED if rose else OK
 
@@ -102,7 +106,7 @@ def _layers(record: Record, measure: str) -> Costs:
 
 
 def _table(old: Costs, new: Costs, was: float, now: float, measure: str) -> Table:
-    title = MEASURES[measure]
+    title = MEASURES[measure][0]
     table = plain_table(
         ("layer", False), (f"{title} before", True), ("after", True), ("change", True)
     )
@@ -122,6 +126,18 @@ def _number(cost: float | None) -> str:
 
 def _change(before: float, after: float) -> str:
     return f"{(after - before) / before:+.2%}" if before else ""
+
+
+def _verdict(was: float, now: float, measure: str, rise: float) -> str:
+    """5.26 % fewer instructions; 1.02 % more instructions, above the limit of 1 %"""
+    _, fewer, more = MEASURES[measure]
+    if now == was:
+        return "no change"
+    share = f"{abs(now - was) / was:.2%}".replace("%", " %") if was else "infinitely"
+    if now < was:
+        return f"{share} {fewer}"
+    side = "above" if now > was * (1 + rise / 100) else "within"
+    return f"{share} {more}, {side} the limit of {rise:g} %"
 
 
 def _differences(old: Record, new: Record) -> Sequence[str]:

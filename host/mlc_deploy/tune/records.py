@@ -61,6 +61,9 @@ class Task:
         return structural_hash(self.func)
 
 
+KNOWN = "known"  # the origin of what an earlier run found
+
+
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """One schedule of a task: `func` is what `trace`, replayed on the task's function, gives,
@@ -69,6 +72,11 @@ class Candidate:
     trace: Trace
     func: PrimFunc
     origin: str = ""
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether it counts as one: what an earlier run found is measured on top of them."""
+        return self.origin != KNOWN
 
     @cached_property
     def program(self) -> str:

@@ -26,7 +26,7 @@ from .cost_model import CostModel, TreeModel
 from .features import Vector, features
 from .mutate import crossed, mutated
 from .postproc import why_not
-from .records import Candidate, Search, Task
+from .records import KNOWN, Candidate, Search, Task
 from .space import (
     Decider,
     Decision,
@@ -55,7 +55,7 @@ DECAY = 0.9  # how much less likely a parent is than the next better one
 REMEMBERED = 512  # children, so that what was thought of once costs nothing the next time
 IN_VAIN = 24  # tries after which a space counts as exhausted
 RANDOM_FIRST = 16  # results before which all is random, where the model knows nothing
-KNOWN = 8  # known traces that are measured again
+MOST_KNOWN = 8  # known traces that are measured again
 
 
 class _Base:
@@ -171,7 +171,7 @@ class ReplaySearch:
     """What is known of a task, in its order; nothing else."""
 
     def __init__(self, task: Task, known: Sequence[Trace]) -> None:
-        self._left = iter(_replayed(task, known))
+        self._left = iter(_replayed(task, known, "replay"))
 
     def propose(self, n: int) -> list[Candidate]:
         return [found for _, found in zip(range(n), self._left, strict=False)]
@@ -180,7 +180,7 @@ class ReplaySearch:
         pass
 
 
-def _replayed(task: Task, known: Sequence[Trace]) -> Iterator[Candidate]:
+def _replayed(task: Task, known: Sequence[Trace], origin: str) -> Iterator[Candidate]:
     """Candidates of traces that still apply, each program once."""
     seen: set[str] = set()
     for trace in known:
@@ -189,7 +189,7 @@ def _replayed(task: Task, known: Sequence[Trace]) -> Iterator[Candidate]:
             trace.apply(sch)
         except MlcError:
             continue
-        found = Candidate(sch.trace, sch.func, "known")
+        found = Candidate(sch.trace, sch.func, origin)
         if found.program not in seen:
             seen.add(found.program)
             yield found
@@ -245,8 +245,8 @@ class EvolutionarySearch(_Base):
     def _first(self) -> list[Point]:
         """The default, then the best of what is known that some space still gives."""
         found = self.first()
-        for candidate in _replayed(self.task, self._known):
-            if len(found) > KNOWN:
+        for candidate in _replayed(self.task, self._known, KNOWN):
+            if len(found) > MOST_KNOWN:
                 break
             if candidate.program not in self.seen:
                 self.seen.add(candidate.program)
@@ -258,7 +258,7 @@ class EvolutionarySearch(_Base):
         decisions = decisions_of(candidate.trace)
         for number, space in enumerate(self.spaces):
             try:
-                found = point(space, self.task, Decider(given=decisions), number, "known")
+                found = point(space, self.task, Decider(given=decisions), number, KNOWN)
             except MlcError:
                 continue
             if found.program == candidate.program:

@@ -141,7 +141,7 @@ def _search(
                 return False  # it may know more when it is told of those
             chosen.done = "nothing left to try"
             return True
-        chosen.asked += len(candidates)
+        chosen.asked += sum(c.is_trial for c in candidates)
         chosen.rounds += 1
         best = min(chosen.best, chosen.baseline)
         under_way.append((number, measuring.begin(chosen.task, candidates, best)))
@@ -155,7 +155,8 @@ def _search(
         number, round_ = under_way.popleft()
         results = measuring.finish(round_)
         costs = [m.cost(measuring.objective) for m in results]
-        _told(state, number, results, costs, early_stopping)
+        trials = [c.is_trial for c in round_.candidates]
+        _told(state, number, results, costs, trials, early_stopping)
         began = time.perf_counter()
         searches[number].tell(list(zip(round_.candidates, costs, strict=True)))
         state.thinking += time.perf_counter() - began
@@ -236,16 +237,18 @@ def _told(
     number: int,
     results: Sequence[Measured],
     costs: Sequence[float],
+    trials: Sequence[bool],
     early_stopping: int | None,
 ) -> None:
+    """Counts a round's results: `trials` says which of the candidates are trials."""
     chosen = state.tasks[number]
     _count_bad(state, results)
-    for cost in costs:
-        chosen.trials += 1
-        chosen.since = 0 if cost < IMPROVED * chosen.best else chosen.since + 1
+    for cost, is_trial in zip(costs, trials, strict=True):
+        chosen.trials += is_trial
+        chosen.since = 0 if cost < IMPROVED * chosen.best else chosen.since + is_trial
         chosen.best = min(chosen.best, cost)
     chosen.history.append(chosen.best)
-    state.told += len(costs)
+    state.told += sum(trials)
     if early_stopping is not None and chosen.since >= early_stopping and not chosen.done:
         chosen.done = f"no better for {chosen.since} trials"
 
