@@ -237,7 +237,7 @@ def test_what_is_known_is_measured_on_top_of_the_trials() -> None:
         search = make_search("evolutionary", task, sampled, seed, known)
         propose = search.propose
 
-        def noting(n: int) -> list[Candidate]:
+        def noting(n: int) -> Sequence[Candidate]:
             found = propose(n)
             origins.update(c.origin for c in found)
             return found
