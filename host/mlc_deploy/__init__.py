@@ -8,31 +8,16 @@ with mlc.connect("qemu://cortex-a7") as board:
     board.load(lib)["main"](a, b, c)
 """
 
-import importlib
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING
 
-from mlc_targets import Target, TargetError
-
-from .errors import (
-    ArtifactError,
-    CodegenError,
-    DeployError,
-    ExternalError,
-    GraphError,
-    ImporterError,
-    InputError,
-    InstallError,
-    LowerError,
-    MlcError,
-    PassError,
-    ScheduleError,
-    ScriptError,
-    TuneError,
-)
+# Next to nothing is imported here: the command first says what a signal does, before what takes
+# time. To type checkers the name alone says what `typing.TYPE_CHECKING` does.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from mlc_targets import Target, TargetError
+
     from . import graph, te, tune
     from ._compiler import (
         CompiledLevels,
@@ -57,6 +42,22 @@ if TYPE_CHECKING:
     from .artifact import SavedModel, load_model
     from .boards import connect
     from .deploy import Deployment, deploy
+    from .errors import (
+        ArtifactError,
+        CodegenError,
+        DeployError,
+        ExternalError,
+        GraphError,
+        ImporterError,
+        InputError,
+        InstallError,
+        LowerError,
+        MlcError,
+        PassError,
+        ScheduleError,
+        ScriptError,
+        TuneError,
+    )
 
 __all__ = [
     "ArtifactError",
@@ -107,6 +108,8 @@ __all__ = [
 _HOMES = {
     "Deployment": ".deploy",
     "SavedModel": ".artifact",
+    "Target": "mlc_targets",
+    "TargetError": "mlc_targets",
     "connect": ".boards",
     "deploy": ".deploy",
     "load_model": ".artifact",
@@ -118,14 +121,16 @@ class _FrontDoor(ModuleType):
     such a module must not put it in the function's place."""
 
     def __getattr__(self, name: str) -> object:
-        """All but errors and targets is imported when it is first asked for: boards, and models
-        that are saved, do without the compiler; and the command does with a Ctrl-C what it should
-        from its first moment on."""
+        """All is imported when it is first asked for: boards, and models that are saved, do without
+        the compiler; and the command does with a Ctrl-C what it should from its first moment on."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
         if name in ("graph", "te", "tune"):
             return importlib.import_module(f".{name}", __name__)
-        module = importlib.import_module(_HOMES.get(name, "._compiler"), __name__)
+        home = ".errors" if name.endswith("Error") else "._compiler"
+        module = importlib.import_module(_HOMES.get(name, home), __name__)
         return getattr(module, name)
 
     def __setattr__(self, name: str, value: object) -> None:

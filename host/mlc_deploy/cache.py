@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+
+from .unfinished import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -61,14 +62,7 @@ class Cache:
         path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=path.parent)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(_check(key, content) + content)
-                os.replace(name, path)
-            except BaseException:
-                os.unlink(name)
-                raise
+            write_whole(path, _check(key, content) + content, mode=0o600)
             self._trim()
         except OSError as error:
             # Once is for users to see: without a cache every job takes long.

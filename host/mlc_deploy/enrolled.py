@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from .errors import InputError
+from .unfinished import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def enroll(name: str, board: Enrolled) -> Path:
     if board.target:
         entry += f"target = {json.dumps(board.target)}\n"
     text = f"{old.rstrip()}\n\n{entry}" if old.strip() else entry
-    _written(path, text)
+    write_whole(path, text)
     return path
 
 
@@ -86,7 +87,7 @@ def remove(name: str) -> Enrolled:
         raise InputError(
             f"the lines of '{name}' cannot be told from others'", where=str(path), mend="an editor"
         )
-    _written(path, left)
+    write_whole(path, left)
     return gone
 
 
@@ -96,12 +97,6 @@ def _named(header: str) -> str | None:
         return next(iter(tomllib.loads(header)), None)
     except tomllib.TOMLDecodeError:
         return None
-
-
-def _written(path: Path, text: str) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 def _entry(name: str, entry: object, path: Path) -> Enrolled:

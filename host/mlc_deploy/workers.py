@@ -147,7 +147,9 @@ class _Worker:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 env={**os.environ, **ONE_THREAD},
+                # A terminal's Ctrl-C goes to the group of its own, and this process decides.
                 start_new_session=self._gently,
+                process_group=None if self._gently else 0,
             )
         return self._process
 
@@ -263,7 +265,6 @@ def serve(memory: int, gently: bool, seconds: float) -> None:
         _limit(memory)
     if gently:
         _give_way()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal it goes to all: the parent decides
     gc.disable()  # cycles are looked for after a task, when nearly all that it made is to go
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a line that somebody prints is no answer

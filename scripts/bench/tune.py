@@ -43,7 +43,7 @@ import onnx  # noqa: E402
 
 import mlc_deploy as mlc  # noqa: E402
 from mlc_deploy import Target, te  # noqa: E402
-from mlc_deploy.cli import main as command  # noqa: E402
+from mlc_deploy.cli.main import main as command  # noqa: E402
 from mlc_deploy.graph.lower import unscheduled_fused  # noqa: E402
 from mlc_deploy.ir import structural_hash  # noqa: E402
 from mlc_deploy.tune.api import Options, measuring, opened, run  # noqa: E402

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mlc_deploy.cli import main
+from mlc_deploy.cli.main import main
 
 MODELS = Path(__file__).parents[2] / "host" / "mlc_deploy" / "models"
 

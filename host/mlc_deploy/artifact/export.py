@@ -41,6 +41,7 @@ from ..codegen.elf import (
     write_object,
 )
 from ..runtime_files import executor_files
+from ..unfinished import write_whole
 from .c_table import ALIGNMENT, arena_and_memory, model_table, param_bytes
 from .save import Savable, refuse_host_calls
 
@@ -63,17 +64,17 @@ def export(
     described = model.metadata.model
     assert described is not None
     kernels = read_object(model.object_bytes)
-    (to / f"{called}.o").write_bytes(write_object(linkable(kernels, model.metadata, called)))
+    write_whole(to / f"{called}.o", write_object(linkable(kernels, model.metadata, called)))
     if model.weights_bytes and embed_weights:
         weights = write_object(weights_object(kernels, bytes(model.weights_bytes), called))
-        (to / f"{called}_weights.o").write_bytes(weights)
+        write_whole(to / f"{called}_weights.o", weights)
     elif model.weights_bytes:
-        (to / f"{called}.weights").write_bytes(model.weights_bytes)
+        write_whole(to / f"{called}.weights", model.weights_bytes)
     for file in executor_files():
-        (to / file.name).write_bytes(file.read_bytes())
+        write_whole(to / file.name, file.read_bytes())
     header = to / f"{called}.h"
     embedded = bool(model.weights_bytes) and embed_weights
-    header.write_text(header_text(called, model.metadata, described, embedded), encoding="utf-8")
+    write_whole(header, header_text(called, model.metadata, described, embedded))
     return header
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..runtime_files import runtime_file
+from ..unfinished import replacing, write_whole
 from .save import Savable, save
 
 RUNTIME = "mlc-runtime"
@@ -27,13 +28,11 @@ def save_folder(
     called = name or model.name
     saved = save(to / f"{called}.mlc", model, levels)
     runtime = to / RUNTIME
-    temporary = runtime.with_name(f".{RUNTIME}.new")
-    shutil.copyfile(runtime_file(model.target.arch), temporary)
-    temporary.chmod(0o755)
-    temporary.replace(runtime)
+    with replacing(runtime, mode=0o755) as part:
+        shutil.copyfile(runtime_file(model.target.arch), part)
     described = model.metadata.model
     assert described is not None
     inputs = (w for p in described.inputs for w in ("--input", f"{p.name}={p.name}.npy"))
     command = (f"./{RUNTIME}", "run", f"{called}.mlc", *inputs, "--output", "results")
-    (to / "README").write_text(shlex.join(command) + "\n", encoding="utf-8")
+    write_whole(to / "README", shlex.join(command) + "\n")
     return saved

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import msgpack
 
 from ..errors import ArtifactError
+from ..unfinished import replacing
 
 MAGIC = b"\x89MLC\r\n\x1a\n"
 VERSION = 1
@@ -57,19 +57,11 @@ def write_file(path: Path, manifest: Mapping[str, Any], blobs: Sequence[Buffer])
     packed = msgpack.packb({**manifest, "blobs": table})
     assert len(packed) <= MAX_MANIFEST and len(blobs) <= MAX_BLOBS
     head = MAGIC + VERSION.to_bytes(4, "little") + len(packed).to_bytes(4, "little")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(head + digest(packed) + packed)
-            for blob in blobs:
-                file.write(bytes(-file.tell() % ALIGNMENT))
-                file.write(blob)
-        temporary.replace(path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename = str(path)  # the one that the user knows
-        raise
+    with replacing(path) as part, open(part, "wb") as file:
+        file.write(head + digest(packed) + packed)
+        for blob in blobs:
+            file.write(bytes(-file.tell() % ALIGNMENT))
+            file.write(blob)
 
 
 def read_file(path: Path) -> tuple[dict[str, Any], list[Blob]]:

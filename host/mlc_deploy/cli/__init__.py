@@ -1,5 +1,6 @@
 """mlc-deploy, the command line: what a user types becomes a job, and what came of it a table.
 
+ending    how the process ends: of itself, or by a signal at any moment
 main      the commands
 run       the job: compile, deploy, check, time
 options   the values of options that are more than a word
@@ -9,19 +10,20 @@ report    what came of it, on stdout
 errors    what went wrong, on stderr, and exit statuses
 """
 
-from __future__ import annotations
-
-import sys
-from collections.abc import Sequence
+import os
 
 __all__ = ["main"]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit status."""
+def main() -> None:
+    """The process `mlc-deploy`, which ends here."""
     try:
-        from .main import main as run  # here, since it takes a while, and may be interrupted
+        from .ending import catch_signals, end_with
+
+        catch_signals()
     except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
-    return run(argv)
+        os.write(2, b"error: interrupted\n")
+        os._exit(130)
+    from .main import main as run  # takes a while
+
+    end_with(run)

@@ -10,7 +10,7 @@ from typing import TextIO
 
 import click
 
-from ..errors import writing
+from ..unfinished import write_whole
 from .options import Misuse, writable
 from .tables import Record
 
@@ -48,6 +48,4 @@ class JsonFile:
         if self.text == STDOUT:
             click.echo(text)
         else:
-            path = writable("--json", self.text)
-            with writing(path):
-                path.write_text(text + "\n", encoding="utf-8")
+            write_whole(writable("--json", self.text), text + "\n")

@@ -7,26 +7,35 @@ import sys
 import traceback
 from collections.abc import Sequence
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 
 import click
 
-from .board import board
-from .compare import compare
+from .ending import signalled
 from .errors import FAILED, MISUSED, OK, complain, exit_status, message
-from .inspect import inspect
 from .options import Misuse
-from .run import run
-from .tune import tune
+
+COMMANDS = ("run", "inspect", "board", "tune", "compare")  # each in the module of its name
 
 
 class Commands(click.Group):
-    """Its commands; without the name of one, `run`."""
+    """COMMANDS, of which one alone is imported; without the name of one, `run`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command = getattr(import_module(f".{name}", __package__), name)
+        assert isinstance(command, click.Command)
+        return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        named = bool(args) and (args[0] in self.commands or args[0] == "--version")
+        named = bool(args) and (args[0] in COMMANDS or args[0] == "--version")
         if args and not named and not args[0].startswith("-") and not Path(args[0]).exists():
-            near = get_close_matches(args[0], [c for c in self.commands if c != "run"], 1, 0.7)
+            near = get_close_matches(args[0], [c for c in COMMANDS if c != "run"], 1, 0.7)
             if near:
                 raise Misuse(f"there is no such command or file: '{args[0]}'", mend=near[0])
         return super().parse_args(ctx, args if named else ["run", *args])
@@ -36,13 +45,6 @@ class Commands(click.Group):
 @click.version_option(package_name="mlc-deploy", message="mlc-deploy %(version)s")
 def cli() -> None:
     pass
-
-
-cli.add_command(run)
-cli.add_command(inspect)
-cli.add_command(board)
-cli.add_command(tune)
-cli.add_command(compare)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt, click.exceptions.Abort) as error:
         if "--debug" in args:
             traceback.print_exc()
-        complain(message(error))
-        return exit_status(error)
+        cause = KeyboardInterrupt() if signalled() else error
+        complain(message(cause))
+        return exit_status(cause)
     return status if isinstance(status, int) else OK

@@ -32,6 +32,7 @@ from ..deploy import (
     refuse_unfit,
 )
 from ..errors import writing
+from ..unfinished import replacing
 from .errors import FAILED, OK, complain
 from .json_file import JsonFile
 from .options import (
@@ -302,8 +303,8 @@ def _results(done: Deployment, to: Path | None) -> int:
     if to is not None:
         for name, array in done.outputs.items():
             file = re.sub(r"[^\w.-]", "_", name)  # names may hold slashes
-            with writing(to / f"{file}.npy"):
-                np.save(to / f"{file}.npy", array)
+            with replacing(to / f"{file}.npy") as part, part.open("wb") as opened:
+                np.save(opened, array)
     for text in mismatches(done.checks, done.outputs):
         complain(text)
     return OK if done.ok else FAILED

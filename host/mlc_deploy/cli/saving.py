@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..unfinished import write_whole
 from .options import Misuse, writable
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def emit_model(model: CompiledModel, form: str, to: Path | None, name: str) -> N
     elif form == "obj":
         model.export(to, name)
     elif form == "ir":
-        (to / f"{name}{FORMS[form]}").write_text(_ir(model), encoding="utf-8")
+        write_whole(to / f"{name}{FORMS[form]}", _ir(model))
     else:
         model.library.save(to / f"{name}{FORMS[form]}")
 

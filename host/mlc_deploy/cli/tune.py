@@ -16,6 +16,7 @@ from mlc_targets import Target
 
 from ..boards import connect, target_of
 from ..deploy import RUN_SECONDS, deploy
+from .ending import orderly
 from .errors import FAILED, INTERRUPTED, OK
 from .json_file import JsonFile
 from .options import (
@@ -135,8 +136,9 @@ def tune(
     done: tuple[Deployment, Deployment] | None = None
     failed: BaseException | None = None
     try:
-        run.tune(only)
-        done = run.whole_model(how)
+        with orderly():
+            run.tune(only)
+            done = run.whole_model(how)
     except (Exception, KeyboardInterrupt) as error:  # what is known by now is shown all the same
         if isinstance(error, Misuse) or run.state is None:
             raise

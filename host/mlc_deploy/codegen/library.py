@@ -15,6 +15,7 @@ from mlc_targets import Target
 from ..errors import CodegenError
 from ..ir.names import LIBRARY_NAMES
 from ..lower import Kernel
+from ..unfinished import write_whole
 from .c import c_source
 from .machine_code import (
     KernelObject,
@@ -91,16 +92,16 @@ class Library:
         to = Path(path)
         match to.suffix:
             case ".o":
-                to.write_bytes(self.object_bytes)
+                write_whole(to, self.object_bytes)
             case ".s":
-                to.write_text(self.assembly)
+                write_whole(to, self.assembly)
             case ".ll":
-                to.write_text(self.optimized_ir)
+                write_whole(to, self.optimized_ir)
             case ".c":
                 header = to.with_suffix(".h")
                 source, declarations = c_source(self, header.name)
-                to.write_text(source)
-                header.write_text(declarations)
+                write_whole(to, source)
+                write_whole(header, declarations)
             case other:
                 raise CodegenError(
                     f"no format is known by the suffix '{other}'",

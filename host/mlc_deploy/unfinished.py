@@ -1,0 +1,57 @@
+"""Files that appear whole under their names, or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_unfinished: set[Path] = set()  # of this process, under way
+
+
+@contextmanager
+def replacing(path: str | Path, mode: int | None = None) -> Iterator[Path]:
+    """The name of a file to write, which takes the place of `path` at the end. An exception leaves
+    neither it nor another `path`. `mode` is that of the file; by default the one it has had.
+
+    A device, a pipe, and a file in a folder that cannot be written are written directly. Raises
+    OSError, which names `path`.
+    """
+    to = Path(path).resolve()  # what a link points to is replaced, not the link
+    if (to.exists() and not to.is_file()) or not os.access(to.parent, os.W_OK):
+        yield to
+        return
+    part = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
+    _unfinished.add(part)
+    try:
+        yield part
+        if mode is not None:
+            part.chmod(mode)
+        elif to.exists():
+            shutil.copymode(to, part)
+        part.replace(to)
+    except OSError as error:
+        if error.filename in (None, part, str(part)):
+            error.filename, error.filename2 = str(path), None  # the one that the user knows
+        raise
+    finally:
+        part.unlink(missing_ok=True)
+        _unfinished.discard(part)
+
+
+def write_whole(
+    path: str | Path, content: bytes | memoryview | str, mode: int | None = None
+) -> None:
+    """Writes a file; text as UTF-8. Raises OSError."""
+    with replacing(path, mode) as part:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def remove_unfinished() -> None:
+    """Removes what is under way: this process ends here, whatever its threads are doing."""
+    for part in tuple(_unfinished):
+        with suppress(OSError):
+            part.unlink()
