@@ -30,6 +30,7 @@ from typing import IO, Any, TypeVar
 R = TypeVar("R")
 
 END_SECONDS = 5.0  # for a process that closed its pipe to end
+START_SECONDS = 60.0  # of work, for a process to import what its first task needs
 GENTLE = 19  # niceness: next to nothing of a core that another program wants
 AUTOGROUP_TRIES = 100  # to be nice: about five seconds
 MOST_SHARING = 20  # times as long as alone, where a core is shared
@@ -41,6 +42,7 @@ sys.path[:] = sys.argv[4:]
 from mlc_deploy.workers import serve
 serve(memory, bool(gently), float(sys.argv[3]))
 """
+BEGINS = pickle.dumps(None)
 # Math libraries start threads when numpy is imported, and a worker has no use for them.
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -122,7 +124,7 @@ class WorkerPool(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
-            worker.kill()  # a thread that waits for its answer finds the pipe's end
+            worker.end()  # a thread that waits for its answer finds the pipe's end
         self._threads.shutdown()
         for worker in self._workers:
             worker.close()
@@ -135,39 +137,48 @@ class _Worker:
         self._seconds, self._memory, self._gently = seconds, memory, gently
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes]
+        self._over = False
+        self._starting = threading.Lock()  # of _process and _over
         self._started()  # now, so that it imports what it needs meanwhile
 
     def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            limits = self._memory or 0, int(self._gently), self._seconds or 0
-            self._errors = tempfile.TemporaryFile()
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", START, *map(str, limits), *sys.path],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                env={**os.environ, **ONE_THREAD},
-                # A terminal's Ctrl-C goes to the group of its own, and this process decides.
-                start_new_session=self._gently,
-                process_group=None if self._gently else 0,
-            )
-        return self._process
+        """The process. Raises WorkerDied when there is to be none any more."""
+        with self._starting:
+            if self._over:
+                raise WorkerDied("the end of all workers", "")
+            if self._process is None:
+                limits = self._memory or 0, int(self._gently), self._seconds or 0
+                self._errors = tempfile.TemporaryFile()
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", START, *map(str, limits), *sys.path],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._errors,
+                    env={**os.environ, **ONE_THREAD},
+                    # A terminal's Ctrl-C goes to all of a group: this process decides alone.
+                    start_new_session=self._gently,
+                    process_group=None if self._gently else 0,
+                )
+            return self._process
 
     def ask(self, function: Callable[..., Any], task: tuple[Any, ...]) -> Any:
         """function(*task), or what it raised; WorkerDied when there is no answer."""
         request = pickle.dumps((function, task), pickle.HIGHEST_PROTOCOL)
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
-        deadline = _Deadline(process, self._seconds)
+        deadline = _Deadline(process, self._seconds and START_SECONDS)
         try:
             process.stdin.write(request)
             process.stdin.flush()
+            pickle.load(process.stdout)  # it begins: its imports are done, which are not the task's
+            if deadline.met():
+                deadline = _Deadline(process, self._seconds)
             answer, error = pickle.load(process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
             died = self._died(process)
             if deadline.met():
                 raise died from None
-            raise WorkerTimeout(f"no end in {self._seconds:g} s", died.words) from None
+            raise WorkerTimeout(f"no end in {deadline.seconds:g} s", died.words) from None
         except Exception as error:  # a class, say, whose objects cannot be made from their `args`
             deadline.met()
             self.close()  # what it wrote is not read to its end
@@ -183,7 +194,7 @@ class _Worker:
         try:
             status = process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            self.kill()
+            process.kill()
             status = process.wait()
         self._errors.seek(0)
         words = self._errors.read().decode(errors="replace").strip()
@@ -191,8 +202,11 @@ class _Worker:
         how = f"status {status}" if status >= 0 else signal.Signals(-status).name
         return WorkerDied(how, words)
 
-    def kill(self) -> None:
-        process = self._process  # another thread may be closing it
+    def end(self) -> None:
+        """Ends the process, whatever another thread asks of it; there is no other."""
+        with self._starting:
+            self._over = True
+            process = self._process  # which another thread may be closing
         if process is not None:
             process.kill()
 
@@ -216,8 +230,9 @@ class _Deadline:
     def __init__(self, process: subprocess.Popen[bytes], seconds: float | None) -> None:
         self._process, self._passed, self._lock = process, False, threading.Lock()
         self._timer: threading.Timer | None = None
+        self.seconds = seconds or 0.0
         if seconds is not None:
-            self._seconds, self._worked = seconds, _seconds_worked(process.pid)
+            self._worked = _seconds_worked(process.pid)
             self._latest = time.monotonic() + MOST_SHARING * seconds
             self._wait(seconds)
 
@@ -232,7 +247,7 @@ class _Deadline:
                 return
             worked = _seconds_worked(self._process.pid)
             if self._worked is not None and worked is not None:
-                left = self._seconds - (worked - self._worked)
+                left = self.seconds - (worked - self._worked)
                 if left > 0 and time.monotonic() < self._latest:
                     self._wait(left)
                     return
@@ -273,6 +288,8 @@ def serve(memory: int, gently: bool, seconds: float) -> None:
             function, task = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
+        answers.write(BEGINS)
+        answers.flush()
         _bound(seconds)
         answer: Any = None
         error: Exception | None = None

@@ -45,7 +45,9 @@ def end_descendants(term_seconds: float, kill_seconds: float) -> None:
     for number, seconds in ((signal.SIGTERM, term_seconds), (signal.SIGKILL, kill_seconds)):
         deadline = time.monotonic() + seconds
         while found and time.monotonic() < deadline:
-            for process in found - asked if number == signal.SIGTERM else found:
+            told = found - asked if number == signal.SIGTERM else found
+            # Parents first: a shell would say that its child was killed.
+            for process in sorted(told, key=lambda process: process.start):
                 with suppress(OSError):  # it has ended, or is another user's by now
                     os.kill(process.pid, number)
             asked |= found

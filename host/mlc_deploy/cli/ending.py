@@ -119,7 +119,7 @@ class _Ending:
         signal.set_wakeup_fd(self._ringer.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
         if hasattr(os, "register_at_fork"):  # a library's child: its signals are not for this one
-            os.register_at_fork(after_in_child=_forget)
+            os.register_at_fork(before=_hold, after_in_parent=_let, after_in_child=_forget)
         self._hooks = sys.unraisablehook, threading.excepthook
         sys.unraisablehook, threading.excepthook = self._unraisable, self._thread_failed
         if self._folder is not None:
@@ -236,9 +236,18 @@ class _Ending:
             self._hooks[1](args)  # type: ignore[arg-type]
 
 
+def _hold() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _let() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
 def _forget() -> None:
     signal.set_wakeup_fd(-1)
     _set_handlers(signal.SIG_DFL)
+    _let()
 
 
 def _say(text: bytes) -> None:
