@@ -24,7 +24,7 @@ GROUPS = {
     "emulated": "the other models of the field on emulated boards",
     "torch": "PyTorch programs (needs the extra 'torch')",
     "boards": "boards that are really there, or emulated with a whole kernel",
-    "soak": "a minute of random faults on boards of this machine; uploads of a gigabyte",
+    "soak": "a minute of random faults on boards of this machine; uploads of a gigabyte; 200 Ctrl-C",
     "train": "trains the shipped models again (needs the extra 'train')",
 }
 DEFAULT = "default"

@@ -82,8 +82,8 @@ class CommandProcess:
     def catches_signals(self) -> bool:
         """Whether the first line of the command has been: Python alone does not catch SIGTERM."""
         status = Path(f"/proc/{self.pid}/status").read_text()
-        caught = int(status.partition("SigCgt:")[2].split()[0], 16)
-        return bool(caught >> (signal.SIGTERM - 1) & 1)
+        caught = status.partition("SigCgt:")[2].split()  # nothing, when it has ended
+        return bool(caught) and bool(int(caught[0], 16) >> (signal.SIGTERM - 1) & 1)
 
     def send(self, number: signal.Signals, to_group: bool) -> None:
         (os.killpg if to_group else os.kill)(self.pid, number)
@@ -101,6 +101,6 @@ class CommandProcess:
 
     def left(self) -> list[str]:
         """Temporary files, and those beside the files that they were to become."""
-        found = [path for path in self.temporary.rglob("*")]
+        found = list(self.temporary.rglob("*"))
         found += [p for p in self.folder.rglob(".*") if p.is_file()]
         return [str(path.relative_to(self.folder)) for path in found]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it looks into /
 START = """
 import os, signal, subprocess, sys, tempfile, threading, time
 from pathlib import Path
-from mlc_deploy.cli import ending
+from mlc_deploy.cli import ending, signals
 from mlc_deploy.unfinished import replacing
 
 def ready():
@@ -30,7 +30,7 @@ def ready():
 def job():
     {job}
 
-ending.catch_signals()
+signals.catch_signals()
 ending.end_with(job)
 """
 
@@ -70,9 +70,8 @@ PLACES = {
     thread.join()""",
     "a lock": "ready(); lock = threading.Lock(); lock.acquire(); lock.acquire()",
     "an import": """
-    Path("slow.py").write_text("from time import sleep; sleep(600)")
+    Path("slow.py").write_text("import time; open('ready', 'w'); time.sleep(600)")
     sys.path.append(".")
-    ready()
     import slow""",
     "the exit of a context": """
     with tempfile.TemporaryDirectory(), replacing("kept") as part:

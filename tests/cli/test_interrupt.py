@@ -1,58 +1,157 @@
-"""Ctrl-C while the board works: the exit status, and that the work has ended, too."""
+"""Ctrl-C at random moments of jobs: the exit status, what is said, and that nothing is left."""
 
 from __future__ import annotations
 
 import os
+import random
+import secrets
 import shutil
 import signal
-import subprocess
 import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+from mlc_deploy.cache import Cache
+from mlc_deploy.tune import Database
+from tests.cli.command import MODELS
+from tests.cli.command_process import COMMAND, PATIENCE, CommandProcess, until
 from tests.onnx_models import light_model
 
+linux = pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
+qemu = pytest.mark.skipif(
+    not shutil.which("qemu-arm"), reason="no QEMU here: apt install qemu-user"
+)
+pytestmark = [linux, qemu]
 
-@pytest.mark.skipif(not shutil.which("qemu-arm"), reason="no QEMU here: apt install qemu-user")
+DIGITS = MODELS / "digits_cnn.onnx"
+DB = "tuned.jsonl"
+COMPILE = (DIGITS, "--target", "aarch64", "--board", "none", "--save", "m.mlc", "--json", "r.json")
+RUN = (DIGITS, "--target", "aarch64", "--board", "qemu://max", "--json", "r.json")
+TUNE = (
+    "tune", DIGITS, "--target", "host", "--board", "local://", "--db", DB, "--json", "r.json",
+    "--trials", "24", "--only", "pool",
+)  # fmt: skip
+LARGE = 64 << 20  # bytes of weights
+
+Job = Sequence[str | Path]
+
+
 def test_the_work_ends_with_the_command(tmp_path: Path) -> None:
     model = tmp_path / "squeezenet.onnx"
     onnx.save(light_model("squeezenet"), model)
-    command = [sys.executable, "-m", "mlc_deploy.cli", str(model), "--board", "qemu://max"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
-        assert child.stderr
-        for line in child.stderr:
-            if line.startswith("upload"):  # so it runs now, for several seconds
-                break
-        emulators = children(child.pid)
-        assert emulators, f"it ended with {child.wait()}"
-        child.send_signal(signal.SIGINT)
-        said = child.stderr.read()
-        assert child.wait(20) == 130
-    assert said.splitlines()[-1] == "error: interrupted"
-    assert not [pid for pid in emulators if alive(pid)]
+    args = (*COMMAND, model, "--board", "qemu://max")
+    with CommandProcess(tmp_path, args) as process:
+        assert until(lambda: "\nupload" in process.stderr or process.ended)  # it runs for seconds
+        assert len(process.running()) > 1, process.stderr
+        process.send(signal.SIGINT, to_group=False)
+        assert process.wait() == 130
+        assert process.stderr.splitlines()[-1] == "error: interrupted"
+        assert until(lambda: not process.running())
 
 
-def test_a_command_that_has_hardly_begun(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", ["from mlc_deploy.cli import main; main()", None])
+def test_a_command_that_has_hardly_begun(start: str | None, tmp_path: Path) -> None:
     """Imports take the first half second; numpy's is where a Ctrl-C comes as likely as not."""
-    (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt\n")
-    for start in ("from mlc_deploy.cli import main; raise SystemExit(main())", None):
-        command = [sys.executable, *(("-c", start) if start else ("-m", "mlc_deploy.cli"))]
-        environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+    (tmp_path / "numpy.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)\n")
+    args = ("-c", start) if start else COMMAND
+    with CommandProcess(tmp_path, args, {"PYTHONPATH": str(tmp_path)}) as process:
+        assert (process.wait(), process.stderr) == (130, "error: interrupted\n")
 
 
-def children(pid: int) -> list[int]:
-    """Of all its threads."""
-    folder = Path(f"/proc/{pid}/task")
-    return [int(n) for task in folder.iterdir() for n in (task / "children").read_text().split()]
+@dataclass
+class Moments:
+    """Moments for a signal within the first `span` seconds after the command's first line."""
+
+    random: random.Random
+    span: float
+
+    def disturb(self, folder: Path, job: Job) -> bool:
+        """Ends the job at a random moment and looks at what is left; False where it was over."""
+        folder.mkdir()
+        delay, to_group = self.random.uniform(0, self.span), self.random.random() < 0.5
+        with CommandProcess(folder, (*COMMAND, *job)) as process:
+            assert until(lambda: process.ended or process.catches_signals())
+            began = time.monotonic()
+            until(lambda: process.ended, delay)
+            if process.ended or process.stdout:  # what is printed last
+                self.span = time.monotonic() - began
+                return False
+            process.send(signal.SIGINT, to_group)
+            status = process.wait()
+            said = f"after {delay:.3f} s of {self.span:.1f}: {process.stderr}"
+            assert status == 130, said
+            assert "Traceback" not in said and "ignored" not in said and "mistake" not in said
+            assert until(lambda: not process.running()), said
+            assert process.left() == [], said
+            for entry in (process.cache / "kernels").glob("??/*"):
+                key = bytes.fromhex(entry.parent.name + entry.name)
+                assert Cache(process.cache / "kernels").get(key) is not None, said
+            if (folder / DB).exists():
+                assert not Database(folder / DB).notes, said
+        return True
+
+    def disturb_often(self, folder: Path, job: Job, times: int) -> None:
+        """As often, each time in a folder of its own; then the job goes on in the last one."""
+        done = 0
+        for n in range(10 * times):
+            done += self.disturb(folder / str(n), job)
+            if done == times:
+                break
+        assert done == times
+        with CommandProcess(folder / str(n), (*COMMAND, *job)) as process:
+            assert process.wait() == 0, process.stderr
 
 
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+def drawn(seed: int | None = None) -> random.Random:
+    seed = secrets.randbits(32) if seed is None else seed
+    print(f"seed {seed}")  # shown where the test fails
+    return random.Random(int(os.environ.get("MLC_TEST_SEED", seed)))
+
+
+@pytest.mark.parametrize("job", [COMPILE, RUN, TUNE], ids=["compile", "run", "tune"])
+def test_at_a_random_moment(job: Job, tmp_path: Path) -> None:
+    """As often as is quick; below it is 200 times."""
+    Moments(drawn(), span=3.0).disturb_often(tmp_path, job, 4)
+
+
+def large_model(folder: Path) -> Path:
+    """A saved model whose upload takes longer than all else."""
+    rows, columns = 1 << 12, LARGE // (4 << 12)
+    weights = np.random.default_rng(1).standard_normal((rows, columns), dtype=np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "large",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, rows])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, columns])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), folder / "m.onnx"
+    )
+    job = (folder / "m.onnx", "--target", "host", "--board", "none", "--save", folder / "m.mlc")
+    with CommandProcess(folder, (*COMMAND, *job)) as process:
+        assert process.wait() == 0, process.stderr
+    return folder / "m.mlc"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["compile", "upload", "run", "tune"])
+def test_at_fifty_random_moments(name: str, tmp_path: Path) -> None:
+    jobs: dict[str, Job] = {"compile": COMPILE, "run": RUN, "tune": TUNE}
+    job = jobs[name] if name in jobs else (large_model(tmp_path), "--board", "local://")
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    with CommandProcess(whole, (*COMMAND, *job)) as process:
+        assert until(process.catches_signals)
+        began = time.monotonic()
+        assert process.wait(10 * PATIENCE) == 0, process.stderr
+    moments = tmp_path / "moments"
+    moments.mkdir()
+    Moments(drawn(), span=time.monotonic() - began).disturb_often(moments, job, 50)

@@ -1,5 +1,6 @@
 """mlc-deploy, the command line: what a user types becomes a job, and what came of it a table.
 
+signals   what a signal does from the first line on
 ending    how the process ends: of itself, or by a signal at any moment
 main      the commands
 run       the job: compile, deploy, check, time
@@ -18,12 +19,13 @@ __all__ = ["main"]
 def main() -> None:
     """The process `mlc-deploy`, which ends here."""
     try:
-        from .ending import catch_signals, end_with
+        from .signals import catch_signals
 
         catch_signals()
     except KeyboardInterrupt:
         os.write(2, b"error: interrupted\n")
         os._exit(130)
-    from .main import main as run  # takes a while
+    from .ending import end_with  # these take a while
+    from .main import main as run
 
     end_with(run)

@@ -47,7 +47,7 @@ def end_descendants(term_seconds: float, kill_seconds: float) -> None:
         while found and time.monotonic() < deadline:
             told = found - asked if number == signal.SIGTERM else found
             # Parents first: a shell would say that its child was killed.
-            for process in sorted(told, key=lambda process: process.start):
+            for process in sorted(told, key=lambda process: (process.start, process.pid)):
                 with suppress(OSError):  # it has ended, or is another user's by now
                     os.kill(process.pid, number)
             asked |= found

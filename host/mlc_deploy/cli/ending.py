@@ -5,36 +5,39 @@ runs through code that could swallow it or be half way through something. Every 
 one started is ended, also those of libraries, and every temporary file is removed. A command that
 has something to say first asks for a KeyboardInterrupt instead (`orderly`).
 
-What is imported here by name is imported before a signal can be caught, so it is little.
+The end may come while the main thread imports something, writes, or logs. So it imports nothing
+and takes no lock but its own.
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
+import logging
 import os
+import secrets
+import shutil
 import signal
+import socket
 import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from types import FrameType
+from typing import NoReturn
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-    from types import FrameType
-    from typing import NoReturn
+from ..unfinished import remove_unfinished
+from .descendants import end_descendants
+from .signals import SIGNALS, leave, say, set_handlers, told
 
-NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # not every system has all of them
-SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 PATIENCE_SECONDS = 10.0  # from a KeyboardInterrupt to the end, in order or not
 ONE_PRESS_SECONDS = 0.1  # in which a signal may come twice: to the group, and from a parent
 TERM_SECONDS = 0.5  # for a process to end that was asked to
 KILL_SECONDS = 5.0  # for one to end that was not asked
 
 _ending: _Ending | None = None
-
-
-def catch_signals() -> None:
-    """From now on a signal ends this process, quietly. One that is ignored stays ignored, as it is
-    under nohup."""
-    _set_handlers(lambda number, _: _leave(number))
 
 
 def end_with(job: Callable[[], int]) -> NoReturn:
@@ -54,8 +57,6 @@ def end_with(job: Callable[[], int]) -> NoReturn:
 def orderly() -> AbstractContextManager[None]:
     """In this context the first signal raises KeyboardInterrupt. A second one ends the process at
     once, and so does PATIENCE_SECONDS."""
-    from contextlib import nullcontext
-
     return _ending.orderly() if _ending else nullcontext()
 
 
@@ -64,58 +65,27 @@ def signalled() -> bool:
     return _ending is not None and _ending.number is not None
 
 
-def words_of(number: int) -> str:
-    """What to tell of a signal."""
-    return "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
-
-
-def _set_handlers(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    for number in SIGNALS:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, handler)
-
-
-def _leave(number: int, before: bytes = b"") -> NoReturn:
-    try:
-        os.write(2, before + f"error: {words_of(number)}\n".encode())
-    except OSError:  # there is no terminal any more
-        pass
-    os._exit(128 + number)
-
-
 class _Ending:
     """What there is to be ended, and by which signal."""
 
     def __init__(self) -> None:
-        import logging
-        import secrets
-        import socket
-        import tempfile
-        import threading
-        import time
-        from contextlib import suppress
-
         self.number: int | None = None  # of the signal that raised KeyboardInterrupt, or ended it
         self._since = 0.0  # when that was
         self._asked = self._raises = False
         self._one = threading.RLock()  # one thread ends the process; a handler may be in the middle
-        self._clock, self._logging = time.monotonic, logging
+        self._mute = logging.NullHandler()
         self._restore_terminal = _terminal()
         self._folder: str | None = None
         with suppress(OSError):  # where no folder can be written, commands that need none work
             name = f"mlc-deploy-{os.getpid()}-{secrets.token_hex(4)}"
             self._folder = os.path.join(tempfile.gettempdir(), name)
-        # Its own bell: a handler waits for the main thread, which may be in C for long.
+        # A handler waits for the main thread, which may be in C for long. This is at once.
         self._bell, self._ringer = socket.socketpair()
         self._ringer.setblocking(False)
 
     def watch(self) -> None:
         """From now on a signal ends the process with all that belongs to it."""
-        import tempfile
-        import threading
-        from contextlib import suppress
-
-        _set_handlers(self._handle)
+        set_handlers(self._handle)
         signal.set_wakeup_fd(self._ringer.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
         if hasattr(os, "register_at_fork"):  # a library's child: its signals are not for this one
@@ -127,28 +97,20 @@ class _Ending:
                 os.mkdir(self._folder, 0o700)
                 tempfile.tempdir = os.environ["TMPDIR"] = self._folder
 
-    def orderly(self) -> AbstractContextManager[None]:
-        from contextlib import contextmanager
-
-        @contextmanager
-        def context() -> Iterator[None]:
-            self._asked = self._raises = True
-            try:
-                yield
-            finally:
-                self._raises = False
-
-        return context()
+    @contextmanager
+    def orderly(self) -> Iterator[None]:
+        self._asked = self._raises = True
+        try:
+            yield
+        finally:
+            self._raises = False
 
     def finish(self, status: int) -> NoReturn:
         """The end without a signal, or in order after one."""
-        import atexit
-        from contextlib import suppress
-
         self._raises = False
         if self.number is not None:
             if status != 128 + signal.SIGINT:  # which says that it has been told
-                _say(f"error: {words_of(self.number)}\n".encode())
+                say(told(self.number))
             status = 128 + self.number
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
@@ -158,7 +120,7 @@ class _Ending:
             try:
                 self._clean()
             finally:
-                os._exit(128 + self.number if self.number is not None else status)
+                os._exit(status)
 
     def _end(self, number: int) -> NoReturn:
         """The end by a signal, at once."""
@@ -167,19 +129,15 @@ class _Ending:
                 self._note(number)
                 self._clean()
             finally:
-                _leave(number, self._restore_terminal())
+                leave(number, self._restore_terminal())
 
     def _note(self, number: int) -> None:
         if self.number is None:
-            self.number, self._since = number, self._clock()
-        self._logging.disable()  # threads may complain of what ends
+            self.number, self._since = number, time.monotonic()
+        logging.lastResort = self._mute  # threads may complain of what ends
 
     def _clean(self) -> None:
-        import shutil
-
-        from ..unfinished import remove_unfinished
-        from .descendants import end_descendants
-
+        gc.disable()  # finalizers could wait for another thread
         end_descendants(TERM_SECONDS, KILL_SECONDS)
         remove_unfinished()
         if self._folder is not None:
@@ -189,27 +147,24 @@ class _Ending:
         if self._raises and self.number is None:
             self._note(number)
             raise KeyboardInterrupt
-        if self._is_same_press():
-            return
-        self._end(number)
+        if not self._is_same_press():
+            self._end(number)
 
     def _is_same_press(self) -> bool:
-        """Whether this signal follows one that raised KeyboardInterrupt so closely that it is the
+        """Whether a signal comes so soon after one that raised KeyboardInterrupt that it is the
         same one again."""
-        return (
-            self._asked
-            and self.number is not None
-            and self._clock() - self._since < ONE_PRESS_SECONDS
-        )
+        if not self._asked or self.number is None:
+            return False
+        return time.monotonic() - self._since < ONE_PRESS_SECONDS
 
     def _wait(self) -> None:
         """The thread that ends the process where the main thread does not come to it."""
         number = self._next_signal(None)
         assert number is not None
         if self._asked:
-            began = self._clock()
-            while (left := began + PATIENCE_SECONDS - self._clock()) > 0:
-                if self._next_signal(left) and self._clock() - began >= ONE_PRESS_SECONDS:
+            began = time.monotonic()
+            while (left := began + PATIENCE_SECONDS - time.monotonic()) > 0:
+                if self._next_signal(left) and time.monotonic() - began >= ONE_PRESS_SECONDS:
                     break
         self._end(number)
 
@@ -231,9 +186,9 @@ class _Ending:
         elif issubclass(unraisable.exc_type, KeyboardInterrupt):
             self._end(self.number)
 
-    def _thread_failed(self, args: object) -> None:
+    def _thread_failed(self, args: threading.ExceptHookArgs) -> None:
         if self.number is None:
-            self._hooks[1](args)  # type: ignore[arg-type]
+            self._hooks[1](args)
 
 
 def _hold() -> None:
@@ -246,15 +201,8 @@ def _let() -> None:
 
 def _forget() -> None:
     signal.set_wakeup_fd(-1)
-    _set_handlers(signal.SIG_DFL)
+    set_handlers(signal.SIG_DFL)
     _let()
-
-
-def _say(text: bytes) -> None:
-    try:
-        os.write(2, text)
-    except OSError:
-        pass
 
 
 def _terminal() -> Callable[[], bytes]:
