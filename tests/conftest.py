@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import runtime_build
 
@@ -24,10 +25,14 @@ GROUPS = {
     "emulated": "the other models of the field on emulated boards",
     "torch": "PyTorch programs (needs the extra 'torch')",
     "boards": "boards that are really there, or emulated with a whole kernel",
-    "soak": "a minute of random faults on boards of this machine; uploads of a gigabyte; 200 Ctrl-C",
+    "soak": "a minute of random faults on boards of this machine; 200 Ctrl-C; a gigabyte uploaded",
     "train": "trains the shipped models again (needs the extra 'train')",
 }
 DEFAULT = "default"
+
+# How long an example takes to draw says something of the machine, not of the test.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 os.environ.setdefault("MLC_VERIFY", "1")  # programs are verified after every primitive and pass
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 Change = Callable[[bytes], bytes]
 
 

@@ -64,7 +64,7 @@ def running(folder: Path) -> Iterator[Server]:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # Debian's service makes it otherwise
     child = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stderr=subprocess.PIPE)
     try:
-        for _ in range(100):
+        for _ in range(1000):
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break

@@ -21,7 +21,7 @@ from tests.runtime.board import BYTES, X, metadata_of, module_of
 
 Runtime = Callable[[str], Path]
 BOARDS = {"x86_64": "local://", "arm": "qemu://cortex-a7", "aarch64": "qemu://cortex-a72"}
-RECOVERY_SECONDS = 5.0  # a fresh worker loads the module again; QEMU makes the most of it
+RECOVERY_SECONDS = 30.0  # a fresh worker loads the module again; QEMU makes the most of it
 
 # Per fault: the kernel, and what the error must say.
 CRASHES = {
@@ -79,7 +79,7 @@ def fault(session: Session, machine: str, name: str) -> None:
 @pytest.mark.parametrize("machine", BOARDS)
 @pytest.mark.parametrize("name", [*CRASHES, "endless loop", "out of memory"])
 def test_fault(machine: str, name: str, runtime_of: Runtime) -> None:
-    mine = len(os.listdir("/proc/self/fd")), threading.active_count()
+    descriptors_before, threads_before = len(os.listdir("/proc/self/fd")), threading.active_count()
     with connect(BOARDS[machine], runtime_of, machine=machine) as session:
         module = session.load(module_of("add", machine=machine))
         kept = session.tensor(X)
@@ -102,7 +102,10 @@ def test_fault(machine: str, name: str, runtime_of: Runtime) -> None:
         left = [board, *children(board)]
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), "a process is left")
     wait_until(
-        lambda: (len(os.listdir("/proc/self/fd")), threading.active_count()) == mine,
+        lambda: (  # fewer, when what came before this test ended meanwhile
+            len(os.listdir("/proc/self/fd")) <= descriptors_before
+            and threading.active_count() <= threads_before
+        ),
         "the client keeps descriptors or threads",
     )
 
@@ -129,13 +132,13 @@ def test_kernels_run_as_nobody(as_root: bool, runtime_of: Runtime, tmp_path: Pat
         limits = Path(f"/proc/{worker}/limits").read_text()
         assert re.search(r"^Max address space\s+\d+ ", limits, re.MULTILINE)
         os.kill(supervisor(session), 9)
-        wait_until(lambda: not Path(f"/proc/{worker}").exists(), "the worker outlives it", 5)
+        wait_until(lambda: not Path(f"/proc/{worker}").exists(), "the worker outlives it")
 
 
 def test_fifty_sessions_at_once(runtime_of: Runtime) -> None:
     """Each loads, runs and times correctly, with tensors of its own."""
     code = module_of("add")
-    ready = threading.Barrier(50, timeout=60)
+    ready = threading.Barrier(50, timeout=300)
     failures: list[BaseException] = []
 
     def work(number: int) -> None:

@@ -90,14 +90,14 @@ def test_work_begins_anew(runtime_of: Runtime) -> None:
             begun.append(session.tensor(X))
             if len(begun) < 3:
                 lose(session)
-            assert session.ping() < 1
+            assert session.ping() > 0
             return len(begun)
 
         result, interruptions = persist(session, work, waiting=waiting)
     assert result == 3 and waited == [1, 2]
     for each in interruptions:
         assert each.what == "the board's program ended: killed by SIGKILL"
-        assert each.method == "ping" and 0 < each.seconds < 5
+        assert each.method == "ping" and each.seconds > 0
         assert not each.rebooted, "this machine was not"
     assert len(interruptions) == 2
 

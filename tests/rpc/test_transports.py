@@ -152,9 +152,7 @@ def test_a_program_that_is_no_program() -> None:
 
 def test_a_program_that_ignores_the_end_of_input_is_killed(tmp_path: Path) -> None:
     with pytest.raises(errors.Unreachable):
-        connect(
-            "local://", script(f"trap '' TERM; echo $$ > {tmp_path}/pid; sleep 60"), timeout=0.5
-        )
+        connect("local://", script(f"trap '' TERM; echo $$ > {tmp_path}/pid; sleep 600"), timeout=2)
     pid = int((tmp_path / "pid").read_text())
     assert not Path(f"/proc/{pid}").exists()
 

@@ -24,7 +24,7 @@ Way = Callable[[Runtime, pytest.FixtureRequest], AbstractContextManager[tuple[Se
 
 BESIDE_BYTES = 16 << 20
 ANSWER_SECONDS = 0.05
-TRIES = 20  # of which one must be undisturbed by other programs
+TRIES = 100  # of which one must be undisturbed by other programs
 
 
 def private_memory(pid: int | str) -> int:

@@ -28,7 +28,7 @@ from mlc_rpc.wire import MAX_CHUNK, PREAMBLE, VERSION
 
 Array = npt.NDArray[np.generic]
 Map = Mapping[str, Any]
-PATIENCE = 30.0  # seconds until a silent board fails a test
+PATIENCE = 60.0  # seconds until a silent board fails a test
 
 
 class Refusal(Exception):

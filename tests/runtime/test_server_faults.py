@@ -86,20 +86,20 @@ def test_endless_loop_ends_at_its_timeout(board: Board, request_: str) -> None:
     module = board.load(module_of("spin", "add"))["module"]
     begin = time.monotonic()
     error = refused(board, request_, module, "spin", [board.tensor(BYTES)], {"timeout_ms": 300})
-    assert 0.3 <= time.monotonic() - begin < 5
+    assert 0.3 <= time.monotonic() - begin < PATIENCE
     assert error.kind == "timeout" and error.details["kernel"] == "spin"
     assert error.text == (
         "kernel 'spin' was still at work after 300 ms; try: a larger timeout, if it is slow rather "
         "than stuck"
     )
     a = board.tensor(X)
-    board.call("run", module, "add", [a, a, a], {"timeout_ms": 10_000})
+    board.call("run", module, "add", [a, a, a], {"timeout_ms": 60_000})
 
 
 def test_supervisor_answers_while_a_kernel_runs(board: Board) -> None:
     module = board.load(module_of("spin"))["module"]
     tensor = board.tensor(BYTES)
-    run = board.ask("run", module, "spin", [tensor], {"timeout_ms": 700})
+    run = board.ask("run", module, "spin", [tensor], {"timeout_ms": 3000})
     assert board.call("ping", "beat") == "beat"
     other = board.tensor(X)
     requests: list[tuple[Any, ...]] = [
@@ -239,7 +239,7 @@ def test_client_that_does_not_read_stops_nothing(board: Board) -> None:
     tensor = board.call("tensor.new", "uint8", [MAX_CHUNK])
     run = board.ask("run", module, "spin", [board.tensor(BYTES)], {"timeout_ms": 200})
     reads = [board.ask("tensor.read", tensor, 0, MAX_CHUNK) for _ in range(20)]
-    end = time.monotonic() + 5
+    end = time.monotonic() + PATIENCE
     (worker,) = board.children()
     while time.monotonic() < end and _alive(worker):
         time.sleep(0.02)
@@ -262,21 +262,21 @@ def _alive(pid: int) -> bool:
 def test_a_client_without_heartbeat_is_dead() -> None:
     with Board() as board:
         module = board.load(module_of("spin"))["module"]
-        board.call("heartbeat", 300)
+        board.call("heartbeat", 1500)
         board.ask("run", module, "spin", [board.tensor(BYTES)], {})
-        for _ in range(5):
-            time.sleep(0.1)
+        for _ in range(8):
+            time.sleep(0.25)
+            begin = time.monotonic()
             assert board.call("ping", 1) == 1
         (worker,) = board.children()
-        begin = time.monotonic()
         with pytest.raises(Gone):
             board.receive(PATIENCE)
-        assert 0.2 < time.monotonic() - begin < 3
+        assert time.monotonic() - begin >= 1.5
         assert board.process.wait(PATIENCE) == 1 and not _alive(worker)
     with Board() as board:
-        board.call("heartbeat", 200)
+        board.call("heartbeat", 1000)
         board.call("heartbeat", 0)
-        time.sleep(0.5)
+        time.sleep(1.5)
         assert board.call("ping", 1) == 1
 
 
@@ -297,7 +297,7 @@ def test_no_process_is_left(machine: str, end: str) -> None:
             board.process.stdin.close()
         code = board.process.wait(PATIENCE)
         assert code == (-9 if end == "kill" else 0)
-        limit = time.monotonic() + 5
+        limit = time.monotonic() + PATIENCE
         while any(map(_alive, children)) and time.monotonic() < limit:
             time.sleep(0.01)
         assert not any(map(_alive, children))

@@ -259,10 +259,10 @@ def test_cooldown_rests_between_samples(board: Board) -> None:
     begin = time.monotonic()
     options = {"number": 1, "repeat": 5, "cooldown_interval_ms": 100, "repeats_to_cooldown": 2}
     count_runs(board, options)
-    assert 0.2 <= time.monotonic() - begin < 5
+    assert time.monotonic() - begin >= 0.2
     begin = time.monotonic()
-    count_runs(board, options | {"repeats_to_cooldown": 9})
-    assert time.monotonic() - begin < 0.2
+    count_runs(board, options | {"repeats_to_cooldown": 9, "cooldown_interval_ms": 100_000})
+    assert time.monotonic() - begin < 100
 
 
 def test_cache_flush_costs_no_measured_time_but_is_done(board: Board) -> None:

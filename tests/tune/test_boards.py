@@ -15,6 +15,7 @@ from mlc_deploy.tune.boards import Board, BoardLost, BoardPool, Incident
 from mlc_rpc import Lost, Refused, Unreachable
 from mlc_rpc.session import Cpu, Device
 
+PATIENCE = 60.0  # seconds
 HERE = Device(
     runtime="1", machine="aarch64", abi=1, features=frozenset({"neon"}), kernel="6", cores=4,
     fast_cores=4, memory=1 << 30, page_size=4096, cpus=(Cpu("cortex-a72"),) * 4,
@@ -58,7 +59,7 @@ def name(board: Board) -> str:
 
 def test_jobs_go_to_all_boards() -> None:
     with pool(FakeSession, "a", "b") as (boards, incidents):
-        found = {f.result(5) for f in [boards.submit(name) for _ in range(20)]}
+        found = {f.result(PATIENCE) for f in [boards.submit(name) for _ in range(20)]}
     assert found == {"a", "b"} and not incidents
 
 
@@ -68,8 +69,8 @@ def test_what_a_job_raises_is_its_futures_and_the_board_goes_on() -> None:
 
     with pool(FakeSession, "a") as (boards, incidents):
         with pytest.raises(Refused):
-            boards.submit(refuse).result(5)
-        assert boards.submit(name).result(5) == "a"
+            boards.submit(refuse).result(PATIENCE)
+        assert boards.submit(name).result(PATIENCE) == "a"
     assert not incidents
 
 
@@ -86,7 +87,7 @@ def test_a_job_that_lost_its_board_is_done_again() -> None:
         return sessions[0].returns
 
     with pool(connect, "a") as (boards, incidents):
-        assert boards.submit(job).result(5) == 1
+        assert boards.submit(job).result(PATIENCE) == 1
         assert not sessions[0].closed
     assert incidents == [Incident("a", "lost: power")] and len(sessions) == 1
 
@@ -104,10 +105,10 @@ def test_a_lost_board_that_stays_away_is_quarantined_and_its_job_is_done_elsewhe
 
     with pool(FakeSession, "a", "b", comeback=0.25) as (boards, incidents):
         while not lost.is_set():
-            boards.submit(job).result(5)
-        assert boards.submit(job).result(5) == "b"
+            boards.submit(job).result(PATIENCE)
+        assert boards.submit(job).result(PATIENCE) == "b"
         _until(lambda: Incident("a", "came back") in incidents)
-        assert {f.result(5) for f in [boards.submit(job) for _ in range(20)]} == {"a", "b"}
+        assert {f.result(PATIENCE) for f in [boards.submit(job) for _ in range(20)]} == {"a", "b"}
     assert [i.what for i in incidents] == [
         "lost: power", "quarantined: not back in 0.25 s", "came back",
     ]  # fmt: skip
@@ -121,8 +122,8 @@ def test_a_job_that_takes_two_boards_with_it_is_given_up_and_others_are_done() -
         bad = boards.submit(deadly)
         good = [boards.submit(name) for _ in range(8)]
         with pytest.raises(BoardLost, match="2 boards died of it: the board hung up"):
-            bad.result(5)
-        assert {f.result(5) for f in good} <= {"a", "b"}
+            bad.result(PATIENCE)
+        assert {f.result(PATIENCE) for f in good} <= {"a", "b"}
     assert [i.what for i in incidents] == ["lost: the board hung up"] * 2
 
 
@@ -136,12 +137,12 @@ def test_a_board_that_is_away_is_quarantined_and_comes_back() -> None:
         return FakeSession(url)
 
     with pool(connect, "a", "b") as (boards, incidents):
-        assert {boards.submit(name).result(5) for _ in range(30)} == {"a"}
+        assert {boards.submit(name).result(PATIENCE) for _ in range(30)} == {"a"}
         _until(lambda: Incident("b", "quarantined: no route to host") in incidents)
         away.clear()
         _until(lambda: Incident("b", "came back") in incidents)
         jobs = [boards.submit(name) for _ in range(20)]
-        assert {f.result(5) for f in jobs} == {"a", "b"}
+        assert {f.result(PATIENCE) for f in jobs} == {"a", "b"}
     assert len(incidents) == 2
 
 
@@ -156,7 +157,7 @@ def test_a_board_of_another_kind_is_left_out() -> None:
     seen: list[FakeSession] = []
     with pool(connect, "a", "b") as (boards, incidents):
         _until(lambda: bool(incidents))
-        assert {boards.submit(name).result(5) for _ in range(10)} == {"a"}
+        assert {boards.submit(name).result(PATIENCE) for _ in range(10)} == {"a"}
         assert boards.kind.startswith("aarch64, 4 cortex-a72, features ")
     (incident,) = incidents
     assert incident.board == "b"
@@ -172,13 +173,13 @@ def test_the_first_board_of_the_list_decides_the_kind_however_slow_it_is() -> No
         if url == "b":
             other.set()
             return FakeSession(url, OTHER)
-        assert other.wait(5)
+        assert other.wait(PATIENCE)
         time.sleep(0.1)
         return FakeSession(url)
 
     with pool(connect, "a", "b") as (boards, incidents):
         assert boards.kind.startswith("aarch64, 4 cortex-a72, ")
-        assert {boards.submit(name).result(5) for _ in range(5)} == {"a"}
+        assert {boards.submit(name).result(PATIENCE) for _ in range(5)} == {"a"}
         _until(lambda: bool(incidents))
     assert [i.board for i in incidents] == ["b"]
 
@@ -192,7 +193,7 @@ def test_where_the_first_board_is_away_the_next_decides_the_kind() -> None:
         return FakeSession(url, HERE if url == "b" else OTHER)
 
     with pool(connect, "a", "b", "c") as (boards, _):
-        assert boards.submit(name).result(5) == "b"
+        assert boards.submit(name).result(PATIENCE) == "b"
         assert boards.kind.startswith("aarch64, 4 cortex-a72, ")
 
 
@@ -201,11 +202,11 @@ def test_boards_do_not_wait_for_ever_for_the_first() -> None:
 
     def connect(url: str) -> FakeSession:
         if url == "a":
-            done.wait(5)
+            done.wait(PATIENCE)
         return FakeSession(url)
 
     with pool(connect, "a", "b", patience=0.1) as (boards, _):
-        assert boards.submit(name).result(5) == "b"
+        assert boards.submit(name).result(PATIENCE) == "b"
         done.set()
 
 
@@ -216,7 +217,7 @@ def test_jobs_end_when_no_board_has_been_there_for_long() -> None:
     with pool(connect, "a", "b", patience=0.0) as (boards, _):
         job = boards.submit(name)
         with pytest.raises(Unreachable) as gone:
-            job.result(5)
+            job.result(PATIENCE)
     assert str(gone.value) == (
         "no board can be reached: a: no route to host; b: no route to host\n"
         "  try: the same command again when one is there: it goes on where it stopped"
@@ -231,7 +232,7 @@ def test_jobs_end_at_once_when_every_board_is_left_out() -> None:
     with pool(FakeSession, "a") as (boards, _):
         for job in changed, name:
             with pytest.raises(Unreachable) as gone:
-                boards.submit(job).result(5)
+                boards.submit(job).result(PATIENCE)
             assert str(gone.value).startswith(
                 "no board can be reached: a: another kind of board than the first: aarch64, 1 co"
             )
@@ -253,7 +254,7 @@ def test_jobs_wait_for_a_board_that_is_away_where_the_others_are_left_out() -> N
         _until(lambda: len(incidents) == 2)
         assert not job.done()
         away.clear()
-        assert job.result(5) == "b"
+        assert job.result(PATIENCE) == "b"
     assert {i.what for i in incidents[:2]} == {"left out: no such board", "quarantined: booting"}
 
 
@@ -262,12 +263,12 @@ def test_a_job_that_was_cancelled_is_in_nobodys_way_when_jobs_end() -> None:
 
     def connect(url: str) -> FakeSession:
         tried.set()
-        assert gone.wait(5)
+        assert gone.wait(PATIENCE)
         raise ValueError("no such board")
 
     with pool(connect, "a") as (boards, _):
         jobs = [boards.submit(name), boards.submit(name)]
-        assert tried.wait(5) and jobs[0].cancel()
+        assert tried.wait(PATIENCE) and jobs[0].cancel()
         gone.set()
         assert isinstance(jobs[1].exception(5), Unreachable)
 
@@ -282,7 +283,7 @@ def test_a_job_is_done_again_though_nobody_can_hear_of_it() -> None:
         return board.url
 
     with BoardPool(["a"], connect=FakeSession, report=closed) as boards:  # type: ignore[arg-type]
-        assert boards.submit(job).result(5) == "a"
+        assert boards.submit(job).result(PATIENCE) == "a"
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -295,7 +296,7 @@ def test_a_board_whose_thread_ends_is_given_up() -> None:
 
     with BoardPool(["a"], connect=FakeSession, report=mistaken) as boards:  # type: ignore[arg-type]
         with pytest.raises(Unreachable) as gone:
-            boards.submit(job).result(5)
+            boards.submit(job).result(PATIENCE)
     assert gone.value.what == "no board can be reached: a: KeyError: 'task'"
 
 
@@ -310,7 +311,7 @@ def test_jobs_wait_for_boards_that_are_away_for_a_while() -> None:
         return FakeSession(url)
 
     with pool(connect, "a") as (boards, incidents):
-        assert boards.submit(name).result(5) == "a"
+        assert boards.submit(name).result(PATIENCE) == "a"
     assert incidents == [Incident("a", "quarantined: booting"), Incident("a", "came back")]
 
 
@@ -324,7 +325,7 @@ def test_closing_cancels_what_waits() -> None:
 
     with pool(FakeSession, "a") as (boards, _):
         jobs: list[Future[Any]] = [boards.submit(long), boards.submit(name)]
-        assert begun.wait(5)
+        assert begun.wait(PATIENCE)
     wait(jobs, 5)
     assert isinstance(jobs[0].exception(), Lost) and jobs[1].cancelled()
 
@@ -345,12 +346,12 @@ def test_a_job_whose_board_dies_while_the_pool_closes_is_cancelled(
     monkeypatch.setattr(BoardPool, "_again", late)
     with pool(FakeSession, "a") as (boards, _):
         begun = boards.submit(job)
-        assert lost.wait(5)
+        assert lost.wait(PATIENCE)
     assert isinstance(begun.exception(5), CancelledError)
 
 
 def _until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 5
+    end = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.002)

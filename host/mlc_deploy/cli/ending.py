@@ -32,7 +32,7 @@ from ..unfinished import remove_unfinished
 from .descendants import end_descendants
 from .signals import SIGNALS, leave, say, set_handlers, told
 
-PATIENCE_SECONDS = 10.0  # from a KeyboardInterrupt to the end, in order or not
+PATIENCE_SECONDS = 30.0  # from a KeyboardInterrupt to the end, in order or not
 ONE_PRESS_SECONDS = 0.1  # in which a signal may come twice: to the group, and from a parent
 TERM_SECONDS = 0.5  # for a process to end that was asked to
 KILL_SECONDS = 5.0  # for one to end that was not asked
