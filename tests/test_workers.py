@@ -16,10 +16,9 @@ import pytest
 
 from mlc_deploy.errors import LowerError
 from mlc_deploy.workers import GENTLE, WorkerDied, WorkerPool, WorkerTimeout, in_workers
-from tests.cli.test_interrupt import alive
+from tests.cli.command_process import PATIENCE, alive, until
 from tests.worker_tasks import abort_at, divide, leave_at, refuse_from, square
 
-PATIENCE = 120.0  # seconds, for what takes one when nothing else runs
 SLOW_TO_IMPORT = """
 import time
 while time.process_time() < 1:
@@ -195,10 +194,3 @@ def test_a_task_without_end_ends_though_its_parent_is_gone(tmp_path: Path) -> No
     assert until(file.exists)  # so it has outlived its parent
     worker = int(file.read_text())
     assert until(lambda: not alive(worker))
-
-
-def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return holds()

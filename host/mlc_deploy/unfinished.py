@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from .errors import writing
+
 _unfinished: set[Path] = set()  # of this process, under way
 
 
@@ -22,7 +24,8 @@ def replacing(path: str | Path, mode: int | None = None) -> Iterator[Path]:
     """
     to = Path(path).resolve()  # what a link points to is replaced, not the link
     if (to.exists() and not to.is_file()) or not os.access(to.parent, os.W_OK):
-        yield to
+        with writing(Path(path)):
+            yield to
         return
     part = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     _unfinished.add(part)

@@ -37,10 +37,10 @@ MOST_SHARING = 20  # times as long as alone, where a core is shared
 
 START = """
 import sys
-memory, gently = map(int, sys.argv[1:3])
+memory, niceness = map(int, sys.argv[1:3])
 sys.path[:] = sys.argv[4:]
 from mlc_deploy.workers import serve
-serve(memory, bool(gently), float(sys.argv[3]))
+serve(memory, niceness, float(sys.argv[3]))
 """
 BEGINS = pickle.dumps(None)
 # Math libraries start threads when numpy is imported, and a worker has no use for them.
@@ -147,7 +147,8 @@ class _Worker:
             if self._over:
                 raise WorkerDied("the end of all workers", "")
             if self._process is None:
-                limits = self._memory or 0, int(self._gently), self._seconds or 0
+                niceness = GENTLE if self._gently else 0
+                limits = self._memory or 0, niceness, self._seconds or 0
                 self._errors = tempfile.TemporaryFile()
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", START, *map(str, limits), *sys.path],
@@ -272,14 +273,14 @@ def _seconds_worked(pid: int) -> float | None:
         return None
 
 
-def serve(memory: int, gently: bool, seconds: float) -> None:
+def serve(memory: int, niceness: int, seconds: float) -> None:
     """A worker's life: it ends with its stdin, which is when the process that asks ends, too.
-    memory: bytes of addresses that it may have. seconds: of work that a task may take. 0 for any
+    memory: bytes of addresses that it may have. niceness: how far it gives way. seconds: of work that a task may take. 0 for any
     number."""
     if memory:
         _limit(memory)
-    if gently:
-        _give_way()
+    if niceness:
+        _give_way(niceness)
     gc.disable()  # cycles are looked for after a task, when nearly all that it made is to go
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a line that somebody prints is no answer
@@ -327,15 +328,15 @@ def _bound(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_PROF, MOST_SHARING * seconds)
 
 
-def _give_way() -> None:
+def _give_way(niceness: int) -> None:
     """Leaves the cores to other programs. Linux shares them among sessions first, each by a
     niceness of its own, and then among the processes of a session: this one is by itself."""
     with suppress(AttributeError):  # a system without
-        os.nice(GENTLE)
+        os.nice(niceness)
     session = Path("/proc/self/autogroup")
     for _ in range(AUTOGROUP_TRIES if session.exists() else 0):
         try:
-            session.write_text(str(GENTLE))
+            session.write_text(str(niceness))
             return
         except BlockingIOError:  # once in a tenth of a second, all processes together
             time.sleep(0.1 * random.random())

@@ -104,3 +104,11 @@ class CommandProcess:
         found = list(self.temporary.rglob("*"))
         found += [p for p in self.folder.rglob(".*") if p.is_file()]
         return [str(path.relative_to(self.folder)) for path in found]
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; what only waits for its parent to ask does not."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -7,6 +7,7 @@ import os
 import pty
 import select
 import signal
+import subprocess
 import sys
 import termios
 import time
@@ -221,3 +222,31 @@ def test_a_key_at_a_terminal(tmp_path: Path) -> None:
         assert termios.tcgetattr(terminal)[3] & termios.ECHO
     finally:
         os.close(terminal)
+
+
+IMPORTED = """
+import subprocess
+import sys
+before = set(sys.modules)
+import mlc_deploy.cli
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_next_to_nothing_is_imported_before_signals_are_caught() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True)
+    assert set(done.stdout.split()) <= {"mlc_deploy", "mlc_deploy.cli", "types"}, done.stderr
+
+
+HELPED = """
+import subprocess
+import sys
+from mlc_deploy.cli.main import main
+main(["--help"])
+print({"llvmlite", "mlc_deploy.graph", "mlc_deploy.cli.tune"} & set(sys.modules))
+"""
+
+
+def test_help_imports_no_compiler() -> None:
+    done = subprocess.run([sys.executable, "-c", HELPED], capture_output=True, text=True)
+    assert done.stdout.endswith("set()\n"), done.stdout + done.stderr

@@ -35,7 +35,7 @@ DB = "tuned.jsonl"
 COMPILE = (DIGITS, "--target", "aarch64", "--board", "none", "--save", "m.mlc", "--json", "r.json")
 RUN = (DIGITS, "--target", "aarch64", "--board", "qemu://max", "--json", "r.json")
 TUNE = (
-    "tune", DIGITS, "--target", "host", "--board", "local://", "--db", DB, "--json", "r.json",
+    "tune", DIGITS, "--target", "aarch64", "--board", "qemu://max", "--db", DB, "--json", "r.json",
     "--trials", "24", "--only", "pool",
 )  # fmt: skip
 LARGE = 64 << 20  # bytes of weights
@@ -106,7 +106,7 @@ class Moments:
                 break
         assert done == times
         with CommandProcess(folder / str(n), (*COMMAND, *job)) as process:
-            assert process.wait() == 0, process.stderr
+            assert process.wait(10 * PATIENCE) == 0, process.stderr
 
 
 def drawn(seed: int | None = None) -> random.Random:

@@ -217,7 +217,7 @@ def test_an_upload_is_as_fast_as_sftp(server: Server, runtime_of: Files, tmp_pat
 
     def fast() -> bool:
         ours, theirs = map(min, zip(*took, strict=True))
-        return ours < theirs / 0.8
+        return bool(ours < theirs / 0.8)
 
     with connect(server.url, runtime_of) as session, shell._clients[-1].open_sftp() as sftp:
         tensor = session.tensor(array)

@@ -279,7 +279,7 @@ def test_nothing_is_left_after_a_session(runtime_of: Callable[[str], Path]) -> N
         assert not Path(transport._folder.name).exists()
         alive = subprocess.run(["ps", "-o", "pid=", "-g", str(transport._child.pid)], check=False)
         assert alive.returncode == 1
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_the_session_of_a_closed_transport() -> None:

@@ -2,7 +2,7 @@
 
 0  the outputs matched the reference        2  bad usage
 1  the job failed, or they did not          3  the board could not be reached, or was lost
-                                          130  interrupted
+                                          130  interrupted; 128 + n, ended by the signal n
 """
 
 from __future__ import annotations
