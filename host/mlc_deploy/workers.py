@@ -275,8 +275,8 @@ def _seconds_worked(pid: int) -> float | None:
 
 def serve(memory: int, niceness: int, seconds: float) -> None:
     """A worker's life: it ends with its stdin, which is when the process that asks ends, too.
-    memory: bytes of addresses that it may have. niceness: how far it gives way. seconds: of work that a task may take. 0 for any
-    number."""
+    memory: bytes of addresses that it may have. niceness: how far it gives way to others. seconds:
+    of work that a task may take. 0 for any number."""
     if memory:
         _limit(memory)
     if niceness:
