@@ -17,6 +17,7 @@ from .graph.fuse import fuse_operators
 from .graph.layouts import choose_layouts, pack_weights
 from .graph.passes import PASSES, Pass, canonicalize_quantized, fold_constants
 from .graph.precision import in_precision, known_precision
+from .graph.specialize import resolve_calls, specialize
 from .graph.tabulate import rows_of_lookups
 from .graph.verify import verify
 from .graph.views import concatenate_in_place
@@ -74,11 +75,15 @@ def model_graph(
     """The graph of a model, with arguments as `compile` takes them. layouts says of the
     reference what graph.layouts is to be. Raises ImporterError, GraphError and TargetError."""
     known_precision(precision, target)
-    module = model if isinstance(model, IRModule) else None
-    if isinstance(model, (Function, IRModule)):
-        function = model if isinstance(model, Function) else graph_function(model)
+    module = None
+    if isinstance(model, Function):
+        verify(model)
+        function = static(model, shapes, dims)
+    elif isinstance(model, IRModule):
+        module = resolve_calls(model)
+        function = graph_function(module)
         verify(function, module)
-        function = static(function, shapes, dims)
+        function, module = specialize(static(function, shapes, dims), module)
     else:
         from .frontend import from_model  # here, since onnx takes a while to import
 

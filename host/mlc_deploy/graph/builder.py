@@ -41,6 +41,7 @@ from .nodes import (
     Value,
     Var,
 )
+from .specialize import resolve_calls
 from .verify import verify
 
 # What an argument may be: a call is emitted first, an array becomes a constant.
@@ -184,7 +185,7 @@ class BlockBuilder:
 
     def get(self) -> IRModule:
         """The module of all functions. Raises ValueError where they do not fit each other."""
-        module = IRModule(dict(self._functions))
+        module = resolve_calls(IRModule(dict(self._functions)))
         for function in module.functions.values():
             if isinstance(function, Function):
                 verify(function, module)

@@ -16,17 +16,13 @@ from .eliminate import eliminate_dead_code
 from .nodes import Binding, Call, Constant, Function, TensorType, Value, Var, uses
 from .views import slice_offset
 
-# The outputs of a layer that is made of several are copied apart. That is worth it where the data
-# is read more than it is written: up to so many output elements, all together.
-MOST_ELEMENTS = 1 << 15
-
 
 @optional(level=3)
 def combine_parallel_layers(function: Function) -> Function:
     """relu(layer(x, v) + a), relu(layer(x, w) + b)   =>   parts of relu(layer(x, [v, w]) + [a, b])
 
-    for layers with constant weights, alike but for the number of outputs, where the outputs are
-    small, or lie in one piece each.
+    for layers with constant weights, alike but for the number of outputs, where each of the outputs
+    lies in one piece of the combined one: then nothing is copied.
     """
     branches: dict[Hashable, list[_Branch]] = {}
     for branch in _branches(function):
@@ -162,7 +158,7 @@ def _worth_it(group: Sequence[_Branch]) -> bool:
         return False
     whole = _combined_type(group)
     parts = [slice_offset(whole, a["begin"], a["step"], a["shape"]) for a in _parts(group)]
-    return whole.elements <= MOST_ELEMENTS or None not in parts
+    return None not in parts
 
 
 def _combined_type(group: Sequence[_Branch]) -> TensorType:

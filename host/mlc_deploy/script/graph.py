@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from ..errors import ScriptError
@@ -32,12 +33,13 @@ def __getattr__(name: str) -> Callable[..., Call]:
     return op.__getattr__(name)
 
 
-def function(definition: Callable[..., Any]) -> Any:
+def function(definition: Callable[..., Any] | None = None, *, private: bool = False) -> Any:
     """The Function that a Python function describes. Raises ScriptError, at line and column.
 
     One with R.func_attr({"Primitive": True}) is for others to call: its calls become one kernel.
+    `private` says that nobody outside of the module calls it, which makes no difference here.
     """
-    return decorated(definition)
+    return partial(decorated, depth=1) if definition is None else decorated(definition)
 
 
 def call_tir(func: str, args: Sequence[Any], out: TensorType | Sequence[TensorType]) -> CallTIR:

@@ -19,14 +19,14 @@ import numpy as np
 from ..errors import GraphError
 from ..graph import BlockBuilder, CallFused, Constant, Function, TensorType, Value, Var, op
 from ..graph import const as constant
-from ..graph.dims import same_type, tensor_type
+from ..graph.dims import same_type, symbol, tensor_type
 from ..graph.printer import INPUT_NAMES, LAYER, OUTPUT_NAMES, PRIMITIVE, type_text
 from ..graph.verify import verify
 from ..ir.printer import GLOBAL_SYMBOL
 from ..ops import OPERATORS
 from .function import names_around
 from .source import Source, source_of
-from .values import Values
+from .values import Values, is_vocabulary
 
 WORDS = ("Tensor", "call_dps_packed", "call_tir", "const", "dataflow", "func_attr", "output")
 ATTRIBUTES = (GLOBAL_SYMBOL, INPUT_NAMES, OUTPUT_NAMES, PRIMITIVE)
@@ -51,13 +51,13 @@ class Around:
     constants: Mapping[str, Any]
 
 
-def decorated(function: Callable[..., Any]) -> Function | Primitive:
-    """The graph function of a function that is decorated two frames above this one."""
+def decorated(function: Callable[..., Any], depth: int = 2) -> Function | Primitive:
+    """The graph function of a function that is decorated `depth` frames above this one."""
     source = source_of(function)
     (definition,) = source.parse().body
     if not isinstance(definition, ast.FunctionDef):
         raise source.error(definition, "@R.function is for functions written with `def`")
-    names = names_around(function, depth=3)
+    names = names_around(function, depth + 1)
     functions = {key: f for key, f in names.items() if isinstance(f, Primitive)}
     return parse_graph_function(definition, source, Around(names, functions, {}))
 
@@ -205,6 +205,8 @@ class _Reader:
 
     def statement(self, statement: ast.stmt) -> None:
         match statement:
+            case ast.Assign([target], value) if self.declares(value):
+                self.dimensions(target, value)
             case ast.Assign([ast.Name(name)], value):
                 self.bind(statement, name, value, None)
             case ast.AnnAssign(ast.Name(name), annotation, ast.expr() as value):
@@ -219,6 +221,24 @@ class _Reader:
                 text = ast.unparse(statement).splitlines()[0]
                 what = f"'{text}' is not part of the script language of graphs"
                 self.refuse(statement, what, STATEMENTS)
+
+    def declares(self, value: ast.expr) -> bool:
+        """Whether an expression is `T.int64()`, or several of them: what declares dimensions."""
+        match value:
+            case ast.Tuple(values):
+                return bool(values) and all(map(self.declares, values))
+            case ast.Call(ast.Attribute(ast.Name(module), word), [], []):
+                return is_vocabulary(self.around.names.get(module)) and word in ("int32", "int64")
+        return False
+
+    def dimensions(self, target: ast.expr, value: ast.expr) -> None:
+        """m, n = T.int64(), T.int64(); or m, n = T.int64()"""
+        targets = target.elts if isinstance(target, ast.Tuple) else [target]
+        names = [t.id for t in targets if isinstance(t, ast.Name)]
+        declared = len(value.elts) if isinstance(value, ast.Tuple) else len(targets)
+        if not len(names) == len(targets) == declared:
+            self.refuse(target, f"{len(targets)} names, for {declared} dimensions")
+        self.values.scope.update((name, symbol(name)) for name in names)
 
     def bind(self, at: ast.stmt, name: str, value: ast.expr, annotation: ast.expr | None) -> None:
         made = self.expression(value, name, self.layer(at))

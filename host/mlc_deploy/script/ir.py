@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..errors import ScriptError
 from ..graph import Function
+from ..graph.specialize import resolve_calls
 from ..graph.verify import verify
 from ..ir import IRModule, PrimFunc
 from .graph_function import Primitive
@@ -28,8 +29,8 @@ def ir_module(cls: type) -> IRModule:
             where=f"class {cls.__name__}",
             mend="@T.prim_func or @R.function on functions",
         )
-    module = IRModule(functions)
-    for key, function in functions.items():
+    module = resolve_calls(IRModule(functions))
+    for key, function in module.functions.items():
         try:
             check(function, module)
         except ValueError as error:

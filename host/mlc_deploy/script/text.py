@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import ScriptError
 from ..graph import Function
+from ..graph.specialize import resolve_calls
 from ..ir import IRModule, PrimFunc
 from . import graph, ir, tir
 from .function import parse_function
@@ -92,10 +93,13 @@ class _Scope:
             function = made[definition.name]
             if not isinstance(function, Primitive):
                 found[keys[definition.name]] = function
-        if whole or len(found) > 1:
-            for definition, _ in self._definitions:
-                self._check(definition, made[definition.name], IRModule(found))
-        return found
+        if not whole and len(found) == 1:
+            return found
+        module = resolve_calls(IRModule(found))
+        for definition, _ in self._definitions:
+            key = keys[definition.name]
+            self._check(definition, module.functions.get(key, made[definition.name]), module)
+        return dict(module.functions)
 
     def _check(self, definition: ast.FunctionDef, function: Parsed, module: IRModule) -> None:
         try:
@@ -110,7 +114,8 @@ def _require_decorator(
 ) -> str:
     """Which of the wanted decorators it has."""
     for decorator in definition.decorator_list:
-        name = ast.unparse(decorator).rpartition(".")[2]
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        name = ast.unparse(called).rpartition(".")[2]
         if name in wanted:
             return name
     letters = {"prim_func": "@T.prim_func", "function": "@R.function", "ir_module": "@I.ir_module"}

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from ..errors import ScriptError
 from ..ir import Broadcast as BroadcastNode
 from ..ir import Cast as CastNode
-from ..ir import Expr, ExprLike, PrimFunc, const, dtype_of, expr, with_lanes
+from ..ir import Expr, ExprLike, const, dtype_of, expr, with_lanes
 from ..ir import Ramp as RampNode
 from ..ir import Shuffle as ShuffleNode
 from ..ir import cast as converted
@@ -125,9 +126,12 @@ Shape = Sequence[Any] | int
 Notes = Mapping[str, Any] | None
 
 
-def prim_func(function: Callable[..., Any]) -> PrimFunc:
-    """The PrimFunc that a Python function describes. Raises ScriptError, at line and column."""
-    return decorated(function)
+def prim_func(function: Callable[..., Any] | None = None, *, private: Any = False) -> Any:
+    """The PrimFunc that a Python function describes. Raises ScriptError, at line and column.
+
+    `private` says that nobody outside of the module calls it, which makes no difference here.
+    """
+    return partial(decorated, depth=1) if function is None else decorated(function)
 
 
 def _misplaced(word: str) -> ScriptError:

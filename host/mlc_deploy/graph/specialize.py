@@ -1,0 +1,129 @@
+"""Calls of a module's PrimFuncs, made definite: which function is meant, and for which extents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..arith import simplify_expr
+from ..errors import GraphError
+from ..ir import (
+    Block,
+    Buffer,
+    Dim,
+    Expr,
+    IRModule,
+    PrimFunc,
+    const,
+    free_vars,
+    structural_hash,
+    walk,
+)
+from ..ir import Var as Symbol
+from ..ir.build import dim
+from ..ir.names import Names
+from ..ir.rewrite import replace_buffers, substitute, with_fields
+from ..ops import TensorType
+from .dims import fit
+from .nodes import Binding, CallPacked, CallTIR, Function, Value
+from .nodes import substitute as rewritten
+
+
+def resolve_calls(module: IRModule) -> IRModule:
+    """call_dps_packed("f", (x,), t)   =>   call_tir(f, (x,), t), where the module has a PrimFunc f:
+    its own functions come before the registered ones."""
+    functions = {
+        name: _resolved(f, module) if isinstance(f, Function) else f
+        for name, f in module.functions.items()
+    }
+    same = all(f is module.functions[name] for name, f in functions.items())
+    return module if same else IRModule(functions)
+
+
+def _resolved(function: Function, module: IRModule) -> Function:
+    def resolve(binding: Binding, args: tuple[Value, ...]) -> Binding | None:
+        call = binding.call
+        if not isinstance(call, CallPacked):
+            return None
+        if not isinstance(module.functions.get(call.func), PrimFunc):
+            return None
+        return replace(binding, call=CallTIR(call.func, args, call.types))
+
+    return rewritten(function, resolve)
+
+
+def specialize(function: Function, module: IRModule) -> tuple[Function, IRModule]:
+    """call_tir(f, x)   =>   call_tir(f_1, x), of each shape-polymorphic f that a function without
+    symbolic dimensions calls: f_1 is f for the extents of that call.
+
+    Returns the function and the module with what it calls. Raises GraphError where the arguments do
+    not say what every dimension of f is.
+    """
+    functions = dict(module.functions)
+    names = Names(functions)
+    made: dict[str, str] = {}  # by the structure of what is called, its name
+
+    def definite(binding: Binding, args: tuple[Value, ...]) -> Binding | None:
+        call = binding.call
+        if not isinstance(call, CallTIR):
+            return None
+        func = functions.get(call.func)
+        if not isinstance(func, PrimFunc) or not symbols_of(func):
+            return None
+        types = [*(a.type for a in call.args), *call.types]
+        found = with_extents(func, types, str(binding))
+        key = structural_hash(found)
+        if key not in made:
+            made[key] = names.fresh(func.name)
+            functions[made[key]] = with_fields(found, name=made[key])
+        return replace(binding, call=CallTIR(made[key], args, call.types))
+
+    return rewritten(function, definite), IRModule(functions)
+
+
+def symbols_of(func: PrimFunc) -> set[Symbol]:
+    """The dimensions that a PrimFunc's parameters leave open."""
+    extents = (e for b in func.buffers for e in (*b.shape, *(b.strides or ())))
+    return {v for e in extents if isinstance(e, Expr) for v in free_vars(e)}
+
+
+def with_extents(func: PrimFunc, types: list[TensorType], where: str = "") -> PrimFunc:
+    """The PrimFunc for arguments of these types, whose shapes are constant; scratch buffers and
+    loops are as large as that needs."""
+    taken = [TensorType(b.shape, b.dtype) for b in func.buffers]
+    values, misfit = fit(taken, types)
+    left = sorted(v.name for v in symbols_of(func) - values.keys())
+    if left:
+        raise GraphError(
+            f"no argument of '{func.name}' says what '{left[0]}' is",
+            where=where,
+            mend=f"a tensor of which {left[0]} is a whole dimension",
+        )
+    if misfit is not None:
+        given, wanted = (", ".join(map(str, t)) for t in (types, taken))
+        raise GraphError(f"'{func.name}' is not for {given}", where=where, mend=wanted)
+    known: dict[Symbol, Expr] = {}
+    for symbol, extent in values.items():
+        known[symbol] = extent if isinstance(extent, Expr) else const(extent, symbol.dtype)
+    buffers = {b: _sized(b, known) for b in (*func.buffers, *_scratch(func))}
+    changed = {b: other for b, other in buffers.items() if other is not b}
+    params = tuple(changed.get(p, p) if isinstance(p, Buffer) else p for p in func.params)
+    body = substitute(replace_buffers(func.body, changed), known)
+    return with_fields(func, params=params, body=body)
+
+
+def _scratch(func: PrimFunc) -> list[Buffer]:
+    return [b for n in walk(func.body) if isinstance(n, Block) for b in n.allocs]
+
+
+def _sized(buffer: Buffer, values: Mapping[Symbol, Expr]) -> Buffer:
+    shape = tuple(_extent(e, values) for e in buffer.shape)
+    strides = buffer.strides and tuple(_extent(e, values) for e in buffer.strides)
+    same = all(a is b for a, b in zip(shape, buffer.shape, strict=True))
+    return buffer if same else buffer.replace(shape=shape, strides=strides)
+
+
+def _extent(extent: Dim, values: Mapping[Symbol, Expr]) -> Dim:
+    if not isinstance(extent, Expr):
+        return extent
+    return dim(simplify_expr(substitute(extent, values), {}))

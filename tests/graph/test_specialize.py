@@ -1,0 +1,168 @@
+"""Shape-polymorphic PrimFuncs that a graph calls, made definite for the extents of each call."""
+
+# mypy: disable-error-code="valid-type, no-untyped-def, attr-defined, type-var, arg-type, call-arg"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlc_deploy as mlc
+from mlc_deploy import graph, te
+from mlc_deploy.errors import GraphError
+from mlc_deploy.graph import BlockBuilder, CallTIR, Var, op, tensor_type
+from mlc_deploy.graph.specialize import specialize
+from mlc_deploy.ir import IRModule
+from mlc_deploy.script import from_script
+from mlc_deploy.script import graph as R
+from mlc_deploy.script import ir as I
+from mlc_deploy.script import tir as T
+
+
+@I.ir_module
+class Layers:
+    @T.prim_func(private=True)
+    def relu(x: T.handle, y: T.handle):
+        n, m = T.int64(), T.int64()
+        X = T.match_buffer(x, (n, m), "float32")
+        Y = T.match_buffer(y, (n, m), "float32")
+        for i, j in T.grid(n, m):
+            with T.block("Y"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                Y[vi, vj] = T.max(X[vi, vj], T.float32(0))
+
+    @T.prim_func
+    def linear(x: T.handle, w: T.handle, b: T.handle, z: T.handle):
+        m, n, k = T.int64(), T.int64(), T.int64()
+        X = T.match_buffer(x, (n, m), "float32")
+        W = T.match_buffer(w, (k, m), "float32")
+        B = T.match_buffer(b, (k,), "float32")
+        Z = T.match_buffer(z, (n, k), "float32")
+        Y = T.alloc_buffer((n, k), "float32")
+        for i, j, kk in T.grid(n, k, m):
+            with T.block("Y"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
+                with T.init():
+                    Y[vi, vj] = T.float32(0)
+                Y[vi, vj] = Y[vi, vj] + X[vi, vk] * W[vj, vk]
+        for i, j in T.grid(n, k):
+            with T.block("Z"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                Z[vi, vj] = Y[vi, vj] + B[vj]
+
+    @R.function
+    def main(
+        x: R.Tensor(("n", 24), "float32"),
+        w0: R.Tensor((16, 24), "float32"),
+        b0: R.Tensor((16,), "float32"),
+        w1: R.Tensor((5, 16), "float32"),
+        b1: R.Tensor((5,), "float32"),
+    ) -> R.Tensor(("n", 5), "float32"):
+        n = T.int64()
+        cls = Layers  # noqa: F841
+        with R.dataflow():
+            lv0 = R.call_dps_packed(
+                "linear", (x, w0, b0), out_sinfo=R.Tensor((n, 16), dtype="float32")
+            )
+            lv1: R.Tensor((n, 16), dtype="float32") = R.call_tir(
+                Layers.relu, (lv0,), out_sinfo=R.Tensor((n, 16), dtype="float32")
+            )
+            out = R.call_tir(Layers.linear, (lv1, w1, b1), R.Tensor((n, 5), "float32"))
+            R.output(out)
+        return out
+
+
+RNG = np.random.default_rng(0)
+PARAMS = {
+    name: RNG.normal(0, 0.3, shape).astype(np.float32)
+    for name, shape in {"w0": (16, 24), "b0": (16,), "w1": (5, 16), "b1": (5,)}.items()
+}
+
+
+def wanted(x: np.ndarray) -> np.ndarray:
+    hidden = np.maximum(x @ PARAMS["w0"].T + PARAMS["b0"], 0)
+    return np.asarray(hidden @ PARAMS["w1"].T + PARAMS["b1"])
+
+
+def test_text_prints_and_reads_back() -> None:
+    assert isinstance(Layers, IRModule)
+    text = str(Layers)
+    assert str(from_script(text)) == text
+    assert "call_dps_packed" not in text  # the module's own function was found
+
+
+@pytest.mark.parametrize("rows", [1, 32])
+@pytest.mark.parametrize(
+    ("board", "target"),
+    [("local://", "host"), ("qemu://cortex-a7", "armv7a"), ("qemu://cortex-a72", "aarch64")],
+)
+def test_a_module_of_open_shapes_runs(board: str, target: str, rows: int) -> None:
+    module = graph.bind_params(Layers, PARAMS)
+    x = RNG.random((rows, 24), np.float32)
+    with mlc.connect(board) as session:
+        for model in (
+            mlc.compile(module, target, dims={"n": rows}),
+            mlc.compile(graph.bind_dims(module, {"n": rows}), target),
+            mlc.compile(module, target, shapes={"x": (rows, 24)}),
+        ):
+            done = mlc.deploy(model, session, {"x": x})
+            assert done.ok
+            np.testing.assert_allclose(done.outputs["out"], wanted(x), rtol=1e-4, atol=1e-5)
+
+
+def test_each_call_has_its_extents_and_equal_ones_are_one_function() -> None:
+    module = graph.bind_dims(Layers, {"n": 3})
+    function, made = specialize(graph.graph_function(module), module)
+    called = [b.call.func for b in function.bindings if isinstance(b.call, CallTIR)]
+    assert called == ["linear_1", "relu_1", "linear_2"]
+    assert [b.shape for b in made["linear_2"].buffers] == [(3, 16), (5, 16), (5,), (3, 5)]
+    again, same = specialize(function, made)
+    assert again is function and same.functions == made.functions
+
+
+def test_what_te_makes_of_open_shapes() -> None:
+    """emit_te on a parameter of the shape (1, "m"), with a stage between."""
+
+    def shifted(x: Any) -> Any:
+        k = te.reduce_axis((0, x.shape[1]), "k")
+        total = te.compute((x.shape[0],), lambda i: te.sum(x[i, k], k), name="total")
+        return te.compute(x.shape, lambda i, j: x[i, j] - total[i], name="shifted")
+
+    b = BlockBuilder()
+    x = Var("x", tensor_type((1, "m")))
+    with b.function("main", [x]):
+        with b.dataflow():
+            y = b.emit_output(b.emit_te(shifted, b.emit(op.relu(x))))
+        b.emit_func_output(y, names=["y"])
+    given = RNG.normal(size=(1, 13)).astype(np.float32)
+    positive = np.maximum(given, 0)
+    for board, target in (("local://", "host"), ("qemu://cortex-a7", "armv7a")):
+        with mlc.connect(board) as session:
+            model = mlc.compile(b.get(), target, dims={"m": 13})
+            outputs = session.load(model).run({"x": given})
+        np.testing.assert_allclose(outputs["y"], positive - positive.sum(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_dimension_that_nothing_says() -> None:
+    func = from_script(
+        """
+@T.prim_func
+def half(x: T.handle, y: T.handle):
+    n = T.int64()
+    X = T.match_buffer(x, (n * 2,), "float32")
+    Y = T.match_buffer(y, (n * 2,), "float32")
+    for i in range(n * 2):
+        with T.block("Y"):
+            vi = T.axis.spatial(n * 2, i)
+            Y[vi] = X[vi]
+"""
+    )
+    from mlc_deploy.graph.specialize import with_extents
+
+    with pytest.raises(GraphError) as error:
+        with_extents(func, [tensor_type((8,)), tensor_type((8,))])
+    assert str(error.value) == (
+        "no argument of 'half' says what 'n' is\n  try: a tensor of which n is a whole dimension"
+    )
