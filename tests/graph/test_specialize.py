@@ -1,6 +1,6 @@
 """Shape-polymorphic PrimFuncs that a graph calls, made definite for the extents of each call."""
 
-# mypy: disable-error-code="valid-type, no-untyped-def, attr-defined, type-var, arg-type, call-arg"
+# mypy: disable-error-code="valid-type, no-untyped-def, attr-defined, call-arg"
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mlc_deploy.script import tir as T
 
 @I.ir_module
 class Layers:
-    @T.prim_func(private=True)
+    @T.prim_func(private=True)  # type: ignore[untyped-decorator]
     def relu(x: T.handle, y: T.handle):
         n, m = T.int64(), T.int64()
         X = T.match_buffer(x, (n, m), "float32")
