@@ -111,6 +111,7 @@ def compile(
     workers: int | None = None,
     precision: str = "float32",
     db: Database | str | Path | None = None,
+    trust: bool = False,
 ) -> CompiledModel:
     """Compiles a model for a target: an .onnx or .pt2 file, a program of torch.export, a graph
     function, or a module's `main`.
@@ -121,7 +122,8 @@ def compile(
     default as the PassContext says, one per core. precision: "float32", which is as the model says,
     or "float16": then what is float32 computes in float16 where that serves as well. db: a database
     of tuned kernels, or its file; kernels that it knows for this target are scheduled as it says,
-    and layers compute in the layouts that were found best.
+    and layers compute in the layouts that were found best. trust: a .pt2 file may run what its
+    author put into it; without, one that could is refused.
     Raises ImporterError, GraphError, LowerError, CodegenError, TargetError, TuneError.
     """
     began = time.perf_counter()
@@ -134,7 +136,7 @@ def compile(
 
         db = existing(db)
         how = partial(known_layouts, db, target=to, precision=precision)
-    graphs = model_graph(model, to, shapes, dims, converters, watch, precision, how)
+    graphs = model_graph(model, to, shapes, dims, converters, watch, precision, how, trust)
     program = lower_graph(graphs.optimized, graphs.module)
     if db is not None:
         of_db = tuned(program.kernels, to, db)

@@ -71,6 +71,7 @@ def model_graph(
     watch: Watch | None = None,
     precision: str = "float32",
     layouts: Callable[[Function], Mapping[str, str]] | None = None,
+    trust: bool = False,
 ) -> ModelGraph:
     """The graph of a model, with arguments as `compile` takes them. layouts says of the
     reference what graph.layouts is to be. Raises ImporterError, GraphError and TargetError."""
@@ -87,7 +88,7 @@ def model_graph(
     else:
         from .frontend import from_model  # here, since onnx takes a while to import
 
-        function = from_model(model, shapes, dims, converters)
+        function = from_model(model, shapes, dims, converters, trust)
     reference = optimize(function, (canonicalize_quantized,), watch)
     chosen = layouts(reference) if layouts else None
     optimized = optimized_graph(reference, target, precision, chosen, watch)

@@ -24,7 +24,7 @@ from ..ops.explain import Candidate, explain
 from .json_file import JsonFile
 from .options import dims, known_precision, one_level, shapes, source_file
 from .progress import Progress
-from .run import DB_HELP, PRECISION_HELP
+from .run import DB_HELP, PRECISION_HELP, TRUST_HELP
 from .tables import (
     Record,
     add_row,
@@ -50,6 +50,7 @@ DEFAULT = "default schedule"
 @click.option("--bind", multiple=True, metavar="NAME=N", help="value of a named dimension")
 @click.option("--precision", metavar="P", default="float32", help=PRECISION_HELP)
 @click.option("--db", metavar="FILE", help=DB_HELP)
+@click.option("--trust", is_flag=True, help=TRUST_HELP)
 @click.option("--json", "json_file", metavar="FILE", help="write all of it; - is stdout")
 @click.option("--passes", is_flag=True, help="print the graph after each pass that changed it")
 @click.option("--debug", is_flag=True, help="show where an error comes from")
@@ -60,6 +61,7 @@ def inspect(
     bind: tuple[str, ...],
     precision: str,
     db: str | None,
+    trust: bool,
     json_file: str | None,
     passes: bool,
     debug: bool,
@@ -89,7 +91,9 @@ def inspect(
         known = existing(db)
         how = partial(known_layouts, known, target=wanted, precision=precision)
     fixed = shapes(shape), dims(bind)
-    graphs = model_graph(path, wanted, *fixed, watch=watch, precision=precision, layouts=how)
+    graphs = model_graph(
+        path, wanted, *fixed, watch=watch, precision=precision, layouts=how, trust=trust
+    )
     record = inspected(graphs, plain[-1], wanted, path.stem, known)
     record |= {"precision": precision, "passes": ran}
     show(record, stream)

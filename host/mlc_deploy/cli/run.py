@@ -62,6 +62,7 @@ PRECISION_HELP = "float16: what is float32 computes in that where it serves; flo
 DB_HELP = "what mlc-deploy tune found: kernels as it says"
 THREADS_HELP = "threads on the board; as many as there are cores unless told, 1 on QEMU"
 CORES_HELP = "where the threads stay; on the fast cores unless told, while they suffice"
+TRUST_HELP = "the author of a .pt2 file may run code on this machine, where the file needs it"
 TIMEOUT_HELP = f"how long a run on the board may take; {RUN_SECONDS:g} unless told"
 
 
@@ -88,6 +89,7 @@ class Job(click.Command):
 )
 @click.option("--precision", metavar="P", help=PRECISION_HELP)
 @click.option("--db", metavar="FILE", help=DB_HELP)
+@click.option("--trust", is_flag=True, help=TRUST_HELP)
 @click.option("--threads", type=int, metavar="N", help=THREADS_HELP)
 @click.option("--cores", metavar="fast|slow|0-3,…", default="", help=CORES_HELP)
 @click.option("--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS", help=TIMEOUT_HELP)
@@ -107,6 +109,7 @@ def run(
     emit: str | None,
     precision: str | None,
     db: str | None,
+    trust: bool,
     threads: int | None,
     cores: str,
     timeout: float,
@@ -146,7 +149,7 @@ def run(
     ready = _saved_model(
         path,
         {"--target": target, "--shape": shape, "--bind": bind, "--save": saves, "--emit": emit,
-         "--precision": precision, "--db": db},
+         "--precision": precision, "--db": db, "--trust": trust},
     )  # fmt: skip
     if precision is not None:
         known_precision(precision)
@@ -164,7 +167,7 @@ def run(
     graph = None
     if ready is None:
         with progress.stage("read"):
-            graph = _graph(path, _shapes(shape, given), dims(bind))
+            graph = _graph(path, _shapes(shape, given), dims(bind), trust)
     inputs_of, outputs_of = _signature(graph or ready)
     fitting("input", given, inputs_of)  # before a board is troubled
     fitting("output", right, outputs_of)
@@ -242,11 +245,14 @@ def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None
 
 
 def _graph(
-    path: Path, extents: Mapping[str, tuple[int, ...]], named: Mapping[str, int]
+    path: Path,
+    extents: Mapping[str, tuple[int, ...]],
+    named: Mapping[str, int],
+    trust: bool,
 ) -> Function:
     from ..frontend import from_model  # here, since a saved model does without the compiler
 
-    return from_model(path, extents, named)
+    return from_model(path, extents, named, trust=trust)
 
 
 def _signature(

@@ -31,7 +31,7 @@ from .options import (
 )
 from .place import NONE, choose, located
 from .progress import Progress
-from .run import CORES_HELP, PRECISION_HELP
+from .run import CORES_HELP, PRECISION_HELP, TRUST_HELP
 from .tune_report import incident_text, recorded, show
 from .tune_shown import shown
 
@@ -68,6 +68,7 @@ TIMEOUT_HELP = f"how long a schedule may run for; {CANDIDATE_SECONDS:g}"
 @click.option("--shape", "shape", multiple=True, metavar="NAME=1,3,…", help="shape of an input")
 @click.option("--bind", multiple=True, metavar="NAME=N", help="value of a named dimension")
 @click.option("--precision", metavar="P", help=PRECISION_HELP)
+@click.option("--trust", is_flag=True, help=TRUST_HELP)
 @click.option("--cores", metavar="fast|slow|0-3,…", default="", help=CORES_HELP)
 @click.option(
     "--timeout", type=float, default=CANDIDATE_SECONDS, metavar="SECONDS", help=TIMEOUT_HELP
@@ -92,6 +93,7 @@ def tune(
     shape: tuple[str, ...],
     bind: tuple[str, ...],
     precision: str | None,
+    trust: bool,
     cores: str,
     timeout: float,
     json_file: str | None,
@@ -114,7 +116,7 @@ def tune(
         known_precision(precision)
     to_json = JsonFile(json_file, (model, db, *others))
     wanted, urls = _places(target, boards)
-    how: dict[str, Any] = {"shapes": shapes(shape), "dims": dims(bind)}
+    how: dict[str, Any] = {"shapes": shapes(shape), "dims": dims(bind), "trust": trust}
     how |= {"precision": precision} if precision is not None else {}
     progress = Progress(verbose)
     began = time.perf_counter()

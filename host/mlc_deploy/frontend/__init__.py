@@ -31,11 +31,12 @@ def from_model(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     converters: Mapping[str, Converter] | None = None,
+    trust: bool = False,
 ) -> Function:
     """The graph of an .onnx file, or of a PyTorch program or the .pt2 file it was saved in.
 
     The other arguments are as from_onnx and from_torch take them. Raises ImporterError.
     """
     if is_program(model) or not isinstance(model, (str, Path)) or Path(model).suffix == ".pt2":
-        return from_torch(model, shapes, dims, converters=converters)
+        return from_torch(model, shapes, dims, converters=converters, trust=trust)
     return from_onnx(model, shapes, dims, converters=converters)

@@ -8,19 +8,24 @@ own decompositions. The module must be in inference mode when it is exported: mo
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from io import BytesIO
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ImporterError, InstallError, ShapeError
+from ..files import refuse_special
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Function, Value
 from ..graph.verify import verify
+from .pt2 import TRUST, data_of, entries_of
 from .torch_node import Converter, TorchNode, dtype_name, shape_of
 
 if TYPE_CHECKING:
@@ -42,6 +47,7 @@ REASONS = {
     **dict.fromkeys(("higher_order.cond", "higher_order.while_loop", "higher_order.scan"),
                     "control flow"),
 }  # fmt: skip
+LONGEST_REASON = 400  # characters of what torch says
 # What an unusual call makes converters raise.
 MISTAKES = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, AttributeError)
 
@@ -58,19 +64,22 @@ def from_torch(
     dims: Mapping[str, int] | None = None,
     *,
     converters: Mapping[str, Converter] | None = None,
+    trust: bool = False,
 ) -> Function:
     """The graph of a PyTorch program, not optimized. Weights are views of the program's own.
 
     shapes gives whole shapes of inputs, dims values of dynamic dimensions, by the names that
     program.range_constraints has for them ("s0"). converters adds to the table, or overrides it:
-    "namespace.operator" to a function of a TorchNode and the call's arguments. Raises
-    ImporterError, and InstallError where torch is missing.
+    "namespace.operator" to a function of a TorchNode and the call's arguments. trust: a file may run
+    what its author put into it; without, one that could is refused. Raises ImporterError, and
+    InstallError where torch is missing.
     """
     from .torch_ops import CONVERTERS  # here: users of other front ends need not wait for it
 
     where = "the program"
     if isinstance(program, (str, Path)):
-        where, program = str(program), _read(Path(program))
+        where, file = str(program), Path(program)
+        program = _trusted(file) if trust else _data(file, converters or {})
     if not is_program(program):
         raise ImporterError(
             f"a {type(program).__name__} is no program of torch.export",
@@ -85,22 +94,81 @@ def from_torch(
     return _Conversion(program, table, symbols, where).function()
 
 
-def _read(path: Path) -> ExportedProgram:
+def _data(path: Path, operators: Collection[str]) -> ExportedProgram:
+    """The program of a file, of which nothing runs."""
+    archive = data_of(path, operators)
     torch = _torch(str(path))
+    for entry in archive.pickles:
+        _refuse_unsafe_pickle(archive.entries[entry], f"{path}, entry '{entry}'")
+    program = _loaded(archive.packed(), str(path))
+    higher = torch._ops.HigherOrderOperator
+    for module in program.graph_module.modules():
+        for node in getattr(module, "graph", torch.fx.Graph()).nodes:
+            operator = isinstance(node.target, (torch._ops.OpOverload, higher))
+            if node.op == "call_function" and not (operator or _is_python(node.target)):
+                what = f"the function '{_key(node.target)}' is no operator on tensors"
+                raise ImporterError(what, where=str(path), mend=TRUST)
+    return program
+
+
+def _refuse_unsafe_pickle(content: bytes, where: str) -> None:
+    """Raises ImporterError for a pickle that is more than tensors, and numbers and texts in lists,
+    tuples and dicts."""
+    torch = _torch(where)
+    if content[:4] == b"PK\x03\x04":
+        entries_of(BytesIO(content), where)  # none of which unpacks to more than the file
     try:
-        program: ExportedProgram = torch.export.load(path)
-    except FileNotFoundError:
-        raise ImporterError(
-            "there is no such file", where=str(path), mend="the path of a .pt2 file"
-        ) from None
-    except Exception as error:  # of many kinds, from zip files to schemas
+        torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # of many kinds
         first = str(error).strip().split("\n")[0] or type(error).__name__
+        if "nsupported" in str(error) or isinstance(error, UnpicklingError):
+            first = "it is a pickle of more than tensors, which runs code when it is read"
+        raise ImporterError(first, where=where, mend=TRUST) from None
+
+
+def _trusted(path: Path) -> ExportedProgram:
+    """The program of a file, by torch alone, which may run what is in the file."""
+    try:
+        refuse_special(path)
+    except FileNotFoundError:
+        mend = "the path of a .pt2 file"
+        raise ImporterError("there is no such file", where=str(path), mend=mend) from None
+    except OSError as error:
+        raise ImporterError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    _torch(str(path))
+    return _loaded(path, str(path))
+
+
+def _loaded(source: Path | BytesIO, where: str) -> ExportedProgram:
+    """What torch loads. Raises ImporterError with torch's reason."""
+    torch = _torch(where)
+    said = _Said()
+    log = logging.getLogger("torch.export")
+    log.addFilter(said)
+    try:
+        program: ExportedProgram = torch.export.load(source)
+        return program
+    except Exception as error:  # of many kinds, from zip files to schemas
+        reason = said.error or error  # torch logs the first, and raises one that names the log
+        first = str(reason).strip().split("\n")[0][:LONGEST_REASON] or type(reason).__name__
         raise ImporterError(
             f"torch cannot read the program: {first}",
-            where=str(path),
+            where=where,
             mend="torch.export.save(program, file), with the torch that is installed here",
         ) from error
-    return program
+    finally:
+        log.removeFilter(said)
+
+
+class _Said(logging.Filter):
+    """Keeps the exception that a log tells of, and shows none of its records."""
+
+    error: BaseException | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info:
+            self.error = record.exc_info[1]
+        return False
 
 
 def _torch(where: str) -> Any:

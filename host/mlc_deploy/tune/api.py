@@ -159,6 +159,7 @@ def tune_graph(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     precision: str = "float32",
+    trust: bool = False,
     work_dir: str | Path | None = None,
     runner: Runner = "local://",
     builder: Executor | None = None,
@@ -170,7 +171,8 @@ def tune_graph(
     the rest is as in tune_tir. `compile(model, target, db=...)` uses what comes of it."""
     to = _target(target)
     how = Options(max_trials_global, num_trials_per_iter, **options)
-    graphs = Model(model_graph(model, to, shapes, dims, precision=precision), to, precision)
+    graph = model_graph(model, to, shapes, dims, precision=precision, trust=trust)
+    graphs = Model(graph, to, precision)
     database = _database(work_dir) if database is None else database
     with opened(runner, to) as boards, measuring(to, how, boards, database, builder) as by:
         run_model(graphs, how, by, watch=_all_of(callbacks))

@@ -1,0 +1,58 @@
+"""Files from outside, opened so that none can hold up or flood who reads it.
+
+What is no regular file is refused before a byte is read: a pipe that nobody writes to never ends,
+and neither does /dev/zero. Problems are OSErrors, whose `strerror` says what is wrong.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+MOST_TEXT_BYTES = 64 << 20  # of a record or a list of boards; ours have a few KB
+
+
+def open_file(path: str | Path) -> BinaryIO:
+    """A regular file, for reading. Raises OSError."""
+    # Opened for reading alone, a pipe would wait for its other end.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    refuse_special(path)  # opening a device can have an effect, and a socket cannot be opened
+    descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
+    try:
+        _refuse(os.fstat(descriptor).st_mode, path)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def refuse_special(path: str | Path) -> None:
+    """Raises OSError for what is there and is no regular file, and where nothing is there."""
+    _refuse(os.stat(path).st_mode, path)
+
+
+def read_file(path: str | Path, most: int = MOST_TEXT_BYTES) -> bytes:
+    """The content of a regular file of at most so many bytes. Raises OSError."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(
+                errno.EFBIG, f"it has {size:,} bytes, and at most {most:,} are read", str(path)
+            )
+        return file.read(most + 1)[:most]
+
+
+def _refuse(mode: int, path: str | Path) -> None:
+    if not stat.S_ISREG(mode):
+        kind = KINDS.get(stat.S_IFMT(mode), "something else")
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
