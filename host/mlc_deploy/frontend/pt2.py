@@ -127,7 +127,8 @@ def entries_of(stream: Any, where: str) -> dict[str, bytes]:
 # Text that can stand in Python code, in quotes or without them, and does nothing there.
 HARMLESS = re.compile(r"[\w .:/+-]*")
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-SYMBOL = re.compile(r"[A-Za-z_]{1,16}\d{0,6}")  # torch counts up to the number of some
+SYMBOL = re.compile(r"[A-Za-z_]{1,16}\d{0,6}", re.ASCII)  # torch counts up to the number of some
+SIZE = re.compile(r"[\w *+/(),.%-]{1,200}", re.ASCII)  # a name for what torch computes with
 FREE_TEXT = ("as_string", "as_strings")  # operands of operators: torch quotes them
 NAMED = ("name", "as_name", "forward_arg_names")
 TREES = ("in_spec", "out_spec")
@@ -284,9 +285,7 @@ class _Checked:
         listed = self.json(entries, index)
         config = listed.get("config") if isinstance(listed, dict) else None
         if not isinstance(config, dict):
-            raise ImporterError(
-                f"the list of its {kind} is damaged", where=self.where, mend=AGAIN
-            )
+            raise ImporterError(f"the list of its {kind} is damaged", where=self.where, mend=AGAIN)
         found: dict[str, bytes] = {}
         for name, about in config.items():
             match about:
@@ -364,9 +363,10 @@ class _Checked:
                 stack = value.get(KEPT_METADATA)
                 return {KEPT_METADATA: stack} if isinstance(stack, str) else {}
             case "range_constraints", dict():
-                for name in value:
-                    if not SYMBOL.fullmatch(name):
-                        self.refuse(f"{name!a:.60} is no name of a dimension", entry)
+                for size in value:
+                    if not SIZE.fullmatch(size) or re.search(r"\d{7}", size):
+                        self.refuse(f"{size!a:.60} is no dimension", entry)
+                return {s: self.plain(v, entry, "", depth + 1) for s, v in value.items()}
         return self.plain(value, entry, key, depth + 1)
 
     def text(self, text: str, entry: str, key: str) -> str:

@@ -47,6 +47,7 @@ REASONS = {
     **dict.fromkeys(("higher_order.cond", "higher_order.while_loop", "higher_order.scan"),
                     "control flow"),
 }  # fmt: skip
+TALKATIVE = ("torch.export", "torch._export.serde.serialize")  # logs with tracebacks
 LONGEST_REASON = 400  # characters of what torch says
 # What an unusual call makes converters raise.
 MISTAKES = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, AttributeError)
@@ -143,8 +144,8 @@ def _loaded(source: Path | BytesIO, where: str) -> ExportedProgram:
     """What torch loads. Raises ImporterError with torch's reason."""
     torch = _torch(where)
     said = _Said()
-    log = logging.getLogger("torch.export")
-    log.addFilter(said)
+    for name in TALKATIVE:
+        logging.getLogger(name).addFilter(said)
     try:
         program: ExportedProgram = torch.export.load(source)
         return program
@@ -157,7 +158,8 @@ def _loaded(source: Path | BytesIO, where: str) -> ExportedProgram:
             mend="torch.export.save(program, file), with the torch that is installed here",
         ) from error
     finally:
-        log.removeFilter(said)
+        for name in TALKATIVE:
+            logging.getLogger(name).removeFilter(said)
 
 
 class _Said(logging.Filter):
