@@ -1,7 +1,8 @@
 """A store of bytes by digest in the user's cache folder, which many processes may share.
 
 Nothing here may fail a job: what cannot be read is not there, and what cannot be written is not
-kept; the log says so, the first of the latter as a warning.
+kept; the log says so, the first of the latter as a warning. Neither is a folder used that others
+than the user may write to: kernels from it run on boards.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from mlc_rpc.own import why_foreign
+
+from .files import open_file
 from .unfinished import write_whole
 
 log = logging.getLogger(__name__)
@@ -41,13 +45,20 @@ class Cache:
 
     def get(self, key: bytes) -> bytes | None:
         """What was put under a key; None where there is nothing, or what is there is damaged."""
+        if self._is_foreign():
+            return None
         path = self._path(key)
         try:
-            data = path.read_bytes()
+            with open_file(path) as file:
+                why = why_foreign(path, os.fstat(file.fileno()))
+                data = b"" if why else file.read()
         except FileNotFoundError:
             return None
         except OSError as error:
             log.debug("not read: %s", error)
+            return None
+        if why:
+            log.debug("not read: %s: %s", path, why)
             return None
         content = data[CHECK_BYTES:]
         if data[:CHECK_BYTES] != _check(key, content):
@@ -59,15 +70,27 @@ class Cache:
 
     def put(self, key: bytes, content: bytes) -> None:
         """Keeps content under a key. It appears whole under its name, or not at all."""
+        if self._is_foreign():
+            return
         path = self._path(key)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
             write_whole(path, _check(key, content) + content, mode=0o600)
             self._trim()
         except OSError as error:
             # Once is for users to see: without a cache every job takes long.
             log.log(logging.DEBUG if self._told else logging.WARNING, "not kept: %s", error)
             self._told = True
+
+    def _is_foreign(self) -> bool:
+        why = why_foreign(self.folder)
+        if why and not self._told:
+            log.warning(
+                "the cache %s is not used: %s; try: chown $USER, chmod go-w", self.folder, why
+            )
+            self._told = True
+        return bool(why)
 
     def _path(self, key: bytes) -> Path:
         name = key.hex()

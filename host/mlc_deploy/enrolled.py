@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from mlc_rpc.own import why_foreign
+
 from .errors import InputError
+from .files import read_file
 from .unfinished import write_whole
 
 
@@ -33,11 +36,22 @@ def boards_file() -> Path:
 def enrolled_boards() -> dict[str, Enrolled]:
     """Boards by name; none where there is no file. Raises InputError for a file not in order."""
     path = boards_file()
+    if why := why_foreign(path):
+        raise InputError(
+            f"boards are not taken from this file: {why}",
+            where=str(path),
+            mend=f"look into it, then: chown $USER {path}; chmod go-w {path}",
+        )
     try:
-        return _entries(path.read_text(encoding="utf-8"), path)
+        return _entries(read_file(path).decode(), path)
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except (RecursionError, MemoryError):  # the latter is what deep nesting can be told as
+        what = "cannot be read: it is nested too deeply"
+        raise InputError(what, where=str(path), mend="an editor") from None
+    except ValueError as error:  # of the text, its numbers or its encoding
         raise InputError(f"cannot be read: {error}", where=str(path), mend="an editor") from error
 
 

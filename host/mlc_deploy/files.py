@@ -49,7 +49,7 @@ def read_file(path: str | Path, most: int = MOST_TEXT_BYTES) -> bytes:
             raise OSError(
                 errno.EFBIG, f"it has {size:,} bytes, and at most {most:,} are read", str(path)
             )
-        return file.read(most + 1)[:most]
+        return file.read(size)
 
 
 def _refuse(mode: int, path: str | Path) -> None:

@@ -7,7 +7,9 @@ passes of the PassContext, LLVM, and the sources of this package.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import struct
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -20,11 +22,14 @@ import llvmlite.binding as llvm
 import msgpack
 
 import mlc_targets
+from mlc_rpc.module import parse_metadata
 from mlc_targets import Target
 
 from . import ir
 from .cache import Cache, user_folder
 from .codegen import KernelObject, compile_kernel
+from .codegen.machine_code import empty_object
+from .codegen.merge import KERNEL, merge
 from .errors import CodegenError
 from .graph import Function
 from .graph.lower import KernelSource, lower_kernel
@@ -38,6 +43,13 @@ from .workers import WorkerDied, cores, in_workers
 
 FEW = 8  # kernels; so many are compiled by the time that a worker has started
 LAST_WORDS = 400  # characters
+# What reading an entry of the cache raises for what was written by others.
+NO_KERNEL = (
+    CodegenError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError,
+    MemoryError, AssertionError, struct.error,
+)  # fmt: skip
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +87,9 @@ def compile_sources(
     found: dict[str, KernelObject] = {}
     for name, key in keys.items():
         entry = store.get(key) if store is not None else None
-        if entry is not None:
-            found[name] = KernelObject(*msgpack.unpackb(entry))
+        kernel = unpacked(entry, target) if entry is not None else None
+        if kernel is not None:
+            found[name] = kernel
     cached = len(found)
     missing = [name for name in keys if name not in found]
     count = min(workers or option("compile.workers") or cores(), len(missing))
@@ -91,8 +104,37 @@ def compile_sources(
             found[name] = compile_source(source, target)
     if store is not None:
         for name in missing:
-            store.put(keys[name], msgpack.packb([found[name].code, found[name].signature]))
+            store.put(keys[name], packed(found[name]))
     return CompiledKernels({name: found[name] for name in sources}, cached)
+
+
+def packed(kernel: KernelObject) -> bytes:
+    """A kernel as the cache keeps it."""
+    entry: bytes = msgpack.packb([kernel.code, kernel.signature])
+    return entry
+
+
+def unpacked(entry: bytes, target: Target) -> KernelObject | None:
+    """The kernel of an entry of the cache; None for what no kernel of the target can be. Whoever
+    can write to the cache can give an entry its right digest."""
+    try:
+        code, signature = msgpack.unpackb(entry)
+        merge([(KERNEL, code), ("", empty_object(target))], b"")
+        known = parse_metadata(
+            msgpack.packb(
+                {"target": "", "machine": "", "features": [],
+                 "kernels": [{"name": KERNEL, **signature}]}
+            )
+        )  # fmt: skip
+        (kernel,) = known.kernels.values()
+        sized = type(kernel.tasks) in (int, str) and all(
+            type(extent) in (int, str) for p in kernel.params for extent in p.shape
+        )
+        names = all(type(name) is str for name in signature["scalars"])
+        return KernelObject(code, signature) if sized and names else None
+    except NO_KERNEL as error:
+        log.debug("no kernel: %s", error)
+        return None
 
 
 def compile_source(

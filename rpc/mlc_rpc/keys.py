@@ -7,6 +7,7 @@ ways, and never shown: no message and no command line has it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -17,6 +18,7 @@ from pathlib import Path
 from mlc_rpc.errors import Unreachable
 from mlc_rpc.wire import KEY_BYTES
 
+MOST_READ = 4096  # bytes of a file that should be a key
 PORT = 9190  # suggested; nothing depends on it
 
 
@@ -53,7 +55,11 @@ def read_key(path: Path, board: str = "") -> bytes:
     """The key in a file. Raises Unreachable when there is none, or others may read it."""
     try:
         about = path.stat()
-        key = path.read_bytes()
+        if not stat.S_ISREG(about.st_mode):  # a pipe would be waited for
+            raise OSError(errno.EINVAL, "it is no file")
+        with path.open("rb") as file:
+            about = os.fstat(file.fileno())
+            key = file.read(MOST_READ)
     except OSError as error:
         raise Unreachable(
             f"there is no key for this board: {path}: {error.strerror}",

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from mlc_rpc.counters import Counter
 from mlc_rpc.errors import Unreachable
+from mlc_rpc.own import why_foreign
 from mlc_rpc.process import ProcessTransport, runtime_file
 from mlc_rpc.transport import QemuUrl, Runtime, Transport
 
@@ -85,7 +86,9 @@ def built_folder() -> Path:
 
 
 def _installed(machine: str) -> str | None:
-    names = (str(built_folder() / f"qemu-{machine}"), f"qemu-{machine}", f"qemu-{machine}-static")
+    built = built_folder() / f"qemu-{machine}"
+    own = not (why_foreign(built.parent) or why_foreign(built))
+    names = (*[str(built)] * own, f"qemu-{machine}", f"qemu-{machine}-static")
     return next(filter(None, map(shutil.which, names)), None)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import paramiko
 
 from mlc_rpc.errors import Unreachable
+from mlc_rpc.known_hosts import KnownHosts, known_hosts
 from mlc_rpc.ssh_config import Host
 from mlc_rpc.ssh_shell import Said, Shell
 from mlc_rpc.transport import Buffer, Tail, Transport, join_words
@@ -167,7 +168,10 @@ def server_key(host: Host, timeout: float) -> paramiko.PKey:
 
 def is_trusted(host: Host, key: paramiko.PKey) -> bool:
     """Whether known_hosts has this key of the board. Raises Unreachable where it has another."""
-    known = _known_hosts().lookup(host.known_as)
+    known_to_user = known_hosts()
+    if at := known_to_user.revocation(host.known_as, key):
+        raise _revoked(host, key, at)
+    known = known_to_user.keys.lookup(host.known_as)
     if known is None or key.get_name() not in known:
         return False
     if known[key.get_name()] == key:
@@ -186,14 +190,6 @@ def trust(host: Host, key: paramiko.PKey) -> Path:
         line = f"{start}{host.known_as} {key.get_name()} {key.get_base64()}\n"
         file.write(line.encode())
     return path
-
-
-def _known_hosts() -> paramiko.HostKeys:
-    known = paramiko.HostKeys()
-    for path in ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts"):
-        with contextlib.suppress(OSError):
-            known.load(str(Path(path).expanduser()))
-    return known
 
 
 def _link(host: Host, clients: Sequence[paramiko.SSHClient], timeout: float) -> Link:
@@ -229,18 +225,20 @@ def _socket(host: Host, timeout: float) -> socket.socket:
 
 
 class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # it has no types
-    def __init__(self, host: Host) -> None:
-        self.host = host
+    def __init__(self, host: Host, known: KnownHosts) -> None:
+        self.host, self.known = host, known
 
     def missing_host_key(
         self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
     ) -> None:
+        if at := self.known.revocation(self.host.known_as, key):
+            raise _revoked(self.host, key, at)
         kind = key.get_name().removeprefix("ssh-").split("-")[0]
         raise self.host.unreachable(
             f"its host key is not known: {key.get_name()} {key.fingerprint}",
             f"mlc-deploy board enroll {self.host.alias} {self.host.board}, and compare the "
             "fingerprint with\n       what the board itself says: "
-            f"ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub",
+            f"ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub{self.known.hints()}",
         )
 
 
@@ -253,6 +251,13 @@ def _changed(host: Host, key: paramiko.PKey, expected: paramiko.PKey) -> Unreach
     )
 
 
+def _revoked(host: Host, key: paramiko.PKey, at: str) -> Unreachable:
+    return host.unreachable(
+        f"its host key is revoked: {key.get_name()} {key.fingerprint}, at {at}",
+        "a new host key on the board; whoever has the old one could pose as it",
+    )
+
+
 def _failed(host: Host, error: Exception) -> Unreachable:
     what = f"ssh failed: {error or type(error).__name__}"
     return host.unreachable(what, f"ssh -v -p {host.port} {host.user}@{host.name}, which says more")
@@ -260,12 +265,13 @@ def _failed(host: Host, error: Exception) -> Unreachable:
 
 def _connect(host: Host, link: Link, timeout: float) -> paramiko.SSHClient:
     """Verified, logged in, and kept alive."""
-    client = paramiko.SSHClient()
+    client, known = paramiko.SSHClient(), known_hosts()
     try:
-        client.load_system_host_keys()
-        with contextlib.suppress(OSError):
-            client.load_system_host_keys("/etc/ssh/ssh_known_hosts")
-        client.set_missing_host_key_policy(_RefuseUnknown(host))
+        keys = known.keys.lookup(host.known_as) or {}
+        for kind, key in keys.items():
+            if not known.revocation(host.known_as, key):
+                client.get_host_keys().add(host.known_as, kind, key)
+        client.set_missing_host_key_policy(_RefuseUnknown(host, known))
         try:
             client.connect(
                 host.name,
@@ -287,7 +293,9 @@ def _connect(host: Host, link: Link, timeout: float) -> paramiko.SSHClient:
         transport.set_keepalive(KEEPALIVE_SECONDS)
         return client
     except paramiko.BadHostKeyException as error:
-        failure = _changed(host, error.key, error.expected_key)
+        at = known.revocation(host.known_as, error.key)
+        changed = _changed(host, error.key, error.expected_key)
+        failure = _revoked(host, error.key, at) if at else changed
     except paramiko.IncompatiblePeer as error:
         failure = NoCommonAlgorithm(
             f"no common algorithms with its ssh server: {error}",

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import msgpack
 
 from ..errors import ArtifactError
+from ..files import open_file
 from ..unfinished import replacing
 
 MAGIC = b"\x89MLC\r\n\x1a\n"
@@ -46,7 +47,7 @@ def digest(data: Buffer) -> bytes:
 
 def is_saved(path: Path) -> bool:
     """Whether a file begins as a saved model does. Raises OSError."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return file.read(len(MAGIC)) == MAGIC
 
 
@@ -69,7 +70,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], list[Blob]]:
 
     What the manifest says is not. Raises ArtifactError, OSError.
     """
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         data = memoryview(_mapped(file))
     return parse(data, str(path))
 

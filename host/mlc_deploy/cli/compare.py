@@ -6,12 +6,12 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.table import Table
 
+from ..files import read_file
 from .errors import FAILED, OK
 from .options import Misuse
 from .tables import Record, add_row, console_for, labelled, plain_table
@@ -63,7 +63,7 @@ def compare(before: str, after: str, rise: float) -> int:
 def _record(file: str) -> Record:
     """Raises Misuse for whatever `--json` did not write."""
     try:
-        record = json.loads(Path(file).read_bytes())
+        record = json.loads(read_file(file))
         figures = [layer[m] for layer in record["layers"] for m in MEASURES]
         figures.append(record["instructions"])
         known = [layer["name"] for layer in record["layers"]]
@@ -78,7 +78,9 @@ def _record(file: str) -> Record:
         return {key: record[key] for key in KEYS}
     except FileNotFoundError:
         raise Misuse("there is no such file", where=file, mend="what --json wrote") from None
-    except (ValueError, KeyError, TypeError):
+    except OSError as error:
+        raise Misuse(f"cannot be read: {error.strerror}", where=file) from None
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise Misuse(
             "this is no record of mlc-deploy",
             where=file,

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from mlc_rpc.cores import KINDS, core_numbers
 from mlc_targets import Target, levels_of
 
+from .. import npy
 from ..artifact.format import is_saved
 from ..errors import MlcError
+from ..files import refuse_special
 
 Array = NDArray[Any]
 Value = TypeVar("Value")
@@ -71,35 +72,29 @@ def arrays(option: str, texts: Sequence[str]) -> tuple[dict[str, Array], Array |
 
 def _load(option: str, name: str, path: Path) -> tuple[Array, Array | None]:
     """The array of an .npy; of an .npz the one called `name`, or the only one, and its labels."""
+    where = f"{option} {name}={path}"
     try:
-        loaded = np.load(path, allow_pickle=False)
+        with npy.opened(path) as loaded:
+            if not isinstance(loaded, npy.Arrays):
+                return loaded, None
+            names = [n for n in loaded if n != LABEL]
+            chosen = name if name in names else names[0] if len(names) == 1 else None
+            if chosen is None:
+                raise Misuse(
+                    f"the file holds no array '{name}'",
+                    where=where,
+                    mend=f"one of {', '.join(loaded) or '(it is empty)'}",
+                )
+            return loaded[chosen], loaded[LABEL] if LABEL in loaded else None
     except FileNotFoundError:
         raise Misuse(
-            "there is no such file",
-            where=f"{option} {name}={path}",
-            mend="the path of an .npy or .npz file",
+            "there is no such file", where=where, mend="the path of an .npy or .npz file"
         ) from None
     except OSError as error:
         reason = error.strerror or str(error)
-        raise Misuse(f"cannot be read: {reason}", where=f"{option} {name}={path}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile):
-        raise Misuse(
-            "this is no file of numpy's, or one of Python objects",
-            where=f"{option} {name}={path}",
-            mend="numpy.save(file, array)",
-        ) from None
-    if not isinstance(loaded, np.lib.npyio.NpzFile):
-        return loaded, None
-    with loaded:
-        names = [n for n in loaded.files if n != LABEL]
-        chosen = name if name in names else names[0] if len(names) == 1 else None
-        if chosen is None:
-            raise Misuse(
-                f"the file holds no array '{name}'",
-                where=f"{option} {name}={path}",
-                mend=f"one of {', '.join(loaded.files) or '(it is empty)'}",
-            )
-        return loaded[chosen], loaded[LABEL] if LABEL in loaded.files else None
+        raise Misuse(f"cannot be read: {reason}", where=where) from None
+    except npy.Unreadable as error:
+        raise Misuse(str(error), where=where, mend="numpy.save(file, array)") from None
 
 
 def known_cores(text: str) -> None:
@@ -137,8 +132,17 @@ def one_level(target: str, what: str) -> Target:
 def model_file(text: str, commands: Sequence[str]) -> Path:
     """MODEL as a file that is there; Misuse with the nearest names otherwise."""
     path = Path(text)
-    if path.exists():
+    if path.is_dir() or path.is_file():
         return path
+    with suppress(FileNotFoundError):
+        try:
+            refuse_special(path)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            reason = (error.strerror or str(error)).lower()
+            mend = "the path of an .onnx, .pt2 or .mlc file"
+            raise Misuse(f"cannot be read: {reason}", where=text, mend=mend) from None
     folder = path.parent
     files = [str(p) for p in folder.glob("*") if p.suffix in (".onnx", ".pt2", ".mlc")]
     near = get_close_matches(text, [*files, *commands], 3)

@@ -16,6 +16,7 @@ ARM, X86_64, AARCH64 = 40, 62, 183  # machines
 NULL, PROGBITS, SYMTAB, STRTAB, RELA, REL = 0, 1, 2, 3, 4, 9  # types of sections
 ATTRIBUTES, UNWIND = 0x70000003, 0x70000001  # of 32-bit ARM's
 WRITE, ALLOC, EXECINSTR, MERGE, STRINGS, INFO_LINK = 1, 2, 4, 0x10, 0x20, 0x40  # their flags
+MOST_ALIGNMENT = 4096  # bytes; LLVM asks for at most a vector's, or a page
 UNDEFINED = 0  # in place of a section's number
 LOCAL, GLOBAL = 0, 1  # bindings of symbols
 NOTYPE, OBJECT, FUNC, SECTION, FILE = 0, 1, 2, 3, 4  # their types
@@ -126,6 +127,8 @@ def _read(data: bytes) -> Object:
                 b"" if h[1] in TABLES else content, h[8])
         for h, content in zip(headers, contents, strict=True)
     )  # fmt: skip
+    if any(s.alignment > MOST_ALIGNMENT for s in sections):
+        raise ValueError(f"a section aligned to more than {MOST_ALIGNMENT} bytes")
     symbols: tuple[Symbol, ...] = ()
     relocations = {}
     for header, content in zip(headers, contents, strict=True):

@@ -42,6 +42,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> KernelObject:
         return KernelObject(bytes(machine.emit_object(code)), described)
 
 
+@cache
 def empty_object(target: Target) -> bytes:
     """The object of a module without kernels."""
     with optimized(str(llvm_module("", target)), target) as (machine, code):

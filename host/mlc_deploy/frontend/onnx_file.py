@@ -21,8 +21,10 @@ from onnx import (
 )
 
 from ..errors import ImporterError
+from ..files import read_file
 
 OLDEST_OPSET = 6
+LARGEST = (2 << 30) - 1  # bytes of a file: protobuf's bound; weights beyond it are external data
 DTYPES = {
     TensorProto.FLOAT: "float32",
     TensorProto.FLOAT16: "float16",
@@ -45,7 +47,7 @@ def read_model(path: str | Path) -> ModelProto:
     if path.is_dir():
         raise ImporterError("the model is a folder", where=str(path), mend="the .onnx file in it")
     try:
-        data = path.read_bytes()
+        data = read_file(path, LARGEST)
     except FileNotFoundError:
         raise ImporterError("there is no such file", where=str(path)) from None
     except OSError as error:

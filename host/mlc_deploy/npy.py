@@ -1,0 +1,113 @@
+"""Arrays in files of numpy's, .npy and .npz, from outside.
+
+A header of 128 bytes can ask for terabytes, and a small archive unpack to them: what a file says
+is held against what it has before memory is taken for it. Python objects are never read.
+"""
+
+from __future__ import annotations
+
+import lzma
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from .files import open_file
+
+Array = NDArray[Any]
+
+SUFFIX = ".npy"
+ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+MOST_UNPACKED = 1 << 30  # bytes of a compressed array; others are as large as their file
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+# What zipfile raises for archives that are damaged, and numpy for headers.
+DAMAGED = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, ValueError, TypeError, EOFError,
+    NotImplementedError, RuntimeError, IndexError, KeyError, OverflowError,
+)  # fmt: skip
+NO_ARRAYS = "this is no file of numpy's, or one of Python objects"
+
+
+class Unreadable(Exception):
+    """A file of which no array can be read; the message says why."""
+
+
+class Arrays(Mapping[str, Array]):
+    """The arrays of an .npz, each read when it is asked for. Raises Unreadable then."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        infos = (info for info in archive.infolist() if info.filename.endswith(SUFFIX))
+        self._infos = {info.filename.removesuffix(SUFFIX): info for info in infos}
+
+    def __getitem__(self, name: str) -> Array:
+        info = self._infos[name]
+        if info.compress_type != zipfile.ZIP_STORED and info.file_size > MOST_UNPACKED:
+            raise Unreadable(
+                f"'{name}' unpacks to {info.file_size:,} bytes, and at most {MOST_UNPACKED:,} are "
+                "unpacked"
+            )
+        try:
+            with self._archive.open(info) as stream:
+                return _array(stream, info.file_size)
+        except DAMAGED:
+            raise Unreadable(NO_ARRAYS) from None
+
+    def __iter__(self) -> Any:
+        return iter(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+
+@contextmanager
+def opened(path: Path) -> Any:
+    """The array of an .npy, or the Arrays of an .npz. Raises Unreadable, OSError."""
+    with open_file(path) as stream:
+        begin = stream.read(4)
+        size = stream.seek(0, 2)
+        stream.seek(0)
+        if begin not in ZIP:
+            try:
+                array = _array(stream, size)
+            except DAMAGED:
+                raise Unreadable(NO_ARRAYS) from None
+            yield array
+            return
+        try:
+            archive = zipfile.ZipFile(stream)
+        except DAMAGED:
+            raise Unreadable(NO_ARRAYS) from None
+        with archive:
+            yield Arrays(archive)
+
+
+def _array(stream: IO[bytes], size: int) -> Array:
+    """The array of a stream that has so many bytes. Raises Unreadable, and one of DAMAGED."""
+    version = npy.read_magic(stream)
+    try:
+        # Of version 3 are arrays of records whose fields have names in other alphabets.
+        shape, by_columns, dtype = HEADERS[version](stream)
+    except MemoryError:  # Python's parser says so of deep nesting
+        raise Unreadable(NO_ARRAYS) from None
+    if dtype.hasobject or not dtype.itemsize or any(extent < 0 for extent in shape):
+        raise Unreadable(NO_ARRAYS)
+    needed, there = math.prod(shape) * dtype.itemsize, max(size - stream.tell(), 0)
+    if needed > there:
+        raise Unreadable(f"its header says {needed:,} bytes, and the file has {there:,}")
+    content = bytearray(needed)
+    left = memoryview(content)
+    while left:
+        count = stream.readinto(left)  # type: ignore[attr-defined]
+        if not count:
+            raise Unreadable(NO_ARRAYS)
+        left = left[count:]
+    return np.frombuffer(content, dtype).reshape(shape, order="F" if by_columns else "C")
