@@ -132,3 +132,46 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         assert runtime_build.cache_folder("digest") == user_folder() / "runtime" / "digest"
     monkeypatch.setenv("MLC_CACHE_DIR", "/own")
     assert user_folder() == Path("/own")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs modes of files")
+def test_a_folder_that_others_may_write_to_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = Cache(tmp_path / "kernels")
+    cache.put(KEY, b"some content")
+    assert cache.folder.stat().st_mode & 0o777 == 0o700
+    cache.folder.chmod(0o777)
+    again = Cache(cache.folder)
+    assert again.get(KEY) is None
+    again.put(OTHER, b"other")
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
+        f"the cache {cache.folder} is not used: others may write to it; "
+        "try: chown $USER, chmod go-w"
+    ]
+    cache.folder.chmod(0o755)
+    assert Cache(cache.folder).get(KEY) == b"some content" and cache.get(OTHER) is None
+    entry(cache).chmod(0o666)
+    assert cache.get(KEY) is None
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs root")
+def test_another_users_folder_is_not_used(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "kernels")
+    cache.put(KEY, b"some content")
+    os.chown(entry(cache), 1234, 1234)
+    assert cache.get(KEY) is None
+    os.chown(entry(cache), 0, 0)
+    assert cache.get(KEY) == b"some content"
+    os.chown(cache.folder, 1234, 1234)
+    assert Cache(cache.folder).get(KEY) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_in_place_of_an_entry_is_a_miss(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    cache.put(KEY, b"some content")
+    path = entry(cache)
+    path.unlink()
+    os.mkfifo(path)
+    assert cache.get(KEY) is None

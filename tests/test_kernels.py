@@ -178,3 +178,41 @@ def test_the_same_bytes_for_any_hash_seed_and_number_of_workers() -> None:
         for seed, workers in (("1", "1"), ("77", "2"))
     }
     assert len(found) == 1 and len(found.pop().split()) == 2
+
+
+def test_entries_with_a_right_digest_and_wrong_content(own_cache: Path) -> None:
+    """They count as not there: the kernel is compiled."""
+    import random
+
+    import msgpack
+
+    from mlc_deploy.cache import Cache
+    from mlc_deploy.kernels import packed, unpacked
+
+    (good,) = compiled(gathers(1)).objects.values()
+    entry = packed(good)
+    assert unpacked(entry, TARGET) == good
+    signature = dict(good.signature)
+    (other,) = compiled(gathers(1), target=Target("armv7a")).objects.values()
+    wrong = [
+        b"", b"\xc1", msgpack.packb(3), msgpack.packb([]), msgpack.packb([good.code]),
+        msgpack.packb([good.code, {}]), msgpack.packb([b"", signature]), packed(other),
+        msgpack.packb([good.code[:200], signature]), msgpack.packb(["text", signature]),
+        msgpack.packb([good.code, signature | {"params": 3}]),
+        msgpack.packb([good.code, signature | {"tasks": None}]),
+        msgpack.packb([good.code, signature | {"scalars": [3]}]),
+        b"\x91" * 5000,
+    ]  # fmt: skip
+    assert [unpacked(content, TARGET) for content in wrong] == [None] * len(wrong)
+    draw = random.Random(1)
+    for _ in range(2000):
+        data = bytearray(entry)
+        for _ in range(draw.randrange(1, 4)):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        unpacked(bytes(data), TARGET)  # a kernel or none, and nothing else
+    store = Cache(own_cache / "kernels")
+    keys = (bytes.fromhex(p.parent.name + p.name) for p in store.folder.glob("*/*"))
+    (key,) = (key for key in keys if store.get(key) == entry)
+    store.put(key, wrong[5])
+    again = compiled(gathers(1))
+    assert again.cached == 0 and again.objects == {"gather0": good}

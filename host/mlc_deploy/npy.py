@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -31,7 +32,7 @@ HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 # What zipfile raises for archives that are damaged, and numpy for headers.
 DAMAGED = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, ValueError, TypeError, EOFError,
-    NotImplementedError, RuntimeError, IndexError, KeyError, OverflowError,
+    SyntaxError, TokenError, NotImplementedError, RuntimeError, IndexError, KeyError, OverflowError,
 )  # fmt: skip
 NO_ARRAYS = "this is no file of numpy's, or one of Python objects"
 
@@ -103,7 +104,10 @@ def _array(stream: IO[bytes], size: int) -> Array:
     needed, there = math.prod(shape) * dtype.itemsize, max(size - stream.tell(), 0)
     if needed > there:
         raise Unreadable(f"its header says {needed:,} bytes, and the file has {there:,}")
-    content = bytearray(needed)
+    try:
+        content = bytearray(needed)
+    except MemoryError:  # Python's own does not say how much was wanted
+        raise MemoryError(f"unable to allocate {needed:,} bytes for an array") from None
     left = memoryview(content)
     while left:
         count = stream.readinto(left)  # type: ignore[attr-defined]

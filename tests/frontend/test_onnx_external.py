@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,44 @@ def test_refusals(tmp_path: Path, info: dict[str, int], message: str) -> None:
     path = added(tmp_path, location="w.bin", **info)
     (tmp_path / "w.bin").write_bytes(bytes(32))
     with pytest.raises(ImporterError, match=message):
+        from_onnx(path)
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        ({"offset": -8}, "tensor 'w' is said to be at -8, of 0 bytes, of 'w.bin'"),
+        ({"length": -4}, "tensor 'w' is said to be at 0, of -4 bytes, of 'w.bin'"),
+        ({"offset": 1 << 70}, "tensor 'w' is said to be at 1,180,591,620,717,411,303,424, of 0"),
+        ({"offset": 1 << 60}, "24 bytes from 1152921504606846976 on of 'w.bin', which has 0 there"),
+        ({"length": 1 << 61}, "which has 32 there and says 2305843009213693952"),
+        ({"offset": "abc"}, "the place of tensor 'w' in another file is no number"),
+        ({"offset": "9" * 6000}, "the place of tensor 'w' in another file is no number"),
+    ],
+)
+def test_places_that_are_none(tmp_path: Path, info: dict[str, Any], message: str) -> None:
+    path = added(tmp_path, location="w.bin", **info)
+    (tmp_path / "w.bin").write_bytes(bytes(32))
+    with pytest.raises(ImporterError) as error:
+        from_onnx(path)
+    assert message in str(error.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_weights_in_what_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for location in ("pipe", ".", "/dev/zero", "", "a\0b", "a" * 5000):
+        with pytest.raises(ImporterError, match="are missing"):
+            from_onnx(added(tmp_path, location=location))
+
+
+def test_a_shape_below_nothing(tmp_path: Path) -> None:
+    """Two negative extents have a positive product."""
+    path = tmp_path / "model.onnx"
+    add = helper.make_node("Add", ["x", "w"], ["y"])
+    write(path, [external("w", [-2, -3], location="w.bin")], [add], [2, 3])
+    (tmp_path / "w.bin").write_bytes(bytes(24))
+    with pytest.raises(ImporterError, match=r"-2, -3|Negative dimension"):
         from_onnx(path)
 
 

@@ -187,7 +187,8 @@ def test_operators() -> None:
     for target in (
         "torch.os.system", "torch.builtins.exec", "torch.hub.load", "_operator.methodcaller",
         "_operator.setitem", "math.factorial", "torch.ops.load_library", "torch.ops.aten.add",
-        "torch.ops.aten.__class__.mro", "torch.ops.aten.add.__call__", "torch.ops.aten.save.default",
+        "torch.ops.aten.__class__.mro", "torch.ops.aten.add.__call__",
+        "torch.ops.aten.save.default",
         "torch.ops.inductor.accumulate_grad_.default", "torch.ops.own.thing.default", "", "torch",
         "torch.ops.higher_order.cond.fn", "#own:thing", "torch.ops.aten.add.Tensor\n",
     ):  # fmt: skip

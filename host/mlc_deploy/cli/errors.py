@@ -31,6 +31,10 @@ MENDS = {
 }
 
 
+MORE_MEMORY = "more memory for this process (ulimit -v, a container's limit), or a smaller model"
+NO_THREAD = "can't start new thread"  # Python's words, which have no class
+
+
 def exit_status(error: BaseException) -> int:
     match error:
         case KeyboardInterrupt() | click.exceptions.Abort():
@@ -56,6 +60,11 @@ def message(error: BaseException) -> str:
             where = f"\n  in:  {error.filename}" if error.filename else ""
             mend = f"\n  try: {MENDS[error.errno]}" if error.errno in MENDS else ""
             return f"{(error.strerror or str(error)).lower()}{where}{mend}"
+        case MemoryError():
+            needed = f": {str(error)[:1].lower()}{str(error)[1:]}" if str(error) else ""
+            return f"the memory does not suffice{needed}\n  try: {MORE_MEMORY}"
+        case RuntimeError() if str(error) == NO_THREAD:
+            return f"the system starts no further thread\n  try: {MORE_MEMORY}"
         case _ if isinstance(error, MISTAKES):
             return str(error)
         case _:

@@ -16,14 +16,14 @@ from onnx import (
     TensorProto,
     ValueInfoProto,
     checker,
-    external_data_helper,
     numpy_helper,
 )
 
 from ..errors import ImporterError
-from ..files import read_file
+from ..files import read_file, refuse_special
 
 OLDEST_OPSET = 6
+MOST_EXTERNAL = 1 << 62  # bytes
 LARGEST = (2 << 30) - 1  # bytes of a file: protobuf's bound; weights beyond it are external data
 DTYPES = {
     TensorProto.FLOAT: "float32",
@@ -172,15 +172,40 @@ def check_external_data(model: ModelProto, path: str | Path | None, where: str) 
     missing: dict[str, None] = {}
     for tensor in model.graph.initializer:
         if _is_external(tensor):
-            location = external_data_helper.ExternalDataInfo(tensor).location
-            if not (folder / location).is_file():
+            location, offset, length = _placed(tensor, where)
+            try:
+                there = (folder / location).is_file()
+            except (OSError, ValueError):  # no name of a file, such as one with a zero byte
+                there = False
+            if not there:
                 missing[location] = None
+            if offset < 0 or length < 0 or max(offset, length) > MOST_EXTERNAL:
+                raise ImporterError(
+                    f"tensor {tensor.name!a:.60} is said to be at {offset:,}, of {length:,} bytes, "
+                    f"of {location!a:.60}",
+                    where=where,
+                    mend="export the model again",
+                )
     if missing:
         raise ImporterError(
             f"the weights in {_names(missing)} are missing",
             where=where,
             mend=f"put {'it' if len(missing) == 1 else 'them'} into {folder}",
         )
+
+
+def _placed(tensor: TensorProto, where: str) -> tuple[str, int, int]:
+    """File, offset and length of external data; no length is 0. Raises ImporterError."""
+    found = {entry.key: entry.value for entry in tensor.external_data}
+    try:
+        offset, length = (int(found.get(key) or 0) for key in ("offset", "length"))
+        return str(found.get("location", "")), offset, length
+    except ValueError:  # also for numbers of thousands of digits
+        raise ImporterError(
+            f"the place of tensor {tensor.name!a:.60} in another file is no number",
+            where=where,
+            mend="export the model again",
+        ) from None
 
 
 def _names(names: Iterable[str]) -> str:
@@ -210,6 +235,10 @@ def to_array(tensor: TensorProto, where: str, folder: Path | None = None) -> NDA
     external data that cannot be read."""
     what = f"tensor '{tensor.name}'"
     dtype = dtype_name(tensor.data_type, what, where)
+    if any(extent < 0 for extent in tensor.dims):
+        raise ImporterError(
+            f"{what} has the shape {list(tensor.dims)}", where=where, mend="export the model again"
+        )
     try:
         if _is_external(tensor):
             return _mapped(tensor, dtype, folder or Path())
@@ -225,19 +254,20 @@ def to_array(tensor: TensorProto, where: str, folder: Path | None = None) -> NDA
 
 def _mapped(tensor: TensorProto, dtype: str, folder: Path) -> NDArray[Any]:
     """External data, as a view of its file. Raises ValueError, OSError."""
-    info = external_data_helper.ExternalDataInfo(tensor)
-    if not (folder / info.location).resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"the weights in '{info.location}' are outside of the model's folder")
-    shape, offset = tuple(tensor.dims), int(info.offset or 0)
+    location, offset, length = _placed(tensor, tensor.name)
+    if not (folder / location).resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"the weights in '{location}' are outside of the model's folder")
+    refuse_special(folder / location)
+    shape = tuple(tensor.dims)
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    there = (folder / info.location).stat().st_size - offset
-    if not 0 <= size <= there or int(info.length or size) != size:
+    there = (folder / location).stat().st_size - offset
+    if not (0 <= size <= there and 0 <= offset) or (length or size) != size:
         raise ValueError(
-            f"{size} bytes from {offset} on of '{info.location}', which has "
-            f"{max(there, 0)} there and says {info.length or 'nothing of it'}"
+            f"{size} bytes from {offset} on of '{location}', which has "
+            f"{max(there, 0)} there and says {length or 'nothing of it'}"
         )
     if not size:
         return np.zeros(shape, dtype)
     little = np.dtype(dtype).newbyteorder("<")
-    mapped = np.memmap(folder / info.location, little, "r", offset, shape)
+    mapped = np.memmap(folder / location, little, "r", offset, shape)
     return np.asarray(mapped).astype(dtype, copy=False)

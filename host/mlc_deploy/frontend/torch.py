@@ -71,8 +71,8 @@ def from_torch(
 
     shapes gives whole shapes of inputs, dims values of dynamic dimensions, by the names that
     program.range_constraints has for them ("s0"). converters adds to the table, or overrides it:
-    "namespace.operator" to a function of a TorchNode and the call's arguments. trust: a file may run
-    what its author put into it; without, one that could is refused. Raises ImporterError, and
+    "namespace.operator" to a function of a TorchNode and the call's arguments. trust: a file may
+    run what its author put into it; without, one that could is refused. Raises ImporterError, and
     InstallError where torch is missing.
     """
     from .torch_ops import CONVERTERS  # here: users of other front ends need not wait for it
