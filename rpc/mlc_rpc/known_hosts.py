@@ -42,12 +42,12 @@ class KnownHosts:
         return next(found, "")
 
     def hints(self) -> str:
-        """What may be the reason that a host is not known."""
+        """What may be the reason that a host is not known, as the end of an advice."""
         if not self.unread:
             return ""
         others = len(self.unread) - 1
         more = f", nor {others} others" if others else ""
-        return f"\nbeware: {self.unread[0]} is no entry that can be read{more}"
+        return f"\n       beware: {self.unread[0]} is no entry that can be read{more}"
 
 
 def known_hosts(files: Sequence[str] = FILES) -> KnownHosts:

@@ -51,7 +51,7 @@ def test_lines(tmp_path: Path) -> None:
     assert known.keys.lookup("board") is None
     assert known.unread == [f"{path}:{n}" for n in (6, 7, 8, 9, 11, 12)]
     assert known.revocation("any", OTHER) == f"{path}:5" and not known.revocation("any", KEY)
-    assert known.hints() == f"\nbeware: {path}:6 is no entry that can be read, nor 5 others"
+    assert known.hints() == f"\n       beware: {path}:6 is no entry that can be read, nor 5 others"
 
 
 @pytest.mark.parametrize(
