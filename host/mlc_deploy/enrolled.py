@@ -21,7 +21,6 @@ from .errors import InputError
 from .files import read_file
 from .unfinished import write_whole
 
-
 MOST_BYTES = 1 << 20
 MOST_DOTS = 100  # of a line
 
