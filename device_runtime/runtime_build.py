@@ -158,7 +158,7 @@ def is_fresh(root: Path = ROOT) -> bool:
 def needs_zig(root: Path = ROOT) -> bool:
     """Whether `build` would compile: what is wanted is neither there nor in the user's cache."""
     wanted = digest(read_sources(root))
-    return not _holds(destination(root), wanted) and not _holds(cache_folder(wanted), wanted)
+    return not _holds(destination(root), wanted) and not _keeps(cache_folder(wanted), wanted)
 
 
 def build(root: Path = ROOT, say: Callable[[str], None] = lambda line: None) -> bool:
@@ -170,7 +170,7 @@ def build(root: Path = ROOT, say: Callable[[str], None] = lambda line: None) -> 
     wanted = digest(sources)
     if _holds(destination(root), wanted):
         return False
-    if not _holds(cache_folder(wanted), wanted):
+    if not _keeps(cache_folder(wanted), wanted):
         with tempfile.TemporaryDirectory() as scratch:
             finished = Path(scratch, "finished")
             _compile_all(sources, finished, say)
@@ -193,6 +193,16 @@ def _holds(folder: Path, wanted: str) -> bool:
         and record.read_text().strip() == wanted
         and all((folder / name).is_file() for name in NAMES)
     )
+
+
+def _keeps(folder: Path, wanted: str) -> bool:
+    """Whether a folder of the cache has all binaries, and nobody else may have put them there."""
+    if not _holds(folder, wanted):
+        return False
+    if os.name != "posix":
+        return True
+    about = [path.stat() for path in (folder, *(folder / name for name in NAMES))]
+    return all(a.st_uid in (os.geteuid(), 0) and not a.st_mode & 0o022 for a in about)
 
 
 def cache_folder(wanted: str) -> Path:

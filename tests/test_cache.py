@@ -175,3 +175,17 @@ def test_a_pipe_in_place_of_an_entry_is_a_miss(tmp_path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
     assert cache.get(KEY) is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs modes of files")
+def test_programs_for_boards_that_others_may_have_changed_are_not_taken(tmp_path: Path) -> None:
+    for name in runtime_build.NAMES:
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "DIGEST").write_text("d\n")
+    tmp_path.chmod(0o755)
+    assert runtime_build._keeps(tmp_path, "d") and not runtime_build._keeps(tmp_path, "e")
+    (tmp_path / runtime_build.NAMES[0]).chmod(0o666)
+    assert not runtime_build._keeps(tmp_path, "d")
+    (tmp_path / runtime_build.NAMES[0]).chmod(0o644)
+    tmp_path.chmod(0o777)
+    assert not runtime_build._keeps(tmp_path, "d")
