@@ -186,7 +186,7 @@ def test_a_process_without_memory(tmp_path: Path) -> None:
         file.write(header((2 << 30,)))
         file.truncate(file.tell() + (8 << 30))
     run = (
-        "import resource, sys; from mlc_deploy.cli import main;"
+        "import resource, sys; from mlc_deploy.cli.main import main;"
         "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)); sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", run, str(CNN), "--input", f"image={tmp_path / 'x.npy'}"]
