@@ -238,6 +238,9 @@ class _Writer:
                 yield "}"
             case Evaluate(Call("ret", (status,))):
                 yield f"return {self.expr(status)};"
+            case Evaluate(Call("prefetch", (Load(buffer, (index,)),))):
+                offset = f"(uintptr_t)({self.index(index)}) * sizeof *{self.name(buffer)}"
+                yield f"{self.helper('prefetch')}((uintptr_t){self.name(buffer)} + {offset});"
             case Evaluate(value):
                 yield f"(void)({self.expr(value)});"
             case _:

@@ -40,6 +40,14 @@ enum mlc_space { MLC_ARENA = 0, MLC_WEIGHTS = 1, MLC_INPUT = 2, MLC_OUTPUT = 3 }
 
 # SYMBOL, TYPE and EXP are replaced. Only those that the kernels call are written to a file.
 HELPERS = {
+    "prefetch": """\
+static inline void SYMBOL(uintptr_t at) {
+#if defined(__GNUC__)
+    __builtin_prefetch((const void *)at);
+#else
+    (void)at;
+#endif
+}""",
     "floordiv": """\
 static inline TYPE SYMBOL(TYPE a, TYPE b) {
     const TYPE rest = a % b;

@@ -9,7 +9,7 @@ cursor. Left to itself LLVM keeps a base and an index, and adds, or loads one by
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..ir import (
     Buffer,
     Call,
     Cast,
+    Evaluate,
     For,
     If,
     Let,
@@ -92,6 +93,14 @@ def cursor_at(cursors: Sequence[Cursor], buffer: Buffer, form: Linear) -> Cursor
     return max(here, key=lambda c: c.first) if here else None
 
 
+def prefetched(s: Stmt) -> Iterator[Load]:
+    """What prefetches name: elements whose address is all that is wanted."""
+    for n in statements(s):
+        match n:
+            case Evaluate(Call("prefetch", (Load() as element,))):
+                yield element
+
+
 def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[int, Load, bool]]]:
     """The loads of vectors, in order, by the place that the loop moves: at which constant part of
     the index, and whether only single lanes of it are used."""
@@ -99,8 +108,11 @@ def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[i
         return {}
     places: dict[Place, list[tuple[int, Load, bool]]] = {}
     of_lanes: set[int] = set()
+    ahead = set(prefetched(loop.body))
     for n in distinct(loop.body):
         match n:
+            case Load() if n in ahead:
+                continue
             case Call("if_then_else"):
                 return {}
             case Store(buffer) if buffer.scope != "local":

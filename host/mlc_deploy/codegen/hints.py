@@ -56,6 +56,16 @@ def fence(b: ll.IRBuilder) -> None:
     _call(b, "llvm.codeview.annotation", ll.VoidType(), b.module.add_metadata([]))
 
 
+def prefetch(b: ll.IRBuilder, pointer: Value) -> None:
+    """Data is to be read soon, and more than once: into the caches that are nearest."""
+    i32 = ll.IntType(32)
+    function = b.module.globals.get("llvm.prefetch.p0")
+    if function is None:
+        kind = ll.FunctionType(ll.VoidType(), [POINTER, i32, i32, i32])
+        function = ll.Function(b.module, kind, "llvm.prefetch.p0")
+    b.call(function, [pointer, i32(0), i32(3), i32(1)])  # to read, all levels, data
+
+
 def load_registers(
     b: ll.IRBuilder, arch: str, pointer: Value, dtype: str, count: int
 ) -> Sequence[Value]:

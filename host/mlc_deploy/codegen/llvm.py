@@ -213,6 +213,10 @@ class _Emitter:
                 self.stmt(body)
             case Evaluate(Call("ret", (status,))):
                 self.leave(status)
+            case Evaluate(Call("prefetch", (Load(buffer, (index,)),))):
+                memory = memory_type(buffer.dtype)
+                there = [self.integer(index)]  # not inbounds: it may lie outside of the tensor
+                hints.prefetch(self.b, self.b.gep(self.pointers[buffer], there, False, "", memory))
             case Evaluate(value):
                 self.expr(value)
             case _:

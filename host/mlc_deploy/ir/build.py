@@ -362,5 +362,17 @@ def strides_of(buffer: Buffer) -> tuple[Dim, ...]:
     return tuple(reversed(strides))
 
 
+def span_of(buffer: Buffer) -> Dim:
+    """How many elements there are from the first to the last one."""
+    size: Dim = 1
+    if buffer.strides is None:
+        for extent in buffer.shape:
+            size = extent * size
+        return size
+    for extent, stride in zip(buffer.shape, buffer.strides, strict=True):
+        size = size + (extent - 1) * stride
+    return dim(size)
+
+
 def is_root(block: Block) -> bool:
     return not block.iters

@@ -172,6 +172,8 @@ class _Writer:
                     yield from self.stmt(stmt)
             case Evaluate(Call("ret", (status,))):
                 yield f"return {self.expr(status)}"
+            case Evaluate(Call("prefetch")):
+                yield "pass"
             case Evaluate(value):
                 yield self.expr(value)
 

@@ -20,6 +20,7 @@ from ..ir import (
 )
 from ..ir.build import TRUE, compare, is_const, is_root
 from ..pass_context import required
+from .scratch import ASKED, asked_of
 
 
 @required
@@ -27,9 +28,10 @@ def lower_blocks(func: PrimFunc) -> PrimFunc:
     """block(v = e) where p: init; S   =>   if p: { if reduction begins: init[v := e]; S[v := e] }
 
     A reduction begins where every loop that it is bound to is at 0. The root block stays, as the
-    place of the buffers that the function allocates.
+    place of the buffers that the function allocates; what blocks ask of these is an attribute.
     """
     allocs: list[Buffer] = []
+    asked: dict[str, Any] = {}
 
     def visit(m: Any) -> Any:
         if isinstance(m, Expr):
@@ -37,6 +39,7 @@ def lower_blocks(func: PrimFunc) -> PrimFunc:
         if not isinstance(m, Block):
             return rebuild(m, visit)
         allocs.extend(m.allocs)
+        asked.update(asked_of(m))
         if is_root(m):
             return visit(m.body)
         values: dict[Var, Expr] = {i.var: i.binding for i in m.iters}
@@ -49,4 +52,6 @@ def lower_blocks(func: PrimFunc) -> PrimFunc:
         return body if is_const(m.predicate, True) else If(m.predicate, body)
 
     body = visit(func.body)
-    return with_fields(func, body=Block("root", (), (), (), body, None, TRUE, tuple(allocs)))
+    root = Block("root", (), (), (), body, None, TRUE, tuple(allocs))
+    attrs = {**func.attrs, ASKED: asked} if asked else func.attrs
+    return with_fields(func, body=root, attrs=attrs)

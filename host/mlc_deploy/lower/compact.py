@@ -16,6 +16,7 @@ from ..ir import (
     Load,
     PrimFunc,
     Region,
+    Stmt,
     Store,
     Var,
     children,
@@ -89,14 +90,7 @@ def _collect(s: Any, loops: tuple[For, ...], uses: dict[Buffer, list[Access]]) -
 
 
 def _live_box(buffer: Buffer, found: list[Access]) -> list[Interval]:
-    shared = found[0].loops
-    for access in found[1:]:
-        common = 0
-        while (
-            common < min(len(shared), len(access.loops)) and shared[common] is access.loops[common]
-        ):
-            common += 1
-        shared = shared[:common]
+    shared = _around_all(found)
     lanes = [n for n, loop in enumerate(shared) if loop.kind == "vectorized"]
     shared = shared[: min(lanes, default=len(shared))]
     while True:
@@ -110,6 +104,31 @@ def _live_box(buffer: Buffer, found: list[Access]) -> list[Interval]:
     return [
         (simplify_expr(low, ranges), n) if isinstance(n, Const) else (const(0), n) for low, n in box
     ]
+
+
+def _around_all(found: list[Access]) -> tuple[For, ...]:
+    """The loops around all accesses, outermost first."""
+    shared = found[0].loops
+    for access in found[1:]:
+        common = 0
+        while (
+            common < min(len(shared), len(access.loops)) and shared[common] is access.loops[common]
+        ):
+            common += 1
+        shared = shared[:common]
+    return shared
+
+
+def shared_loops(body: Stmt, buffer: Buffer) -> tuple[tuple[For, ...], bool]:
+    """(the loops around all accesses of a buffer, whether a turn of the innermost reads nothing of
+    it but what it has made itself)."""
+    uses: dict[Buffer, list[Access]] = {buffer: []}
+    _collect(body, (), uses)
+    found = uses[buffer]
+    around = _around_all(found) if found else ()
+    ranges = loop_ranges(list(around))
+    boxes = [_box(buffer, access, ranges) for access in found]
+    return around, bool(around) and _made_in_turn(buffer, found, boxes, ranges)
 
 
 def _box(buffer: Buffer, access: Access, ranges: dict[Var, Bounds]) -> list[Interval]:

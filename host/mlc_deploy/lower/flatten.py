@@ -9,7 +9,6 @@ from ..errors import LowerError
 from ..ir import (
     Block,
     Buffer,
-    Dim,
     Expr,
     For,
     Load,
@@ -24,7 +23,7 @@ from ..ir import (
     with_fields,
     with_lanes,
 )
-from ..ir.build import strides_of
+from ..ir.build import span_of, strides_of
 from ..ir.lanes import lane_by_lane
 from ..pass_context import required
 
@@ -42,9 +41,7 @@ def flatten_buffers(func: PrimFunc) -> PrimFunc:
 
     def one(buffer: Buffer) -> Buffer:
         if buffer not in flat:
-            size: Dim = 1
-            for extent in buffer.shape:
-                size = extent * size
+            size = span_of(buffer)
             if isinstance(size, int) and size >= MOST_ELEMENTS:
                 raise LowerError(
                     f"buffer '{buffer.name}' has {size} elements, 2^31 or more",

@@ -21,8 +21,10 @@ from .hoist import hoist_guards
 from .narrow import narrow_indices
 from .no_op import remove_no_ops
 from .partition import partition_loops
+from .prefetch import insert_prefetches
+from .scratch import align_rows, double_buffers
 from .storage import share_storage
-from .unroll import unroll_loops, unroll_registers
+from .unroll import unroll_as_asked, unroll_loops, unroll_registers
 from .vectorize import vectorize_loops
 
 
@@ -40,16 +42,20 @@ STEPS: tuple[Step | str, ...] = (  # strings are the phases where passes of the 
     lower_blocks,
     simplify_body,
     compact_buffers,
+    align_rows,
+    double_buffers,  # after compaction, which finds what one turn makes and uses
     share_storage,  # before statements are doubled: a buffer's life is then seen whole
     "loops",
     partition_loops,  # before vectorize: lanes lose their guards
     hoist_guards,  # after partition, which would cut a loop for what is tested in passing
     narrow_indices,
+    insert_prefetches,  # late: what passes find out about buffers is about what is computed
     flatten_buffers,
     simplify_body,  # before vectorize: a lane's index must be seen to be base + step * lane
     "flat",
     vectorize_loops,
     unroll_registers,  # after vectorize, which may leave loops over lanes
+    unroll_as_asked,  # then, so that a vector's lanes count as one statement
     unroll_loops,  # late, so that the passes above see each statement once
     remove_no_ops,
     check_bounds,  # before simplify, which drops the checks that always hold

@@ -24,6 +24,7 @@ from ..ir import (
     dtype_of,
     with_fields,
 )
+from ..ir.build import span_of
 from ..pass_context import optional
 
 WORKSPACE = "lower.workspace"  # the attribute that says where each scratch buffer lies, in bytes
@@ -77,11 +78,9 @@ def share_storage(func: PrimFunc) -> PrimFunc:
 
 
 def _bytes(buffer: Buffer) -> int:
-    size = dtype_of(buffer.dtype).bytes
-    for extent in buffer.shape:
-        assert isinstance(extent, int)
-        size *= extent
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    count = span_of(buffer)
+    assert isinstance(count, int)
+    return -(-count * dtype_of(buffer.dtype).bytes // ALIGNMENT) * ALIGNMENT
 
 
 def _meet(a: Span, b: Span) -> bool:

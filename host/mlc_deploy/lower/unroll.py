@@ -15,6 +15,7 @@ from ..ir import (
     Load,
     Node,
     PrimFunc,
+    Seq,
     Stmt,
     Store,
     Var,
@@ -26,8 +27,9 @@ from ..ir import (
     walk,
     with_fields,
 )
+from ..ir.pragmas import AUTO_UNROLL, DEBUG_SKIP, UNROLL_EXPLICIT, defect
 from ..ir.printer import loop_header
-from ..pass_context import option, optional
+from ..pass_context import option, optional, required
 
 
 @optional(level=1)
@@ -140,6 +142,54 @@ def unroll_registers(func: PrimFunc) -> PrimFunc:
         return rebuild(m, visit) if isinstance(m, Stmt) else m
 
     return with_fields(func, body=visit(func.body))
+
+
+@required
+def unroll_as_asked(func: PrimFunc) -> PrimFunc:
+    """for i (auto_unroll_max_step 16): for j in range(4): S   =>   … for j in unrolled(4): S
+
+    Within a loop with this pragma, and for itself, loops whose turns make at most that many
+    statements are unrolled, innermost first. Where the pragma unroll_explicit is False they stay
+    loops, which LLVM's and C's optimisers may unroll. debug_skip_region leaves its loop out. Raises
+    LowerError for a pragma that is not known.
+    """
+    asked = [s for s in statements(func.body) if isinstance(s, For) and s.annotations]
+    for loop in asked:
+        for key, value in loop.annotations.items():
+            why, mend = defect(key, value)
+            if why:
+                raise LowerError(why, where=loop_header(loop), mend=mend)
+    if not any(key in loop.annotations for loop in asked for key in (AUTO_UNROLL, DEBUG_SKIP)):
+        return func
+
+    def visit(m: Stmt, most: int, explicit: bool) -> tuple[Stmt, int]:
+        """(m with loops unrolled, how many statements it is then)."""
+        if not isinstance(m, For):
+            counts: list[int] = []
+
+            def inner(child: Any) -> Any:
+                if not isinstance(child, Stmt):
+                    return child
+                made, count = visit(child, most, explicit)
+                counts.append(count)
+                return made
+
+            made = rebuild(m, inner)
+            return made, sum(counts) if counts else 1
+        if m.annotations.get(DEBUG_SKIP):
+            return Seq(()), 0
+        most = m.annotations.get(AUTO_UNROLL, most)
+        explicit = bool(m.annotations.get(UNROLL_EXPLICIT, explicit))
+        body, count = visit(m.body, most, explicit)
+        if isinstance(m.extent, Const):
+            count *= int(m.extent)
+            if m.kind == "serial" and explicit and count <= most:
+                return with_fields(m, kind="unrolled", body=body), count
+        elif most:
+            count = most + 1  # a number of turns that is not known is more than any
+        return (m if body is m.body else with_fields(m, body=body)), count
+
+    return with_fields(func, body=visit(func.body, 0, True)[0])
 
 
 def _copies(s: Stmt, chosen: set[For]) -> int:

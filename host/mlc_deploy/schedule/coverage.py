@@ -110,7 +110,11 @@ def _interval(index: Expr, loops: Sequence[For], size: Dim, known: Ranges) -> In
     for loop in sorted(loops, key=lambda loop: steps[loop.var]):
         step = steps[loop.var]
         if not isinstance(loop.extent, Const):
-            return None
+            # the outermost of a split: so many turns that they reach the end
+            last = loop is max(loops, key=lambda loop: steps[loop.var])
+            rest = expr(size) + (step - 1)
+            whole = last and 0 < step <= reached and equal(loop.extent, rest // step, known)
+            return (minimum, expr(size)) if whole and is_const(minimum, 0) else None
         turns = int(loop.extent)
         if turns > 1 and not 0 < step <= reached:
             return None

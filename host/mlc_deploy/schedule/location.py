@@ -17,6 +17,7 @@ from ..ir import (
     IterVar,
     Load,
     PrimFunc,
+    Region,
     Stmt,
     Store,
     Var,
@@ -34,12 +35,13 @@ from ..ir import (
 from ..ir.build import compare, loop_nest
 from ..ir.names import names_of
 from ..ir.nodes import Seq
-from .coverage import is_bounded_by_iterations, is_whole, written_box
+from .coverage import is_bounded_by_iterations, is_whole, turns_disjoint, written_box
 from .loops import require_independent
 from .tree import (
     block_at,
     blocks_in,
     bound_to,
+    find_block,
     find_leaf,
     find_loop,
     is_complete,
@@ -68,7 +70,12 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     if not is_const(target.predicate, True):
         refuse(primitive, f"block '{block}' runs under a predicate", target)
     if buffer not in root_block(func).allocs:
-        refuse(primitive, f"block '{block}' writes output '{buffer.name}'", target)
+        refuse(
+            primitive,
+            f"block '{block}' writes output '{buffer.name}'",
+            target,
+            f"'{buffer.name}' left out of the arguments: inlined, it is not computed",
+        )
     if not readers(func, buffer):
         refuse(primitive, f"nothing reads '{buffer.name}'", target)
     for reader in readers(func, buffer):
@@ -169,13 +176,12 @@ def _elementwise(
 
 
 def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
-    """Moves a producer into a loop of its consumers: each turn computes what that turn needs."""
+    """Moves a producer into a loop of its consumers: each turn computes what that turn needs.
+
+    What it writes may be an argument where the turns need each of its elements exactly once.
+    """
     primitive = "compute_at"
     target, position = _movable(primitive, func, block, loop)
-    if any(b not in root_block(func).allocs for b in (w.buffer for w in target.writes)):
-        refuse(
-            primitive, f"block '{block}' writes an output, which later code may need whole", target
-        )
     outer = loop_at(position)
     consumers = [c for w in target.writes for c in readers(func, w.buffer)]
     if not consumers:
@@ -204,7 +210,35 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     domain = _iteration_domain(primitive, target, target.writes, boxes, ranges)
     func = replace(func, target, None)
     outer = loop_at(find_loop(func, loop, primitive))
-    return _insert(func, outer, target, domain, ranges, primitive)
+    func = _insert(func, outer, target, domain, ranges, primitive)
+    for write in target.writes:
+        if write.buffer in func.buffers:
+            _require_each_once(func, block, write, outer)
+    return func
+
+
+def _require_each_once(func: PrimFunc, block: str, write: Region, loop: For) -> None:
+    """Where it stands now, the block writes each element of an argument exactly once."""
+    path = find_block(func, block, "compute_at")
+    target, around = block_at(path), loops_of(path)
+    found = written_box(target, write, around, {})
+    whole = (
+        found is not None
+        and not found[1]
+        and all(is_whole(i, n, {}) for i, n in zip(found[0], write.buffer.shape, strict=True))
+    )
+    twice = [o for o in around if not turns_disjoint(o, target, ("spatial", "reduce"))]
+    if not whole or twice:
+        why = (
+            f"it is not certain that the turns of loop '{(twice or [loop])[0].name}' need each of "
+            "its elements, and none twice"
+        )
+        refuse(
+            "compute_at",
+            f"block '{block}' writes argument '{write.buffer.name}', and {why}",
+            loop,
+            f"a loop around all of it, or '{write.buffer.name}' left out of the arguments",
+        )
 
 
 def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:

@@ -343,22 +343,6 @@ def add_unit_loop(func: PrimFunc, at: str) -> tuple[PrimFunc, str]:
     return replace(func, path[-1], For(var, const(1), "serial", path[-1])), var.name
 
 
-def annotate(func: PrimFunc, at: str, key: str, value: Any) -> PrimFunc:
-    """Adds (or with None removes) an annotation of a loop or block."""
-    path = path_to(
-        func,
-        lambda s: (isinstance(s, Block) and s.name == at) or (isinstance(s, For) and s.name == at),
-    )
-    if path is None:
-        refuse("annotate", f"no loop or block '{at}'")
-    target = path[-1]
-    assert isinstance(target, (Block, For))
-    notes = {**target.annotations, key: value}
-    if value is None:
-        del notes[key]
-    return replace(func, target, with_fields(target, annotations=notes))
-
-
 def _require_serial(primitive: str, loop: For) -> None:
     if loop.kind != "serial":
         refuse(

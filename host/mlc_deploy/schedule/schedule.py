@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import signature
 from random import Random
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast
 
 from ..ir import TUNE_CPU, Block, Expr, For, IRModule, PrimFunc, statements, with_fields
 from ..ir.nodes import ForKind, Scope
 from ..ir.verify import verify_each
+from ..te.threads import no_thread
 from . import blockize as blockize_
-from . import caching, epilogue, layout, location, loops, reduction, sampling
+from . import caching, epilogue, layout, location, loops, notes, reduction, sampling
 from . import padding as padding_
 from . import tensorize as tensorize_
 from .sampling import Chooser
@@ -280,15 +281,28 @@ class Schedule:
         """The loop is written out."""
         self._mark(loop, "unrolled")
 
+    def bind(self, loop: str, thread_axis: object) -> NoReturn:
+        """Refused: threads of a GPU are none of a CPU's."""
+        why, mend = no_thread(thread_axis)
+        refuse("bind", why, self.loop(loop), mend)
+
+    @primitive
+    def storage_align(
+        self, block: str, buffer_index: int, axis: int, factor: int, offset: int
+    ) -> None:
+        """See notes.storage_align."""
+        func = notes.storage_align(self._func, block, buffer_index, axis, factor, offset)
+        self._set(func, "storage_align")
+
     @primitive
     def annotate(self, at: str, key: str, value: Any) -> None:
         """Notes something on a loop or block."""
-        self._set(loops.annotate(self._func, at, key, value), "annotate")
+        self._set(notes.annotate(self._func, at, key, value), "annotate")
 
     @primitive
     def unannotate(self, at: str, key: str) -> None:
         """Takes a note away."""
-        self._set(loops.annotate(self._func, at, key, None), "unannotate")
+        self._set(notes.annotate(self._func, at, key, None), "unannotate")
 
     # -------------------------------------------------------------------------------- blocks
 

@@ -14,10 +14,13 @@ from contextlib import contextmanager
 
 from ..errors import ScheduleError
 from ..ir import Buffer, Const, IterVar, PrimFunc, Var, replace_buffers
+from ..ir.pragmas import DOUBLE_BUFFER, PREFETCH
 from ..te import ComputeOp, Stage, StageSchedule, Tensor, create_prim_func
 from ..te.program import topological
-from ..te.stage import Fuse, Mark, Pragma, Reorder, Split, Tensorize
+from ..te.stage import Fuse, Mark, Pragma, Prefetch, Reorder, Split, Tensorize
 from ..te.stage_schedule import outputs_of
+from ..te.tensor_intrin import DeclaredIntrin
+from .declared import Parts, registered_parts
 from .schedule import Schedule
 from .tree import refuse, vars_in
 
@@ -41,7 +44,8 @@ def stage_program(
     tensors, stages = _current(s, given)
     func = create_prim_func(tensors, name)
     names = Schedule(func).get_blocks()
-    return _Replay(s, func, dict(zip(stages, names, strict=True))).func
+    called = {t: p.name for t, p in zip(given, func.params, strict=True) if isinstance(t, Tensor)}
+    return _Replay(s, func, dict(zip(stages, names, strict=True)), called).func
 
 
 def default_args(s: StageSchedule) -> list[Tensor | Var]:
@@ -86,11 +90,20 @@ KINDS: dict[str, Callable[[Schedule, str], None]] = {
 
 
 class _Replay:
-    """The engine's schedule, the block of each stage, and the loop of each axis that has one."""
+    """The engine's schedule, the block of each stage, the name of each argument, and the loop of
+    each axis that has one."""
 
-    def __init__(self, s: StageSchedule, func: PrimFunc, blocks: dict[Stage, str]) -> None:
+    def __init__(
+        self,
+        s: StageSchedule,
+        func: PrimFunc,
+        blocks: dict[Stage, str],
+        called: dict[Tensor, str],
+    ) -> None:
+        self.s = s
         self.sch = Schedule(func)
         self.blocks = blocks
+        self.called = called
         self.loops: dict[IterVar, str | None] = {}
         stages = [stage for stage in s.stages if stage in blocks]
         for stage in stages:
@@ -100,6 +113,9 @@ class _Replay:
         for stage in stages:
             if stage.place.kind == "inline":
                 with _blamed(stage, stage.place.at):
+                    if stage.aligned or stage.doubled:
+                        what = "storage_align" if stage.aligned else "double_buffer"
+                        refuse(what, f"stage '{stage.name}' has no buffer: it is inlined")
                     self.sch.compute_inline(blocks[stage])
         stages = [stage for stage in reversed(stages) if stage.place.kind != "inline"]
         for stage in stages:
@@ -108,6 +124,7 @@ class _Replay:
         inits = {stage: self.decompose(stage) for stage in stages}
         for stage in stages:
             self.mark(stage, inits[stage])
+            self.ask(stage)
         self.func = self.sch.func
 
     def attach(self, stage: Stage) -> None:
@@ -201,8 +218,54 @@ class _Replay:
                             KINDS[kind](self.sch, name)
                     case Pragma(_, key, value):
                         self.sch.annotate(loop, f"pragma_{key}", value)
-                    case Tensorize(_, intrin):
-                        self.sch.tensorize(loop, intrin)
+                    case Prefetch(_, tensor, offset):
+                        ahead = self.sch.loop(loop).annotations.get(PREFETCH, ())
+                        rows = [*ahead, [self.buffer(tensor), offset]]
+                        self.sch.annotate(loop, PREFETCH, rows)
+                    case Tensorize(_, str(intrin)):
+                        self.blocks[stage] = self.sch.tensorize(loop, intrin)
+                    case Tensorize(_, DeclaredIntrin() as intrin):
+                        self.declared(stage, loop, init, registered_parts(intrin))
+
+    def declared(self, stage: Stage, loop: str, init: str | None, parts: Parts) -> None:
+        """A declared intrinsic: the whole where the loop holds all of the reduction, else what adds
+        to it, and sets it to 0 before."""
+        block = self.sch.block(self.blocks[stage])
+        whole = block.init is not None or all(i.kind == "spatial" for i in block.iters)
+        name = parts.whole if whole else parts.update
+        if not name:
+            refuse(
+                "tensorize",
+                "the reduction goes on outside of the intrinsic, which says only what the whole is"
+                if not whole
+                else "the intrinsic does not say what the whole is",
+                mend="a function that gives three statements: the whole, setting to 0, adding to",
+            )
+        self.blocks[stage] = self.sch.tensorize(loop, name)
+        for copy in self.copies(loop, init) if parts.reset else ():
+            self.sch.tensorize(copy, parts.reset)
+
+    def ask(self, stage: Stage) -> None:
+        """What the stage asks of its buffer."""
+        block = self.blocks[stage]
+        for align in stage.aligned:
+            with _blamed(stage, align.at):
+                self.sch.storage_align(block, 0, align.dimension, align.factor, align.offset)
+        if stage.doubled:
+            with _blamed(stage, stage.doubled):
+                if self.sch.block(block).writes[0].buffer in self.sch.func.buffers:
+                    refuse(
+                        "double_buffer",
+                        f"'{stage.name}' is an argument, whose memory the caller gives",
+                        mend=f"'{stage.name}' left out of the arguments, or a cache_write of it",
+                    )
+                self.sch.annotate(block, DOUBLE_BUFFER, 0)
+
+    def buffer(self, tensor: Tensor) -> str:
+        """The name of a tensor's buffer."""
+        if tensor in self.called:
+            return self.called[tensor]
+        return self.sch.block(self.blocks[self.s[tensor]]).writes[tensor.output].buffer.name
 
     def copies(self, loop: str, init: str | None) -> list[str]:
         """The init's loop that is a copy of this one, by its name."""

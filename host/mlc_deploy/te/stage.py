@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from ..errors import ScheduleError
 from ..ir import Expr, IterVar, Var, expr
 from ..ir.nodes import ForKind, Scope
-from .tensor import Operation, PlaceholderOp
+from ..ir.pragmas import PRAGMA, align_defect, defect
+from .tensor import Operation, PlaceholderOp, Tensor
+from .tensor_intrin import DeclaredIntrin, Intrinsic
+from .threads import ThreadAxis, no_thread
 
 if TYPE_CHECKING:
     from .stage_schedule import StageSchedule
@@ -65,7 +68,27 @@ class Pragma:
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensorize:
     axis: IterVar
-    intrin: str
+    intrin: str | DeclaredIntrin
+    at: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefetch:
+    """Turns of the axis ask for what those `offset` later read of the tensor."""
+
+    axis: IterVar
+    tensor: Tensor
+    offset: int
+    at: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Align:
+    """The stride of a dimension is a multiple of `factor` plus `offset`, in elements."""
+
+    dimension: int
+    factor: int
+    offset: int
     at: str
 
 
@@ -95,7 +118,9 @@ class Stage:
         self.op = op
         self.leaf_iter_vars: tuple[IterVar, ...] = (*op.axis, *op.reduce_axis)
         self.relations: list[Split | Fuse | Reorder] = []
-        self.marks: list[Mark | Pragma | Tensorize] = []
+        self.marks: list[Mark | Pragma | Prefetch | Tensorize] = []
+        self.aligned: list[Align] = []
+        self.doubled = ""  # the user's line that asked for it
 
     @property
     def name(self) -> str:
@@ -104,7 +129,7 @@ class Stage:
     @property
     def is_scheduled(self) -> bool:
         moved = self.place.kind != "root" or self.scope != "global"
-        return moved or bool(self.relations or self.marks)
+        return moved or bool(self.relations or self.marks or self.aligned or self.doubled)
 
     def __repr__(self) -> str:
         return f"Stage({self.name!r})"
@@ -190,15 +215,67 @@ class Stage:
         """The axis' turns may run at once, on several threads."""
         self._mark("parallel", axis, "parallel")
 
+    def bind(self, axis: IterVar, thread: ThreadAxis) -> NoReturn:
+        """Refused: threads of a GPU are none of a CPU's."""
+        self._require_leaf("bind", axis)
+        self.refuse("bind", *no_thread(thread))
+
     def pragma(self, axis: IterVar, key: str, value: Any = True) -> None:
-        """Notes something on the loop of an axis, as annotation `pragma_<key>`."""
+        """What is asked of the loop of an axis and those inside, as annotation `pragma_<key>`:
+        auto_unroll_max_step (a number of statements), unroll_explicit, debug_skip_region."""
         self._require_leaf("pragma", axis)
+        why, mend = defect(f"{PRAGMA}{key}", value)
+        if why:
+            self.refuse("pragma", why, mend)
         self.marks.append(Pragma(axis, key, value, caller()))
 
-    def tensorize(self, axis: IterVar, intrin: str) -> None:
-        """The loops from this axis inwards are one tensor intrinsic, by its registered name."""
+    def prefetch(self, tensor: Tensor, axis: IterVar, offset: int) -> None:
+        """Each turn of the axis asks for what the turn `offset` later reads of a tensor."""
+        self._require_leaf("prefetch", axis)
+        if not isinstance(tensor, Tensor) or tensor not in self.op.input_tensors:
+            name = getattr(tensor, "name", repr(tensor))
+            reads = ", ".join(t.name for t in self.op.input_tensors)
+            self.refuse("prefetch", f"stage '{self.name}' does not read '{name}'", reads)
+        if isinstance(offset, bool) or not isinstance(offset, int):
+            self.refuse("prefetch", f"{offset!r} is no number of turns")
+        self.marks.append(Prefetch(axis, tensor, offset, caller()))
+
+    def tensorize(self, axis: IterVar, intrin: Intrinsic) -> None:
+        """The loops from this axis inwards are one tensor intrinsic: by its registered name, as
+        te.decl_tensor_intrin declares it, or as a function that declares it."""
         self._require_leaf("tensorize", axis)
-        self.marks.append(Tensorize(axis, intrin, caller()))
+        declared = intrin if isinstance(intrin, (str, DeclaredIntrin)) else None
+        if declared is None and callable(intrin):
+            declared = intrin()
+        if not isinstance(declared, (str, DeclaredIntrin)):
+            self.refuse(
+                "tensorize",
+                f"{intrin!r} declares no intrinsic",
+                "te.decl_tensor_intrin(op, function), or a function that returns it",
+            )
+        self.marks.append(Tensorize(axis, declared, caller()))
+
+    # ---------------------------------------------------------------------------------- buffers
+
+    def storage_align(self, axis: IterVar, factor: int, offset: int) -> None:
+        """The stride of the axis' dimension of its scratch buffer is a multiple of `factor` plus
+        `offset`, in elements: rows that begin at vectors, or at different cache sets."""
+        self._require_movable("storage_align")
+        if axis not in self.op.axis:
+            self.refuse(
+                "storage_align",
+                f"axis '{axis.var.name}' is no dimension of '{self.name}'",
+                "op.axis",
+            )
+        if why := align_defect(factor, offset):
+            self.refuse("storage_align", why)
+        self.aligned.append(Align(self.op.axis.index(axis), factor, offset, caller()))
+
+    def double_buffer(self) -> None:
+        """Its buffer is two: each turn of the loop that it is computed at fills the one for the
+        next turn, before its own is used."""
+        self._require_movable("double_buffer")
+        self.doubled = caller()
 
     # ------------------------------------------------------------------------------------ places
 

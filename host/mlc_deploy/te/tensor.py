@@ -73,6 +73,7 @@ class ComputeOp:
 
 
 Operation = PlaceholderOp | ComputeOp
+Over = IterVar | Sequence[IterVar]  # what a reduction goes over
 
 
 class Tensor(Buffer):
@@ -186,14 +187,14 @@ def _check_reduce(e: Expr, name: str) -> None:
 def reduce(
     combine: str,
     value: ExprLike,
-    axis: IterVar | Sequence[IterVar],
+    axis: Over,
     where: Expr = TRUE,
     identity: ExprLike | None = None,
 ) -> Reduce:
     """A reduction by an operator of the IR ("+", "*", "min", "max") over axes."""
     element = expr(value)
     axes = (axis,) if isinstance(axis, IterVar) else tuple(axis)
-    if not axes or any(a.kind != "reduce" for a in axes):
+    if not axes or any(not isinstance(a, IterVar) or a.kind != "reduce" for a in axes):
         raise TypeError("a reduction needs axes made by te.reduce_axis")
     if identity is None:
         identity = _identity(combine, element.dtype)
@@ -213,16 +214,30 @@ def _identity(combine: str, dtype: str) -> Expr:
     raise ValueError(f"no identity is known for '{combine}'\n  try: give identity=")
 
 
-def sum(value: ExprLike, axis: IterVar | Sequence[IterVar], where: Expr = TRUE) -> Reduce:
+def sum(value: ExprLike, axis: Over, where: Expr = TRUE) -> Reduce:
+    """The sum over reduction axes."""
+    if not isinstance(axis, (IterVar, Sequence)):
+        raise TypeError(
+            f"te.sum over {axis}, which is no axis\n"
+            "  try: axis=te.reduce_axis((0, n)), or a + b for two scalars"
+        )
     return reduce("+", value, axis, where)
 
 
-def max(value: ExprLike, axis: IterVar | Sequence[IterVar], where: Expr = TRUE) -> Reduce:
-    return reduce("max", value, axis, where)
+def max(value: ExprLike, axis: Over | ExprLike, where: Expr = TRUE) -> Expr:
+    """The largest value over reduction axes; of two scalars, the larger: te.max(A[i, j], 0)."""
+    return _extreme("max", value, axis, where)
 
 
-def min(value: ExprLike, axis: IterVar | Sequence[IterVar], where: Expr = TRUE) -> Reduce:
-    return reduce("min", value, axis, where)
+def min(value: ExprLike, axis: Over | ExprLike, where: Expr = TRUE) -> Expr:
+    """The smallest value over reduction axes; of two scalars, the smaller."""
+    return _extreme("min", value, axis, where)
+
+
+def _extreme(op: str, value: ExprLike, axis: Over | ExprLike, where: Expr) -> Expr:
+    if isinstance(axis, Sequence) or (isinstance(axis, IterVar) and axis.kind == "reduce"):
+        return reduce(op, value, axis, where)
+    return binary(op, value, axis)
 
 
 def maximum(a: ExprLike, b: ExprLike) -> Expr:
