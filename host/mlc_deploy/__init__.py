@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         ScriptError,
         TuneError,
     )
+    from .virtual_machine import VirtualMachine
 
 __all__ = [
     "ArtifactError",
@@ -88,6 +89,7 @@ __all__ = [
     "TargetError",
     "TimingInstrument",
     "TuneError",
+    "VirtualMachine",
     "build",
     "compile",
     "compile_levels",
@@ -110,6 +112,7 @@ _HOMES = {
     "SavedModel": ".artifact",
     "Target": "mlc_targets",
     "TargetError": "mlc_targets",
+    "VirtualMachine": ".virtual_machine",
     "connect": ".boards",
     "deploy": ".deploy",
     "load_model": ".artifact",

@@ -86,6 +86,19 @@ class Library:
         with optimized(self.llvm_ir, self.target) as (machine, module):
             return str(machine.emit_assembly(module))
 
+    def get_source(self, fmt: str = "") -> str:
+        """The module as text: "ll" LLVM IR, "asm" assembly, "c" C; without fmt, C where the target
+        is C, else LLVM IR. Raises CodegenError."""
+        match fmt or ("c" if self.target.kind == "c" else "ll"):
+            case "ll":
+                return self.optimized_ir
+            case "asm" | "s":
+                return self.assembly
+            case "c":
+                return c_source(self)[0]
+            case other:
+                raise CodegenError(f"get_source: no format '{other}'", mend='"ll", "asm" or "c"')
+
     def save(self, path: str | Path) -> Path:
         """Writes the module by its suffix: .o object, .s assembly, .ll LLVM IR, .c C source and,
         beside it, its header."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import copyreg
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, dataclass_transform
 
@@ -62,6 +63,10 @@ class Node:
         from .printer import script
 
         return script(self)
+
+    def show(self) -> None:
+        """Prints it."""
+        print(self)
 
 
 # ---------------------------------------------------------------------------------- expressions
@@ -438,18 +443,61 @@ class PrimFunc(Node):
     def script(self) -> str:
         return str(self)
 
+    def with_attr(self, key: str, value: Any) -> PrimFunc:
+        """The function with an attribute; "global_symbol" is its name."""
+        if key == "global_symbol":
+            return PrimFunc(value, self.params, self.body, self.attrs)
+        return PrimFunc(self.name, self.params, self.body, {**self.attrs, key: value})
+
+
+class GlobalVar(str):
+    """The name of a function of a module."""
+
+    __slots__ = ()
+
+    @property
+    def name_hint(self) -> str:
+        return str(self)
+
 
 @node
 class IRModule(Node):
-    """Functions by name: PrimFuncs, and the graph level's functions."""
+    """Functions by name: PrimFuncs, and the graph level's functions. Functions are values; a module
+    is the table of them, and update_func alone edits it."""
 
     functions: Mapping[str, Any]
+
+    @staticmethod
+    def from_expr(func: Any) -> IRModule:
+        """A module of one function, by its name."""
+        return IRModule({func.name: func})
 
     def __getitem__(self, name: str) -> Any:
         return self.functions[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.functions)
+
+    def get_global_var(self, name: str) -> GlobalVar:
+        """The name of a function that there is. Raises ValueError, naming the nearest."""
+        if name not in self.functions:
+            near = get_close_matches(name, self.functions, 3) or list(self.functions)[:5]
+            raise ValueError(
+                f"the module has no function '{name}'\n  try: {', '.join(near) or 'it is empty'}"
+            )
+        return GlobalVar(name)
+
+    def get_global_vars(self) -> list[GlobalVar]:
+        """The names of all functions."""
+        return [GlobalVar(name) for name in self.functions]
+
+    def update_func(self, name: str, func: Any) -> None:
+        """Puts a function in the place of that name, in this module itself; it takes the name."""
+        if isinstance(func, PrimFunc):
+            func = func.with_attr("global_symbol", str(name))
+        elif getattr(func, "name", name) != name:
+            raise ValueError(f"function '{func.name}' cannot take the name '{name}'")
+        object.__setattr__(self, "functions", {**self.functions, str(name): func})
 
     def script(self) -> str:
         return str(self)

@@ -78,6 +78,17 @@ class Kernel:
     outputs: tuple[str, ...]
     body: PrimFunc
 
+    def __str__(self) -> str:
+        """The flat loops as script."""
+        return str(self.body)
+
+    def script(self) -> str:
+        return str(self)
+
+    def show(self) -> None:
+        """Prints the flat loops."""
+        print(self)
+
     @property
     def scratch(self) -> tuple[Buffer, ...]:
         root = self.body.body

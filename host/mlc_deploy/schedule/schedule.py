@@ -7,7 +7,7 @@ names of loops and blocks, which are unique and derived deterministically. What 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from inspect import signature
 from random import Random
@@ -22,8 +22,18 @@ from . import caching, epilogue, layout, location, loops, notes, reduction, samp
 from . import padding as padding_
 from . import tensorize as tensorize_
 from .sampling import Chooser
-from .trace import BlockRV, LoopRV, Recorder, SampledInt, Trace
-from .tree import block_at, blocks_in, find_block, loops_of, path_to, readers, refuse, writers
+from .trace import BlockRV, LoopRV, Recorder, SampledInt, Trace, as_results
+from .tree import (
+    block_at,
+    blocks_in,
+    find_block,
+    loops_of,
+    nearest,
+    path_to,
+    readers,
+    refuse,
+    writers,
+)
 
 IS_SCHEDULED = "tir.is_scheduled"  # a function that carries it is lowered as it stands
 
@@ -46,7 +56,16 @@ def primitive(
 
     @wraps(method)
     def recorded(self: Schedule, *args: P.args, **kwargs: P.kwargs) -> R:
-        result = method(self, *args, **kwargs)
+        before = self._module, self._func
+        try:
+            self._work_where((*args, *kwargs.values()))
+            result = method(self, *args, **kwargs)
+        except Exception:
+            self._module, self._func = before
+            raise
+        for handle in as_results(result) if self._several else ():
+            if isinstance(handle, (BlockRV, LoopRV)):
+                handle.func = self._func.name
         if rest:
             arguments: dict[str, Any] = {f"*{rest}": list(args)}
         else:
@@ -68,11 +87,12 @@ PRIMITIVES = {  # the names that a trace may hold; the decorator adds to them
 
 
 class Schedule:
-    """Applies primitives to one function. A primitive either succeeds, or raises ScheduleError and
-    changes nothing.
+    """Applies primitives to one function at a time. A primitive either succeeds, or raises
+    ScheduleError and changes nothing.
 
-    mod: a PrimFunc, or an IRModule of which `func` is scheduled. seed: for the sampling primitives;
-    the same seed gives the same trace.
+    mod: a PrimFunc, or an IRModule of which `func` is scheduled until `work_on`, or a handle of
+    another function, says otherwise. seed: for the sampling primitives; the same seed gives the
+    same trace.
     """
 
     def __init__(
@@ -80,6 +100,7 @@ class Schedule:
     ) -> None:
         self._func: PrimFunc = mod if isinstance(mod, PrimFunc) else _the_function(mod, func)
         self._module = mod if isinstance(mod, IRModule) else None
+        self._several = self._module is not None and len(self._module.functions) > 1
         chooser = sampling.in_force() if seed is None else None
         self._chooser = chooser or Chooser(Random(seed))
         self._chooser.note(self)
@@ -125,10 +146,36 @@ class Schedule:
             func = with_fields(func, attrs={**func.attrs, IS_SCHEDULED: True})
         self._func = verify_each(func, primitive)
 
+    def _work_where(self, arguments: Iterable[Any]) -> None:
+        """Turns to the function that the handles among a primitive's arguments are of."""
+        if self._several:
+            handles = [a for a in arguments if isinstance(a, (BlockRV, LoopRV))]
+            of = dict.fromkeys(f for h in handles if (f := getattr(h, "func", None)) is not None)
+            if len(of) > 1:
+                refuse("Schedule", f"handles of several functions: {', '.join(of)}")
+            self._turn_to(*of)
+
+    def _turn_to(self, name: str = "") -> None:
+        if not name or name == self._func.name:
+            return
+        module = self.mod
+        func = module.functions.get(name)
+        if not isinstance(func, PrimFunc):
+            funcs = [n for n, f in module.functions.items() if isinstance(f, PrimFunc)]
+            refuse("work_on", f"the module has no PrimFunc '{name}'", mend=nearest(name, funcs))
+        self._module, self._func = module, func
+
     # ------------------------------------------------------------------------------- looking
 
     @primitive
-    def get_block(self, name: str) -> BlockRV:
+    def work_on(self, func_name: str) -> None:
+        """Names of blocks and loops are those of this function of the module from now on."""
+        self._turn_to(func_name)
+
+    @primitive
+    def get_block(self, name: str, func_name: str | None = None) -> BlockRV:
+        """A block by its name, in the function that is worked on, or in another of the module."""
+        self._turn_to(func_name or "")
         return BlockRV(block_at(find_block(self._func, name, "get_block")).name)
 
     @primitive
@@ -221,6 +268,7 @@ class Schedule:
     ) -> LoopRV | SampledInt:
         """A loop of the block's first consumer to compute it at; -1 leaves it where it is, -2 says
         that it may be inlined. The decision is the number of the consumer's loop."""
+        self._work_where([block])
         choice, loop = sampling.compute_location(self, block, self._chooser, decision)
         result = LoopRV(loop) if loop is not None else SampledInt(choice)
         arguments = {"block": block, "decision": choice}
@@ -399,6 +447,7 @@ class Schedule:
         self, block: str, buffer: str | tuple[str, int], index_map: layout.IndexMap | str
     ) -> None:
         """See layout.transform_layout. buffer: its name, or ("read" or "write", its number)."""
+        self._work_where([block])
         name = buffer if isinstance(buffer, str) else self._buffer_name(block, *buffer)
         func = layout.transform_layout(self._func, block, name, index_map)
         ndim = self._dimensions(block, name)
@@ -408,6 +457,7 @@ class Schedule:
 
     def transform_block_layout(self, block: str, index_map: layout.IndexMap | str) -> None:
         """See layout.transform_block_layout."""
+        self._work_where([block])
         func = layout.transform_block_layout(self._func, block, index_map)
         ndim = len(self.block(block).iters)
         self._set(func, "transform_block_layout")

@@ -30,15 +30,17 @@ DEEPEST = 100  # of statements in one another: passes walk them recursively
 
 
 class BlockRV(str):
-    """A block, by name."""
+    """A block, by name; `func` is the function it is of, where a schedule has several."""
 
-    __slots__ = ()
+    __slots__ = ("func",)
+    func: str
 
 
 class LoopRV(str):
-    """A loop, by name."""
+    """A loop, by name; `func` as a block's."""
 
-    __slots__ = ()
+    __slots__ = ("func",)
+    func: str
 
 
 class SampledInt(int):
@@ -158,6 +160,10 @@ class Trace:
                     f"trace: {i.name} (instruction {number}) leaves more than {DEEPEST} statements "
                     "in one another"
                 )
+
+    def show(self) -> None:
+        """Prints it as Python."""
+        print(self)
 
     def as_python(self) -> str:
         """A function `apply_trace(sch)` that can be pasted and run."""

@@ -1,5 +1,8 @@
 """Tensor expressions: what to compute, without saying how; `create_prim_func` makes loops of it."""
 
+import importlib
+from typing import Any
+
 from ..ir import IterVar
 from ..ir.build import all_of, any_of, if_then_else, not_, select
 from .intrinsics import (
@@ -109,3 +112,11 @@ __all__ = [
     "var",
     "vector_const",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """te.lower and te.build are mlc.lower and mlc.build, which are above this package: whoever
+    asks first imports them."""
+    if name in ("build", "lower"):
+        return getattr(importlib.import_module("mlc_deploy.build"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
