@@ -125,7 +125,7 @@ def test_divisions() -> None:
         return [b.emit("divide", x, row), b.emit("divide", row, row)]
 
     result = check(built(build), fast_math)
-    assert ops(result) == "mean exp reciprocal multiply divide"
+    assert ops(result) == "mean fast_exp reciprocal multiply divide"
 
 
 def test_powers_and_gelu() -> None:
@@ -135,8 +135,22 @@ def test_powers_and_gelu() -> None:
 
     result = check(built(build), fast_math)
     assert ops(result).split()[2:] == ["multiply"] * 4 + ["sqrt", "reciprocal"]
-    gelu = check(built(emit("gelu", "x", approximate="none")), fast_math, error=5e-4)
-    assert "tanh" in str(gelu)
+    gelu = check(built(emit("gelu", "x", approximate="none")), fast_math, error=2e-5)
+    assert '"fast"' in str(gelu)
+
+
+def test_functions() -> None:
+    def build(b: BlockBuilder, x: Any) -> Any:
+        return [b.emit(op, x) for op in ("exp", "tanh", "erf")] + [b.emit("softmax", x, axis=1)]
+
+    result = check(built(build), fast_math, error=5e-5)
+    assert ops(result) == "fast_exp fast_tanh fast_erf fast_softmax"
+
+
+def test_doubles_stay_exact() -> None:
+    b = BlockBuilder()
+    x = b.param("x", (2, 3), "float64")
+    assert ops(fast_math(b.finish([b.emit("exp", x)]))) == "exp"
 
 
 # --------------------------------------------------------------------------------------- purity

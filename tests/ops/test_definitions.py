@@ -205,7 +205,7 @@ def test_places(
     check(op, [x], axis=axis, keepdims=keepdims, last=last)
 
 
-@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "fast_softmax"])
 @few
 @given(data=st.data(), shape=shapes, seed=seeds)
 def test_softmax(op: str, data: st.DataObject, shape: Sequence[int], seed: int) -> None:

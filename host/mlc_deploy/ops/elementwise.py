@@ -16,6 +16,7 @@ import numpy as np
 from .. import te
 from ..ir import Dim, Expr, const, dtype_of, same_expr
 from ..te import Tensor
+from .fast import fast_erf, fast_erf_array, fast_exp, fast_exp_array, fast_tanh, fast_tanh_array
 from .registry import Array, Attrs, Operator, Trait, register, require
 
 FLOAT = ("float",)
@@ -113,6 +114,8 @@ def _gelu(x: Expr, approximate: str = "none") -> Expr:
     if approximate == "tanh":
         inner = (x * x * x * 0.044715 + x) * math.sqrt(2 / math.pi)
         return x * 0.5 * (te.tanh(inner) + 1)
+    if approximate == "fast":
+        return x * 0.5 * (fast_erf(x * math.sqrt(0.5)) + 1)
     return x * 0.5 * (te.erf(x * math.sqrt(0.5)) + 1)
 
 
@@ -120,6 +123,8 @@ def _gelu_array(x: Array, approximate: str = "none") -> Array:
     if approximate == "tanh":
         inner = (x * x * x * 0.044715 + x) * math.sqrt(2 / math.pi)
         return np.asarray(0.5 * x * (np.tanh(inner) + 1))
+    if approximate == "fast":
+        return np.asarray(0.5 * x * (fast_erf_array(x * math.sqrt(0.5)) + 1))
     return np.asarray(0.5 * x * (erf_array(x * math.sqrt(0.5)) + 1))
 
 
@@ -188,6 +193,11 @@ def _softplus_array(x: Array) -> Array:
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
+def _exactly(exact: Callable[[Array], Array], fast: Callable[[Array], Array]) -> Any:
+    """The function on arrays of an approximation that float64 goes without."""
+    return lambda x: exact(x) if x.dtype == np.float64 else fast(x)
+
+
 # ------------------------------------------------------------------------------------ the table
 
 TABLE = (
@@ -211,6 +221,9 @@ TABLE = (
     Elementwise("log", FLOAT, te.log, np.log),
     Elementwise("sqrt", FLOAT, te.sqrt, np.sqrt, traits=(*HALF, *POSITIVE)),
     Elementwise("erf", FLOAT, te.erf, erf_array, traits=HALF),
+    Elementwise("fast_exp", FLOAT, fast_exp, _exactly(np.exp, fast_exp_array), traits=POSITIVE),
+    Elementwise("fast_tanh", FLOAT, fast_tanh, _exactly(np.tanh, fast_tanh_array), traits=HALF),
+    Elementwise("fast_erf", FLOAT, fast_erf, _exactly(erf_array, fast_erf_array), traits=HALF),
     Elementwise("sin", FLOAT, te.sin, np.sin),
     Elementwise("cos", FLOAT, te.cos, np.cos),
     Elementwise("tan", FLOAT, te.tan, np.tan),

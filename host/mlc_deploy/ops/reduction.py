@@ -12,6 +12,7 @@ from .. import te
 from ..ir import Const, Dim, Expr, IterVar, const, dtype_of
 from ..te import Tensor
 from .elementwise import divide_array
+from .fast import fast_exp, fast_exp_array
 from .half import rounded, sums
 from .registry import Array, Attrs, Operator, Trait, register, require
 from .shape import normal_axis
@@ -172,6 +173,7 @@ def _place(name: str, extremum: str) -> Operator:
 def _softmax(name: str) -> Operator:
     """attrs: axis. e^(x - max) / sum, or its logarithm."""
     log = name == "log_softmax"
+    exp, exp_array = (fast_exp, fast_exp_array) if name == "fast_softmax" else (te.exp, np.exp)
 
     def compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         (x,) = inputs
@@ -191,7 +193,7 @@ def _softmax(name: str) -> Operator:
         def below(*i: Expr) -> Any:
             return x[i].astype(kept) - top[rest(i)].astype(kept)
 
-        power = te.compute(x.shape, lambda *i: te.exp(below(*i)), name="power")
+        power = te.compute(x.shape, lambda *i: exp(below(*i)), name="power")
         total = te.compute(
             sum_axes.shape,
             lambda *i: te.sum(power[sum_axes.source(i)], sum_axes.iters),
@@ -207,8 +209,9 @@ def _softmax(name: str) -> Operator:
         x, axis = inputs[0], attrs["axis"]
         wide = x.astype(np.float32) if x.dtype == np.float16 else x
         below = wide - wide.max(axis, keepdims=True)
-        total = np.exp(below).sum(axis, keepdims=True)
-        return [(below - np.log(total) if log else np.exp(below) / total).astype(x.dtype)]
+        power = exp_array(below)
+        total = power.sum(axis, keepdims=True)
+        return [(below - np.log(total) if log else power / total).astype(x.dtype)]
 
     traits: tuple[Trait, ...] = ("not_negative", "follows_half") if not log else ()
     return Operator(name, compute, evaluate, "anchor", traits, turned=_turned_along)
@@ -220,3 +223,4 @@ register(_place("argmax", "max"))
 register(_place("argmin", "min"))
 register(_softmax("softmax"))
 register(_softmax("log_softmax"))
+register(_softmax("fast_softmax"))

@@ -90,7 +90,12 @@ _register(
     r"\bvpadd\.i32\b",
 )
 
-for dtype, lanes, kind in (("int16", 4, "i16"), ("int32", 2, "i32"), ("float32", 2, "f32")):
+for dtype, lanes, kind in (
+    ("int8", 8, "i8"),
+    ("int16", 4, "i16"),
+    ("int32", 2, "i32"),
+    ("float32", 2, "f32"),
+):
     _register(
         f"vpadd.{kind}",
         describe.pairs(dtype, dtype, lanes),
