@@ -51,6 +51,14 @@ def vast() -> PrimFunc:
     return te.create_prim_func([a, te.compute((65536, 65536), lambda i, j: a[0], name="B")])
 
 
+def an_argument() -> PrimFunc:
+    """C[i, j] = B[j, i] + 1, twice as many rows as B has columns, of B that is an output, too."""
+    a = te.placeholder((6, 4), name="A")
+    b = te.compute((6, 4), lambda i, j: a[i, j] * 2, name="B")
+    c = te.compute((8, 3), lambda i, j: b[j, i // 2] + 1, name="C")
+    return te.create_prim_func([a, b, c])
+
+
 def stencil() -> PrimFunc:
     """C reads two neighbours of B."""
     a = te.placeholder((16,), name="A")

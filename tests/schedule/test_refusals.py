@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from mlc_deploy.errors import ScheduleError
-from mlc_deploy.schedule import Schedule, caching, location, loops, reduction, tree
+from mlc_deploy.schedule import Schedule, caching, location, loops, notes, reduction, tree
 from tests.schedule.draws import Step
 from tests.schedule.small_programs import (
     Program,
+    an_argument,
     chain,
     diamond,
     endless,
@@ -101,7 +102,23 @@ REFUSALS: dict[str, list[Case]] = {
         case(symbolic, ("unroll", "i")),
     ],
     "add_unit_loop": [case(chain, ("add_unit_loop", "x"))],
-    "annotate": [case(chain, ("annotate", "x", "key", 1))],
+    "annotate": [
+        case(chain, ("annotate", "x", "key", 1)),
+        case(chain, ("annotate", "j", "pragma_unrol_explicit", 1)),
+        case(chain, ("annotate", "j", "pragma_import_c", "int f(void);")),
+        case(chain, ("annotate", "j", "prefetch", "A")),
+        case(chain, ("annotate", "B", "double_buffer_scope", "B")),
+        case(chain, ("annotate", "B", "buffer_dim_align", [[0, 0]])),
+        case(chain, ("annotate", "B", "double_buffer_scope", 0)),
+    ],
+    "storage_align": [
+        case(chain, ("storage_align", "B", 1, 0, 8, 0)),
+        case(chain, ("storage_align", "C", 0, 0, 8, 0)),
+        case(chain, ("storage_align", "B", 0, 2, 8, 0)),
+        case(chain, ("storage_align", "B", 0, 0, 8, 9)),
+    ],
+    "bind": [case(chain, ("bind", "i", "blockIdx.x")), case(chain, ("bind", "j", "threadIdx.x"))],
+    "work_on": [case(chain, ("work_on", "other"))],
     "compute_inline": [
         case(chain, ("compute_inline", "X")),
         case(matmul, ("compute_inline", "C")),
@@ -145,6 +162,8 @@ REFUSALS: dict[str, list[Case]] = {
         ),
         case(normalized, ("vectorize", "j"), ("compute_at", "top", "j")),
         case(unread, ("compute_at", "B", "j")),
+        case(an_argument, ("compute_at", "B", "i_1")),
+        case(an_argument, ("compute_at", "B", "j_1")),
     ],
     "reverse_compute_at": [
         case(chain, ("reverse_compute_at", "B", "i_1")),
@@ -224,7 +243,7 @@ ELSEWHERE = ("rfactor", "_combiner", "_require_every_part_begins", "require_leaf
 
 def test_every_refusal_is_shown() -> None:
     """Each `refuse(…)` of these modules is reached by a case above."""
-    modules = (loops, location, reduction, caching, tree)
+    modules = (loops, location, notes, reduction, caching, tree)
     reached: set[tuple[str, int]] = set()
     original = tree.refuse
 

@@ -1,5 +1,5 @@
 """The boards that these tests run on."""
 
-from tests.sessions import aarch64, local
+from tests.sessions import aarch64, armv7, local
 
-__all__ = ["aarch64", "local"]
+__all__ = ["aarch64", "armv7", "local"]

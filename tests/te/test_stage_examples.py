@@ -97,7 +97,7 @@ def test_kinds_of_loops(loops: Loops, local: Session) -> None:
     s[b].parallel(x)
     s[b].unroll(ym)
     s[b].vectorize(yi)
-    s[b].pragma(yo, "prefetch", 2)
+    s[b].prefetch(a, yo, 2)
     loops(check(s, [a, b], [small_integers((12, 64), 0)], lambda x: x * 2, local))
 
 

@@ -72,6 +72,20 @@ def at_the_call() -> Iterator[Mistake]:
     yield lambda p: p.s.rfactor(p.c, p.c.op.axis[0])
     yield lambda p: p.s.rfactor(p.c, p.k, factor_axis=2)
     yield then(lambda p: p.s[p.c].split(p.k, factor=4), lambda p: p.s.rfactor(p.c, p.k))
+    yield lambda p: p.s[p.b].bind(p.i, te.thread_axis("threadIdx.x"))
+    yield lambda p: p.s[p.b].bind(p.i, te.thread_axis((0, 4), "blockIdx.x"))  # type: ignore[arg-type]
+    yield lambda p: p.s[p.b].pragma(p.i, "auto_unrol_max_step", 16)
+    yield lambda p: p.s[p.b].pragma(p.i, "auto_unroll_max_step", "16")
+    yield lambda p: p.s[p.b].pragma(p.i, "parallel_launch_point")
+    yield lambda p: p.s[p.b].pragma(p.i, "unroll_explicit", 2)
+    yield lambda p: p.s[p.b].prefetch(p.c, p.i, 1)
+    yield lambda p: p.s[p.b].prefetch(p.a, p.i, 1.5)  # type: ignore[arg-type]
+    yield lambda p: p.s[p.b].storage_align(p.k, 8, 0)
+    yield lambda p: p.s[p.b].storage_align(p.i, 0, 0)
+    yield lambda p: p.s[p.b].storage_align(p.i, 8, 8)
+    yield lambda p: p.s[p.d].storage_align(p.d.op.axis[0], 8, 0)
+    yield lambda p: p.s[p.d].double_buffer()
+    yield lambda p: p.s[p.b].tensorize(p.i, 7)  # type: ignore[arg-type]
 
 
 def at_lowering() -> Iterator[Mistake]:
@@ -82,8 +96,12 @@ def at_lowering() -> Iterator[Mistake]:
         lambda p: p.lower(),
     )
     yield then(lambda p: p.s[p.b].compute_at(p.s[p.d], p.d.op.axis[0]), lambda p: p.lower())
+    yield then(lambda p: p.s[p.b].double_buffer(), lambda p: p.lower(p.a, p.b, p.d))
+    yield then(lambda p: p.s[p.b].storage_align(p.i, 8, 0), lambda p: p.lower(p.a, p.b, p.d))
     yield then(
-        lambda p: p.s[p.c].compute_at(p.s[p.d], p.d.op.axis[0]), lambda p: p.lower(p.a, p.c, p.d)
+        lambda p: p.s[p.b].double_buffer(),
+        lambda p: p.s[p.b].compute_inline(),
+        lambda p: p.lower(),
     )
     yield then(lambda p: p.s[p.b].compute_inline(), lambda p: p.lower(p.a, p.b, p.d))
     yield then(lambda p: p.s[p.b].set_scope("local"), lambda p: p.lower(p.a, p.b, p.d))

@@ -225,7 +225,10 @@ def _require_each_once(func: PrimFunc, block: str, write: Region, loop: For) -> 
     whole = (
         found is not None
         and not found[1]
-        and all(is_whole(i, n, {}) for i, n in zip(found[0], write.buffer.shape, strict=True))
+        and all(
+            equal(low, const(0), {}) and _at_most(expr(size), count, {})
+            for (low, count), size in zip(found[0], write.buffer.shape, strict=True)
+        )
     )
     twice = [o for o in around if not turns_disjoint(o, target, ("spatial", "reduce"))]
     if not whole or twice:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ir import Block, For, PrimFunc, with_fields
-from ..ir.pragmas import DIM_ALIGN, align_defect, defect
-from .tree import block_at, find_block, path_to, refuse, replace
+from ..ir import Block, Buffer, For, PrimFunc, Stmt, with_fields
+from ..ir.pragmas import DIM_ALIGN, DOUBLE_BUFFER, align_defect, defect
+from .tree import block_at, blocks_in, find_block, path_to, readers, refuse, replace
 
 
 def annotate(func: PrimFunc, at: str, key: str, value: Any) -> PrimFunc:
@@ -22,10 +22,42 @@ def annotate(func: PrimFunc, at: str, key: str, value: Any) -> PrimFunc:
     why, mend = defect(key, value) if value is not None else ("", "")
     if why:
         refuse("annotate", why, target, mend)
+    if key == DOUBLE_BUFFER and value is not None and isinstance(target, Block):
+        _require_turns(func, path, target, value)
     notes = {**target.annotations, key: value}
     if value is None:
         del notes[key]
     return replace(func, target, with_fields(target, annotations=notes))
+
+
+def _require_turns(func: PrimFunc, path: list[Stmt], block: Block, index: int) -> None:
+    """A loop runs around the block and all that reads the scratch buffer which it writes."""
+    buffer = _scratch("double_buffer", func, block, index)
+    around = [s for s in path if isinstance(s, For)]
+    users = [b for b in readers(func, buffer) if b is not block]
+    if not any(all(u in set(blocks_in(loop.body)) for u in users) for loop in around):
+        refuse(
+            "double_buffer",
+            f"'{buffer.name}' is not computed in a loop of what reads it",
+            block,
+            "compute_at first",
+        )
+
+
+def _scratch(primitive: str, func: PrimFunc, block: Block, index: int) -> Buffer:
+    """The scratch buffer number `index` that a block writes."""
+    buffers = list(dict.fromkeys(w.buffer for w in block.writes))
+    if not 0 <= index < len(buffers):
+        refuse(primitive, f"block '{block.name}' writes no buffer number {index}", block)
+    buffer = buffers[index]
+    if buffer in func.buffers:
+        refuse(
+            primitive,
+            f"'{buffer.name}' is an argument, whose memory the caller gives",
+            block,
+            f"cache_write '{buffer.name}', and {primitive} the copy",
+        )
+    return buffer
 
 
 def storage_align(
@@ -35,17 +67,7 @@ def storage_align(
     dimension `axis` is to be a multiple of `factor` plus `offset`, in elements."""
     primitive = "storage_align"
     target = block_at(find_block(func, block, primitive))
-    buffers = list(dict.fromkeys(w.buffer for w in target.writes))
-    if not 0 <= index < len(buffers):
-        refuse(primitive, f"block '{block}' writes no buffer number {index}", target)
-    buffer = buffers[index]
-    if buffer in func.buffers:
-        refuse(
-            primitive,
-            f"'{buffer.name}' is an argument, whose memory the caller gives",
-            target,
-            f"cache_write '{buffer.name}', and storage_align the copy",
-        )
+    buffer = _scratch(primitive, func, target, index)
     if not -buffer.ndim <= axis < buffer.ndim:
         refuse(primitive, f"'{buffer.name}' has no dimension {axis}", target)
     if why := align_defect(factor, offset):

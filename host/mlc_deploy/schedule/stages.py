@@ -253,12 +253,6 @@ class _Replay:
                 self.sch.storage_align(block, 0, align.dimension, align.factor, align.offset)
         if stage.doubled:
             with _blamed(stage, stage.doubled):
-                if self.sch.block(block).writes[0].buffer in self.sch.func.buffers:
-                    refuse(
-                        "double_buffer",
-                        f"'{stage.name}' is an argument, whose memory the caller gives",
-                        mend=f"'{stage.name}' left out of the arguments, or a cache_write of it",
-                    )
                 self.sch.annotate(block, DOUBLE_BUFFER, 0)
 
     def buffer(self, tensor: Tensor) -> str:
