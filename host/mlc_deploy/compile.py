@@ -32,6 +32,7 @@ from .model_graph import Watch, model_graph
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+    from torch.fx import GraphModule
 
     from .frontend import Converter
     from .tune.database import Database
@@ -101,23 +102,23 @@ class CompiledModel:
 
 
 def compile(
-    model: str | Path | ExportedProgram | Function | IRModule,
+    model: str | Path | ExportedProgram | GraphModule | Function | IRModule,
     target: Target | str | None = None,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
-    converters: Mapping[str, Converter] | None = None,
+    converters: Mapping[Any, Converter] | None = None,
     watch: Watch | None = None,
     workers: int | None = None,
     precision: str = "float32",
     db: Database | str | Path | None = None,
     trust: bool = False,
 ) -> CompiledModel:
-    """Compiles a model for a target: an .onnx or .pt2 file, a program of torch.export, a graph
-    function, or a module's `main`.
+    """Compiles a model for a target: an .onnx or .pt2 file, a program of torch.export, what
+    torch.fx traced, a graph function, or a module's `main`.
 
     shapes fixes inputs by name, dims symbolic dimensions by name; converters are for operators that
-    are missing, by name, as frontend.from_onnx and from_torch take them. watch(name, function,
+    are missing, as frontend.from_onnx, from_torch and from_fx take them. watch(name, function,
     changed) sees the graph after every pass. workers: how many processes compile kernels, by
     default as the PassContext says, one per core. precision: "float32", which is as the model says,
     or "float16": then what is float32 computes in float16 where that serves as well. db: a database

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlc_targets import Target
 
@@ -27,6 +27,7 @@ from .pass_context import option, options
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+    from torch.fx import GraphModule
 
     from .frontend import Converter
 
@@ -63,11 +64,11 @@ def graph_steps(target: Target, precision: str = "float32") -> tuple[Pass | str,
 
 
 def model_graph(
-    model: str | Path | ExportedProgram | Function | IRModule,
+    model: str | Path | ExportedProgram | GraphModule | Function | IRModule,
     target: Target,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
-    converters: Mapping[str, Converter] | None = None,
+    converters: Mapping[Any, Converter] | None = None,
     watch: Watch | None = None,
     precision: str = "float32",
     layouts: Callable[[Function], Mapping[str, str]] | None = None,

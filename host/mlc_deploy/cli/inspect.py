@@ -22,7 +22,15 @@ from ..graph.views import is_view
 from ..model_graph import ModelGraph, model_graph
 from ..ops.explain import Candidate, explain
 from .json_file import JsonFile
-from .options import dims, known_precision, one_level, shapes, source_file
+from .options import (
+    CONVERTERS_HELP,
+    converters,
+    dims,
+    known_precision,
+    one_level,
+    shapes,
+    source_file,
+)
 from .progress import Progress
 from .run import DB_HELP, PRECISION_HELP, TRUST_HELP
 from .tables import (
@@ -48,6 +56,7 @@ DEFAULT = "default schedule"
 @click.option("--target", metavar="T", help="armv7a, aarch64, a board's name; this host by default")
 @click.option("--shape", "shape", multiple=True, metavar="NAME=1,3,…", help="shape of an input")
 @click.option("--bind", multiple=True, metavar="NAME=N", help="value of a named dimension")
+@click.option("--converters", "own", metavar="FILE.py", help=CONVERTERS_HELP)
 @click.option("--precision", metavar="P", default="float32", help=PRECISION_HELP)
 @click.option("--db", metavar="FILE", help=DB_HELP)
 @click.option("--trust", is_flag=True, help=TRUST_HELP)
@@ -59,6 +68,7 @@ def inspect(
     target: str | None,
     shape: tuple[str, ...],
     bind: tuple[str, ...],
+    own: str | None,
     precision: str,
     db: str | None,
     trust: bool,
@@ -90,7 +100,7 @@ def inspect(
 
         known = existing(db)
         how = partial(known_layouts, known, target=wanted, precision=precision)
-    fixed = shapes(shape), dims(bind)
+    fixed = shapes(shape), dims(bind), converters(own)
     graphs = model_graph(
         path, wanted, *fixed, watch=watch, precision=precision, layouts=how, trust=trust
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -22,6 +23,7 @@ from ..files import refuse_special
 Array = NDArray[Any]
 Value = TypeVar("Value")
 
+CONVERTERS_HELP = "run a Python file that holds CONVERTERS: operators the model needs, by name"
 LABEL = "label"  # the array of an .npz that predictions are held against
 
 
@@ -191,3 +193,53 @@ def writable(option: str, text: str) -> Path:
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise Misuse("it cannot be written", where=f"{option} {text}", mend="another folder")
     return path
+
+
+def converters(file: str | None) -> dict[str, Any]:
+    """The converters of a Python file: its dict CONVERTERS, from names of operators to functions.
+    The file is run, as what the user wrote; functions that it registers (mlc.register_func) are
+    registered then. Raises Misuse for a file that cannot be read or run, and for what is no such
+    dict."""
+    if file is None:
+        return {}
+    where = f"--converters {file}"
+    try:
+        source = Path(file).read_bytes()
+    except FileNotFoundError:
+        raise Misuse("there is no such file", where=where, mend="the path of a .py file") from None
+    except OSError as error:
+        raise Misuse(f"cannot be read: {error.strerror or error}", where=where) from None
+    names: dict[str, Any] = {"__name__": "converters", "__file__": file}
+    try:
+        exec(compile(source, file, "exec"), names)
+    except Exception as error:  # whatever the user's code raises
+        kind = type(error).__name__
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f.lineno for f in frames if f.filename == file]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        place = f"{where}, line {line}" if line else where
+        raise Misuse(f"{kind}: {error}", where=place, mend="python FILE shows more") from error
+    found = names.get("CONVERTERS", {})
+    if "CONVERTERS" not in names and not _registers(source):
+        raise Misuse(
+            "the file holds no CONVERTERS", where=where, mend='CONVERTERS = {"Operator": convert}'
+        )
+    if not isinstance(found, dict):
+        raise Misuse(
+            f"CONVERTERS is a {type(found).__name__}, not a dict",
+            where=where,
+            mend='CONVERTERS = {"Operator": convert}',
+        )
+    for name, convert in found.items():
+        if not isinstance(name, str) or not callable(convert):
+            raise Misuse(
+                f"CONVERTERS holds {name!r}: {convert!r:.60}",
+                where=where,
+                mend="names of operators, and functions that convert them",
+            )
+    return found
+
+
+def _registers(source: bytes) -> bool:
+    """Whether the code registers functions, which is all that some files are for."""
+    return b"register_func" in source

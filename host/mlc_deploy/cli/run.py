@@ -36,8 +36,10 @@ from ..unfinished import replacing
 from .errors import FAILED, OK, complain
 from .json_file import JsonFile
 from .options import (
+    CONVERTERS_HELP,
     Misuse,
     arrays,
+    converters,
     dims,
     folder,
     known_cores,
@@ -81,6 +83,7 @@ class Job(click.Command):
 @click.option("--expect", "expected", multiple=True, metavar="NAME=FILE", help="the right output")
 @click.option("--shape", "shape", multiple=True, metavar="NAME=1,3,…", help="shape of an input")
 @click.option("--bind", multiple=True, metavar="NAME=N", help="value of a named dimension")
+@click.option("--converters", "own", metavar="FILE.py", help=CONVERTERS_HELP)
 @click.option("--json", "json_file", metavar="FILE", help="write the record; - is stdout")
 @click.option("--output", metavar="DIR", help="write the outputs there, or what --emit makes")
 @click.option("--save", "saves", multiple=True, metavar="FILE", help=SAVE_HELP)
@@ -103,6 +106,7 @@ def run(
     expected: tuple[str, ...],
     shape: tuple[str, ...],
     bind: tuple[str, ...],
+    own: str | None,
     json_file: str | None,
     output: str | None,
     saves: tuple[str, ...],
@@ -148,8 +152,8 @@ def run(
         saved(save)
     ready = _saved_model(
         path,
-        {"--target": target, "--shape": shape, "--bind": bind, "--save": saves, "--emit": emit,
-         "--precision": precision, "--db": db, "--trust": trust},
+        {"--target": target, "--shape": shape, "--bind": bind, "--converters": own,
+         "--save": saves, "--emit": emit, "--precision": precision, "--db": db, "--trust": trust},
     )  # fmt: skip
     if precision is not None:
         known_precision(precision)
@@ -167,7 +171,7 @@ def run(
     graph = None
     if ready is None:
         with progress.stage("read"):
-            graph = _graph(path, _shapes(shape, given), dims(bind), trust)
+            graph = _graph(path, _shapes(shape, given), dims(bind), converters(own), trust)
     inputs_of, outputs_of = _signature(graph or ready)
     fitting("input", given, inputs_of)  # before a board is troubled
     fitting("output", right, outputs_of)
@@ -248,11 +252,12 @@ def _graph(
     path: Path,
     extents: Mapping[str, tuple[int, ...]],
     named: Mapping[str, int],
+    own: Mapping[str, Any],
     trust: bool,
 ) -> Function:
     from ..frontend import from_model  # here, since a saved model does without the compiler
 
-    return from_model(path, extents, named, trust=trust)
+    return from_model(path, extents, named, own, trust)
 
 
 def _signature(

@@ -20,7 +20,9 @@ from .ending import orderly
 from .errors import FAILED, INTERRUPTED, OK
 from .json_file import JsonFile
 from .options import (
+    CONVERTERS_HELP,
     Misuse,
+    converters,
     dims,
     known_cores,
     known_precision,
@@ -67,6 +69,7 @@ TIMEOUT_HELP = f"how long a schedule may run for; {CANDIDATE_SECONDS:g}"
 @click.option("--keep-layouts", is_flag=True, help="tune kernels alone, in the layouts as they are")
 @click.option("--shape", "shape", multiple=True, metavar="NAME=1,3,…", help="shape of an input")
 @click.option("--bind", multiple=True, metavar="NAME=N", help="value of a named dimension")
+@click.option("--converters", "own", metavar="FILE.py", help=CONVERTERS_HELP)
 @click.option("--precision", metavar="P", help=PRECISION_HELP)
 @click.option("--trust", is_flag=True, help=TRUST_HELP)
 @click.option("--cores", metavar="fast|slow|0-3,…", default="", help=CORES_HELP)
@@ -92,6 +95,7 @@ def tune(
     keep_layouts: bool,
     shape: tuple[str, ...],
     bind: tuple[str, ...],
+    own: str | None,
     precision: str | None,
     trust: bool,
     cores: str,
@@ -117,6 +121,7 @@ def tune(
     to_json = JsonFile(json_file, (model, db, *others))
     wanted, urls = _places(target, boards)
     how: dict[str, Any] = {"shapes": shapes(shape), "dims": dims(bind), "trust": trust}
+    how |= {"converters": converters(own)} if own is not None else {}
     how |= {"precision": precision} if precision is not None else {}
     progress = Progress(verbose)
     began = time.perf_counter()

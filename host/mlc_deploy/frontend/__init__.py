@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..graph.nodes import Function
+from .fx import FxNode, from_fx, is_traced
 from .onnx import from_onnx
 from .onnx_node import NeedsValue, OnnxNode
 from .torch import from_torch, is_program
@@ -14,12 +15,15 @@ from .torch_node import Converter, TorchNode
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+    from torch.fx import GraphModule
 
 __all__ = [
     "Converter",
+    "FxNode",
     "NeedsValue",
     "OnnxNode",
     "TorchNode",
+    "from_fx",
     "from_model",
     "from_onnx",
     "from_torch",
@@ -27,16 +31,19 @@ __all__ = [
 
 
 def from_model(
-    model: str | Path | ExportedProgram,
+    model: str | Path | ExportedProgram | GraphModule,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
-    converters: Mapping[str, Converter] | None = None,
+    converters: Mapping[Any, Converter] | None = None,
     trust: bool = False,
 ) -> Function:
-    """The graph of an .onnx file, or of a PyTorch program or the .pt2 file it was saved in.
+    """The graph of an .onnx file, of a PyTorch program or the .pt2 file it was saved in, or of what
+    torch.fx traced.
 
-    The other arguments are as from_onnx and from_torch take them. Raises ImporterError.
+    The other arguments are as from_onnx, from_torch and from_fx take them. Raises ImporterError.
     """
+    if is_traced(model):
+        return from_fx(model, shapes, converters=converters)
     if is_program(model) or not isinstance(model, (str, Path)) or Path(model).suffix == ".pt2":
         return from_torch(model, shapes, dims, converters=converters, trust=trust)
     return from_onnx(model, shapes, dims, converters=converters)

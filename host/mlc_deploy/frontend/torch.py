@@ -192,7 +192,7 @@ def _decomposed(
     torch = _torch(where)
     decompositions = torch.export.default_decompositions()
     for op in list(decompositions):
-        if _key(op) in table:
+        if operator_key(op) in table:
             del decompositions[op]
     try:
         with warnings.catch_warnings():
@@ -204,7 +204,7 @@ def _decomposed(
     return result
 
 
-def _key(target: Any) -> str:
+def operator_key(target: Any) -> str:
     """ "namespace.name" of an operator; of a Python function its own name."""
     schema = getattr(target, "_schema", None)
     if schema is not None:
@@ -218,8 +218,8 @@ def _refuse_missing(calls: Iterable[Node], table: Mapping[str, Converter], where
     """Raises ImporterError that lists every operator without a converter."""
     missing: dict[str, list[str]] = {}
     for node in calls:
-        if _key(node.target) not in table and not _is_python(node.target):
-            missing.setdefault(_key(node.target), []).append(_layer(node))
+        if operator_key(node.target) not in table and not _is_python(node.target):
+            missing.setdefault(operator_key(node.target), []).append(_layer(node))
     if not missing:
         return
     lines = []
@@ -243,7 +243,7 @@ def _is_python(target: Any) -> bool:
     name = getattr(target, "__name__", "")
     return (
         module in ("_operator", "operator", "math", "builtins")
-        or _key(target) in SIZES
+        or operator_key(target) in SIZES
         or (module.startswith("torch") and name.startswith("sym_"))
     )
 
@@ -433,12 +433,12 @@ class _Conversion:
         return self.builder.param(node.name, shape, dtype_name(node.meta["val"].dtype, place))
 
     def _call(self, node: Node) -> Any:
-        place = f"{self.where}, '{_layer(node)}' ({_key(node.target)})"
+        place = f"{self.where}, '{_layer(node)}' ({operator_key(node.target)})"
         try:
             if _is_python(node.target):
-                compute = SIZES.get(_key(node.target), node.target)
+                compute = SIZES.get(operator_key(node.target), node.target)
                 return compute(*self._operands(node.args), **self._operands(node.kwargs))
-            result = self.table[_key(node.target)](
+            result = self.table[operator_key(node.target)](
                 self._torch_node(node, place), *self._arguments(node)
             )
         except MISTAKES as error:
@@ -451,7 +451,7 @@ class _Conversion:
         overload = getattr(node.target, "_overloadname", "")
         known = [a.meta.get("val") if hasattr(a, "meta") else a for a in node.args]
         return TorchNode(
-            _key(node.target), overload, node.name, _layer(node), place,
+            operator_key(node.target), overload, node.name, _layer(node), place,
             (node.meta.get("val"), known), self.builder,
         )  # fmt: skip
 
