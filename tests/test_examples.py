@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -12,6 +13,9 @@ import numpy as np
 import pytest
 
 import mlc_deploy as mlc
+from tests.sessions import aarch64, board_named, local
+
+__all__ = ["aarch64", "local"]  # fixtures
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "scripts" / "examples"
@@ -93,3 +97,35 @@ def test_quantize_says_what_is_wrong(
     said.append(capsys.readouterr().err)
     assert not Path("out.onnx").exists()
     golden("\n".join(said), "example_quantize_refusals")
+
+
+FROM_TVM = sorted(p.stem for p in (EXAMPLES / "from_tvm").glob("*.py") if p.stem != "running")
+BOARDS = ("local", "aarch64")
+TUNING = ("template", "tune_tir")  # on emulated boards, where instructions count: not on this
+# machine, whose times a tuner takes again until they are steady
+
+
+@pytest.mark.parametrize("board", BOARDS)
+@pytest.mark.parametrize("name", [n for n in FROM_TVM if n != "from_fx"])
+def test_from_tvm(
+    name: str, board: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """What TVM's texts teach runs as they write it; each example checks its results itself."""
+    if name in TUNING and board == "local":
+        pytest.skip("tuning by times would wait for a machine at rest")
+    monkeypatch.syspath_prepend(str(EXAMPLES / "from_tvm"))
+    importlib.import_module(name).main(board_named(request, board))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("board", BOARDS)
+def test_from_fx(
+    board: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "from_tvm"))
+    importlib.import_module("from_fx").main(board_named(request, board))
+
+
+def test_the_table_of_examples_is_whole() -> None:
+    text = (ROOT / "docs" / "from_tvm.md").read_text()
+    assert [name for name in FROM_TVM if f"`{name}.py`" not in text] == []

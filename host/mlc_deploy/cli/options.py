@@ -218,7 +218,7 @@ def converters(file: str | None) -> dict[str, Any]:
         lines = [f.lineno for f in frames if f.filename == file]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
         place = f"{where}, line {line}" if line else where
-        raise Misuse(f"{kind}: {error}", where=place, mend="python FILE shows more") from error
+        raise Misuse(f"{kind}: {error}", where=place, mend=f"python {file}") from error
     found = names.get("CONVERTERS", {})
     if "CONVERTERS" not in names and not _registers(source):
         raise Misuse(

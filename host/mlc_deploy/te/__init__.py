@@ -54,6 +54,8 @@ from .tensor_intrin import (
     decl_tensor_intrin,
     ir_builder,
     vector_const,
+    vectorhigh,
+    vectorlow,
 )
 from .threads import ThreadAxis, thread_axis
 
@@ -111,6 +113,8 @@ __all__ = [
     "truncmod",
     "var",
     "vector_const",
+    "vectorhigh",
+    "vectorlow",
 ]
 
 

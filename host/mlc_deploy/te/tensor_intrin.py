@@ -30,6 +30,7 @@ from ..ir import (
     Expr,
     ExprLike,
     Ramp,
+    Shuffle,
     Stmt,
     Store,
     const,
@@ -152,6 +153,17 @@ def vector_const(value: float, dtype: str) -> Expr:
     kind = dtype_of(dtype)
     one = const(value, kind.scalar)
     return one if kind.lanes == 1 else Broadcast(one, kind.lanes, dtype)
+
+
+def vectorlow(dtype: str, vector: Expr) -> Expr:
+    """The first half of a vector."""
+    return Shuffle((vector,), tuple(range(dtype_of(dtype).lanes)), dtype)
+
+
+def vectorhigh(dtype: str, vector: Expr) -> Expr:
+    """The second half of a vector."""
+    half = dtype_of(dtype).lanes
+    return Shuffle((vector,), tuple(range(half, 2 * half)), dtype)
 
 
 def call_llvm_pure_intrin(dtype: str, name: str, *args: ExprLike) -> Expr:
