@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 def classifier() -> Any:
     """Convolution, linear layers, relu, pooling and flattening: modules, functions and methods."""
 
-    class Net(torch.nn.Module):  # type: ignore[name-defined, misc]
+    class Net(torch.nn.Module):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.conv = torch.nn.Conv2d(1, 4, 3, padding=1)

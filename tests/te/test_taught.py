@@ -196,7 +196,9 @@ def main(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
             vi = T.axis.spatial(8, i)
             C[vi] = B[vi // 2]
 """
-        return mlc.lower(mlc.from_script(text))
+        func = mlc.from_script(text)
+        assert isinstance(func, mlc.PrimFunc)
+        return mlc.lower(func)
 
     return [apart, noted_apart, on_threads, of_the_same_turn, handed_on]
 
@@ -410,7 +412,7 @@ def test_declarations_that_are_none(golden: Golden) -> None:
             mlc.lower(s, [a, b, c])
         messages.append(re.sub(re.escape(__file__) + r":\d+", "user.py:1", str(caught.value)))
     for declare in (
-        lambda: te.decl_tensor_intrin(a.op, wrong[0]),  # type: ignore[arg-type]
+        lambda: te.decl_tensor_intrin(a.op, wrong[0]),
         lambda: te.decl_tensor_intrin(c.op, wrong[0], default_buffer_params={"scope": "local"}),
     ):
         with pytest.raises(TypeError) as error:

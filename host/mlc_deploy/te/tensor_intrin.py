@@ -40,7 +40,7 @@ from ..ir import (
     seq,
     with_lanes,
 )
-from .tensor import ComputeOp, Tensor
+from .tensor import ComputeOp, Operation, Tensor
 
 Features = Mapping[str, frozenset[str]]
 
@@ -60,7 +60,7 @@ Intrinsic = str | DeclaredIntrin | Callable[[], "DeclaredIntrin"]
 
 
 def decl_tensor_intrin(
-    op: ComputeOp,
+    op: Operation,
     fcompute: Callable[[Sequence[View], Sequence[View]], Any],
     name: str = "tensor_intrin",
     binds: Mapping[Tensor, Buffer] | None = None,

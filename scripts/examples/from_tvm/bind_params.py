@@ -3,7 +3,7 @@
 python scripts/examples/from_tvm/bind_params.py [BOARD]
 """
 
-# mypy: disable-error-code="attr-defined"
+# mypy: disable-error-code="attr-defined, type-var, misc"
 
 import numpy as np
 from registered_functions import PARAMS, Mixture, expected

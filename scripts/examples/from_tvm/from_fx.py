@@ -31,7 +31,7 @@ def main(board: Board = "local://") -> None:
     import torch
     from torch import fx, nn
 
-    class Net(nn.Module):
+    class Net(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.conv = nn.Conv2d(1, 4, 3)

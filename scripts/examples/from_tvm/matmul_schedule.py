@@ -20,7 +20,7 @@ def main(board: Board = "local://") -> None:
     s = te.create_schedule(C.op)
     CC = s.cache_write(C, "local")
     AA = s.cache_read(A, "global", [CC])
-    xo, yo, xi, yi = s[C].tile(*s[C].op.axis, 8, 16)
+    xo, yo, xi, yi = s[C].tile(s[C].op.axis[0], s[C].op.axis[1], 8, 16)
     s[C].parallel(xo)
     s[C].vectorize(yi)
     s[CC].compute_at(s[C], yo)

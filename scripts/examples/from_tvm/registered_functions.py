@@ -62,7 +62,7 @@ PARAMS = {
 
 def expected(x: np.ndarray) -> np.ndarray:
     y = np.maximum(x @ PARAMS["w0"].T + PARAMS["b0"], 0) @ PARAMS["w1"].T + PARAMS["b1"]
-    return np.maximum(y, 0)
+    return np.asarray(np.maximum(y, 0))
 
 
 def main(board: Board = "local://") -> None:

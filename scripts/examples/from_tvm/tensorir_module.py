@@ -3,7 +3,7 @@
 python scripts/examples/from_tvm/tensorir_module.py [BOARD]
 """
 
-# mypy: disable-error-code="valid-type, no-untyped-def"
+# mypy: disable-error-code="valid-type, no-untyped-def, arg-type, attr-defined"
 
 from running import Board, check, command, data
 
