@@ -22,6 +22,7 @@ ATTRS: dict[str, dict[str, Any]] = {
     "pad": {"pads": (0, 1, 2, 0, 1, 0, 3, 1), "mode": "constant", "value": 3},
     "concatenate": {"axis": 1},
     "softmax": {"axis": 2},
+    "fast_softmax": {"axis": 2},
     "log_softmax": {"axis": -2 % len(SHAPE)},
     "clip": {"min": -3, "max": 4},
 }
