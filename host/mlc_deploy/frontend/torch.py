@@ -107,7 +107,7 @@ def _data(path: Path, operators: Collection[str]) -> ExportedProgram:
         for node in getattr(module, "graph", torch.fx.Graph()).nodes:
             operator = isinstance(node.target, (torch._ops.OpOverload, higher))
             if node.op == "call_function" and not (operator or _is_python(node.target)):
-                what = f"the function '{_key(node.target)}' is no operator on tensors"
+                what = f"the function '{operator_key(node.target)}' is no operator on tensors"
                 raise ImporterError(what, where=str(path), mend=TRUST)
     return program
 
