@@ -28,6 +28,8 @@ static uint8_t reply[64];
 
 bool link_busy(void) { return busy; }
 
+uint32_t link_box(void) { return 0; }
+
 static uint32_t last_module;
 
 bool link_load(ModuleRecord *module, Failure *failure) {

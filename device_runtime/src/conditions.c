@@ -1,10 +1,11 @@
-#define _GNU_SOURCE /* syscall() */
+#define _GNU_SOURCE /* syscall(), cpu_set_t */
 #include "conditions.h"
 
 #include "kernel_text.h"
 
 #include <fcntl.h>
 #include <linux/perf_event.h>
+#include <sched.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -38,10 +39,10 @@ const char *conditions_name(uint32_t fact) { return NAMES[fact]; }
 
 /* ---- Files ---- */
 
-/* A descriptor stays open, so that a reading is one system call. */
+/* A descriptor that stays open, so that a reading is one system call and no path is needed. */
 typedef struct {
-    bool opened;
-    int fd; /* -1: there is no such file */
+    bool opened; /* or else there is no such file */
+    int fd;
 } File;
 
 enum { MAX_CORES = 64 }; /* whose clocks are looked at */
@@ -82,14 +83,17 @@ static int64_t number_in(const char *text, int base) {
     return value;
 }
 
-static int64_t read_file(File *file, uint32_t fact, int number) {
+static File file_of(int fd) { return (File){fd >= 0, fd}; }
+
+static File open_file(uint32_t fact, int number) {
+    char path[256];
+    snprintf(path, sizeof path, path_of(fact), number);
+    return file_of(open(path, O_RDONLY | O_CLOEXEC));
+}
+
+static int64_t read_file(const File *file, uint32_t fact) {
     char text[32];
-    if (!file->opened) {
-        char path[256];
-        snprintf(path, sizeof path, path_of(fact), number);
-        *file = (File){true, open(path, O_RDONLY | O_CLOEXEC)};
-    }
-    ssize_t got = file->fd < 0 ? -1 : pread(file->fd, text, sizeof text - 1, 0);
+    ssize_t got = file->opened ? pread(file->fd, text, sizeof text - 1, 0) : -1;
     if (got < 0) return -1;
     text[got] = 0;
     return number_in(text, fact == THROTTLED ? 16 : 10);
@@ -126,7 +130,7 @@ static int64_t usage(uint32_t fact) {
 
 static File counters[FACTS - COUNTER];
 
-void conditions_count_events(void) {
+static void count_events(void) {
     static const uint64_t EVENTS[FACTS - COUNTER] = {
         PERF_COUNT_HW_CPU_CYCLES, PERF_COUNT_HW_INSTRUCTIONS, PERF_COUNT_HW_CACHE_MISSES};
     for (unsigned i = 0; i < FACTS - COUNTER; i++) {
@@ -139,14 +143,14 @@ void conditions_count_events(void) {
             .exclude_kernel = 1,
             .exclude_hv = 1};
         long fd = syscall(SYS_perf_event_open, &event, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
-        counters[i] = (File){true, (int)fd};
+        counters[i] = file_of((int)fd);
     }
 }
 
 /* Where the CPU has fewer counters than are wanted, each counts for a part of the time only. */
 static int64_t counted(const File *counter) {
     uint64_t now[3]; /* count, nanoseconds wanted, nanoseconds counted */
-    if (!counter->opened || counter->fd < 0 ||
+    if (!counter->opened ||
         read(counter->fd, now, sizeof now) != (ssize_t)sizeof now || now[2] == 0)
         return -1;
     if (now[2] >= now[1]) return (int64_t)now[0];
@@ -154,6 +158,17 @@ static int64_t counted(const File *counter) {
 }
 
 /* ---- All of it ---- */
+
+void conditions_open(void) {
+    count_events();
+    for (uint32_t fact = 0; fact < CORE; fact++) files[fact] = open_file(fact, (int)fact - ZONE);
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    sched_getaffinity(0, sizeof allowed, &allowed);
+    for (uint32_t fact = CLOCK; fact <= CLOCK_MOST; fact++)
+        for (unsigned i = 0; i < MAX_CORES; i++)
+            if (CPU_ISSET(i, &allowed)) clocks[fact - CLOCK][i] = open_file(fact, (int)i);
+}
 
 static int64_t read_fact(uint32_t fact) {
     int64_t here;
@@ -164,15 +179,14 @@ static int64_t read_fact(uint32_t fact) {
     case CLOCK_LIMIT:
     case CLOCK_MOST:
         here = core();
-        return here < 0 || here >= MAX_CORES ? -1
-                                             : read_file(&clocks[fact - CLOCK][here], fact, (int)here);
+        return here < 0 || here >= MAX_CORES ? -1 : read_file(&clocks[fact - CLOCK][here], fact);
     case VOLUNTARY:
     case INVOLUNTARY:
     case FAULTS:
     case CPU_TIME:
         return usage(fact);
     default:
-        return fact < CORE ? read_file(&files[fact], fact, (int)fact - ZONE)
+        return fact < CORE ? read_file(&files[fact], fact)
                            : counted(&counters[fact - COUNTER]);
     }
 }

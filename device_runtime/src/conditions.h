@@ -13,9 +13,10 @@ typedef struct {
     int64_t facts[FACTS]; /* below 0 where not known */
 } Conditions;
 
-/* Has the CPU count from now on, for this thread and those that it will make; to be called before
- * rights are given up that counting may take. Where it is not possible nothing is counted. */
-void conditions_count_events(void);
+/* Opens the system's files, and has the CPU count from now on, for this thread and those that it
+ * will make; to be called before the rights are given up that this takes. What is not possible is
+ * not known later. */
+void conditions_open(void);
 
 const char *conditions_name(uint32_t fact);
 

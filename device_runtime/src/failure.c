@@ -21,3 +21,11 @@ void place_text(const Place *place, bool in_model, char *text, size_t size) {
     else
         snprintf(text, size, "kernel '%s'", place->kernel);
 }
+
+void failure_mend(Failure *failure) {
+    failure->text[sizeof failure->text - 1] = 0;
+    failure->place.signal[sizeof failure->place.signal - 1] = 0;
+    failure->place.kernel[sizeof failure->place.kernel - 1] = 0;
+    failure->place.layer[sizeof failure->place.layer - 1] = 0;
+    if ((unsigned)failure->kind > MEMORY) failure->kind = CRASHED;
+}

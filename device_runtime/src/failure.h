@@ -34,4 +34,7 @@ void place_text(const Place *place, bool in_model, char *text, size_t size);
 bool fail(Failure *failure, FailureKind kind, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Of one that came from a process whose memory a kernel may have written over: its strings end. */
+void failure_mend(Failure *failure);
+
 #endif

@@ -1,13 +1,13 @@
 /* The program on the board. It serves one client on its standard input and output, or several on
  * TCP. */
 #include "../include/mlc_abi.h"
+#include "box.h"
 #include "cache.h"
 #include "cpu.h"
 #include "listen.h"
 #include "run_command.h"
 #include "session.h"
 #include "supervise.h"
-#include "worker.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
     }
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--as-root") == 0)
-            worker_keeps_root = true;
+            box_keeps_root = true;
         else if (strcmp(argv[i], "--key-stdin") == 0)
             key_stdin = true;
         else if (strcmp(argv[i], "--listen") == 0 && i + 1 < argc)

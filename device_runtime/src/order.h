@@ -43,6 +43,7 @@ typedef struct {
 typedef struct {
     OrderKind kind;
     bool answer;  /* one is wanted */
+    uint32_t number; /* of the order, which its answer repeats */
     uint32_t id;  /* of the tensor or the module */
     union {
         struct {
@@ -54,8 +55,11 @@ typedef struct {
     };
 } Order;
 
+/* A worker sends one, with number 0, before it takes the first order. */
 typedef struct {
+    uint32_t number;
     Failure failure;
+    uint32_t box;          /* what holds, in the first */
     uint64_t arena, image; /* bytes, after LOAD_MODULE */
     size_t reply;          /* bytes of msgpack in Shared.reply, after RUN */
 } Answer;
@@ -66,6 +70,7 @@ typedef enum { IDLE, LOADING, RUNNING, TIMING } Phase;
 typedef struct {
     volatile uint32_t phase; /* a Phase */
     volatile uint32_t call;  /* index of the kernel call at work, when running or timing */
+    volatile uint32_t forbidden; /* as box_enter has it */
     uint8_t reply[MAX_REPLY];
 } Shared;
 

@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* CPU_EQUAL, pthread_setaffinity_np, syscall() */
+#define _GNU_SOURCE /* CPU_EQUAL, sched_setaffinity, syscall() */
 #include "pool.h"
 
 #include "cores.h"
@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -30,6 +29,7 @@ enum { IDLE, ASLEEP, POSTED, WORKING, WATCHED };
 
 typedef struct {
     _Alignas(64) _Atomic uint32_t state; /* on a cache line of its own */
+    _Atomic uint32_t choice; /* of cores, on which it is */
     pthread_t thread;
 } Helper;
 
@@ -37,7 +37,8 @@ static struct {
     Helper helpers[MAX_THREADS - 1];
     uint32_t count;
     Cores cores;
-    cpu_set_t chosen;    /* the cores that all threads are on */
+    cpu_set_t chosen;    /* the cores that all threads are on, and */
+    uint32_t choice;     /* how often others have been chosen */
     _Atomic bool spins;  /* every thread has a core, so nobody is kept from it by spinning */
 } pool;
 
@@ -102,16 +103,25 @@ static void work(uint32_t thread) {
 
 static void *help(void *argument) {
     Helper *self = argument;
-    uint8_t beside[1 << 14]; /* a signal's handler runs here, whatever became of the rest */
-    stack_t handlers = {.ss_sp = beside, .ss_size = sizeof beside};
-    sigaltstack(&handlers, NULL);
     for (;;) {
         await_change(&self->state, IDLE, ASLEEP);
         if (!move(&self->state, POSTED, WORKING)) continue;
-        work((uint32_t)(self - pool.helpers) + 1);
+        if (atomic_load(&self->choice) == pool.choice) {
+            work((uint32_t)(self - pool.helpers) + 1);
+        } else { /* a thread may say on which cores it is itself to be, and no other (box.h) */
+            sched_setaffinity(0, sizeof pool.chosen, &pool.chosen);
+            atomic_store(&self->choice, pool.choice);
+        }
         if (atomic_exchange(&self->state, IDLE) == WATCHED) wake(&self->state);
     }
     return NULL;
+}
+
+static void post(uint32_t helpers) {
+    for (uint32_t i = 0; i < helpers; i++) {
+        _Atomic uint32_t *state = &pool.helpers[i].state;
+        if (atomic_exchange(state, POSTED) == ASLEEP) wake(state);
+    }
 }
 
 int32_t pool_run(mlc_kernel *kernel, const mlc_args *args, int32_t tasks, uint32_t threads,
@@ -126,10 +136,7 @@ int32_t pool_run(mlc_kernel *kernel, const mlc_args *args, int32_t tasks, uint32
     atomic_store(&job.next, 0);
     atomic_store(&job.status, MLC_OK);
     uint32_t helpers = (threads < count ? threads : count) - 1;
-    for (uint32_t i = 0; i < helpers; i++) {
-        _Atomic uint32_t *state = &pool.helpers[i].state;
-        if (atomic_exchange(state, POSTED) == ASLEEP) wake(state);
-    }
+    post(helpers);
     work(0);
     for (uint32_t i = 0; i < helpers; i++) {
         _Atomic uint32_t *state = &pool.helpers[i].state;
@@ -144,7 +151,6 @@ int32_t pool_run(mlc_kernel *kernel, const mlc_args *args, int32_t tasks, uint32
  * they are left to the system. */
 static bool choose_cores(uint32_t threads, const char *cores, Failure *failure) {
     cpu_set_t wanted;
-    if (pool.cores.allowed_count == 0) cores_read(&pool.cores);
     uint32_t count = cores_named(&pool.cores, cores, &wanted, failure);
     if (count == 0) return false;
     if (!*cores && threads > count) {
@@ -157,10 +163,14 @@ static bool choose_cores(uint32_t threads, const char *cores, Failure *failure) 
         return fail(failure, REFUSED, "the system does not give it cores %s: %s", cores,
                     strerror(errno));
     pool.chosen = wanted;
+    pool.choice++;
+    post(pool.count);
     for (uint32_t i = 0; i < pool.count; i++)
-        pthread_setaffinity_np(pool.helpers[i].thread, sizeof wanted, &wanted);
+        while (atomic_load(&pool.helpers[i].choice) != pool.choice) breathe();
     return true;
 }
+
+void pool_look(void) { cores_read(&pool.cores); }
 
 bool pool_uses(unsigned core) { return core < CPU_SETSIZE && CPU_ISSET(core, &pool.chosen); }
 
@@ -171,6 +181,7 @@ bool pool_prepare(uint32_t threads, const char *cores, Failure *failure) {
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
     while (pool.count + 1 < threads) { /* a helper is on its maker's cores */
         Helper *helper = &pool.helpers[pool.count];
+        atomic_store(&helper->choice, pool.choice);
         int error = pthread_create(&helper->thread, &attributes, help, helper);
         if (error != 0)
             return fail(failure, MEMORY, "no thread %u of %u: %s; try: fewer threads",

@@ -10,6 +10,10 @@
 
 enum { MAX_THREADS = 256 };
 
+/* Looks at which cores there are; before the others, and before the rights are given up that this
+ * takes. */
+void pool_look(void);
+
 /* Has `threads` of them ready, the caller included, 1 to MAX_THREADS, on the cores that are named as
  * cores_named has it; for "", on the fast ones while those suffice. The caller is always the same
  * thread, and no kernel is at work. */

@@ -96,15 +96,15 @@ static Place place_of(const char *kernel, const char *layer, uint32_t call) {
     return place;
 }
 
-Place program_place(const Program *program, uint32_t call) {
-    const Call *at = &program->about.model.calls[call];
-    return place_of(program->about.kernels[at->kernel].name, at->layer, call);
+Place program_place(const Module *about, uint32_t call) {
+    const Call *at = &about->model.calls[call];
+    return place_of(about->kernels[at->kernel].name, at->layer, call);
 }
 
 bool program_bad_status(const Program *program, const Kernel *kernel, int32_t status,
                         uint32_t failed, Failure *failure) {
     char where[MAX_PLACE_TEXT];
-    Place place = kernel ? place_of(kernel->name, "", failed) : program_place(program, failed);
+    Place place = kernel ? place_of(kernel->name, "", failed) : program_place(&program->about, failed);
     place_text(&place, !kernel, where, sizeof where);
     fail(failure, CRASHED, "%s returned status %d%s", where, (int)status,
          status == MLC_OUT_OF_BOUNDS ? ": an access outside its buffer"

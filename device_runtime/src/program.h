@@ -31,7 +31,7 @@ bool program_bad_status(const Program *program, const Kernel *kernel, int32_t st
                         uint32_t failed, Failure *failure);
 
 /* Which call of the model that is, for messages. */
-Place program_place(const Program *program, uint32_t call);
+Place program_place(const Module *about, uint32_t call);
 
 /* Zeroed memory of this process, whose pages cost nothing until they are touched; NULL when there
  * is none. */

@@ -1,7 +1,8 @@
-#define _GNU_SOURCE /* sigaltstack, MAP_PRIVATE, cpu_set_t */
+#define _GNU_SOURCE /* MAP_ANONYMOUS, cpu_set_t */
 #include "run_command.h"
 
 #include "artifact.h"
+#include "box.h"
 #include "cores.h"
 #include "instruments.h"
 #include "npy.h"
@@ -12,14 +13,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { OK = 0, FAILED = 1, MISUSED = 2 };
+enum { OK = 0, FAILED = 1, MISUSED = 2, MOST_SAMPLES = 20 };
 
 typedef struct {
     const char *model, *output;
@@ -30,18 +30,28 @@ typedef struct {
     bool time;
 } Options;
 
+/* Written in the box, by the run and perhaps by a kernel that goes astray; read after its end. */
+typedef struct {
+    volatile uint32_t forbidden, call; /* as box_enter has it; the call at work */
+    uint32_t loaded, done;             /* 1: so far it went well */
+    Failure failure;
+    Samples samples; /* with --time */
+} Result;
+
 typedef struct {
     Options options;
     Artifact artifact;
-    Program program;
+    Module about;
+    uint32_t threads;
+    Program program; /* in the box alone */
     mlc_run run;
     Instruments instruments;
     void *tensors[MLC_MAX_OPERANDS]; /* inputs, then outputs */
-    volatile uint32_t call;          /* at work */
+    Result *result;
     Failure failure;
 } Job;
 
-static Job job; /* static, since a signal handler names its layer */
+static Job job;
 
 /* ---- Files ---- */
 
@@ -107,33 +117,23 @@ static uint32_t thread_count(void) {
     return count < MAX_THREADS ? count : MAX_THREADS;
 }
 
-static bool load_model(void) {
+/* What the file says of its model; nothing of it is made code yet. */
+static bool read_model(void) {
     Bytes file;
     Failure *failure = &job.failure;
     if (!map_file(job.options.model, &file) ||
         !artifact_open(&job.artifact, file.data, file.size, failure))
         return false;
     Bytes object = job.artifact.object.content, weights = job.artifact.weights.content;
-    if (!program_load(&job.program, object.data, object.size, failure)) return false;
-    const Model *model = &job.program.about.model;
+    if (!module_parse(&job.about, object.data, object.size, failure)) return false;
+    const Model *model = &job.about.model;
     if (!model->present) return fail(failure, REFUSED, "the file's object holds no model");
     if (model->weights != weights.size ||
         (weights.size > 0 &&
          memcmp(model->weights_hash, job.artifact.weights.hash, HASH_BYTES) != 0))
         return fail(failure, REFUSED, "the file's weights are not those of its object");
-    uint32_t threads = thread_count();
-    if (threads == 0 || !program_reserve(&job.program, threads, failure) ||
-        !pool_prepare(threads, job.options.cores, failure))
-        return false;
-    job.instruments.threads = threads;
-    job.instruments.workspace_stride = job.program.workspace_stride;
-    job.run = (mlc_run){.calls = job.program.calls,
-                        .call_count = model->call_count,
-                        .weights = weights.data,
-                        .workspace = job.program.workspace,
-                        .invoke = instruments_invoke,
-                        .context = &job.instruments};
-    return true;
+    job.threads = thread_count();
+    return job.threads > 0;
 }
 
 static TensorType type_of(const Param *param) {
@@ -142,8 +142,16 @@ static TensorType type_of(const Param *param) {
     return type;
 }
 
-static void *tensor_memory(const char *what, const char *name, uint64_t bytes) {
-    void *data = bytes <= memory_for_segments() ? fresh_memory((size_t)bytes) : NULL;
+/* Zeros; `shared`: what is written in the box is seen here. */
+static void *zeros(uint64_t bytes, bool shared) {
+    if (bytes > memory_for_segments()) return NULL;
+    void *data = mmap(NULL, bytes ? (size_t)bytes : 1, PROT_READ | PROT_WRITE,
+                      MAP_ANONYMOUS | MAP_NORESERVE | (shared ? MAP_SHARED : MAP_PRIVATE), -1, 0);
+    return data == MAP_FAILED ? NULL : data;
+}
+
+static void *tensor_memory(const char *what, const char *name, uint64_t bytes, bool shared) {
+    void *data = zeros(bytes, shared);
     if (!data)
         fail(&job.failure, MEMORY, "no memory for %s '%s' of %llu bytes", what, name,
              (unsigned long long)bytes);
@@ -152,28 +160,31 @@ static void *tensor_memory(const char *what, const char *name, uint64_t bytes) {
 
 /* Memory for the arena, inputs and outputs; what it begins with is zero. */
 static bool allocate(void) {
-    const Model *model = &job.program.about.model;
+    const Model *model = &job.about.model;
     uint32_t inputs = model->input_count, count = inputs + model->output_count;
-    if (model->arena > 0 && !(job.run.arena = tensor_memory("the", "arena", model->arena)))
+    if (model->arena > 0 && !(job.run.arena = tensor_memory("the", "arena", model->arena, false)))
         return false;
     for (uint32_t i = 0; i < count; i++) {
         const Param *param = i < inputs ? &model->inputs[i] : &model->outputs[i - inputs];
         TensorType type = type_of(param);
         uint64_t bytes;
         if (!tensor_bytes(&type, &bytes)) bytes = UINT64_MAX;
-        job.tensors[i] = tensor_memory(i < inputs ? "input" : "output", param->name, bytes);
+        bool output = i >= inputs;
+        job.tensors[i] =
+            tensor_memory(output ? "output" : "input", param->name, bytes, output);
         if (!job.tensors[i]) return false;
     }
     job.run.inputs = job.tensors;
     job.run.outputs = job.tensors + inputs;
-    return true;
+    job.result = zeros(sizeof *job.result, true);
+    return job.result || fail(&job.failure, MEMORY, "no memory for a worker process");
 }
 
 /* ---- Inputs ---- */
 
 /* The names of the model's inputs, for a message; as many as fit. */
 static const char *input_names(char *text, size_t size) {
-    const Model *model = &job.program.about.model;
+    const Model *model = &job.about.model;
     size_t used = 0;
     text[0] = 0;
     for (uint32_t i = 0; i < model->input_count && used < size; i++)
@@ -185,7 +196,7 @@ static const char *input_names(char *text, size_t size) {
 /* Which input "NAME=FILE" is for, and its file; without a name, the only one. */
 static bool find_input(const char *given, uint32_t *index, const char **path) {
     char names[256];
-    const Model *model = &job.program.about.model;
+    const Model *model = &job.about.model;
     const char *equals = strchr(given, '=');
     *path = equals ? equals + 1 : given;
     *index = 0;
@@ -212,7 +223,7 @@ static bool read_input(const char *given, bool *seen) {
     Bytes file;
     Npy npy;
     if (!find_input(given, &index, &path) || !map_file(path, &file)) return false;
-    const Param *param = &job.program.about.model.inputs[index];
+    const Param *param = &job.about.model.inputs[index];
     const TensorType *type = &npy.type;
     if (seen[index])
         return fail(&job.failure, REFUSED, "input '%s' is given twice", param->name);
@@ -226,7 +237,7 @@ static bool read_input(const char *given, bool *seen) {
 }
 
 static bool read_inputs(void) {
-    const Model *model = &job.program.about.model;
+    const Model *model = &job.about.model;
     bool seen[MLC_MAX_OPERANDS] = {false};
     for (uint32_t i = 0; i < job.options.input_count; i++)
         if (!read_input(job.options.inputs[i], seen)) return false;
@@ -237,7 +248,26 @@ static bool read_inputs(void) {
     return true;
 }
 
-/* ---- Running ---- */
+/* ---- Running, in the box ---- */
+
+static bool load_program(Failure *failure) {
+    Bytes object = job.artifact.object.content, weights = job.artifact.weights.content;
+    Program *program = &job.program;
+    if (!program_load(program, object.data, object.size, failure) ||
+        !program_reserve(program, job.threads, failure) ||
+        !pool_prepare(job.threads, job.options.cores, failure))
+        return false;
+    job.instruments = (Instruments){.progress = &job.result->call,
+                                    .threads = job.threads,
+                                    .workspace_stride = program->workspace_stride};
+    job.run.calls = program->calls;
+    job.run.call_count = program->about.model.call_count;
+    job.run.weights = weights.data;
+    job.run.workspace = program->workspace;
+    job.run.invoke = instruments_invoke;
+    job.run.context = &job.instruments;
+    return true;
+}
 
 static bool run_once(void *context) {
     (void)context;
@@ -245,33 +275,63 @@ static bool run_once(void *context) {
     instruments_begin(&job.instruments);
     int32_t status = mlc_execute(&job.run, &failed);
     return status == MLC_OK ||
-           program_bad_status(&job.program, NULL, status, failed, &job.failure);
+           program_bad_status(&job.program, NULL, status, failed, &job.result->failure);
 }
 
-/* A kernel has crashed: says which, and ends. snprintf is no function for a handler by the letter
- * of POSIX; with its own buffer and no floats it takes no lock and no memory. */
-static void crashed(int signal) {
-    char text[MAX_PLACE_TEXT + 64], where[MAX_PLACE_TEXT];
-    Place place = program_place(&job.program, job.call);
-    place_text(&place, true, where, sizeof where);
-    int length = snprintf(text, sizeof text, "error: %s was ended by %s\n", where,
-                          signal == SIGSEGV   ? "SIGSEGV: it touched memory that is not its own"
-                          : signal == SIGBUS  ? "SIGBUS: the file ended, or a misaligned access"
-                          : signal == SIGILL  ? "SIGILL: an instruction that this CPU lacks"
-                                              : "SIGFPE");
-    if (length > 0) write_all(2, text, (size_t)length);
-    _exit(FAILED);
+/* As many samples as take two seconds together, within limits, each of at least 20 ms. */
+static bool time_runs(double once) {
+    enum { LEAST = 3 };
+    double wanted = once > 0.1 ? 2 / once : (double)MOST_SAMPLES;
+    TimerOptions options = TIMER_DEFAULTS;
+    Timed timed = {.run = run_once};
+    options.number = 1;
+    options.min_repeat_ms = 20;
+    options.repeat = wanted < (double)LEAST ? LEAST : (uint32_t)wanted;
+    const Samples *samples = time_evaluate(&options, &timed, &job.result->failure);
+    if (samples) job.result->samples = *samples;
+    return samples != NULL;
 }
 
-static void watch_crashes(void) {
-    static uint8_t stack[1 << 14]; /* an own one, since what crashed may have used up its */
-    static const int signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
-    stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
-    sigaltstack(&other, NULL);
-    struct sigaction action = {.sa_handler = crashed};
-    action.sa_flags = SA_ONSTACK | (int)SA_RESETHAND;
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
-        sigaction(signals[i], &action, NULL);
+static _Noreturn void work(int socket, uint32_t held) {
+    Result *result = job.result;
+    box_enter(socket, held, &result->forbidden, &result->failure);
+    result->loaded = !result->failure.failed && load_program(&result->failure);
+    uint64_t begin = mlc_nanoseconds();
+    bool ran = result->loaded && run_once(NULL);
+    double once = (double)(mlc_nanoseconds() - begin) / 1e9;
+    result->done = ran && (!job.options.time || time_runs(once));
+    _exit(0);
+}
+
+/* ---- ... and outside of it ---- */
+
+static void tell_death(int status) {
+    char where[MAX_PLACE_TEXT], signal[16];
+    uint32_t call = job.result->call, forbidden = job.result->forbidden;
+    if (job.result->loaded && call < job.about.model.call_count) {
+        Place place = program_place(&job.about, call);
+        place_text(&place, true, where, sizeof where);
+    } else {
+        snprintf(where, sizeof where, "loading the model");
+    }
+    box_tell(&job.failure, where, BY_ITSELF, status, forbidden, signal);
+}
+
+static bool run_in_box(void) {
+    int socket;
+    uint32_t held;
+    Result *result = job.result;
+    pid_t pid = box_fork(&socket, &held, &job.failure);
+    if (pid < 0) return false;
+    if (pid == 0) work(socket, held);
+    int status = box_await(pid);
+    const Samples *samples = &result->samples;
+    bool timed = samples->count - 1 < MOST_SAMPLES && samples->rows - 1 < MAX_ROWS;
+    if (status == 0 && result->done == 1 && (timed || !job.options.time)) return true;
+    job.failure = result->failure;
+    failure_mend(&job.failure);
+    if (!job.failure.failed) tell_death(status);
+    return false;
 }
 
 static void sort(double *values, uint32_t count) { /* a few; libc's qsort is 4 KB */
@@ -304,17 +364,8 @@ static void print_conditions(const Conditions *before, const Conditions *after) 
     printf("\n");
 }
 
-/* As many samples as take two seconds together, within limits, each of at least 20 ms. */
-static bool time_runs(double once) {
-    enum { LEAST = 3, MOST = 20 };
-    double sorted[MOST], away[MOST], wanted = once > 0.1 ? 2 / once : (double)MOST;
-    TimerOptions options = TIMER_DEFAULTS;
-    Timed timed = {.run = run_once};
-    options.number = 1;
-    options.min_repeat_ms = 20;
-    options.repeat = wanted < (double)LEAST ? LEAST : (uint32_t)wanted;
-    const Samples *samples = time_evaluate(&options, &timed, &job.failure);
-    if (!samples) return false;
+static void print_times(const Samples *samples) {
+    double sorted[MOST_SAMPLES], away[MOST_SAMPLES];
     uint32_t count = samples->count;
     memcpy(sorted, samples->seconds, count * sizeof *sorted);
     sort(sorted, count);
@@ -329,7 +380,6 @@ static bool time_runs(double once) {
     print_milliseconds("most", sorted[count - 1]);
     printf("%u samples\n", count);
     print_conditions(&samples->before[0], &samples->after[samples->rows - 1]);
-    return true;
 }
 
 /* ---- Outputs ---- */
@@ -347,7 +397,7 @@ static void file_name(const char *name, char *text, size_t size) {
 }
 
 static bool write_outputs(void) {
-    const Model *model = &job.program.about.model;
+    const Model *model = &job.about.model;
     const char *folder = job.options.output;
     if (mkdir(folder, 0755) != 0 && errno != EEXIST)
         return file_failure("cannot be made", folder);
@@ -368,14 +418,11 @@ static bool write_outputs(void) {
 /* ---- Entry ---- */
 
 static bool run_job(void) {
-    if (job.options.time) conditions_count_events(); /* of threads too, which are made later */
-    if (!load_model() || !allocate() || !read_inputs()) return false;
-    watch_crashes();
-    job.instruments.progress = &job.call;
-    uint64_t begin = mlc_nanoseconds();
-    if (!run_once(NULL)) return false;
-    double once = (double)(mlc_nanoseconds() - begin) / 1e9;
-    return (!job.options.output || write_outputs()) && (!job.options.time || time_runs(once));
+    box_adopt();
+    if (!read_model() || !allocate() || !read_inputs() || !run_in_box()) return false;
+    if (job.options.output && !write_outputs()) return false;
+    if (job.options.time) print_times(&job.result->samples);
+    return true;
 }
 
 static int misused(const char *what, const char *about) {

@@ -4,6 +4,7 @@
 
 #include "../include/mlc_abi.h"
 #include "auth.h"
+#include "box.h"
 #include "cores.h"
 #include "cpu.h"
 #include "kernel_text.h"
@@ -34,6 +35,14 @@ static void write_cores(Writer *w, const cpu_set_t *set) {
         if (CPU_ISSET(i, set)) write_uint(w, i);
 }
 
+static void write_box(Writer *w) {
+    uint32_t held = link_box(), count = 0;
+    for (unsigned i = 0; i < BOX_PARTS; i++) count += held >> i & 1;
+    write_array(w, count);
+    for (unsigned i = 0; i < BOX_PARTS; i++)
+        if (held >> i & 1) write_str(w, box_names[i]);
+}
+
 static void describe(Request *q) {
     Writer *w = &q->result;
     struct utsname system = {0};
@@ -42,7 +51,7 @@ static void describe(Request *q) {
     cores_read(&cores);
     uint32_t features = 0;
     while (mlc_cpu_feature(features)) features++;
-    write_map(w, 13);
+    write_map(w, 14);
     write_str(w, "runtime");
     write_str(w, RUNTIME_VERSION);
     write_str(w, "machine");
@@ -70,6 +79,8 @@ static void describe(Request *q) {
     kernel_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
     write_str(w, "boot");
     write_str(w, boot);
+    write_str(w, "box");
+    write_box(w);
     write_str(w, "cpus");
     enum { ENOUGH = 64 }; /* to see every kind of core that a board has */
     uint32_t shown = cores.allowed_count < ENOUGH ? cores.allowed_count : ENOUGH;

@@ -155,10 +155,12 @@ static int serve(Stream *t) {
             look = look_for_life(t);
         }
         int wait = sooner(look, sooner(link_milliseconds(), patience(t)));
-        int ready = poll(fds, 3, working ? 0 : wait);
+        if (working || (link_ended() && !was_sending)) wait = 0;
+        int ready = link_poll(fds, 3, wait);
         if (ready < 0 && errno != EINTR) return 1;
         link_check_deadline();
-        if (ready <= 0) {
+        bool ended = link_ended();
+        if (ready <= 0 && !ended) {
             if (patience(t) != 0) continue;
             fprintf(stderr, "mlc-runtime: nothing from the client for %u ms; the session ends\n",
                     s->patience_ms);
@@ -167,7 +169,8 @@ static int serve(Stream *t) {
         if (fds[1].revents & (POLLERR | POLLNVAL)) return 1; /* nobody reads any more */
         if (fds[0].revents && !take_input(t)) return t->records && t->records->why ? 1 : 0;
         Answer answer;
-        if (fds[2].revents && !sending(t) && link_collect(&answer)) session_answer(s, &answer);
+        if ((fds[2].revents || ended) && !sending(t) && link_collect(&answer))
+            session_answer(s, &answer);
     }
 }
 
@@ -186,6 +189,7 @@ int supervise(int input, int output, Records *records) {
     session_begin(&session, records != NULL);
     Stream stream = {.session = &session, .input = input, .output = output, .records = records,
                      .moved = mlc_nanoseconds()};
+    link_begin();
     int status = serve(&stream);
     link_end();
     fcntl(output, F_SETFL, flags);

@@ -1,21 +1,16 @@
-#define _GNU_SOURCE /* recvmsg flags, prctl, syscall(), CPU_SETSIZE */
+#define _GNU_SOURCE /* recvmsg flags, CPU_SETSIZE */
 #include "worker.h"
 
+#include "box.h"
 #include "instruments.h"
 #include "pool.h"
 #include "program.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 typedef struct {
@@ -36,8 +31,6 @@ typedef struct {
 static Mapped tensors[MAX_TENSORS];
 static Loaded modules[MAX_MODULES];
 static Shared *shared;
-
-bool worker_keeps_root;
 
 static bool no_memory(Failure *failure, const char *what, uint64_t size) {
     return fail(failure, MEMORY, "no memory for %s (%llu bytes); try: free tensors and modules",
@@ -335,64 +328,6 @@ static void run(const Order *order, Answer *answer) {
 
 /* ---- The process ---- */
 
-#ifdef __GLIBC__
-typedef __rlimit_resource_t Resource;
-#else
-typedef int Resource;
-#endif
-
-static void cap(Resource resource, uint64_t most) {
-    struct rlimit limit;
-    if (getrlimit(resource, &limit) != 0) return;
-    if (limit.rlim_cur > most) limit.rlim_cur = most;
-    setrlimit(resource, &limit);
-}
-
-#ifdef SYS_setresuid32 /* on 32-bit ARM the calls without it know only 16-bit ids */
-enum { SET_GROUPS = SYS_setgroups32, SET_GROUP = SYS_setresgid32, SET_USER = SYS_setresuid32 };
-#else
-enum { SET_GROUPS = SYS_setgroups, SET_GROUP = SYS_setresgid, SET_USER = SYS_setresuid };
-#endif
-
-/* Where root runs the program, kernels run as nobody: all they need comes as descriptors. The
- * system's calls suffice, since this process still has one thread; the C library's are for more. */
-static bool give_up_root(Failure *failure) {
-    enum { NOBODY = 65534 };
-    if (geteuid() != 0 || worker_keeps_root) return true;
-    bool nobody = syscall(SET_GROUPS, 0, NULL) == 0 &&
-                  syscall(SET_GROUP, NOBODY, NOBODY, NOBODY) == 0 &&
-                  syscall(SET_USER, NOBODY, NOBODY, NOBODY) == 0;
-    if (!nobody)
-        return fail(failure, REFUSED,
-                    "root's worker cannot become nobody: %s; try: start the runtime as another "
-                    "user, or with --as-root",
-                    strerror(errno));
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of user resets it */
-    return true;
-}
-
-/* Kernels are trusted to be the user's, not to be right: what they do wrong must cost this process
- * only, and not the board. */
-static bool confine(Failure *failure) {
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    cap(RLIMIT_CORE, 0);
-    cap(RLIMIT_STACK, 8 << 20); /* an endless recursion ends soon, even where none is set */
-    cap(RLIMIT_AS, memory_size() + ((uint64_t)256 << 20));
-    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-    if (fd >= 0) { /* when memory runs out, the system is to pick the worker, not the supervisor */
-        ssize_t written = write(fd, "1000", 4);
-        (void)written;
-        close(fd);
-    }
-    int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
-    for (int standard = 0; standard <= 2; standard++) { /* the stream is the supervisor's */
-        close(standard);
-        if (nowhere >= 0) dup2(nowhere, standard);
-    }
-    conditions_count_events();
-    return give_up_root(failure);
-}
-
 /* One order with its descriptors (-1: none); false when the supervisor has gone. */
 static bool receive(int socket, Order *order, int fds[2]) {
     union {
@@ -434,19 +369,20 @@ static void carry_out(const Order *order, const int fds[2], Answer *answer) {
     }
 }
 
-_Noreturn void worker_main(int socket, Shared *memory) {
+_Noreturn void worker_main(int socket, uint32_t held, Shared *memory) {
     static Order order;
     int fds[2];
-    Failure unconfined = {0};
+    Answer answer = {.number = 0};
     shared = memory;
-    confine(&unconfined);
-    while (receive(socket, &order, fds)) {
-        Answer answer = {.failure = unconfined};
-        if (!unconfined.failed) carry_out(&order, fds, &answer);
+    answer.box = box_enter(socket, held, &shared->forbidden, &answer.failure);
+    bool sent = send(BOX_SOCKET, &answer, sizeof answer, MSG_NOSIGNAL) >= 0;
+    while (sent && receive(BOX_SOCKET, &order, fds)) {
+        answer = (Answer){.number = order.number};
+        carry_out(&order, fds, &answer);
         shared->phase = IDLE;
         for (int i = 0; i < 2; i++)
             if (fds[i] >= 0) close(fds[i]); /* the mapping is enough */
-        if (order.answer && send(socket, &answer, sizeof answer, MSG_NOSIGNAL) < 0) break;
+        if (order.answer) sent = send(BOX_SOCKET, &answer, sizeof answer, MSG_NOSIGNAL) >= 0;
     }
     _exit(0);
 }

@@ -4,9 +4,7 @@
 
 #include "order.h"
 
-extern bool worker_keeps_root; /* --as-root: kernels run as root where root started this */
-
-/* Takes orders from `socket` until it closes. Never returns. */
-_Noreturn void worker_main(int socket, Shared *shared);
+/* In the child of box_fork: takes orders from `socket`, in the box, until it closes. */
+_Noreturn void worker_main(int socket, uint32_t held, Shared *shared);
 
 #endif

@@ -1,11 +1,13 @@
-#define _GNU_SOURCE /* MAP_ANONYMOUS */
+#define _GNU_SOURCE /* MAP_ANONYMOUS, ppoll */
 #include "worker_link.h"
 
+#include "box.h"
 #include "instruments.h"
-#include "module.h"
+#include "program.h"
 #include "worker.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,10 +29,16 @@ static struct {
     uint64_t deadline;   /* nanoseconds; 0: none */
     uint32_t timeout_ms; /* that led to it */
     bool late;           /* killed for it */
+    uint32_t number;     /* of the last order */
+    uint32_t box;        /* what held of the first one's box */
+    bool boxed;          /* there was one */
     bool loading;        /* it is busy with loading a module, not with running one */
     bool again;          /* the order was given to an earlier worker, which died before it began */
     Shared *shared;
 } worker;
+
+static volatile sig_atomic_t child_ended; /* since it was last looked at */
+static sigset_t while_waiting; /* blocked signals: SIGCHLD comes then, and at no other moment */
 
 /* ---- Life and death ---- */
 
@@ -42,49 +50,51 @@ static void let_go_of_everything(void) {
         if (blob_slot(i)) blob_free(blob_slot(i));
 }
 
+/* Waits until it is in the box: some milliseconds, which its first order would take longer. */
+static bool await_first_word(Answer *first) {
+    enum { PATIENCE_MS = 10000 };
+    struct pollfd word = {.fd = worker.socket, .events = POLLIN};
+    int ready;
+    do ready = poll(&word, 1, PATIENCE_MS);
+    while (ready < 0 && errno == EINTR);
+    return ready > 0 && recv(worker.socket, first, sizeof *first, 0) == (ssize_t)sizeof *first;
+}
+
 static bool start(Failure *failure) {
-    int ends[2];
+    static Answer first;
+    uint32_t held;
+    int socket;
     if (!worker.shared) {
         void *memory = mmap(NULL, sizeof *worker.shared, PROT_READ | PROT_WRITE,
                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED) return fail(failure, MEMORY, "no memory for a worker process");
         worker.shared = memory;
     }
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-        return fail(failure, MEMORY, "no socket for a worker process: %s", strerror(errno));
-    pid_t supervisor = getpid();
     worker.shared->phase = IDLE;
-    pid_t pid = fork();
-    if (pid < 0) {
-        close(ends[0]);
-        close(ends[1]);
-        return fail(failure, MEMORY, "no worker process: %s", strerror(errno));
-    }
+    worker.shared->forbidden = 0;
+    pid_t pid = box_fork(&socket, &held, failure);
+    if (pid < 0) return false;
     if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != supervisor) _exit(1); /* it died before the line above */
-        close(ends[0]);
         let_go_of_everything();
-        worker_main(ends[1], worker.shared);
+        worker_main(socket, held, worker.shared);
     }
-    close(ends[1]);
     worker.pid = pid;
-    worker.socket = ends[0];
-    return true;
-}
-
-static int reap(void) {
-    int status = 0;
-    /* It closed its socket, so it is ending, unless something in it is astray. */
-    for (int wait = 0; wait < 1000; wait++) {
-        struct timespec moment = {.tv_nsec = 1000000};
-        pid_t ended = waitpid(worker.pid, &status, WNOHANG);
-        if (ended != 0 && !(ended < 0 && errno == EINTR)) return status;
-        nanosleep(&moment, NULL);
+    worker.socket = socket;
+    if (!await_first_word(&first)) {
+        link_end();
+        return fail(failure, CRASHED, "a worker process does not begin");
     }
-    kill(worker.pid, SIGKILL);
-    while (waitpid(worker.pid, &status, 0) < 0 && errno == EINTR) continue;
-    return status;
+    if (first.failure.failed) {
+        link_end();
+        *failure = first.failure;
+        return false;
+    }
+    worker.box = first.box;
+    worker.boxed = true;
+    /* Where the box forbids no call, a kernel of the same user's is kept from this process' memory
+     * by that it may not be looked into; neither may a client on this machine, who then copies. */
+    if (!(worker.box & BOX_SYSCALLS)) prctl(PR_SET_DUMPABLE, 0);
+    return true;
 }
 
 /* What it had mapped and loaded is gone with it. */
@@ -100,20 +110,44 @@ static void forget_worker(void) {
 
 void link_end(void) {
     if (worker.pid == 0) return;
-    kill(worker.pid, SIGKILL);
-    while (waitpid(worker.pid, NULL, 0) < 0 && errno == EINTR) continue;
+    box_end(worker.pid);
     forget_worker();
 }
+
+static void note_end(int signal) {
+    (void)signal;
+    child_ended = true;
+}
+
+void link_begin(void) {
+    struct sigaction action = {.sa_handler = note_end, .sa_flags = SA_NOCLDSTOP};
+    sigset_t ending;
+    box_adopt();
+    sigemptyset(&ending);
+    sigaddset(&ending, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &ending, &while_waiting);
+    sigdelset(&while_waiting, SIGCHLD);
+    sigaction(SIGCHLD, &action, NULL);
+}
+
+int link_poll(struct pollfd *fds, unsigned count, int milliseconds) {
+    struct timespec wait = {.tv_sec = milliseconds / 1000,
+                            .tv_nsec = (long)(milliseconds % 1000) * 1000000};
+    return ppoll(fds, count, milliseconds < 0 ? NULL : &wait, &while_waiting);
+}
+
+bool link_ended(void) { return child_ended; }
 
 /* ---- Orders ---- */
 
 /* A worker that dies meanwhile is noticed when the answer is collected. */
-static void send_order(const Order *order, const int *fds, unsigned fd_count) {
+static void send_order(Order *order, const int *fds, unsigned fd_count) {
+    order->number = ++worker.number;
     union {
         struct cmsghdr align;
         char bytes[CMSG_SPACE(2 * sizeof(int))];
     } control = {0};
-    struct iovec part = {.iov_base = (void *)(uintptr_t)order, .iov_len = sizeof *order};
+    struct iovec part = {.iov_base = order, .iov_len = sizeof *order};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
     if (fd_count > 0) {
         size_t bytes = fd_count * sizeof(int);
@@ -128,10 +162,22 @@ static void send_order(const Order *order, const int *fds, unsigned fd_count) {
     while (sendmsg(worker.socket, &message, MSG_NOSIGNAL) < 0 && errno == EINTR) continue;
 }
 
+static bool has_ended(void) {
+    siginfo_t about = {0};
+    return waitid(P_PID, (id_t)worker.pid, &about, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+           about.si_pid == worker.pid;
+}
+
 static bool ready(Failure *failure) {
-    if (worker.late) link_end(); /* its answer came just before it was killed */
-    if (worker.pid != 0 && waitpid(worker.pid, NULL, WNOHANG) != 0) forget_worker();
+    /* Late: its answer came just before it was killed. */
+    if (worker.pid != 0 && (worker.late || has_ended())) link_end();
     return worker.pid != 0 || start(failure);
+}
+
+uint32_t link_box(void) {
+    Failure unknown = {0};
+    if (!worker.boxed) ready(&unknown);
+    return worker.box;
 }
 
 static void send_tensor(Tensor *tensor) {
@@ -208,42 +254,6 @@ void link_tidy(void) {
 
 /* ---- Answers ---- */
 
-static void signal_text(int number, char *text, size_t size) {
-    static const struct {
-        int number;
-        const char *name;
-    } names[] = {{SIGSEGV, "SIGSEGV"}, {SIGILL, "SIGILL"},   {SIGBUS, "SIGBUS"},
-                 {SIGFPE, "SIGFPE"},   {SIGTRAP, "SIGTRAP"}, {SIGABRT, "SIGABRT"},
-                 {SIGKILL, "SIGKILL"}, {SIGSYS, "SIGSYS"},   {SIGTERM, "SIGTERM"}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (names[i].number == number) {
-            snprintf(text, size, "%s", names[i].name);
-            return;
-        }
-    snprintf(text, size, "signal %d", number);
-}
-
-static const char *signal_means(int number) {
-    switch (number) {
-    case SIGSEGV:
-    case SIGBUS:
-        return "it reached outside its buffers or overflowed its stack";
-    case SIGILL:
-        return "it met an instruction that this CPU does not have, or a trap; try: a target for "
-               "this board";
-    case SIGTRAP:
-    case SIGABRT:
-        return "it met a trap";
-    case SIGFPE:
-        return "it divided an integer by zero or overflowed a division";
-    case SIGKILL:
-        return "something else ended it, as the system does when memory runs out; try: free "
-               "tensors, or a smaller model";
-    default:
-        return "something else ended it";
-    }
-}
-
 /* The names of what was at work. The metadata has passed the worker's checks, or none was run. */
 static void find_place(Place *place) {
     Module about;
@@ -254,37 +264,27 @@ static void find_place(Place *place) {
     if (!worker.run.whole_model || record->id != worker.module) return;
     const Segment *object = &record->object->segment;
     if (!module_parse(&about, object->data, object->size, &unread)) return;
-    if (place->call < about.model.call_count) {
-        const Call *call = &about.model.calls[place->call];
-        snprintf(place->layer, sizeof place->layer, "%s", call->layer);
-        snprintf(place->kernel, sizeof place->kernel, "%s", about.kernels[call->kernel].name);
-    }
+    if (place->call < about.model.call_count) *place = program_place(&about, place->call);
     module_free(&about);
 }
 
-static void tell_death(Failure *failure, int status) {
+static void tell_death(Failure *failure, Ending ending, int status) {
     Place place = {{0}, {0}, {0}, 0};
     char where[MAX_PLACE_TEXT];
-    int number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-    uint32_t phase = worker.shared->phase;
+    uint32_t phase = worker.shared->phase, forbidden = worker.shared->forbidden;
     if (phase == RUNNING || phase == TIMING) {
         find_place(&place);
         place_text(&place, worker.run.whole_model, where, sizeof where);
     } else {
         snprintf(where, sizeof where, phase == LOADING ? "loading the module" : "the worker");
     }
-    if (worker.late) {
+    if (worker.late)
         fail(failure, TIMEOUT,
              "%s was still at work after %u ms; try: a larger timeout, if it is slow rather than "
              "stuck",
              where, worker.timeout_ms);
-    } else if (number == 0) {
-        snprintf(place.signal, sizeof place.signal, "exit");
-        fail(failure, CRASHED, "the worker ended by itself in %s", where);
-    } else {
-        signal_text(number, place.signal, sizeof place.signal);
-        fail(failure, CRASHED, "%s in %s: %s", place.signal, where, signal_means(number));
-    }
+    else
+        box_tell(failure, where, ending, status, forbidden, place.signal);
     failure->placed = true;
     failure->place = place;
 }
@@ -316,31 +316,30 @@ static bool give_again(void) {
     return given;
 }
 
-/* A kernel that went astray may have written anywhere in its process: strings must end. */
-static void make_safe(Failure *failure) {
-    failure->text[sizeof failure->text - 1] = 0;
-    failure->place.signal[sizeof failure->place.signal - 1] = 0;
-    failure->place.kernel[sizeof failure->place.kernel - 1] = 0;
-    failure->place.layer[sizeof failure->place.layer - 1] = 0;
-    if ((unsigned)failure->kind > MEMORY) failure->kind = CRASHED;
-}
-
+/* A kernel can send whatever its worker can. What is not the answer to the last order ends it, and
+ * so does its death, however many others hold its socket by then. */
 bool link_collect(Answer *answer) {
+    child_ended = false;
+    if (worker.pid == 0) return false; /* another process' end */
+    bool ended = has_ended(), asked = worker.busy;
     ssize_t got = recv(worker.socket, answer, sizeof *answer, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    bool asked = worker.busy;
-    bool whole = got == (ssize_t)sizeof *answer && answer->reply <= MAX_REPLY;
-    worker.busy = false;
-    if (whole) {
-        make_safe(&answer->failure);
+    if (got < 0 && !ended && (errno == EAGAIN || errno == EINTR)) return false;
+    if (asked && got == (ssize_t)sizeof *answer && answer->number == worker.number &&
+        answer->reply <= MAX_REPLY) {
+        worker.busy = false;
+        failure_mend(&answer->failure);
         link_tidy();
-        return asked;
+        return true;
     }
-    *answer = (Answer){0};
-    if (got > 0) kill(worker.pid, SIGKILL);
-    int status = reap();
+    for (int wait = 0; got == 0 && !ended && wait < 500; wait++, ended = has_ended()) {
+        struct timespec moment = {.tv_nsec = 1000000}; /* its socket closes before it has ended */
+        nanosleep(&moment, NULL);
+    }
+    int status = box_end(worker.pid);
     bool begun = worker.shared->phase != IDLE || worker.late || worker.again;
-    if (asked) tell_death(&answer->failure, status);
+    worker.busy = false;
+    *answer = (Answer){0};
+    if (asked) tell_death(&answer->failure, got > 0 ? GARBLED : ended ? BY_ITSELF : SILENT, status);
     forget_worker();
     return asked && (begun || !give_again());
 }

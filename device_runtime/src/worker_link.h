@@ -19,7 +19,17 @@ typedef struct {
 
 extern ModuleRecord module_records[MAX_MODULES];
 
+/* Before the others. */
+void link_begin(void);
+
+/* poll(), which the death of a worker ends too, by EINTR; link_ended is then true. */
+struct pollfd;
+int link_poll(struct pollfd *fds, unsigned count, int milliseconds);
+bool link_ended(void);
+
 bool link_busy(void); /* an order is being carried out */
+
+uint32_t link_box(void); /* what the workers' box holds (box.h); 0 where none can be made */
 
 /* Start an order. False after a failure to start a worker; otherwise link_collect has the answer
  * some time later. timeout_ms 0: wait for ever. */
@@ -34,7 +44,7 @@ int link_fd(void);             /* to poll for reading; -1: no worker */
 int link_milliseconds(void);   /* until the deadline; -1: none */
 void link_check_deadline(void); /* kills a worker that is past it */
 
-/* To be called when link_fd is readable. True when the order is done, or the worker died of it. */
+/* To be called when link_fd is readable or link_ended is true. True when the order is done, or the worker died of it. */
 bool link_collect(Answer *answer);
 const uint8_t *link_reply(void); /* bytes of the last answer's reply */
 

@@ -1,0 +1,229 @@
+/* The system calls that computing takes, as a program for the kernel's packet filter (seccomp). */
+#define _GNU_SOURCE /* siginfo_t, CLONE_THREAD */
+#include "box.h"
+
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__aarch64__)
+#define OWN_ARCHITECTURE AUDIT_ARCH_AARCH64
+#elif defined(__arm__)
+#define OWN_ARCHITECTURE AUDIT_ARCH_ARM
+#elif defined(__x86_64__)
+#define OWN_ARCHITECTURE AUDIT_ARCH_X86_64
+#endif
+
+#ifdef OWN_ARCHITECTURE
+
+enum { MARK_SYSCALL = 4242 }; /* instruments.c's, which every kernel refuses by itself */
+
+/* What the executor, the pool, the timer and the loader call, and the C library under them. Those
+ * that run most often come first. */
+static const uint32_t ALLOWED[] = {
+    SYS_futex,
+#ifdef SYS_clock_gettime
+    SYS_clock_gettime,
+    SYS_clock_nanosleep,
+#else /* a 32-bit machine's, of both widths */
+    SYS_clock_gettime32,
+    SYS_clock_gettime64,
+    SYS_clock_nanosleep_time32,
+    SYS_clock_nanosleep_time64,
+    SYS_futex_time64,
+#endif
+    MARK_SYSCALL,
+    SYS_sched_yield,
+    SYS_getcpu,
+    SYS_getrusage,
+    SYS_read, /* of descriptors that are there: counters */
+    SYS_pread64,
+    SYS_mprotect,
+#ifdef SYS_mmap2
+    SYS_mmap2,
+#else
+    SYS_mmap,
+#endif
+    SYS_munmap,
+    SYS_madvise,
+    SYS_brk,
+    SYS_nanosleep,
+    SYS_restart_syscall,
+    SYS_sched_getaffinity,
+    SYS_rt_sigprocmask, /* around the making of a thread; SIGKILL and a forced SIGSYS pass it */
+    SYS_sysinfo,
+    SYS_exit_group,
+#ifdef __arm__
+    0xf0002, /* cacheflush, of this machine alone */
+#endif
+#ifdef __GLIBC__ /* what its threads and its malloc call besides */
+    SYS_set_robust_list,
+    SYS_rseq,
+    SYS_getrandom,
+#endif
+};
+
+/* Allowed where (the first argument & mask) is `value`. */
+static const struct {
+    uint32_t number, mask, value;
+} CHECKED[] = {
+    {SYS_recvmsg, UINT32_MAX, BOX_SOCKET},
+    {SYS_sendto, UINT32_MAX, BOX_SOCKET},
+    {SYS_sched_setaffinity, UINT32_MAX, 0}, /* its own, and nobody else's */
+    /* A thread, of those flags that the C library gives, and no process. */
+    {SYS_clone,
+     ~(uint32_t)(CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_SYSVSEM | CLONE_SETTLS |
+                 CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID | CLONE_DETACHED),
+     CLONE_THREAD},
+};
+
+enum {
+    COUNT = sizeof ALLOWED / sizeof *ALLOWED,
+    CHECKS = sizeof CHECKED / sizeof *CHECKED,
+    PROGRAM = 5 + 2 * COUNT + 6 * CHECKS + 6 + 1
+};
+
+typedef struct {
+    struct sock_filter code[PROGRAM];
+    unsigned short size;
+} Filter;
+
+static void add(Filter *f, unsigned code, uint32_t value, unsigned yes, unsigned no) {
+    f->code[f->size++] =
+        (struct sock_filter){(uint16_t)code, (uint8_t)yes, (uint8_t)no, value};
+}
+
+static void load(Filter *f, size_t offset) {
+    add(f, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset, 0, 0);
+}
+
+/* Goes on with the next instruction where it is so, else passes over so many. */
+static void pass_unless(Filter *f, uint32_t value, unsigned over) {
+    add(f, BPF_JMP | BPF_JEQ | BPF_K, value, 0, over);
+}
+
+static void answer(Filter *f, uint32_t what) { add(f, BPF_RET | BPF_K, what, 0, 0); }
+
+/* The low half of the first argument, on the little-endian machines that there are. */
+static void load_first(Filter *f) { load(f, offsetof(struct seccomp_data, args)); }
+
+static void write_filter(Filter *f) {
+    load(f, offsetof(struct seccomp_data, arch));
+    add(f, BPF_JMP | BPF_JEQ | BPF_K, OWN_ARCHITECTURE, 1, 0);
+    answer(f, SECCOMP_RET_TRAP); /* as a 32-bit program: there the same numbers mean other calls */
+    load(f, offsetof(struct seccomp_data, nr));
+    for (unsigned i = 0; i < COUNT; i++) {
+        pass_unless(f, ALLOWED[i], 1);
+        answer(f, SECCOMP_RET_ALLOW);
+    }
+    for (unsigned i = 0; i < CHECKS; i++) {
+        pass_unless(f, CHECKED[i].number, 5);
+        load_first(f);
+        add(f, BPF_ALU | BPF_AND | BPF_K, CHECKED[i].mask, 0, 0);
+        pass_unless(f, CHECKED[i].value, 1);
+        answer(f, SECCOMP_RET_ALLOW);
+        answer(f, SECCOMP_RET_TRAP);
+    }
+    pass_unless(f, SYS_close, 4); /* of anything but its socket */
+    load_first(f);
+    pass_unless(f, BOX_SOCKET, 1);
+    answer(f, SECCOMP_RET_TRAP);
+    answer(f, SECCOMP_RET_ALLOW);
+#ifdef __GLIBC__ /* whose flags cannot be seen; it then calls clone */
+    pass_unless(f, SYS_clone3, 1);
+    answer(f, SECCOMP_RET_ERRNO | ENOSYS);
+#endif
+    answer(f, SECCOMP_RET_TRAP);
+}
+
+static volatile uint32_t *forbidden_call;
+
+/* The call was not carried out. A kernel may have broken what this needs; then it dies of that. */
+static void trapped(int number, siginfo_t *about, void *context) {
+    (void)number;
+    (void)context;
+    *forbidden_call = about->si_arch == OWN_ARCHITECTURE ? (uint32_t)about->si_syscall + 1
+                                                         : UINT32_MAX;
+    _exit(1);
+}
+
+bool filter_begin(volatile uint32_t *forbidden) {
+    enum { ALLOW_SPECULATION = 4 }; /* without it some kernels slow the process down */
+    Filter filter = {.size = 0};
+    struct sigaction action = {.sa_sigaction = trapped, .sa_flags = SA_SIGINFO};
+    write_filter(&filter);
+    struct sock_fprog program = {filter.size, filter.code};
+    forbidden_call = forbidden;
+    sigaction(SIGSYS, &action, NULL);
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, ALLOW_SPECULATION, &program) == 0 ||
+           syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0; /* Linux before 4.17 */
+}
+
+#else
+
+bool filter_begin(volatile uint32_t *forbidden) {
+    (void)forbidden;
+    return false;
+}
+
+#endif
+
+/* ---- Names ---- */
+
+#define NAMED(name) {SYS_##name, #name}
+
+/* Those that somebody would try. */
+static const struct {
+    uint32_t number;
+    char name[20];
+} NAMES[] = {
+    NAMED(accept4),       NAMED(bind),          NAMED(bpf),           NAMED(capset),
+    NAMED(chdir),         NAMED(chroot),        NAMED(clone),         NAMED(clone3),
+    NAMED(close),         NAMED(close_range),   NAMED(connect),       NAMED(dup),
+    NAMED(dup3),          NAMED(execve),        NAMED(execveat),      NAMED(exit),
+    NAMED(fallocate),     NAMED(fchmod),        NAMED(fchmodat),      NAMED(fcntl),
+    NAMED(ftruncate),     NAMED(getdents64),    NAMED(getpid),        NAMED(init_module),
+    NAMED(io_uring_setup), NAMED(ioctl),        NAMED(kill),          NAMED(linkat),
+    NAMED(listen),        NAMED(memfd_create),  NAMED(mkdirat),       NAMED(mknodat),
+    NAMED(mount),         NAMED(openat),        NAMED(openat2),       NAMED(perf_event_open),
+    NAMED(personality),   NAMED(pidfd_getfd),   NAMED(pidfd_open),    NAMED(pidfd_send_signal),
+    NAMED(pipe2),         NAMED(ppoll),         NAMED(prctl),         NAMED(prlimit64),
+    NAMED(process_vm_readv), NAMED(process_vm_writev), NAMED(ptrace), NAMED(pwrite64),
+    NAMED(reboot),        NAMED(recvfrom),      NAMED(recvmsg),       NAMED(renameat2),
+    NAMED(rt_sigaction),  NAMED(rt_sigqueueinfo), NAMED(rt_sigreturn), NAMED(sched_setaffinity),
+    NAMED(sched_setscheduler), NAMED(sendmsg),  NAMED(sendto),        NAMED(setitimer),
+    NAMED(setns),         NAMED(setpgid),       NAMED(setpriority),   NAMED(setresuid),
+    NAMED(setrlimit),     NAMED(setsid),        NAMED(setuid),        NAMED(shmget),
+    NAMED(shutdown),      NAMED(sigaltstack),   NAMED(socket),        NAMED(socketpair),
+    NAMED(symlinkat),     NAMED(tgkill),        NAMED(timer_create),  NAMED(tkill),
+    NAMED(truncate),      NAMED(umount2),       NAMED(unlinkat),      NAMED(unshare),
+    NAMED(userfaultfd),   NAMED(utimensat),     NAMED(vmsplice),      NAMED(wait4),
+    NAMED(write),         NAMED(writev),
+#ifdef SYS_fork /* where the oldest calls are there beside those that replace them */
+    NAMED(access),        NAMED(chmod),         NAMED(creat),         NAMED(dup2),
+    NAMED(fork),          NAMED(link),          NAMED(mkdir),         NAMED(open),
+    NAMED(pipe),          NAMED(poll),          NAMED(rename),        NAMED(symlink),
+    NAMED(unlink),        NAMED(vfork),
+#endif
+#ifdef SYS_alarm
+    NAMED(alarm),
+#endif
+#ifdef SYS_setuid32
+    NAMED(setuid32),      NAMED(setresuid32),
+#endif
+#ifdef SYS_ftruncate64
+    NAMED(ftruncate64),
+#endif
+};
+
+const char *filter_name(uint32_t number) {
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+        if (NAMES[i].number == number) return NAMES[i].name;
+    return NULL;
+}
