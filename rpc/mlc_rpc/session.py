@@ -55,6 +55,7 @@ class Device:
     boot: str = ""  # another one after each boot; "" where the board does not say
     slow_cores: tuple[int, ...] = ()  # numbers; none where all are fast, or not told apart
     allowed_cores: tuple[int, ...] = ()  # numbers of all; none where the board does not say
+    box: tuple[str, ...] | None = None  # of wire.BOX, what holds; None where it does not say
 
     def count_cores(self, cores: str = "") -> int:
         """How many cores those are, at least 1, whether they are there or not: "fast" (as "" is),
@@ -338,11 +339,13 @@ class Session:
         answer = self.call("describe")
         try:
             # What an older program does not say.
-            given = {"boot": "", "slow_cores": (), "allowed_cores": ()} | answer
+            given = {"boot": "", "slow_cores": (), "allowed_cores": (), "box": None} | answer
             known = {f.name: given[f.name] for f in fields(Device)}
             known["features"] = frozenset(known["features"])
             for name in ("slow_cores", "allowed_cores"):
                 known[name] = tuple(int(core) for core in known[name])
+            if known["box"] is not None:
+                known["box"] = tuple(str(part) for part in known["box"])
             known["cpus"] = tuple(Cpu(str(c["model"]), int(c["midr"])) for c in known["cpus"])
             return Device(**known)
         except (LookupError, TypeError, ValueError) as error:

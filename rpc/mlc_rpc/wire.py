@@ -58,6 +58,11 @@ TAG_BYTES = 16
 MAX_GREETING = 1 << 12
 MAX_RECORD = 1 << 16
 MAX_THREADS = 256
+# What a board's system can take from the process that runs kernels; old ones and emulators cannot do
+# all of it. syscalls: all but those that computing takes. files: Landlock, no path can be used. tcp,
+# signals: nor a port, nor a signal to others. processes: a pid namespace, in which others have no
+# name and which ends as a whole. user: it is not the one who started the program.
+BOX = ("syscalls", "files", "tcp", "signals", "processes", "user")
 MAX_LAYER_TIMES = 1 << 14  # samples times calls, where `time` times each call
 
 
@@ -95,7 +100,7 @@ METHODS: tuple[Method, ...] = (
     #  cpus:[{model:str, midr:uint}], fast_cores:uint (of the fastest kind, and left to the program:
     #  as many threads are best), slow_cores:[uint] (numbers of those of the slowest kind; [] where
     #  all are of one kind, or the kernel does not say), allowed_cores:[uint] (numbers of those that
-    #  the program may use)}
+    #  the program may use), box:[str] (of BOX, what holds for kernels there)}
     Method("describe", "", "map", "supervisor"),
     Method("ping", "payload:any", "payload", "supervisor"),
     # From now on, milliseconds without a byte from the client end the session; 0: none does.

@@ -48,8 +48,7 @@ def tcp(runtime_of: Runtime, request: pytest.FixtureRequest) -> Iterator[tuple[S
         Listener(runtime_of(local_machine())) as board,
         connect(board.url, runtime_of, key=board.key) as session,
     ):
-        (process,) = descendants(board.process.pid)
-        yield session, process
+        yield session, descendants(board.process.pid)[0]  # and its worker
 
 
 @contextmanager

@@ -268,7 +268,8 @@ define internal i32 @deeper(i32 %x) noinline nounwind optnone {
 """
 
 
-def _function(name: str, count: int, body: str) -> str:
+def function(name: str, count: int, body: str) -> str:
+    """A kernel in LLVM IR; %p0, %p1, ... are its `count` tensors."""
     pointers = "\n".join(
         f"%q{k} = getelementptr ptr, ptr %data, i32 {k}\n%p{k} = load ptr, ptr %q{k}"
         for k in range(count)
@@ -282,10 +283,18 @@ def _function(name: str, count: int, body: str) -> str:
 @cache
 def object_of(machine: str, names: tuple[str, ...], metadata: bytes | None) -> bytes:
     """An object with those kernels, and `metadata` as its section ".mlc"."""
+    text = "".join(function(name, *BODIES[name]) for name in names)
+    result = bytearray(assembled(machine, text, metadata))
+    for name in _CODE[machine].keys() & set(names):
+        replace(result, name, bytes.fromhex(_CODE[machine][name]))
+    return bytes(result)
+
+
+def assembled(machine: str, text: str, metadata: bytes | None) -> bytes:
+    """An object of what `text` has, in LLVM IR, and of `metadata`."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    text = f'target triple = "{TRIPLES[machine]}"\n{_DEEPER}'
-    text += "".join(_function(name, *BODIES[name]) for name in names)
+    text = f'target triple = "{TRIPLES[machine]}"\n{_DEEPER}{text}'
     if metadata is not None:  # `exclude` keeps the section out of what is loaded
         escaped = "".join(f"\\{byte:02x}" for byte in metadata)
         text += (
@@ -297,13 +306,10 @@ def object_of(machine: str, names: tuple[str, ...], metadata: bytes | None) -> b
     module = llvm.parse_assembly(text)
     target = llvm.Target.from_triple(TRIPLES[machine])
     maker = target.create_target_machine(reloc="static", codemodel="small", opt=0)
-    result = bytearray(maker.emit_object(module))
-    for name in _CODE[machine].keys() & set(names):
-        _replace(result, name, bytes.fromhex(_CODE[machine][name]))
-    return bytes(result)
+    return bytes(maker.emit_object(module))
 
 
-def _replace(object_: bytearray, name: str, code: bytes) -> None:
+def replace(object_: bytearray, name: str, code: bytes) -> None:
     """The function's first instructions become `code`."""
     elf = ELFFile(io.BytesIO(object_))
     table = elf.get_section_by_name(".symtab")

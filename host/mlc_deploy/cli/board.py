@@ -12,6 +12,7 @@ from mlc_rpc import Session
 from mlc_rpc.facts import Facts, findings, read_facts
 from mlc_rpc.keys import how_to_start, key_path, make_key
 from mlc_rpc.transport import SshUrl, TcpUrl, parse_url
+from mlc_rpc.wire import BOX
 
 from ..boards import connect, target_of
 from ..enrolled import Enrolled, boards_file, enroll, enrolled_boards, remove
@@ -196,7 +197,16 @@ def _described(session: Session) -> list[tuple[str, str]]:
         ("kernel", f"Linux {device.kernel}, pages of {device.page_size} bytes"),
         ("target", str(target_of(device))),
         ("runtime", device.runtime),
+        ("box", _box(device.box)),
     ]
+
+
+def _box(held: tuple[str, ...] | None) -> str:
+    """syscalls, user; not files, tcp, signals, processes"""
+    if held is None:
+        return "not known"
+    missing = ", ".join(part for part in BOX if part not in held)
+    return "; not ".join(filter(None, (", ".join(held) or "nothing", held and missing)))
 
 
 def _kind(model: str, midr: int, session: Session) -> str:
