@@ -14,8 +14,9 @@ The record, as JSON; `null` is what is not known, as everything about a board th
     target            what `Target` takes again
     precision         "float32", as the model says, or "float16"
     level             which of the model's CPU levels it is; "base" where there is one
-    board             url, machine, cpu_model, cores, features [str], kernel, memory_bytes, emulated,
-                      box [str] (what holds for kernels there, of wire.BOX; null: it does not say)
+    board             url, machine, cpu_model, cores, features [str], kernel, memory_bytes,
+                      emulated, box [str] (of wire.BOX, what holds for kernels there; null:
+                      it does not say)
     inputs            [name, shape, dtype, source: "given" or "seed 0"]
     outputs           [name, shape, dtype, max_abs_err, max_rel_err (of the largest reference), ok];
                       the last three null where nothing was known

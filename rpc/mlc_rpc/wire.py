@@ -58,12 +58,12 @@ TAG_BYTES = 16
 MAX_GREETING = 1 << 12
 MAX_RECORD = 1 << 16
 MAX_THREADS = 256
-# What a board's system can take from the process that runs kernels; old ones and emulators cannot do
-# all of it. syscalls: all but those that computing takes. files: Landlock, no path can be used. tcp,
-# signals: nor a port, nor a signal to others. processes: a pid namespace, in which others have no
-# name and which ends as a whole. user: it is not the one who started the program.
-BOX = ("syscalls", "files", "tcp", "signals", "processes", "user")
 MAX_LAYER_TIMES = 1 << 14  # samples times calls, where `time` times each call
+# What a board's system can take from the process that runs kernels; old ones and emulators cannot
+# do all of it. syscalls: all but those that computing takes. files: Landlock, no path can be used.
+# tcp, signals: nor a port, nor a signal to others. processes: a pid namespace, in which others have
+# no name and which ends as a whole. user: it is not the one who started the program.
+BOX = ("syscalls", "files", "tcp", "signals", "processes", "user")
 
 
 def version_refusal(major: int, minor: int) -> tuple[str, str] | None:

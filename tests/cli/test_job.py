@@ -42,7 +42,7 @@ SCHEMA: dict[str, Any] = {
         "features": [str],
         "kernel": str,
         "memory_bytes": int,
-        "box": [str],
+        "box": list,
         "emulated": bool,
     },
     "inputs": [TENSOR | {"source": str}],

@@ -32,13 +32,16 @@ def descendants(pid: int) -> list[int]:
 class Listener:
     """`mlc-runtime --listen` on a free port of the loopback address. `log` is what it said."""
 
-    def __init__(self, program: Path, *options: str, key: bytes | None = None) -> None:
+    def __init__(
+        self, program: Path, *options: str, key: bytes | None = None, close_fds: bool = True
+    ) -> None:
         self.key = secrets.token_bytes(32) if key is None else key
         self.process = subprocess.Popen(
             [program, "--listen", "0", "--key-stdin", *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
+            close_fds=close_fds,
         )
         assert self.process.stdin and self.process.stderr
         self.process.stdin.write(self.key)

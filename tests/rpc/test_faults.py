@@ -28,8 +28,11 @@ CRASHES = {
     "SIGSEGV": ("wild", "SIGSEGV in kernel 'wild': it reached outside its buffers or overflowed"),
     "SIGILL": ("illegal", "SIGILL in kernel 'illegal': it met an instruction that this CPU does"),
     # Where the board's system can forbid calls; else its signal would be the reason.
-    "abort": ("abort", "SIG(SYS in kernel 'abort': it called getpid, which the box forbids|ABRT in "
-              "kernel 'abort': it met a trap)"),
+    "abort": (
+        "abort",
+        "SIG(SYS in kernel 'abort': it called getpid, which the box forbids|ABRT in "
+        "kernel 'abort': it met a trap)",
+    ),
     "stack overflow": ("deep", "SIGSEGV in kernel 'deep': it reached outside its buffers or over"),
     "write past its buffer": ("overrun", "SIGSEGV in kernel 'overrun': it reached outside its"),
 }

@@ -1,5 +1,5 @@
-"""Kernels that try to reach out of their worker, each by a system call or two, and what must come of
-it: one error with the reason, and nothing else, anywhere.
+"""Kernels that try to reach out of their worker, each by a system call or two, and what must come
+of it: one error with the reason, and nothing else, anywhere.
 
 A probe's kernel is LLVM IR whose calls go straight to the system. It is given one tensor, 8 int64:
 the supervisor's process id. `FOLDER` is one that everybody may write; in it lies `victim`.
@@ -17,10 +17,20 @@ import numpy as np
 import pytest
 
 from mlc_rpc import RpcError, Session, errors
-from tests.runtime.board import X, assembled, function, metadata_of, module_of, replace
+from tests.runtime.board import (
+    BODIES,
+    Map,
+    X,
+    assembled,
+    function,
+    metadata_of,
+    module_of,
+    replace,
+)
 
-TIMEOUT = 0.6  # seconds that a kernel is given
-AFTER = 1.0  # seconds after that, in which the session must have its answer
+TIMEOUT = 0.6  # seconds that a kernel is given that does not end
+PLENTY = 10.0  # and one that ends at once
+AFTER = 1.0  # seconds after it has ended, in which the session must have its answer
 
 # Linux's numbers on x86_64 and aarch64; None where there is no such call.
 NUMBERS: dict[str, tuple[int, int | None]] = {
@@ -48,9 +58,9 @@ NUMBERS: dict[str, tuple[int, int | None]] = {
     "utimensat": (280, 88), "vfork": (58, None), "write": (1, 64), "writev": (20, 66),
 }  # fmt: skip
 COLUMN = {"x86_64": 0, "aarch64": 1}
-# Machine code that no IR makes here, put in place of functions' own. system: a call by its number and
-# six arguments. thread: clone, with those flags, into one that sleeps for `long` again and again
-# without a stack. foreign: open, as a 32-bit program calls it.
+# Machine code that no IR makes here, put in place of functions' own. system: a call by its number
+# and six arguments. thread: clone, with those flags, into one that sleeps for `long` for ever and
+# has no stack. foreign: open, as a 32-bit program calls it.
 _SIGNATURES = {
     "system": "i64 @system(i64, i64, i64, i64, i64, i64, i64)",
     "thread": "i64 @thread(i64, ptr)",
@@ -86,7 +96,7 @@ def _value(argument: int | str) -> str:
 
 @dataclass(frozen=True)
 class Call:
-    """One system call of a kernel. As an argument of a later one, its name stands for its result."""
+    """One system call of a kernel. As an argument of a later one, `%result` is what it gave."""
 
     name: str
     arguments: tuple[int | str, ...] = ()
@@ -96,9 +106,7 @@ class Call:
         number = NUMBERS[self.name][COLUMN[machine]] if self.name in NUMBERS else int(self.name)
         given = [*self.arguments, *[0] * (6 - len(self.arguments))]
         to = f"%{self.result} = " if self.result else ""
-        return (
-            f"{to}call i64 @system(i64 {number}, {', '.join(map(_value, given))})"
-        )
+        return f"{to}call i64 @system(i64 {number}, {', '.join(map(_value, given))})"
 
 
 def call(name: str, *arguments: int | str, result: str = "") -> Call:
@@ -175,7 +183,8 @@ PROBES = (
           call("setsid"), call("clone", SIGCHLD), "br label %spin\nspin:\nbr label %spin\nnever:"),
     probe("fork bomb", _loop(call("clone", SIGCHLD)), forbidden="clone"),
     probe("threads without end",
-          _loop(f"call i64 @thread(i64 {THREAD_FLAGS}, ptr @long)", times=4000), SPIN, says=LATE, error=errors.Timeout),
+          _loop(f"call i64 @thread(i64 {THREAD_FLAGS}, ptr @long)", times=4000), SPIN,
+          says=LATE, error=errors.Timeout),
     probe("execve", call("execve", "@shell", 0, 0)),
     probe("execveat", call("execveat", HERE, "@shell", 0, 0, 0)),
     probe("setsid", call("setsid")),
@@ -314,13 +323,17 @@ def _globals(folder: str) -> str:
     )
 
 
-def kernel_of(tried: Probe, machine: str, folder: str) -> bytes:
-    """An object with the one kernel `probe`."""
+def kernel_of(tried: Probe, machine: str, folder: str, model: Map | None = None) -> bytes:
+    """An object with the kernel `probe`; with those of `model_of` before it, where there is one."""
     code = _CODE[machine]
     room = "%place = alloca i8\n" + "store volatile i8 1, ptr %place\n" * 30  # no relocations
+    names = ["add64", "double64"] if model else []
+    says = metadata_of(machine, [*names, "probe"]) | ({"model": model} if model else {})
     text = _globals(folder) + function("probe", 1, tried.body(machine))
-    text += "".join(f"define {_SIGNATURES[name]} noinline {{\n{room}ret i64 0\n}}\n" for name in code)
-    made = bytearray(assembled(machine, text, msgpack.packb(metadata_of(machine, ["probe"]))))
+    text += "".join(function(name, *BODIES[name]) for name in names)
+    for name in code:
+        text += f"define {_SIGNATURES[name]} noinline {{\n{room}ret i64 0\n}}\n"
+    made = bytearray(assembled(machine, text, msgpack.packb(says)))
     for name, instructions in code.items():
         replace(made, name, bytes.fromhex(instructions))
     return bytes(made)
@@ -328,8 +341,8 @@ def kernel_of(tried: Probe, machine: str, folder: str) -> bytes:
 
 @dataclass
 class Bench:
-    """A session in which one probe after the other is tried. `folder` is on the board; `state` tells
-    of it and of the session's processes, all that a probe may not change."""
+    """A session in which one probe after the other is tried. `folder` is on the board; `state`
+    tells of it and of the session's processes, all that a probe may not change."""
 
     session: Session
     machine: str
@@ -341,6 +354,8 @@ class Bench:
         self.supervisor, _ = self.session.call("tensor.descriptor", self.scratch.handle)
         self.add = self.session.load(module_of("add", machine=self.machine))["add"]
         self.x = self.session.tensor(X)
+        self.goes_on()
+        self.before = self.state()
 
     def goes_on(self) -> None:
         total = self.session.tensor(0 * X)
@@ -349,17 +364,16 @@ class Bench:
 
     def reaches_nothing(self, tried: Probe, slack: float = 0.0) -> None:
         """`slack`: seconds that a call to this board takes where it has nothing to do."""
-        self.goes_on()
-        before = self.state()
         given = np.zeros(8, "<i8")
         given[0] = self.supervisor
         self.scratch.write(given.view(np.uint8))
         module = self.session.load(kernel_of(tried, self.machine, self.folder))
+        endless = tried.error is errors.Timeout
         began = time.monotonic()
         with pytest.raises(tried.error) as caught:
-            module["probe"](self.scratch, timeout=TIMEOUT)
-        assert time.monotonic() - began < TIMEOUT + AFTER + slack
+            module["probe"](self.scratch, timeout=TIMEOUT if endless else PLENTY)
+        assert time.monotonic() - began < (TIMEOUT if endless else 0) + AFTER + slack
         assert re.match(tried.expected("probe"), caught.value.what), caught.value.what
         module.close()
         self.goes_on()
-        assert self.state() == before
+        assert self.state() == self.before

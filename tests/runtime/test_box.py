@@ -6,18 +6,21 @@ import contextlib
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from mlc_deploy.artifact.format import write_file
 from mlc_deploy.runtime_files import runtime_file
 from mlc_rpc import connect, errors, wire
 from mlc_rpc.local import local_machine
-from tests.rpc.listener import children, descendants, wait_until
-from tests.runtime.board import BYTES
+from tests.rpc.listener import Listener, children, descendants, wait_until
+from tests.runtime.board import BYTES, IN_ARENA, X, model_of, module_of
 from tests.runtime.driver import RUNTIME
 from tests.runtime.escape_probes import AFTER, TIMEOUT, Bench, kernel_of, of_machine
 
@@ -106,6 +109,97 @@ def test_what_a_kernel_makes_ends_with_it_without_a_box(name: str) -> None:
             wait_until(lambda: len(descendants(pid)) <= 1, "a process is left")
         left = descendants(pid)
     wait_until(lambda: not any(Path(f"/proc/{p}").exists() for p in left), "a process outlives it")
+
+
+# What the command for boards without a laptop says of each, after where it was.
+RUN = {
+    "openat that creates": "SIGSYS in {}: it called openat, which the box forbids",
+    "kill everybody": "SIGSYS in {}: it called kill, which the box forbids",
+    "write on every descriptor": "SIGSYS in {}: it called write, which the box forbids",
+    "overflow its stack": "SIGSEGV in {}: it reached outside its buffers or overflowed its stack",
+    "end by itself": "the worker ended by itself in {}, with status 0",
+}
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_the_command_runs_models_in_the_box(name: str, tmp_path: Path) -> None:
+    """Nothing gets out, and nothing counts as done that is not."""
+    machine, weights = local_machine(), bytes(256)
+    described = model_of(weights)
+    described["calls"][2] = [2, "features.3", [[IN_ARENA, 0, 0, 64]]]
+    program = {
+        "level": "base", "target": machine, "machine": machine, "features": [], "object": 0,
+        "weights": 1, "indices": {},
+    }  # fmt: skip
+    with folder_of_a_victim() as folder:
+        code = kernel_of(HERE[name], machine, str(folder), described)
+        write_file(tmp_path / "m.mlc", {"programs": [program]}, [code, weights])
+        np.save(tmp_path / "x.npy", np.ones((1, 64), np.float32))
+        ended = subprocess.run(
+            [runtime_file(machine), "run", "m.mlc", "--input", "x.npy", "--output", "out"],
+            cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert os.listdir(folder) == ["victim"] and (folder / "victim").read_text() == "untouched"
+    where = "kernel 'probe' (layer 'features.3', call 2)"
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == f"error: {RUN[name].format(where)}\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_inherited() -> None:
+    """Neither the session's stream, nor the port, nor what the program was started with."""
+    leaked = os.open("/etc/passwd", os.O_RDONLY)
+    os.set_inheritable(leaked, True)
+    try:
+        with (
+            Listener(runtime_file(local_machine()), close_fds=False) as board,
+            connect(board.url, runtime_file, key=board.key) as session,
+        ):
+            tensor = session.tensor(BYTES)
+            session.load(module_of("count", machine=local_machine()))
+            worker = descendants(board.process.pid)[-1]
+            held = {
+                int(fd): os.readlink(f"/proc/{worker}/fd/{fd}")
+                for fd in os.listdir(f"/proc/{worker}/fd")
+            }
+            assert tensor.numpy().sum() == 0
+    finally:
+        os.close(leaked)
+    assert [held.pop(fd) for fd in (0, 1, 2)] == ["/dev/null"] * 3
+    assert re.match(r"socket:", held.pop(3))
+    for path in held.values():  # what timings tell of
+        assert re.match(r"/proc/loadavg|/sys/(class/thermal|devices)/|anon_inode:.perf", path)
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program under AddressSanitizer and UBSan."""
+    if not shutil.which("gcc") or not shutil.which("make"):
+        pytest.skip("no C compiler here: apt install gcc make")
+    folder = tmp_path_factory.mktemp("sanitized")
+    command = ["make", "-s", "-C", str(RUNTIME), f"BUILD={folder}", "sanitized"]
+    subprocess.run(command, check=True)
+    return folder / "mlc-runtime-sanitized"
+
+
+def test_a_report_of_a_sanitizer_comes_out(sanitized: Path) -> None:
+    """Of a worker, too; and there is none where all went well."""
+    machine = local_machine()
+    with connect("local://", lambda machine: sanitized) as session:
+        module = session.load(module_of("add", "spin", "wild", machine=machine))
+        x, scratch = session.tensor(X), session.tensor(BYTES)
+        module["add"](x, x, x, threads=3)
+        timing = module["add"].time_evaluator(number=2, repeat=3)(x, x, x)
+        assert len(timing.samples) == 3
+        with pytest.raises(errors.Timeout):
+            module["spin"](scratch, timeout=0.3)
+        assert "Sanitizer" not in session.link.transport.last_words()
+        with pytest.raises(errors.Crashed) as caught:
+            module["wild"](scratch)
+        assert caught.value.what == "the worker ended by itself in kernel 'wild', with status 1"
+        said = session.link.transport.last_words()
+        assert "AddressSanitizer: SEGV on unknown address 0x000000000010" in said
+        module["add"](x, x, x)
 
 
 def test_there_are_forty_and_more() -> None:

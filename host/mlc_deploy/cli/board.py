@@ -206,7 +206,9 @@ def _box(held: tuple[str, ...] | None) -> str:
     if held is None:
         return "not known"
     missing = ", ".join(part for part in BOX if part not in held)
-    return "; not ".join(filter(None, (", ".join(held) or "nothing", held and missing)))
+    if not held:
+        return "nothing"
+    return ", ".join(held) + (f"; not {missing}" if missing else "")
 
 
 def _kind(model: str, midr: int, session: Session) -> str:
