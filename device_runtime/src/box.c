@@ -108,8 +108,8 @@ static void keep_only(int socket) {
     close_from(BOX_SOCKET + 1);
     int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
     for (int standard = 0; standard <= (SANITIZED ? 1 : 2); standard++) {
-        close(standard);
-        if (nowhere >= 0) dup2(nowhere, standard);
+        if (nowhere < 0) close(standard);
+        if (nowhere >= 0 && nowhere != standard) dup2(nowhere, standard);
     }
     if (nowhere > BOX_SOCKET) close(nowhere);
 }

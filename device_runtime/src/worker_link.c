@@ -319,9 +319,10 @@ static bool give_again(void) {
 /* A kernel can send whatever its worker can. What is not the answer to the last order ends it, and
  * so does its death, however many others hold its socket by then. */
 bool link_collect(Answer *answer) {
+    bool told = child_ended, asked = worker.busy;
     child_ended = false;
     if (worker.pid == 0) return false; /* another process' end */
-    bool ended = has_ended(), asked = worker.busy;
+    bool ended = told && has_ended();
     ssize_t got = recv(worker.socket, answer, sizeof *answer, MSG_DONTWAIT);
     if (got < 0 && !ended && (errno == EAGAIN || errno == EINTR)) return false;
     if (asked && got == (ssize_t)sizeof *answer && answer->number == worker.number &&

@@ -8,11 +8,13 @@ import pytest
 
 import mlc_deploy as mlc
 import mlc_rpc
+from mlc_deploy.cli.board import box_text
 from mlc_deploy.cli.main import main
 from mlc_deploy.cli.options import Misuse
 from mlc_deploy.cli.place import choose, located
 from mlc_deploy.enrolled import Enrolled, boards_file, enroll, enrolled_boards, remove
 from mlc_deploy.errors import InputError
+from mlc_rpc.wire import BOX
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +127,19 @@ def test_info_and_doctor_and_clean_here(capfd: pytest.CaptureFixture[str]) -> No
     assert "load" in capfd.readouterr().out
     assert main(["board", "clean", "here"]) == 0
     assert "there is nothing" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        (None, "not known"),
+        ((), "nothing"),
+        (("syscalls", "user"), "syscalls, user; not files, tcp, signals, processes"),
+        (BOX, "syscalls, files, tcp, signals, processes, user"),
+    ],
+)
+def test_what_the_box_holds_is_told(held: tuple[str, ...] | None, told: str) -> None:
+    assert box_text(held) == told
 
 
 def test_an_emulated_board_is_not_trusted(capfd: pytest.CaptureFixture[str]) -> None:

@@ -197,11 +197,11 @@ def _described(session: Session) -> list[tuple[str, str]]:
         ("kernel", f"Linux {device.kernel}, pages of {device.page_size} bytes"),
         ("target", str(target_of(device))),
         ("runtime", device.runtime),
-        ("box", _box(device.box)),
+        ("box", box_text(device.box)),
     ]
 
 
-def _box(held: tuple[str, ...] | None) -> str:
+def box_text(held: tuple[str, ...] | None) -> str:
     """syscalls, user; not files, tcp, signals, processes"""
     if held is None:
         return "not known"
