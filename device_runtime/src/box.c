@@ -33,6 +33,8 @@ const char *const box_names[BOX_PARTS] = {"syscalls", "files",     "tcp",
                                           "signals",  "processes", "user"};
 
 bool box_keeps_root;
+static bool adopts; /* all children of this process come from boxes */
+static bool apart;  /* the last one's have a pid namespace, which ends as a whole */
 
 /* ---- The process ---- */
 
@@ -57,6 +59,7 @@ pid_t box_fork(int *socket, uint32_t *held, Failure *failure) {
         pid = fork();
     }
     if (pid < 0) fail(failure, MEMORY, "no worker process: %s", strerror(errno));
+    apart = *held != 0;
     if (pid != 0) close(ends[1]);
     if (pid <= 0) close(ends[0]);
     *socket = ends[pid == 0];
@@ -204,8 +207,6 @@ static int wait_status(pid_t pid) {
     return status;
 }
 
-static bool adopts; /* all children of this process come from boxes */
-
 /* A child of this process; 0: there is none, or the system does not tell. */
 static pid_t any_child(void) {
     char path[64], text[16];
@@ -221,9 +222,10 @@ void box_adopt(void) {
     adopts = any_child() == 0 && prctl(PR_SET_CHILD_SUBREAPER, 1) == 0; /* from Linux 3.4 on */
 }
 
-/* What a kernel made, where nothing kept it from that, is in the group or this process' child. */
+/* What a kernel made, where nothing kept it from that, is in its group or this process' child. */
 int box_await(pid_t pid) {
     int status = wait_status(pid);
+    if (apart) return status;
     kill(-pid, SIGKILL);
     for (pid_t child; adopts && (child = any_child()) > 0; wait_status(child)) kill(child, SIGKILL);
     return status;
