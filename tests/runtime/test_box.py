@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ import pytest
 
 from mlc_deploy.artifact.format import write_file
 from mlc_deploy.runtime_files import runtime_file
-from mlc_rpc import connect, errors, wire
+from mlc_rpc import Session, connect, errors, wire
 from mlc_rpc.local import local_machine
 from tests.rpc.listener import Listener, children, descendants, wait_until
 from tests.runtime.board import BYTES, IN_ARENA, X, model_of, module_of
@@ -92,23 +92,53 @@ def test_the_same_kernel_gets_out_where_there_is_no_box(name: str) -> None:
         assert f"{sorted(os.listdir(folder))} {text}".startswith(REACHES[name])
 
 
+def left_of(program: Path) -> list[int]:
+    """Processes that run it, whoever their parent is."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(entry / "exe") == str(program):
+                found.append(int(entry.name))
+    return found
+
+
+def makes_processes(session: Session, machine: str, name: str, left: Callable[[], int]) -> None:
+    """Twice, and waits until there are but the supervisor and a worker."""
+    bench = Bench(session, machine, "/nowhere", lambda: "")
+    for _ in range(2):
+        module = session.load(kernel_of(of_machine(machine)[name], machine, "/nowhere"))
+        began = time.monotonic()
+        with contextlib.suppress(errors.Crashed, errors.Timeout):
+            module["probe"](bench.scratch, timeout=TIMEOUT)
+        assert time.monotonic() - began < TIMEOUT + AFTER + SLOW
+        bench.goes_on()
+        wait_until(lambda: left() <= 2, f"{left()} processes are left")
+
+
 @needs_qemu
-@pytest.mark.parametrize("name", ["clone", "double fork", "outlive the supervisor"])
-def test_what_a_kernel_makes_ends_with_it_without_a_box(name: str) -> None:
-    """Nobody waits for the end of a socket that a child of the kernel's still holds."""
+def test_a_child_that_holds_the_socket_keeps_nobody_waiting() -> None:
+    """An emulator forbids no fork: the worker's copy answers too, and ends with it."""
     with connect(QEMU, runtime_file, machine="aarch64") as session:
         pid = session.link.transport._child.pid  # type: ignore[attr-defined]
-        bench = Bench(session, "aarch64", "/nowhere", lambda: "")
-        for _ in range(2):
-            with contextlib.suppress(errors.Crashed, errors.Timeout):
-                module = session.load(kernel_of(of_machine("aarch64")[name], "aarch64", "/nowhere"))
-                began = time.monotonic()
-                module["probe"](bench.scratch, timeout=TIMEOUT)
-            assert time.monotonic() - began < TIMEOUT + AFTER + SLOW
-            bench.goes_on()
-            wait_until(lambda: len(descendants(pid)) <= 1, "a process is left")
-        left = descendants(pid)
-    wait_until(lambda: not any(Path(f"/proc/{p}").exists() for p in left), "a process outlives it")
+        makes_processes(session, "aarch64", "clone", lambda: 1 + len(descendants(pid)))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can do without a namespace at will")
+@pytest.mark.parametrize("name", ["clone", "double fork"])
+@pytest.mark.parametrize("apart", [True, False])
+def test_what_a_kernel_makes_ends_with_it(
+    name: str, apart: bool, sanitized: Path, tmp_path: Path
+) -> None:
+    """By the end of their namespace, or by their adoption; the program forbids them no call."""
+    start = tmp_path / "start"
+    without = "" if apart else "setpriv --bounding-set=-sys_admin"
+    start.write_text(f"#!/bin/sh\nexec {without} {sanitized}\n")
+    start.chmod(0o755)
+    with connect("local://", lambda machine: start) as session:
+        held = session.device.box or ()
+        assert ("processes" in held) == apart and "syscalls" not in held
+        makes_processes(session, local_machine(), name, lambda: len(left_of(sanitized)))
+    wait_until(lambda: left_of(sanitized) == [], "a process outlives the session")
 
 
 # What the command for boards without a laptop says of each, after where it was.
