@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* CLONE_NEWPID, prctl, syscall() */
 #include "box.h"
 
+#include "budget.h"
 #include "conditions.h"
 #include "kernel_text.h"
 #include "pool.h"
@@ -30,7 +31,7 @@ enum { SANITIZED = false };
 #endif
 
 const char *const box_names[BOX_PARTS] = {"syscalls", "files",     "tcp",
-                                          "signals",  "processes", "user"};
+                                          "signals",  "processes", "user", "memory"};
 
 bool box_keeps_root;
 static bool adopts; /* all children of this process come from boxes */
@@ -189,7 +190,7 @@ uint32_t box_enter(int socket, uint32_t held, volatile uint32_t *forbidden, Fail
     die_first();
     conditions_open();
     pool_look();
-    memory_for_segments(); /* asks the system once */
+    budget_bytes(); /* asks the system once */
     cap_all();
     held = give_up_user(held, failure);
     prctl(PR_SET_DUMPABLE, SANITIZED, 0, 0, 0);

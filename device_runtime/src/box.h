@@ -16,7 +16,8 @@ enum {
     BOX_SIGNALS = 8,    /* Landlock: none can be sent to a process outside */
     BOX_PROCESSES = 16, /* a pid namespace: others cannot be named, and what it makes dies with it */
     BOX_USER = 32,      /* nobody, or no user of the system: not the one who started the runtime */
-    BOX_PARTS = 6
+    BOX_MEMORY = 64,    /* sealed: weights are not written to by anyone, tensors keep their size */
+    BOX_PARTS = 7
 };
 
 extern const char *const box_names[BOX_PARTS]; /* of those bits, as mlc_rpc/wire.py has them */

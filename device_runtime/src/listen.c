@@ -2,6 +2,7 @@
 #include "listen.h"
 
 #include "auth.h"
+#include "budget.h"
 #include "cpu.h"
 #include "instruments.h"
 #include "record.h"
@@ -131,6 +132,10 @@ static int serve_client(Guest *guest, int listening, uint8_t key[KEY_BYTES]) {
     for (int i = 0; i < MAX_GUESTS; i++)
         if (guests[i].fd >= 0 && guests[i].fd != fd) close(guests[i].fd);
     signal(SIGCHLD, SIG_DFL);
+    if (!budget_join(guest->peer)) {
+        fprintf(stderr, "mlc-runtime: too many sessions for %s\n", guest->peer);
+        return 1;
+    }
     return supervise(fd, fd, &records);
 }
 
@@ -227,7 +232,7 @@ int listen_on(const char *where, uint8_t key[KEY_BYTES]) {
     int fd = socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (fd < 0 || bind(fd, &address.any, size) != 0 || listen(fd, WAITING) != 0 ||
-        getsockname(fd, &address.any, &size) != 0) {
+        getsockname(fd, &address.any, &size) != 0 || !budget_share()) {
         fprintf(stderr, "mlc-runtime: cannot listen on %s: %s\n", text, strerror(errno));
         return 1;
     }

@@ -2,6 +2,7 @@
  * TCP. */
 #include "../include/mlc_abi.h"
 #include "box.h"
+#include "budget.h"
 #include "cache.h"
 #include "cpu.h"
 #include "listen.h"
@@ -20,6 +21,8 @@ static int usage(const char *program) {
             "       %s " RUN_USAGE "\n"
             "       %s --version\n"
             "--cache DIR: keep objects and weights there for later sessions\n"
+            "--memory BYTES: all tensors, objects and weights together may take so much (500M, 2G);\n"
+            "                otherwise three quarters of the board's memory\n"
             "--as-root: kernels run as root too, and not as nobody, when root starts this\n",
             program, program, program, program);
     return 2;
@@ -55,6 +58,8 @@ int main(int argc, char **argv) {
             where = argv[++i];
         else if (strcmp(argv[i], "--cache") == 0 && i + 1 < argc)
             cache_use(argv[++i]);
+        else if (strcmp(argv[i], "--memory") == 0 && i + 1 < argc && budget_set(argv[i + 1]))
+            i++;
         else if (strcmp(argv[i], "--key-file") == 0 && i + 1 < argc)
             key_file = argv[++i];
         else

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "program.h"
 
+#include "budget.h"
 #include "segment.h"
 
 #include <stdio.h>
@@ -54,7 +55,8 @@ static void free_workspaces(Program *p) {
 }
 
 bool program_reserve(Program *p, uint32_t threads, Failure *failure) {
-    uint64_t most = memory_for_segments(), size = p->about.workspace;
+    uint64_t most = budget_bytes(), size = p->about.workspace;
+    if (most > SIZE_MAX / 4) most = SIZE_MAX / 4; /* a 32-bit address space is smaller */
     size_t page = page_size(); /* of its own, so that no cache line lies in two workspaces */
     if (threads <= p->threads || size == 0) return true;
     if (size > most / threads) return no_memory(failure, "a workspace per thread", size);

@@ -3,6 +3,7 @@
 
 #include "artifact.h"
 #include "box.h"
+#include "budget.h"
 #include "cores.h"
 #include "instruments.h"
 #include "npy.h"
@@ -144,7 +145,7 @@ static TensorType type_of(const Param *param) {
 
 /* Zeros; `shared`: what is written in the box is seen here. */
 static void *zeros(uint64_t bytes, bool shared) {
-    if (bytes > memory_for_segments()) return NULL;
+    if (bytes > budget_bytes() || bytes > SIZE_MAX / 4) return NULL;
     void *data = mmap(NULL, bytes ? (size_t)bytes : 1, PROT_READ | PROT_WRITE,
                       MAP_ANONYMOUS | MAP_NORESERVE | (shared ? MAP_SHARED : MAP_PRIVATE), -1, 0);
     return data == MAP_FAILED ? NULL : data;

@@ -1,7 +1,11 @@
 #define _GNU_SOURCE /* syscall() */
 #include "segment.h"
 
+#include "budget.h"
+
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -9,21 +13,14 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-static uint64_t used; /* bytes in all segments of this process */
+/* As <linux/fcntl.h> and <linux/memfd.h> have them, which not every C library does. */
+enum { CLOSE_ON_EXEC = 1, ALLOW_SEALING = 2, ADD_SEALS = 1024 + 9 };
+enum { SEAL_SEAL = 1, SEAL_SHRINK = 2, SEAL_GROW = 4, SEAL_WRITE = 8 };
 
 uint64_t memory_size(void) {
     struct sysinfo info;
     if (sysinfo(&info) != 0) return 0;
     return (uint64_t)info.totalram * info.mem_unit;
-}
-
-uint64_t memory_for_segments(void) {
-    static uint64_t limit;
-    if (limit == 0) {
-        limit = memory_size() / 4 * 3;
-        if (limit > SIZE_MAX / 4) limit = SIZE_MAX / 4; /* a 32-bit address space is smaller */
-    }
-    return limit;
 }
 
 size_t page_size(void) { return (size_t)getpagesize(); }
@@ -49,37 +46,76 @@ static bool no_memfd(Failure *failure) {
                 strerror(error));
 }
 
+/* The mapping is no business of a worker that is forked, and no writer that stands against a seal. */
+static void *map_own(void *at, size_t mapped, int protection, int fd) {
+    void *data = mmap(at, mapped, protection, MAP_SHARED | (at ? MAP_FIXED : 0), fd, 0);
+    if (data != MAP_FAILED) madvise(data, mapped, MADV_DONTFORK);
+    return data;
+}
+
 bool segment_new(Segment *segment, uint64_t size, const char *what, Failure *failure) {
     *segment = (Segment){.fd = -1};
-    uint64_t limit = memory_for_segments();
-    if (size > limit || used > limit - size)
-        return fail(failure, MEMORY,
-                    "%s of %llu bytes does not fit: %llu of %llu bytes are in use on this board; "
-                    "try: free tensors and blobs that are not needed, or a smaller model",
-                    what, (unsigned long long)size, (unsigned long long)used,
-                    (unsigned long long)limit);
+    if (!budget_take(size, what, failure)) return false;
     size_t mapped = whole_pages((size_t)size);
-    int fd = (int)syscall(SYS_memfd_create, "mlc", 1U /* MFD_CLOEXEC */);
-    if (fd < 0) return no_memfd(failure);
+    int fd = (int)syscall(SYS_memfd_create, "mlc", CLOSE_ON_EXEC | ALLOW_SEALING);
     void *data = MAP_FAILED;
-    if (ftruncate(fd, (off_t)mapped) == 0)
-        data = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd < 0)
+        no_memfd(failure);
+    else if (ftruncate(fd, (off_t)mapped) == 0)
+        data = map_own(NULL, mapped, PROT_READ | PROT_WRITE, fd);
     if (data == MAP_FAILED) {
         fail(failure, MEMORY, "%s of %llu bytes does not fit: %s; try: a smaller one", what,
              (unsigned long long)size, strerror(errno));
-        close(fd);
+        if (fd >= 0) close(fd);
+        budget_give(size);
         return false;
     }
     *segment = (Segment){.fd = fd, .data = data, .size = (size_t)size};
-    used += size;
     return true;
 }
 
+static bool add_seals(int fd, int seals) {
+    return fcntl(fd, ADD_SEALS, SEAL_SHRINK | SEAL_GROW | SEAL_SEAL | seals) == 0;
+}
+
+bool segment_fix(Segment *segment) { return add_seals(segment->fd, 0); }
+
+bool segment_seal(Segment *segment) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", segment->fd);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    size_t mapped = whole_pages(segment->size);
+    if (map_own(segment->data, mapped, PROT_READ, fd) == MAP_FAILED) {
+        close(fd);
+        return false;
+    }
+    bool sealed = add_seals(segment->fd, SEAL_WRITE);
+    close(segment->fd);
+    segment->fd = fd;
+    return sealed;
+}
+
+bool segments_sealed(void) {
+    static int known = -1;
+    if (known < 0) {
+        Segment probe;
+        Failure none = {0};
+        known = segment_new(&probe, 1, "a page", &none) && segment_seal(&probe);
+        segment_free(&probe);
+    }
+    return known != 0;
+}
+
 bool segment_of_file(Segment *segment, int fd, size_t size) {
-    void *data = mmap(NULL, whole_pages(size), PROT_READ, MAP_SHARED, fd, 0);
-    if (data == MAP_FAILED) return false;
+    Failure none = {0};
+    if (!budget_take(size, "a blob", &none)) return false;
+    void *data = map_own(NULL, whole_pages(size), PROT_READ, fd);
+    if (data == MAP_FAILED) {
+        budget_give(size);
+        return false;
+    }
     *segment = (Segment){.fd = fd, .data = data, .size = size};
-    used += size; /* of the address space, whatever the system keeps of it in memory */
     return true;
 }
 
@@ -87,7 +123,7 @@ void segment_free(Segment *segment) {
     if (!segment->data) return;
     munmap(segment->data, whole_pages(segment->size));
     close(segment->fd);
-    used -= segment->size;
+    budget_give(segment->size);
     *segment = (Segment){.fd = -1};
 }
 

@@ -14,10 +14,21 @@ typedef struct {
     size_t size;
 } Segment;
 
-/* A zeroed segment of `size` bytes for `what` (named in messages), or false: all segments together
- * may take three quarters of the board's memory, so that the board itself stays alive. */
+/* A zeroed segment of `size` bytes for `what` (named in messages), or false where the memory budget
+ * has no room. */
 bool segment_new(Segment *segment, uint64_t size, const char *what, Failure *failure);
 void segment_free(Segment *segment);
+
+/* Its size stays as it is from now on: who maps it never faults for another's doing. False where the
+ * system cannot hold that. */
+bool segment_fix(Segment *segment);
+
+/* So does its content, for every process and through every descriptor; its own is for reading alone,
+ * and so is whatever is mapped by it. False where the system cannot hold all of that. */
+bool segment_seal(Segment *segment);
+
+/* Whether this system holds all of it. */
+bool segments_sealed(void);
 
 /* A segment of a file of `size` bytes, to read; on success the descriptor belongs to it. */
 bool segment_of_file(Segment *segment, int fd, size_t size);
@@ -27,9 +38,8 @@ bool segment_of_file(Segment *segment, int fd, size_t size);
 void *segment_map(int fd, size_t size, bool writable);
 void segment_unmap(void *data, size_t size);
 
-/* The board's memory in bytes, how much segments may take of it, and the bytes of a page. */
+/* The board's memory in bytes, and the bytes of a page. */
 uint64_t memory_size(void);
-uint64_t memory_for_segments(void);
 size_t page_size(void);
 
 #endif

@@ -51,6 +51,7 @@ Tensor *tensor_new(const TensorType *type, Failure *failure) {
     if (!tensor_bytes(type, &bytes)) bytes = UINT64_MAX;
     Tensor *t = &tensors[slot];
     if (!segment_new(&t->segment, bytes, "a tensor", failure)) return NULL;
+    segment_fix(&t->segment);
     t->id = ++turn * MAX_TENSORS + slot;
     t->type = *type;
     return t;

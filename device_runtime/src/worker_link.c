@@ -2,6 +2,7 @@
 #include "worker_link.h"
 
 #include "box.h"
+#include "budget.h"
 #include "instruments.h"
 #include "program.h"
 #include "worker.h"
@@ -39,11 +40,13 @@ static struct {
 
 static volatile sig_atomic_t child_ended; /* since it was last looked at */
 static sigset_t while_waiting; /* blocked signals: SIGCHLD comes then, and at no other moment */
+static uint8_t reply[MAX_REPLY]; /* of the last answer */
 
 /* ---- Life and death ---- */
 
 /* In the child: the stream, tensors and blobs of the supervisor are not the worker's. */
 static void let_go_of_everything(void) {
+    budget_let_go();
     for (unsigned i = 0; i < MAX_TENSORS; i++)
         if (tensor_slot(i)) tensor_remove(tensor_slot(i));
     for (unsigned i = 0; i < MAX_BLOBS; i++)
@@ -189,6 +192,26 @@ static void send_tensor(Tensor *tensor) {
     tensor->in_worker = true;
 }
 
+static void drop_tensor(Tensor *tensor) {
+    Order order = {.kind = DROP_TENSOR, .id = tensor->id};
+    if (worker.pid != 0 && tensor->in_worker) send_order(&order, NULL, 0);
+    tensor->in_worker = false;
+}
+
+static bool is_given(const Tensor *tensor, const RunOrder *run) {
+    bool given = tensor->id == run->arena;
+    for (uint32_t i = 0; !given && i < run->arg_count; i++) given = run->args[i] == tensor->id;
+    return given;
+}
+
+/* What a kernel is not given it cannot reach. */
+static void drop_others(const RunOrder *run) {
+    for (unsigned i = 0; i < MAX_TENSORS; i++) {
+        Tensor *tensor = tensor_slot(i);
+        if (tensor && tensor->in_worker && !is_given(tensor, run)) drop_tensor(tensor);
+    }
+}
+
 static void send_module(ModuleRecord *module, bool answer) {
     if (module->in_worker) return;
     int fds[2] = {module->object->segment.fd, -1};
@@ -226,6 +249,7 @@ bool link_run(ModuleRecord *module, const RunOrder *run, uint32_t timeout_ms, Fa
     if (!ready(failure)) return false;
     begin(module, timeout_ms);
     worker.run = *run;
+    drop_others(run);
     send_module(module, false);
     if (run->arena) send_tensor(tensor_find(run->arena, NULL));
     for (uint32_t i = 0; i < run->arg_count; i++) send_tensor(tensor_find(run->args[i], NULL));
@@ -246,8 +270,7 @@ void link_tidy(void) {
     for (unsigned i = 0; i < MAX_TENSORS; i++) {
         Tensor *tensor = tensor_slot(i);
         if (!tensor || !tensor->freed) continue;
-        Order order = {.kind = DROP_TENSOR, .id = tensor->id};
-        if (worker.pid != 0 && tensor->in_worker) send_order(&order, NULL, 0);
+        drop_tensor(tensor);
         tensor_remove(tensor);
     }
 }
@@ -323,12 +346,13 @@ bool link_collect(Answer *answer) {
     child_ended = false;
     if (worker.pid == 0) return false; /* another process' end */
     bool ended = told && has_ended();
-    ssize_t got = recv(worker.socket, answer, sizeof *answer, MSG_DONTWAIT);
+    ssize_t got = recv(worker.socket, answer, sizeof *answer, MSG_DONTWAIT | MSG_TRUNC);
     if (got < 0 && !ended && (errno == EAGAIN || errno == EINTR)) return false;
     if (asked && got == (ssize_t)sizeof *answer && answer->number == worker.number &&
         answer->reply <= MAX_REPLY) {
         worker.busy = false;
         failure_mend(&answer->failure);
+        memcpy(reply, worker.shared->reply, answer->reply); /* the worker may go on to change it */
         link_tidy();
         return true;
     }
@@ -345,4 +369,4 @@ bool link_collect(Answer *answer) {
     return asked && (begun || !give_again());
 }
 
-const uint8_t *link_reply(void) { return worker.shared->reply; }
+const uint8_t *link_reply(void) { return reply; }

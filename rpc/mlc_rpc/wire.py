@@ -62,8 +62,9 @@ MAX_LAYER_TIMES = 1 << 14  # samples times calls, where `time` times each call
 # What a board's system can take from the process that runs kernels; old ones and emulators cannot
 # do all of it. syscalls: all but those that computing takes. files: Landlock, no path can be used.
 # tcp, signals: nor a port, nor a signal to others. processes: a pid namespace, in which others have
-# no name and which ends as a whole. user: it is not the one who started the program.
-BOX = ("syscalls", "files", "tcp", "signals", "processes", "user")
+# no name and which ends as a whole. user: it is not the one who started the program. memory: nobody
+# writes to weights, and tensors keep their size (seals).
+BOX = ("syscalls", "files", "tcp", "signals", "processes", "user", "memory")
 
 
 def version_refusal(major: int, minor: int) -> tuple[str, str] | None:
@@ -119,7 +120,8 @@ METHODS: tuple[Method, ...] = (
     Method("tensor.descriptor", "tensor", "[process:uint, descriptor:uint]", "supervisor"),
     Method("tensor.free", "tensor", "nil", "supervisor"),
     # Blobs are named by the hash of their content; put appends at `offset`, which must be what
-    # `has` said is there already, and the last put checks the hash. What a cache has is read and
+    # `has` said is there already, and the last put checks the hash. Once the blob is complete, by
+    # another session too, what is put is not needed, and succeeds. What a cache has is read and
     # hashed by `has` (a whole blob) and by a put of no data (a part), and pings overtake that.
     Method("blob.has", "hash:bin32", "[size, complete:bool]", "supervisor"),
     Method("blob.put", "hash:bin32, total, offset, data:bin", "size", "supervisor"),

@@ -134,7 +134,7 @@ def test_info_and_doctor_and_clean_here(capfd: pytest.CaptureFixture[str]) -> No
     [
         (None, "not known"),
         ((), "nothing"),
-        (("syscalls", "user"), "syscalls, user; not files, tcp, signals, processes"),
+        (("syscalls", "user"), "syscalls, user; not files, tcp, signals, processes, memory"),
         (BOX, "syscalls, files, tcp, signals, processes, user"),
     ],
 )
