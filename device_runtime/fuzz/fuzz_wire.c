@@ -5,6 +5,7 @@
  * With libFuzzer, LLVMFuzzerTestOneInput takes a stream. Alone (MLC_FUZZ_MAIN), `fuzz_wire RUNS
  * [SEED]` mutates valid requests by its own deterministic generator, which any compiler builds. */
 #include "../src/module.h"
+#include "../src/reply.h"
 #include "../src/session.h"
 
 #include "../src/cpu.h"
@@ -45,6 +46,8 @@ bool link_run(ModuleRecord *module, const RunOrder *run, uint32_t timeout_ms, Fa
     if (run->arg_count > MAX_ARGS || run->timer.repeat > MAX_REPEAT) abort();
     return busy = true;
 }
+
+void link_end(void) {}
 
 void link_drop_module(ModuleRecord *module) { module->in_worker = false; }
 
@@ -122,6 +125,13 @@ static void answer(Session *s) {
     }
     a.reply = chance(sizeof reply);
     for (size_t i = 0; i < sizeof reply; i++) reply[i] = (uint8_t)chance(256);
+    if (chance(2) == 0) {
+        static const uint64_t times[] = {1, 300, 70000};
+        Writer w = writer_to(reply, sizeof reply);
+        reply_times(&w, times, chance(4));
+        a.reply = (size_t)(w.at - reply);
+        if (chance(4) == 0) reply[chance((uint32_t)a.reply)] ^= (uint8_t)(1 << chance(8));
+    }
     session_answer(s, &a);
     drain(s, false);
 }

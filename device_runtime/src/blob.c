@@ -1,8 +1,6 @@
 #define _GNU_SOURCE /* pread */
 #include "blob.h"
 
-#include "cache.h"
-
 #include <string.h>
 #include <unistd.h>
 
@@ -76,7 +74,7 @@ static bool blob_is_right(Blob *blob) {
 
 /* What the cache has is of no use. */
 static bool blob_give_up(Blob *blob) {
-    if (blob->kept) cache_part_end(blob->part, blob->hash, false);
+    if (blob->kept) cache_part_end(&blob->part, blob->hash, false);
     blob->kept = false;
     blob_free(blob);
     return false;
@@ -87,7 +85,7 @@ bool blob_slice(Blob *blob, size_t most) {
     size_t size = blob->there - blob->have;
     if (size > most) size = most;
     if (blob->kept && size > 0) { /* else its memory is the file */
-        ssize_t got = pread(blob->part, at, size, (off_t)blob->have);
+        ssize_t got = pread(blob->part.fd, at, size, (off_t)blob->have);
         if (got <= 0) return blob_give_up(blob);
         size = (size_t)got;
     }
@@ -129,8 +127,7 @@ static Blob *blob_new(const uint8_t hash[HASH_BYTES], uint64_t have, uint64_t to
     if (!blob || !segment_new(&blob->segment, total, "a blob", failure)) return NULL;
     blob->present = true;
     blake2b_begin(&blob->hashing);
-    blob->part = cache_part_open(hash, have, total);
-    blob->kept = blob->part >= 0;
+    blob->kept = cache_part_open(&blob->part, hash, have, total);
     blob->there = (size_t)have;
     blob->reading = have > 0 && blob->kept;
     if (have == 0 || blob->kept) return blob;
@@ -139,12 +136,20 @@ static Blob *blob_new(const uint8_t hash[HASH_BYTES], uint64_t have, uint64_t to
     return NULL;
 }
 
+static bool continues(const Blob *blob, uint64_t have, uint64_t total, uint64_t offset,
+                      uint64_t size) {
+    if (blob && total != blob->segment.size) return false;
+    bool all = blob && (blob->complete || blob->reading); /* another session may have brought it */
+    return (all || offset == have) && offset <= total && size <= total - offset;
+}
+
 Blob *blob_open(const uint8_t hash[HASH_BYTES], uint64_t total, uint64_t offset, uint64_t size,
                 Failure *failure) {
-    Blob *blob = blob_find(hash);
-    uint64_t have = blob || offset == 0 ? (blob ? blob->have : 0) : cache_part_size(hash);
-    if ((blob && total != blob->segment.size) || offset != have || offset > total ||
-        size > total - offset) {
+    Blob *blob = blob_in_memory(hash);
+    if (!blob && offset > 0) blob = blob_begin(hash); /* what is sent from 0 on needs no reading */
+    if (size > 0) blob = blob_read(blob);
+    uint64_t have = blob ? blob->have : offset > 0 ? cache_part_size(hash) : 0;
+    if (!continues(blob, have, total, offset, size)) {
         fail(failure, REFUSED,
              "%llu bytes at offset %llu of %llu do not continue this blob, of which %llu bytes are "
              "there; try: blob.has",
@@ -159,25 +164,32 @@ Blob *blob_open(const uint8_t hash[HASH_BYTES], uint64_t total, uint64_t offset,
     return blob;
 }
 
+uint8_t *blob_room(const Blob *blob, uint64_t offset) {
+    return blob->complete ? NULL : blob->segment.data + offset;
+}
+
 bool blob_extend(Blob *blob, size_t size, Failure *failure) {
-    if (blob->complete) return true; /* nothing was left to add */
+    if (blob->complete) return true;
     blake2b_add(&blob->hashing, blob->segment.data + blob->have, size);
     if (blob->kept)
-        blob->kept = cache_part_write(blob->part, blob->hash, blob->have,
+        blob->kept = cache_part_write(&blob->part, blob->hash, blob->have,
                                       blob->segment.data + blob->have, size);
     blob->have += size;
     if (blob->have < blob->segment.size) return true;
     blob->complete = blob_is_right(blob);
-    if (blob->kept) cache_part_end(blob->part, blob->hash, blob->complete);
+    if (blob->kept) cache_part_end(&blob->part, blob->hash, blob->complete);
     blob->kept = false;
-    if (blob->complete) return true;
+    if (blob->complete) {
+        segment_seal(&blob->segment);
+        return true;
+    }
     blob_free(blob);
     return fail(failure, REFUSED,
                 "the blob's content has another hash than its name says; try: send it again");
 }
 
 void blob_free(Blob *blob) {
-    if (blob->kept) close(blob->part); /* a later session goes on with it */
+    if (blob->kept) close(blob->part.fd); /* a later session goes on with it */
     segment_free(&blob->segment);
     *blob = (Blob){0};
 }

@@ -5,6 +5,7 @@
 #define MLC_BLOB_H
 
 #include "blake2b.h"
+#include "cache.h"
 #include "failure.h"
 #include "segment.h"
 
@@ -24,8 +25,8 @@ typedef struct {
     unsigned uses;      /* modules that need it */
     uint64_t asked_for; /* the larger, the later */
     Blake2b hashing;
-    bool kept; /* what has arrived goes to `part`, a file of the cache, too */
-    int part;
+    bool kept; /* what has arrived goes to `part` of the cache, too */
+    Part part;
 } Blob;
 
 /* NULL: none, neither in memory nor whole in the cache; it may be incomplete, or being read. */
@@ -45,13 +46,17 @@ uint64_t blob_have(const uint8_t hash[HASH_BYTES]);
 Blob *blob_need(const uint8_t hash[HASH_BYTES], const char *what, Failure *failure);
 
 /* Room for data at `offset` of a blob of `total` bytes, which must be where it ends so far; a blob
- * that is not here begins at offset 0. Before there is data, it may be being read: then that is all
+ * that is not here begins at offset 0, and one that is complete has room for none: what is sent of it
+ * again is not needed. Before there is data, it may be being read: then that is all
  * that is done. NULL after a failure. */
 Blob *blob_open(const uint8_t hash[HASH_BYTES], uint64_t total, uint64_t offset, uint64_t size,
                 Failure *failure);
 
+/* Where that data goes; NULL for what is not needed. */
+uint8_t *blob_room(const Blob *blob, uint64_t offset);
+
 /* `size` bytes were written to the blob's end. The last of them checks the hash: a blob whose
- * content is not what its name says is removed, and that is a failure. */
+ * content is not what its name says is removed, and that is a failure; one that is right is sealed. */
 bool blob_extend(Blob *blob, size_t size, Failure *failure);
 
 void blob_free(Blob *blob);

@@ -1,20 +1,19 @@
 #define _GNU_SOURCE /* O_DIRECTORY and its like */
 #include "cache.h"
 
+#include "instruments.h"
 #include "segment.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { NAME_BYTES = 5 + 2 * HASH_BYTES + 1 };
+enum { NAME_BYTES = 5 + 2 * HASH_BYTES + 1 }; /* of a whole blob; a part's begins like it */
 
 #define MAX_CACHE (UINT64_C(2) << 30)
 #define TMPFS 0x01021994
@@ -58,6 +57,31 @@ static int open_own(const char *name, int flags, uint64_t *size) {
     return -1;
 }
 
+/* Whether that is still the name of the file: others may have removed it, or put one of theirs in
+ * its place. */
+static bool is_named(int fd, const char *name) {
+    struct stat there, own;
+    return fstatat(folder, name, &there, AT_SYMLINK_NOFOLLOW) == 0 && fstat(fd, &own) == 0 &&
+           there.st_ino == own.st_ino && there.st_dev == own.st_dev;
+}
+
+/* A lock over the whole file, which goes with the session that has it; it is of the open file, so a
+ * worker's end does not end it. */
+static struct flock whole_file(int kind) {
+    return (struct flock){.l_type = (short)kind, .l_whence = SEEK_SET};
+}
+
+static bool lock(int fd) {
+    struct flock own = whole_file(F_WRLCK);
+    return fcntl(fd, F_OFD_SETLK, &own) == 0;
+}
+
+/* Whether a session is at work on it. */
+static bool is_locked(int fd) {
+    struct flock other = whole_file(F_RDLCK);
+    return fcntl(fd, F_OFD_GETLK, &other) == 0 && other.l_type != F_UNLCK;
+}
+
 /* ---- Whole blobs ---- */
 
 int cache_open(const uint8_t hash[HASH_BYTES], size_t *size) {
@@ -78,11 +102,11 @@ void cache_judge(int fd, const uint8_t hash[HASH_BYTES], bool right) {
     name_of(name, "blob", hash);
     if (right)
         futimens(fd, NULL); /* what was not used for the longest makes room first */
-    else
+    else if (is_named(fd, name))
         unlinkat(folder, name, 0);
 }
 
-/* ---- Room ---- */
+/* ---- The files ---- */
 
 /* An entry of a folder as the kernel gives it: the C library's readdir brings an allocator, 2 KB. */
 typedef struct {
@@ -93,6 +117,21 @@ typedef struct {
     char name[];
 } Entry;
 
+static void each_file(void (*visit)(void *context, const char *name), void *context) {
+    _Alignas(Entry) uint8_t entries[2048];
+    int again = folder < 0 ? -1 : openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (again < 0) return;
+    for (long got; (got = syscall(SYS_getdents64, again, entries, sizeof entries)) > 0;)
+        for (long at = 0; at < got;) {
+            const Entry *entry = (const void *)(entries + at);
+            visit(context, entry->name);
+            at += entry->size;
+        }
+    close(again);
+}
+
+/* ---- Room ---- */
+
 /* What files take together, and which was not used for the longest. */
 typedef struct {
     uint64_t bytes;
@@ -100,36 +139,35 @@ typedef struct {
     char oldest[256];
 } Use;
 
-static void add_file(Use *use, const char *name) {
+static bool is_being_written(const char *name) {
+    uint64_t size;
+    if (strncmp(name, "part-", 5) != 0) return false;
+    int fd = open_own(name, O_RDONLY, &size);
+    bool locked = fd >= 0 && is_locked(fd);
+    if (fd >= 0) close(fd);
+    return locked;
+}
+
+static void add_file(void *context, const char *name) {
+    Use *use = context;
     struct stat about;
     if (fstatat(folder, name, &about, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(about.st_mode)) return;
     use->bytes += (uint64_t)about.st_size;
-    if (!use->oldest[0] || about.st_mtim.tv_sec < use->when.tv_sec ||
-        (about.st_mtim.tv_sec == use->when.tv_sec && about.st_mtim.tv_nsec < use->when.tv_nsec)) {
-        snprintf(use->oldest, sizeof use->oldest, "%.255s", name);
-        use->when = about.st_mtim;
-    }
-}
-
-static void add_files(Use *use) {
-    _Alignas(Entry) uint8_t entries[2048];
-    int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (again < 0) return;
-    for (long got; (got = syscall(SYS_getdents64, again, entries, sizeof entries)) > 0;)
-        for (long at = 0; at < got;) {
-            const Entry *entry = (const void *)(entries + at);
-            add_file(use, entry->name);
-            at += entry->size;
-        }
-    close(again);
+    bool older = !use->oldest[0] || about.st_mtim.tv_sec < use->when.tv_sec ||
+                 (about.st_mtim.tv_sec == use->when.tv_sec &&
+                  about.st_mtim.tv_nsec < use->when.tv_nsec);
+    if (!older || is_being_written(name)) return;
+    snprintf(use->oldest, sizeof use->oldest, "%.255s", name);
+    use->when = about.st_mtim;
 }
 
 /* Removes what was not used for the longest until the rest takes `most` bytes or less. */
 static void trim(uint64_t most) {
     for (;;) {
         Use use = {0};
-        add_files(&use);
-        if (use.bytes <= most || !use.oldest[0] || unlinkat(folder, use.oldest, 0) != 0) return;
+        each_file(add_file, &use);
+        if (use.bytes <= most || !use.oldest[0]) return;
+        if (unlinkat(folder, use.oldest, 0) != 0 && errno != ENOENT) return; /* or another did */
     }
 }
 
@@ -155,38 +193,73 @@ static bool make_room(uint64_t size) {
 
 /* ---- Parts ---- */
 
+/* A search among what has arrived of one blob, leaving out what a session is at work on. */
+typedef struct {
+    char prefix[NAME_BYTES];
+    uint64_t size;   /* of the largest, */
+    uint64_t wanted; /* or the one of that size, which is then `found` and locked, */
+    Part found;
+    bool remove;     /* or all are removed */
+} Search;
+
+static void add_part(void *context, const char *name) {
+    Search *search = context;
+    Part part;
+    uint64_t size;
+    if (strncmp(name, search->prefix, NAME_BYTES - 1) != 0 || search->found.fd >= 0) return;
+    snprintf(part.name, sizeof part.name, "%s", name);
+    part.fd = open_own(part.name, O_RDWR, &size);
+    if (part.fd < 0) return;
+    if (search->wanted > 0 || search->remove) {
+        struct stat about; /* it may have been whole, or longer, before it was locked */
+        bool ours = lock(part.fd) && is_named(part.fd, part.name) && fstat(part.fd, &about) == 0;
+        if (ours && search->remove) unlinkat(folder, part.name, 0);
+        if (ours && !search->remove && (uint64_t)about.st_size == search->wanted) {
+            search->found = part;
+            return;
+        }
+    } else if (size > search->size && !is_locked(part.fd)) {
+        search->size = size;
+    }
+    close(part.fd);
+}
+
+static Search search_parts(const uint8_t hash[HASH_BYTES], uint64_t wanted, bool remove) {
+    Search search = {.wanted = wanted, .remove = remove, .found = {.fd = -1}};
+    name_of(search.prefix, "part", hash);
+    each_file(add_part, &search);
+    return search;
+}
+
 uint64_t cache_part_size(const uint8_t hash[HASH_BYTES]) {
-    char name[NAME_BYTES];
-    uint64_t size;
-    name_of(name, "part", hash);
-    int fd = open_own(name, O_RDONLY, &size);
-    if (fd < 0) return 0;
-    if (flock(fd, LOCK_SH | LOCK_NB) != 0) size = 0; /* a session is at work on it */
-    close(fd);
-    return size;
+    return search_parts(hash, 0, false).size;
 }
 
-int cache_part_open(const uint8_t hash[HASH_BYTES], uint64_t have, uint64_t total) {
-    char name[NAME_BYTES];
-    uint64_t size;
-    name_of(name, "part", hash);
-    if (folder < 0 || (have == 0 && !make_room(total))) return -1;
-    int fd = open_own(name, O_RDWR | O_CREAT, &size);
-    if (fd < 0) return -1;
-    /* The lock ends with the session that has it. */
-    struct stat about;
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &about) == 0 &&
-        (uint64_t)about.st_size == have)
-        return fd;
-    close(fd);
-    return -1;
+/* A file of the session's own, whose name no other has. */
+static bool begin_part(Part *part, const uint8_t hash[HASH_BYTES]) {
+    uint64_t own = mlc_nanoseconds(), size;
+    syscall(SYS_getrandom, &own, sizeof own, 0U);
+    name_of(part->name, "part", hash);
+    snprintf(part->name + NAME_BYTES - 1, sizeof part->name - NAME_BYTES + 1, "-%016llx",
+             (unsigned long long)own);
+    part->fd = open_own(part->name, O_RDWR | O_CREAT | O_EXCL, &size);
+    if (part->fd >= 0 && lock(part->fd)) return true;
+    if (part->fd >= 0) close(part->fd);
+    return false;
 }
 
-bool cache_part_write(int part, const uint8_t hash[HASH_BYTES], uint64_t offset, const void *data,
-                      size_t size) {
+bool cache_part_open(Part *part, const uint8_t hash[HASH_BYTES], uint64_t have, uint64_t total) {
+    if (folder < 0) return false;
+    if (have == 0) return make_room(total) && begin_part(part, hash);
+    *part = search_parts(hash, have, false).found;
+    return part->fd >= 0;
+}
+
+bool cache_part_write(const Part *part, const uint8_t hash[HASH_BYTES], uint64_t offset,
+                      const void *data, size_t size) {
     const uint8_t *at = data;
     while (size > 0) {
-        ssize_t written = pwrite(part, at, size, (off_t)offset);
+        ssize_t written = pwrite(part->fd, at, size, (off_t)offset);
         if (written < 0 && errno == EINTR) continue;
         if (written <= 0) {
             cache_part_end(part, hash, false);
@@ -199,10 +272,14 @@ bool cache_part_write(int part, const uint8_t hash[HASH_BYTES], uint64_t offset,
     return true;
 }
 
-void cache_part_end(int part, const uint8_t hash[HASH_BYTES], bool right) {
-    char name[NAME_BYTES], whole[NAME_BYTES];
-    name_of(name, "part", hash);
+void cache_part_end(const Part *part, const uint8_t hash[HASH_BYTES], bool right) {
+    char whole[NAME_BYTES];
     name_of(whole, "blob", hash);
-    if (!right || renameat(folder, name, folder, whole) != 0) unlinkat(folder, name, 0);
-    close(part);
+    if (is_named(part->fd, part->name)) {
+        fchmod(part->fd, S_IRUSR); /* what is whole is only read */
+        if (!right || renameat(folder, part->name, folder, whole) != 0)
+            unlinkat(folder, part->name, 0);
+    }
+    if (right) search_parts(hash, 0, true); /* nobody needs what else there is of it */
+    close(part->fd);
 }

@@ -19,7 +19,10 @@ static void *address(const mlc_run *run, const mlc_operand *operand) {
     return base + operand->offset;
 }
 
-/* All tasks of one call. A pool of threads is invoke's affair. */
+/* All tasks of one call. How the thread computes (rounding, tiny numbers) is as the caller has it, and
+ * stays so: our kernels do not change it, and a program that has chosen its own is not overruled. The
+ * program on the board, which runs others' kernels, sets it anew after each (modes.h). A pool of
+ * threads is invoke's affair. */
 static int32_t run_tasks(const mlc_run *run, const mlc_call *call, uint32_t index) {
     void *data[MLC_MAX_OPERANDS];
     for (uint32_t i = 0; i < call->operand_count; i++) data[i] = address(run, &call->operands[i]);

@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 bool fail(Failure *failure, FailureKind kind, const char *format, ...) {
     if (failure->failed) return false;
@@ -23,6 +24,11 @@ void place_text(const Place *place, bool in_model, char *text, size_t size) {
 }
 
 void failure_mend(Failure *failure) {
+    uint8_t failed, placed; /* a bool that is neither true nor false may not be read as one */
+    memcpy(&failed, &failure->failed, 1);
+    memcpy(&placed, &failure->placed, 1);
+    failure->failed = failed != 0;
+    failure->placed = placed != 0;
     failure->text[sizeof failure->text - 1] = 0;
     failure->place.signal[sizeof failure->place.signal - 1] = 0;
     failure->place.kernel[sizeof failure->place.kernel - 1] = 0;

@@ -34,7 +34,8 @@ void place_text(const Place *place, bool in_model, char *text, size_t size);
 bool fail(Failure *failure, FailureKind kind, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Of one that came from a process whose memory a kernel may have written over: its strings end. */
+/* Of one that came from a process whose memory a kernel may have written over: its strings end, and
+ * its kind and its bools are some. */
 void failure_mend(Failure *failure);
 
 #endif

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* CLOCK_MONOTONIC_RAW */
 #include "instruments.h"
 
+#include "modes.h"
 #include "pool.h"
 
 #include <time.h>
@@ -56,6 +57,7 @@ static __attribute__((noinline)) int32_t marked(mlc_kernel *kernel, const mlc_ar
     mark(MARK_BEGIN, index);
     int32_t status = kernel(args, 0, tasks);
     mark(MARK_END, index);
+    modes_reset();
     return status;
 }
 

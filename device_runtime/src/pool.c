@@ -3,6 +3,7 @@
 
 #include "cores.h"
 #include "instruments.h"
+#include "modes.h"
 
 #include <errno.h>
 #include <linux/futex.h>
@@ -95,6 +96,7 @@ static void work(uint32_t thread) {
         if (begin >= job.tasks) return;
         uint32_t left = job.tasks - begin, size = left < job.piece ? left : job.piece;
         int32_t status = job.kernel(&args, (int32_t)begin, (int32_t)(begin + size));
+        modes_reset();
         if (status == MLC_OK) continue;
         atomic_store(&job.status, status);
         atomic_store(&job.next, job.tasks); /* nobody need go on */
@@ -126,7 +128,11 @@ static void post(uint32_t helpers) {
 
 int32_t pool_run(mlc_kernel *kernel, const mlc_args *args, int32_t tasks, uint32_t threads,
                  size_t workspace_stride) {
-    if (threads <= 1 || tasks <= 1) return kernel(args, 0, tasks);
+    if (threads <= 1 || tasks <= 1) {
+        int32_t status = kernel(args, 0, tasks);
+        modes_reset();
+        return status;
+    }
     uint32_t count = (uint32_t)tasks, piece = count / (PIECES * threads);
     job.kernel = kernel;
     job.args = args;

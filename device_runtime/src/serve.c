@@ -11,6 +11,7 @@
 #include "load.h"
 #include "module.h"
 #include "pool.h"
+#include "reply.h"
 
 #include <string.h>
 #include <sys/utsname.h>
@@ -36,7 +37,7 @@ static void write_cores(Writer *w, const cpu_set_t *set) {
 }
 
 static void write_box(Writer *w) {
-    uint32_t held = link_box(), count = 0;
+    uint32_t held = link_box() | (segments_sealed() ? BOX_MEMORY : 0), count = 0;
     for (unsigned i = 0; i < BOX_PARTS; i++) count += held >> i & 1;
     write_array(w, count);
     for (unsigned i = 0; i < BOX_PARTS; i++)
@@ -241,7 +242,7 @@ static void blob_put(Request *q) {
     if (!understood(q) || !within(q, 0, size, MAX_CHUNK)) return;
     Blob *blob = blob_open(hash, total, offset, size, &q->failure);
     if (!blob) return;
-    q->session->upload.to = blob->segment.data + offset;
+    q->session->upload.to = blob_room(blob, offset);
     q->session->upload.blob = blob;
     q->session->upload.size = size;
     if (blob->reading) read_later(q, blob, true);
@@ -445,6 +446,7 @@ static void execute(Request *q, bool timed) {
     if (!link_run(module, &run, timeout_ms, &q->failure)) return;
     q->later = true;
     q->session->pending.kind = EXECUTE;
+    q->session->pending.samples = timed ? run.timer.repeat : 0;
     q->session->pending.id = q->id;
     q->session->pending.module = module;
 }
@@ -454,6 +456,11 @@ static void run(Request *q) { execute(q, false); }
 static void time_(Request *q) { execute(q, true); }
 
 /* ---- The worker's answers ---- */
+
+static bool damaged(Failure *failure) {
+    link_end();
+    return fail(failure, CRASHED, "the worker's memory is damaged: its reply is none");
+}
 
 /* {module, arena, image_bytes, metadata} */
 static void answer_load(Session *s, uint32_t id, ModuleRecord *module, const Answer *answer) {
@@ -467,10 +474,19 @@ static void answer_load(Session *s, uint32_t id, ModuleRecord *module, const Ans
                                       sizeof why);
         if (!metadata) fail(&failure, REFUSED, "%s", why);
     }
-    if (!failure.failed && answer->arena > 0) {
-        TensorType type = {.dtype = UINT8, .rank = 1, .shape = {answer->arena}};
-        Tensor *arena = tensor_new(&type, &failure);
-        module->arena = arena ? arena->id : 0;
+    /* What the worker says of the module is in the object, too. */
+    Module about;
+    uint64_t arena = 0;
+    if (!failure.failed && module_parse(&about, object->data, object->size, &failure)) {
+        arena = about.model.arena;
+        module_free(&about);
+    }
+    if (!failure.failed && (answer->arena != arena || answer->image > MLC_IMAGE_MAX))
+        damaged(&failure);
+    if (!failure.failed && arena > 0) {
+        TensorType type = {.dtype = UINT8, .rank = 1, .shape = {arena}};
+        Tensor *tensor = tensor_new(&type, &failure);
+        module->arena = tensor ? tensor->id : 0;
     }
     if (failure.failed) {
         module_forget(module);
@@ -497,11 +513,9 @@ static void answer_load(Session *s, uint32_t id, ModuleRecord *module, const Ans
 
 static void answer_run(Session *s, uint32_t id, const Answer *answer) {
     Failure failure = answer->failure;
-    Scan scan = {0};
-    /* A kernel that went astray may have written over the reply: the stream must stay msgpack. */
-    if (!failure.failed && (scan_message(&scan, link_reply(), answer->reply) != SCAN_DONE ||
-                            scan.at != answer->reply))
-        fail(&failure, CRASHED, "the worker's memory is damaged: its reply is not msgpack");
+    /* A kernel may have written over the reply, by mistake or not. */
+    if (!failure.failed && !reply_is_right(link_reply(), answer->reply, s->pending.samples))
+        damaged(&failure);
     if (failure.failed) {
         response_failure(s, id, &failure);
         return;

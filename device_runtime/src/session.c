@@ -152,9 +152,8 @@ static void upload_begin(Session *s, const Request *q, size_t left) {
     u->id = q->id;
     u->left = left;
     u->failure = q->failure;
-    if (q->failure.failed) {
-        u->to = NULL;
-    } else {
+    if (q->failure.failed) u->to = NULL;
+    if (u->to) {
         if (q->arrived.size > 0) memcpy(u->to, q->arrived.data, q->arrived.size);
         u->to += q->arrived.size;
     }

@@ -22,7 +22,7 @@ enum { MAX_CHUNK = 1 << 19 };
 typedef struct {
     bool active;
     uint32_t id;
-    uint8_t *to; /* NULL: it is refused, and its bytes are discarded */
+    uint8_t *to; /* NULL: it is refused or not needed, and its bytes are discarded */
     size_t left;
     Blob *blob;  /* NULL: to a tensor */
     size_t size; /* of the whole bin */
@@ -51,6 +51,7 @@ typedef struct {
     struct { /* what the worker was asked for */
         PendingKind kind;
         uint32_t id;
+        uint32_t samples; /* of timing; 0: of a run */
         ModuleRecord *module;
     } pending;
 } Session;

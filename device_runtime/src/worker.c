@@ -5,6 +5,7 @@
 #include "instruments.h"
 #include "pool.h"
 #include "program.h"
+#include "reply.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -234,12 +235,6 @@ static bool run_once(void *context) {
            program_bad_status(&job->module->program, job->kernel, status, failed, job->failure);
 }
 
-static void write_times(Writer *w, const uint64_t *nanoseconds, uint32_t count) {
-    write_array(w, count);
-    for (uint32_t i = 0; i < count; i++) write_uint(w, nanoseconds[i]);
-}
-
-/* {nanoseconds: [uint]} */
 static bool run_and_report(Job *job, Writer *w) {
     uint64_t *nanoseconds = job->module->program.nanoseconds;
     uint32_t first = job->run.first_call, count = job->run.call_count - first;
@@ -247,60 +242,8 @@ static bool run_and_report(Job *job, Writer *w) {
     job->instruments.nanoseconds = nanoseconds;
     shared->phase = RUNNING;
     if (!run_once(job)) return false;
-    write_map(w, 1);
-    write_str(w, "nanoseconds");
-    write_times(w, nanoseconds + first, count);
+    reply_times(w, nanoseconds + first, count);
     return true;
-}
-
-static void write_conditions(Writer *w, const Conditions *conditions, uint32_t rows) {
-    write_array(w, rows);
-    for (uint32_t r = 0; r < rows; r++) {
-        write_array(w, FACTS);
-        for (uint32_t i = 0; i < FACTS; i++) {
-            int64_t fact = conditions[r].facts[i];
-            if (fact < 0)
-                write_nil(w);
-            else
-                write_uint(w, (uint64_t)fact);
-        }
-    }
-}
-
-static void write_cores(Writer *w) {
-    uint32_t count = 0;
-    for (unsigned i = 0; i < CPU_SETSIZE; i++) count += pool_uses(i);
-    write_array(w, count);
-    for (unsigned i = 0; i < CPU_SETSIZE; i++)
-        if (pool_uses(i)) write_uint(w, i);
-}
-
-/* As mlc_rpc/wire.py has it. */
-static void report_samples(const Samples *s, uint32_t layers, Writer *w) {
-    write_map(w, 9);
-    write_str(w, "samples");
-    write_array(w, s->count);
-    for (uint32_t i = 0; i < s->count; i++) write_double(w, s->seconds[i]);
-    write_str(w, "number");
-    write_array(w, s->count);
-    for (uint32_t i = 0; i < s->count; i++) write_uint(w, s->number[i]);
-    write_str(w, "cores");
-    write_cores(w);
-    write_str(w, "facts");
-    write_array(w, FACTS);
-    for (uint32_t i = 0; i < FACTS; i++) write_str(w, conditions_name(i));
-    write_str(w, "each");
-    write_uint(w, s->each);
-    write_str(w, "before");
-    write_conditions(w, s->before, s->rows);
-    write_str(w, "after");
-    write_conditions(w, s->after, s->rows);
-    write_str(w, "layers");
-    write_array(w, layers > 0 ? s->count : 0);
-    for (uint32_t i = 0; layers > 0 && i < s->count; i++)
-        write_times(w, s->layers + i * layers, layers);
-    write_str(w, "layer_cost_s");
-    write_double(w, s->layer_cost);
 }
 
 static bool time_and_report(Job *job, const RunOrder *order, Writer *w) {
@@ -311,7 +254,7 @@ static bool time_and_report(Job *job, const RunOrder *order, Writer *w) {
     if (layers > 0) job->instruments.nanoseconds = nanoseconds;
     shared->phase = TIMING;
     const Samples *samples = time_evaluate(&order->timer, &timed, job->failure);
-    if (samples) report_samples(samples, layers, w);
+    if (samples) reply_samples(w, samples, layers);
     return samples != NULL;
 }
 

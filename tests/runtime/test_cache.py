@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
@@ -29,13 +32,14 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
+def open_session(folder: Path) -> Session:
+    command = [str(runtime_file(local_machine())), "--cache", str(folder)]
+    return Session(ProcessTransport("local://", command, tempfile.TemporaryDirectory()))
+
+
 @pytest.fixture
 def opened(folder: Path) -> Open:
-    def open_session() -> Session:
-        command = [str(runtime_file(local_machine())), "--cache", str(folder)]
-        return Session(ProcessTransport("local://", command, tempfile.TemporaryDirectory()))
-
-    return open_session
+    return partial(open_session, folder)
 
 
 def random_bytes(seed: int, size: int = 700_000) -> bytes:
@@ -105,6 +109,91 @@ def test_two_sessions_that_send_the_same(folder: Path, opened: Open) -> None:
         one.put(data)
         assert one.get(name_of(data)) == data
     assert (folder / f"blob-{name_of(data).hex()}").read_bytes() == data
+
+
+def test_what_another_session_has_brought_is_accepted(folder: Path, opened: Open) -> None:
+    """From wherever on it is sent; what is sent then is not needed, and changes nothing."""
+    data, name = random_bytes(7), name_of(random_bytes(7))
+    with opened() as one, opened() as other:
+        assert not one.has(name), "and so it will send it"
+        other.call("blob.put", name, len(data), 0, data[:1000])
+        other.close()
+        assert one._blob(name) == (1000, False)
+        with opened() as third:
+            third.put(data)
+        assert one.call("blob.put", name, len(data), 1000, b"") == len(data)
+        assert one.call("blob.put", name, len(data), 1000, bytes(500)) == len(data)
+        assert one.call("blob.put", name, len(data), 0, bytes(500)) == len(data)
+        assert one.get(name) == data
+        with pytest.raises(Refused, match="do not continue this blob"):
+            one.call("blob.put", name, len(data) + 1, 0, b"x")
+    assert [file.name for file in folder.iterdir()] == [f"blob-{name.hex()}"]
+    assert (folder / f"blob-{name.hex()}").stat().st_mode & 0o777 == 0o400
+
+
+def test_one_of_two_goes_on_where_a_third_left_off(folder: Path, opened: Open) -> None:
+    data, name = random_bytes(8), name_of(random_bytes(8))
+    with opened() as session:
+        session.call("blob.put", name, len(data), 0, data[:400_000])
+    with opened() as one, opened() as other:
+        assert one._blob(name) == other._blob(name) == (400_000, False)
+        assert one.call("blob.put", name, len(data), 400_000, data[400_000:500_000]) == 500_000
+        with pytest.raises(Refused, match="do not continue this blob, of which 0 bytes are there"):
+            other.call("blob.put", name, len(data), 400_000, data[400_000:])
+        assert other.put(data) == one.put(data) == name
+        assert other.get(name) == one.get(name) == data
+    assert [file.name for file in folder.iterdir()] == [f"blob-{name.hex()}"]
+
+
+def test_parts_that_several_have_left_are_removed_with_the_last(folder: Path, opened: Open) -> None:
+    data, name = random_bytes(10), name_of(random_bytes(10))
+    sessions = [opened() for _ in range(3)]
+    for size, session in zip((100_000, 300_000, 200_000), sessions, strict=True):
+        session.call("blob.put", name, len(data), 0, data[:size])
+    for session in sessions:
+        session.close()
+    assert len(list(folder.iterdir())) == 3
+    with opened() as session:
+        before = session.sent_bytes
+        session.put(data)
+        assert session.sent_bytes - before < len(data) - 300_000 + 1000, "the longest serves"
+    assert [file.name for file in folder.iterdir()] == [f"blob-{name.hex()}"]
+
+
+HOSTS, SENT = 4, 150  # sessions at once, and blobs that each sends: the same, in the same order
+
+
+def send_many(folder: Path, begin: Barrier) -> None:
+    begin.wait()
+    with open_session(folder) as session:
+        for which in range(SENT):
+            data = random_bytes(which, 5 + 97 * which)
+            name = session.put(data)
+            assert session.get(name) == data
+            session.forget(name)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_many_small_blobs_of_several_hosts(full: bool, folder: Path) -> None:
+    """None is refused and only whole blobs are left, also where each makes others give way."""
+    if full:  # all that the cache may hold, in holes, which take no room
+        for number in range(64):
+            with (folder / f"old-{number}").open("wb") as file:
+                file.truncate((2 << 30) // 64)
+            os.utime(folder / f"old-{number}", (number, number))
+    context = multiprocessing.get_context("spawn")
+    begin = context.Barrier(HOSTS)
+    hosts = [context.Process(target=send_many, args=(folder, begin)) for _ in range(HOSTS)]
+    for host in hosts:
+        host.start()
+    for host in hosts:
+        host.join()
+    assert [host.exitcode for host in hosts] == [0] * HOSTS
+    left = {file.name: file for file in folder.iterdir() if not file.name.startswith("old-")}
+    names = {which: name_of(random_bytes(which, 5 + 97 * which)) for which in range(SENT)}
+    assert left.keys() == {f"blob-{name.hex()}" for name in names.values()}
+    for which, name in names.items():
+        assert left[f"blob-{name.hex()}"].read_bytes() == random_bytes(which, 5 + 97 * which)
 
 
 def test_content_of_another_name_is_not_kept(folder: Path, opened: Open) -> None:

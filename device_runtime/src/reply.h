@@ -1,0 +1,19 @@
+/* The worker's replies, in msgpack as mlc_rpc/wire.py has them: the worker writes them, and the
+ * supervisor, which believes nothing of what kernels have had in their hands, checks them. */
+#ifndef MLC_REPLY_H
+#define MLC_REPLY_H
+
+#include "msgpack.h"
+#include "timer.h"
+
+/* To `run`: {nanoseconds: [uint]}. */
+void reply_times(Writer *w, const uint64_t *nanoseconds, uint32_t count);
+
+/* To `time`. */
+void reply_samples(Writer *w, const Samples *samples, uint32_t layers);
+
+/* Whether these bytes are one of the two, and nothing else: the second where samples > 0, and then
+ * with so many. */
+bool reply_is_right(const uint8_t *reply, size_t size, uint32_t samples);
+
+#endif
