@@ -83,7 +83,7 @@ REACHES = {
 def test_the_same_kernel_gets_out_where_there_is_no_box(name: str) -> None:
     """An emulator forbids nothing: so what holds the others is the box."""
     with folder_of_a_victim() as folder, connect(QEMU, runtime_file, machine="aarch64") as session:
-        assert session.device.box == ()
+        assert not set(session.device.box or ()) - {"memory"}
         tried = of_machine("aarch64")[name]
         code = kernel_of(tried, "aarch64", str(folder))
         session.load(code)["probe"](session.tensor(BYTES))
