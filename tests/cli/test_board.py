@@ -135,7 +135,7 @@ def test_info_and_doctor_and_clean_here(capfd: pytest.CaptureFixture[str]) -> No
         (None, "not known"),
         ((), "nothing"),
         (("syscalls", "user"), "syscalls, user; not files, tcp, signals, processes, memory"),
-        (BOX, "syscalls, files, tcp, signals, processes, user"),
+        (BOX, "syscalls, files, tcp, signals, processes, user, memory"),
     ],
 )
 def test_what_the_box_holds_is_told(held: tuple[str, ...] | None, told: str) -> None:
