@@ -28,16 +28,24 @@ from mlc_rpc.errors import (
     Timeout,
     Unreachable,
 )
+from mlc_rpc.kinds import ANYTHING, Kind, Maybe, Nil, Text, Wrong
+from mlc_rpc.source import INTEGER, LIST, NIL, Ended, Source, described
 from mlc_rpc.transport import Buffer, Transport
 from mlc_rpc.wire import (
+    ANSWERS,
+    ERROR,
     MAX_BANNER,
     MAX_CHUNK,
-    MAX_MESSAGE,
+    MAX_METHOD,
     NONCE_BYTES,
+    NOTIFY,
     PREAMBLE,
+    REQUEST,
+    RESPONSE,
     VERSION,
     version_refusal,
 )
+from mlc_targets.text import quoted
 
 WINDOW = 8  # chunks under way at a time
 CHUNK_SECONDS = 60.0  # per chunk: slow links are slow, dead ones are found by the heartbeat
@@ -45,15 +53,17 @@ BEAT_SECONDS = 1.0  # a tick of the heartbeat, which looks for signs of life
 PING_BEATS = 2  # ticks with nothing from the board, or to it, until it is asked; and once more
 DEAD_BEATS = 8  # silent ticks until an end is taken for dead
 READ_BYTES = 1 << 20
-REQUEST, RESPONSE, NOTIFY = 0, 1, 2
+MAYBE_ERROR = Maybe(ERROR)
 
 
 @dataclass(slots=True)
 class Pending:
-    """A request that was sent. `answer` gets [error, result], or None when the session ended."""
+    """A request that was sent, and what its result is to be. `answer` gets error and result, or
+    None when the session ended."""
 
     id: int
     method: str
+    kind: Kind
     deadline: float  # of time.monotonic()
     answer: SimpleQueue[tuple[Any, Any] | None] = field(default_factory=SimpleQueue)
 
@@ -70,8 +80,9 @@ class Link:
         self.board = transport.board
         self.sent_bytes = 0
         self._pending: dict[int, Pending] = {}
+        self._late: set[int] = set()  # requests whose deadline has passed
         self._next_id = 0
-        self._state = threading.Lock()  # of _pending, _next_id, _ended
+        self._state = threading.Lock()  # of _pending, _late, _next_id, _ended
         self._writing = threading.Lock()
         self._ended: Callable[[str], RpcError] | None = None  # method -> what to raise
         self._begun: SimpleQueue[RpcError | None] = SimpleQueue()
@@ -118,7 +129,8 @@ class Link:
         self, method: str, params: Sequence[object], timeout: float, tail: Buffer | None = None
     ) -> Pending:
         """Sends a request without waiting. Raises Lost when the session ended, Timeout."""
-        pending = Pending(0, method, time.monotonic() + timeout)
+        kind = ANSWERS[method](*params) if tail is None else ANSWERS[method](*params, tail)
+        pending = Pending(0, method, kind, time.monotonic() + timeout)
         with self._state:
             if self._ended:
                 raise self._ended(method)
@@ -150,7 +162,8 @@ class Link:
             answer = pending.answer.get(timeout=left)
         except Empty:
             with self._state:
-                self._pending.pop(pending.id, None)
+                if self._pending.pop(pending.id, None):
+                    self._late.add(pending.id)
             raise self._timeout(pending.method, "no answer from the board in time") from None
         except KeyboardInterrupt:
             self.close()
@@ -181,11 +194,8 @@ class Link:
         if failure:
             raise failure
         try:
-            match self.call("hello", *VERSION, os.urandom(NONCE_BYTES), timeout=timeout):
-                case [int(major), int(minor), bytes()]:
-                    pass
-                case answer:
-                    raise self._protocol(f"an answer that is none: {answer!r:.200}", "hello")
+            nonce = os.urandom(NONCE_BYTES)
+            major, minor, _ = self.call("hello", *VERSION, nonce, timeout=timeout)
         except Refused as error:
             raise Mismatch(error.what, board=self.board, attempt=error.attempt) from error
         if refusal := version_refusal(major, minor):
@@ -193,32 +203,26 @@ class Link:
 
     def _read(self) -> None:
         """The reader thread: from the preamble to the end of the stream."""
-        unpacker = msgpack.Unpacker(
-            raw=False,
-            unicode_errors="replace",
-            strict_map_key=True,
-            max_buffer_size=READ_BYTES + MAX_MESSAGE,
-        )
         try:
-            data = b"" if self.transport.greeted else self._skip_banner()
+            source = Source(self._fetch, b"" if self.transport.greeted else self._skip_banner())
             self._begun.put(None)
             while True:
-                unpacker.feed(data)
-                for message in unpacker:
-                    self._deliver(message)
-                data = self.transport.read(READ_BYTES)
-                self._received += 1
-                if not data:
-                    break
-            self._end(self._lost("the board's program ended"))
+                self._take_message(source)
         except Unreachable as error:
             self._begun.put(error)
+        except Ended:
+            self._end(self._lost("the board's program ended"))
         except ProtocolError as error:
-            self._end_talk(error.what)
+            self._end_talk(error.what, error.method)
+        except Wrong as error:  # of a message that is nobody's
+            self._end_talk(f"the board sent what is no message: {error}")
         except OSError as error:
             self._end(self._lost(f"the link broke ({error})"))
-        except Exception as error:  # whatever msgpack raises on bytes that are no msgpack
-            self._end_talk(f"the board sent what is no message ({error or type(error).__name__})")
+
+    def _fetch(self) -> bytes:
+        data = self.transport.read(READ_BYTES)
+        self._received += 1
+        return data
 
     def _beat(self) -> None:
         """The heartbeat's thread. Bytes that arrive, or go out though slowly, are signs of life.
@@ -250,7 +254,8 @@ class Link:
                     return
                 number = self._next_id
                 self._next_id = (number + 1) & 0xFFFFFFFF
-                self._pending[number] = Pending(number, "ping", time.monotonic())
+                kind = ANSWERS["ping"](None)
+                self._pending[number] = Pending(number, "ping", kind, time.monotonic())
             frame = _frame(self._packer, number, "ping", (None,), None)
             self.transport.write(frame, timeout)
             self.sent_bytes += sum(map(len, frame))
@@ -286,21 +291,52 @@ class Link:
                 )
         return seen.split(PREAMBLE, 1)[1]
 
-    def _deliver(self, message: Any) -> None:
-        match message:
-            case [2, str(), list()]:
-                pass  # no notification is known yet, and unknown ones are ignored
-            case [1, int(id), error, result]:
-                with self._state:
-                    pending = self._pending.pop(id, None)
-                if pending:  # else its deadline has passed
-                    pending.answer.put((error, result))
-                elif id >= self._next_id:
-                    raise self._protocol(f"answer to request {id}, which was never made", "")
-            case [1, None, [str(), str(complaint), _], None]:
-                raise self._protocol(f"the board understood no more: {complaint}", "")
+    def _take_message(self, source: Source) -> None:
+        """One message, read as what it is to be. Raises Ended, Wrong, ProtocolError, OSError."""
+        begin = source.head()
+        kind = source.head() if begin in ((LIST, 3), (LIST, 4)) else begin
+        match begin, kind:
+            case (_, 4), ("integer", int(number)) if number == RESPONSE:
+                self._take_response(source)
+            case (_, 3), ("integer", int(number)) if number == NOTIFY:
+                Text(MAX_METHOD).read(source)  # none is known yet, and unknown ones are ignored
+                ANYTHING.read(source)
             case _:
-                raise self._protocol(f"neither answer nor notification: {message!r:.100}", "")
+                said = described(*kind)
+                raise self._protocol(f"what came is neither answer nor notification: {said}", "")
+
+    def _take_response(self, source: Source) -> None:
+        family, id = source.head()
+        if family is NIL:
+            _, complaint, _ = ERROR.read(source)
+            raise self._protocol(f"the board understood no more: {complaint}", "")
+        pending = self._awaited(family, id)
+        result = None
+        try:
+            error = _error(source)
+            if error is not None:
+                Nil().read(source)
+            elif pending:
+                result = pending.kind.read(source)
+            else:
+                ANYTHING.read(source)
+        except Wrong as wrong:
+            raise self._protocol(str(wrong), pending.method if pending else "") from wrong
+        with self._state:
+            pending = self._pending.pop(id, None)
+            self._late.discard(id)
+        if pending:  # else its deadline has passed
+            pending.answer.put((error, result))
+
+    def _awaited(self, family: str, id: Any) -> Pending | None:
+        """The request of that id; None where its deadline has passed."""
+        with self._state:
+            if family is INTEGER and id in self._pending:
+                return self._pending[id]
+            if family is INTEGER and id in self._late:
+                return None
+        what = f"a request of id {described(family, id)}, which waits for none"
+        raise self._protocol(f"what came answers {what}", "")
 
     def _end(self, error: Callable[[str], RpcError]) -> None:
         """Fails every request under way and all that follow; the first reason stays."""
@@ -311,9 +347,10 @@ class Link:
         for pending in waiting.values():
             pending.answer.put(None)
 
-    def _end_talk(self, what: str) -> None:
-        """Ends the session with a board that does not keep to the wire."""
-        self._end(lambda method: self._protocol(what, method))
+    def _end_talk(self, what: str, method: str = "") -> None:
+        """Ends the session with a board that does not keep to the wire, seen in what it answered to
+        `method`."""
+        self._end(lambda called: self._protocol(what, method or called))
         self.transport.close()
 
     def _lost(self, what: str) -> Callable[[str], RpcError]:
@@ -329,7 +366,7 @@ class Link:
         return error
 
     def _unstarted(self, what: str, seen: bytes = b"") -> RpcError:
-        printed = seen[-500:].decode(errors="replace").strip()
+        printed = quoted(seen[-500:].decode(errors="replace"))
         words = self.transport.last_words()
         notes = filter(None, (words, printed and f"it printed: {printed}"))
         return Unreachable(": ".join((what, "; ".join(notes))).removesuffix(": "), board=self.board)
@@ -342,20 +379,29 @@ class Link:
             attempt="a larger timeout; if ping does not answer either, connect again",
         )
 
+    def broken(self, what: str, method: str) -> RpcError:
+        """Ends the session: what was answered to `method` cannot be true. The error to raise."""
+        self._end_talk(what, method)
+        return self._protocol(what, method)
+
     def _protocol(self, what: str, method: str) -> RpcError:
         return ProtocolError(what, board=self.board, method=method, attempt=KINDS["protocol"][1])
 
-    def _remote_error(self, error: Any, method: str) -> RpcError:
-        match error:
-            case [str(kind), str(text), details] if kind in KINDS:
-                cls, attempt = KINDS[kind]
-                known = details if isinstance(details, dict) else {}
-                what, _, mend = text.partition("; try: ")
-                return cls(
-                    what, board=self.board, method=method, attempt=mend or attempt, details=known
-                )
-            case _:
-                return self._protocol(f"an error that is none: {error!r:.200}", method)
+    def _remote_error(self, error: list[Any], method: str) -> RpcError:
+        kind, text, details = error  # as wire.ERROR
+        cls, attempt = KINDS[kind]
+        what, _, mend = text.partition("; try: ")
+        known = {name: value for name, value in details.items() if value is not None}
+        return cls(what, board=self.board, method=method, attempt=mend or attempt, details=known)
+
+
+def _error(source: Source) -> list[Any] | None:
+    """A response's error, as wire.ERROR; None for none. Raises Wrong."""
+    try:
+        error: list[Any] | None = MAYBE_ERROR.read(source)
+        return error
+    except Wrong as wrong:
+        raise wrong.within("error") from None
 
 
 def chunks(size: int) -> Iterator[tuple[int, int]]:

@@ -62,7 +62,7 @@ class ChildShell(Shell):
         folder = tempfile.TemporaryDirectory(prefix="mlc-ssh-")
         transport = ProcessTransport(self.host.board, [*self._command, command], folder)
         # The memory is another machine's, and a link that dies says nothing to the board.
-        transport.shares_memory = transport.ends_with_client = False
+        transport.process, transport.ends_with_client = None, False
         return transport
 
     def close(self) -> None:
