@@ -158,15 +158,20 @@ class Word(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Data(Kind):
-    """Bytes, `least` to `most` of them; exactly `least` where there is no `most`."""
+    """Bytes, `least` to `most` of them; exactly `least` where there is no `most`. They are put
+    `into` a place of as many where there is one, and read as None."""
 
     least: int
     most: int | None = None
+    into: memoryview | None = None
 
-    def take(self, source: Source, family: str, value: Any) -> bytes | memoryview:
+    def take(self, source: Source, family: str, value: Any) -> bytes | bytearray | None:
         if family is not BYTES or not _counts(self.least, value, self.most):
             raise self.refusal(family, value)
-        return source.take(value)
+        if self.into is None:
+            return source.take(value)
+        source.fill(self.into)
+        return None
 
     def __str__(self) -> str:
         return f"{_count(self.least, self.most)} bytes"

@@ -28,8 +28,8 @@ from mlc_rpc.errors import (
     Timeout,
     Unreachable,
 )
-from mlc_rpc.kinds import ANYTHING, Kind, Maybe, Nil, Text, Wrong
-from mlc_rpc.source import INTEGER, LIST, NIL, Ended, Source, described
+from mlc_rpc.kinds import ANYTHING, Data, Kind, Text, Wrong
+from mlc_rpc.source import INTEGER, NIL, Ended, Source, described
 from mlc_rpc.transport import Buffer, Transport
 from mlc_rpc.wire import (
     ANSWERS,
@@ -38,6 +38,7 @@ from mlc_rpc.wire import (
     MAX_CHUNK,
     MAX_METHOD,
     NONCE_BYTES,
+    NOTHING,
     NOTIFY,
     PREAMBLE,
     REQUEST,
@@ -52,8 +53,8 @@ CHUNK_SECONDS = 60.0  # per chunk: slow links are slow, dead ones are found by t
 BEAT_SECONDS = 1.0  # a tick of the heartbeat, which looks for signs of life
 PING_BEATS = 2  # ticks with nothing from the board, or to it, until it is asked; and once more
 DEAD_BEATS = 8  # silent ticks until an end is taken for dead
-READ_BYTES = 1 << 20
-MAYBE_ERROR = Maybe(ERROR)
+READ_BYTES = 1 << 18
+ROW_OF_3, ROW_OF_4 = 0x93, 0x94  # the first byte of a message
 
 
 @dataclass(slots=True)
@@ -66,6 +67,16 @@ class Pending:
     kind: Kind
     deadline: float  # of time.monotonic()
     answer: SimpleQueue[tuple[Any, Any] | None] = field(default_factory=SimpleQueue)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One of many: `tail` is a last parameter of bytes, sent without a copy; the bytes that are the
+    answer are put `into` a place of as many."""
+
+    params: Sequence[object]
+    tail: Buffer | None = None
+    into: memoryview | None = None
 
 
 class Link:
@@ -110,7 +121,7 @@ class Link:
     def stream(
         self,
         method: str,
-        requests: Iterable[tuple[Sequence[object], Buffer | None]],
+        requests: Iterable[Request],
         timeout: float,
     ) -> Iterator[Any]:
         """Results of many requests in order, WINDOW of them under way at a time.
@@ -118,18 +129,25 @@ class Link:
         `timeout` is each request's own.
         """
         window: deque[Pending] = deque()
-        for params, tail in requests:
-            window.append(self.send(method, params, timeout, tail))
+        for request in requests:
+            window.append(self.send(method, request.params, timeout, request.tail, request.into))
             if len(window) == WINDOW:
                 yield self.wait(window.popleft())
         while window:
             yield self.wait(window.popleft())
 
     def send(
-        self, method: str, params: Sequence[object], timeout: float, tail: Buffer | None = None
+        self,
+        method: str,
+        params: Sequence[object],
+        timeout: float,
+        tail: Buffer | None = None,
+        into: memoryview | None = None,
     ) -> Pending:
         """Sends a request without waiting. Raises Lost when the session ended, Timeout."""
         kind = ANSWERS[method](*params) if tail is None else ANSWERS[method](*params, tail)
+        if into is not None:
+            kind = Data(len(into), into=into)
         pending = Pending(0, method, kind, time.monotonic() + timeout)
         with self._state:
             if self._ended:
@@ -204,7 +222,9 @@ class Link:
     def _read(self) -> None:
         """The reader thread: from the preamble to the end of the stream."""
         try:
-            source = Source(self._fetch, b"" if self.transport.greeted else self._skip_banner())
+            first = b"" if self.transport.greeted else self._skip_banner()
+            into = self._fetch_into if self.transport.read_into else None
+            source = Source(self._fetch, first, into)
             self._begun.put(None)
             while True:
                 self._take_message(source)
@@ -223,6 +243,12 @@ class Link:
         data = self.transport.read(READ_BYTES)
         self._received += 1
         return data
+
+    def _fetch_into(self, place: memoryview) -> int:
+        assert self.transport.read_into
+        size = self.transport.read_into(place)
+        self._received += 1
+        return size
 
     def _beat(self) -> None:
         """The heartbeat's thread. Bytes that arrive, or go out though slowly, are signs of life.
@@ -293,48 +319,48 @@ class Link:
 
     def _take_message(self, source: Source) -> None:
         """One message, read as what it is to be. Raises Ended, Wrong, ProtocolError, OSError."""
-        begin = source.head()
-        kind = source.head() if begin in ((LIST, 3), (LIST, 4)) else begin
-        match begin, kind:
-            case (_, 4), ("integer", int(number)) if number == RESPONSE:
-                self._take_response(source)
-            case (_, 3), ("integer", int(number)) if number == NOTIFY:
-                Text(MAX_METHOD).read(source)  # none is known yet, and unknown ones are ignored
-                ANYTHING.read(source)
-            case _:
-                said = described(*kind)
-                raise self._protocol(f"what came is neither answer nor notification: {said}", "")
+        begin = source.byte()
+        if begin == ROW_OF_4 and source.byte() == RESPONSE:
+            self._take_response(source)
+        elif begin == ROW_OF_3 and source.byte() == NOTIFY:
+            Text(MAX_METHOD).read(source)  # none is known yet, and unknown ones are ignored
+            ANYTHING.read(source)
+        else:
+            what = f"what came is neither answer nor notification: it begins with {begin:#04x}"
+            raise self._protocol(what, "")
 
     def _take_response(self, source: Source) -> None:
         family, id = source.head()
         if family is NIL:
             _, complaint, _ = ERROR.read(source)
             raise self._protocol(f"the board understood no more: {complaint}", "")
-        pending = self._awaited(family, id)
-        result = None
+        pending = self._pending.get(id) if family is INTEGER else None
+        if not pending:
+            self._refuse_unasked(family, id)
+        error = result = None
         try:
-            error = _error(source)
-            if error is not None:
-                Nil().read(source)
+            family, value = source.head()
+            if family is not NIL:
+                error = _error(source, family, value)
+                NOTHING.read(source)
             elif pending:
-                result = pending.kind.read(source)
+                result = pending.kind.take(source, *source.head())
             else:
                 ANYTHING.read(source)
         except Wrong as wrong:
             raise self._protocol(str(wrong), pending.method if pending else "") from wrong
         with self._state:
             pending = self._pending.pop(id, None)
-            self._late.discard(id)
-        if pending:  # else its deadline has passed
-            pending.answer.put((error, result))
+            if not pending:  # its deadline has passed
+                self._late.discard(id)
+                return
+        pending.answer.put((error, result))
 
-    def _awaited(self, family: str, id: Any) -> Pending | None:
-        """The request of that id; None where its deadline has passed."""
+    def _refuse_unasked(self, family: str, id: Any) -> None:
+        """Raises ProtocolError unless the deadline of that request has passed."""
         with self._state:
-            if family is INTEGER and id in self._pending:
-                return self._pending[id]
             if family is INTEGER and id in self._late:
-                return None
+                return
         what = f"a request of id {described(family, id)}, which waits for none"
         raise self._protocol(f"what came answers {what}", "")
 
@@ -395,11 +421,10 @@ class Link:
         return cls(what, board=self.board, method=method, attempt=mend or attempt, details=known)
 
 
-def _error(source: Source) -> list[Any] | None:
-    """A response's error, as wire.ERROR; None for none. Raises Wrong."""
+def _error(source: Source, family: str, value: Any) -> list[Any]:
+    """A response's error, as wire.ERROR. Raises Wrong."""
     try:
-        error: list[Any] | None = MAYBE_ERROR.read(source)
-        return error
+        return ERROR.take(source, family, value)
     except Wrong as wrong:
         raise wrong.within("error") from None
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mlc_rpc.cores import KINDS, core_numbers, ranges
 from mlc_rpc.counters import Counter
 from mlc_rpc.errors import Lost, Mismatch, Refused, RpcError, Unreachable
-from mlc_rpc.link import CHUNK_SECONDS, Link, chunks
+from mlc_rpc.link import CHUNK_SECONDS, Link, Request, chunks
 from mlc_rpc.module import RemoteModule, parse_metadata
 from mlc_rpc.section import METADATA_SECTION, section_of
 from mlc_rpc.tensor import Handles, RemoteTensor, dtype_name
@@ -274,7 +274,7 @@ class Session:
             raise Refused(
                 f"blob {name.hex()[:12]} is not on the board", board=self.board, method="blob.get"
             )
-        requests = (((name, at, step), None) for at, step in chunks(size))
+        requests = (Request((name, at, step)) for at, step in chunks(size))
         # Joined as they arrive: how many there are is the board's word.
         data = bytearray()
         for part in self.link.stream("blob.get", requests, CHUNK_SECONDS):
@@ -300,7 +300,7 @@ class Session:
         if start or not total:  # a piece of nothing: the board takes in what its cache has
             self.link.call("blob.put", name, total, start, timeout=READ_SECONDS, tail=b"")
         requests = (
-            ((name, total, start + at), view[start + at : start + at + step])
+            Request((name, total, start + at), view[start + at : start + at + step])
             for at, step in chunks(total - start)
         )
         for _ in self.link.stream("blob.put", requests, CHUNK_SECONDS):

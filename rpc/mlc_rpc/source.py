@@ -7,8 +7,9 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-Buffer = bytes | memoryview
+Buffer = bytes | bytearray
 
+MUCH = 1 << 14  # bytes that are worth a call of the system of their own
 MAX_MESSAGE = 1 << 20  # bytes
 MAX_DEPTH = 8  # containers in each other
 
@@ -17,18 +18,23 @@ NIL, BOOL, INTEGER, FLOAT = "nil", "bool", "integer", "float"
 TEXT, BYTES, LIST, MAP = "text", "bytes", "list", "map"
 EXTENSION, NOTHING = "extension", "nothing"
 
-_AT_ONCE = 16  # bytes; more are not copied
-
 
 class Ended(Exception):
     """The stream ended."""
 
 
 class Source:
-    """A stream in order. more() waits for some of its bytes, and gives none at the end."""
+    """A stream in order. more() waits for some of its bytes, and gives none at the end; into(place)
+    puts them where they belong, and says how many, where the stream has such a way."""
 
-    def __init__(self, more: Callable[[], bytes], data: bytes = b"") -> None:
-        self._more, self._data, self._at = more, data, 0
+    def __init__(
+        self,
+        more: Callable[[], bytes],
+        data: bytes = b"",
+        into: Callable[[memoryview], int] | None = None,
+    ) -> None:
+        self._more, self._into = more, into
+        self._data, self._at = data, 0
 
     @property
     def left(self) -> int:
@@ -47,25 +53,35 @@ class Source:
         begin, end = self._at, self._at + size
         if end <= len(self._data):
             self._at = end
-            if size <= _AT_ONCE:
-                return self._data[begin:end]
-            return memoryview(self._data)[begin:end]
+            return self._data[begin:end]
         whole = bytearray(size)
-        have = len(self._data) - begin
-        whole[:have] = memoryview(self._data)[begin:]
-        while have < size:
-            self._data, self._at = self._more(), 0
-            if not self._data:
+        self.fill(memoryview(whole))
+        return whole
+
+    def fill(self, place: memoryview) -> None:
+        """Puts the next bytes there, as many as it holds. Raises as `take` does."""
+        while place:
+            if self.left == 0 and self._into and len(place) >= MUCH:
+                size = self._into(place)
+            else:
+                if self.left == 0:
+                    self._data, self._at = self._more(), 0
+                size = min(len(place), self.left)
+                place[:size] = memoryview(self._data)[self._at : self._at + size]
+                self._at += size
+            if size == 0:
                 raise Ended
-            self._at = min(size - have, len(self._data))
-            whole[have : have + self._at] = memoryview(self._data)[: self._at]
-            have += self._at
-        return memoryview(whole).toreadonly()
+            place = place[size:]
 
     def head(self) -> tuple[str, Any]:
         """The next value's family, and the value; of what has a length, the length, and then the
         bytes, or the elements, are still to come."""
-        family, form, value = _HEADS[self.byte()]
+        at = self._at
+        if at < len(self._data):
+            self._at = at + 1
+            family, form, value = _HEADS[self._data[at]]
+        else:
+            family, form, value = _HEADS[self.byte()]
         if form:
             (value,) = form.unpack(self.take(form.size))
         return family, value

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mlc_rpc.link import CHUNK_SECONDS, Link, chunks
+from mlc_rpc.link import CHUNK_SECONDS, Link, Request, chunks
 
 MEMORY_FILE = "/memfd:"  # how the system shows one
 
@@ -97,7 +97,9 @@ class RemoteTensor:
             )
         flat = np.ascontiguousarray(array, dtype=expected).reshape(-1).view(np.uint8)
         data = flat.data
-        requests = (((self.handle, at), data[at : at + step]) for at, step in chunks(self.nbytes))
+        requests = (
+            Request((self.handle, at), data[at : at + step]) for at, step in chunks(self.nbytes)
+        )
         for _ in self.link.stream("tensor.write", requests, CHUNK_SECONDS):
             pass
 
@@ -109,17 +111,20 @@ class RemoteTensor:
         """`size` bytes of the content from `offset`."""
         flat = np.empty(size, np.uint8)
         data = flat.data
-        requests = (((self.handle, offset + at, step), None) for at, step in chunks(size))
-        parts = self.link.stream("tensor.read", requests, CHUNK_SECONDS)
-        for (at, step), part in zip(chunks(size), parts, strict=True):
-            data[at : at + step] = part
+        requests = (
+            Request((self.handle, offset + at, step), into=data[at : at + step])
+            for at, step in chunks(size)
+        )
+        for _ in self.link.stream("tensor.read", requests, CHUNK_SECONDS):
+            pass
         return flat
 
     def write_bytes(self, offset: int, data: NDArray[np.uint8]) -> None:
         """Sends bytes to where they belong, from `offset` on."""
         view = data.data
         requests = (
-            ((self.handle, offset + at), view[at : at + step]) for at, step in chunks(len(data))
+            Request((self.handle, offset + at), view[at : at + step])
+            for at, step in chunks(len(data))
         )
         for _ in self.link.stream("tensor.write", requests, CHUNK_SECONDS):
             pass

@@ -51,6 +51,8 @@ class Transport(ABC):
     greeted: bool = False
     ends_with_client: bool = False
     moved: int = 0
+    # As `read`, straight to where the bytes belong: how many, 0 at the end. None: there is no way.
+    read_into: Callable[[memoryview], int] | None = None
 
     @abstractmethod
     def read(self, limit: int) -> bytes:

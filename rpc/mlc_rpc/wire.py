@@ -140,14 +140,17 @@ LOADED = Map(
 )
 
 
+NOTHING = Nil()
+
+
 def echo(payload: object) -> Kind:
     """The payload of a ping, back again."""
     match payload:
+        case None:
+            return NOTHING
         case int():
             return Uint(payload, payload)
-        case str():
-            return Word((payload,))
-    return Nil()
+    return Word((str(payload),))
 
 
 def _calls(kernel: str | None, options: Mapping[str, Any]) -> tuple[int, int | None]:
@@ -208,7 +211,7 @@ class Method:
 
 
 def _nil(*params: object) -> Kind:
-    return Nil()
+    return NOTHING
 
 
 METHODS: tuple[Method, ...] = (
