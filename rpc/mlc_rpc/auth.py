@@ -14,8 +14,8 @@ from typing import Any
 
 from mlc_rpc.errors import Mismatch, RpcError, Unreachable
 from mlc_rpc.record import Opener, Sealer
+from mlc_rpc.text import shown
 from mlc_rpc.wire import HASH_BYTES, NONCE_BYTES, SAME_RELEASE, VERSION, version_refusal
-from mlc_targets.text import shown
 
 QUOTED = 160  # characters of a stranger's words
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mlc_rpc.text import paragraph
 from mlc_rpc.wire import SAME_RELEASE
-from mlc_targets.text import paragraph
 
 
 class RpcError(Exception):

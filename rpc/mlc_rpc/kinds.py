@@ -30,7 +30,7 @@ from mlc_rpc.source import (
     Source,
     described,
 )
-from mlc_targets.text import shown
+from mlc_rpc.text import shown
 
 MAX_UINT = (1 << 64) - 1
 MAX_FIELDS = 64  # of a map

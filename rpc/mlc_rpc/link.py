@@ -30,6 +30,7 @@ from mlc_rpc.errors import (
 )
 from mlc_rpc.kinds import ANYTHING, Data, Kind, Text, Wrong
 from mlc_rpc.source import INTEGER, NIL, Ended, Source, described
+from mlc_rpc.text import quoted
 from mlc_rpc.transport import Buffer, Transport
 from mlc_rpc.wire import (
     ANSWERS,
@@ -46,7 +47,6 @@ from mlc_rpc.wire import (
     VERSION,
     version_refusal,
 )
-from mlc_targets.text import quoted
 
 WINDOW = 8  # chunks under way at a time
 CHUNK_SECONDS = 60.0  # per chunk: slow links are slow, dead ones are found by the heartbeat

@@ -15,7 +15,7 @@ from threading import Lock
 
 from mlc_rpc.counters import Counter
 from mlc_rpc.errors import Unreachable
-from mlc_targets.text import quoted
+from mlc_rpc.text import quoted
 
 # Gives the board's program for a machine ("aarch64", "arm", "x86_64"): its bytes or its file.
 Runtime = Callable[[str], bytes | Path]

@@ -1,10 +1,9 @@
-"""Text from outside, shown as text: what a model, a board or a stranger says is data, whatever is
-in it. Every message and every table goes through here."""
+"""Text from outside, shown as text: what a model or a record says is data, whatever is in it.
+Every message and every table goes through here. mlc_rpc has the same, and a test compares them."""
 
 from __future__ import annotations
 
-MOST = 1000  # characters of a quotation's line
-MOST_LINES = 40  # of a quotation
+MOST = 1000  # characters of a text
 LONG = 10_000  # characters of a message's line, which may list much
 INDENT = " " * 7  # of the lines below the first, deeper than any label of ours
 
@@ -24,12 +23,3 @@ def paragraph(text: str) -> str:
     so that none looks like one that begins with a label of ours ("  try: ")."""
     first, *others = (shown(line.expandtabs(), LONG) for line in text.split("\n"))
     return "\n".join((first, *(o if o[:4].isspace() else INDENT + o.lstrip() for o in others)))
-
-
-def quoted(text: str) -> str:
-    """What a program or a shell has said: one line as it is; several below each other, each behind
-    a bar, and of very many the last."""
-    lines = [shown(line.expandtabs()) for line in text.strip().splitlines()]
-    if len(lines) < 2:
-        return "".join(lines)
-    return "".join(f"\n{INDENT}| {line}" for line in lines[-MOST_LINES:])
