@@ -43,6 +43,8 @@ def pack(value: Any) -> bytes:
         case dict():
             head = msgpack.Packer().pack_map_header(len(value))
             return head + b"".join(pack(k) + pack(v) for k, v in value.items())
+    if type(value) is int:
+        value = min(max(value, -(2**63)), 2**64 - 1)
     packed: bytes = msgpack.packb(value, unicode_errors="surrogatepass")
     return packed
 
