@@ -193,7 +193,8 @@ class RemoteFunction:
         if counter:
             counter.start()
         nanoseconds, on_host = self._run(args, options, timeout)
-        return Run(nanoseconds, tuple(counter.take()) if counter else None, on_host)
+        counts = tuple(counter.take(len(nanoseconds))) if counter else None
+        return Run(nanoseconds, counts, on_host)
 
     def time_evaluator(
         self,

@@ -43,10 +43,13 @@ class Source:
 
     def byte(self) -> int:
         """Raises Ended, and what more() raises."""
-        if self._at < len(self._data):
-            self._at += 1
-            return self._data[self._at - 1]
-        return self.take(1)[0]
+        at = self._at
+        if at == len(self._data):
+            self._data, at = self._more(), 0
+            if not self._data:
+                raise Ended
+        self._at = at + 1
+        return self._data[at]
 
     def take(self, size: int) -> Buffer:
         """The next `size` bytes. Raises Ended, and what more() raises."""
