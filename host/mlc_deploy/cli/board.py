@@ -113,7 +113,7 @@ def list_command(debug: bool) -> int:
 def remove_command(name: str, debug: bool) -> int:
     """Forgets the board that was enrolled as NAME. What is on the board stays there."""
     gone = remove(name)
-    click.echo(f"removed: {name}, {gone.url}; what is on it: mlc-deploy board clean {gone.url}")
+    tell(f"removed: {name}, {gone.url}; what is on it: mlc-deploy board clean {gone.url}")
     return OK
 
 
