@@ -27,12 +27,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mlc_targets.text import INDENT, LONG, paragraph, shown
+
 
 class MlcError(Exception):
     """A mistake that the user can mend.
 
     `what` is one sentence without a full stop; `where` is the line of the program, the file or the
-    layer it is about; `mend` says what to do. The message is
+    layer it is about; `mend` says what to do. Names in them may be from outside: what of them is
+    not printable is shown escaped. The message is
 
         unroll: loop 'k' has extent n, which is not a constant
           in:  for k in unroll(n)
@@ -41,13 +44,14 @@ class MlcError(Exception):
 
     def __init__(self, what: str, *, where: str = "", mend: str = "") -> None:
         self.what, self.where, self.mend = what, where, mend
-        super().__init__(what + _entry("in:  ", where) + _entry("try: ", mend))
+        super().__init__(paragraph(what) + _entry("in:  ", where) + _entry("try: ", mend))
 
 
 def _entry(label: str, text: str) -> str:
     if not text:
         return ""
-    return "\n  " + label + textwrap.indent(text, " " * 7).lstrip()
+    lines = (shown(line.expandtabs(), LONG) for line in text.split("\n"))
+    return f"\n  {label}" + textwrap.indent("\n".join(lines), INDENT).lstrip()
 
 
 class InstallError(MlcError):

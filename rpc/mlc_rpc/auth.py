@@ -14,17 +14,26 @@ from typing import Any
 
 from mlc_rpc.errors import Mismatch, RpcError, Unreachable
 from mlc_rpc.record import Opener, Sealer
-from mlc_rpc.wire import HASH_BYTES, NONCE_BYTES, VERSION, version_refusal
+from mlc_rpc.text import shown
+from mlc_rpc.wire import HASH_BYTES, NONCE_BYTES, SAME_RELEASE, VERSION, version_refusal
+
+QUOTED = 160  # characters of a stranger's words
 
 Call = Callable[..., Any]  # method, *params -> result; raises Refusal
 
 
 class Refusal(Exception):
-    """The board's error in answer to a greeting: kind and text."""
+    """The error that answered a greeting: kind and text, of somebody who has proven nothing."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
         self.kind, self.text = kind, text
+
+    @property
+    def quoted(self) -> str:
+        """Its own words, short and without its advice."""
+        said = shown(self.text.partition("; try: ")[0], QUOTED)
+        return f'it says "{said}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +58,15 @@ class Hellos:
 def prove(call: Call, key: bytes, board: str) -> tuple[Sealer, Opener]:
     """Says hello, proves the key and has the board prove it.
 
-    Raises Unreachable (another key, at either end), Mismatch.
+    Raises Unreachable (another key, at either end), Mismatch. What a stranger says is quoted; the
+    advice is ours alone.
     """
     hellos = _hello(call, board)
     try:
         answer = call("auth", hellos.mac(key, "client proves"))
     except Refusal as error:
-        raise _another_key(board, error.text.partition("; try: ")[0]) from error
-    if not isinstance(answer, bytes) or not compare_digest(answer, hellos.mac(key, "board proves")):
+        raise _another_key(board, f"the client's key is not taken: {error.quoted}") from error
+    if not compare_digest(answer, hellos.mac(key, "board proves")):
         raise _another_key(board, "what answers there does not have this board's key")
     return Sealer(hellos.mac(key, "client sends")), Opener(hellos.mac(key, "board sends"))
 
@@ -64,17 +74,17 @@ def prove(call: Call, key: bytes, board: str) -> tuple[Sealer, Opener]:
 def _hello(call: Call, board: str) -> Hellos:
     nonce = os.urandom(NONCE_BYTES)
     try:
-        answer = call("hello", *VERSION, nonce)
+        major, minor, theirs = call("hello", *VERSION, nonce)
     except Refusal as error:
-        what, _, attempt = error.text.partition("; try: ")
-        raise Mismatch(what, board=board, attempt=attempt) from error
-    match answer:
-        case [int(major), int(minor), bytes(theirs)] if len(theirs) == NONCE_BYTES:
-            if refusal := version_refusal(major, minor):
-                raise Mismatch(refusal[0], board=board, attempt=refusal[1])
-            if 0 <= minor < 1 << 32:
-                return Hellos(VERSION, (major, minor), nonce, theirs)
-    raise Unreachable(f"no hello but {answer!r:.100}", board=board)
+        raise Mismatch(
+            f"what answers there refuses version {VERSION[0]}.{VERSION[1]} of the wire: "
+            f"{error.quoted}",
+            board=board,
+            attempt=SAME_RELEASE,
+        ) from error
+    if refusal := version_refusal(major, minor):
+        raise Mismatch(refusal[0], board=board, attempt=refusal[1])
+    return Hellos(VERSION, (major, minor), nonce, bytes(theirs))
 
 
 def _another_key(board: str, what: str) -> RpcError:

@@ -15,6 +15,7 @@ from pathlib import Path
 CLASSES = ("mac", "vector", "load", "store", "branch", "scalar")
 BEGIN, END = 1, 2
 CALIBRATION = 0xFFFFFFFF
+MOST_BYTES = 1 << 24  # of marks that are read at once: more than any model makes
 RECORD = struct.Struct(f"<II{len(CLASSES)}Q")  # tag, index, instructions so far by class
 
 
@@ -96,12 +97,20 @@ class Counter:
         """Passes over what was counted so far, such as a run that crashed half way."""
         self._offset = self._path.stat().st_size if self._path.exists() else 0
 
-    def take(self) -> list[CallCounts]:
-        """Counts of the calls since `start` or the last `take`. Raises CounterError."""
-        if not self._path.exists():
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read()
+    def take(self, calls: int | None = None) -> list[CallCounts]:
+        """Counts of the calls since `start` or the last `take`: of so many, where that is known.
+        Marks are the emulated program's word: CounterError for those of other calls, or of less
+        than nothing."""
+        data = b""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(MOST_BYTES)
         self._offset += len(data)
-        return per_call(parse_records(data))
+        found = per_call(parse_records(data))
+        if calls is not None and len(found) != calls:
+            raise CounterError(f"{len(found)} calls were counted, and {calls} ran")
+        for call in found:
+            if call.total < 0:
+                raise CounterError(f"call {call.index} took less than nothing: {call.total}")
+        return found

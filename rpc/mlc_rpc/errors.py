@@ -17,9 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mlc_rpc.text import paragraph
+from mlc_rpc.wire import SAME_RELEASE
+
 
 class RpcError(Exception):
-    """`board` and `method` say where ("" where unknown), `attempt` how to mend it.
+    """`board` and `method` say where ("" where unknown), `attempt` how to mend it. Text in them may
+    be from outside: it is shown as text.
 
     `signal`, `kernel` and `layer` are the board's own words on a kernel that failed, `call` the
     index of the call in the model's call table; empty and -1 where they do not apply.
@@ -34,10 +38,10 @@ class RpcError(Exception):
         attempt: str = "",
         details: Mapping[str, object] | None = None,
     ) -> None:
-        self.what = what
-        self.board = board
+        self.what = what = paragraph(what)
+        self.board = board = paragraph(board)
         self.method = method
-        self.attempt = attempt
+        self.attempt = attempt = paragraph(attempt)
         self.details = dict(details or {})
         self.signal = str(self.details.get("signal", ""))
         self.kernel = str(self.details.get("kernel", ""))
@@ -87,7 +91,7 @@ class ProtocolError(RpcError):
 
 # What the board's error kinds become (wire.ERROR_KINDS), and what to do about each.
 KINDS: dict[str, tuple[type[RpcError], str]] = {
-    "protocol": (ProtocolError, "use the client and the board's program of the same release"),
+    "protocol": (ProtocolError, SAME_RELEASE),
     "refused": (Refused, ""),
     "crashed": (Crashed, "build the kernel with bound checks; tensors and modules are still there"),
     "timeout": (Timeout, "a larger timeout, if it is slow rather than stuck"),

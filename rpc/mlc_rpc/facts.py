@@ -115,10 +115,10 @@ def parse_facts(files: Files) -> Facts:
 
     def number(path: str) -> int | None:
         text = files.get(path, "")
-        return int(text, 0) if re.fullmatch(r"-?\d+|0x[0-9a-fA-F]+", text) else None
+        return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else None
 
     cpus = "/sys/devices/system/cpu/cpu"
-    numbers = {int(m[1]) for path in files if (m := re.match(cpus + r"(\d+)/", path))}
+    numbers = {int(m[1]) for path in files if (m := re.match(cpus + r"([0-9]{1,4})/", path))}
     cores = tuple(
         Core(
             n,
@@ -145,8 +145,9 @@ def parse_facts(files: Files) -> Facts:
         for zone in zones
         if (t := number(f"{zone}/temp")) is not None
     }
-    load = re.match(r"\d+\.\d+", files.get("/proc/loadavg", ""))
-    memory = re.search(r"^MemAvailable: +(\d+) kB", files.get("/proc/meminfo", ""), re.MULTILINE)
+    load = re.match(r"[0-9]{1,9}\.[0-9]{1,9}", files.get("/proc/loadavg", ""))
+    told = files.get("/proc/meminfo", "")
+    memory = re.search(r"^MemAvailable: +([0-9]{1,18}) kB", told, re.MULTILINE)
     throttled = files.get("/sys/devices/platform/soc/soc:firmware/get_throttled", "")
     boost = number("/sys/devices/system/cpu/cpufreq/boost")
     return Facts(
@@ -156,7 +157,7 @@ def parse_facts(files: Files) -> Facts:
         temperatures=temperatures or None,
         load=float(load[0]) if load else None,
         available=int(memory[1]) * 1024 if memory else None,
-        throttled=int(throttled, 16) if re.fullmatch(r"(0x)?[0-9a-fA-F]+", throttled) else None,
+        throttled=int(throttled, 16) if re.fullmatch(r"(0x)?[0-9a-fA-F]{1,8}", throttled) else None,
         boost=None if boost is None else bool(boost),
         paranoid=number("/proc/sys/kernel/perf_event_paranoid"),
     )

@@ -28,13 +28,22 @@ from mlc_rpc.errors import (
     Timeout,
     Unreachable,
 )
+from mlc_rpc.kinds import ANYTHING, Data, Kind, Text, Wrong
+from mlc_rpc.source import INTEGER, NIL, Ended, Source, described
+from mlc_rpc.text import quoted
 from mlc_rpc.transport import Buffer, Transport
 from mlc_rpc.wire import (
+    ANSWERS,
+    ERROR,
     MAX_BANNER,
     MAX_CHUNK,
-    MAX_MESSAGE,
+    MAX_METHOD,
     NONCE_BYTES,
+    NOTHING,
+    NOTIFY,
     PREAMBLE,
+    REQUEST,
+    RESPONSE,
     VERSION,
     version_refusal,
 )
@@ -44,18 +53,30 @@ CHUNK_SECONDS = 60.0  # per chunk: slow links are slow, dead ones are found by t
 BEAT_SECONDS = 1.0  # a tick of the heartbeat, which looks for signs of life
 PING_BEATS = 2  # ticks with nothing from the board, or to it, until it is asked; and once more
 DEAD_BEATS = 8  # silent ticks until an end is taken for dead
-READ_BYTES = 1 << 20
-REQUEST, RESPONSE, NOTIFY = 0, 1, 2
+READ_BYTES = 1 << 18
+ROW_OF_3, ROW_OF_4 = 0x93, 0x94  # the first byte of a message
 
 
 @dataclass(slots=True)
 class Pending:
-    """A request that was sent. `answer` gets [error, result], or None when the session ended."""
+    """A request that was sent, and what its result is to be. `answer` gets error and result, or
+    None when the session ended."""
 
     id: int
     method: str
+    kind: Kind
     deadline: float  # of time.monotonic()
     answer: SimpleQueue[tuple[Any, Any] | None] = field(default_factory=SimpleQueue)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One of many: `tail` is a last parameter of bytes, sent without a copy; the bytes that are the
+    answer are put `into` a place of as many."""
+
+    params: Sequence[object]
+    tail: Buffer | None = None
+    into: memoryview | None = None
 
 
 class Link:
@@ -70,8 +91,9 @@ class Link:
         self.board = transport.board
         self.sent_bytes = 0
         self._pending: dict[int, Pending] = {}
+        self._late: set[int] = set()  # requests whose deadline has passed
         self._next_id = 0
-        self._state = threading.Lock()  # of _pending, _next_id, _ended
+        self._state = threading.Lock()  # of _pending, _late, _next_id, _ended
         self._writing = threading.Lock()
         self._ended: Callable[[str], RpcError] | None = None  # method -> what to raise
         self._begun: SimpleQueue[RpcError | None] = SimpleQueue()
@@ -99,7 +121,7 @@ class Link:
     def stream(
         self,
         method: str,
-        requests: Iterable[tuple[Sequence[object], Buffer | None]],
+        requests: Iterable[Request],
         timeout: float,
     ) -> Iterator[Any]:
         """Results of many requests in order, WINDOW of them under way at a time.
@@ -107,18 +129,26 @@ class Link:
         `timeout` is each request's own.
         """
         window: deque[Pending] = deque()
-        for params, tail in requests:
-            window.append(self.send(method, params, timeout, tail))
+        for request in requests:
+            window.append(self.send(method, request.params, timeout, request.tail, request.into))
             if len(window) == WINDOW:
                 yield self.wait(window.popleft())
         while window:
             yield self.wait(window.popleft())
 
     def send(
-        self, method: str, params: Sequence[object], timeout: float, tail: Buffer | None = None
+        self,
+        method: str,
+        params: Sequence[object],
+        timeout: float,
+        tail: Buffer | None = None,
+        into: memoryview | None = None,
     ) -> Pending:
         """Sends a request without waiting. Raises Lost when the session ended, Timeout."""
-        pending = Pending(0, method, time.monotonic() + timeout)
+        kind = ANSWERS[method](*params) if tail is None else ANSWERS[method](*params, tail)
+        if into is not None:
+            kind = Data(len(into), into=into)
+        pending = Pending(0, method, kind, time.monotonic() + timeout)
         with self._state:
             if self._ended:
                 raise self._ended(method)
@@ -150,7 +180,8 @@ class Link:
             answer = pending.answer.get(timeout=left)
         except Empty:
             with self._state:
-                self._pending.pop(pending.id, None)
+                if self._pending.pop(pending.id, None):
+                    self._late.add(pending.id)
             raise self._timeout(pending.method, "no answer from the board in time") from None
         except KeyboardInterrupt:
             self.close()
@@ -181,11 +212,8 @@ class Link:
         if failure:
             raise failure
         try:
-            match self.call("hello", *VERSION, os.urandom(NONCE_BYTES), timeout=timeout):
-                case [int(major), int(minor), bytes()]:
-                    pass
-                case answer:
-                    raise self._protocol(f"an answer that is none: {answer!r:.200}", "hello")
+            nonce = os.urandom(NONCE_BYTES)
+            major, minor, _ = self.call("hello", *VERSION, nonce, timeout=timeout)
         except Refused as error:
             raise Mismatch(error.what, board=self.board, attempt=error.attempt) from error
         if refusal := version_refusal(major, minor):
@@ -193,32 +221,34 @@ class Link:
 
     def _read(self) -> None:
         """The reader thread: from the preamble to the end of the stream."""
-        unpacker = msgpack.Unpacker(
-            raw=False,
-            unicode_errors="replace",
-            strict_map_key=True,
-            max_buffer_size=READ_BYTES + MAX_MESSAGE,
-        )
         try:
-            data = b"" if self.transport.greeted else self._skip_banner()
+            first = b"" if self.transport.greeted else self._skip_banner()
+            into = self._fetch_into if self.transport.read_into else None
+            source = Source(self._fetch, first, into)
             self._begun.put(None)
             while True:
-                unpacker.feed(data)
-                for message in unpacker:
-                    self._deliver(message)
-                data = self.transport.read(READ_BYTES)
-                self._received += 1
-                if not data:
-                    break
-            self._end(self._lost("the board's program ended"))
+                self._take_message(source)
         except Unreachable as error:
             self._begun.put(error)
+        except Ended:
+            self._end(self._lost("the board's program ended"))
         except ProtocolError as error:
-            self._end_talk(error.what)
+            self._end_talk(error.what, error.method)
+        except Wrong as error:  # of a message that is nobody's
+            self._end_talk(f"the board sent what is no message: {error}")
         except OSError as error:
             self._end(self._lost(f"the link broke ({error})"))
-        except Exception as error:  # whatever msgpack raises on bytes that are no msgpack
-            self._end_talk(f"the board sent what is no message ({error or type(error).__name__})")
+
+    def _fetch(self) -> bytes:
+        data = self.transport.read(READ_BYTES)
+        self._received += 1
+        return data
+
+    def _fetch_into(self, place: memoryview) -> int:
+        assert self.transport.read_into
+        size = self.transport.read_into(place)
+        self._received += 1
+        return size
 
     def _beat(self) -> None:
         """The heartbeat's thread. Bytes that arrive, or go out though slowly, are signs of life.
@@ -250,7 +280,8 @@ class Link:
                     return
                 number = self._next_id
                 self._next_id = (number + 1) & 0xFFFFFFFF
-                self._pending[number] = Pending(number, "ping", time.monotonic())
+                kind = ANSWERS["ping"](None)
+                self._pending[number] = Pending(number, "ping", kind, time.monotonic())
             frame = _frame(self._packer, number, "ping", (None,), None)
             self.transport.write(frame, timeout)
             self.sent_bytes += sum(map(len, frame))
@@ -286,21 +317,52 @@ class Link:
                 )
         return seen.split(PREAMBLE, 1)[1]
 
-    def _deliver(self, message: Any) -> None:
-        match message:
-            case [2, str(), list()]:
-                pass  # no notification is known yet, and unknown ones are ignored
-            case [1, int(id), error, result]:
-                with self._state:
-                    pending = self._pending.pop(id, None)
-                if pending:  # else its deadline has passed
-                    pending.answer.put((error, result))
-                elif id >= self._next_id:
-                    raise self._protocol(f"answer to request {id}, which was never made", "")
-            case [1, None, [str(), str(complaint), _], None]:
-                raise self._protocol(f"the board understood no more: {complaint}", "")
-            case _:
-                raise self._protocol(f"neither answer nor notification: {message!r:.100}", "")
+    def _take_message(self, source: Source) -> None:
+        """One message, read as what it is to be. Raises Ended, Wrong, ProtocolError, OSError."""
+        begin = source.byte()
+        if begin == ROW_OF_4 and source.byte() == RESPONSE:
+            self._take_response(source)
+        elif begin == ROW_OF_3 and source.byte() == NOTIFY:
+            Text(MAX_METHOD).read(source)  # none is known yet, and unknown ones are ignored
+            ANYTHING.read(source)
+        else:
+            what = f"what came is neither answer nor notification: it begins with {begin:#04x}"
+            raise self._protocol(what, "")
+
+    def _take_response(self, source: Source) -> None:
+        family, id = source.head()
+        if family is NIL:
+            _, complaint, _ = ERROR.read(source)
+            raise self._protocol(f"the board understood no more: {complaint}", "")
+        pending = self._pending.get(id) if family is INTEGER else None
+        if not pending:
+            self._refuse_unasked(family, id)
+        error = result = None
+        try:
+            family, value = source.head()
+            if family is not NIL:
+                error = _error(source, family, value)
+                NOTHING.read(source)
+            elif pending:
+                result = pending.kind.take(source, *source.head())
+            else:
+                ANYTHING.read(source)
+        except Wrong as wrong:
+            raise self._protocol(str(wrong), pending.method if pending else "") from wrong
+        with self._state:
+            pending = self._pending.pop(id, None)
+            if not pending:  # its deadline has passed
+                self._late.discard(id)
+                return
+        pending.answer.put((error, result))
+
+    def _refuse_unasked(self, family: str, id: Any) -> None:
+        """Raises ProtocolError unless the deadline of that request has passed."""
+        with self._state:
+            if family is INTEGER and id in self._late:
+                return
+        what = f"a request of id {described(family, id)}, which waits for none"
+        raise self._protocol(f"what came answers {what}", "")
 
     def _end(self, error: Callable[[str], RpcError]) -> None:
         """Fails every request under way and all that follow; the first reason stays."""
@@ -311,9 +373,10 @@ class Link:
         for pending in waiting.values():
             pending.answer.put(None)
 
-    def _end_talk(self, what: str) -> None:
-        """Ends the session with a board that does not keep to the wire."""
-        self._end(lambda method: self._protocol(what, method))
+    def _end_talk(self, what: str, method: str = "") -> None:
+        """Ends the session with a board that does not keep to the wire, seen in what it answered to
+        `method`."""
+        self._end(lambda called: self._protocol(what, method or called))
         self.transport.close()
 
     def _lost(self, what: str) -> Callable[[str], RpcError]:
@@ -329,7 +392,7 @@ class Link:
         return error
 
     def _unstarted(self, what: str, seen: bytes = b"") -> RpcError:
-        printed = seen[-500:].decode(errors="replace").strip()
+        printed = quoted(seen[-500:].decode(errors="replace"))
         words = self.transport.last_words()
         notes = filter(None, (words, printed and f"it printed: {printed}"))
         return Unreachable(": ".join((what, "; ".join(notes))).removesuffix(": "), board=self.board)
@@ -342,20 +405,28 @@ class Link:
             attempt="a larger timeout; if ping does not answer either, connect again",
         )
 
+    def broken(self, what: str, method: str) -> RpcError:
+        """Ends the session: what was answered to `method` cannot be true. The error to raise."""
+        self._end_talk(what, method)
+        return self._protocol(what, method)
+
     def _protocol(self, what: str, method: str) -> RpcError:
         return ProtocolError(what, board=self.board, method=method, attempt=KINDS["protocol"][1])
 
-    def _remote_error(self, error: Any, method: str) -> RpcError:
-        match error:
-            case [str(kind), str(text), details] if kind in KINDS:
-                cls, attempt = KINDS[kind]
-                known = details if isinstance(details, dict) else {}
-                what, _, mend = text.partition("; try: ")
-                return cls(
-                    what, board=self.board, method=method, attempt=mend or attempt, details=known
-                )
-            case _:
-                return self._protocol(f"an error that is none: {error!r:.200}", method)
+    def _remote_error(self, error: list[Any], method: str) -> RpcError:
+        kind, text, details = error  # as wire.ERROR
+        cls, attempt = KINDS[kind]
+        what, _, mend = text.partition("; try: ")
+        known = {name: value for name, value in details.items() if value is not None}
+        return cls(what, board=self.board, method=method, attempt=mend or attempt, details=known)
+
+
+def _error(source: Source, family: str, value: Any) -> list[Any]:
+    """A response's error, as wire.ERROR. Raises Wrong."""
+    try:
+        return ERROR.take(source, family, value)
+    except Wrong as wrong:
+        raise wrong.within("error") from None
 
 
 def chunks(size: int) -> Iterator[tuple[int, int]]:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlc_rpc.counters import CallCounts
-from mlc_rpc.errors import ProtocolError, Refused
+from mlc_rpc.errors import Refused
 from mlc_rpc.host_call import HostCall, pieces, run_host_call, sample_on_host
-from mlc_rpc.tensor import RemoteTensor
+from mlc_rpc.tensor import Handles, RemoteTensor
 from mlc_rpc.timing import Timing, parse_conditions
 
 if TYPE_CHECKING:
@@ -193,7 +193,8 @@ class RemoteFunction:
         if counter:
             counter.start()
         nanoseconds, on_host = self._run(args, options, timeout)
-        return Run(nanoseconds, tuple(counter.take()) if counter else None, on_host)
+        counts = tuple(counter.take(len(nanoseconds))) if counter else None
+        return Run(nanoseconds, counts, on_host)
 
     def time_evaluator(
         self,
@@ -241,20 +242,14 @@ class RemoteFunction:
                 return Timing(samples, runs, self.module.session.emulated, threads)
             answer = self._call("time", args, options, timeout)
             device = self.module.session.device
+            models = [cpu.model for cpu in device.cpus]
             try:
-                samples = tuple(float(sample) for sample in answer["samples"])
-                runs = tuple(int(n) for n in answer["number"])
-                models = [cpu.model for cpu in device.cpus]
                 conditions = parse_conditions(answer, models, device.fast_cores, device.slow_cores)
-                cost = float(answer.get("layer_cost_s", 0))
-                calls = tuple(
-                    tuple(max(int(n) / 1e9 - cost, 0.0) for n in row)
-                    for row in answer.get("layers", ())
-                )
-            except (LookupError, TypeError, ValueError) as error:
-                raise self._protocol("time", answer) from error
-            if not samples:
-                raise self._protocol("time", answer)
+            except ValueError as error:
+                raise self.module.link.broken(str(error), "time") from error
+            cost = answer["layer_cost_s"]
+            calls = tuple(tuple(max(n / 1e9 - cost, 0.0) for n in row) for row in answer["layers"])
+            samples, runs = tuple(answer["samples"]), tuple(answer["number"])
             emulated = self.module.session.emulated
             return Timing(samples, runs, emulated, threads, conditions, calls)
 
@@ -292,17 +287,13 @@ class RemoteFunction:
     def _run_on_board(
         self, args: Sequence[RemoteTensor], options: dict[str, Any], timeout: float
     ) -> tuple[int, ...]:
-        answer = self._call("run", args, options, timeout)
-        try:
-            return tuple(int(n) for n in answer["nanoseconds"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._protocol("run", answer) from error
+        return tuple(self._call("run", args, options, timeout)["nanoseconds"])
 
     def _call(
         self,
         method: str,
         args: Sequence[RemoteTensor],
-        options: Mapping[str, object],
+        options: Mapping[str, Any],
         timeout: float,
     ) -> Any:
         for position, arg in enumerate(args):
@@ -319,6 +310,10 @@ class RemoteFunction:
                     method=method,
                     attempt="board.tensor(...) of this session",
                 )
+        if self.name is None:  # which calls run is said, so that it is known what is answered
+            total = len(self.module.model.calls)
+            until = min(options.get("until", total), total)
+            options = {"from": 0, **options, "until": until}
         return self.module.link.call(
             method,
             self.module.handle,
@@ -327,10 +322,6 @@ class RemoteFunction:
             {**options, "timeout_ms": max(1, round(timeout * 1000))},
             timeout=timeout + GRACE_SECONDS,
         )
-
-    def _protocol(self, method: str, answer: object) -> ProtocolError:
-        board = self.module.session.board
-        return ProtocolError(f"answer {answer!r:.100}", board=board, method=method)
 
 
 def _shared(threads: int, cores: str) -> dict[str, object]:
@@ -348,6 +339,7 @@ class RemoteModule:
     def __init__(
         self,
         session: Session,
+        handles: Handles,
         handle: int,
         metadata: Metadata,
         arena: RemoteTensor | None,
@@ -357,6 +349,7 @@ class RemoteModule:
     ) -> None:
         self.session = session
         self.link = session.link  # which the handle is of, whatever becomes of the session
+        self._handles = handles
         self.handle = handle
         self.metadata = metadata
         self.arena = arena
@@ -434,7 +427,7 @@ class RemoteModule:
         for tensor in (self._inputs or []) + (self._outputs or []):
             tensor.close()
         self._inputs = self._outputs = None
-        self.link.call("module.free", self.handle, timeout=self.session.timeout)
+        self._handles.free(self.handle, self.session.timeout)
 
     def weights_at(self, offset: int, size: int) -> NDArray[np.uint8]:
         """A piece of the weights as functions on this machine get it: writable, the same array each

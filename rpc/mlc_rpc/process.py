@@ -29,7 +29,6 @@ GRACE_SECONDS = 2.0  # from the end of its input to the end of the program
 class ProcessTransport(Transport):
     """A child process spoken to through its stdin and stdout. `folder` goes when it is closed."""
 
-    shares_memory = True
     ends_with_client = True
 
     def __init__(
@@ -57,6 +56,8 @@ class ProcessTransport(Transport):
                 f"cannot start {command[0]}: {error.strerror}", board=board
             ) from error
         assert self._child.stdin and self._child.stdout and self._child.stderr
+        self.process = self._child.pid
+        self.read_into = self._read_into
         self._stdin = self._child.stdin.fileno()
         os.set_blocking(self._stdin, False)
         _widen(self._stdin)
@@ -72,6 +73,13 @@ class ProcessTransport(Transport):
         if not data:
             self._child.stdout.close()
         return data
+
+    def _read_into(self, place: memoryview) -> int:
+        assert self._child.stdout
+        size = os.readv(self._child.stdout.fileno(), [place])
+        if not size:
+            self._child.stdout.close()
+        return size
 
     def write(self, pieces: Sequence[Buffer], timeout: float) -> None:
         deadline = time.monotonic() + timeout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from hashlib import blake2b
@@ -15,10 +14,11 @@ from numpy.typing import NDArray
 
 from mlc_rpc.cores import KINDS, core_numbers, ranges
 from mlc_rpc.counters import Counter
-from mlc_rpc.errors import Lost, Mismatch, ProtocolError, Refused, RpcError, Unreachable
-from mlc_rpc.link import CHUNK_SECONDS, Link, chunks
+from mlc_rpc.errors import Lost, Mismatch, Refused, RpcError, Unreachable
+from mlc_rpc.link import CHUNK_SECONDS, Link, Request, chunks
 from mlc_rpc.module import RemoteModule, parse_metadata
-from mlc_rpc.tensor import RemoteTensor, dtype_name
+from mlc_rpc.section import METADATA_SECTION, section_of
+from mlc_rpc.tensor import Handles, RemoteTensor, dtype_name
 from mlc_rpc.transport import Transport
 from mlc_rpc.wire import HASH_BYTES
 
@@ -132,7 +132,8 @@ class Session:
         self.emulated = transport.emulated
         self.warnings = transport.warnings
         self.why_not_counting = transport.why_not_counting
-        self._garbage: deque[int] = deque()  # tensors of this link that nobody holds any more
+        self._tensors = Handles(self.link, "tensor")
+        self._modules = Handles(self.link, "module")
         try:
             self.device = self._describe()
         except BaseException:
@@ -230,11 +231,10 @@ class Session:
 
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> RemoteTensor:
         """A tensor on the board, zeros until written."""
-        while self._garbage:
-            self.call("tensor.free", self._garbage.popleft())
+        self._tensors.free_dropped(self.timeout)
         shape = tuple(int(extent) for extent in shape)
-        handle = self.call("tensor.new", dtype, shape)
-        return RemoteTensor(self.link, self._garbage, handle, shape, dtype)
+        handle = self._tensors.add(self.call("tensor.new", dtype, shape), "tensor.new")
+        return RemoteTensor(self.link, self._tensors, handle, shape, dtype)
 
     def random(self, shape: Sequence[int], dtype: str = "float32", seed: int = 1) -> RemoteTensor:
         """A tensor that the board fills itself: nothing is sent. Floats are uniform in [-1, 1)."""
@@ -251,7 +251,7 @@ class Session:
         """
         view = memoryview(data).cast("B")
         name = blake2b(view, digest_size=HASH_BYTES).digest()
-        size, complete = self._blob(name)
+        size, complete = self._blob(name, len(view))
         if complete:
             return name
         try:
@@ -260,7 +260,7 @@ class Session:
             if size == 0:
                 raise
             # The part that was there is damaged. The board has dropped it by now, or says so again.
-            self._send_blob(name, view, self._blob(name)[0])
+            self._send_blob(name, view, self._blob(name, len(view))[0])
         return name
 
     def has(self, name: bytes) -> bool:
@@ -268,37 +268,40 @@ class Session:
         return self._blob(name)[1]
 
     def get(self, name: bytes) -> bytes:
-        """The content of a blob. Raises Refused when the board does not hold it."""
+        """The content of a blob, which has that hash. Raises Refused when the board does not hold
+        it."""
         size, complete = self._blob(name)
         if not complete:
             raise Refused(
                 f"blob {name.hex()[:12]} is not on the board", board=self.board, method="blob.get"
             )
-        data = bytearray(size)
-        requests = (((name, at, step), None) for at, step in chunks(size))
-        for (at, step), part in zip(
-            chunks(size), self.link.stream("blob.get", requests, CHUNK_SECONDS), strict=True
-        ):
-            data[at : at + step] = part
+        requests = (Request((name, at, step)) for at, step in chunks(size))
+        # Joined as they arrive: how many there are is the board's word.
+        data = bytearray()
+        for part in self.link.stream("blob.get", requests, CHUNK_SECONDS):
+            data += part
+        if blake2b(data, digest_size=HASH_BYTES).digest() != name:
+            raise self.link.broken("what came is not the blob's content", "blob.get")
         return bytes(data)
 
     def forget(self, name: bytes) -> None:
         """Drops a blob. Raises Refused while a module needs it."""
         self.call("blob.free", name)
 
-    def _blob(self, name: bytes) -> tuple[int, bool]:
-        match self.call("blob.has", name, timeout=READ_SECONDS):
-            case [int(size), bool(complete)]:
-                return size, complete
-            case answer:
-                raise ProtocolError(f"answer {answer!r:.100}", board=self.board, method="blob.has")
+    def _blob(self, name: bytes, whole: int | None = None) -> tuple[int, bool]:
+        """How much of a blob is there, and whether that is all of it: `whole` bytes, if known."""
+        size, complete = self.call("blob.has", name, timeout=READ_SECONDS)
+        if whole is not None and (size > whole or (complete and size < whole)):
+            what = f"the board has {size} bytes of a blob of {whole}"
+            raise self.link.broken(what, "blob.has")
+        return size, complete
 
     def _send_blob(self, name: bytes, view: memoryview, start: int) -> None:
         total = len(view)
         if start or not total:  # a piece of nothing: the board takes in what its cache has
             self.link.call("blob.put", name, total, start, timeout=READ_SECONDS, tail=b"")
         requests = (
-            ((name, total, start + at), view[start + at : start + at + step])
+            Request((name, total, start + at), view[start + at : start + at + step])
             for at, step in chunks(total - start)
         )
         for _ in self.link.stream("blob.put", requests, CHUNK_SECONDS):
@@ -320,37 +323,37 @@ class Session:
         host_calls = getattr(program, "host_calls", ())
         data = self.put(weights) if weights is not None and len(weights) else None
         answer = self.call("module.load", code, data, timeout=max(self.timeout, CHUNK_SECONDS))
-        try:
-            handle, image_bytes = int(answer["module"]), int(answer["image_bytes"])
-            metadata = parse_metadata(answer["metadata"])
-            arena = None
-            if metadata.model and answer["arena"] is not None:
-                shape = (metadata.model.arena_bytes,)
-                arena = RemoteTensor(self.link, None, int(answer["arena"]), shape, "uint8")
-        except (LookupError, TypeError, ValueError) as error:
-            raise ProtocolError(
-                f"an answer that is none ({error!r}): {answer!r:.200}",
-                board=self.board,
-                method="module.load",
-            ) from error
-        return RemoteModule(self, handle, metadata, arena, image_bytes, host_calls, weights or b"")
+        own = _metadata_of(program if isinstance(program, bytes) else program.object_bytes)
+        if own is None or answer["metadata"] != own:
+            raise self.link.broken("metadata of the answer is not the object's", "module.load")
+        metadata = parse_metadata(own)
+        handle, arena = self._modules.add(answer["module"], "module.load"), None
+        needed = metadata.model.arena_bytes if metadata.model else 0
+        if (answer["arena"] is not None) != (needed > 0):
+            what = f"arena of the answer is {answer['arena']}, and the model needs {needed} bytes"
+            raise self.link.broken(what, "module.load")
+        if needed:
+            tensor = self._tensors.add(answer["arena"], "module.load")
+            arena = RemoteTensor(self.link, None, tensor, (needed,), "uint8")
+        return RemoteModule(
+            self, self._modules, handle, metadata, arena, answer["image_bytes"], host_calls,
+            weights or b"",
+        )  # fmt: skip
 
     def _describe(self) -> Device:
-        answer = self.call("describe")
-        try:
-            # What an older program does not say.
-            given = {"boot": "", "slow_cores": (), "allowed_cores": (), "box": None} | answer
-            known = {f.name: given[f.name] for f in fields(Device)}
-            known["features"] = frozenset(known["features"])
-            for name in ("slow_cores", "allowed_cores"):
-                known[name] = tuple(int(core) for core in known[name])
-            if known["box"] is not None:
-                known["box"] = tuple(str(part) for part in known["box"])
-            known["cpus"] = tuple(Cpu(str(c["model"]), int(c["midr"])) for c in known["cpus"])
-            return Device(**known)
-        except (LookupError, TypeError, ValueError) as error:
-            raise ProtocolError(
-                f"an answer that is none ({error!r}): {answer!r:.200}",
-                board=self.board,
-                method="describe",
-            ) from error
+        told = self.call("describe")
+        told["features"] = frozenset(told["features"])
+        told["cpus"] = tuple(Cpu(**cpu) for cpu in told["cpus"])
+        for name in ("slow_cores", "allowed_cores"):
+            told[name] = tuple(told[name])
+        if told["box"] is not None:
+            told["box"] = tuple(told["box"])
+        return Device(**{each.name: told[each.name] for each in fields(Device)})
+
+
+def _metadata_of(program: bytes) -> bytes | None:
+    """What an object says of itself; None where it is no object, which boards refuse."""
+    try:
+        return section_of(program, METADATA_SECTION)
+    except ValueError:
+        return None

@@ -16,6 +16,7 @@ from mlc_rpc.ssh_client import NoCommonAlgorithm, connect_client
 from mlc_rpc.ssh_config import Host, resolve
 from mlc_rpc.ssh_scripts import CHECK, CLEAN, PLACES, PROBE, START, STORE, script
 from mlc_rpc.ssh_shell import Shell
+from mlc_rpc.text import quoted
 from mlc_rpc.transport import Runtime, SshUrl, Transport
 
 _ELF_MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}
@@ -72,8 +73,8 @@ def clean_ssh(url: SshUrl, timeout: float) -> list[Cleaned]:
     finally:
         shell.close()
     if "mlc-done" not in said.out:
-        raise shell.host.unreachable(f"its cache cannot be removed: {said.complaint}")
-    found = re.findall(r"^mlc-clean (\d+) (.+)$", said.out, re.MULTILINE)
+        raise shell.host.unreachable(f"its cache cannot be removed: {quoted(said.complaint)}")
+    found = re.findall(r"^mlc-clean ([0-9]{1,15}) (.+)$", said.out, re.MULTILINE)
     return [Cleaned(path, int(kilobytes) * 1024) for kilobytes, path in found]
 
 
@@ -81,9 +82,9 @@ def _machine(shell: Shell, timeout: float) -> str:
     """The machine of the board's user space: a 32-bit system on a 64-bit kernel is "arm"."""
     host = shell.host
     said = shell.run(script(PROBE), timeout)
-    found = re.search(r"mlc-board (\S+) (\S+)((?: \d+)*)", said.out)
+    found = re.search(r"mlc-board (\S{1,64}) (\S{1,64})((?: [0-9]{1,3})*)", said.out)
     if not found:
-        words = (said.complaint or said.out)[-300:]
+        words = quoted((said.complaint or said.out)[-300:])
         raise host.unreachable(
             f"its shell does not run a command (status {said.status}): {words}",
             f"ssh -p {host.port} {host.user}@{host.name} uname -m",

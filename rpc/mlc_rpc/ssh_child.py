@@ -9,9 +9,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from typing import IO
 
 from mlc_rpc.ssh_config import Host
-from mlc_rpc.ssh_shell import Said, Shell
+from mlc_rpc.ssh_shell import MOST_SAID, Said, Shell
+from mlc_rpc.text import quoted
 from mlc_rpc.transport import Transport
 
 KEEPALIVE_SECONDS = 5
@@ -43,18 +45,23 @@ class ChildShell(Shell):
         ]  # fmt: skip
 
     def run(self, command: str, timeout: float, sent: bytes = b"") -> Said:
-        try:
-            done = subprocess.run(
-                [*self._command, command], input=sent, capture_output=True, timeout=timeout
-            )
-        except subprocess.TimeoutExpired:
-            return Said(-1, "", f"no answer in {timeout:g} s")
-        complaint = done.stderr.decode(errors="replace").strip()
-        if done.returncode == FAILED:
-            raise self.host.unreachable(
-                f"ssh failed: {complaint or 'without a word'}", f"ssh {self.host.alias}"
-            )
-        return Said(done.returncode, done.stdout.decode(errors="replace"), complaint)
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as complaint:
+            try:
+                done = subprocess.run(
+                    [*self._command, command],
+                    input=sent,
+                    stdout=out,
+                    stderr=complaint,
+                    timeout=timeout,
+                )
+            except subprocess.TimeoutExpired:
+                return Said(-1, "", f"no answer in {timeout:g} s")
+            said = _beginning(complaint).strip()
+            if done.returncode == FAILED:
+                raise self.host.unreachable(
+                    f"ssh failed: {quoted(said) or 'without a word'}", f"ssh {self.host.alias}"
+                )
+            return Said(done.returncode, _beginning(out), said)
 
     def start(self, command: str) -> Transport:
         from mlc_rpc.process import ProcessTransport  # not to be had on Windows
@@ -62,8 +69,13 @@ class ChildShell(Shell):
         folder = tempfile.TemporaryDirectory(prefix="mlc-ssh-")
         transport = ProcessTransport(self.host.board, [*self._command, command], folder)
         # The memory is another machine's, and a link that dies says nothing to the board.
-        transport.shares_memory = transport.ends_with_client = False
+        transport.process, transport.ends_with_client = None, False
         return transport
 
     def close(self) -> None:
         pass
+
+
+def _beginning(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(MOST_SAID).decode(errors="replace")

@@ -19,7 +19,7 @@ import paramiko
 from mlc_rpc.errors import Unreachable
 from mlc_rpc.known_hosts import KnownHosts, known_hosts
 from mlc_rpc.ssh_config import Host
-from mlc_rpc.ssh_shell import Said, Shell
+from mlc_rpc.ssh_shell import MOST_SAID, Said, Shell
 from mlc_rpc.transport import Buffer, Tail, Transport, join_words
 
 KEEPALIVE_SECONDS = 5
@@ -53,10 +53,13 @@ class ClientShell(Shell):
                 stdin.flush()
                 stdin.channel.shutdown_write()
             try:
-                out = stdout.read().decode(errors="replace")
-                complaint = stderr.read().decode(errors="replace").strip()
+                out = stdout.read(MOST_SAID).decode(errors="replace")
+                complaint = stderr.read(MOST_SAID).decode(errors="replace").strip()
             except TimeoutError:
                 return Said(-1, "", f"no answer in {timeout:g} s")
+            if len(out) == MOST_SAID:  # and nobody reads the rest
+                stdout.channel.close()
+                return Said(-1, out, complaint)
             return Said(stdout.channel.recv_exit_status(), out, complaint)
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise self._broken(error) from error

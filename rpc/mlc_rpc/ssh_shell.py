@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from mlc_rpc.ssh_config import Host
 from mlc_rpc.transport import Transport
 
+MOST_SAID = 1 << 20  # bytes that are read of what a command says
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """How a command ended; status is -1 where it did not in time."""
+    """How a command ended, and what it said, of each stream the first MOST_SAID bytes; status is -1
+    where it did not end in time, or said more."""
 
     status: int
     out: str

@@ -18,10 +18,13 @@ import msgpack
 from mlc_rpc.auth import Refusal, prove
 from mlc_rpc.errors import RpcError, Unreachable
 from mlc_rpc.keys import checked, key_path, read_key
+from mlc_rpc.kinds import Maybe, Uint, Wrong
 from mlc_rpc.record import Opener, Sealer
+from mlc_rpc.source import LIST, Ended, Source, described
 from mlc_rpc.transport import Buffer, TcpUrl, Transport
-from mlc_rpc.wire import MAX_GREETING, PREAMBLE
+from mlc_rpc.wire import ANSWERS, ERROR, MAX_GREETING, PREAMBLE, REQUEST, RESPONSE
 
+SHOWN_BYTES = 40  # of what is no preamble
 UNSENT_BYTES = 1 << 18  # so that on a slow link a ping waits for this and not for megabytes
 
 
@@ -41,7 +44,13 @@ def open_tcp(url: TcpUrl, key: bytes | Path | None, timeout: float) -> Transport
         greeter.skip_preamble()
         sealer, opener = prove(greeter.call, secret, board)
         return TcpTransport(board, connection, sealer, opener)
-    except (OSError, ValueError, msgpack.UnpackException) as error:
+    except Ended:
+        connection.close()
+        raise _no_greeting(board, "it hung up") from None
+    except Wrong as error:
+        connection.close()
+        raise _no_greeting(board, str(error)) from error
+    except OSError as error:
         connection.close()
         raise _no_greeting(board, f"it broke off ({error or type(error).__name__})") from error
     except BaseException:
@@ -100,43 +109,35 @@ class _Greeter:
         self._socket = connection
         self._board = board
         self._deadline = deadline
-        self._unpacker = msgpack.Unpacker(raw=False, max_buffer_size=MAX_GREETING)
+        self._source = Source(self._receive)
         self._id = 0
 
     def skip_preamble(self) -> None:
-        seen = b""
-        while len(seen) < len(PREAMBLE) and PREAMBLE.startswith(seen):
-            data = self._receive(len(PREAMBLE) - len(seen))
-            if not data:
-                break
-            seen += data
-        if seen != PREAMBLE:
-            raise _no_greeting(self._board, f"it sent {seen!r}" if seen else "it hung up")
+        for expected in PREAMBLE:
+            if (byte := self._source.byte()) != expected:
+                seen = bytes((byte, *self._source.take(min(self._source.left, SHOWN_BYTES))))
+                raise _no_greeting(self._board, f"it sent {seen!r}")
 
     def call(self, method: str, *params: object) -> Any:
+        """The result. Raises Refusal, Wrong, Ended, OSError."""
         self._id += 1
         self._settime()
-        self._socket.sendall(msgpack.packb([0, self._id, method, list(params)]))
-        for message in self._messages():
-            match message:
-                case [1, self._id | None, None, result]:
-                    return result
-                case [1, self._id | None, [str(kind), str(text), *_], None]:
-                    raise Refusal(kind, text)
-            break
-        raise _no_greeting(self._board, "it sent what is no answer")
+        self._socket.sendall(msgpack.packb([REQUEST, self._id, method, list(params)]))
+        begin = self._source.head()
+        if begin != (LIST, 4):
+            raise Wrong(f"is {described(*begin)}, where a response belongs")
+        for number in (RESPONSE, self._id):
+            Uint(number, number).read(self._source)
+        if error := Maybe(ERROR).read(self._source):
+            raise Refusal(*error[:2])
+        result = ANSWERS[method](*params).read(self._source)
+        if self._source.left:  # what follows belongs to a session, and there is none yet
+            raise Wrong("is followed by more")
+        return result
 
-    def _messages(self) -> Any:
-        while True:
-            yield from self._unpacker
-            data = self._receive(MAX_GREETING)
-            if not data:
-                raise _no_greeting(self._board, "it hung up")
-            self._unpacker.feed(data)
-
-    def _receive(self, limit: int) -> bytes:
+    def _receive(self) -> bytes:
         self._settime()
-        return self._socket.recv(limit)
+        return self._socket.recv(MAX_GREETING)
 
     def _settime(self) -> None:
         self._socket.settimeout(max(self._deadline - time.monotonic(), 1e-3))

@@ -13,7 +13,9 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mlc_rpc.link import CHUNK_SECONDS, Link, chunks
+from mlc_rpc.link import CHUNK_SECONDS, Link, Request, chunks
+
+MEMORY_FILE = "/memfd:"  # how the system shows one
 
 # Types that numpy lacks travel as what has their bits.
 _CARRIERS = {"bfloat16": "uint16"}
@@ -29,30 +31,56 @@ def dtype_name(dtype: DTypeLike) -> str:
     return np.dtype(dtype).name
 
 
+class Handles:
+    """The tensors, or the modules, of one link by the board's ids: those in use, and those of them
+    that nobody here holds any more."""
+
+    def __init__(self, link: Link, noun: str) -> None:
+        self._link, self._noun = link, noun
+        self._used: set[int] = set()
+        self.dropped: deque[int] = deque()
+
+    def add(self, handle: int, method: str) -> int:
+        """The handle of another one, in answer to `method`. Raises ProtocolError where it is in
+        use: two would be one."""
+        if handle in self._used:
+            raise self._link.broken(f"{self._noun} {handle} is another one already", method)
+        self._used.add(handle)
+        return handle
+
+    def free(self, handle: int, timeout: float = CHUNK_SECONDS) -> None:
+        self._used.discard(handle)
+        self._link.call(f"{self._noun}.free", handle, timeout=timeout)
+
+    def free_dropped(self, timeout: float) -> None:
+        while self.dropped:
+            self.free(self.dropped.popleft(), timeout)
+
+
 class RemoteTensor:
     """`shape` and `dtype` of a tensor on the board; its bytes come and go by `numpy` and `write`.
 
-    Freed by `close`, or some time after nobody holds it (`garbage` then has its handle; None where
-    something else on the board owns the tensor).
+    Freed by `close`, or some time after nobody holds it (`handles` then has it among the dropped
+    ones; None where something else on the board owns the tensor).
     """
 
     def __init__(
         self,
         link: Link,
-        garbage: deque[int] | None,
+        handles: Handles | None,
         handle: int,
         shape: Sequence[int],
         dtype: str,
     ) -> None:
         self.link = link
-        self._garbage = garbage
+        self._handles = handles
         self.handle = handle
         self.shape = tuple(shape)
         self.dtype = dtype
         self.nbytes = math.prod(self.shape) * carrier(dtype).itemsize
-        self._open = garbage is not None
+        self._open = handles is not None
         self._mapping: NDArray[np.uint8] | None = None
-        self._may_map = link.transport.shares_memory
+        self._may_map = link.transport.process is not None
 
     def __repr__(self) -> str:
         return f"<RemoteTensor {self.dtype}{list(self.shape)} on {self.link.board}>"
@@ -69,7 +97,9 @@ class RemoteTensor:
             )
         flat = np.ascontiguousarray(array, dtype=expected).reshape(-1).view(np.uint8)
         data = flat.data
-        requests = (((self.handle, at), data[at : at + step]) for at, step in chunks(self.nbytes))
+        requests = (
+            Request((self.handle, at), data[at : at + step]) for at, step in chunks(self.nbytes)
+        )
         for _ in self.link.stream("tensor.write", requests, CHUNK_SECONDS):
             pass
 
@@ -81,17 +111,20 @@ class RemoteTensor:
         """`size` bytes of the content from `offset`."""
         flat = np.empty(size, np.uint8)
         data = flat.data
-        requests = (((self.handle, offset + at, step), None) for at, step in chunks(size))
-        parts = self.link.stream("tensor.read", requests, CHUNK_SECONDS)
-        for (at, step), part in zip(chunks(size), parts, strict=True):
-            data[at : at + step] = part
+        requests = (
+            Request((self.handle, offset + at, step), into=data[at : at + step])
+            for at, step in chunks(size)
+        )
+        for _ in self.link.stream("tensor.read", requests, CHUNK_SECONDS):
+            pass
         return flat
 
     def write_bytes(self, offset: int, data: NDArray[np.uint8]) -> None:
         """Sends bytes to where they belong, from `offset` on."""
         view = data.data
         requests = (
-            ((self.handle, offset + at), view[at : at + step]) for at, step in chunks(len(data))
+            Request((self.handle, offset + at), view[at : at + step])
+            for at, step in chunks(len(data))
         )
         for _ in self.link.stream("tensor.write", requests, CHUNK_SECONDS):
             pass
@@ -109,9 +142,9 @@ class RemoteTensor:
 
     def close(self) -> None:
         """Frees the tensor. Safe to call again."""
-        if self._open:
+        if self._open and self._handles:
             self._open = False
-            self.link.call("tensor.free", self.handle, timeout=CHUNK_SECONDS)
+            self._handles.free(self.handle)
 
     def __enter__(self) -> Self:
         return self
@@ -126,20 +159,30 @@ class RemoteTensor:
 
     def __del__(self) -> None:
         # Collected at any moment and on any thread, perhaps one that is sending: so only noted.
-        if getattr(self, "_open", False) and self._garbage is not None:
-            self._garbage.append(self.handle)
+        if getattr(self, "_open", False) and self._handles:
+            self._handles.dropped.append(self.handle)
 
 
 def _map(link: Link, handle: int, size: int) -> NDArray[np.uint8] | None:
-    """A tensor's memory file, mapped; None where the system does not let us."""
+    """A tensor's memory file, mapped; None where the system does not let us.
+
+    Only a file of the program that was started here, in memory and of the tensor's size, is opened:
+    the board could name any.
+    """
     if size == 0:
         return np.empty(0, np.uint8)
-    process, descriptor = map(int, link.call("tensor.descriptor", handle, timeout=CHUNK_SECONDS))
+    process, descriptor = link.call("tensor.descriptor", handle, timeout=CHUNK_SECONDS)
+    path = f"/proc/{process}/fd/{descriptor}"
+    if process != link.transport.process:
+        raise link.broken(f"{path} is no file of the board's program", "tensor.descriptor")
     try:
-        file = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+        target = os.readlink(path)
+        file = os.open(path, os.O_RDWR)
     except OSError:
         return None
     try:
+        if not target.startswith(MEMORY_FILE) or os.fstat(file).st_size < size:
+            raise link.broken(f"{path} is not the tensor's memory", "tensor.descriptor")
         return np.frombuffer(mmap.mmap(file, size), np.uint8)
     finally:
         os.close(file)

@@ -54,26 +54,32 @@ class Conditions:
 def parse_conditions(
     answer: Mapping[str, Any], models: Sequence[str], fast_cores: int, slow_cores: tuple[int, ...]
 ) -> Conditions | None:
-    """Of the answer to `time`; None where the board's program is older than conditions.
+    """Of the answer to `time`; None where the board's program says nothing of conditions.
 
     `models` are those of the board's cores, as far as it says.
 
-    Raises LookupError, TypeError, ValueError on what is no such answer.
+    Raises ValueError where rows and names do not fit together.
     """
-    if "facts" not in answer:
+    facts = answer["facts"]
+    if not facts:
         return None
-    facts = [str(fact) for fact in answer["facts"]]
-    before, after = (_columns(facts, answer[side]) for side in ("before", "after"))
-    cores = tuple(int(core) for core in answer["cores"])
+    before, after = (_columns(facts, answer[side], side) for side in ("before", "after"))
+    cores = tuple(answer["cores"])
     cluster = ", ".join(dict.fromkeys(models[core] for core in cores if core < len(models)))
-    each = int(answer["each"])
-    return Conditions(before, after, each, cores, fast_cores, cluster, slow_cores)
+    return Conditions(before, after, answer["each"], cores, fast_cores, cluster, slow_cores)
 
 
-def _columns(facts: Sequence[str], rows: Sequence[Sequence[Any]]) -> Mapping[str, Column]:
-    numbers = [[None if value is None else int(value) for value in row] for row in rows]
+def _columns(
+    facts: Sequence[str], rows: Sequence[Sequence[int | None]], side: str
+) -> Mapping[str, Column]:
+    for number, row in enumerate(rows):
+        if len(row) != len(facts):
+            what = f"a list of {len(row)}, where one of {len(facts)}, as facts, belongs"
+            raise ValueError(f"{side}[{number}] of the answer is {what}")
+    if len(set(facts)) < len(facts):
+        raise ValueError("facts of the answer has a name twice")
     named: defaultdict[str, Column] = defaultdict(lambda: (None,) * len(rows))
-    named.update(zip(facts, zip(*numbers, strict=True), strict=True))
+    named.update(zip(facts, zip(*rows, strict=True), strict=True))
     return named
 
 

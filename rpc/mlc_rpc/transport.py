@@ -15,6 +15,7 @@ from threading import Lock
 
 from mlc_rpc.counters import Counter
 from mlc_rpc.errors import Unreachable
+from mlc_rpc.text import quoted
 
 # Gives the board's program for a machine ("aarch64", "arm", "x86_64"): its bytes or its file.
 Runtime = Callable[[str], bytes | Path]
@@ -43,13 +44,15 @@ class Transport(ABC):
 
     board: str
     emulated: bool = False
-    shares_memory: bool = False  # the board's program is a process of this machine and user
+    process: int | None = None  # the board's program, where it is one of this machine and user
     counter: Counter | None = None
     why_not_counting: str = "instructions are counted on qemu:// boards only"
     warnings: tuple[str, ...] = ()
     greeted: bool = False
     ends_with_client: bool = False
     moved: int = 0
+    # As `read`, straight to where the bytes belong: how many, 0 at the end. None: there is no way.
+    read_into: Callable[[memoryview], int] | None = None
 
     @abstractmethod
     def read(self, limit: int) -> bytes:
@@ -80,8 +83,9 @@ class Tail:
             self._bytes = (self._bytes + data)[-TAIL_BYTES:]
 
     def text(self) -> str:
+        """As mlc_targets.text.quoted."""
         with self._lock:
-            return self._bytes.decode(errors="replace").strip()
+            return quoted(self._bytes.decode(errors="replace"))
 
 
 def join_words(ending: str, said: str) -> str:

@@ -7,6 +7,9 @@ shell printed before it). Then both sides send msgpack-rpc messages as published
     response  [1, id, error, result]       board -> client; error is nil, or [kind, text, details]
     notify    [2, method, params]          either way; unknown methods are ignored
 
+The client reads a response as the kind that the request's method gives (METHODS, mlc_rpc/kinds.py)
+and as nothing else; another one ends the session with a ProtocolError.
+
 One message is at most MAX_MESSAGE bytes and MAX_DEPTH containers deep; tensors and blobs go in
 chunks of at most MAX_CHUNK bytes. Responses come in any order: `ping`, and everything else the
 supervisor answers itself, overtakes a running kernel.
@@ -42,14 +45,20 @@ The C side holds the same method table (`device_runtime/src/serve.c`); a test co
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from mlc_rpc.kinds import Bool, Data, Kind, Many, Map, Maybe, Nil, Real, Row, Text, Uint, Word
+from mlc_rpc.source import MAX_DEPTH as MAX_DEPTH
+from mlc_rpc.source import MAX_MESSAGE as MAX_MESSAGE
 
 PREAMBLE = b"\0mlc-runtime\0\r\n\0"
 VERSION = (1, 1)  # major, minor
-MAX_MESSAGE = 1 << 20
+REQUEST, RESPONSE, NOTIFY = 0, 1, 2
 MAX_CHUNK = 1 << 19
-MAX_DEPTH = 8
+SAME_RELEASE = "use the client and the board's program of the same release"
+MAX_METHOD = 64  # bytes of a method's name
 MAX_BANNER = 1 << 16
 HASH_BYTES = 32  # BLAKE2b-256 of a blob's content names it
 NONCE_BYTES = 32
@@ -58,6 +67,8 @@ TAG_BYTES = 16
 MAX_GREETING = 1 << 12
 MAX_RECORD = 1 << 16
 MAX_THREADS = 256
+MAX_REPEAT = 10_000  # samples
+MAX_ROWS = 500  # of conditions; where there are more samples, a row is for several
 MAX_LAYER_TIMES = 1 << 14  # samples times calls, where `time` times each call
 # What a board's system can take from the process that runs kernels; old ones and emulators cannot
 # do all of it. syscalls: all but those that computing takes. files: Landlock, no path can be used.
@@ -65,6 +76,8 @@ MAX_LAYER_TIMES = 1 << 14  # samples times calls, where `time` times each call
 # no name and which ends as a whole. user: it is not the one who started the program. memory: nobody
 # writes to weights, and tensors keep their size (seals).
 BOX = ("syscalls", "files", "tcp", "signals", "processes", "user", "memory")
+MAX_CALLS = 1 << 19  # that an answer has room for
+MAX_FACTS = 64
 
 
 def version_refusal(major: int, minor: int) -> tuple[str, str] | None:
@@ -74,66 +87,180 @@ def version_refusal(major: int, minor: int) -> tuple[str, str] | None:
     return (
         f"the board's program speaks version {major}.{minor} of the wire, "
         f"this client version {VERSION[0]}.{VERSION[1]}",
-        "use the client and the board's program of the same release",
+        SAME_RELEASE,
     )
+
+
+# ---- What answers are ----
+
+ID = Uint(1, (1 << 32) - 1)  # of a tensor or a module
+UINT32 = Uint(0, (1 << 32) - 1)
+CORE = Uint(0, (1 << 16) - 1)
+CORES = Uint(1, 1 << 16)
+SIZE = Uint(0, (1 << 63) - 1)  # bytes
+NANOSECONDS = Uint(0, (1 << 63) - 1)
+SECONDS = Real(0, 1e10)
+
+# The first element of an error; the client raises one class for each. `details`, of "crashed" and
+# "timeout" only: signal is "" when a kernel returned a status or was ended for its timeout. A frame
+# that is not msgpack-rpc ends the session: the last response then has id nil and an error of kind
+# "protocol".
+ERROR_KINDS = ("protocol", "refused", "crashed", "timeout", "memory")
+ERROR = Row(
+    (
+        Word(ERROR_KINDS),
+        Text(1024),
+        Map(
+            {"signal": Text(64), "kernel": Text(256), "layer": Text(512), "call": UINT32},
+            without=dict.fromkeys(("signal", "kernel", "layer", "call")),
+        ),
+    )
+)
+
+HELLO = Row((UINT32, UINT32, Data(NONCE_BYTES)))
+
+DESCRIPTION = Map(
+    {
+        "runtime": Text(64),  # version of the program
+        "machine": Word(("aarch64", "arm", "x86_64")),
+        "abi": UINT32,
+        "features": Many(Text(64), 0, 256),
+        "kernel": Text(128),
+        "cores": CORES,
+        "memory": SIZE,
+        "page_size": Uint(1, 1 << 30),
+        "boot": Text(64),  # the kernel's id of this boot; "" where it does not say
+        "cpus": Many(Map({"model": Text(64), "midr": UINT32}), 0, 1 << 12),
+        "fast_cores": CORES,  # of the fastest kind, and left to the program: so many threads
+        "slow_cores": Many(CORE, 0, 1 << 12),  # of the slowest kind; none where all are of one
+        #                                        kind, or the kernel does not say
+        "allowed_cores": Many(CORE, 0, 1 << 12),  # that the program may use
+        "box": Many(Text(32), 0, 16),  # of BOX, what holds for kernels there
+    },
+    without={"boot": "", "slow_cores": (), "allowed_cores": (), "box": None},
+)
+
+# `metadata` is the object's ".mlc" section as it stands (mlc_abi.h); an object whose section is
+# larger than MAX_CHUNK is refused.
+LOADED = Map(
+    {"module": ID, "arena": Maybe(ID), "image_bytes": SIZE, "metadata": Data(0, MAX_CHUNK)}
+)
+
+
+NOTHING = Nil()
+
+
+def echo(payload: object) -> Kind:
+    """The payload of a ping, back again."""
+    match payload:
+        case None:
+            return NOTHING
+        case int():
+            return Uint(payload, payload)
+    return Word((str(payload),))
+
+
+def _calls(kernel: str | None, options: Mapping[str, Any]) -> tuple[int, int | None]:
+    """How many calls run, at least and at most: one of a kernel; of a model as many as asked."""
+    if kernel is not None:
+        return 1, None
+    if "until" in options:
+        return options["until"] - options.get("from", 0), None
+    return 0, MAX_CALLS
+
+
+def ran(kernel: str | None, options: Mapping[str, Any]) -> Kind:
+    """Nanoseconds of each call that ran."""
+    return Map({"nanoseconds": Many(NANOSECONDS, *_calls(kernel, options))})
+
+
+def timed(kernel: str | None, options: Mapping[str, Any]) -> Kind:
+    """Samples, each the mean of `number` runs, and what was so on the board around every `each` of
+    them: a row of the facts' values, nil where the kernel does not tell, before and after.
+
+    A board without conditions says samples and numbers only.
+    """
+    repeat, least = options["repeat"], options["number"]
+    each = max(-(-repeat // MAX_ROWS), 1)
+    rows = Many(Many(Maybe(SIZE), 0, MAX_FACTS), -(-repeat // each))
+    calls = _calls(kernel, options)
+    layered = options.get("layers", False) and calls != (0, None)
+    return Map(
+        {
+            "samples": Many(SECONDS, repeat),  # of one run
+            "number": Many(Uint(least, (1 << 32) - 1), repeat),
+            "cores": Many(CORE, 0, 1 << 12),  # that the threads were pinned to
+            "facts": Many(Text(64), 0, MAX_FACTS),  # names of what is in a row
+            "each": Uint(each, each),
+            "before": rows,
+            "after": rows,
+            "layers": Many(Many(NANOSECONDS, *calls), repeat if layered else 0),  # of one run
+            "layer_cost_s": Real(0, 1),  # that timing a call has added to each of those
+        },
+        without={"cores": (), "facts": (), "each": each, "before": (), "after": (), "layers": (),
+                 "layer_cost_s": 0.0},
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
     """One row of the method table.
 
-    `params` and `result` are for the reader: msgpack types in order. `answered_by` says which
-    process on the board does the work; the supervisor's methods are answered while a kernel runs.
+    `params` is for the reader: msgpack types in order. answer(*params) is what the answer to a
+    request must be, which the link checks where it arrives. `answered_by` says which process on
+    the board does the work; the supervisor's methods are answered while a kernel runs.
     """
 
     name: str
     params: str
-    result: str
+    answer: Callable[..., Kind]
     answered_by: Literal["supervisor", "worker"]
 
 
+def _nil(*params: object) -> Kind:
+    return NOTHING
+
+
 METHODS: tuple[Method, ...] = (
-    Method("hello", "major, minor, nonce:bin32", "[major, minor, nonce:bin32]", "supervisor"),
+    Method("hello", "major, minor, nonce:bin32", lambda *_: HELLO, "supervisor"),
     # On TCP only; elsewhere, and a second time, it is refused.
-    Method("auth", "proof:bin32", "proof:bin32", "supervisor"),
-    # {runtime:str, machine:str, abi:uint, features:[str], kernel:str, cores:uint, memory:uint
-    #  (bytes), page_size:uint, boot:str (the kernel's id of this boot; "" where it does not say),
-    #  cpus:[{model:str, midr:uint}], fast_cores:uint (of the fastest kind, and left to the program:
-    #  as many threads are best), slow_cores:[uint] (numbers of those of the slowest kind; [] where
-    #  all are of one kind, or the kernel does not say), allowed_cores:[uint] (numbers of those that
-    #  the program may use), box:[str] (of BOX, what holds for kernels there)}
-    Method("describe", "", "map", "supervisor"),
-    Method("ping", "payload:any", "payload", "supervisor"),
+    Method("auth", "proof:bin32", lambda proof: Data(HASH_BYTES), "supervisor"),
+    Method("describe", "", lambda: DESCRIPTION, "supervisor"),
+    Method("ping", "payload:any", echo, "supervisor"),
     # From now on, milliseconds without a byte from the client end the session; 0: none does.
-    Method("heartbeat", "milliseconds:uint", "nil", "supervisor"),
+    Method("heartbeat", "milliseconds:uint", _nil, "supervisor"),
     # Tensors live in memory that outlives a worker's crash. offsets and sizes in bytes.
-    Method("tensor.new", "dtype:str, shape:[uint]", "tensor:uint", "supervisor"),
-    Method("tensor.write", "tensor, offset, data:bin", "nil", "supervisor"),
-    Method("tensor.read", "tensor, offset, size", "bin", "supervisor"),
+    Method("tensor.new", "dtype:str, shape:[uint]", lambda dtype, shape: ID, "supervisor"),
+    Method("tensor.write", "tensor, offset, data:bin", _nil, "supervisor"),
+    Method("tensor.read", "tensor, offset, size", lambda id, at, size: Data(size), "supervisor"),
     # kind: "zero", or "random": each element from the top bits of one output x of xorshift64* of
     # the seed (0 stands for 0x9e3779b97f4a7c15). Integers and bool are x's top bits; floats are
     # k / 2**n - 1, in [-1, 1), of its top n + 1 bits k, n = 23, 52, 10, 7 for float32, float64,
     # float16, bfloat16.
-    Method("tensor.fill", "tensor, kind:str, seed:uint", "nil", "supervisor"),
-    # Where a client on the board's own machine may map it: /proc/<process>/fd/<descriptor>, a
-    # memory file of the tensor's bytes, until the tensor is freed.
-    Method("tensor.descriptor", "tensor", "[process:uint, descriptor:uint]", "supervisor"),
-    Method("tensor.free", "tensor", "nil", "supervisor"),
+    Method("tensor.fill", "tensor, kind:str, seed:uint", _nil, "supervisor"),
+    # -> [process, descriptor], where a client on the board's own machine may map it:
+    # /proc/<process>/fd/<descriptor>, a memory file of the tensor's bytes, until it is freed.
+    Method("tensor.descriptor", "tensor", lambda id: Row((ID, UINT32)), "supervisor"),
+    Method("tensor.free", "tensor", _nil, "supervisor"),
     # Blobs are named by the hash of their content; put appends at `offset`, which must be what
     # `has` said is there already, and the last put checks the hash. Once the blob is complete, by
     # another session too, what is put is not needed, and succeeds. What a cache has is read and
     # hashed by `has` (a whole blob) and by a put of no data (a part), and pings overtake that.
-    Method("blob.has", "hash:bin32", "[size, complete:bool]", "supervisor"),
-    Method("blob.put", "hash:bin32, total, offset, data:bin", "size", "supervisor"),
-    Method("blob.get", "hash:bin32, offset, size", "bin", "supervisor"),
+    # -> [size, whether it is complete]
+    Method("blob.has", "hash:bin32", lambda hash: Row((SIZE, Bool())), "supervisor"),
+    # -> how many bytes are there now
+    Method(
+        "blob.put",
+        "hash:bin32, total, offset, data:bin",
+        lambda hash, total, at, data: Uint(at + len(data), at + len(data)),
+        "supervisor",
+    ),
+    Method("blob.get", "hash:bin32, offset, size", lambda hash, at, size: Data(size), "supervisor"),
     # Refused while a module needs the blob; freeing one that is not there is no error.
-    Method("blob.free", "hash:bin32", "nil", "supervisor"),
-    # -> {module:uint, arena:tensor or nil, image_bytes:uint, metadata:bin}
-    # `weights` is the blob that the module's model names, or nil where there is none. `metadata`
-    # is the object's ".mlc" section as it stands (mlc_abi.h), for the client to decode; an object
-    # whose section is larger than MAX_CHUNK is refused.
-    Method("module.load", "object:bin32, weights:bin32|nil", "map", "worker"),
-    Method("module.free", "module", "nil", "worker"),
+    Method("blob.free", "hash:bin32", _nil, "supervisor"),
+    # `weights` is the blob that the module's model names, or nil where there is none.
+    Method("module.load", "object:bin32, weights:bin32|nil", lambda *_: LOADED, "worker"),
+    Method("module.free", "module", _nil, "worker"),
     # Run once. kernel: its name, or nil for the module's model (then args are inputs followed by
     # outputs). Each arg is a tensor id. options: {timeout_ms:uint (0: none), mark:bool (tell
     # QEMU's counting plugin where each layer begins and ends), from:uint, until:uint (the model's
@@ -141,29 +268,27 @@ METHODS: tuple[Method, ...] = (
     # MAX_THREADS, which share each call's tasks; 1 by default, and where there are marks),
     # cores:str ("fast", "slow", or numbers as "0-3" or "4,5": where the threads stay; "", the
     # default, is on the fast ones while there are as many, and then on all)}
-    # -> {nanoseconds:[uint] per call that ran (one for a kernel)}
-    Method("run", "module, kernel:str|nil, args:[tensor], options:map", "map", "worker"),
+    Method(
+        "run",
+        "module, kernel:str|nil, args:[tensor], options:map",
+        lambda module, kernel, args, options: ran(kernel, options),
+        "worker",
+    ),
     # Time on the board. options: those of `run` but mark, and number, repeat, min_repeat_ms,
     # limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes
-    # and layers:bool (false by default: true times each call by itself too)
-    # -> {samples:[float] seconds per run, one per repeat, number:[uint] runs in each repeat,
-    #  cores:[uint] that the threads were pinned to, facts:[str] names of what follows,
-    #  before:[[uint|nil]] each fact before the first sample of a row, after:[[uint|nil]] and after
-    #  its last, each:uint samples in a row, layers:[[uint]] nanoseconds per run of each call, for
-    #  each sample (empty where not asked for), layer_cost_s:float seconds that timing a call has
-    #  added to each of those}
-    # A fact that the board's kernel does not tell is nil. facts: core (that the first thread is
+    # and layers:bool (false by default: true times each call by itself too).
+    # facts: core (that the first thread is
     # on), clock_khz, clock_limit_khz (that the system allows), clock_most_khz (that the core could)
     # of that core; zone0_mc to zone7_mc (temperatures, thousandths of a degree Celsius, nil below
     # 0), load_percent (of a core, in the last minute), throttled (a Raspberry Pi's word); and
     # counts, by which the sample is `after` less `before`: voluntary_switches,
     # involuntary_switches, major_faults and cpu_us (of all threads), cycles, instructions and
     # cache_misses (outside the kernel).
-    Method("time", "module, kernel:str|nil, args:[tensor], options:map", "map", "worker"),
+    Method(
+        "time",
+        "module, kernel:str|nil, args:[tensor], options:map",
+        lambda module, kernel, args, options: timed(kernel, options),
+        "worker",
+    ),
 )
-
-# The first element of an error; the client raises one class for each.
-ERROR_KINDS = ("protocol", "refused", "crashed", "timeout", "memory")
-# details of "crashed" and "timeout": {signal:str, kernel:str, layer:str, call:uint}; signal is ""
-# when a kernel returned a status or was ended for its timeout. A frame that is not msgpack-rpc ends
-# the session: the last response then has id nil and an error of kind "protocol".
+ANSWERS = {method.name: method.answer for method in METHODS}

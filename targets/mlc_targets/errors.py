@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from .text import paragraph
+
 
 class TargetError(ValueError):
     """A target that cannot be; `str` gives up to three lines: what, `in:` where, `try:` how."""
 
     def __init__(self, what: str, hint: str = "", where: str = "") -> None:
         self.what, self.hint, self.where = what, hint, where
-        lines = [what]
+        lines = [paragraph(what)]
         if where:
-            lines.append(f"  in:  {where}")
+            lines.append(f"  in:  {paragraph(where)}")
         if hint:
-            lines.append(f"  try: {hint}")
+            lines.append(f"  try: {paragraph(hint)}")
         super().__init__("\n".join(lines))
 
     def __reduce__(self) -> tuple[type[TargetError], tuple[str, str, str]]:

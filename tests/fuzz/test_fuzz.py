@@ -3,9 +3,11 @@ minute of libFuzzer (scripts/fuzz) in a group of its own."""
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,28 @@ def test_mutated_input_is_no_danger(target: str, tmp_path: Path) -> None:
     match = re.search(r"(\d+) of them accepted: no finding", done.stdout)
     # Mutants that all fail early would prove little.
     assert match and int(match[1]) > count / 20
+
+
+def lying(sessions: int) -> None:
+    """Many sessions of the client with lying boards, by another seed each time; it is printed."""
+    command = [sys.executable, "-m", "tests.fuzz.client", "--sessions", str(sessions)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    print(done.stdout, done.stderr)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ended = dict(re.findall(r"(Lost|ProtocolError|the truth) (\d+)", done.stdout))
+    # Lies that all end a session at once would prove little.
+    assert min(int(count) for count in ended.values()) > sessions / 100 and len(ended) == 3
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorded kernels are for x86_64")
+def test_lying_boards_are_not_believed() -> None:
+    lying(600)
+
+
+@pytest.mark.fuzz
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the recorded kernels are for x86_64")
+def test_many_lying_boards_are_not_believed() -> None:
+    lying(20_000)
 
 
 def test_the_corpus_is_small() -> None:

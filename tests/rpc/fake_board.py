@@ -19,6 +19,7 @@ import msgpack
 
 from mlc_rpc.transport import Buffer, Transport
 from mlc_rpc.wire import MAX_CHUNK, MAX_MESSAGE, METHODS, PREAMBLE, VERSION
+from tests.runtime.elf_objects import Object, Section
 
 SILENCE, GARBAGE, DEATH = object(), object(), object()
 ITEM_BYTES = {"float32": 4, "int8": 1, "int64": 8, "float64": 8, "bool": 1, "bfloat16": 2}
@@ -49,6 +50,11 @@ METADATA = {
         "calls": [[0, "first", [[2, 0, 0, 16], [3, 0, 0, 16]]]],
     },
 }
+
+
+ARENA = 1 << 20  # an id that no other tensor has
+# An object that says so of itself, and holds nothing else.
+OBJECT = Object(sections=(Section(".mlc", msgpack.packb(METADATA)),)).build()
 
 
 class BoardError(Exception):
@@ -193,7 +199,7 @@ class FakeBoard:
                 return None
             case "module.load", [_, _]:
                 metadata = msgpack.packb(METADATA)
-                return {"module": 7, "arena": 9, "image_bytes": 4096, "metadata": metadata}
+                return {"module": 7, "arena": ARENA, "image_bytes": 4096, "metadata": metadata}
             case "module.free", [_]:
                 return None
             case "run", [_, _, args, _]:

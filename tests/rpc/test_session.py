@@ -18,7 +18,7 @@ import pytest
 from mlc_rpc import errors
 from mlc_rpc.session import Session
 from mlc_rpc.wire import ERROR_KINDS, MAX_BANNER, MAX_CHUNK, MAX_MESSAGE, VERSION
-from tests.rpc.fake_board import DEATH, GARBAGE, SILENCE, BoardError, FakeBoard
+from tests.rpc.fake_board import DEATH, GARBAGE, OBJECT, SILENCE, BoardError, FakeBoard
 
 
 def fail(*error: object) -> Callable[..., Any]:
@@ -153,8 +153,8 @@ def test_calls_from_threads_and_answers_out_of_order() -> None:
         answers = [session.link.call("ping", n, timeout=10) for n in range(100)]
         assert answers == list(range(100))
         assert held
-        board._send([1, slow.id, None, "late"])
-        assert session.link.wait(slow) == "late"
+        board._send([1, slow.id, None, None])
+        assert session.link.wait(slow) is None
         seen: list[int] = []
         threads = [
             threading.Thread(
@@ -180,7 +180,8 @@ def test_a_deadline_passes_and_the_session_lives() -> None:
             "no answer from the board in time\n  on:  fake://, method ping\n"
             "  try: a larger timeout; if ping does not answer either, connect again"
         )
-        board._send([1, 2, None, "the late answer is dropped"])
+        late = session.link._next_id - 1
+        board._send([1, late, None, "the late answer is dropped"])
         board.faults = {}
         assert session.ping() > 0
 
@@ -226,16 +227,25 @@ def test_a_closed_session_says_so() -> None:
 @pytest.mark.parametrize(
     ("message", "what"),
     [
-        (b"\xc1", "the board sent what is no message"),
-        (b"\x93\x01\x02\x03", "neither answer nor notification: [1, 2, 3]"),
+        (b"\xc1", "what came is neither answer nor notification: it begins with 0xc1"),
+        (
+            b"\x93\x01\x02\x03",
+            "what came is neither answer nor notification: it begins with 0x93",
+        ),
         (
             b"\x94\x01\xc0\x93\xa8protocol\xa3bad\x80\xc0",
             "the board understood no more: bad",
         ),
-        (b"\x2a", "neither answer nor notification: 42"),
-        (b"\x94\x01\xcd\x7f\xff\xc0\xc0", "answer to request 32767, which was never made"),
-        (b"\xc6\x7f\xff\xff\xff" + bytes(4 * MAX_MESSAGE), "the board sent what is no message"),
-        (b"\x91" * 5000, "the board sent what is no message"),
+        (b"\x2a", "what came is neither answer nor notification: it begins with 0x2a"),
+        (
+            b"\x94\x01\xcd\x7f\xff\xc0\xc0",
+            "what came answers a request of id 32767, which waits for none",
+        ),
+        (
+            b"\xc6\x7f\xff\xff\xff" + bytes(4 * MAX_MESSAGE),
+            "what came is neither answer nor notification: it begins with 0xc6",
+        ),
+        (b"\x91" * 5000, "what came is neither answer nor notification: it begins with 0x91"),
     ],
 )
 def test_bytes_that_are_no_answer_end_the_session(message: bytes, what: str) -> None:
@@ -274,7 +284,7 @@ def test_a_crash_names_signal_kernel_and_layer() -> None:
     board = FakeBoard({"run": fail("crashed", text, details)})
     with Session(board.transport) as session:
         with pytest.raises(errors.Crashed) as caught:
-            session.load(b"object").run({"x": np.zeros(4, np.float32)})
+            session.load(OBJECT).run({"x": np.zeros(4, np.float32)})
         error = caught.value
         assert (error.signal, error.kernel, error.layer, error.call) == (
             *("SIGSEGV", "double", "first"),
@@ -290,14 +300,14 @@ def test_an_error_of_no_known_form() -> None:
     board = FakeBoard({"tensor.new": fail("surprise", 3)})
     with Session(board.transport) as session, pytest.raises(errors.ProtocolError) as caught:
         session.empty((1,))
-    assert caught.value.what == "an error that is none: ['surprise', 3]"
+    assert caught.value.what == "error of the answer is a list of 2, where a list of 3 belongs"
 
 
 def test_describe_without_what_it_owes() -> None:
     board = FakeBoard({"describe": lambda: {"runtime": "0.1"}})
     with pytest.raises(errors.ProtocolError) as caught:
         Session(board.transport)
-    assert caught.value.what == "an answer that is none (KeyError('machine')): {'runtime': '0.1'}"
+    assert caught.value.what == "machine of the answer is missing"
 
 
 def test_blobs_are_sent_once() -> None:
@@ -353,7 +363,7 @@ def test_a_module_runs_and_is_timed() -> None:
     x = np.arange(4, dtype=np.float32)
     board = FakeBoard()
     with Session(board.transport) as session:
-        module = session.load(b"object", b"weights")
+        module = session.load(OBJECT, b"weights")
         assert [str(param) for param in module.metadata.kernels["double"].params] == [
             *("float32[4]", "float32[4]")
         ]
@@ -374,7 +384,7 @@ def test_a_module_runs_and_is_timed() -> None:
 
 def test_what_a_module_refuses() -> None:
     with Session(FakeBoard().transport) as session:
-        module = session.load(b"object")
+        module = session.load(OBJECT)
         with pytest.raises(errors.Refused) as caught:
             module["dubble"]
         assert str(caught.value) == (

@@ -138,7 +138,8 @@ def test_another_key_is_refused(board: Listener) -> None:
     with pytest.raises(errors.Unreachable) as caught:
         connect(board.url, no_runtime, key=bytes(32))
     assert str(caught.value) == (
-        f"the client's key is not the board's\n  on:  {board.url}\n"
+        "the client's key is not taken: it says \"the client's key is not the board's\"\n"
+        f"  on:  {board.url}\n"
         "  try: enroll the board again, or copy the key it was started with"
     )
     with pytest.raises(errors.Unreachable, match="a key has 32 bytes, this one 5"):
@@ -187,7 +188,12 @@ def response(result: object, number: int = 1) -> bytes:
             errors.Mismatch,
             "the board's program speaks version 2.0 of the wire, this client version 1.1",
         ),
-        ([PREAMBLE, response("hi")], errors.Unreachable, "no hello but 'hi'"),
+        (
+            [PREAMBLE, response("hi")],
+            errors.Unreachable,
+            "what answers there is no mlc-runtime, or a busy one: the answer is text of 2 bytes, "
+            "where a list of 3 belongs",
+        ),
         (
             [PREAMBLE, response([*VERSION, bytes(32)]), response(bytes(32), 2)],
             errors.Unreachable,

@@ -263,7 +263,7 @@ def test_a_stopped_runtime_times_out(runtime_of: Callable[[str], Path]) -> None:
         with pytest.raises(errors.Timeout):
             session.ping(timeout=0.2)
         with pytest.raises(errors.Timeout):
-            session.link.call("ping", None, timeout=0.2, tail=bytes(8 << 20))
+            session.link.call("tensor.write", 1, 0, timeout=0.2, tail=bytes(8 << 20))
     finally:
         session.close()
     assert transport._child.returncode is not None

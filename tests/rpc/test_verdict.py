@@ -237,7 +237,7 @@ def test_cores_that_are_none() -> None:
 
 
 def test_answers_of_older_boards_have_no_conditions() -> None:
-    assert parse_conditions({"samples": [1.0], "number": [1]}, [], 4, ()) is None
+    assert parse_conditions({"samples": [1.0], "number": [1], "facts": ()}, [], 4, ()) is None
     torn = {"facts": ["core"], "before": [[1]], "after": [[1, 2]], "cores": [0], "each": 1}
     whole = parse_conditions(
         torn | {"after": [[1]], "cores": [0, 2]}, ["a72", "a53", "a72"], 2, (1,)

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from mlc_rpc.module import Metadata, parse_metadata
+from mlc_rpc.section import METADATA_SECTION, section_of
 from mlc_targets import MAX_LEVELS, Target, TargetError, best_level
 
 from .format import Blob, disorder, read_file
-from .section import section_of
-
-METADATA_SECTION = ".mlc"
 
 
 @dataclass(frozen=True)

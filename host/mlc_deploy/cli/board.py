@@ -19,7 +19,7 @@ from ..enrolled import Enrolled, boards_file, enroll, enrolled_boards, remove
 from .errors import FAILED, OK
 from .options import Misuse
 from .place import checked, located
-from .tables import add_row, bytes_text, console_for, labelled, plain_table
+from .tables import add_row, bytes_text, console_for, labelled, plain_table, tell
 
 SECONDS = 30.0
 
@@ -49,18 +49,18 @@ def enroll_command(
     match parse_url(checked(url)):
         case SshUrl() as address:
             if not _trusted(address, fingerprint):
-                click.echo("not enrolled", err=True)
+                tell("not enrolled", sys.stderr)
                 return FAILED
             with connect(url) as session:
-                click.echo(_summary(session))
+                tell(_summary(session))
         case TcpUrl(host, port):
             if not key_path(host).exists():
                 make_key(host)
-            click.echo(f"{TCP_START}:\n{how_to_start(host, host, port)}")
+            tell(f"{TCP_START}:\n{how_to_start(host, host, port)}")
         case _:
             pass
     path = enroll(name, Enrolled(url, target))
-    click.echo(f"enrolled: --board {name} ({path})", err=True)
+    tell(f"enrolled: --board {name} ({path})", sys.stderr)
     return OK
 
 
@@ -80,7 +80,7 @@ def _trusted(address: SshUrl, fingerprint: str | None) -> bool:
         )
     if is_trusted(host, key):
         return True
-    click.echo(f"host key of {host.board}: {key.get_name()} {key.fingerprint}", err=True)
+    tell(f"host key of {host.board}: {key.get_name()} {key.fingerprint}", sys.stderr)
     if fingerprint is None and not sys.stdin.isatty():
         raise Misuse(
             "nobody is there to compare the fingerprint",
@@ -89,7 +89,7 @@ def _trusted(address: SshUrl, fingerprint: str | None) -> bool:
         )
     if fingerprint is None and not click.confirm("is it the board's own?", err=True):
         return False
-    click.echo(f"added to {trust(host, key)}", err=True)
+    tell(f"added to {trust(host, key)}", sys.stderr)
     return True
 
 
@@ -99,7 +99,7 @@ def list_command(debug: bool) -> int:
     """The boards that were enrolled."""
     known = enrolled_boards()
     if not known:
-        click.echo(f"none yet in {boards_file()}; try: mlc-deploy board enroll NAME ssh://host")
+        tell(f"none yet in {boards_file()}; try: mlc-deploy board enroll NAME ssh://host")
         return OK
     table = plain_table(("board", False), ("url", False), ("target", False))
     for name, entry in sorted(known.items()):
@@ -114,7 +114,7 @@ def list_command(debug: bool) -> int:
 def remove_command(name: str, debug: bool) -> int:
     """Forgets the board that was enrolled as NAME. What is on the board stays there."""
     gone = remove(name)
-    click.echo(f"removed: {name}, {gone.url}; what is on it: mlc-deploy board clean {gone.url}")
+    tell(f"removed: {name}, {gone.url}; what is on it: mlc-deploy board clean {gone.url}")
     return OK
 
 
@@ -143,18 +143,18 @@ def doctor_command(board_name: str, debug: bool) -> int:
     if facts is None:
         scheme = urlsplit(url).scheme
         emulated = scheme == "qemu"
-        click.echo(
+        tell(
             "doubt  an emulated board has no times, only executed instructions"
             if emulated
             else f"doubt  over {scheme}:// nothing is known of its clock and temperature"
         )
-        click.echo(f"       try: {'a real board' if emulated else 'ssh://, where it has ssh'}")
+        tell(f"       try: {'a real board' if emulated else 'ssh://, where it has ssh'}")
         return FAILED
     found = findings(facts)
     for finding in found:
-        click.echo(f"{'doubt' if finding.mend else 'well '}  {finding.what}")
+        tell(f"{'doubt' if finding.mend else 'well '}  {finding.what}")
         if finding.mend:
-            click.echo(f"       try: {finding.mend}")
+            tell(f"       try: {finding.mend}")
     return FAILED if any(finding.mend for finding in found) else OK
 
 
@@ -170,11 +170,11 @@ def clean_command(board_name: str, debug: bool) -> int:
 
             gone = clean_ssh(address, SECONDS)
             for cleaned in gone:
-                click.echo(f"removed {cleaned.path}, {bytes_text(cleaned.bytes)}")
+                tell(f"removed {cleaned.path}, {bytes_text(cleaned.bytes)}")
             if not gone:
-                click.echo("there was nothing")
+                tell("there was nothing")
         case _:
-            click.echo("there is nothing: only boards reached by ssh:// keep anything")
+            tell("there is nothing: only boards reached by ssh:// keep anything")
     return OK
 
 

@@ -14,6 +14,7 @@ import click
 
 from mlc_rpc import CounterError, Lost, RpcError, Unreachable
 from mlc_targets import TargetError
+from mlc_targets.text import LONG, paragraph, shown
 
 from ..errors import InputError, MlcError, ShapeError
 from .options import Misuse
@@ -53,13 +54,13 @@ def message(error: BaseException) -> str:
         case KeyboardInterrupt() | click.exceptions.Abort():
             return "interrupted"
         case click.UsageError():
-            text = error.format_message().rstrip(".")
+            text = paragraph(error.format_message().rstrip("."))
             command = (error.ctx.command_path if error.ctx else "mlc-deploy").removesuffix(" run")
             return f"{text[:1].lower()}{text[1:]}\n  try: {command} --help"
         case OSError():
-            where = f"\n  in:  {error.filename}" if error.filename else ""
+            where = f"\n  in:  {paragraph(str(error.filename))}" if error.filename else ""
             mend = f"\n  try: {MENDS[error.errno]}" if error.errno in MENDS else ""
-            return f"{(error.strerror or str(error)).lower()}{where}{mend}"
+            return f"{paragraph(error.strerror or str(error)).lower()}{where}{mend}"
         case MemoryError():
             needed = f": {str(error)[:1].lower()}{str(error)[1:]}" if str(error) else ""
             return f"the memory does not suffice{needed}\n  try: {MORE_MEMORY}"
@@ -68,13 +69,13 @@ def message(error: BaseException) -> str:
         case _ if isinstance(error, MISTAKES):
             return str(error)
         case _:
+            said = f"{type(error).__name__}: {paragraph(str(error))}"
             return (
-                f"a mistake in mlc-deploy itself ({type(error).__name__}: {error})\n"
-                "  try: --debug, and report what it says"
+                f"a mistake in mlc-deploy itself ({said})\n  try: --debug, and report what it says"
             )
 
 
 def complain(text: str) -> None:
     color = False if os.environ.get("NO_COLOR") else None  # None: where stderr is a terminal
     click.secho("error: ", err=True, nl=False, color=color, fg="red", bold=True)
-    click.echo(text, err=True)
+    click.echo("\n".join(shown(line, LONG) for line in text.split("\n")), err=True)

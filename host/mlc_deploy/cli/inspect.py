@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from rich.table import Table
-from rich.text import Text
 
 from mlc_targets import Target
 
@@ -40,7 +39,9 @@ from .tables import (
     console_for,
     count_text,
     labelled,
+    line,
     plain_table,
+    tell,
     tensor_text,
 )
 
@@ -91,7 +92,7 @@ def inspect(
             plain.append(function)
         ran.append({"name": name, "changed": changed, "calls": len(function.bindings)})
         if passes and changed:
-            print(f"# after {name}\n{function.script()}\n", file=stream)
+            tell(f"# after {name}\n{function.script()}\n", stream)
 
     how = known = None
     if db is not None:
@@ -233,7 +234,7 @@ def show(record: Record, stream: TextIO) -> None:
     """Prints the record as tables."""
     console = console_for(stream)
     title = f"{record['model']} for {Target(record['target']).short_name}"
-    console.print(Text(title, style="bold"))
+    console.print(line(title, "bold"))
     console.print()
     counts = plain_table(("operator", False), ("in the model", True), ("in kernels", True))
     for name, of in record["operators"].items():
@@ -255,7 +256,7 @@ def show(record: Record, stream: TextIO) -> None:
     console.print(layers)
     console.print()
     for layer_names, table in _choices(record):
-        console.print(Text(layer_names), soft_wrap=True)
+        console.print(line(layer_names), soft_wrap=True)
         console.print(table)
         console.print()
     for label, text in _facts(record):

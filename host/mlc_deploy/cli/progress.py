@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import Progress as Display
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from .tables import line
+
 
 class Progress:
     """Stages, and notes for those who asked for them with -v."""
@@ -33,7 +35,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         if self.verbose:
-            self.console.print(f"  {text}", style="dim")
+            self.console.print(line(f"  {text}", "dim"))
 
     def warn(self, text: str) -> None:
-        self.console.print(f"warning: {text}", style="yellow")
+        self.console.print(line(f"warning: {text}", "yellow"))

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from rich.table import Table
-from rich.text import Text
 
 from mlc_rpc.cores import ranges
 from mlc_targets import BASE, Target
@@ -18,6 +17,7 @@ from .tables import (
     console_for,
     count_text,
     labelled,
+    line,
     plain_table,
     tensor_text,
 )
@@ -28,7 +28,7 @@ GOOD, WARNING, BAD = "green", "yellow", "bold red"
 def show(record: Record, stream: TextIO, verbose: bool = False) -> None:
     """Prints the record as tables; on a terminal, what is too wide loses the ends of names."""
     console = console_for(stream)
-    console.print(Text(_title(record), style="bold", no_wrap=True, overflow="ellipsis"))
+    console.print(line(_title(record), "bold", short=True))
     console.print()
     console.print(_layers(record))
     if verbose and record["instructions"] is not None:

@@ -11,6 +11,7 @@ import click
 
 from ..unfinished import write_whole
 from .options import Misuse, writable
+from .tables import tell
 
 if TYPE_CHECKING:
     from ..compile import CompiledModel
@@ -89,7 +90,7 @@ def _print(model: CompiledModel, form: str) -> None:
             source, header = c_source(model.library)
             click.echo(f"{header}\n{source}")
         case "ir":
-            click.echo(_ir(model), nl=False)
+            tell(_ir(model).removesuffix("\n"))
         case "obj":
             if sys.stdout.isatty():
                 raise Misuse(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from mlc_targets.text import LONG, shown
 
 Record = dict[str, Any]
 
@@ -23,9 +26,21 @@ def console_for(stream: TextIO) -> Console:
     return Console(file=stream, highlight=False, markup=False, width=WIDE)
 
 
+def line(text: str, style: str = "", *, short: bool = False) -> Text:
+    """One line of whatever holds text from outside: a model's names, a board's words. A `short` one
+    loses its end where the terminal is not wide enough."""
+    cut = {"no_wrap": True, "overflow": "ellipsis"} if short else {}
+    return Text(shown(text, LONG), style, **cut)  # type: ignore[arg-type]
+
+
+def tell(text: str, stream: TextIO | None = None) -> None:
+    """Prints lines that may hold such text: on stdout unless told."""
+    print("\n".join(shown(each, LONG) for each in text.split("\n")), file=stream or sys.stdout)
+
+
 def labelled(label: str, text: str, style: str = "") -> Text:
     """A line below a table."""
-    return Text().append(f" {label:<{LABEL_COLUMN - 1}}", FAINT).append(text, style)
+    return line(f" {label:<{LABEL_COLUMN - 1}}", FAINT).append(line(text, style))
 
 
 def plain_table(*columns: tuple[str, bool]) -> Table:
@@ -41,8 +56,7 @@ def plain_table(*columns: tuple[str, bool]) -> Table:
 
 
 def add_row(table: Table, first: str, *cells: str, style: str = "") -> None:
-    name = Text(f" {first}", no_wrap=True, overflow="ellipsis")
-    table.add_row(name, *(Text(cell) for cell in cells), style=style)
+    table.add_row(line(f" {first}", short=True), *map(line, cells), style=style)
 
 
 def tensor_text(of: Record) -> str:

@@ -34,6 +34,7 @@ from .options import (
 from .place import NONE, choose, located
 from .progress import Progress
 from .run import CORES_HELP, PRECISION_HELP, TRUST_HELP
+from .tables import line
 from .tune_report import incident_text, recorded, show
 from .tune_shown import shown
 
@@ -205,7 +206,7 @@ def _database(db: str, others: Sequence[str], progress: Progress) -> Database:
     database = Database(db)
     for file in others:
         taken = database.merge(file)
-        progress.console.print(f"{file}: {taken} results taken over", style="dim")
+        progress.console.print(line(f"{file}: {taken} results taken over", "dim"))
     for note in database.notes:
         progress.warn(note)
     return database

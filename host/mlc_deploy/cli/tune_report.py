@@ -8,11 +8,10 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
-from rich.text import Text
 
 from mlc_targets import Target
 
-from .tables import Record, add_row, console_for, labelled, plain_table
+from .tables import Record, add_row, console_for, labelled, line, plain_table
 
 if TYPE_CHECKING:
     from ..deploy import Deployment
@@ -125,7 +124,7 @@ def show(record: Record, stream: Any) -> None:
     console = console_for(stream)
     target = Target(record["target"]).short_name
     title = f"{record['model']} for {target}, tuned on {', '.join(record['boards'])}"
-    console.print(Text(title, style="bold", no_wrap=True, overflow="ellipsis"))
+    console.print(line(title, "bold", short=True))
     console.print()
     console.print(_tasks_table(record))
     console.print()

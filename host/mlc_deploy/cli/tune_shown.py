@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.live import Live
-from rich.text import Text
 
 from .progress import Progress
-from .tables import add_row, plain_table
+from .tables import add_row, line, plain_table
 from .tune_report import clock_text, task_cells, task_columns, task_record
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def shown(progress: Progress) -> Iterator[Callable[[State], None]]:
         now: State | None = None
         with Live(
             console=console,
-            get_renderable=lambda: Text() if now is None else standing(now),
+            get_renderable=lambda: line("") if now is None else standing(now),
             refresh_per_second=1,  # the clock goes on between results
             transient=True,
         ) as live:
@@ -45,14 +44,14 @@ def shown(progress: Progress) -> Iterator[Callable[[State], None]]:
         return
     last = -LINE_SECONDS
 
-    def line(state: State) -> None:
+    def tell_now_and_then(state: State) -> None:
         nonlocal last
         if state.told < state.trials and time.perf_counter() - last < LINE_SECONDS:
             return
         last = time.perf_counter()
-        console.print(standing_line(state), style="dim")
+        console.print(line(standing_line(state), "dim"))
 
-    yield line
+    yield tell_now_and_then
 
 
 def standing_line(state: State) -> str:
@@ -74,8 +73,7 @@ def standing(state: State) -> Group:
         add_row(
             table, t.task.name, *task_cells(task_record(t, state.objective)), f"{t.trials}", share
         )
-    text = Text(standing_line(state), style="dim", no_wrap=True, overflow="ellipsis")
-    return Group(table, text)
+    return Group(table, line(standing_line(state), "dim", short=True))
 
 
 def _gain(state: State) -> str:

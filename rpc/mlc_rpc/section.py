@@ -1,10 +1,11 @@
-"""One section of an ELF object, found without the code generator's reader of whole objects."""
+"""One section of an ELF object: what an object says of itself, read where it was made."""
 
 from __future__ import annotations
 
 import struct
 
 Buffer = bytes | memoryview
+METADATA_SECTION = ".mlc"  # mlc_abi.h
 
 
 def section_of(elf: Buffer, name: str) -> bytes:
