@@ -19,6 +19,7 @@ from .half import part_of
 
 STEPS = (1, 2, 3, 4, 6, 8, 9, 12, 16, 24, 32, 48, 64)  # of a reduction, that a tuner tries
 MOST_TRIED = 32  # elements, or vectors, of a tile along one dimension
+FEW_TASKS = 8  # too few for threads to share evenly
 MOST_SUMS = 32  # vectors of a tile: no target has more registers
 
 
@@ -52,8 +53,7 @@ def schedule_tile(
         else:
             outer.append(loop)
     sch.reorder(*outer, *inner)
-    while tasks < len(outer) - 1 and _unit(sch, outer[tasks - 1]):
-        tasks += 1
+    tasks = _task_loops(sch, outer, tasks)
     if tasks > 1:
         outer[:tasks] = [sch.fuse(*outer[:tasks])]
     sch.compute_at(tile, outer[-1])
@@ -125,6 +125,23 @@ def _chosen(
         chosen[number] = sch.choice(cut if cut in sizes else max(sizes), sorted(sizes))
         room = max(room // (chosen[number] // step), 1)
     return chosen
+
+
+def _task_loops(sch: Schedule, outer: list[str], tasks: int) -> int:
+    """How many of the loops over tiles, outermost first, are tasks: `tasks`, but for those at their
+    end that have one turn. Where few turns are left, the next loop is moved outside of them, and is
+    the tasks alone: fused with others, it could not be cut where a guard begins to hold."""
+    after = next((n for n in range(tasks - 1, len(outer) - 1) if not _unit(sch, outer[n])), None)
+    if after is None or after < tasks:
+        return tasks
+    turns = prod(getattr(sch.loop(n).extent, "value", FEW_TASKS) for n in outer[:tasks])
+    if turns == 1:
+        return after + 1
+    if turns < FEW_TASKS:
+        outer.insert(0, outer.pop(after))
+        sch.reorder(*outer)
+        return 1
+    return tasks
 
 
 def _unit(sch: Schedule, loop: str) -> bool:

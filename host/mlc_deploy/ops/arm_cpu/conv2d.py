@@ -25,13 +25,12 @@ from ..layout import layout, plain_sizes
 from ..nn import window_extent
 from ..quantize import product
 from ..registry import Attrs, TensorType
-from ..tile import inline_epilogue, schedule_tile
+from ..tile import FEW_TASKS, inline_epilogue, schedule_tile
 
 BLOCKED = ("float32", "float16")
 PLANES = 4  # channels up to which planes are read, in layers that are not in blocks
 MOST_UNROLLED = 192  # about how many multiply-accumulates there are in a turn of the reduction
 SHORT_TURNS = 8  # of a kernel one pixel wide are made one
-FEW_TASKS = 8  # too few for threads to share evenly
 TURN = 5  # instructions of a turn beside loads and multiply-accumulates
 
 
