@@ -495,6 +495,7 @@ SHARED: dict[str, Callable[[str, Random], AwkwardCall]] = {
     "conv2d": convolution,
     "conv_nd": convolution,
     "dequantize": quantized,
+    "fast_softmax": softmax,
     "layer_norm": norm,
     "log_softmax": softmax,
     "max": reduction,

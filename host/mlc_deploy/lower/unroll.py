@@ -156,9 +156,9 @@ def unroll_as_asked(func: PrimFunc) -> PrimFunc:
     """for i (auto_unroll_max_step 16): for j in range(4): S   =>   … for j in unrolled(4): S
 
     Within a loop with this pragma, and for itself, loops whose turns make at most that many
-    statements (and no more than the option "lower.unroll_limit") are unrolled, innermost first. Where the pragma unroll_explicit is False they stay
-    loops, which LLVM's and C's optimisers may unroll. debug_skip_region leaves its loop out. Raises
-    LowerError for a pragma that is not known.
+    statements, and no more than the option "lower.unroll_limit", are unrolled, innermost first.
+    Where the pragma unroll_explicit is False they stay loops, which LLVM's and C's optimisers may
+    unroll. debug_skip_region leaves its loop out. Raises LowerError for a pragma that is not known.
     """
     asked = [s for s in statements(func.body) if isinstance(s, For) and s.annotations]
     for loop in asked:
@@ -168,7 +168,6 @@ def unroll_as_asked(func: PrimFunc) -> PrimFunc:
                 raise LowerError(why, where=loop_header(loop), mend=mend)
     if not any(key in loop.annotations for loop in asked for key in (AUTO_UNROLL, DEBUG_SKIP)):
         return func
-
     limit = option("lower.unroll_limit")
 
     def visit(m: Stmt, most: int, explicit: bool) -> tuple[Stmt, int]:
