@@ -37,6 +37,10 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "lower": ("blocks", "loops", "flat", "final"),
 }
 
+# Copies of one statement. Beyond that a kernel takes seconds to compile, and its loops do not fit
+# into a core's cache of decoded instructions; the largest tile of any schedule here makes 768.
+MOST_COPIES = 1024
+
 OPTIONS: Mapping[str, Any] = {  # option -> what holds where a context does not set it
     "compile.cache": True,  # kernels that were compiled before come from the user's cache
     "compile.workers": 0,  # processes that compile a model's kernels; 0: one per core
@@ -46,7 +50,7 @@ OPTIONS: Mapping[str, Any] = {  # option -> what holds where a context does not 
     "lower.add_pass": (),
     "lower.dump": "",
     "lower.bound_check": False,  # every access is checked; the kernel returns MLC_OUT_OF_BOUNDS
-    "lower.unroll_limit": 1 << 16,  # most copies of a statement that unrolled loops may make
+    "lower.unroll_limit": MOST_COPIES,  # that schedules make, and that lowering takes
     "lower.auto_unroll": 64,  # most copies that loops over registers are unrolled into, unasked
 }
 

@@ -32,6 +32,14 @@ SHOWN: dict[str, tuple[Program, list[Step]]] = {
     "split_in_three": (chain, [("split", ("j", (2, None, 3)))]),
     "split_symbolic": (symbolic, [("split", ("i", (None, 4)))]),
     "fuse": (chain, [("fuse", ("i", "j"))]),
+    "fuse_a_loop_of_one_turn": (
+        chain,
+        [
+            ("split", ("j", (None, 12))),
+            ("fuse", ("j_0", "j_1_1")),
+            ("split", ("j_0_j_1_1_fused", (None, 5))),
+        ],
+    ),
     "reorder": (matmul, [("reorder", ("k", "i"))]),
     "parallel": (chain, [("parallel", ("i",))]),
     "vectorize": (chain, [("vectorize", ("j",))]),

@@ -109,9 +109,16 @@ def unroll_registers(func: PrimFunc) -> PrimFunc:
 
     LLVM keeps a local buffer in registers only if every index into it is a constant. So the loops
     that index one are unrolled, all or none, while they make at most the option
-    "lower.auto_unroll" copies of a statement.
+    "lower.auto_unroll" copies of a statement, and no more than "lower.unroll_limit" together with
+    the loops inside that are to be unrolled anyway.
     """
-    most = option("lower.auto_unroll")
+    most: int = option("lower.auto_unroll")
+    limit: int = option("lower.unroll_limit")
+
+    def fits(loops: set[For]) -> bool:
+        at_them, inside = _copies(func.body, loops)
+        return at_them <= most and inside <= limit
+
     loops: dict[Var, list[For]] = {}
     indexing: dict[Buffer, set[Var]] = {}
     by_data: set[Buffer] = set()
@@ -131,7 +138,7 @@ def unroll_registers(func: PrimFunc) -> PrimFunc:
         serial = {n for v in variables for n in loops.get(v, ()) if n.kind == "serial"}
         others = [n for v in variables for n in loops.get(v, ()) if n.kind == "parallel"]
         known = all(v in loops for v in variables) and not others
-        if serial and known and _copies(func.body, chosen | serial) <= most:
+        if serial and known and fits(chosen | serial):
             chosen |= serial
     if not chosen:
         return func
@@ -149,9 +156,9 @@ def unroll_as_asked(func: PrimFunc) -> PrimFunc:
     """for i (auto_unroll_max_step 16): for j in range(4): S   =>   … for j in unrolled(4): S
 
     Within a loop with this pragma, and for itself, loops whose turns make at most that many
-    statements are unrolled, innermost first. Where the pragma unroll_explicit is False they stay
-    loops, which LLVM's and C's optimisers may unroll. debug_skip_region leaves its loop out. Raises
-    LowerError for a pragma that is not known.
+    statements, and no more than the option "lower.unroll_limit", are unrolled, innermost first.
+    Where the pragma unroll_explicit is False they stay loops, which LLVM's and C's optimisers may
+    unroll. debug_skip_region leaves its loop out. Raises LowerError for a pragma that is not known.
     """
     asked = [s for s in statements(func.body) if isinstance(s, For) and s.annotations]
     for loop in asked:
@@ -161,6 +168,7 @@ def unroll_as_asked(func: PrimFunc) -> PrimFunc:
                 raise LowerError(why, where=loop_header(loop), mend=mend)
     if not any(key in loop.annotations for loop in asked for key in (AUTO_UNROLL, DEBUG_SKIP)):
         return func
+    limit = option("lower.unroll_limit")
 
     def visit(m: Stmt, most: int, explicit: bool) -> tuple[Stmt, int]:
         """(m with loops unrolled, how many statements it is then)."""
@@ -178,7 +186,7 @@ def unroll_as_asked(func: PrimFunc) -> PrimFunc:
             return made, sum(counts) if counts else 1
         if m.annotations.get(DEBUG_SKIP):
             return Seq(()), 0
-        most = m.annotations.get(AUTO_UNROLL, most)
+        most = min(m.annotations.get(AUTO_UNROLL, most), limit)
         explicit = bool(m.annotations.get(UNROLL_EXPLICIT, explicit))
         body, count = visit(m.body, most, explicit)
         if isinstance(m.extent, Const):
@@ -192,21 +200,22 @@ def unroll_as_asked(func: PrimFunc) -> PrimFunc:
     return with_fields(func, body=visit(func.body, 0, True)[0])
 
 
-def _copies(s: Stmt, chosen: set[For]) -> int:
-    """The most copies of a statement in a chosen loop, when those and the loops that are to be
-    unrolled anyway are; beyond any limit where an extent is no constant."""
-    worst = 1
+def _copies(s: Stmt, chosen: set[For]) -> tuple[int, int]:
+    """The most copies of a chosen loop's body, and of any statement in one, when those and the
+    loops that are to be unrolled anyway are; beyond any limit where an extent is no constant."""
+    at_them, inside = 1, 1
 
-    def visit(m: Stmt, copies: int) -> None:
-        nonlocal worst
+    def visit(m: Stmt, copies: int, within: bool) -> None:
+        nonlocal at_them, inside
         if isinstance(m, For) and m in chosen:
             copies *= int(m.extent) if isinstance(m.extent, Const) else 1 << 30
-            worst = max(worst, copies)
+            at_them, within = max(at_them, copies), True
         elif isinstance(m, For) and m.kind == "unrolled" and isinstance(m.extent, Const):
             copies *= int(m.extent)
+        inside = max(inside, copies) if within else inside
         for child in children(m):
             if isinstance(child, Stmt):
-                visit(child, copies)
+                visit(child, copies, within)
 
-    visit(s, 1)
-    return worst
+    visit(s, 1, within=False)
+    return at_them, inside

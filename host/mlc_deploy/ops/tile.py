@@ -12,13 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from ..errors import ScheduleError
-from ..ir import Const, Var
+from ..ir import Const, For, Stmt, Var, children
+from ..pass_context import option
 from ..schedule import Schedule
 from ..schedule.tensor_intrin import TensorIntrin
+from ..schedule.tree import find_loop, loops_of
 from .half import part_of
 
 STEPS = (1, 2, 3, 4, 6, 8, 9, 12, 16, 24, 32, 48, 64)  # of a reduction, that a tuner tries
 MOST_TRIED = 32  # elements, or vectors, of a tile along one dimension
+FEW_TASKS = 8  # too few for threads to share evenly
 MOST_SUMS = 32  # vectors of a tile: no target has more registers
 
 
@@ -52,8 +55,7 @@ def schedule_tile(
         else:
             outer.append(loop)
     sch.reorder(*outer, *inner)
-    while tasks < len(outer) - 1 and _unit(sch, outer[tasks - 1]):
-        tasks += 1
+    tasks = _task_loops(sch, outer, tasks)
     if tasks > 1:
         outer[:tasks] = [sch.fuse(*outer[:tasks])]
     sch.compute_at(tile, outer[-1])
@@ -127,6 +129,23 @@ def _chosen(
     return chosen
 
 
+def _task_loops(sch: Schedule, outer: list[str], tasks: int) -> int:
+    """How many of the loops over tiles, outermost first, are tasks: `tasks`, but for those at their
+    end that have one turn. Where few turns are left, the next loop is moved outside of them, and is
+    the tasks alone: fused with others, it could not be cut where a guard begins to hold."""
+    after = next((n for n in range(tasks - 1, len(outer) - 1) if not _unit(sch, outer[n])), None)
+    if after is None or after < tasks:
+        return tasks
+    turns = prod(getattr(sch.loop(n).extent, "value", FEW_TASKS) for n in outer[:tasks])
+    if turns == 1:
+        return after + 1
+    if turns < FEW_TASKS:
+        outer.insert(0, outer.pop(after))
+        sch.reorder(*outer)
+        return 1
+    return tasks
+
+
 def _unit(sch: Schedule, loop: str) -> bool:
     extent = sch.loop(loop).extent
     return getattr(extent, "value", 0) == 1
@@ -139,9 +158,11 @@ def schedule_sum(sch: Schedule, tile: str, at: str, lanes: int, steps: int) -> N
     own = around[around.index(at) + 1 :]
     reduced: list[str] = [n for n in own if _reduces(sch, tile, n)]
     spatial: list[str] = [n for n in own if n not in reduced]
-    reduced, unrolled = unroll_steps(sch, reduced, steps)
+    in_vectors = bool(spatial) and lanes > 1 and _divides(sch, spatial[-1], lanes)
+    copies = prod(_turns(sch.loop(n)) for n in spatial) // (lanes if in_vectors else 1)
+    reduced, unrolled = unroll_steps(sch, reduced, steps, copies)
     vector: list[str] = []
-    if spatial and lanes > 1 and _divides(sch, spatial[-1], lanes):
+    if in_vectors:
         spatial[-1], lane = sch.split(spatial[-1], [None, lanes])
         vector = [lane]
     loops = [*reduced, *unrolled, *spatial, *vector]
@@ -153,11 +174,10 @@ def schedule_sum(sch: Schedule, tile: str, at: str, lanes: int, steps: int) -> N
         nest = [
             n for n in sch.get_loops(block_name) if n.removesuffix("_init") in (*spatial, *vector)
         ]
-        for loop in nest:
-            if loop.removesuffix("_init") in vector:
-                sch.vectorize(loop)
-            else:
-                sch.unroll(loop)
+        across = nest[: len(nest) - len(vector)]
+        unroll(sch, across)
+        for lane in nest[len(across) :]:
+            sch.vectorize(lane)
 
 
 def schedule_intrin_sum(
@@ -173,7 +193,9 @@ def schedule_intrin_sum(
     spatial: list[str] = [n for n in own if n not in over]
     inside = [*_taken(sch, spatial, intrin, "spatial"), *_taken(sch, over, intrin, "reduce")]
     turns = prod(int(sch.loop(n).extent) for n in over)  # type: ignore[call-overload]
-    over, unrolled = unroll_steps(sch, over, steps if isinstance(steps, int) else steps(turns))
+    most = steps if isinstance(steps, int) else steps(turns)
+    copies = prod(_turns(sch.loop(n)) for n in spatial)
+    over, unrolled = unroll_steps(sch, over, most, copies)
     sch.reorder(*over, *unrolled, *spatial, *inside)
     block = sch.blockize(inside[0])
     first = next(iter((*over, *unrolled, *spatial)), None) or sch.add_unit_loop(block)
@@ -182,8 +204,8 @@ def schedule_intrin_sum(
     (element,) = sch.get_child_blocks(zero)
     *across, lane = sch.get_loops(element)
     beside = [n for n in sch.get_loops(zero) if n.removesuffix("_init") in spatial]
-    for loop in (*spatial, *beside, *across):
-        sch.unroll(loop)
+    unroll(sch, spatial)
+    unroll(sch, [*beside, *across])
     sch.vectorize(lane)
 
 
@@ -205,12 +227,47 @@ def _taken(sch: Schedule, loops: list[str], intrin: TensorIntrin, kind: str) -> 
     return taken
 
 
-def unroll_steps(sch: Schedule, reduced: list[str], steps: int) -> tuple[list[str], list[str]]:
+def unroll(sch: Schedule, loops: Sequence[str]) -> None:
+    """Unrolls nested loops, but for those, innermost first, that would copy a statement more often
+    than the option "lower.unroll_limit" says."""
+    chosen: list[str] = []
+    for loop in reversed(loops):
+        if _copies(sch, loop, chosen) <= option("lower.unroll_limit"):
+            chosen.append(loop)
+    for loop in loops:
+        if loop in chosen:
+            sch.unroll(loop)
+
+
+def _copies(sch: Schedule, loop: str, inside: Sequence[str]) -> int:
+    """How often a statement would be copied, were a loop unrolled and those inside of it; beyond
+    any limit where an extent is no constant."""
+
+    def most(s: Stmt) -> int:
+        below = max((most(c) for c in children(s) if isinstance(c, Stmt)), default=1)
+        if isinstance(s, For) and (s.kind == "unrolled" or s.name == loop or s.name in inside):
+            return below * _turns(s)
+        return below
+
+    *around, itself = loops_of(find_loop(sch.func, loop, "unroll"))
+    return most(itself) * prod(_turns(o) for o in around if o.kind == "unrolled")
+
+
+def _turns(loop: For) -> int:
+    return int(loop.extent) if isinstance(loop.extent, Const) else 1 << 30
+
+
+def unroll_steps(
+    sch: Schedule, reduced: list[str], steps: int, copies: int = 1
+) -> tuple[list[str], list[str]]:
     """Unrolls the innermost reductions: whole loops while they make up to `steps` turns together,
-    then the part of the next that still fits. (loops that stay, unrolled loops)"""
+    then the part of the next that still fits. (loops that stay, unrolled loops)
+
+    copies: that unrolled loops inside make of what one turn does."""
     unrolled: list[str] = []
     tried = sorted({steps, *(n for n in STEPS if n <= max(2 * steps, 8))})
     room = sch.choice(steps, tried) if reduced else 1
+    room = min(room, option("lower.unroll_limit") // max(copies, 1))
     while reduced and room > 1:
         extent = sch.loop(reduced[-1]).extent
         turns = int(extent) if isinstance(extent, Const) else 0
@@ -246,5 +303,4 @@ def schedule_result(sch: Schedule, inner: Sequence[str], lanes: int, vector_resu
         outer, vector = sch.split(loops[-1], [None, lanes])
         sch.vectorize(vector)
         loops[-1] = outer
-    for loop in loops:
-        sch.unroll(loop)
+    unroll(sch, loops)

@@ -148,7 +148,7 @@ def is_whole(interval: Interval, size: Dim, ranges: Ranges) -> bool:
 
 def turns_disjoint(target: For, block: Block, kinds: Sequence[IterKind] = ("spatial",)) -> bool:
     """Whether different turns of the loop run the block for different iterations of these kinds."""
-    if is_const(target.extent, 1):
+    if isinstance(target.extent, Const) and int(target.extent) <= 1:
         return True
     # Only what the loop moves can tell its turns apart.
     moved = [i for i in block.iters if target.var in vars_in(i.binding)]

@@ -141,7 +141,11 @@ def split(
 
 def fuse(func: PrimFunc, loops: Sequence[str]) -> tuple[PrimFunc, str]:
     """for i in range(n): for j in range(m): S
-    =>   for i_j_fused in range(n*m): S[i := i_j_fused // m, j := i_j_fused % m]"""
+    =>   for i_j_fused in range(n*m): S[i := i_j_fused // m, j := i_j_fused % m]
+
+    Loops of one turn are 0, and the others are as if they alone were fused: where a later split
+    does not divide the turns, nothing but its guard says that a remainder is the turn itself.
+    """
     if len(loops) < 2:
         refuse("fuse", "two loops or more are needed")
     path = find_loop(func, loops[0], "fuse")
@@ -166,12 +170,13 @@ def fuse(func: PrimFunc, loops: Sequence[str]) -> tuple[PrimFunc, str]:
     if turns > value_range(nest[0].var.dtype)[1]:
         refuse("fuse", f"{turns} turns are more than {nest[0].var.dtype} counts", nest[0])
     var = Var(names_of(func).fresh("_".join([*loops, "fused"])), nest[0].var.dtype)
-    values: dict[Var, Expr] = {}
+    values: dict[Var, Expr] = {o.var: const(0, o.var.dtype) for o in nest}
+    first, *others = [o for o in nest if not is_const(o.extent, 1)] or nest[:1]
     rest: Expr = var
-    for inner in reversed(nest[1:]):
+    for inner in reversed(others):
         values[inner.var] = rest % inner.extent
         rest = rest // inner.extent
-    values[nest[0].var] = rest
+    values[first.var] = rest
     extent: Expr = const(1, var.dtype)
     for inner in nest:
         extent = extent * inner.extent

@@ -13,11 +13,11 @@ from mlc_targets import Target
 
 from ..ir import Block, Const, For, PrimFunc, Stmt, children
 from ..ir.build import is_root
+from ..pass_context import option
 from ..schedule.tree import bound_to
 
 Check = Callable[[PrimFunc, Target], "str | None"]
 
-MOST_COPIES = 1024  # of one block's statements; beyond that, compiling takes seconds
 MOST_REGISTERS = 16  # where the target has no vectors
 
 
@@ -55,10 +55,11 @@ def verify_vectors(func: PrimFunc, target: Target) -> str | None:
 
 
 def verify_code_size(func: PrimFunc, target: Target) -> str | None:
-    """No statement is copied too often by the loops that are unrolled around it."""
+    """No statement is copied more often by the loops around it than lowering takes."""
+    most = option("lower.unroll_limit")
     for loops, block in nests(func):
         copies = prod(turns(loop) for loop in loops if loop.kind == "unrolled")
-        if copies > MOST_COPIES:
+        if copies > most:
             return f"block '{block.name}' is unrolled to {copies} copies"
     return None
 

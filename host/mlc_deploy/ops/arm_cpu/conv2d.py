@@ -25,13 +25,13 @@ from ..layout import layout, plain_sizes
 from ..nn import window_extent
 from ..quantize import product
 from ..registry import Attrs, TensorType
-from ..tile import inline_epilogue, schedule_tile
+from ..tile import FEW_TASKS, inline_epilogue, schedule_tile
 
 BLOCKED = ("float32", "float16")
 PLANES = 4  # channels up to which planes are read, in layers that are not in blocks
 MOST_UNROLLED = 192  # about how many multiply-accumulates there are in a turn of the reduction
+MOST_ROW_TAPS = 32  # of a row of the kernel, unrolled: at a row's ends each has a guard of its own
 SHORT_TURNS = 8  # of a kernel one pixel wide are made one
-FEW_TASKS = 8  # too few for threads to share evenly
 TURN = 5  # instructions of a turn beside loads and multiply-accumulates
 
 
@@ -246,7 +246,10 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     conv = _conv(plain, (attrs["channels"], w.shape[2], kh, kw), attrs, planes, target)
     vectors = columns // lanes
     pixels = best_tile(conv, lanes, target)[0]
+    row_taps = min(kw, MOST_ROW_TAPS)
     depth, steps = int(w.shape[2]), conv.taps * conv.together  # type: ignore[arg-type]
+    if conv.taps > MOST_ROW_TAPS:
+        steps = row_taps if planes else conv.together
     if planes:
         steps *= depth if target.arch == "arm" else 1
     elif conv.taps == 1:  # turns are short; of one alone, all weights would be loaded, and spilled
@@ -254,7 +257,7 @@ def schedule_conv2d(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
         depth = part_sizes(arithmetic(x.dtype, target), extents, 2)[2]
         steps *= min(SHORT_TURNS, max(1, depth // 2))
     if target.arch == "x86_64":  # elsewhere the lanes of one vector have to be seen together
-        steps = min(steps, max(kw, MOST_UNROLLED // (pixels * vectors)))
+        steps = min(steps, max(row_taps, MOST_UNROLLED // (pixels * vectors)))
     if is_pointwise((kh, kw), attrs):
         b, f, y, q, _ = sch.get_loops(result)
         all_pixels = sch.fuse(y, q)

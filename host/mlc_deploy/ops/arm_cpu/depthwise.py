@@ -21,6 +21,7 @@ from ..quantize import product
 from ..registry import Attrs
 from ..shape import padded
 from ..tile import inline_epilogue, schedule_tile, vectorize_rows
+from .conv2d import MOST_ROW_TAPS
 from .gemm import tiled
 
 
@@ -72,7 +73,7 @@ def schedule_depthwise(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc
         result,
         {2: rows, 3: lanes},
         lanes=lanes,
-        steps=taps if taps <= 25 else int(w.shape[3]),  # type: ignore[arg-type]
+        steps=taps if taps <= 25 else min(int(w.shape[3]), MOST_ROW_TAPS),  # type: ignore[arg-type]
         vector_result=True,
     )
     if "pad" in sch.get_blocks():

@@ -25,7 +25,7 @@ from ...ir import Expr, const
 from ...schedule import Schedule
 from ...schedule.tensor_intrin import get_intrin
 from ...te import IterVar
-from ..tile import schedule_intrin_sum
+from ..tile import schedule_intrin_sum, unroll
 
 BLOCK = 8  # channels
 UNROLLED = 6  # turns of a reduction, that few registers are no reason against unrolling
@@ -266,8 +266,7 @@ def schedule_sums(
             four, pair = sch.split(pair, [None, 2])
             sch.reorder(four, row, pair, column)
             _tensorize(sch, [*spatial, four], row, level.vectors)
-    for loop in inner[:-1]:
-        sch.unroll(loop)
+    unroll(sch, inner[:-1])
     sch.vectorize(inner[-1])
 
 
@@ -301,5 +300,4 @@ def _own_loops(sch: Schedule, block: str, around: str) -> tuple[list[str], list[
 
 def _tensorize(sch: Schedule, unrolled: Sequence[str], at: str, intrin: str) -> None:
     sch.tensorize(at, intrin)
-    for loop in unrolled:
-        sch.unroll(loop)
+    unroll(sch, unrolled)

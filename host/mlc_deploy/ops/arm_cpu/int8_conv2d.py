@@ -27,7 +27,7 @@ from ..layout import layout, plain_sizes
 from ..quantize import product
 from ..registry import Attrs, TensorType
 from ..shape import padded
-from ..tile import inline_epilogue, vectorize_rows
+from ..tile import inline_epilogue, unroll, vectorize_rows
 from .conv2d import PLANES, is_pointwise, output_size
 from .int8 import (
     BLOCK,
@@ -375,7 +375,7 @@ def _schedule_copy(sch: Schedule, conv: Conv, task: str) -> None:
     parts, lane = sch.split(
         loops[-1], [None, BLOCK if not conv.planes else min(BLOCK, row_width(conv.kernel[1]))]
     )
-    sch.unroll(parts)
+    unroll(sch, [parts])
     sch.vectorize(lane)
     if conv.planes and "pad" in sch.get_blocks():
         sch.compute_at("pad", task)
@@ -387,7 +387,6 @@ def _schedule_copies(sch: Schedule, across: int) -> None:
     b, c, _, tap, p, lane = sch.get_loops(COPY)
     _, q = sch.split(p, [None, across])
     parts, lane = sch.split(lane, [None, BLOCK])
-    for loop in (tap, q, parts):
-        sch.unroll(loop)
+    unroll(sch, [tap, q, parts])
     sch.vectorize(lane)
     sch.parallel(sch.fuse(b, c))

@@ -26,7 +26,7 @@ from ...ir import Expr, PrimFunc
 from ...schedule import Schedule
 from ...te import Tensor
 from ..registry import Attrs
-from ..tile import inline_epilogue
+from ..tile import inline_epilogue, unroll
 from .conv2d import output_size
 from .int8 import BLOCK, TILE, Level, schedule_sums
 from .int8_bias import begin_with_bias
@@ -166,8 +166,7 @@ def schedule_depthwise(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc
     *bordered, vector = sch.get_loops(BORDERED)
     sch.vectorize(vector)
     for around in (turned, bordered):
-        for loop in around[around.index(task) + 1 :]:
-            sch.unroll(loop)
+        unroll(sch, around[around.index(task) + 1 :])
     sch.parallel(task)
     if target.arch == "aarch64":
         sch.tune_for(FEW_REGISTERS)

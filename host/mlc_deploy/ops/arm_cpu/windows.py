@@ -20,7 +20,7 @@ from ..pool import pool_extents, tap_count
 from ..quantize import product
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue, schedule_tile
-from .conv2d import BLOCKED, block, output_size, tap
+from .conv2d import BLOCKED, MOST_ROW_TAPS, block, output_size, tap
 
 MOST_TAPS = 25  # of a window that is unrolled as a whole
 
@@ -131,7 +131,7 @@ def _schedule(
         result,
         {3: pixels, 4: lanes},
         lanes=lanes,
-        steps=taps if taps <= MOST_TAPS else kernel[1],
+        steps=taps if taps <= MOST_TAPS else min(kernel[1], MOST_ROW_TAPS),
         vector_result=True,
         tasks=3,
     )
