@@ -61,6 +61,7 @@ from .signature import elements, scalars_of, scratch_layout
 from .tasks import task_loop, turn_of
 from .transposes import transposed_loads
 from .types import element_type, integer, lane_numbers, memory_type, repeated, undefined
+from .values import Values
 
 Value = Any
 I1, I8, I32 = (ll.IntType(n) for n in (1, 8, 32))
@@ -98,6 +99,7 @@ class _Emitter:
         self.written = {s.buffer for s in statements(kernel.body) if isinstance(s, Store)}
         self.written |= kernel.aliased
         self.b: ll.IRBuilder = ll.IRBuilder()
+        self.expr: Values[Value] = Values(self.value)
 
     # --------------------------------------------------------------------------- functions
 
@@ -194,6 +196,7 @@ class _Emitter:
     # -------------------------------------------------------------------------- statements
 
     def stmt(self, s: Stmt) -> None:
+        self.expr.begin()
         match s:
             case For() if is_phase(s):
                 self.phase(s)
@@ -477,7 +480,7 @@ class _Emitter:
 
     # ------------------------------------------------------------------------- expressions
 
-    def expr(self, e: Expr) -> Value:
+    def value(self, e: Expr) -> Value:
         match e:
             case Const():
                 return self.constant(e.value, e.dtype)
@@ -586,7 +589,8 @@ class _Emitter:
         for block, side in ((then, a), (otherwise, b)):
             self.b.position_at_end(block)
             self.scopes.append({})
-            incoming.append((self.expr(side), self.b.block))
+            with self.expr.branch():
+                incoming.append((self.expr(side), self.b.block))
             self.scopes.pop()
             self.b.branch(after)
         self.b.position_at_end(after)

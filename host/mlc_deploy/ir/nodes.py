@@ -152,10 +152,20 @@ class Arithmetic:
 
 
 class Expr(Arithmetic, Node):
-    """A value without side effects. `dtype` names its type, lanes included."""
+    """A value without side effects. `dtype` names its type, lanes included.
 
-    __slots__ = ()
+    An expression may stand in many places of another: it is a graph, and a walk that followed each
+    of its paths might not end. `walk`, `once` and `bottom_up` (rewrite.py) see each node once.
+    """
+
+    __slots__ = ("_facts",)
+    _facts: tuple[bytes, int]  # what structural.py finds out about it, once it was asked
     dtype: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from .flat import reduced
+
+        return reduced(self)
 
     def __bool__(self) -> bool:
         raise TypeError(

@@ -190,8 +190,12 @@ def _operations(block: Block) -> list[int]:
     Only of values: what an index takes is mostly gone when loops are lowered."""
     found = [0] * 6
     pending: list[Any] = [n.value for n in walk(block.body) if isinstance(n, Store)]
+    seen: set[Any] = set()
     while pending:
         n = pending.pop()
+        if n in seen:
+            continue
+        seen.add(n)
         match n:
             case Load():
                 continue
