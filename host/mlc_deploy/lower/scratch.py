@@ -23,7 +23,7 @@ from ..ir import (
     Stmt,
     Store,
     const,
-    distinct,
+    walk,
     load,
     rebuild,
     replace_buffers,
@@ -233,4 +233,4 @@ def _in_half(s: Stmt, buffer: Buffer, halves: Buffer, number: Expr) -> Stmt:
 
 
 def _buffers(s: Stmt, kind: type[Load] | type[Store]) -> set[Buffer]:
-    return {n.buffer for n in distinct(s) if isinstance(n, kind)}
+    return {n.buffer for n in walk(s) if isinstance(n, kind)}
