@@ -338,7 +338,8 @@ def repeated() -> list[Program]:
 
     def guarded_array(x: Array) -> Array:
         big = doubled(x * 3)
-        return np.where(x > 0, big + doubled(x), x) + np.where(x < 1, big, doubled(x))
+        whole: Array = np.where(x > 0, big + doubled(x), x) + np.where(x < 1, big, doubled(x))
+        return whole
 
     found = []
     for dtype in ("int8", "uint16", "int32", "int64", "float32", "float64"):

@@ -483,7 +483,7 @@ class _Emitter:
     def value(self, e: Expr) -> Value:
         match e:
             case Const():
-                return self.constant(e.value, e.dtype)
+                return ll.Constant(element_type(e.dtype), e.value)
             case Var():
                 return self.narrowed(self.variables[e], e.dtype)
             case Load():
@@ -519,9 +519,6 @@ class _Emitter:
             case Shuffle(vectors, lanes):
                 return self.shuffle([self.expr(v) for v in vectors], lanes)
         raise AssertionError(f"no code for {type(e).__name__}\n{e}")
-
-    def constant(self, value: Any, dtype: str) -> Value:
-        return ll.Constant(element_type(dtype), value)
 
     def narrowed(self, value: Value, dtype: str) -> Value:
         """A loop variable as data of its dtype."""
