@@ -457,9 +457,8 @@ class _Emitter:
         """Elements base, base + 2, … by two vector loads. The second begins an element early, so
         that nothing beyond the last element is read."""
         lanes = index.lanes
-        indices = (index.base, index.base + (lanes - 1))
         halves = []
-        for first in indices:
+        for first in (index.base, index.base + (lanes - 1)):
             ramp = Ramp(first, const(1, first.dtype), lanes, index.dtype)
             halves.append(self.load(Load(e.buffer, (ramp,), e.dtype)))
         early = tuple(range(0, lanes, 2))
@@ -491,8 +490,7 @@ class _Emitter:
             case Binary():
                 return self.binary(e)
             case Compare(op, a, b):
-                x, y = self.expr(a), self.expr(b)
-                return operators.compare(self.b, self.machine, op, x, y, a.dtype)
+                return operators.compare(self.b, self.machine, op, *map(self.expr, (a, b)), a.dtype)
             case Not(a):
                 return self.b.not_(self.expr(a))
             case Select(c, a, b):
@@ -506,7 +504,7 @@ class _Emitter:
             case Call("reinterpret", (a,)):
                 return self.b.bitcast(self.expr(a), element_type(e.dtype))
             case Call(name, args):
-                values = [self.expr(a) for a in args]
+                values = list(map(self.expr, args))
                 if is_llvm(name):
                     return machine_call(
                         self.b, self.target, name, values, e.dtype, self.kernel.name
@@ -541,7 +539,7 @@ class _Emitter:
         return self.b.shuffle_vector(first, nothing, lane_numbers((0,) * vector.count))
 
     def ramp(self, base: Value, stride: Value, lanes: int, dtype: str) -> Value:
-        steps = ll.Constant(element_type(dtype), list(range(lanes)))
+        steps = ll.Constant(element_type(dtype), [*range(lanes)])
         return self.b.add(self.splat(base, lanes), self.b.mul(steps, self.splat(stride, lanes)))
 
     def shuffle(self, vectors: list[Value], lanes: tuple[int, ...]) -> Value:

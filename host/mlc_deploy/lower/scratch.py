@@ -23,12 +23,13 @@ from ..ir import (
     Stmt,
     Store,
     const,
-    walk,
     load,
+    once,
     rebuild,
     replace_buffers,
     seq,
     substitute,
+    walk,
     with_fields,
 )
 from ..ir.build import compare, span_of
@@ -220,6 +221,7 @@ def _halves(buffer: Buffer) -> Buffer:
 
 
 def _in_half(s: Stmt, buffer: Buffer, halves: Buffer, number: Expr) -> Stmt:
+    @once
     def visit(m: Any) -> Any:
         match m:
             case Load(b, indices) if b is buffer:
