@@ -448,9 +448,8 @@ class _Emitter:
             form = linear(index.base + index.stride * lane, self.ranges)
             pointer, align = self.address(e.buffer, form)
             value = self.b.load(pointer, align=align, typ=memory_type(e.buffer.dtype))
-            result = self.b.insert_element(
-                result, self.from_memory(value, e.buffer.dtype), integer(32, lane)
-            )
+            value = self.from_memory(value, e.buffer.dtype)
+            result = self.b.insert_element(result, value, integer(32, lane))
         return result
 
     def every_other(self, e: Load, index: Ramp) -> Value:
@@ -490,7 +489,8 @@ class _Emitter:
             case Binary():
                 return self.binary(e)
             case Compare(op, a, b):
-                return operators.compare(self.b, self.machine, op, *map(self.expr, (a, b)), a.dtype)
+                x, y = self.expr(a), self.expr(b)
+                return operators.compare(self.b, self.machine, op, x, y, a.dtype)
             case Not(a):
                 return self.b.not_(self.expr(a))
             case Select(c, a, b):
