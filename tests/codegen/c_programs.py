@@ -318,6 +318,40 @@ def named() -> Program:
     return Program(te.create_prim_func([x, y, out], "exp"), [a, b], [np.exp(a) - b])
 
 
+def repeated() -> list[Program]:
+    """What stands in 2^20 places, or 200 operations deep."""
+
+    def doubled(x: Any) -> Any:
+        for _ in range(20):
+            x = x + x
+        return x
+
+    def deep(x: Any) -> Any:
+        total = x
+        for n in range(200):
+            total = total + x * (n % 3)
+        return total
+
+    def guarded(x: Any) -> Any:
+        big = doubled(x * 3)
+        return te.if_then_else(x > 0, big + doubled(x), x) + te.if_then_else(x < 1, big, doubled(x))
+
+    def guarded_array(x: Array) -> Array:
+        big = doubled(x * 3)
+        whole: Array = np.where(x > 0, big + doubled(x), x) + np.where(x < 1, big, doubled(x))
+        return whole
+
+    found = []
+    for dtype in ("int8", "uint16", "int32", "int64", "float32", "float64"):
+        x = np.arange(-8, 9).astype(dtype)
+        found += [
+            each(f"doubled_{dtype}", [x], doubled),
+            each(f"deep_{dtype}", [x], deep),
+            each(f"guarded_{dtype}", [x], guarded, guarded_array),
+        ]
+    return found
+
+
 def all_programs() -> list[Program]:
-    makers = (arithmetic, divisions, casts, functions, specials, operators, scheduled)
+    makers = (arithmetic, divisions, casts, functions, specials, operators, scheduled, repeated)
     return [p for make in makers for p in make()]

@@ -15,8 +15,22 @@ from math import gcd
 from types import MappingProxyType
 from typing import TypeGuard
 
-from ..ir import Binary, Call, Cast, Const, Expr, Select, Var, binary, const, dtype_of, rebuild
-from ..ir.structural import fingerprint
+from ..ir import (
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Select,
+    Var,
+    binary,
+    bottom_up,
+    const,
+    dtype_of,
+    rebuild,
+)
+from ..ir.rewrite import DEEP
+from ..ir.structural import content
 
 Bounds = tuple[int | None, int | None]  # inclusive; None is unbounded
 Ranges = Mapping[Var, Bounds]
@@ -25,13 +39,16 @@ UNBOUNDED: Bounds = (None, None)
 
 class Known(dict[Var, Bounds]):
     """Ranges that change on the way through a program, what loops of symbolic extent say besides
-    (variable <= tops[variable]), and what followed from them: kept until they change."""
+    (variable <= tops[variable]), and what followed from them: kept until they change. An expression
+    that stands in many places is looked at once."""
 
     def __init__(self, ranges: Ranges = MappingProxyType({})) -> None:
         super().__init__(ranges)
         self.tops: dict[Var, Linear] = {}
         self.forms: dict[Expr, Linear] = {}
         self.simplified: dict[Expr, Expr] = {}
+        self.limits: dict[Expr, Bounds] = {}
+        self.depth = 0  # of calls below each other that simplify
 
     def bind(self, var: Var, of: Bounds, top: Linear | None = None) -> None:
         """The variable's range from here on."""
@@ -43,6 +60,7 @@ class Known(dict[Var, Bounds]):
             self.tops[var] = top
         self.forms.clear()
         self.simplified.clear()
+        self.limits.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +94,9 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """Any other expression; equal when its fingerprint is."""
+    """Any other expression; equal when its content is."""
 
-    key: tuple[object, ...]
+    key: bytes
     expr: Expr
 
     def __eq__(self, other: object) -> bool:
@@ -194,21 +212,29 @@ def linear(e: Expr, ranges: Ranges) -> Linear:
     if type(e) is Var:
         low, high = ranges.get(e, UNBOUNDED)
         return Linear(low, {}) if low is not None and low == high else Linear(0, {e: 1})
-    if type(ranges) is not Known:
-        return _linear(e, ranges)
-    form = ranges.forms.get(e)
+    known = ranges if type(ranges) is Known else Known(ranges)
+    form = known.forms.get(e)
     if form is None:
-        form = ranges.forms[e] = _linear(e, ranges)
+        if known.depth == DEEP:
+            for m in bottom_up(e, known.forms):
+                leaf = type(m) is Const or type(m) is Var
+                known.forms[m] = linear(m, known) if leaf else _linear(m, known)
+            return known.forms[e]
+        known.depth += 1
+        form = known.forms[e] = _linear(e, known)
+        known.depth -= 1
     return form
 
 
-def _linear(e: Expr, ranges: Ranges) -> Linear:
+def _linear(e: Expr, ranges: Known) -> Linear:
     if isinstance(e, Binary):
         match e.op:
             case "+":
                 return linear(e.a, ranges).plus(linear(e.b, ranges))
             case "*":
-                return _product(linear(e.a, ranges), linear(e.b, ranges))
+                product = _product(linear(e.a, ranges), linear(e.b, ranges))
+                if product is not None:
+                    return product
             case "-":
                 return linear(e.a, ranges).plus(linear(e.b, ranges), -1)
             case "//" | "%":
@@ -230,14 +256,23 @@ def _linear(e: Expr, ranges: Ranges) -> Linear:
     inside = rebuild(e, lambda child: simplify_expr(child, ranges))
     if inside is not e and type(inside) is not type(e):
         return linear(inside, ranges)
-    return Linear(0, {Opaque(fingerprint(inside, free_by_identity=True), inside): 1})
+    return Linear(0, {Opaque(content(inside), inside): 1})
 
 
-def _product(a: Linear, b: Linear) -> Linear:
+# Terms of a product, and factors of a term, that the form looks into: those of indices are fewer.
+# Powers of data have any number of factors, and those of sums any number of terms.
+MOST_TERMS = 64
+MOST_FACTORS = 8
+
+
+def _product(a: Linear, b: Linear) -> Linear | None:
+    """a * b; None where that is too large for the form."""
     if a.is_constant:
         return b.times(a.constant)
     if b.is_constant:
         return a.times(b.constant)
+    if len(a.terms) * len(b.terms) > MOST_TERMS or _factors(a) + _factors(b) > MOST_FACTORS:
+        return None
     total = Linear(a.constant * b.constant, {})
     for x, c in a.terms.items():
         total = total.plus(Linear(0, {x: c * b.constant} if b.constant else {}))
@@ -246,6 +281,11 @@ def _product(a: Linear, b: Linear) -> Linear:
     for y, d in b.terms.items():
         total = total.plus(Linear(0, {y: d * a.constant} if a.constant else {}))
     return total
+
+
+def _factors(form: Linear) -> int:
+    """Of its longest term."""
+    return max(len(atom.factors) if isinstance(atom, Product) else 1 for atom in form.terms)
 
 
 def _multiplied(x: Atom, y: Atom) -> Atom:
@@ -368,7 +408,15 @@ def atom_bounds(atom: Atom, ranges: Ranges) -> Bounds:
                 low, high = low * a, None if high is None or b is None else high * b
             return low, high
         case Opaque():
-            return _expr_bounds(atom.expr, ranges)
+            known = ranges if type(ranges) is Known else Known(ranges)
+            found = known.limits.get(atom.expr)
+            if found is None:
+                left = (atom.expr,) if known.depth < DEEP else bottom_up(atom.expr, known.limits)
+                known.depth += 1
+                for e in left:
+                    found = known.limits[e] = _expr_bounds(e, known)
+                known.depth -= 1
+            return known.limits[atom.expr]
 
 
 def _expr_bounds(e: Expr, ranges: Ranges) -> Bounds:

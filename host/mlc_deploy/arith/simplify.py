@@ -17,12 +17,14 @@ from ..ir import (
     Seq,
     Stmt,
     Var,
+    bottom_up,
     const,
     dtype_of,
     rebuild,
     substitute,
 )
 from ..ir.build import FALSE, MIRRORED, TRUE, compare
+from ..ir.rewrite import DEEP
 from .linear import UNBOUNDED, Bounds, Known, Linear, Ranges, bounds, expr_bounds, linear, to_expr
 
 N = TypeVar("N", bound=Node)
@@ -34,15 +36,22 @@ def simplify_expr(e: Expr, ranges: Ranges) -> Expr:
         return e
     if type(e) is Var:
         return _pinned(e, ranges)
-    if type(ranges) is not Known:
-        return _simplified(e, ranges)
-    found = ranges.simplified.get(e)
+    known = ranges if type(ranges) is Known else Known(ranges)
+    found = known.simplified.get(e)
     if found is None:
-        found = ranges.simplified[e] = _simplified(e, ranges)
+        if known.depth == DEEP:
+            for m in bottom_up(e, known.simplified):
+                known.simplified[m] = _simplified(m, known)
+            return known.simplified[e]
+        known.depth += 1
+        found = known.simplified[e] = _simplified(e, known)
+        known.depth -= 1
     return found
 
 
-def _simplified(e: Expr, ranges: Ranges) -> Expr:
+def _simplified(e: Expr, ranges: Known) -> Expr:
+    if type(e) is Const or type(e) is Var:
+        return simplify_expr(e, ranges)
     if type(e) is Compare:
         return _comparison(e, ranges)
     kind = dtype_of(e.dtype)

@@ -37,6 +37,7 @@ from ..ir import (
     walk,
 )
 from ..ir.names import Names
+from ..ir.parts import Parts, is_choice
 from ..lower import Kernel
 from .c_fixed import ABI, HELPERS, MATH, RESERVED, SOURCE_NOTE
 from .c_text import (
@@ -129,6 +130,7 @@ class _Writer:
         root = kernel.body.body
         assert isinstance(root, Block)
         self.code = lanes_as_loops(root.body)
+        self.parts = Parts()  # of the statement that is being written
 
     def name(self, what: Var | Buffer) -> str:
         if what not in self.called:
@@ -215,16 +217,43 @@ class _Writer:
 
     # -------------------------------------------------------------------------- statements
 
+    def begun(self, *roots: Expr) -> Iterator[str]:
+        """What a statement with these expressions needs before it."""
+        self.parts = Parts(roots)
+        for e in roots:
+            yield from self.named(e)
+
+    def named(self, e: Expr) -> Iterator[str]:
+        """Declarations of the parts of e that have names."""
+        for n in self.parts.due(e):
+            name = self.local.fresh("t")
+            if is_choice(n):
+                condition, *sides = n.args
+                yield f"{value_type(n.dtype)} {name};"
+                opening = f"if ({self.expr(condition)}) {{", "} else {"
+                for line, side in zip(opening, sides, strict=True):
+                    yield line
+                    with self.parts.branch():
+                        yield from indented(self.named(side))
+                        yield f"    {name} = {self.expr(side)};"
+                yield "}"
+            else:
+                yield f"const {value_type(n.dtype)} {name} = {self.written(n)[0]};"
+            self.parts.name(n, name)
+
     def stmt(self, s: Stmt) -> Iterator[str]:
         match s:
             case For():
+                yield from self.begun(s.extent)
                 yield from self.loop(s, "0", self.index(s.extent, SHIFT))
             case Store(buffer, (index,), value):
+                yield from self.begun(index, value)
                 yield f"{self.name(buffer)}[{self.index(index)}] = {self.stored(value)};"
             case Seq(stmts):
                 for stmt in stmts:
                     yield from self.stmt(stmt)
             case If(condition, then, otherwise):
+                yield from self.begun(condition)
                 yield f"if ({self.expr(condition)}) {{"
                 yield from indented(self.stmt(then))
                 if otherwise is not None:
@@ -233,15 +262,18 @@ class _Writer:
                 yield "}"
             case Let(var, value, body):
                 yield "{"
+                yield from indented(self.begun(value))
                 yield f"    {self.declared(var, value)};"
                 yield from indented(self.stmt(body))
                 yield "}"
             case Evaluate(Call("ret", (status,))):
+                yield from self.begun(status)
                 yield f"return {self.expr(status)};"
             case Evaluate(Call("prefetch", (Load(buffer, (index,)),))):
                 offset = f"(uintptr_t)({self.index(index)}) * sizeof *{self.name(buffer)}"
                 yield f"{self.helper('prefetch')}((uintptr_t){self.name(buffer)} + {offset});"
             case Evaluate(value):
+                yield from self.begun(value)
                 yield f"(void)({self.expr(value)});"
             case _:
                 raise AssertionError(f"no code for {type(s).__name__}\n{s}")
@@ -275,7 +307,9 @@ class _Writer:
 
     def index(self, e: Expr, outer: int = ANY) -> str:
         """An integer expression as an offset: computed in ptrdiff_t throughout."""
-        return placed(self.index_text(e), outer)
+        name = self.parts.get(e)
+        text = self.index_text(e) if name is None else (f"(ptrdiff_t){name}", UNARY)
+        return placed(text, outer)
 
     def index_text(self, e: Expr) -> Text:
         match e:
@@ -297,14 +331,16 @@ class _Writer:
 
     def is_index(self, e: Expr) -> bool:
         """Whether e is made of loop variables and sizes only, so that it cannot wrap."""
-        match e:
-            case Var():
-                return e in self.indices
-            case Const(dtype=dtype):
-                return dtype in ("int32", "int64")
-            case Binary("+" | "-" | "*" | "//" | "%" | "min" | "max", a, b):
-                return self.is_index(a) and self.is_index(b)
-        return False
+        for n in walk(e):
+            match n:
+                case Var() if n in self.indices:
+                    continue
+                case Const(dtype="int32" | "int64"):
+                    continue
+                case Binary("+" | "-" | "*" | "//" | "%" | "min" | "max"):
+                    continue
+            return False
+        return True
 
     def divides_plainly(self, a: Expr, b: Expr) -> bool:
         """Whether a / b in C, which rounds towards zero, rounds down."""
@@ -318,6 +354,11 @@ class _Writer:
 
     def text(self, e: Expr) -> Text:
         """A value of its dtype, of the type value_type(dtype)."""
+        name = self.parts.get(e)
+        return self.written(e) if name is None else (name, ATOM)
+
+    def written(self, e: Expr) -> Text:
+        """The text of what has no name."""
         if self.is_index(e) and not isinstance(e, Const):
             return f"({value_type(e.dtype)}){self.index(e, UNARY)}", UNARY
         match e:
@@ -383,7 +424,7 @@ class _Writer:
         wide = f"{'u' if kind.kind == 'uint' else ''}int{max(kind.bits, 32)}"
         match e.op:
             case "+" | "-" | "*" | "<<" | "&" | "|" | "^":
-                unsigned = self.modular(e, f"uint{max(kind.bits, 32)}")
+                unsigned = self.modular_text(e, f"uint{max(kind.bits, 32)}")
                 if e.dtype in ("uint32", "uint64"):
                     return unsigned
                 return f"({value_type(e.dtype)})({unsigned[0]})", UNARY
@@ -397,6 +438,10 @@ class _Writer:
 
     def modular(self, e: Expr, wide: str) -> Text:
         """An integer expression modulo 2^32 or 2^64; its lowest bits are those of e."""
+        name = self.parts.get(e)
+        return self.modular_text(e, wide) if name is None else (f"({wide}_t){name}", UNARY)
+
+    def modular_text(self, e: Expr, wide: str) -> Text:
         match e:
             case Binary("+" | "-" | "*" as op, a, b) if not self.is_index(e):
                 level = LEVELS[op]

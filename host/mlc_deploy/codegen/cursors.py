@@ -30,7 +30,6 @@ from ..ir import (
     Stmt,
     Store,
     Var,
-    distinct,
     dtype_of,
     is_const,
     statements,
@@ -109,7 +108,7 @@ def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[i
     places: dict[Place, list[tuple[int, Load, bool]]] = {}
     of_lanes: set[int] = set()
     ahead = set(prefetched(loop.body))
-    for n in distinct(loop.body):
+    for n in walk(loop.body):
         match n:
             case Load() if n in ahead:
                 continue

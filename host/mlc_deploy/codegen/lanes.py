@@ -26,9 +26,9 @@ from ..ir import (
     Store,
     Var,
     const,
-    distinct,
     dtype_of,
     is_const,
+    once,
     rebuild,
     statements,
     walk,
@@ -148,7 +148,7 @@ def _in_runs(
         written = {x.buffer for x in stores}
         offsets: dict[Key, set[int]] = {}
         seen: set[Node] = set()
-        for n in (n for x in stores for n in distinct(x.value, seen)):
+        for n in (n for x in stores for n in walk(x.value, seen)):
             found = wanted(n)
             if found is not None and found[0].buffer not in written:
                 key, offset = _place(*found, known)
@@ -160,14 +160,9 @@ def _in_runs(
 
         if not any(starts.values()):
             return m
-        done: dict[Node, Node] = {}
 
+        @once
         def inside(n: Any) -> Any:
-            if n not in done:
-                done[n] = replaced(n)
-            return done[n]
-
-        def replaced(n: Any) -> Any:
             found = wanted(n)
             if found is not None:
                 key, offset = _place(*found, known)

@@ -61,6 +61,7 @@ from .signature import elements, scalars_of, scratch_layout
 from .tasks import task_loop, turn_of
 from .transposes import transposed_loads
 from .types import element_type, integer, lane_numbers, memory_type, repeated, undefined
+from .values import Values
 
 Value = Any
 I1, I8, I32 = (ll.IntType(n) for n in (1, 8, 32))
@@ -98,6 +99,7 @@ class _Emitter:
         self.written = {s.buffer for s in statements(kernel.body) if isinstance(s, Store)}
         self.written |= kernel.aliased
         self.b: ll.IRBuilder = ll.IRBuilder()
+        self.expr: Values[Value] = Values(self.value)
 
     # --------------------------------------------------------------------------- functions
 
@@ -194,6 +196,7 @@ class _Emitter:
     # -------------------------------------------------------------------------- statements
 
     def stmt(self, s: Stmt) -> None:
+        self.expr.begin()
         match s:
             case For() if is_phase(s):
                 self.phase(s)
@@ -445,18 +448,16 @@ class _Emitter:
             form = linear(index.base + index.stride * lane, self.ranges)
             pointer, align = self.address(e.buffer, form)
             value = self.b.load(pointer, align=align, typ=memory_type(e.buffer.dtype))
-            result = self.b.insert_element(
-                result, self.from_memory(value, e.buffer.dtype), integer(32, lane)
-            )
+            value = self.from_memory(value, e.buffer.dtype)
+            result = self.b.insert_element(result, value, integer(32, lane))
         return result
 
     def every_other(self, e: Load, index: Ramp) -> Value:
         """Elements base, base + 2, … by two vector loads. The second begins an element early, so
         that nothing beyond the last element is read."""
         lanes = index.lanes
-        indices = (index.base, index.base + (lanes - 1))
         halves = []
-        for first in indices:
+        for first in (index.base, index.base + (lanes - 1)):
             ramp = Ramp(first, const(1, first.dtype), lanes, index.dtype)
             halves.append(self.load(Load(e.buffer, (ramp,), e.dtype)))
         early = tuple(range(0, lanes, 2))
@@ -477,10 +478,10 @@ class _Emitter:
 
     # ------------------------------------------------------------------------- expressions
 
-    def expr(self, e: Expr) -> Value:
+    def value(self, e: Expr) -> Value:
         match e:
             case Const():
-                return self.constant(e.value, e.dtype)
+                return ll.Constant(element_type(e.dtype), e.value)
             case Var():
                 return self.narrowed(self.variables[e], e.dtype)
             case Load():
@@ -503,7 +504,7 @@ class _Emitter:
             case Call("reinterpret", (a,)):
                 return self.b.bitcast(self.expr(a), element_type(e.dtype))
             case Call(name, args):
-                values = [self.expr(a) for a in args]
+                values = list(map(self.expr, args))
                 if is_llvm(name):
                     return machine_call(
                         self.b, self.target, name, values, e.dtype, self.kernel.name
@@ -516,9 +517,6 @@ class _Emitter:
             case Shuffle(vectors, lanes):
                 return self.shuffle([self.expr(v) for v in vectors], lanes)
         raise AssertionError(f"no code for {type(e).__name__}\n{e}")
-
-    def constant(self, value: Any, dtype: str) -> Value:
-        return ll.Constant(element_type(dtype), value)
 
     def narrowed(self, value: Value, dtype: str) -> Value:
         """A loop variable as data of its dtype."""
@@ -541,7 +539,7 @@ class _Emitter:
         return self.b.shuffle_vector(first, nothing, lane_numbers((0,) * vector.count))
 
     def ramp(self, base: Value, stride: Value, lanes: int, dtype: str) -> Value:
-        steps = ll.Constant(element_type(dtype), list(range(lanes)))
+        steps = ll.Constant(element_type(dtype), [*range(lanes)])
         return self.b.add(self.splat(base, lanes), self.b.mul(steps, self.splat(stride, lanes)))
 
     def shuffle(self, vectors: list[Value], lanes: tuple[int, ...]) -> Value:
@@ -586,7 +584,8 @@ class _Emitter:
         for block, side in ((then, a), (otherwise, b)):
             self.b.position_at_end(block)
             self.scopes.append({})
-            incoming.append((self.expr(side), self.b.block))
+            with self.expr.branch():
+                incoming.append((self.expr(side), self.b.block))
             self.scopes.pop()
             self.b.branch(after)
         self.b.position_at_end(after)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ir import Call, For, Stmt, Store, distinct, statements
+from ..ir import Call, For, Stmt, Store, statements, walk
 from ..lower import PHASE
 
 
@@ -14,5 +14,5 @@ def stores_to_registers(s: Stmt) -> bool:
 def is_phase(s: For) -> bool:
     """Whether a loop is to be a function of its own: not where the kernel may return within it."""
     return PHASE in s.annotations and not any(
-        isinstance(n, Call) and n.name == "ret" for n in distinct(s)
+        isinstance(n, Call) and n.name == "ret" for n in walk(s)
     )

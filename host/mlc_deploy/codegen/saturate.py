@@ -23,7 +23,7 @@ from llvmlite import ir as ll
 
 from mlc_targets import Target
 
-from ..ir import Binary, Broadcast, Call, Cast, Const, Expr, Node, distinct, dtype_of, value_range
+from ..ir import Binary, Broadcast, Call, Cast, Const, Expr, Node, dtype_of, value_range, walk
 from .types import undefined
 
 Value = Any
@@ -66,7 +66,7 @@ def saturated(e: Cast, target: Target) -> Saturated | None:
 
 def rounds(n: Node) -> bool:
     """Whether there are floats in it that are rounded to whole numbers."""
-    return any(type(m) is Call and m.name == "round" for m in distinct(n))
+    return any(type(m) is Call and m.name == "round" for m in walk(n))
 
 
 def _number(e: Expr) -> float | None:

@@ -21,7 +21,7 @@ from ..ir import (
     walk,
 )
 from ..ir.lanes import Parts, at_lane
-from ..ir.structural import fingerprint
+from ..ir.structural import content
 
 
 def lanes_as_loops(s: Stmt) -> Stmt:
@@ -73,10 +73,10 @@ def _needs_all(value: Expr, buffer: Buffer, index: Expr, parts: Parts) -> bool:
     def by_number(n: Any) -> bool:
         match n:
             case Load(read, (where,)) if read is buffer:
-                return fingerprint(where, free_by_identity=True) != here
+                return content(where) != here
         return isinstance(n, Shuffle) or n in parts
 
-    here = fingerprint(index, free_by_identity=True)
+    here = content(index)
     return any(by_number(n) for n in walk(value))
 
 

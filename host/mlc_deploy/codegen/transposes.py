@@ -23,9 +23,10 @@ from ..ir import (
     Stmt,
     Store,
     const,
-    distinct,
     is_const,
+    once,
     rebuild,
+    walk,
     with_lanes,
 )
 
@@ -57,7 +58,7 @@ def _in_run(m: Seq) -> Seq:
     written = {x.buffer for x in stores}
     columns: dict[Key, set[int]] = {}
     seen: set[Node] = set()
-    for n in (n for x in stores for n in distinct(x.value, seen)):
+    for n in (n for x in stores for n in walk(x.value, seen)):
         found = _column(n)
         if found is not None and found[0][0] not in written:
             columns.setdefault(found[0], set()).add(found[1])
@@ -65,6 +66,7 @@ def _in_run(m: Seq) -> Seq:
     if not any(blocks.values()):
         return m
 
+    @once
     def inside(n: Any) -> Any:
         found = _column(n)
         if found is not None and found[1] in blocks.get(found[0], {}):

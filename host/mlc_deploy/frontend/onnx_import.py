@@ -44,6 +44,9 @@ REASONS = {
     ),
     "ImageDecoder": "files of images are not supported",
 }
+# Nodes that functions and loops may become, each some kilobytes: a few lines of functions that call
+# others twice would fill any memory.
+MOST_EXPANDED = 100_000
 # What a damaged or unusual node makes converters raise.
 MISTAKES = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, MemoryError)
 
@@ -80,6 +83,8 @@ class Importer:
     folder: Path | None
     origins: dict[Value, frozenset[str]] = field(default_factory=dict)
     depth: int = 0
+    called: dict[tuple[Any, ...], list[Value | None]] = field(default_factory=dict)
+    expanded: int = 0  # nodes of functions and of graphs inside nodes, as often as they were read
 
     def param(self, name: str, shape: Sequence[int], dtype: str) -> Value:
         value = self.builder.param(name, shape, dtype)
@@ -109,6 +114,13 @@ class Importer:
         """Converts nodes in order; their outputs join the scope. source, if given, names them."""
         for number, proto in enumerate(nodes):
             self._node(proto, scope, source or _name(proto, number))
+            self.expanded += bool(source)
+            if self.expanded > MOST_EXPANDED:
+                raise ImporterError(
+                    f"functions and loops make more than {MOST_EXPANDED} nodes of this model",
+                    where=f"{self.where}, node '{source}'",
+                    mend="fewer turns of loops, or functions that call others less often",
+                )
 
     def _node(self, proto: NodeProto, scope: Scope, source: str) -> None:
         place = f"{self.where}, node '{source}' ({proto.op_type})"
@@ -159,13 +171,20 @@ class Importer:
         scope: Scope,
         source: str,
     ) -> list[Value | None]:
-        """The outputs of an operator that a function defines."""
+        """The outputs of an operator that a function defines. The same call of the model's own
+        functions on the same inputs has the same outputs."""
         function = self._function(proto, inputs, scope)
         if function is None:
             self.refuse_missing([proto], scope, source)
             raise AssertionError(f"{proto.op_type} is missing, and yet not")
         if len(inputs) > len(function.input):
             raise ValueError(f"{len(inputs)} inputs for {len(function.input)}")
+        given = tuple(a.SerializeToString(deterministic=True) for a in proto.attribute)
+        wanted = tuple(map(bool, proto.output))
+        key = (proto.domain, proto.op_type, tuple(inputs), given, wanted)
+        own = (proto.domain, proto.op_type) in self.functions
+        if own and key in self.called:
+            return self.called[key]
         inner = Scope({o.domain: o.version for o in function.opset_import})
         inner.values.update(dict.fromkeys(function.input))
         inner.values.update(zip(function.input, inputs, strict=False))
@@ -180,8 +199,11 @@ class Importer:
             self.nodes(nodes, inner, source)
         finally:
             self.depth -= 1
-        wanted = zip(function.output, proto.output, strict=False)
-        return [self.output(own, inner) if theirs else None for own, theirs in wanted]
+        outputs = zip(function.output, wanted, strict=False)
+        results = [self.output(name, inner) if asked else None for name, asked in outputs]
+        if own:
+            self.called[key] = results
+        return results
 
     def _function(
         self, proto: NodeProto, inputs: Sequence[Value | TensorList | None], scope: Scope

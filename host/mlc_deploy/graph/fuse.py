@@ -16,7 +16,8 @@ from ..pass_context import optional
 from .nodes import Binding, Call, CallFused, Constant, Function, Value, Var
 from .views import is_view
 
-# Calls in one kernel: beyond that, compiling takes longer than is saved.
+# Calls in one kernel, each counted for every index at which one element of the result asks for it:
+# its expression has as many parts. Beyond that, compiling takes longer than is saved.
 MOST_CALLS = 64
 ANCHORS = ("anchor", "reduction")
 NAMED_CALLS = 4  # a kernel's name tells so many of its operators
@@ -190,7 +191,7 @@ class _Graph:
         """Whether calls of joined may be one kernel, where way leads on from here to end; start is
         the call that is being joined with what follows it."""
         anchors = sum(self.pattern[n] in ANCHORS for n in joined)
-        if len(joined) > MOST_CALLS or anchors > 1:
+        if anchors > 1 or not self._is_small(joined):
             return False
         passed = {self.pattern[n] for n in way}
         if self.pattern[start] in ANCHORS:
@@ -202,6 +203,26 @@ class _Graph:
             before = {start, here, *way}
             return {self.pattern[n] for n in before} == {"elementwise"} and self._same_shape(before)
         return passed <= {"elementwise", "injective"}
+
+    def _is_small(self, joined: set[int]) -> bool:
+        """Whether one expression for the last of joined has at most MOST_CALLS of them. What is
+        read twice at one index is computed once; what is read through calls that move elements is
+        computed for each way through them."""
+        if len(joined) > MOST_CALLS:
+            return False
+        indices: dict[int, set[tuple[int, ...]]] = {}  # by the calls that moved it
+        total = 0
+        for number in sorted(joined, reverse=True):
+            found: set[tuple[int, ...]] = set()
+            for reader in self.readers[number]:
+                if reader in joined:
+                    moved = () if self.pattern[reader] == "elementwise" else (reader,)
+                    found.update((*moved, *way) for way in indices[reader])
+            indices[number] = found or {()}
+            total += len(indices[number])
+            if total > MOST_CALLS:
+                return False
+        return True
 
     def _same_shape(self, numbers: set[int]) -> bool:
         return len({self.bindings[n].outputs[0].type.shape for n in numbers}) == 1

@@ -41,6 +41,7 @@ from .nodes import (
     Store,
     Var,
 )
+from .parts import Parts, is_choice
 from .rewrite import statements, walk
 
 Array = NDArray[Any]
@@ -145,36 +146,66 @@ class _Writer:
         self.buffers = buffers
         self.names = names
         self.constants: dict[str, Any] = {}
+        self.parts = Parts()  # of the statement that is being written
+        self.named = 0
 
     def name(self, v: Var) -> str:
         return self.names.setdefault(v, f"v{len(self.names)}")
 
+    def begun(self, *roots: Expr) -> Iterator[str]:
+        """What a statement with these expressions needs before it."""
+        self.parts = Parts(roots)
+        for e in roots:
+            yield from self.declared(e)
+
+    def declared(self, e: Expr) -> Iterator[str]:
+        """Assignments to the names of e's parts."""
+        for n in self.parts.due(e):
+            self.named += 1
+            name = f"t{self.named}"
+            if is_choice(n):
+                condition, *sides = n.args
+                for line, side in zip((f"if {self.expr(condition)}:", "else:"), sides, strict=True):
+                    yield line
+                    with self.parts.branch():
+                        yield from (f"    {line}" for line in self.declared(side))
+                        yield f"    {name} = {self.expr(side)}"
+            else:
+                yield f"{name} = {self.text(n)}"
+            self.parts.name(n, name)
+
     def stmt(self, s: Stmt) -> Iterator[str]:
         match s:
             case For():
+                yield from self.begun(s.extent)
                 yield f"for {self.name(s.var)} in range({self.expr(s.extent)}):"
                 yield from self.indented(s.body)
             case Block():
                 yield from self.block(s)
             case Store(buffer, indices, value):
+                yield from self.begun(*indices, value)
                 yield f"{self.place(buffer, indices)} = {self.expr(value)}"
             case If(condition, then, otherwise):
+                yield from self.begun(condition)
                 yield f"if {self.expr(condition)}:"
                 yield from self.indented(then)
                 if otherwise is not None:
                     yield "else:"
                     yield from self.indented(otherwise)
             case Let(var, value, body):
+                yield from self.begun(value)
                 yield f"{self.name(var)} = {self.expr(value)}"
                 yield from self.stmt(body)
             case Seq(stmts):
                 for stmt in stmts:
                     yield from self.stmt(stmt)
             case Evaluate(Call("ret", (status,))):
+                yield from self.begun(status)
                 yield f"return {self.expr(status)}"
             case Evaluate(Call("prefetch")):
                 yield "pass"
             case Evaluate(value):
+                yield from self.begun(value)
                 yield self.expr(value)
 
     def indented(self, s: Stmt) -> Iterator[str]:
@@ -183,17 +214,19 @@ class _Writer:
 
     def block(self, b: Block) -> Iterator[str]:
         for i in b.iters:
+            yield from self.begun(i.binding)
             yield f"{self.name(i.var)} = {self.expr(i.binding)}"
-        inner = list(self.block_body(b))
         if is_const(b.predicate, True):
-            yield from inner
+            yield from self.block_body(b)
         else:
+            yield from self.begun(b.predicate)
             yield f"if {self.expr(b.predicate)}:"
-            yield from (f"    {line}" for line in inner)
+            yield from (f"    {line}" for line in self.block_body(b))
 
     def block_body(self, b: Block) -> Iterator[str]:
         if not is_root(b):
             for i in b.iters:
+                yield from self.begun(i.extent)
                 yield f"check({self.name(i.var)}, {self.expr(i.extent)})"
         if b.init is not None:
             zeros = [f"{self.name(i.var)} == 0" for i in b.iters if i.kind == "reduce"]
@@ -212,6 +245,9 @@ class _Writer:
         return str(extent) if isinstance(extent, int) else self.expr(extent)
 
     def expr(self, e: Expr) -> str:
+        return self.parts.get(e) or self.text(e)
+
+    def text(self, e: Expr) -> str:
         match e:
             case Const(value, dtype):
                 if dtype in ("int32", "int64", "bool"):

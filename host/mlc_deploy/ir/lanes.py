@@ -8,7 +8,7 @@ from typing import Any
 from .build import cast, const, load
 from .dtypes import dtype_of
 from .nodes import Broadcast, Call, Const, Expr, For, Load, Ramp, Seq, Shuffle, Var
-from .rewrite import rebuild
+from .rewrite import once, rebuild
 
 Parts = Mapping[Var, tuple[Var, ...]]  # vector variables, as one variable per lane
 
@@ -17,34 +17,36 @@ def at_lane(e: Expr, lane: Expr, parts: Parts | None = None) -> Expr:
     """The scalar that a vector expression has in one lane, which is a constant where the
     expression picks lanes by number; scalars stay as they are."""
 
+    @once
     def visit(m: Any) -> Any:
-        return at_lane(m, lane, parts) if isinstance(m, Expr) else m
+        if not isinstance(m, Expr) or dtype_of(m.dtype).lanes == 1:
+            return m
+        match m:
+            case Const(value, dtype):
+                return const(value, dtype_of(dtype).scalar)
+            case Broadcast(value):
+                return value
+            case Ramp(base, stride):
+                return base + stride * cast(base.dtype, lane)
+            case Var():
+                assert parts is not None and isinstance(lane, Const)
+                return parts[m][int(lane)]
+            case Load(buffer, indices):
+                return load(buffer, tuple(visit(index) for index in indices))
+            case Shuffle(vectors, picks):
+                assert isinstance(lane, Const)
+                number = picks[int(lane)]
+                for vector in vectors:
+                    lanes = dtype_of(vector.dtype).lanes
+                    if number < lanes:
+                        return at_lane(vector, const(number), parts)
+                    number -= lanes
+            case Call(name, args, dtype):
+                return Call(name, tuple(visit(a) for a in args), dtype_of(dtype).scalar)
+        return rebuild(m, visit)
 
-    if dtype_of(e.dtype).lanes == 1:
-        return e
-    match e:
-        case Const(value, dtype):
-            return const(value, dtype_of(dtype).scalar)
-        case Broadcast(value):
-            return value
-        case Ramp(base, stride):
-            return base + stride * cast(base.dtype, lane)
-        case Var():
-            assert parts is not None and isinstance(lane, Const)
-            return parts[e][int(lane)]
-        case Load(buffer, indices):
-            return load(buffer, tuple(visit(index) for index in indices))
-        case Shuffle(vectors, picks):
-            assert isinstance(lane, Const)
-            number = picks[int(lane)]
-            for vector in vectors:
-                lanes = dtype_of(vector.dtype).lanes
-                if number < lanes:
-                    return at_lane(vector, const(number), parts)
-                number -= lanes
-        case Call(name, args, dtype):
-            return Call(name, tuple(visit(a) for a in args), dtype_of(dtype).scalar)
-    return rebuild(e, visit)
+    scalar: Expr = visit(e)
+    return scalar
 
 
 def lane_by_lane(indices: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], For | None]:

@@ -13,13 +13,17 @@ class Names:
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken)
+        self._last: dict[str, int] = {}  # the number that a wanted name was given last
 
     def fresh(self, wanted: str) -> str:
         """`wanted`, or wanted_1, wanted_2 … where it is taken."""
-        name, number = wanted, 0
-        while name in self._taken:
+        if wanted not in self._taken:
+            self._taken.add(wanted)
+            return wanted
+        number = self._last.get(wanted, 0) + 1
+        while (name := f"{wanted}_{number}") in self._taken:
             number += 1
-            name = f"{wanted}_{number}"
+        self._last[wanted] = number
         self._taken.add(name)
         return name
 

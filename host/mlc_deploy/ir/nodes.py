@@ -30,8 +30,8 @@ N = TypeVar("N")
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
 def node(cls: type[N]) -> type[N]:
-    """A frozen dataclass with slots that compares by identity."""
-    return dataclass(frozen=True, slots=True, eq=False)(cls)
+    """A frozen dataclass with slots that compares by identity, and shows itself as script."""
+    return dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)
 
 
 ForKind = Literal["serial", "parallel", "vectorized", "unrolled"]
@@ -67,6 +67,9 @@ class Node:
     def show(self) -> None:
         """Prints it."""
         print(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
 
 
 # ---------------------------------------------------------------------------------- expressions
@@ -152,10 +155,20 @@ class Arithmetic:
 
 
 class Expr(Arithmetic, Node):
-    """A value without side effects. `dtype` names its type, lanes included."""
+    """A value without side effects. `dtype` names its type, lanes included.
 
-    __slots__ = ()
+    An expression may stand in many places of another: it is a graph, and a walk that followed each
+    of its paths might not end. `walk`, `once` and `bottom_up` (rewrite.py) see each node once.
+    """
+
+    __slots__ = ("_facts",)
+    _facts: tuple[bytes, int]  # what structural.py finds out about it, once it was asked
     dtype: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from .flat import reduced
+
+        return reduced(self)
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -167,7 +180,7 @@ class Expr(Arithmetic, Node):
 ExprLike = Arithmetic | int | float | bool
 
 
-@node
+@dataclass(frozen=True, slots=True, eq=False)
 class Const(Expr):
     value: int | float | bool
     dtype: str
@@ -181,7 +194,7 @@ class Const(Expr):
         return bool(self.value)
 
 
-@node
+@dataclass(frozen=True, slots=True, eq=False)
 class Var(Expr):
     name: str
     dtype: str = "int32"

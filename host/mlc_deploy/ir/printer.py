@@ -49,6 +49,7 @@ from .nodes import (
     Store,
     Var,
 )
+from .parts import named_parts
 from .rewrite import walk
 from .structural import same_expr
 
@@ -91,7 +92,8 @@ def script(n: Node) -> str:
         case Stmt():
             return "\n".join(_Printer().stmt(n))
         case Expr():
-            return _Printer().expr(n)
+            p = _Printer()
+            return "\n".join([*p.parts_of(n), p.expr(n)])
         case Region():
             return _Printer().region(n)
         case IterVar():
@@ -187,6 +189,7 @@ class _Printer:
         self.names: dict[Var | Buffer, str] = {}
         self.taken = Names(RESERVED)
         self.loops: dict[Var, For] = {}
+        self.parts: dict[Expr, str] = {}  # of the statement that is being printed, with their names
 
     def bind(self, thing: Var | Buffer) -> str:
         self.names[thing] = self.taken.fresh(identifier(thing.name))
@@ -208,7 +211,18 @@ class _Printer:
     def args(self, args: Sequence[Expr]) -> str:
         return ", ".join(self.expr(a) for a in args)
 
+    def parts_of(self, *roots: Node) -> Iterator[str]:
+        """Names for the parts of a statement's expressions that stand in many places, or are deep:
+        each is read back as one node."""
+        self.parts = {}
+        for e in named_parts(roots):
+            text = self.expr(e)
+            self.parts[e] = self.taken.fresh("t")
+            yield f"{self.parts[e]} = T.meta_var({text})"
+
     def text(self, e: Expr) -> tuple[str, int]:
+        if e in self.parts:
+            return self.parts[e], ATOM
         match e:
             case Const(value, dtype):
                 if _is_plain(e):
@@ -329,15 +343,18 @@ class _Printer:
                 for line in self.block(s):
                     yield f"    {line}"
             case Store(buffer, indices, value):
+                yield from self.parts_of(*indices, value)
                 place = f"{self.name(buffer)}[{self.args(indices) or '()'}]"
                 yield f"{place} = {self.expr(value)}"
             case If(condition, then, otherwise):
+                yield from self.parts_of(condition)
                 yield f"if {self.expr(condition)}:"
                 yield from self.indented(then)
                 if otherwise is not None:
                     yield "else:"
                     yield from self.indented(otherwise)
             case Let(var, value, body):
+                yield from self.parts_of(value)
                 written = self.expr(value)
                 if last:
                     yield f"{self.bind(var)}: T.{var.dtype} = {written}"
@@ -351,6 +368,7 @@ class _Printer:
                 for number, stmt in enumerate(stmts, 1):
                     yield from self.stmt(stmt, last and number == len(stmts))
             case Evaluate(value):
+                yield from self.parts_of(value)
                 yield f"T.evaluate({self.expr(value)})"
             case _:
                 raise TypeError(f"cannot print {type(s).__name__}")
@@ -390,6 +408,7 @@ class _Printer:
                 dtype = f', dtype="{i.var.dtype}"' if i.var.dtype != i.binding.dtype else ""
                 axis = f"T.axis.{i.kind}({self.expr(i.extent)}, {self.expr(i.binding)}{dtype})"
                 yield f"{self.bind(i.var)} = {axis}"
+        yield from self.parts_of(*b.reads, *b.writes, b.predicate)
         if not build.is_const(b.predicate, True):
             yield f"T.where({self.expr(b.predicate)})"
         for buffer in b.allocs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .build import const
 from .nodes import Buffer, Expr, Load, Region, Stmt, Store
 from .rewrite import walk
-from .structural import fingerprint
+from .structural import region_content
 
 
 def point_regions(s: Stmt) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
@@ -18,7 +18,7 @@ def point_regions(s: Stmt) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
 
     def add(found: dict[tuple[object, ...], Region], b: Buffer, indices: tuple[Expr, ...]) -> None:
         region = Region(b, indices, (const(1),) * len(indices))
-        found.setdefault(fingerprint(region, free_by_identity=True), region)
+        found.setdefault(region_content(region), region)
 
     for n in walk(s):
         match n:

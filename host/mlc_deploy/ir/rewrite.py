@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from . import build
@@ -246,22 +246,10 @@ def children(n: Node) -> tuple[Node, ...]:
     return () if found is None else found(n)
 
 
-def walk(n: Node) -> Iterator[Node]:
-    """n and everything below it, parents first."""
-    stack = [n]
-    pop, push, below = stack.pop, stack.extend, _CHILDREN.get
-    while stack:
-        top = pop()
-        yield top
-        found = below(type(top))
-        if found is not None:
-            push(found(top)[::-1])
-
-
-def distinct(n: Node, seen: set[Node] | None = None) -> Iterator[Node]:
-    """As walk, but each node once, and not what is in `seen`, to which it is added. The copies of
-    an unrolled statement share what is equal in them: there are far fewer nodes than places where
-    they stand."""
+def walk(n: Node, seen: set[Node] | None = None) -> Iterator[Node]:
+    """n and everything below it, parents first, each node once: an expression may stand in many
+    places, and there may be far fewer nodes than places. What is in `seen` is left out, and what is
+    met is added to it."""
     seen = set() if seen is None else seen
     stack = [n]
     pop, push, below, add = stack.pop, stack.extend, _CHILDREN.get, seen.add
@@ -274,6 +262,63 @@ def distinct(n: Node, seen: set[Node] | None = None) -> Iterator[Node]:
         found = below(type(top))
         if found is not None:
             push(found(top)[::-1])
+
+
+def evaluated(n: Node) -> tuple[Node, ...]:
+    """The direct children that are evaluated whenever n is: not both sides of an if_then_else."""
+    found = children(n)
+    return found[:1] if isinstance(n, Call) and n.name == "if_then_else" else found
+
+
+def bottom_up(
+    n: Node, done: Container[Node], below: Callable[[Node], Sequence[Node]] = children
+) -> Iterator[Any]:
+    """n and everything below it, children first, each node once, without what is in `done`. Whoever
+    asks adds each node to `done` before the next one."""
+    stack = [n]
+    pop, push = stack.pop, stack.extend
+    while stack:
+        top = stack[-1]
+        if top in done:
+            pop()
+            continue
+        left = [child for child in below(top) if child not in done]
+        if left:
+            push(left[::-1])
+        else:
+            pop()
+            yield top
+
+
+# Nested calls, from which on an expression is rewritten from its leaves up. Each takes some six
+# frames of Python's, which allows 1,000, and two rewritings may be at work at a time.
+DEEP = 40
+
+
+def once(visit: Visit) -> Visit:
+    """A rewriting function so that it sees each expression once, wherever that stands, and that an
+    expression may be of any depth. What `visit` makes of an expression must not depend on where it
+    stands: where it does, on the loops around, say, each scope needs a function of its own.
+    """
+    made: dict[Node, Any] = {}
+    depth = 0
+
+    def visited(n: Any) -> Any:
+        nonlocal depth
+        if not isinstance(n, Expr):
+            return visit(n)
+        found = made.get(n)
+        if found is None:
+            if depth == DEEP:
+                for m in bottom_up(n, made):
+                    made[m] = visit(m)
+                return made[n]
+            depth += 1
+            found = made[n] = visit(n)
+            depth -= 1
+        return found
+
+    return visited
 
 
 _INNER: dict[type, Callable[[Any], tuple[Stmt, ...]]] = {
@@ -309,6 +354,7 @@ def substitute(n: N, values: Mapping[Var, Expr]) -> N:
     if not values:
         return n
 
+    @once
     def visit(m: Any) -> Any:
         if type(m) is Var:
             return values.get(m, m)
@@ -322,7 +368,8 @@ def replace_buffers(n: N, buffers: Mapping[Buffer, Buffer]) -> N:
     if not buffers:
         return n
 
-    def swap(m: Any) -> Any:
+    @once
+    def visit(m: Any) -> Any:
         match m:
             case Load(buffer, indices) if buffer in buffers:
                 return build.load(buffers[buffer], tuple(visit(i) for i in indices))
@@ -335,9 +382,6 @@ def replace_buffers(n: N, buffers: Mapping[Buffer, Buffer]) -> N:
                 inner = rebuild(m, visit)
                 return with_fields(inner, allocs=allocs)
         return rebuild(m, visit)
-
-    def visit(m: Any) -> Any:
-        return swap(m)
 
     return cast(N, visit(n))
 

@@ -1,7 +1,12 @@
 """Structural equality and hashing: two programs are equal when they differ in names alone.
 
 A node is flattened into one tuple of plain values, with variables and buffers numbered in the
-order in which they are met; equality and the hash follow from it.
+order in which they are met; equality and the hash follow from it. An expression may stand in many
+places: a large one is told once in its scope, and then named. What is told again is decided by
+what expressions say, not by which nodes are one object.
+
+Expressions within one program are compared by `content`, where variables and buffers stand for
+themselves.
 """
 
 from __future__ import annotations
@@ -10,75 +15,89 @@ import hashlib
 import itertools
 from typing import Any
 
-from .nodes import Block, Buffer, Const, Expr, For, IRModule, IterVar, Let, Node, PrimFunc, Var
+from .nodes import (
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    IRModule,
+    IterVar,
+    Let,
+    Node,
+    PrimFunc,
+    Region,
+    Var,
+)
+from .rewrite import bottom_up, children
+
+# Nodes of an expression, each counted as often as it stands there, from which on it is told once.
+LARGE = 256
+MOST_NODES = 1 << 32  # the number of nodes beyond which they are not counted
+
+_END = object()  # of a scope
 
 
-def fingerprint(n: Node, *, free_by_identity: bool = False) -> tuple[Any, ...]:
-    """n as a flat tuple. Free variables and buffers are numbered too, unless `free_by_identity`:
-    then they stand for themselves (expressions within one program are compared so)."""
+def fingerprint(n: Node) -> tuple[Any, ...]:
+    """n as a flat tuple; free variables and buffers are numbered, too."""
     out: list[Any] = []
     numbers: dict[Any, int] = {}
     counter = itertools.count()
+    told: dict[bytes, int] = {}  # the large expressions of this scope, by content
+    left: list[Any] = [n]  # what is to be told, the next thing last
 
-    def name(thing: Any) -> None:
-        if thing not in numbers:
-            numbers[thing] = next(counter)
-            if isinstance(thing, Buffer):
-                out.extend((thing.dtype, thing.scope, thing.alignment))
-                dims(thing.shape)
-                dims(thing.strides or ())
-            else:
-                out.append(thing.dtype)
-        out.append(numbers[thing])
+    def fields(v: Any) -> None:
+        out.append(type(v).__name__)
+        names = [f for f in v.__dataclass_fields__ if not (f == "name" and isinstance(v, Block))]
+        left.extend(getattr(v, f) for f in reversed(names))
 
-    def dims(shape: tuple[Any, ...]) -> None:
-        out.append(len(shape))
-        for extent in shape:
-            value(extent)
-
-    def value(v: Any) -> None:
+    while left:
+        v = left.pop()
         match v:
-            case Var() | Buffer():
-                if free_by_identity and v not in numbers:
-                    out.append(v)
-                else:
-                    name(v)
+            case Var() | Buffer() if v in numbers:
+                out.append(numbers[v])
+            case Var():
+                numbers[v] = next(counter)
+                out.extend((v.dtype, numbers[v]))
+            case Buffer():
+                numbers[v] = next(counter)
+                out.extend((v.dtype, v.scope, v.alignment))
+                left.extend((numbers[v], v.strides or (), v.shape))
             case Const():
                 out.extend((type(v.value).__name__, repr(v.value), v.dtype))
             case For(var) | Let(var) | IterVar(var):
                 # Bound anew: two loops in sequence may share a variable and mean two.
                 numbers[var] = next(counter)
                 out.append(var.dtype)
+                told.clear()
+                left.append(_END)
                 fields(v)
             case PrimFunc():
                 out.append("PrimFunc")
-                for param in v.params:
-                    name(param)
-                value(v.attrs)
-                value(v.body)
+                left.extend((v.body, v.attrs, *reversed(v.params)))
             case IRModule():
                 for key in sorted(v.functions):
                     out.append(key)
                     out.extend(fingerprint(v.functions[key]))  # they may share variables
+            case Expr():
+                said, nodes = _facts(v)
+                if nodes >= LARGE:
+                    if said in told:
+                        out.extend(("again", told[said]))
+                        continue
+                    told[said] = len(told)
+                fields(v)
             case Node():
                 fields(v)
             case tuple():
                 out.append(len(v))
-                for item in v:
-                    value(item)
+                left.extend(reversed(v))
             case None | str() | int() | float():
                 out.append(v)
+            case _ if v is _END:
+                told.clear()
             case _:  # annotations
                 out.append(repr(sorted(v.items())))
-
-    def fields(v: Any) -> None:
-        out.append(type(v).__name__)
-        for field in v.__dataclass_fields__:
-            if field == "name" and isinstance(v, Block):
-                continue
-            value(getattr(v, field))
-
-    value(n)
     return tuple(out)
 
 
@@ -87,15 +106,66 @@ def structural_equal(a: Node, b: Node) -> bool:
     return a is b or fingerprint(a) == fingerprint(b)
 
 
-def same_expr(a: Expr, b: Expr) -> bool:
-    """The same expression over the same variables and buffers."""
-    return a is b or (
-        a.dtype == b.dtype
-        and fingerprint(a, free_by_identity=True) == fingerprint(b, free_by_identity=True)
-    )
-
-
 def structural_hash(n: Node) -> str:
     """BLAKE2b-128 of the fingerprint, in hex: stable across processes and hash seeds."""
     text = repr(fingerprint(n)).encode()
     return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
+def same_expr(a: Expr, b: Expr) -> bool:
+    """The same expression over the same variables and buffers."""
+    return a is b or (a.dtype == b.dtype and content(a) == content(b))
+
+
+def content(e: Expr) -> bytes:
+    """What an expression says, as a digest that is equal for the same expressions over the same
+    variables and buffers. It holds as long as they are there, within this process."""
+    return _facts(e)[0]
+
+
+def region_content(r: Region) -> tuple[Any, ...]:
+    """What a region says, as `content` has it for expressions."""
+    return r.buffer, *map(content, r.minimum), *map(content, r.extent)
+
+
+class _Noted:
+    """The nodes of which the facts are known."""
+
+    def __contains__(self, n: object) -> bool:
+        return not isinstance(n, Expr) or hasattr(n, "_facts")
+
+
+_NOTED = _Noted()
+
+
+def _facts(e: Expr) -> tuple[bytes, int]:
+    """(content, how many nodes it has, each counted as often as it stands there)."""
+    found: tuple[bytes, int] | None = getattr(e, "_facts", None)
+    if found is None:
+        for n in bottom_up(e, _NOTED):
+            below = [c._facts[1] for c in children(n) if isinstance(c, Expr)]
+            facts = _digest(n), min(1 + sum(below), MOST_NODES)
+            object.__setattr__(n, "_facts", facts)
+        found = e._facts
+    return found
+
+
+def _digest(e: Expr) -> bytes:
+    """The content of an expression whose children's is known."""
+    match e:
+        case Var():
+            return b"%d" % id(e)
+        case Const(value, dtype):
+            said: list[Any] = [type(value).__name__, repr(value), dtype]
+        case _:
+            said = [type(e).__name__]
+            for name in e.__dataclass_fields__:  # type: ignore[attr-defined]
+                field = getattr(e, name)
+                said.extend(field if isinstance(field, tuple) else (field,))
+    parts = [v._facts[0] if isinstance(v, Expr) else _plain(v) for v in said]
+    whole = b"".join([b"%d:%b" % (len(part), part) for part in parts])
+    return hashlib.blake2b(whole, digest_size=16).digest()
+
+
+def _plain(v: Any) -> bytes:
+    return b"%d" % id(v) if isinstance(v, Node) else str(v).encode()

@@ -20,7 +20,7 @@ from .nodes import (
     Store,
     Var,
 )
-from .rewrite import children, distinct, statements, walk
+from .rewrite import children, statements, walk
 
 
 class VerifyError(AssertionError):
@@ -85,7 +85,7 @@ def _defects(func: PrimFunc) -> list[str]:
         nonlocal scope, seen
         if bound is not scope:
             scope, seen = bound, set()
-        for n in distinct(e, seen):
+        for n in walk(e, seen):
             if isinstance(n, Var):
                 if n not in bound:
                     found.append(f"variable '{n.name}' is used outside its loop")

@@ -19,9 +19,10 @@ from ..ir import (
     Stmt,
     Store,
     any_of,
+    bottom_up,
     cast,
-    children,
     const,
+    evaluated,
     expr,
     is_const,
     rebuild,
@@ -50,7 +51,9 @@ def check_bounds(func: PrimFunc) -> PrimFunc:
             case Expr():
                 return m
             case Store(buffer, (index,), value):
-                checks = [*_checks(value), *_checks(index), *_check(buffer.shape[0], index)]
+                seen: set[Node] = set()
+                loads = [*_checks(value, seen), *_checks(index, seen)]
+                checks = [*loads, *_check(buffer.shape[0], index)]
                 return seq([*checks, m]) if checks else m
             case If(condition):
                 return _after(_checks(condition), rebuild(m, visit))
@@ -72,19 +75,19 @@ def _after(checks: Iterator[Stmt], s: Stmt) -> Stmt:
     return seq([*before, s]) if before else s
 
 
-def _checks(e: Node) -> Iterator[Stmt]:
-    """Checks of the loads in an expression, in the order in which they are evaluated."""
-    match e:
-        case Call("if_then_else", (condition, a, b)):
-            yield from _checks(condition)
-            then, otherwise = list(_checks(a)), list(_checks(b))
-            if then or otherwise:
-                yield If(condition, seq(then), seq(otherwise) if otherwise else None)
-            return
-    for child in children(e):
-        yield from _checks(child)
-    if isinstance(e, Load):
-        yield from _check(e.buffer.shape[0], e.indices[0])
+def _checks(e: Node, seen: set[Node] | None = None) -> Iterator[Stmt]:
+    """Checks of the loads in an expression, in the order in which they are evaluated, without those
+    in `seen`, which have been checked."""
+    seen = set() if seen is None else seen
+    for n in bottom_up(e, seen, evaluated):
+        seen.add(n)
+        match n:
+            case Call("if_then_else", (condition, a, b)):
+                then, otherwise = (list(_checks(side, set(seen))) for side in (a, b))
+                if then or otherwise:
+                    yield If(condition, seq(then), seq(otherwise) if otherwise else None)
+            case Load(buffer, (index,)):
+                yield from _check(buffer.shape[0], index)
 
 
 def _check(size: int | Expr, index: Expr) -> Iterator[Stmt]:

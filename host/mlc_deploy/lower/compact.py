@@ -14,14 +14,17 @@ from ..ir import (
     Expr,
     For,
     Load,
+    Node,
     PrimFunc,
     Region,
     Stmt,
     Store,
     Var,
+    bottom_up,
     children,
     const,
     load,
+    once,
     rebuild,
     walk,
     with_fields,
@@ -59,6 +62,7 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
             shape = tuple(int(n) if isinstance(n, Const) else n for _, n in box)
             shrunk[buffer] = (buffer.replace(shape=shape), box)
 
+    @once
     def visit(m: Any) -> Any:
         match m:
             case Load(buffer, indices) if buffer in shrunk:
@@ -81,12 +85,17 @@ def _collect(s: Any, loops: tuple[For, ...], uses: dict[Buffer, list[Access]]) -
         _collect(s.extent, loops, uses)
         _collect(s.body, (*loops, s), uses)
         return
-    for child in children(s):
-        _collect(child, loops, uses)
-    if isinstance(s, (Load, Store)) and s.buffer in uses:
-        scalar, lanes = lane_by_lane(s.indices)
-        around = loops if lanes is None else (*loops, lanes)
-        uses[s.buffer].append(Access(scalar, around, isinstance(s, Load)))
+    seen: set[Node] = set()
+    for child in (*children(s), s):
+        if isinstance(child, Stmt) and child is not s:
+            _collect(child, loops, uses)
+            continue
+        for n in (s,) if child is s else bottom_up(child, seen):
+            seen.add(n)
+            if isinstance(n, (Load, Store)) and n.buffer in uses:
+                scalar, lanes = lane_by_lane(n.indices)
+                around = loops if lanes is None else (*loops, lanes)
+                uses[n.buffer].append(Access(scalar, around, isinstance(n, Load)))
 
 
 def _live_box(buffer: Buffer, found: list[Access]) -> list[Interval]:

@@ -19,6 +19,7 @@ from ..ir import (
     expr,
     free_vars,
     load,
+    once,
     rebuild,
     with_fields,
     with_lanes,
@@ -72,6 +73,7 @@ def flatten_buffers(func: PrimFunc) -> PrimFunc:
         dtype = with_lanes(offset.dtype, count)
         return Ramp(base, const(step, offset.dtype), count, dtype)
 
+    @once
     def visit(m: Any) -> Any:
         match m:
             case Load(buffer, indices):

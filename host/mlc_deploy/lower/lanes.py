@@ -13,6 +13,8 @@ from ..ir import (
     Node,
     Var,
     all_of,
+    bottom_up,
+    children,
     dtype_of,
     walk,
 )
@@ -24,6 +26,17 @@ Ranges = dict[Var, Bounds]
 
 def uses(e: Node, lane: Var) -> bool:
     return any(n is lane for n in walk(e))
+
+
+def using(e: Expr, lane: Var) -> set[Node]:
+    """The nodes of e that use it."""
+    found: set[Node] = set()
+    seen: set[Node] = set()
+    for n in bottom_up(e, seen):
+        seen.add(n)
+        if n is lane or not found.isdisjoint(children(n)):
+            found.add(n)
+    return found
 
 
 def split_uniform(condition: Expr, lane: Var) -> tuple[Expr, Expr]:

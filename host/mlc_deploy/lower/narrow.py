@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from ..arith import Bounds, expr_bounds
+from ..arith import Bounds, Known, expr_bounds
 from ..ir import (
     Binary,
     Cast,
@@ -20,6 +21,7 @@ from ..ir import (
     cast,
     const,
     dtype_of,
+    once,
     rebuild,
     substitute,
     value_range,
@@ -41,45 +43,63 @@ def narrow_indices(func: PrimFunc) -> PrimFunc:
     does not see what bounds the variables; addresses have pointer width in any case.
     """
 
-    def visit(m: Any, ranges: dict[Var, Bounds]) -> Any:
+    body = _scope({})(func.body)
+    return func if body is func.body else with_fields(func, body=body)
+
+
+def _scope(ranges: dict[Var, Bounds]) -> Callable[[Any], Any]:
+    """What narrows statements and expressions where the variables have these ranges."""
+    known = Known(ranges)
+
+    @once
+    def narrowed(e: Any) -> Expr | None:
+        """An int64 expression in int32, or None where a value on the way may not fit."""
+        match e:
+            case Cast(_, a) if a.dtype == NARROW:
+                return a
+            case Const(value):
+                return const(int(value), NARROW) if _fits((int(value), int(value))) else None
+            case Binary(op, a, b) if op in ARITHMETIC and _fits(expr_bounds(e, known)):
+                x, y = narrowed(a), narrowed(b)
+                return None if x is None or y is None else binary(op, x, y)
+        return None
+
+    @once
+    def visit(m: Any) -> Any:
         match m:
             case For():
-                low, high = expr_bounds(m.extent, ranges)
-                inside: dict[Var, Bounds] = {
-                    **ranges,
-                    m.var: (0, None if high is None else max(high - 1, 0)),
-                }
+                low, high = expr_bounds(m.extent, known)
+                turns: Bounds = (0, None if high is None else max(high - 1, 0))
                 if m.var.dtype == WIDE and _fits((low, high)):
                     var = Var(m.var.name, NARROW)
-                    inside[var] = inside[m.var]
                     body = substitute(m.body, {m.var: Cast(WIDE, var)})
-                    extent = _narrowed(m.extent, ranges) or cast(NARROW, m.extent)
-                    return For(var, extent, m.kind, visit(body, inside), m.annotations)
-                return rebuild(m, lambda child: visit(child, inside))
+                    extent = narrowed(m.extent) or cast(NARROW, m.extent)
+                    inside = _scope({**ranges, m.var: turns, var: turns})
+                    return For(var, extent, m.kind, inside(body), m.annotations)
+                return rebuild(m, _scope({**ranges, m.var: turns}))
             case Let():
                 if dtype_of(m.var.dtype).is_integer and dtype_of(m.var.dtype).lanes == 1:
-                    ranges = {**ranges, m.var: expr_bounds(m.value, ranges)}
+                    return rebuild(m, _scope({**ranges, m.var: expr_bounds(m.value, known)}))
             case Load() | Store():
-                inner = rebuild(m, lambda child: visit(child, ranges))
+                inner = rebuild(m, visit)
                 if any(_index(i) is not i for i in inner.indices):
                     inner = with_fields(inner, indices=tuple(map(_index, inner.indices)))
                 return inner
             case Compare(op, a, b) if a.dtype == WIDE:
-                x, y = _narrowed(a, ranges), _narrowed(b, ranges)
+                x, y = narrowed(a), narrowed(b)
                 if x is not None and y is not None:
                     return compare(op, x, y)
             case Cast(dtype, a) if a.dtype == WIDE:
-                narrow = _narrowed(a, ranges)
+                narrow = narrowed(a)
                 if narrow is not None:
                     return cast(dtype, narrow)
             case Binary(dtype="int64"):
-                narrow = _narrowed(m, ranges)
+                narrow = narrowed(m)
                 if narrow is not None:
                     return cast(WIDE, narrow)
-        return rebuild(m, lambda child: visit(child, ranges))
+        return rebuild(m, visit)
 
-    body = visit(func.body, {})
-    return func if body is func.body else with_fields(func, body=body)
+    return visit
 
 
 def _index(e: Expr) -> Expr:
@@ -90,16 +110,3 @@ def _index(e: Expr) -> Expr:
 def _fits(of: Bounds) -> bool:
     least, most = value_range(NARROW)
     return of[0] is not None and of[1] is not None and least <= of[0] and of[1] <= most
-
-
-def _narrowed(e: Expr, ranges: dict[Var, Bounds]) -> Expr | None:
-    """An int64 expression in int32, or None where a value on the way may not fit."""
-    match e:
-        case Cast(_, a) if a.dtype == NARROW:
-            return a
-        case Const(value):
-            return const(int(value), NARROW) if _fits((int(value), int(value))) else None
-        case Binary(op, a, b) if op in ARITHMETIC and _fits(expr_bounds(e, ranges)):
-            x, y = _narrowed(a, ranges), _narrowed(b, ranges)
-            return None if x is None or y is None else binary(op, x, y)
-    return None

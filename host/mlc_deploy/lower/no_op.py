@@ -15,7 +15,6 @@ from ..ir import (
     PrimFunc,
     Seq,
     Store,
-    distinct,
     rebuild,
     same_expr,
     walk,
@@ -34,7 +33,7 @@ def remove_no_ops(func: PrimFunc) -> PrimFunc:
     while True:
         root = func.body
         assert isinstance(root, Block)
-        read = {n.buffer for n in distinct(root.body) if isinstance(n, Load)}
+        read = {n.buffer for n in walk(root.body) if isinstance(n, Load)}
         dead = {b for b in root.allocs if b not in read}
         body = _without(root.body, dead)
         allocs = tuple(b for b in root.allocs if b in read)

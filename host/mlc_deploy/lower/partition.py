@@ -39,10 +39,10 @@ from ..ir import (
     binary,
     children,
     const,
-    distinct,
     dtype_of,
     if_then_else,
     is_const,
+    once,
     rebuild,
     same_expr,
     seq,
@@ -166,7 +166,7 @@ def _cuts(loop: For, ranges: dict[Var, Bounds]) -> list[int]:
     def visit(n: Any, known: dict[Var, Bounds], inner: tuple[For, ...]) -> None:
         match n:
             case Expr():
-                for m in distinct(n):
+                for m in walk(n):
                     if isinstance(m, Call) and m.name == "if_then_else":
                         parts = conjuncts(m.args[0])
                         found.extend(_turn_of(guard, loop.var, known) for guard in parts)
@@ -258,6 +258,7 @@ def _all_under(guards: Set[Expr], s: Stmt) -> bool:
 def _without(guards: Set[Expr], s: Stmt) -> Stmt:
     """s where these guards hold."""
 
+    @once
     def visit(m: Any) -> Any:
         match m:
             case If(condition, then, otherwise) if guards & set(conjuncts(condition)):
@@ -286,9 +287,15 @@ def where_kept(s: Store) -> If | None:
 
 def conjuncts(condition: Expr) -> list[Expr]:
     """The conditions that a condition is the conjunction of."""
-    if isinstance(condition, Binary) and condition.op == "and":
-        return conjuncts(condition.a) + conjuncts(condition.b)
-    return [condition]
+    found: dict[Expr, None] = {}
+    left = [condition]
+    while left:
+        e = left.pop()
+        if isinstance(e, Binary) and e.op == "and":
+            left += (e.b, e.a)
+        else:
+            found[e] = None
+    return list(found)
 
 
 def _turn_of(guard: Expr, var: Var, known: dict[Var, Bounds]) -> int | None:

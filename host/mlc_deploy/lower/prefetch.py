@@ -28,6 +28,7 @@ from ..ir import (
     seq,
     statements,
     substitute,
+    walk,
     with_fields,
 )
 from ..ir.build import loop_nest
@@ -106,8 +107,9 @@ def _refuse(loop: For, name: str, why: str, mend: str) -> NoReturn:
 
 def _collect(s: Any, inner: tuple[For, ...], name: str, found: list[Any]) -> None:
     """The loads of a buffer, with the loops around them."""
-    if isinstance(s, Load) and s.buffer.name == name:
-        found.append((s, inner))
+    if isinstance(s, Expr):
+        found += [(n, inner) for n in walk(s) if isinstance(n, Load) and n.buffer.name == name]
+        return
     for child in children(s):
         _collect(child, (*inner, s) if isinstance(s, For) else inner, name, found)
 

@@ -23,12 +23,13 @@ from ..ir import (
     Stmt,
     Store,
     const,
-    distinct,
     load,
+    once,
     rebuild,
     replace_buffers,
     seq,
     substitute,
+    walk,
     with_fields,
 )
 from ..ir.build import compare, span_of
@@ -220,6 +221,7 @@ def _halves(buffer: Buffer) -> Buffer:
 
 
 def _in_half(s: Stmt, buffer: Buffer, halves: Buffer, number: Expr) -> Stmt:
+    @once
     def visit(m: Any) -> Any:
         match m:
             case Load(b, indices) if b is buffer:
@@ -233,4 +235,4 @@ def _in_half(s: Stmt, buffer: Buffer, halves: Buffer, number: Expr) -> Stmt:
 
 
 def _buffers(s: Stmt, kind: type[Load] | type[Store]) -> set[Buffer]:
-    return {n.buffer for n in distinct(s) if isinstance(n, kind)}
+    return {n.buffer for n in walk(s) if isinstance(n, kind)}

@@ -16,10 +16,12 @@ from ..ir import (
     For,
     If,
     Load,
+    Node,
     PrimFunc,
     Stmt,
     Store,
     Var,
+    bottom_up,
     children,
     dtype_of,
     with_fields,
@@ -97,16 +99,22 @@ def _accesses(
     spans: dict[For, Span] = {}
     position = 0
 
-    def visit(n: Any, around: tuple[For | If, ...]) -> None:
+    def visit(n: Stmt, around: tuple[For | If, ...]) -> None:
         nonlocal position
         first = position
         inside = (*around, n) if isinstance(n, (For, If)) else around
+        seen: set[Node] = set()
         for child in children(n):
-            visit(child, inside if isinstance(child, Stmt) else around)
-        if isinstance(n, (Load, Store)) and n.buffer in uses:
+            if isinstance(child, Stmt):
+                visit(child, inside)
+                continue
+            for m in bottom_up(child, seen):
+                seen.add(m)
+                if isinstance(m, Load) and m.buffer in uses:
+                    uses[m.buffer].append(Access(m, position, around))
+        if isinstance(n, Store) and n.buffer in uses:
             uses[n.buffer].append(Access(n, position, around))
-        if isinstance(n, Stmt):
-            position += 1
+        position += 1
         if isinstance(n, For):
             spans[n] = Span(first, position - 1)
 

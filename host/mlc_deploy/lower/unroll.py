@@ -19,8 +19,10 @@ from ..ir import (
     Stmt,
     Store,
     Var,
+    bottom_up,
     children,
     const,
+    once,
     rebuild,
     seq,
     statements,
@@ -49,14 +51,12 @@ def unroll_loops(func: PrimFunc) -> PrimFunc:
     turn = cache(const)  # one node for each value
 
     def variables(e: Node) -> tuple[Var, ...]:
-        found = used.get(e)
-        if found is None:
-            if isinstance(e, Var):
-                found = (e,) if e in unrolled else ()
+        for n in bottom_up(e, used):
+            if isinstance(n, Var):
+                used[n] = (n,) if n in unrolled else ()
             else:
-                found = tuple(dict.fromkeys(v for c in children(e) for v in variables(c)))
-            used[e] = found
-        return found
+                used[n] = tuple(dict.fromkeys(v for c in children(n) for v in used[c]))
+        return used[e]
 
     def expanded(s: Stmt, values: Mapping[Var, Const], copies: int) -> Stmt:
         def copied(e: Expr) -> Expr:
@@ -66,13 +66,15 @@ def unroll_loops(func: PrimFunc) -> PrimFunc:
             key = e, *map(values.get, inside)
             found = made.get(key)
             if found is None:
-                found = values.get(e, e) if isinstance(e, Var) else rebuild(e, copied)
+                found = values.get(e, e) if isinstance(e, Var) else rebuild(e, shared)
                 made[key] = found
             return found
 
+        shared = once(copied)
+
         def visit(m: Any) -> Any:
             if isinstance(m, Expr):
-                return copied(m)
+                return shared(m)
             if isinstance(m, For) and m.kind == "unrolled":
                 turns = _turns(m, copies, most)
                 each = [{**values, m.var: turn(n, m.var.dtype)} for n in range(turns)]

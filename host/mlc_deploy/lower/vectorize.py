@@ -29,6 +29,7 @@ from ..ir import (
     expr,
     if_then_else,
     load,
+    once,
     rebuild,
     select,
     seq,
@@ -39,7 +40,7 @@ from ..ir import (
 )
 from ..ir.build import broadcast, cast
 from ..pass_context import optional
-from .lanes import Ranges, holding_lanes, in_all_lanes, safe, split_uniform, uses, within
+from .lanes import Ranges, holding_lanes, in_all_lanes, safe, split_uniform, uses, using, within
 
 
 class _Scalar(Exception):
@@ -196,6 +197,7 @@ def _choices(e: Expr, lane: Var) -> Iterator[Call]:
 
 
 def _with(s: Store, choice: Call, value: Expr) -> Store:
+    @once
     def visit(m: Any) -> Any:
         return value if m is choice else rebuild(m, visit)
 
@@ -225,11 +227,11 @@ def _index(v: _Lanes, e: Expr) -> Expr:
 
 def _widened(v: _Lanes, e: Expr) -> Expr:
     """e for all lanes at once; itself where it does not depend on the lane."""
-    if not uses(e, v.var):
-        return e
+    moving = using(e, v.var)
 
+    @once
     def visit(m: Any) -> Any:
-        if not uses(m, v.var):
+        if m not in moving:
             return m
         match m:
             case Var():
@@ -238,7 +240,7 @@ def _widened(v: _Lanes, e: Expr) -> Expr:
             case Load(buffer, indices):
                 return load(buffer, (_index(v, indices[0]),))
             case Call("if_then_else", (condition, a, b)):
-                if not uses(condition, v.var):
+                if condition not in moving:
                     taken = tuple(broadcast(visit(x), v.count) for x in (a, b))
                     return Call("if_then_else", (condition, *taken), taken[0].dtype)
                 if not all(safe(part, v.known()) for part in m.args):

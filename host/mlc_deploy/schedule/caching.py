@@ -16,6 +16,7 @@ from ..ir import (
     Var,
     const,
     expr,
+    once,
     rebuild,
     replace_buffers,
     seq,
@@ -73,6 +74,7 @@ def cache_read(func: PrimFunc, block: str, index: int, scope: Scope) -> tuple[Pr
     buffer = _nth(primitive, target, list(dict.fromkeys(r.buffer for r in target.reads)), index)
     cache = _cache_of(func, buffer, scope)
 
+    @once
     def cached(m: Any) -> Any:
         if isinstance(m, Load) and m.buffer is buffer:
             return Load(cache, tuple(cached(i) for i in m.indices), m.dtype)

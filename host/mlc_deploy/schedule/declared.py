@@ -15,9 +15,12 @@ from ..ir import (
     Reduce,
     Stmt,
     dtype_of,
+    once,
     rebuild,
     replace_buffers,
+    statements,
     structural_hash,
+    walk,
     with_fields,
 )
 from ..te import Tensor, compute, create_prim_func
@@ -88,15 +91,8 @@ def _reset(whole: PrimFunc) -> PrimFunc:
 
 
 def _init_of(func: PrimFunc) -> Any:
-    found: list[Any] = []
-
-    def visit(m: Any) -> Any:
-        if isinstance(m, Block) and m.init is not None:
-            found.append(m.init.value)  # type: ignore[attr-defined]
-        return rebuild(m, visit)
-
-    visit(func.body)
-    return found[0]
+    inits = (s.init for s in statements(func.body) if isinstance(s, Block))
+    return next(init.value for init in inits if init is not None)  # type: ignore[attr-defined]
 
 
 def _registered(
@@ -124,20 +120,13 @@ def _given(body: Stmt) -> Callable[..., Stmt]:
 
 
 def _calls(body: Stmt) -> set[str]:
-    found: set[str] = set()
-
-    def visit(m: Any) -> Any:
-        if isinstance(m, Call) and is_llvm(m.name):
-            found.add(m.name)
-        return rebuild(m, visit)
-
-    visit(body)
-    return found
+    return {n.name for n in walk(body) if isinstance(n, Call) and is_llvm(n.name)}
 
 
 def _named(body: Stmt) -> Stmt:
     """Calls of LLVM's intrinsics by whole names: with the types that a known one has at its end."""
 
+    @once
     def visit(m: Any) -> Any:
         if isinstance(m, Call) and is_llvm(m.name) and features_for(m.name) is None:
             kinds = [_suffix(m.dtype), *(_suffix(a.dtype) for a in m.args[-1:])]

@@ -18,11 +18,14 @@ from ..ir import (
     PrimFunc,
     Store,
     Var,
+    children,
     loads,
+    once,
     rebuild,
     same_expr,
     statements,
     substitute,
+    walk,
     with_fields,
 )
 from .tree import block_at, find_block, refreshed, replace, vars_in
@@ -53,14 +56,14 @@ def fuse_reduction_epilogue(
     if not isinstance(last.body, Store) or not _adds_up(sums):
         return func
     buffer = made.writes[0].buffer
-    if sum(n.buffer is buffer for n in loads(last.body.value)) != 1:
+    if _readers(last.body.value, buffer) != 1:
         return func
     places = _as_they_are(sums, last, buffer) if at is None else _combined(sums, last, at)
     bias = _bias(last.body.value, buffer, set(places))
     if bias is None:
         return func
     value = _without(last.body.value, buffer, bias)
-    if sum(load.buffer is buffer for load in loads(value)) != 1:
+    if _readers(value, buffer) != 1:
         return func
     assert isinstance(sums.init, Store)
     init = with_fields(sums.init, value=substitute(bias, places))
@@ -105,6 +108,12 @@ def _adds_up(tile: Block) -> bool:
     return False
 
 
+def _readers(value: Expr, buffer: Buffer) -> int:
+    """In how many places a load of the buffer stands, in all of value."""
+    places = [value, *(c for n in walk(value) for c in children(n))]
+    return sum(isinstance(c, Load) and c.buffer is buffer for c in places)
+
+
 def _terms(e: Any, sums: Buffer) -> tuple[Load, Load] | None:
     """(sums, bias) where e is their sum, of loads."""
     match e:
@@ -118,6 +127,7 @@ def _terms(e: Any, sums: Buffer) -> tuple[Load, Load] | None:
 def _bias(value: Expr, sums: Buffer, channel: set[Var]) -> Load | None:
     found: list[Load] = []
 
+    @once
     def visit(e: Any) -> Any:
         terms = _terms(e, sums)
         if terms is not None and vars_in(terms[1]) <= channel:
@@ -129,6 +139,7 @@ def _bias(value: Expr, sums: Buffer, channel: set[Var]) -> Load | None:
 
 
 def _without(value: Expr, sums: Buffer, bias: Load) -> Expr:
+    @once
     def visit(e: Any) -> Any:
         terms = _terms(e, sums)
         if terms is not None and same_expr(terms[1], bias):

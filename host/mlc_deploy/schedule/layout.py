@@ -27,6 +27,7 @@ from ..ir import (
     expr,
     is_const,
     load,
+    once,
     rebuild,
     substitute,
     with_fields,
@@ -146,6 +147,7 @@ def transform_layout(
         values = dict(zip(variables, indices, strict=True))
         return tuple(substitute(e, values) for e in results)
 
+    @once
     def visit(m: Any) -> Any:
         match m:
             case Load(b, indices) if b is old:

@@ -26,6 +26,7 @@ from ..ir import (
     expr,
     is_const,
     loads,
+    once,
     rebuild,
     seq,
     statements,
@@ -35,6 +36,7 @@ from ..ir import (
 from ..ir.build import compare, loop_nest
 from ..ir.names import names_of
 from ..ir.nodes import Seq
+from ..ir.structural import content
 from .coverage import is_bounded_by_iterations, is_whole, turns_disjoint, written_box
 from .loops import require_independent
 from .tree import (
@@ -82,10 +84,17 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         require_leaf(primitive, reader)
     func = with_allocs(replace(func, target, None), drop=[buffer])
 
+    elements: dict[bytes, Expr] = {}  # by what the loads of them say: each is computed once
+
+    @once
     def inlined(m: Any) -> Any:
         if isinstance(m, Load) and m.buffer is buffer:
-            indices = [inlined(i) for i in m.indices]
-            return substitute(value, dict(zip(args, indices, strict=True)))
+            found = elements.get(content(m))
+            if found is None:
+                indices = [inlined(i) for i in m.indices]
+                found = substitute(value, dict(zip(args, indices, strict=True)))
+                elements[content(m)] = found
+            return found
         if isinstance(m, Block) and any(r.buffer is buffer for r in m.reads):
             return refreshed(
                 with_fields(
@@ -135,6 +144,7 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         if not is_const(simplify_expr(compare("<=", expr(size), extents[arg]), {}), True)
     ]
 
+    @once
     def produced(m: Any) -> Any:
         if isinstance(m, Load) and m.buffer is buffer:
             return store.value

@@ -30,6 +30,7 @@ from ..ir import (
     is_const,
     load,
     loads,
+    once,
     rebuild,
     seq,
     substitute,
@@ -232,6 +233,7 @@ def pad_einsum(func: PrimFunc, block: str, padding: Sequence[int]) -> PrimFunc:
         swap[out] = out.replace(name=names.fresh(f"{out.name}_pad"), shape=wide, strides=None)
         after.append(_crop_nest(swap[out], out, names, block_names))
 
+    @once
     def swapped(m: Any) -> Any:
         match m:
             case Load(buffer, indices) if buffer in swap:

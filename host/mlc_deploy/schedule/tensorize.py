@@ -36,6 +36,7 @@ from ..ir import (
     is_const,
     load,
     loads,
+    once,
     rebuild,
     same_expr,
     statements,
@@ -61,6 +62,7 @@ from .tree import (
 PRIMITIVE = "tensorize"
 INTRIN = "tensor_intrin"  # the annotation of a block that says which one it became
 COMMUTATIVE = ("+", "*", "min", "max", "&", "|", "^", "and", "or")
+MOST_OPERANDS = 64  # of a chain: a power of data may be one of any length, an instruction is not
 Base = tuple[Buffer, tuple[Expr, ...]]  # where a parameter of the description lies
 
 
@@ -129,6 +131,7 @@ def _placed(body: Stmt, bases: Mapping[Buffer, Base]) -> Stmt:
         own = (_shifted(visit(i), by) for i, by in zip(indices, base[lead:], strict=True))
         return actual, (*base[:lead], *own)
 
+    @once
     def visit(m: Any) -> Any:
         match m:
             case Load(buffer, indices):
@@ -401,9 +404,17 @@ def _is_index(e: Expr) -> bool:
 
 
 def _chain(op: str, e: Expr) -> list[Expr]:
-    """The operands of a chain of one operation."""
+    """The operands of a chain of one operation; of a long one, the first."""
     if not isinstance(e, Binary) or e.op != op:
         return [e]
     if op not in COMMUTATIVE or dtype_of(e.dtype).kind == "float":
         return [e.a, e.b]
-    return _chain(op, e.a) + _chain(op, e.b)
+    found: list[Expr] = []
+    left: list[Expr] = [e]
+    while left and len(found) < MOST_OPERANDS:
+        part = left.pop()
+        if isinstance(part, Binary) and part.op == op:
+            left += (part.b, part.a)
+        else:
+            found.append(part)
+    return found

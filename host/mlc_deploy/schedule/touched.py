@@ -6,9 +6,23 @@ from typing import Any
 
 from ..arith import Bounds, expr_bounds
 from ..arith.regions import region_under
-from ..ir import Block, Buffer, Expr, For, IterVar, Load, Region, Stmt, Store, Var, children, const
+from ..ir import (
+    Block,
+    Buffer,
+    Expr,
+    For,
+    IterVar,
+    Load,
+    Region,
+    Stmt,
+    Store,
+    Var,
+    children,
+    const,
+    walk,
+)
 from ..ir.lanes import lane_by_lane
-from ..ir.structural import fingerprint
+from ..ir.structural import region_content
 
 Regions = tuple[Region, ...]
 
@@ -26,7 +40,7 @@ def touched(body: Stmt, iters: tuple[IterVar, ...]) -> tuple[Regions, Regions]:
     def add(side: int, region: Region, bindings: dict[Var, Expr], inner: dict[Var, Bounds]) -> None:
         box = region_under(region, bindings, inner, {**ranges, **inner})
         whole = Region(region.buffer, tuple(low for low, _ in box), tuple(n for _, n in box))
-        found[side].setdefault(fingerprint(whole, free_by_identity=True), whole)
+        found[side].setdefault(region_content(whole), whole)
 
     def access(side: int, b: Buffer, indices: tuple[Expr, ...], inner: dict[Var, Bounds]) -> None:
         scalar, lanes = lane_by_lane(indices)
@@ -44,10 +58,13 @@ def touched(body: Stmt, iters: tuple[IterVar, ...]) -> tuple[Regions, Regions]:
                     for region in regions:
                         add(side, region, bindings, inner)
                 return
-            case Load(buffer, indices):
-                access(0, buffer, indices, inner)
             case Store(buffer, indices):
                 access(1, buffer, indices, inner)
+            case Expr():
+                for m in walk(n):
+                    if isinstance(m, Load):
+                        access(0, m.buffer, m.indices, inner)
+                return
         for child in children(n):
             visit(child, inner)
 

@@ -62,8 +62,12 @@ def _boxes(s: Stmt) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
 
     def visit(n: Node, values: dict[Var, Expr], ranges: dict[Var, Bounds]) -> None:
         match n:
-            case Load(buffer, indices):
-                add(reads, Region(buffer, indices, (const(1),) * len(indices)), values, ranges)
+            case Expr():
+                for m in walk(n):
+                    if isinstance(m, Load):
+                        points = (const(1),) * len(m.indices)
+                        add(reads, Region(m.buffer, m.indices, points), values, ranges)
+                return
             case Store(buffer, indices):
                 add(writes, Region(buffer, indices, (const(1),) * len(indices)), values, ranges)
             case For():

@@ -235,6 +235,8 @@ class Statements:
                 symbol = Var(self.names.fresh(name), args["dtype"])
                 self.symbols[symbol] = at
                 self.values.scope[name] = symbol
+            case ast.Name(name), Phrase("meta_var", args):
+                self.values.scope[name] = args["value"]
             case _, Phrase():
                 self.refuse(at, f"{value.text} has no value to assign", _belongs(value))
             case ast.Name(name), Expr() if not isinstance(value, (Const, Var)):

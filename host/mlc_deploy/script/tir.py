@@ -89,6 +89,7 @@ __all__ = [
     "match_buffer",
     "max",
     "max_value",
+    "meta_var",
     "min",
     "min_value",
     "parallel",
@@ -393,6 +394,11 @@ def evaluate(value: ExprLike) -> None:
 def LetStmt(value: ExprLike) -> AbstractContextManager[Any]:
     """`with T.LetStmt(value) as x:` — x in the statements below it."""
     raise _misplaced("T.LetStmt")
+
+
+def meta_var(value: ExprLike) -> Any:
+    """`x = T.meta_var(value)` — x stands for the very expression, wherever it is written."""
+    raise _misplaced("T.meta_var")
 
 
 # ------------------------------------------------------------------------------------ expressions

@@ -55,8 +55,8 @@ MOST_SHIFTED = 64
 # Words whose calls mean something to statements alone.
 PHRASES = frozenset(
     "Buffer LetStmt alloc_buffer axis.reduce axis.remap axis.spatial block block_attr evaluate"
-    " func_attr grid init match_buffer parallel reads serial span unroll var vectorized where"
-    " writes".split()
+    " func_attr grid init match_buffer meta_var parallel reads serial span unroll var vectorized"
+    " where writes".split()
 )
 # What TVM has under other names, or not for CPUs: word -> what to write.
 ELSEWHERE = {

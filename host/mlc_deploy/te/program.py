@@ -66,17 +66,15 @@ def create_prim_func(args: Sequence[Tensor | Var], name: str = "main") -> PrimFu
 def topological(outputs: Sequence[Tensor]) -> list[Tensor]:
     """Every tensor the outputs need, producers first."""
     order: dict[Tensor, None] = {}
-
-    def visit(tensor: Tensor) -> None:
-        if tensor in order:
-            return
-        if isinstance(tensor.op, ComputeOp):
-            for source in tensor.op.input_tensors:
-                visit(source)
-        order[tensor] = None
-
-    for tensor in outputs:
-        visit(tensor)
+    stack = list(reversed(outputs))
+    while stack:
+        tensor = stack[-1]
+        sources = tensor.op.input_tensors if isinstance(tensor.op, ComputeOp) else ()
+        left = [source for source in sources if source not in order]
+        if left:
+            stack.extend(reversed(left))
+        else:
+            order[stack.pop()] = None
     return list(order)
 
 

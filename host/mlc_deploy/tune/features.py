@@ -38,6 +38,7 @@ from ..ir import (
     Var,
     dtype_of,
     is_const,
+    once,
     walk,
 )
 from ..ir.build import strides_of
@@ -190,8 +191,12 @@ def _operations(block: Block) -> list[int]:
     Only of values: what an index takes is mostly gone when loops are lowered."""
     found = [0] * 6
     pending: list[Any] = [n.value for n in walk(block.body) if isinstance(n, Store)]
+    seen: set[Any] = set()
     while pending:
         n = pending.pop()
+        if n in seen:
+            continue
+        seen.add(n)
         match n:
             case Load():
                 continue
@@ -230,23 +235,29 @@ def _accesses(block: Block) -> list[Access]:
 def _steps(e: Expr, bindings: Mapping[Var, Steps]) -> dict[Var, float]:
     """By how much e grows per step of each variable, on the average; of variables that are bound,
     per step of those that they are bound to."""
-    match e:
-        case Var():
-            return dict(bindings.get(e, {e: 1.0}))
-        case Binary("+" | "-" as op, a, b):
-            found = _steps(a, bindings)
-            for v, c in _steps(b, bindings).items():
-                found[v] = found.get(v, 0.0) + (c if op == "+" else -c)
-            return found
-        case Binary("*", a, Const(value)) | Binary("*", Const(value), a):
-            return {v: c * value for v, c in _steps(a, bindings).items()}
-        case Binary("//", a, Const(value)):
-            return {v: c / value for v, c in _steps(a, bindings).items()}
-        case Binary("%", a, Const(value)):
-            return {v: c for v, c in _steps(a, bindings).items() if abs(c) < value}
-        case Const():
-            return {}
-    return {v: 1.0 for n in walk(e) if isinstance(n, Var) for v in bindings.get(n, {n: 1.0})}
+
+    @once
+    def steps(e: Expr) -> dict[Var, float]:
+        match e:
+            case Var():
+                return dict(bindings.get(e, {e: 1.0}))
+            case Binary("+" | "-" as op, a, b):
+                found = dict(steps(a))
+                for v, c in steps(b).items():
+                    found[v] = found.get(v, 0.0) + (c if op == "+" else -c)
+                return found
+            case Binary("*", a, Const(value)) | Binary("*", Const(value), a):
+                return {v: c * value for v, c in steps(a).items()}
+            case Binary("//", a, Const(value)):
+                return {v: c / value for v, c in steps(a).items()}
+            case Binary("%", a, Const(value)):
+                return {v: c for v, c in steps(a).items() if abs(c) < value}
+            case Const():
+                return {}
+        return {v: 1.0 for n in walk(e) if isinstance(n, Var) for v in bindings.get(n, {n: 1.0})}
+
+    found: dict[Var, float] = steps(e)
+    return found
 
 
 def _touched(loops: Sequence[For], accesses: Sequence[Access]) -> list[list[float]]:
