@@ -161,7 +161,6 @@ CASES = {
         "arm", f"{ARMV7} v8 vfp4 vfp4d16 fp-armv8 hwdiv hwdiv-arm", ["cortex-a72"],
         "-mcpu=cortex-a72",
     ),
-    "an ARMv6": ("arm", "v6 v6k vfp2", [""], "-mcpu=arm1176jzf-s"),
 }  # fmt: skip
 
 
@@ -169,8 +168,6 @@ CASES = {
 def test_target_of_a_board(case: str) -> None:
     machine, features, cpus, attributes = CASES[case]
     triple = {"aarch64": "aarch64-linux-gnu", "arm": "armv7a-linux-gnueabihf"}[machine]
-    if "v6" in features.split():
-        triple = "armv6-linux-gnueabihf"
     device = Device(
         "0", machine, 1, frozenset(features.split()), "6.1", len(cpus), len(cpus), 1 << 30, 4096,
         tuple(Cpu(cpu) for cpu in cpus),

@@ -26,6 +26,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from mlc_targets.text import INDENT, LONG, paragraph, shown
 
@@ -45,6 +46,14 @@ class MlcError(Exception):
     def __init__(self, what: str, *, where: str = "", mend: str = "") -> None:
         self.what, self.where, self.mend = what, where, mend
         super().__init__(paragraph(what) + _entry("in:  ", where) + _entry("try: ", mend))
+
+    def __reduce__(self) -> Any:
+        """For other processes: of its parts, since the message is made of them once."""
+        return _remade, (type(self), self.what, self.where, self.mend), self.__dict__
+
+
+def _remade(kind: type[MlcError], what: str, where: str, mend: str) -> MlcError:
+    return kind(what, where=where, mend=mend)
 
 
 def _entry(label: str, text: str) -> str:

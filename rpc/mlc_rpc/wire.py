@@ -252,7 +252,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         "blob.put",
         "hash:bin32, total, offset, data:bin",
-        lambda hash, total, at, data: Uint(at + len(data), at + len(data)),
+        lambda hash, total, at, data: Uint(at + len(data), total),  # all, where others sent it
         "supervisor",
     ),
     Method("blob.get", "hash:bin32, offset, size", lambda hash, at, size: Data(size), "supervisor"),

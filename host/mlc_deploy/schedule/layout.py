@@ -78,7 +78,10 @@ def _from_text(text: str, primitive: str, at: Stmt | None) -> IndexMap:
         code = None
     if code is None:
         refuse(
-            primitive, f"'{text}' is no index map", at, "a text like 'lambda i: [i // 4, i % 4]'"
+            primitive,
+            f"'{text:.200}' is no index map",
+            at,
+            "a text like 'lambda i: [i // 4, i % 4]'",
         )
     made: IndexMap = eval(code, {"__builtins__": {}, **MIN_MAX, "T": SimpleNamespace(**MIN_MAX)})
     return made

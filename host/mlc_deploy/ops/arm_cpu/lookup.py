@@ -61,12 +61,14 @@ def schedule_lookup(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
     task, i, row = sch.split(i, [None, turn, together])
     sch.compute_at(TILE, i)
     sch.set_scope(TILE, 0, "local")
-    *_, tile_row, tile_lane = sch.get_loops(TILE)
+    around = list(sch.get_loops(TILE))
+    *tile_rows, tile_lane = around[around.index(i) + 1 :]
     if in_vectors(target):
         sch.tensorize(tile_lane, f"aarch64.tbl.{q.dtype}.{table.dtype}.{lanes}")
     else:
         sch.unroll(tile_lane)
-    sch.unroll(tile_row)
+    for tile_row in tile_rows:
+        sch.unroll(tile_row)
     sch.unroll(row)
     sch.vectorize(lane)
     sch.parallel(task)
