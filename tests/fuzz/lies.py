@@ -37,11 +37,13 @@ def pack(value: Any) -> bytes:
     match value:
         case Raw():
             return bytes(value)
-        case list():
-            head: bytes = msgpack.Packer().pack_array_header(len(value))
-            return head + b"".join(map(pack, value))
+        case list():  # piece by piece: the memory of a large lie counts for its session
+            whole = bytearray(msgpack.Packer().pack_array_header(len(value)))
+            for each in value:
+                whole += pack(each)
+            return bytes(whole)
         case dict():
-            head = msgpack.Packer().pack_map_header(len(value))
+            head: bytes = msgpack.Packer().pack_map_header(len(value))
             return head + b"".join(pack(k) + pack(v) for k, v in value.items())
     if type(value) is int:
         value = min(max(value, -(2**63)), 2**64 - 1)
