@@ -51,6 +51,10 @@ def tcp(runtime_of: Runtime, request: pytest.FixtureRequest) -> Iterator[tuple[S
         yield session, descendants(board.process.pid)[0]  # and its worker
 
 
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 @contextmanager
 def ssh(runtime_of: Runtime, request: pytest.FixtureRequest) -> Iterator[tuple[Session, int]]:
     if not is_here():
@@ -58,11 +62,12 @@ def ssh(runtime_of: Runtime, request: pytest.FixtureRequest) -> Iterator[tuple[S
     server: Server = request.getfixturevalue("server")
     server.trust()
     with connect(server.url, runtime_of) as session:
-        (process,) = (
+        runtimes = {
             pid
             for pid in descendants(server.process)
             if "runtime-" in os.readlink(f"/proc/{pid}/exe")
-        )
+        }
+        (process,) = (pid for pid in runtimes if _parent(pid) not in runtimes)  # not its workers
         yield session, process
 
 
