@@ -250,3 +250,16 @@ print({"llvmlite", "mlc_deploy.graph", "mlc_deploy.cli.tune"} & set(sys.modules)
 def test_help_imports_no_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", HELPED], capture_output=True, text=True)
     assert done.stdout.endswith("set()\n"), done.stdout + done.stderr
+
+
+def test_a_reader_that_goes_away(tmp_path: Path) -> None:
+    """As `mlc-deploy … | head -1`: no traceback, and an end."""
+    program = "from mlc_deploy.cli import main; main()"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "board", "info", "local://"],
+        stdout=writer, stderr=subprocess.PIPE, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
