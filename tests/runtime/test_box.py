@@ -117,7 +117,7 @@ def makes_processes(session: Session, machine: str, name: str, left: Callable[[]
 
 @needs_qemu
 def test_a_child_that_holds_the_socket_keeps_nobody_waiting() -> None:
-    """An emulator forbids no fork: the worker's copy answers too, and ends with it."""
+    """An emulator forbids no fork: the worker's copy ends in place of answering, too."""
     with connect(QEMU, runtime_file, machine="aarch64") as session:
         pid = session.link.transport._child.pid  # type: ignore[attr-defined]
         makes_processes(session, "aarch64", "clone", lambda: 1 + len(descendants(pid)))
