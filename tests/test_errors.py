@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlc_deploy import runtime_files
+from mlc_deploy.board import runtime_files
 from mlc_deploy.errors import InstallError, LowerError
 
 

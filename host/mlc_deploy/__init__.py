@@ -40,8 +40,9 @@ if TYPE_CHECKING:
         register_func,
     )
     from .artifact import SavedModel, load_model
-    from .boards import connect
-    from .deploy import Deployment, deploy
+    from .board.connect import connect
+    from .driver.deploy import Deployment, deploy
+    from .driver.virtual_machine import VirtualMachine
     from .errors import (
         ArtifactError,
         CodegenError,
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
         ScriptError,
         TuneError,
     )
-    from .virtual_machine import VirtualMachine
 
 __all__ = [
     "ArtifactError",
@@ -108,20 +108,20 @@ __all__ = [
 
 
 _HOMES = {
-    "Deployment": ".deploy",
+    "Deployment": ".driver.deploy",
     "SavedModel": ".artifact",
     "Target": "mlc_targets",
     "TargetError": "mlc_targets",
-    "VirtualMachine": ".virtual_machine",
-    "connect": ".boards",
-    "deploy": ".deploy",
+    "VirtualMachine": ".driver.virtual_machine",
+    "connect": ".board.connect",
+    "deploy": ".driver.deploy",
     "load_model": ".artifact",
 }
 
 
 class _FrontDoor(ModuleType):
-    """This package. Some of its functions are called like the modules they are in, and importing
-    such a module must not put it in the function's place."""
+    """This package. Its function `lower` is called like one of its rooms, whose import must not put
+    the room in the function's place."""
 
     def __getattr__(self, name: str) -> object:
         """All is imported when it is first asked for: boards, and models that are saved, do without
@@ -137,7 +137,7 @@ class _FrontDoor(ModuleType):
         return getattr(module, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not (isinstance(value, ModuleType) and name in ("build", "compile", "deploy", "lower")):
+        if not (isinstance(value, ModuleType) and name == "lower"):
             super().__setattr__(name, value)
 
 

@@ -1,13 +1,13 @@
 """The compiler's part of what users import; `mlc_deploy` itself imports it late."""
 
-from .build import build, lower
 from .codegen import Library
-from .compile import CompiledModel, compile
+from .driver.build import build, lower
+from .driver.compile import CompiledModel, compile
+from .driver.levels import CompiledLevels, compile_levels
 from .graph import get_global_func, register_func
-from .instruments import Instrument, PrintInstrument, TimingInstrument
 from .ir import IRModule, PrimFunc
-from .levels import CompiledLevels, compile_levels
-from .pass_context import PassContext
+from .passes.context import PassContext
+from .passes.instruments import Instrument, PrintInstrument, TimingInstrument
 from .schedule import Schedule
 from .script import from_script, ir_module
 

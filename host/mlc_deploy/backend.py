@@ -27,8 +27,8 @@ from onnx.backend.base import Backend, BackendRep
 from mlc_rpc import Refused
 from mlc_targets import Target
 
-from .boards import connect, target_of
-from .compile import CompiledModel, compile
+from .board.connect import connect, target_of
+from .driver.compile import CompiledModel, compile
 from .errors import ImporterError
 from .frontend import NeedsValue, from_onnx
 from .graph import Function

@@ -29,7 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from mlc_deploy.runtime_files import runtime_file
+from mlc_deploy.board.runtime_files import runtime_file
 from mlc_rpc import Session, connect
 from mlc_rpc.local import local_machine
 from mlc_rpc.ssh_client import connect_client

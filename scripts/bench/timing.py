@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import mlc_deploy as mlc
-from mlc_deploy.boards import target_of
+from mlc_deploy.board.connect import target_of
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_rpc import RemoteModule, Session
 

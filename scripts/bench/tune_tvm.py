@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from mlc_deploy import Target  # noqa: E402
-from mlc_deploy.cache import user_folder  # noqa: E402
+from mlc_deploy.driver.cache import user_folder  # noqa: E402
 from mlc_deploy.tune.api import Options  # noqa: E402
 from scripts.bench.tune import WORKLOADS, task, tune  # noqa: E402
 

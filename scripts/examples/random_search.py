@@ -12,7 +12,7 @@ import numpy as np
 
 import mlc_deploy as mlc
 from mlc_deploy import te
-from mlc_deploy.boards import target_of
+from mlc_deploy.board.connect import target_of
 
 N = 128
 

@@ -22,4 +22,4 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def with_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that give way would wait for long where other programs have all cores."""
-    monkeypatch.setattr("mlc_deploy.workers.GENTLE", 1)
+    monkeypatch.setattr("mlc_deploy.driver.workers.GENTLE", 1)

@@ -8,11 +8,11 @@ import pytest
 
 import mlc_deploy as mlc
 import mlc_rpc
+from mlc_deploy.board.enrolled import Enrolled, boards_file, enroll, enrolled_boards, remove
 from mlc_deploy.cli.board import box_text
 from mlc_deploy.cli.main import main
 from mlc_deploy.cli.options import Misuse
 from mlc_deploy.cli.place import choose, located
-from mlc_deploy.enrolled import Enrolled, boards_file, enroll, enrolled_boards, remove
 from mlc_deploy.errors import InputError
 from mlc_rpc.wire import BOX
 

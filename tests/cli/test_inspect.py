@@ -12,10 +12,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from mlc_deploy.driver.model_graph import model_graph
 from mlc_deploy.graph import lower_graph
 from mlc_deploy.graph.lower import unscheduled
 from mlc_deploy.ir import structural_hash
-from mlc_deploy.model_graph import model_graph
 from mlc_deploy.schedule import Schedule
 from mlc_deploy.tune.database import Database, Record, pack
 from mlc_deploy.tune.records import Measured

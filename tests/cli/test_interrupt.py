@@ -18,7 +18,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mlc_deploy.cache import Cache
+from mlc_deploy.driver.cache import Cache
 from mlc_deploy.tune import Database
 from tests.cli.command import MODELS
 from tests.cli.command_process import COMMAND, PATIENCE, CommandProcess, until

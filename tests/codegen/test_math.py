@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mlc_deploy import te
-from mlc_deploy.build import build
+from mlc_deploy.driver.build import build
 from mlc_deploy.ir import IRModule
 from tests.codegen.operators import ULPS
 from tests.sessions import TARGETS, board_named

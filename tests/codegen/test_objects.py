@@ -19,12 +19,12 @@ from elftools.elf.elffile import ELFFile
 import mlc_deploy as mlc
 from mlc_deploy import te
 from mlc_deploy.codegen import Library
+from mlc_deploy.driver.workers import in_workers
 from mlc_deploy.errors import CodegenError
 from mlc_deploy.schedule import Schedule
-from mlc_deploy.workers import in_workers
 from mlc_targets import Target
+from tests.driver.worker_tasks import grown_by_builds
 from tests.sessions import TARGETS, board_named
-from tests.worker_tasks import grown_by_builds
 
 NEON = "llvm -mtriple=armv7a-linux-gnueabihf -mattr=+neon -device=arm_cpu"
 NO_NEON = "llvm -mtriple=armv7a-linux-gnueabihf -device=arm_cpu"

@@ -11,8 +11,8 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 import mlc_deploy as mlc
-from mlc_deploy.build import build
 from mlc_deploy.codegen import Library
+from mlc_deploy.driver.build import build
 from mlc_deploy.errors import CodegenError
 from mlc_deploy.ir import IRModule
 from mlc_deploy.ir.interp import run

@@ -12,7 +12,7 @@ import mlc_deploy as mlc
 from mlc_deploy import te
 from mlc_deploy.ir import For, PrimFunc, statements
 from mlc_deploy.lower import PHASE, WHOLE, lower
-from mlc_deploy.pass_context import PassContext
+from mlc_deploy.passes.context import PassContext
 from mlc_deploy.schedule import Schedule
 
 if TYPE_CHECKING:

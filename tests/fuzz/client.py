@@ -34,12 +34,12 @@ import numpy as np
 import mlc_deploy as mlc
 import mlc_rpc.session
 import mlc_rpc.tcp
-from mlc_deploy.boards import target_of
+from mlc_deploy.board.connect import target_of
+from mlc_deploy.board.runtime_files import runtime_file
 from mlc_deploy.cli.errors import message
 from mlc_deploy.cli.report import show
 from mlc_deploy.errors import MlcError
 from mlc_deploy.graph import BlockBuilder
-from mlc_deploy.runtime_files import runtime_file
 from mlc_rpc import Crashed, Refused, RpcError, Session
 from mlc_rpc.connect import open_transport
 from mlc_rpc.link import Link

@@ -12,7 +12,7 @@ from mlc_deploy.graph import BlockBuilder, CallFused, Function, Value, evaluate
 from mlc_deploy.graph.fuse import MOST_CALLS, fuse_operators
 from mlc_deploy.graph.lower import kernel_source
 from mlc_deploy.graph.verify import verify
-from mlc_deploy.pass_context import PassContext
+from mlc_deploy.passes.context import PassContext
 from tests.graph.test_graph import constant
 
 CONV: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}

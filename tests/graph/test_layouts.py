@@ -12,7 +12,7 @@ import pytest
 from mlc_deploy.graph import BlockBuilder, Call, Constant, Function, Var, evaluate, optimize
 from mlc_deploy.graph.layouts import choose_layouts, pack_weights
 from mlc_deploy.graph.passes import fold_constants
-from mlc_deploy.pass_context import PassContext
+from mlc_deploy.passes.context import PassContext
 from mlc_targets import Target
 
 TARGET = Target("aarch64")

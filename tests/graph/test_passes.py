@@ -17,7 +17,7 @@ from mlc_deploy.graph.passes import (
     fold_scale,
     simplify_inference,
 )
-from mlc_deploy.pass_context import LEVEL, LEVELS
+from mlc_deploy.passes.context import LEVEL, LEVELS
 from tests.graph.test_graph import CONV, constant, network
 
 Pass = Callable[[Function], Function]

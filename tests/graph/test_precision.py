@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlc_deploy as mlc
-from mlc_deploy.compare import compare
+from mlc_deploy.driver.compare import compare
 from mlc_deploy.errors import GraphError
 from mlc_deploy.graph import BlockBuilder, Constant, Function, evaluate, optimize, verify
 from mlc_deploy.graph.passes import PASSES

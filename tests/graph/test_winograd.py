@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlc_deploy.driver.model_graph import graph_steps
 from mlc_deploy.graph import BlockBuilder, Constant, Function, evaluate, optimize
 from mlc_deploy.graph.count import multiply_accumulates
 from mlc_deploy.graph.winograd import choose_winograd
-from mlc_deploy.model_graph import graph_steps
-from mlc_deploy.pass_context import PassContext
+from mlc_deploy.passes.context import PassContext
 from mlc_targets import Target
 from tests.graph.test_layouts import conv, layer, ops
 

@@ -19,7 +19,7 @@ from mlc_deploy.ir import For, seq, statements, with_fields
 from mlc_deploy.ir.interp import run
 from mlc_deploy.ir.verify import VerifyError
 from mlc_deploy.lower import STEPS, lower
-from mlc_deploy.pass_context import LEVELS, OPTIONS, PHASES, option
+from mlc_deploy.passes.context import LEVELS, OPTIONS, PHASES, option
 
 Golden = Callable[..., None]
 

@@ -9,7 +9,7 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy import te
-from mlc_deploy.build import build
+from mlc_deploy.driver.build import build
 from mlc_deploy.ir import IRModule, PrimFunc, dtype_of
 from mlc_deploy.ir.interp import run
 from mlc_deploy.lower import lower

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mlc_deploy as mlc
-from mlc_deploy.runtime_files import runtime_file
+from mlc_deploy.board.runtime_files import runtime_file
 from mlc_rpc import connect, errors, wire
 from mlc_rpc.ssh import open_shell
 from mlc_rpc.ssh_config import resolve

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlc_deploy.compare import compare
+from mlc_deploy.driver.compare import compare
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.graph import evaluate
 from tests.models.architectures import ARCHITECTURES, inputs, onnx_model

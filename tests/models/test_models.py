@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 import mlc_deploy as mlc
-from mlc_deploy.compare import compare
+from mlc_deploy.driver.compare import compare
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.graph.count import multiply_accumulates
 from tests.models.architectures import NAMES, model_and_inputs

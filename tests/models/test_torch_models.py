@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: scripts/test --only torch")
 
 import mlc_deploy as mlc  # noqa: E402
-from mlc_deploy.compare import compare  # noqa: E402
+from mlc_deploy.driver.compare import compare  # noqa: E402
 from mlc_deploy.frontend import from_onnx  # noqa: E402
 from mlc_deploy.graph import evaluate  # noqa: E402
 from tests.models.architectures import ARCHITECTURES, inputs, onnx_model  # noqa: E402

@@ -8,8 +8,8 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy.cli.inspect import DEFAULT, inspected
+from mlc_deploy.driver.model_graph import model_graph
 from mlc_deploy.graph import Function
-from mlc_deploy.model_graph import model_graph
 from mlc_deploy.ops import TensorType
 from mlc_deploy.ops.explain import explain
 from mlc_deploy.ops.strategy import IMPLEMENTATIONS

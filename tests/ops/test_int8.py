@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import mlc_deploy as mlc
-from mlc_deploy.build import build
+from mlc_deploy.driver.build import build
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_deploy.graph.evaluate import evaluate as evaluate_function
 from mlc_deploy.graph.lower import lower_fused

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mlc_deploy as mlc
-from mlc_deploy.build import build
+from mlc_deploy.driver.build import build
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_deploy.graph.lower import lower_fused
 from mlc_deploy.ir import IRModule, statements

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mlc_deploy as mlc
-from mlc_deploy.build import build
+from mlc_deploy.driver.build import build
 from mlc_deploy.ir import IRModule
 from tests.ops.operator_calls import CALLS, OperatorCall, array, close
 from tests.sessions import TARGETS, board_named

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlc_deploy.build import build
+from mlc_deploy.driver.build import build
 from mlc_deploy.ir import IRModule
 from mlc_deploy.ir.interp import run
 from mlc_deploy.ops import TensorType, compute, evaluate, infer_types

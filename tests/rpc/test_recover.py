@@ -16,10 +16,10 @@ from mlc_rpc import Session, connect, errors, persist
 from mlc_rpc.errors import Unreachable
 from mlc_rpc.local import local_machine
 from mlc_rpc.transport import Transport
+from tests.driver.test_deploy import relu_sum
 from tests.rpc.listener import Listener, wait_until
 from tests.rpc.test_faults import supervisor
 from tests.runtime.board import X, module_of
-from tests.test_deploy import relu_sum
 
 Runtime = Callable[[str], Path]
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from mlc_deploy.runtime_files import runtime_file
+from mlc_deploy.board.runtime_files import runtime_file
 from mlc_rpc.wire import MAX_CHUNK, PREAMBLE, VERSION
 
 Array = npt.NDArray[np.generic]

@@ -20,7 +20,7 @@ import msgpack
 import numpy as np
 from elftools.elf.elffile import ELFFile
 
-from mlc_deploy.runtime_files import runtime_file
+from mlc_deploy.board.runtime_files import runtime_file
 from mlc_rpc import Session, errors
 from mlc_rpc.tensor import RemoteTensor
 from tests.runtime.board import IN_INPUT, IN_OUTPUT, IN_WEIGHTS, Array, hash_of, param

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from mlc_deploy.artifact.format import write_file
-from mlc_deploy.runtime_files import runtime_file
+from mlc_deploy.board.runtime_files import runtime_file
 from mlc_rpc import Session, connect, errors, wire
 from mlc_rpc.local import local_machine
 from tests.rpc.listener import Listener, children, descendants, wait_until

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from mlc_deploy.runtime_files import runtime_file
+from mlc_deploy.board.runtime_files import runtime_file
 from mlc_rpc import OutOfMemory, Session, connect
 from mlc_rpc.local import local_machine
 from mlc_rpc.process import ProcessTransport

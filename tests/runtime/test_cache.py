@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlc_deploy.runtime_files import runtime_file
+from mlc_deploy.board.runtime_files import runtime_file
 from mlc_rpc.errors import Refused
 from mlc_rpc.link import Pending
 from mlc_rpc.local import local_machine

@@ -19,7 +19,7 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy import te
-from mlc_deploy.runtime_files import runtime_file
+from mlc_deploy.board.runtime_files import runtime_file
 from mlc_rpc import RemoteFunction, RemoteTensor, Timing, connect, wire
 from tests.runtime.driver import RUNTIME
 

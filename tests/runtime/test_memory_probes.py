@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from mlc_deploy.runtime_files import runtime_file
+from mlc_deploy.board.runtime_files import runtime_file
 from mlc_rpc import connect, errors
 from mlc_rpc.local import local_machine
 from tests.runtime.memory_probes import MODES, PROBES, Attacked, Probe, gadget

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 import mlc_deploy as mlc
 from mlc_deploy.artifact.format import digest, read_file, write_file
+from mlc_deploy.board.runtime_files import runtime_file
 from mlc_deploy.graph import BlockBuilder
-from mlc_deploy.runtime_files import runtime_file
 from tests.artifact.models import digits, expected, images
 from tests.runtime.board import model_of, module_of
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlc_deploy.runtime_files import MACHINES, runtime_file
+from mlc_deploy.board.runtime_files import MACHINES, runtime_file
 from mlc_rpc.wire import MAX_CHUNK, MAX_MESSAGE, VERSION
 from tests.runtime.board import (
     PATIENCE,

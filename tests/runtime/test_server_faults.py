@@ -12,7 +12,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from mlc_deploy.runtime_files import MACHINES
+from mlc_deploy.board.runtime_files import MACHINES
 from mlc_rpc.wire import MAX_CHUNK, MAX_MESSAGE, METHODS
 from tests.runtime.board import (
     BYTES,

@@ -10,7 +10,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from mlc_deploy.runtime_files import MACHINES, counting_plugin, runtime_file
+from mlc_deploy.board.runtime_files import MACHINES, counting_plugin, runtime_file
 from mlc_rpc.counters import parse_records, per_call
 from mlc_rpc.qemu import refusal
 from tests.runtime.board import (

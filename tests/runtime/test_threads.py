@@ -13,8 +13,8 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy import te
+from mlc_deploy.board.runtime_files import MACHINES, runtime_file
 from mlc_deploy.ir import PrimFunc
-from mlc_deploy.runtime_files import MACHINES, runtime_file
 from mlc_rpc.cores import ranges
 from mlc_rpc.errors import Refused
 from mlc_rpc.wire import MAX_THREADS

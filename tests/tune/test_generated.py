@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from mlc_deploy.build import build
+from mlc_deploy.driver.build import build
 from mlc_deploy.errors import ScheduleError
 from mlc_deploy.graph.evaluate import evaluate
 from mlc_deploy.graph.lower import unscheduled_fused

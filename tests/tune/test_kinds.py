@@ -8,8 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from mlc_deploy.boards import connect, target_of
-from mlc_deploy.model_graph import model_graph
+from mlc_deploy.board.connect import connect, target_of
+from mlc_deploy.driver.model_graph import model_graph
 from mlc_deploy.tune.api import Options, measuring, opened
 from mlc_deploy.tune.database import Database
 from mlc_deploy.tune.layouts import Model

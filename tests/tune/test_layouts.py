@@ -13,10 +13,10 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy import tune
+from mlc_deploy.driver.model_graph import model_graph, optimized_graph
 from mlc_deploy.errors import PassError
 from mlc_deploy.graph import BlockBuilder, Call, CallFused, Constant, Function
 from mlc_deploy.ir import structural_hash
-from mlc_deploy.model_graph import model_graph, optimized_graph
 from mlc_deploy.tune.database import Database, PlanRecord
 from mlc_deploy.tune.layouts import Layouts, Model, Plan, digest, known_layouts, plans
 from mlc_deploy.tune.records import Task

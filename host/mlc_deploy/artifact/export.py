@@ -22,6 +22,7 @@ from pathlib import Path
 
 from mlc_rpc.module import Metadata, Model, Param
 
+from ..board.runtime_files import executor_files
 from ..codegen.c_fixed import RESERVED
 from ..codegen.c_text import identifier
 from ..codegen.elf import (
@@ -40,8 +41,7 @@ from ..codegen.elf import (
     read_object,
     write_object,
 )
-from ..runtime_files import executor_files
-from ..unfinished import write_whole
+from ..files.unfinished import write_whole
 from .c_table import ALIGNMENT, arena_and_memory, model_table, param_bytes
 from .save import Savable, refuse_host_calls
 

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..runtime_files import runtime_file
-from ..unfinished import replacing, write_whole
+from ..board.runtime_files import runtime_file
+from ..files.unfinished import replacing, write_whole
 from .save import Savable, save
 
 RUNTIME = "mlc-runtime"

@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, NamedTuple
 import msgpack
 
 from ..errors import ArtifactError
-from ..files import open_file
-from ..unfinished import replacing
+from ..files.outside import open_file
+from ..files.unfinished import replacing
 
 MAGIC = b"\x89MLC\r\n\x1a\n"
 VERSION = 1

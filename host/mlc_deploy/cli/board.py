@@ -14,8 +14,8 @@ from mlc_rpc.keys import how_to_start, key_path, make_key
 from mlc_rpc.transport import SshUrl, TcpUrl, parse_url
 from mlc_rpc.wire import BOX
 
-from ..boards import connect, target_of
-from ..enrolled import Enrolled, boards_file, enroll, enrolled_boards, remove
+from ..board.connect import connect, target_of
+from ..board.enrolled import Enrolled, boards_file, enroll, enrolled_boards, remove
 from .errors import FAILED, OK
 from .options import Misuse
 from .place import checked, located

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ..files import read_file
+from ..files.outside import read_file
 from .errors import FAILED, OK
 from .options import Misuse
 from .tables import Record, add_row, console_for, labelled, plain_table

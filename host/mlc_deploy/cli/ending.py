@@ -28,7 +28,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from types import FrameType
 from typing import NoReturn
 
-from ..unfinished import remove_unfinished
+from ..files.unfinished import remove_unfinished
 from .descendants import end_descendants
 from .signals import SIGNALS, leave, say, set_handlers, told
 

@@ -13,12 +13,12 @@ from rich.table import Table
 
 from mlc_targets import Target
 
+from ..driver.model_graph import ModelGraph, model_graph
 from ..graph import Binding, CallFused, Function, GraphProgram, lower_graph
 from ..graph.count import multiply_accumulates, operators, parameters
 from ..graph.lower import unscheduled
 from ..graph.nodes import Call, CallPacked, CallTIR, Constant
 from ..graph.views import is_view
-from ..model_graph import ModelGraph, model_graph
 from ..ops.explain import Candidate, explain
 from .json_file import JsonFile
 from .options import (

@@ -10,7 +10,7 @@ from typing import TextIO
 
 import click
 
-from ..unfinished import write_whole
+from ..files.unfinished import write_whole
 from .options import Misuse, writable
 from .tables import Record
 

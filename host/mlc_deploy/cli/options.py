@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from mlc_rpc.cores import KINDS, core_numbers
 from mlc_targets import Target, levels_of
 
-from .. import npy
 from ..artifact.format import is_saved
 from ..errors import MlcError
-from ..files import refuse_special
+from ..files import npy
+from ..files.outside import refuse_special
 
 Array = NDArray[Any]
 Value = TypeVar("Value")

@@ -18,7 +18,7 @@ from mlc_rpc import Unreachable
 from mlc_rpc.transport import SCHEMES, LocalUrl, parse_url
 from mlc_targets import Target, TargetError, board_names, qemu_cpu
 
-from ..enrolled import Enrolled, enrolled_boards
+from ..board.enrolled import Enrolled, enrolled_boards
 from .options import Misuse
 
 NONE = "none"

@@ -18,9 +18,9 @@ from mlc_targets import BASE, Target, best_level, levels_of
 
 from ..artifact import SavedModel, load_model
 from ..artifact.format import is_saved
-from ..boards import connect, target_of
-from ..compare import Comparison
-from ..deploy import (
+from ..board.connect import connect, target_of
+from ..driver.compare import Comparison
+from ..driver.deploy import (
     RUN_SECONDS,
     Deployable,
     Deployment,
@@ -32,7 +32,7 @@ from ..deploy import (
     refuse_unfit,
 )
 from ..errors import writing
-from ..unfinished import replacing
+from ..files.unfinished import replacing
 from .errors import FAILED, OK, complain
 from .json_file import JsonFile
 from .options import (
@@ -54,9 +54,9 @@ from .report import show
 from .saving import FORMS, MODEL, emit_model, save_model, saved
 
 if TYPE_CHECKING:
+    from ..driver.levels import CompiledLevels
     from ..graph import Function
     from ..graph.nodes import Value
-    from ..levels import CompiledLevels
 
 SHIPPED = Path(__file__).parents[1] / "models"
 SAVE_HELP = "write the model: .mlc, or a folder, with what runs it; its kernels: .o, .s, .ll, .c"
@@ -286,7 +286,9 @@ def _compiled(
     db: str | None,
     progress: Progress,
 ) -> CompiledLevels:
-    from ..levels import compile_levels  # here, since a saved model does without the compiler
+    from ..driver.levels import (
+        compile_levels,  # here, since a saved model does without the compiler
+    )
 
     made = compile_levels(
         graph, levels, precision=precision or "float32", db=db,

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..unfinished import write_whole
+from ..files.unfinished import write_whole
 from .options import Misuse, writable
 from .tables import tell
 
 if TYPE_CHECKING:
-    from ..compile import CompiledModel
-    from ..levels import CompiledLevels
+    from ..driver.compile import CompiledModel
+    from ..driver.levels import CompiledLevels
 
 MODEL = ".mlc"
 KERNELS = (".o", ".s", ".ll", ".c")

@@ -14,8 +14,8 @@ import click
 from mlc_rpc import Unreachable
 from mlc_targets import Target
 
-from ..boards import connect, target_of
-from ..deploy import RUN_SECONDS, deploy
+from ..board.connect import connect, target_of
+from ..driver.deploy import RUN_SECONDS, deploy
 from .ending import orderly
 from .errors import FAILED, INTERRUPTED, OK
 from .json_file import JsonFile
@@ -41,9 +41,9 @@ from .tune_shown import shown
 if TYPE_CHECKING:
     from mlc_rpc import Session
 
-    from ..compile import CompiledModel
-    from ..deploy import Deployment
-    from ..model_graph import ModelGraph
+    from ..driver.compile import CompiledModel
+    from ..driver.deploy import Deployment
+    from ..driver.model_graph import ModelGraph
     from ..tune.api import Options, TunedModel
     from ..tune.boards import Incident
     from ..tune.database import Database
@@ -127,7 +127,7 @@ def tune(
     progress = Progress(verbose)
     began = time.perf_counter()
 
-    from ..model_graph import model_graph  # here, as the compiler takes a while to import
+    from ..driver.model_graph import model_graph  # here, as the compiler takes a while to import
     from ..tune.api import Options
 
     database = _database(db, others, progress)
@@ -265,7 +265,7 @@ class _Run:
 
     def whole_model(self, how: Mapping[str, Any]) -> tuple[Deployment, Deployment]:
         """The model untuned and tuned, each run on the board."""
-        from ..compile import compile
+        from ..driver.compile import compile
 
         with self.progress.stage("compile"):
             models = [compile(self.path, self.target, db=db, **how) for db in (None, self.database)]

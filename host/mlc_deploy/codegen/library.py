@@ -13,9 +13,9 @@ import msgpack
 from mlc_targets import Target
 
 from ..errors import CodegenError
+from ..files.unfinished import write_whole
 from ..ir.names import LIBRARY_NAMES
 from ..lower import Kernel
-from ..unfinished import write_whole
 from .c import c_source
 from .machine_code import (
     KernelObject,

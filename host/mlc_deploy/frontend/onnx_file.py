@@ -20,7 +20,7 @@ from onnx import (
 )
 
 from ..errors import ImporterError
-from ..files import read_file, refuse_special
+from ..files.outside import read_file, refuse_special
 
 OLDEST_OPSET = 6
 MOST_EXTERNAL = 1 << 62  # bytes

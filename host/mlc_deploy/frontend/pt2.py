@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import ImporterError
-from ..files import open_file
+from ..files.outside import open_file
 
 TRUST = "--trust, or trust=True, for a file whose author may run code on this machine"
 AGAIN = "torch.export.save(program, file), with the torch that is installed here"

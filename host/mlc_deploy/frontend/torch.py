@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ImporterError, InstallError, ShapeError
-from ..files import refuse_special
+from ..files.outside import refuse_special
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Function, Value
 from ..graph.verify import verify

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ..pass_context import optional
+from ..passes.context import optional
 from .constants import is_float, is_static, same_dtype, shape_of, uniform
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, Rule, rewrite

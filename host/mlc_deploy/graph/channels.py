@@ -22,7 +22,7 @@ from ..ops.arm_cpu.conv2d import PLANES
 from ..ops.arm_cpu.int8 import BLOCK
 from ..ops.arm_cpu.int8_conv2d import row_width
 from ..ops.strategy import blocked_attrs, packed_attrs
-from ..pass_context import optional
+from ..passes.context import optional
 from .constants import is_static, shape_of
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, rewrite

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..ir.names import Names
 from ..ops import Array, infer_types, operator
-from ..pass_context import optional
+from ..passes.context import optional
 from .constants import is_static, shape_of, with_constant
 from .eliminate import eliminate_dead_code
 from .nodes import Binding, Call, Constant, Function, TensorType, Value, Var, uses

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
-from ..pass_context import optional
+from ..passes.context import optional
 from .nodes import Binding, Call, CallPacked, CallTIR, Constant, Function, Value, Var, substitute
 
 # Constants up to so many bytes are compared by what they hold.

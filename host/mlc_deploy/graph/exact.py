@@ -19,7 +19,7 @@ from ..ops.arm_cpu.conv2d import output_size
 from ..ops.arm_cpu.int8 import BLOCK, level_of
 from ..ops.arm_cpu.winograd import decide
 from ..ops.strategy import blocked_attrs
-from ..pass_context import optional
+from ..passes.context import optional
 from .channels import filled_products
 from .constants import is_static
 from .nodes import Call, Constant, Function, Value, Var

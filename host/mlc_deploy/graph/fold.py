@@ -6,7 +6,7 @@ import numpy as np
 
 from ..ops import Array, operator
 from ..ops.nn import wide
-from ..pass_context import optional
+from ..passes.context import optional
 from .constants import (
     along_channels,
     channel_axis,

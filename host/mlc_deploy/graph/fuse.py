@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ..ir.names import Names
 from ..ops import operator
-from ..pass_context import optional
+from ..passes.context import optional
 from .nodes import Binding, Call, CallFused, Constant, Function, Value, Var
 from .views import is_view
 

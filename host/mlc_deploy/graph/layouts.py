@@ -15,7 +15,7 @@ from ..ops import Attrs, frozen_attrs, has, infer_types, operator
 from ..ops.layout import layout, pack
 from ..ops.nn import taps_as_channels
 from ..ops.strategy import blocked_attrs, packed_attrs
-from ..pass_context import option, optional
+from ..passes.context import option, optional
 from .nodes import Binding, Call, Constant, Function, Value, Var
 
 Pass = Callable[[Function], Function]

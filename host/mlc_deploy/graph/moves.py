@@ -13,7 +13,7 @@ import numpy as np
 
 from ..ops import operator
 from ..ops.shape import inverse
-from ..pass_context import optional
+from ..passes.context import optional
 from .constants import is_static, shape_of
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, Rule, rewrite

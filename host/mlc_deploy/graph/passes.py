@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..pass_context import run_passes
+from ..passes.context import run_passes
 from .approximate import fast_math
 from .combine import combine_parallel_layers
 from .eliminate import eliminate_common_subexpressions, eliminate_dead_code

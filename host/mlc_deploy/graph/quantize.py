@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..ops import Array, evaluate, has, operator
-from ..pass_context import optional
+from ..passes.context import optional
 from .constants import is_static, shape_of
 from .moves import broadcast_before
 from .nodes import Call, Constant, Function, Value, Var

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..pass_context import optional
+from ..passes.context import optional
 from .dims import same_type
 from .nodes import Call, Constant, Function, Value, Var
 from .patterns import Match, Name, Pattern, Wild, match, op, roots

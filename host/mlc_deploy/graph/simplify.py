@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..ops import has, operator
-from ..pass_context import optional
+from ..passes.context import optional
 from .constants import is_float, is_static, same_dtype, shape_of, uniform, with_constant
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, Rule, rewrite

@@ -16,7 +16,7 @@ from mlc_targets import Target
 from ..ops import Array, evaluate, infer_types, operator
 from ..ops.arm_cpu.lookup import row_lanes
 from ..ops.lookup import BYTES, all_values
-from ..pass_context import optional
+from ..passes.context import optional
 from .constants import is_static, shape_of
 from .nodes import Binding, Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, rewrite

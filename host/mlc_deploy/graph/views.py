@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from ..ops.shape import normal_axis
-from ..pass_context import optional
+from ..passes.context import optional
 from .nodes import Binding, Call, Function, TensorType, Value, Var
 
 ALIGNMENT = 64  # of every offset, as generated code and the runtime agree (mlc_abi.h)

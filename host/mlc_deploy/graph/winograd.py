@@ -8,7 +8,7 @@ from mlc_targets import Target
 
 from ..ops.arm_cpu.winograd import decide
 from ..ops.winograd import transformed_weights
-from ..pass_context import PassContext, option, optional
+from ..passes.context import PassContext, option, optional
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, rewrite
 

@@ -19,7 +19,7 @@ from ..ir import (
     with_fields,
 )
 from ..ir.build import TRUE, compare, is_const, is_root
-from ..pass_context import required
+from ..passes.context import required
 from .scratch import ASKED, asked_of
 
 

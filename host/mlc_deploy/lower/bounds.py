@@ -30,7 +30,7 @@ from ..ir import (
     with_fields,
 )
 from ..ir.build import compare
-from ..pass_context import option, required
+from ..passes.context import option, required
 
 OUT_OF_BOUNDS = 1  # mlc_status in device_runtime/include/mlc_abi.h
 

@@ -30,7 +30,7 @@ from ..ir import (
     with_fields,
 )
 from ..ir.lanes import lane_by_lane
-from ..pass_context import optional
+from ..passes.context import optional
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from ..ir import (
 )
 from ..ir.build import span_of, strides_of
 from ..ir.lanes import lane_by_lane
-from ..pass_context import required
+from ..passes.context import required
 
 MOST_ELEMENTS = 1 << 31
 

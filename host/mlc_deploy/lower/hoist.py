@@ -26,7 +26,7 @@ from ..ir import (
     with_fields,
 )
 from ..ir.build import DIVISIONS
-from ..pass_context import optional
+from ..passes.context import optional
 from .partition import conjuncts, where_kept
 
 

@@ -28,7 +28,7 @@ from ..ir import (
     with_fields,
 )
 from ..ir.build import binary, compare
-from ..pass_context import optional
+from ..passes.context import optional
 
 NARROW, WIDE = "int32", "int64"
 ARITHMETIC = ("+", "-", "*", "//", "%", "min", "max")

@@ -20,7 +20,7 @@ from ..ir import (
     walk,
     with_fields,
 )
-from ..pass_context import optional
+from ..passes.context import optional
 
 
 @optional(level=1)

@@ -51,7 +51,7 @@ from ..ir import (
     with_fields,
 )
 from ..ir.names import Names, names_of
-from ..pass_context import optional
+from ..passes.context import optional
 from .annotations import WHOLE
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..arith import simplify
 from ..ir import IN_PLACE, Block, Buffer, For, PrimFunc, Var, walk, with_fields
 from ..ir.verify import verify, verify_each
-from ..pass_context import optional, run_passes
+from ..passes.context import optional, run_passes
 from .blocks import lower_blocks
 from .bounds import check_bounds
 from .compact import compact_buffers

@@ -35,7 +35,7 @@ from ..ir.build import loop_nest
 from ..ir.lanes import lane_by_lane
 from ..ir.pragmas import PREFETCH
 from ..ir.printer import loop_header
-from ..pass_context import required
+from ..passes.context import required
 
 LINE = 64  # bytes of a cache line
 MOST_LINES = 1 << 10  # that one turn may ask for

@@ -35,7 +35,7 @@ from ..ir import (
 from ..ir.build import compare, span_of
 from ..ir.pragmas import DIM_ALIGN, DOUBLE_BUFFER
 from ..ir.printer import loop_header
-from ..pass_context import required
+from ..passes.context import required
 from .compact import shared_loops
 
 ASKED = "lower.scratch"  # the attribute: {buffer: [[axis, factor, offset], …] or DOUBLE_BUFFER}

@@ -27,7 +27,7 @@ from ..ir import (
     with_fields,
 )
 from ..ir.build import span_of
-from ..pass_context import optional
+from ..passes.context import optional
 
 WORKSPACE = "lower.workspace"  # the attribute that says where each scratch buffer lies, in bytes
 ALIGNMENT = 64

@@ -31,7 +31,7 @@ from ..ir import (
 )
 from ..ir.pragmas import AUTO_UNROLL, DEBUG_SKIP, UNROLL_EXPLICIT, defect
 from ..ir.printer import loop_header
-from ..pass_context import option, optional, required
+from ..passes.context import option, optional, required
 
 
 @optional(level=1)

@@ -39,7 +39,7 @@ from ..ir import (
     with_lanes,
 )
 from ..ir.build import broadcast, cast
-from ..pass_context import optional
+from ..passes.context import optional
 from .lanes import Ranges, holding_lanes, in_all_lanes, safe, split_uniform, uses, using, within
 
 

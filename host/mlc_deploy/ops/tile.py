@@ -13,7 +13,7 @@ from math import prod
 
 from ..errors import ScheduleError
 from ..ir import Const, For, Stmt, Var, children
-from ..pass_context import option
+from ..passes.context import option
 from ..schedule import Schedule
 from ..schedule.tensor_intrin import TensorIntrin
 from ..schedule.tree import find_loop, loops_of

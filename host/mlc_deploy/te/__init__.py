@@ -122,5 +122,5 @@ def __getattr__(name: str) -> Any:
     """te.lower and te.build are mlc.lower and mlc.build, which are above this package: whoever
     asks first imports them."""
     if name in ("build", "lower"):
-        return getattr(importlib.import_module("mlc_deploy.build"), name)
+        return getattr(importlib.import_module("mlc_deploy.driver.build"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

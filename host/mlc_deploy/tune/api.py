@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, get_args
 from mlc_rpc.transport import parse_url
 from mlc_targets import Target
 
-from ..boards import connect
-from ..deploy import refuse_cores, refuse_unfit
+from ..board.connect import connect
+from ..driver.deploy import refuse_cores, refuse_unfit
+from ..driver.model_graph import model_graph
 from ..errors import TuneError
 from ..graph import Function
 from ..ir import IRModule, PrimFunc
-from ..model_graph import model_graph
 from ..schedule import Schedule
 from ..schedule.trace import Trace
 from .boards import BoardPool, Incident

@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar
 
 from mlc_rpc import Lost, ProtocolError, RpcError, Session, Timeout, Unreachable
 
-from .. import boards as own_boards
+from ..board import connect as own_boards
 
 ATTEMPTS = 2  # boards that a job may take with it
 CONNECT_TRIES = 3

@@ -17,11 +17,11 @@ from math import inf
 
 from mlc_targets import Target
 
+from ..driver.model_graph import ModelGraph, optimized_graph
 from ..graph import Function, lower_graph
 from ..graph.layouts import PLAIN
 from ..graph.nodes import AnyCall, Binding, Call, CallFused, CallPacked, Constant, Value
 from ..graph.views import is_view
-from ..model_graph import ModelGraph, optimized_graph
 from ..ops.layout import layout
 from .database import Database
 from .extract import kernel_tasks, merged

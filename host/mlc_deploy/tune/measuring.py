@@ -15,8 +15,8 @@ from hashlib import blake2b
 from math import inf
 from threading import Lock
 
+from ..driver.workers import WorkerDied, WorkerTimeout
 from ..errors import MlcError
-from ..workers import WorkerDied, WorkerTimeout
 from .boards import BoardExecutor, BoardLost
 from .builder import build_object
 from .database import Database, Record, pack

@@ -13,7 +13,7 @@ from mlc_targets import Target
 
 from ..ir import Block, Const, For, PrimFunc, Stmt, children
 from ..ir.build import is_root
-from ..pass_context import option
+from ..passes.context import option
 from ..schedule.tree import bound_to
 
 Check = Callable[[PrimFunc, Target], "str | None"]

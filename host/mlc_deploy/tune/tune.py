@@ -16,9 +16,9 @@ from hashlib import blake2b
 from itertools import islice
 from math import inf, isfinite
 
+from ..driver.workers import give_back
 from ..schedule import Schedule
 from ..schedule.trace import Trace
-from ..workers import give_back
 from .apply import applicable
 from .database import Database, Record
 from .measuring import Measuring, Round

@@ -15,7 +15,7 @@ from running import Board, command, connected, data
 
 import mlc_deploy as mlc
 from mlc_deploy import te
-from mlc_deploy.boards import target_of
+from mlc_deploy.board.connect import target_of
 
 
 def main(board: Board = "local://") -> None:

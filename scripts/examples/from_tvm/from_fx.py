@@ -13,7 +13,7 @@ import numpy as np
 from running import Board, command, connected
 
 import mlc_deploy as mlc
-from mlc_deploy.boards import target_of
+from mlc_deploy.board.connect import target_of
 
 
 def map_nn_linear(node: Any, x: Any) -> Any:

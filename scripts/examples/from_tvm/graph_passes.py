@@ -10,7 +10,7 @@ from running import Board, command, connected
 
 import mlc_deploy as mlc
 from mlc_deploy import graph
-from mlc_deploy.boards import target_of
+from mlc_deploy.board.connect import target_of
 from mlc_deploy.graph import op, optimize
 from mlc_deploy.graph.passes import eliminate_common_subexpressions, fold_constants
 

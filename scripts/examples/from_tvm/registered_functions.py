@@ -10,7 +10,7 @@ from running import Board, command, connected
 
 import mlc_deploy as mlc
 from mlc_deploy import graph
-from mlc_deploy.boards import target_of
+from mlc_deploy.board.connect import target_of
 from mlc_deploy.script import graph as R
 from mlc_deploy.script import ir as I
 from mlc_deploy.script import tir as T

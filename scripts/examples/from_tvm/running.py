@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import mlc_deploy as mlc
-from mlc_deploy.boards import target_of
+from mlc_deploy.board.connect import target_of
 from mlc_rpc import Session
 
 Board = str | Session  # "local://", "qemu://cortex-a72" …, or a session with one

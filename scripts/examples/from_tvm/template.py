@@ -13,7 +13,7 @@ from traces import N, matmul
 
 import mlc_deploy as mlc
 from mlc_deploy import tune
-from mlc_deploy.boards import target_of
+from mlc_deploy.board.connect import target_of
 from mlc_deploy.tune.template import Config, template
 
 

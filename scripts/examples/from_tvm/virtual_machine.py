@@ -10,7 +10,7 @@ from running import Board, command, connected, data
 
 import mlc_deploy as mlc
 from mlc_deploy import graph
-from mlc_deploy.boards import target_of
+from mlc_deploy.board.connect import target_of
 from mlc_deploy.graph import op
 
 

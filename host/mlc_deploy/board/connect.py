@@ -10,8 +10,8 @@ from mlc_targets.cpus import CPUS
 from mlc_targets.features import REQUIRED, closure, roots
 from mlc_targets.resolve import SHORT_NAMES
 
+from ..errors import InstallError
 from .enrolled import enrolled_boards
-from .errors import InstallError
 from .runtime_files import counting_plugin, runtime_file
 
 if TYPE_CHECKING:

@@ -68,9 +68,9 @@ from mlc_rpc.recover import persist
 from mlc_rpc.wire import MAX_LAYER_TIMES, MAX_THREADS
 from mlc_targets import Target
 
-from .artifact import SavedModel
+from ..artifact import SavedModel
+from ..errors import DeployError, InputError
 from .compare import Comparison, compare
-from .errors import DeployError, InputError
 from .inputs import SEED, draw
 
 if TYPE_CHECKING:

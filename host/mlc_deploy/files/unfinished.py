@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .errors import writing
+from ..errors import writing
 
 _unfinished: set[Path] = set()  # of this process, under way
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from mlc_rpc.own import why_foreign
 
-from .files import open_file
-from .unfinished import write_whole
+from ..files.outside import open_file
+from ..files.unfinished import write_whole
 
 log = logging.getLogger(__name__)
 

@@ -8,15 +8,15 @@ from typing import Literal, overload
 
 from mlc_targets import Target
 
-from .codegen import Library, compile_kernels
-from .errors import LowerError
-from .ir import IRModule, PrimFunc, Var, with_fields
-from .lower import Kernel, simple_loops
-from .lower import lower as lower_function
-from .ops.cpu import default_schedule
-from .schedule import IS_SCHEDULED, Schedule
-from .schedule.stages import default_args, stage_program
-from .te import StageSchedule, Tensor, create_prim_func
+from ..codegen import Library, compile_kernels
+from ..errors import LowerError
+from ..ir import IRModule, PrimFunc, Var, with_fields
+from ..lower import Kernel, simple_loops
+from ..lower import lower as lower_function
+from ..ops.cpu import default_schedule
+from ..schedule import IS_SCHEDULED, Schedule
+from ..schedule.stages import default_args, stage_program
+from ..te import StageSchedule, Tensor, create_prim_func
 
 Buildable = PrimFunc | Schedule | StageSchedule | IRModule | Sequence[Tensor | Var]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import runtime_build
-from mlc_deploy.cache import Cache, user_folder
+from mlc_deploy.driver.cache import Cache, user_folder
 
 KEY, OTHER = bytes(range(32)), bytes([0, *range(7, 38)])
 
@@ -64,7 +64,7 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path, caplog: pytest.LogCaptureF
     """Permissions would not keep root out, but a file where a folder should be does."""
     (tmp_path / "file").touch()
     cache = Cache(tmp_path / "file" / "kernels")
-    with caplog.at_level("DEBUG", "mlc_deploy.cache"):
+    with caplog.at_level("DEBUG", "mlc_deploy.driver.cache"):
         cache.put(KEY, b"some content")
         assert cache.get(KEY) is None
     assert [r.getMessage().split(":")[0] for r in caplog.records] == ["not kept", "not read"]

@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 from mlc_targets import Target
 
-from .graph import Function, graph_function, optimize
-from .graph.bind import static
-from .graph.channels import fill_channels
-from .graph.exact import exact_floats
-from .graph.fuse import fuse_operators
-from .graph.layouts import choose_layouts, pack_weights
-from .graph.passes import PASSES, Pass, canonicalize_quantized, fold_constants
-from .graph.precision import in_precision, known_precision
-from .graph.specialize import resolve_calls, specialize
-from .graph.tabulate import rows_of_lookups
-from .graph.verify import verify
-from .graph.views import concatenate_in_place
-from .graph.winograd import choose_winograd
-from .ir import IRModule
-from .pass_context import option, options
+from ..graph import Function, graph_function, optimize
+from ..graph.bind import static
+from ..graph.channels import fill_channels
+from ..graph.exact import exact_floats
+from ..graph.fuse import fuse_operators
+from ..graph.layouts import choose_layouts, pack_weights
+from ..graph.passes import PASSES, Pass, canonicalize_quantized, fold_constants
+from ..graph.precision import in_precision, known_precision
+from ..graph.specialize import resolve_calls, specialize
+from ..graph.tabulate import rows_of_lookups
+from ..graph.verify import verify
+from ..graph.views import concatenate_in_place
+from ..graph.winograd import choose_winograd
+from ..ir import IRModule
+from ..passes.context import option, options
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import GraphModule
 
-    from .frontend import Converter
+    from ..frontend import Converter
 
 Watch = Callable[[str, Function, bool], None]
 
@@ -87,7 +87,7 @@ def model_graph(
         verify(function, module)
         function, module = specialize(static(function, shapes, dims), module)
     else:
-        from .frontend import from_model  # here, since onnx takes a while to import
+        from ..frontend import from_model  # here, since onnx takes a while to import
 
         function = from_model(model, shapes, dims, converters, trust)
     reference = optimize(function, (canonicalize_quantized,), watch)

@@ -39,7 +39,7 @@ START = """
 import sys
 memory, niceness = map(int, sys.argv[1:3])
 sys.path[:] = sys.argv[4:]
-from mlc_deploy.workers import serve
+from mlc_deploy.driver.workers import serve
 serve(memory, niceness, float(sys.argv[3]))
 """
 BEGINS = pickle.dumps(None)

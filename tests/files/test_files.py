@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlc_deploy import npy
 from mlc_deploy.cli.errors import message
-from mlc_deploy.files import open_file, read_file
+from mlc_deploy.files import npy
+from mlc_deploy.files.outside import open_file, read_file
 from tests.cli.command import MODELS, Command
 
 CNN = MODELS / "digits_cnn.onnx"
@@ -201,7 +201,7 @@ def test_a_process_without_memory(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------ nothing is unpickled
 
 SOURCES = [
-    p for d in ("host", "rpc", "targets") for p in (Path(__file__).parents[1] / d).rglob("*.py")
+    p for d in ("host", "rpc", "targets") for p in (Path(__file__).parents[2] / d).rglob("*.py")
 ]
 # Calls that can run what they read, and the files that may have them: of text that was checked or
 # made here, and of messages between a process and its own children.

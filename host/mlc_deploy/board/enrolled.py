@@ -17,9 +17,9 @@ from pathlib import Path
 
 from mlc_rpc.own import why_foreign
 
-from .errors import InputError
-from .files import read_file
-from .unfinished import write_whole
+from ..errors import InputError
+from ..files.outside import read_file
+from ..files.unfinished import write_whole
 
 MOST_BYTES = 1 << 20
 MOST_DOTS = 100  # of a line

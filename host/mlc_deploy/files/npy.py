@@ -21,7 +21,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from .files import open_file
+from .outside import open_file
 
 Array = NDArray[Any]
 

@@ -25,20 +25,20 @@ import mlc_targets
 from mlc_rpc.module import parse_metadata
 from mlc_targets import Target
 
-from . import ir
+from .. import ir
+from ..codegen import KernelObject, compile_kernel
+from ..codegen.machine_code import empty_object
+from ..codegen.merge import KERNEL, merge
+from ..errors import CodegenError
+from ..graph import Function
+from ..graph.lower import KernelSource, lower_kernel
+from ..graph.nodes import Call
+from ..ir import Buffer, PrimFunc, walk
+from ..lower import STEPS, Kernel, lower
+from ..ops import OWN_INTRINS, OWN_OPERATORS
+from ..passes.context import PassContext, option
+from ..schedule.tensor_intrin import registered_intrins
 from .cache import Cache, user_folder
-from .codegen import KernelObject, compile_kernel
-from .codegen.machine_code import empty_object
-from .codegen.merge import KERNEL, merge
-from .errors import CodegenError
-from .graph import Function
-from .graph.lower import KernelSource, lower_kernel
-from .graph.nodes import Call
-from .ir import Buffer, PrimFunc, walk
-from .lower import STEPS, Kernel, lower
-from .ops import OWN_INTRINS, OWN_OPERATORS
-from .pass_context import PassContext, option
-from .schedule.tensor_intrin import registered_intrins
 from .workers import WorkerDied, cores, in_workers
 
 FEW = 8  # kernels; so many are compiled by the time that a worker has started
@@ -193,7 +193,7 @@ def _names(source: KernelSource) -> list[str]:
 def _compiler() -> bytes:
     """A digest of LLVM's version and of the sources of this package."""
     state = hashlib.blake2b(f"{llvmlite.__version__} {llvm.llvm_version_info}".encode())
-    for package in (Path(__file__).parent, Path(mlc_targets.__file__).parent):
+    for package in (Path(__file__).parents[1], Path(mlc_targets.__file__).parent):
         for path in sorted(package.rglob("*.py")):
             content = path.read_bytes()
             state.update(f"{path.relative_to(package)} {len(content)}\n".encode() + content)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from mlc_deploy.driver.workers import GENTLE, WorkerDied, WorkerPool, WorkerTimeout, in_workers
 from mlc_deploy.errors import LowerError
-from mlc_deploy.workers import GENTLE, WorkerDied, WorkerPool, WorkerTimeout, in_workers
 from tests.cli.command_process import PATIENCE, alive, until
-from tests.worker_tasks import abort_at, divide, leave_at, refuse_from, square
+from tests.driver.worker_tasks import abort_at, divide, leave_at, refuse_from, square
 
 SLOW_TO_IMPORT = """
 import time
@@ -136,7 +136,7 @@ def test_gentle_workers_are_sessions_that_leave_the_cores_to_others() -> None:
 WAITING = """
 import sys
 from mlc_deploy.workers import in_workers
-from tests.worker_tasks import wait
+from tests.driver.worker_tasks import wait
 in_workers(wait, [(sys.argv[1], float(sys.argv[2]))] * 9, 2)
 """
 

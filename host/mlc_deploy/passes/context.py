@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, TypeVar
 
-from .errors import PassError
+from ..errors import PassError
 from .instruments import Instrument, PrintInstrument
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -221,7 +221,7 @@ def _dump(kind: str, steps: Iterable[Callable[[P], P]]) -> list[Instrument]:
     known = {*LEVELS, *(f.__name__ for f in (*steps, *added))}
     if known.issuperset(names):
         return [PrintInstrument(names)]
-    importlib.import_module("._compiler", __package__)  # by which every pass is known
+    importlib.import_module("mlc_deploy._compiler")  # by which every pass is known
     known |= {*LEVELS}
     for name in names:
         if name not in known:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mlc_deploy.errors import InstallError
 
-FOLDER = Path(__file__).parent / "_runtime"
+FOLDER = Path(__file__).parents[1] / "_runtime"
 MACHINES = ("arm", "aarch64", "x86_64")
 _HOSTS = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 

@@ -15,18 +15,12 @@ from numpy.typing import NDArray
 from mlc_rpc.module import Metadata, parse_metadata
 from mlc_targets import BASE, Target
 
-from .artifact import save
-from .artifact.export import export
-from .codegen import Library, metadata
-from .graph import (
-    ExternalCall,
-    Function,
-    GraphProgram,
-    evaluate,
-    lower_graph,
-)
+from ..artifact import save
+from ..artifact.export import export
+from ..codegen import Library, metadata
+from ..graph import ExternalCall, Function, GraphProgram, evaluate, lower_graph
+from ..ir import IRModule
 from .inputs import index_extents
-from .ir import IRModule
 from .kernels import compile_sources, loops_of
 from .model_graph import Watch, model_graph
 
@@ -34,8 +28,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import GraphModule
 
-    from .frontend import Converter
-    from .tune.database import Database
+    from ..frontend import Converter
+    from ..tune.database import Database
 
 
 @dataclass(frozen=True)
@@ -131,9 +125,9 @@ def compile(
     to = Target(target) if target is not None else (Target.current() or Target("host"))
     how = of_db = None
     if db is not None:
-        from .tune.apply import tuned
-        from .tune.database import existing
-        from .tune.layouts import known_layouts
+        from ..tune.apply import tuned
+        from ..tune.database import existing
+        from ..tune.layouts import known_layouts
 
         db = existing(db)
         how = partial(known_layouts, db, target=to, precision=precision)

@@ -13,14 +13,14 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy import te
+from mlc_deploy.driver.kernels import FEW, CompiledKernels, _is_own, compile_sources
 from mlc_deploy.graph.lower import KernelSource
-from mlc_deploy.instruments import TimingInstrument
 from mlc_deploy.ir import Call
-from mlc_deploy.kernels import FEW, CompiledKernels, _is_own, compile_sources
 from mlc_deploy.ops import OPERATORS, OWN_INTRINS
+from mlc_deploy.passes.instruments import TimingInstrument
 from mlc_deploy.schedule import tensor_intrin
 from mlc_targets import Target
-from tests.worker_tasks import compile_or_abort
+from tests.driver.worker_tasks import compile_or_abort
 
 TARGET = Target("aarch64")
 DIGITS = Path(mlc.__file__).parent / "models" / "digits_cnn.onnx"
@@ -142,7 +142,7 @@ def test_intrinsics_of_the_user_are_compiled_here(monkeypatch: pytest.MonkeyPatc
 
 def test_llvm_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it has no instruction for something, it gives up."""
-    monkeypatch.setattr("mlc_deploy.kernels.compile_source", compile_or_abort)
+    monkeypatch.setattr("mlc_deploy.driver.kernels.compile_source", compile_or_abort)
     with pytest.raises(mlc.CodegenError) as caught:
         compile_sources(gathers(), TARGET, {"gather4": ["conv1", "conv2"]}, 2)
     lines = str(caught.value).splitlines()
@@ -155,7 +155,7 @@ def test_llvm_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 SEEDED = """
 import hashlib, sys
 import mlc_deploy as mlc
-from tests.test_kernels import gathers
+from tests.driver.test_kernels import gathers
 from mlc_deploy.kernels import compile_sources
 with mlc.PassContext(config={"compile.cache": False}):
     model = mlc.compile(sys.argv[2], "armv7a")
@@ -186,8 +186,8 @@ def test_entries_with_a_right_digest_and_wrong_content(own_cache: Path) -> None:
 
     import msgpack
 
-    from mlc_deploy.cache import Cache
-    from mlc_deploy.kernels import packed, unpacked
+    from mlc_deploy.driver.cache import Cache
+    from mlc_deploy.driver.kernels import packed, unpacked
 
     (good,) = compiled(gathers(1)).objects.values()
     entry = packed(good)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlc_deploy.enrolled import Enrolled, boards_file, enrolled_boards
+from mlc_deploy.board.enrolled import Enrolled, boards_file, enrolled_boards
 from mlc_deploy.errors import InputError
 
 

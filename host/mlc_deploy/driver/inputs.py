@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from .graph import Function, Var
+    from ..graph import Function, Var
 
 Array = NDArray[Any]
 
@@ -42,8 +42,8 @@ def index_extents(function: Function) -> Mapping[str, int]:
 
 def index_extent(function: Function, param: Var) -> int | None:
     """How many entries the parameter may index, where it is an index; None where it is none."""
-    from .graph import Call  # here, since saved models are drawn for without the compiler
-    from .ops.shape import VIEWS
+    from ..graph import Call  # here, since saved models are drawn for without the compiler
+    from ..ops.shape import VIEWS
 
     keeping = {*VIEWS, "cast", "copy"}  # what gives indices when it gets them
     carried: set[object] = {param}

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from mlc_targets import Target, best_level, levels_of
 
-from .artifact import save
+from ..artifact import save
 from .compile import CompiledModel, compile
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from .graph import Function
-    from .ir import IRModule
+    from ..graph import Function
+    from ..ir import IRModule
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .boards import connect
-from .errors import InputError
+from ..board.connect import connect
+from ..errors import InputError
 
 if TYPE_CHECKING:
     from mlc_rpc import Session, Timing

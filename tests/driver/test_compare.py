@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from mlc_deploy.compare import compare
+from mlc_deploy.driver.compare import compare
 
 ROW = np.array([[0.0, 1.0, 4.0, -10.0]])
 

@@ -1,0 +1,1 @@
+"""Boards: their names, and the programs that are sent to them."""

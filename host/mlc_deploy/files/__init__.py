@@ -1,0 +1,1 @@
+"""Files: those from outside, which may hold anything, and those that are written here."""
