@@ -23,7 +23,7 @@ START = """
 import os, signal, subprocess, sys, tempfile, threading, time
 from pathlib import Path
 from mlc_deploy.cli import ending, signals
-from mlc_deploy.unfinished import replacing
+from mlc_deploy.files.unfinished import replacing
 
 def ready():
     Path("ready").touch()

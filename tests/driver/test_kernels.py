@@ -156,7 +156,7 @@ SEEDED = """
 import hashlib, sys
 import mlc_deploy as mlc
 from tests.driver.test_kernels import gathers
-from mlc_deploy.kernels import compile_sources
+from mlc_deploy.driver.kernels import compile_sources
 with mlc.PassContext(config={"compile.cache": False}):
     model = mlc.compile(sys.argv[2], "armv7a")
     print(hashlib.sha256(model.object_bytes).hexdigest())

@@ -135,7 +135,7 @@ def test_gentle_workers_are_sessions_that_leave_the_cores_to_others() -> None:
 
 WAITING = """
 import sys
-from mlc_deploy.workers import in_workers
+from mlc_deploy.driver.workers import in_workers
 from tests.driver.worker_tasks import wait
 in_workers(wait, [(sys.argv[1], float(sys.argv[2]))] * 9, 2)
 """
@@ -176,7 +176,7 @@ def orphan(file):
 """
 PARENT = """
 import sys
-from mlc_deploy.workers import WorkerPool
+from mlc_deploy.driver.workers import WorkerPool
 from orphan import orphan
 with WorkerPool(1, seconds=0.1) as pool:
     pool.submit(orphan, sys.argv[1]).result()
