@@ -28,7 +28,7 @@ import mlc_deploy as mlc
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_deploy.graph.lower import lower_fused
 from mlc_deploy.ops import TensorType, infer_types
-from mlc_deploy.ops.arm_cpu.winograd import decide
+from mlc_deploy.ops.kernels.winograd import decide
 from mlc_deploy.ops.layout import pack
 from mlc_deploy.ops.nn import taps_as_channels
 from mlc_deploy.ops.strategy import blocked_attrs, packed_attrs

@@ -66,7 +66,7 @@ def resolve(first: str, given: Mapping[str, Value]) -> dict[str, Any]:
     device = _device(arch, str(given.get("device", "")))
     return {
         "kind": kind,
-        "keys": _keys(kind, arch, _texts(given, "keys")),
+        "keys": _keys(kind, device, _texts(given, "keys")),
         "device": device,
         "model": str(given.get("model", "")),
         "tag": str(given.get("tag", "")),
@@ -260,12 +260,13 @@ def _device(arch: str, given: str) -> str:
     return _one_of("device", given, devices) or devices[0]
 
 
-def _keys(kind: str, arch: str, given: tuple[str, ...]) -> tuple[str, ...]:
-    """What is given first, then the keys that every machine of this architecture has; C has those
-    of any machine, so that it is the same wherever it is made."""
-    general = ("cpu",) if arch == "x86_64" or kind == "c" else ("arm_cpu", "cpu")
-    own = dict.fromkeys(key for key in _words("keys", given) if key not in general)
-    return (*own, *general)
+def _keys(kind: str, device: str, given: tuple[str, ...]) -> tuple[str, ...]:
+    """What is given first; then, unless a general key is among that, those of the device. C has
+    those of any machine, so that it is the same wherever it is made."""
+    own = _words("keys", given)
+    named = device in own or "cpu" in own
+    general = ("cpu",) if named or kind == "c" else (device, "cpu")
+    return tuple(dict.fromkeys((*(key for key in own if key != "cpu"), *general)))
 
 
 def _float_abi(triple: Triple, given: str) -> str:

@@ -195,8 +195,8 @@ def _kernels(
         else:
             call = next(calls)
             layer, kernel = call.layer, call.kernel
-            implementation = unscheduled(program.kernels[kernel], target).implementation
-            taken = implementation.name if implementation else DEFAULT
+            plan = unscheduled(program.kernels[kernel], target).plan
+            taken = plan.name if plan else DEFAULT
         out = binding.outputs[0].type
         found.append(
             {

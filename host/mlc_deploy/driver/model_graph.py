@@ -14,14 +14,13 @@ from ..graph.bind import static
 from ..graph.channels import fill_channels
 from ..graph.exact import exact_floats
 from ..graph.fuse import fuse_operators
-from ..graph.layouts import choose_layouts, pack_weights
+from ..graph.layouts import choose_plans
 from ..graph.passes import PASSES, Pass, canonicalize_quantized, fold_constants
 from ..graph.precision import in_precision, known_precision
 from ..graph.specialize import resolve_calls, specialize
 from ..graph.tabulate import rows_of_lookups
 from ..graph.verify import verify
 from ..graph.views import concatenate_in_place
-from ..graph.winograd import choose_winograd
 from ..ir import IRModule
 from ..passes.context import option, options
 
@@ -52,9 +51,7 @@ def graph_steps(target: Target, precision: str = "float32") -> tuple[Pass | str,
         *in_precision(precision),
         exact_floats(target),
         fill_channels(target),
-        choose_winograd(target),
-        choose_layouts(target),
-        pack_weights(target),
+        choose_plans(target),
         rows_of_lookups(target),
         fold_constants,
         concatenate_in_place,

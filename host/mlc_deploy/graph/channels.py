@@ -8,7 +8,7 @@ zeros where groups meet, or each group is filled up by itself, whichever leaves 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,10 +18,10 @@ import numpy as np
 from mlc_targets import Target
 
 from ..ops import Array, Attrs, TensorType, has, operator
-from ..ops.arm_cpu.conv2d import PLANES
-from ..ops.arm_cpu.int8 import BLOCK
-from ..ops.arm_cpu.int8_conv2d import row_width
-from ..ops.strategy import blocked_attrs, packed_attrs
+from ..ops.kernels.conv2d import PLANES
+from ..ops.kernels.int8 import BLOCK
+from ..ops.kernels.int8_conv2d import row_width
+from ..ops.strategy import plans
 from ..passes.context import optional
 from .constants import is_static, shape_of
 from .nodes import Call, Constant, Function, Value, Var
@@ -43,15 +43,14 @@ def fill_channels(target: Target) -> Callable[[Function], Function]:
             return None
         if not is_static(x) or "kernel_layout" in call.attrs:
             return None
-        asked = blocked_attrs if call.op == "conv2d" else packed_attrs
-        if asked(call.op, [x.type, w.type], call.attrs, target) is not None:
+        if _is_taken(call.op, [x.type, w.type], call.attrs, target):
             return None
         weights, attrs, channels = _filled(w.value, call)
         parts = 1 if call.op == "dense" else _parts(w.value, call.attrs["groups"], attrs["groups"])
         more = list(shape_of(x))
         more[1] = channels
         types = [TensorType(tuple(more), "int8"), TensorType(weights.shape, "int8")]
-        if asked(call.op, types, attrs, target) is None:
+        if not _is_taken(call.op, types, attrs, target):
             return None
         x = _with_channels(graph, x, channels, parts)
         y = graph.emit(call.op, x, Constant(weights), **attrs)
@@ -62,6 +61,12 @@ def fill_channels(target: Target) -> Callable[[Function], Function]:
         return rewrite(function, (filled, _cut_later))
 
     return fill_channels
+
+
+def _is_taken(op: str, types: Sequence[TensorType], attrs: Attrs, target: Target) -> bool:
+    """Whether there is a plan for whole blocks of int8."""
+    blocks = op == "dense"
+    return any(p.packing and (p.result or blocks) for p in plans(op, types, attrs, target))
 
 
 # ----------------------------------------------------------------------------------------- weights

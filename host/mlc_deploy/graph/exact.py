@@ -15,10 +15,9 @@ import numpy as np
 from mlc_targets import Target
 
 from ..ops import Attrs, TensorType
-from ..ops.arm_cpu.conv2d import output_size
-from ..ops.arm_cpu.int8 import BLOCK, level_of
-from ..ops.arm_cpu.winograd import decide
-from ..ops.strategy import blocked_attrs
+from ..ops.kernels.int8 import BLOCK, level_of
+from ..ops.kernels.shapes import conv_shape
+from ..ops.strategy import best_plan
 from ..passes.context import optional
 from .channels import filled_products
 from .constants import is_static
@@ -96,12 +95,11 @@ def _worth_while(x: TensorType, w: Constant, attrs: Attrs, target: Target) -> bo
         return False
     floats = {k: v for k, v in attrs.items() if k != "pad_value"}
     types = [TensorType(t.shape, "float32") for t in (x, w.type)]
-    if blocked_attrs("conv2d", types, floats, target) is None:
-        return False
-    if decide(types, floats, target).plan is not None:  # which is not exact
-        return False
-    (sh, sw), pixels = attrs["strides"], output_size(x.sizes[2:], kernel, attrs)
-    level = level_of(target, pixels[1], 2 * BLOCK, narrow=True)
+    plan, conv = best_plan("conv2d", types, floats, target), conv_shape(types, floats)
+    if conv is None or plan is None or not plan.result or plan.op != "conv2d":
+        return False  # Winograd's filtering is not exact
+    sh, sw = conv.strides
+    level = level_of(target, conv.out_size[1], 2 * BLOCK, narrow=True)
     if level is None or (groups == 1 and level.form in DOT_PRODUCTS):
         return False
     products, copied = filled_products(w.value, attrs, level.depth)

@@ -1,8 +1,9 @@
-"""The layout passes: operators in the layouts that the target computes them in."""
+"""The choosing pass: every operator gets the plan that the target would rather have, and values the
+layouts that plans want."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,39 +14,47 @@ from mlc_targets import Target
 from ..ir.names import Names
 from ..ops import Attrs, frozen_attrs, has, infer_types, operator
 from ..ops.layout import layout, pack
-from ..ops.nn import taps_as_channels
-from ..ops.strategy import blocked_attrs, packed_attrs
-from ..passes.context import option, optional
-from .nodes import Binding, Call, Constant, Function, Value, Var
+from ..ops.plan import WEIGHTS, Plan
+from ..ops.strategy import plans
+from ..passes.context import PassContext, declare_switch, option, required
+from .nodes import AnyCall, Binding, Call, Constant, Function, Value, Var
 
 Pass = Callable[[Function], Function]
-WEIGHTS = 1  # the argument that every operator with packed weights takes them as
 PLAIN = "NCHW"
 
 
-@optional(level=2)
-def choose_layouts(target: Target) -> Pass:
-    """conv2d(x, w)   =>   conv2d(layout_transform(x), layout_transform(w), data_layout="NCHW4c")
+@required
+def choose_plans(target: Target) -> Pass:
+    """conv2d(x, w)   =>   conv2d(layout_transform(x), packed w, data_layout="NCHW4c", plan)
 
-    Convolutions ask for blocks of channels where their strategy wants them; what reads blocks and
-    can, computes in blocks too; everything else gets plain data back. How large blocks are depends
-    on the dtype: what asks for none takes those of its arguments. A value is transformed at most
-    once each way, where it is first needed so, and not at all where nobody asks. The option
-    graph.layouts says otherwise of layers by name: those in "NCHW" stay plain.
+    Weights that are constants are laid out here. Those that are none stay as they are: packing them
+    would cost a pass over them in every run. Convolutions ask for blocks of channels; what reads
+    blocks and can, computes in blocks too; everything else gets plain data back. How large blocks
+    are depends on the dtype: what asks for none takes those of its arguments. A value is
+    transformed at most once each way, where it is first needed so, and not at all where nobody
+    asks. The option graph.layouts says otherwise of layers by name: those in "NCHW" stay plain.
+    Without `choose_layouts` all data stay plain, and without `pack_weights` all weights.
     """
 
-    def choose_layouts(function: Function) -> Function:
-        return _Blocks(function, target).rewritten()
+    def choose_plans(function: Function) -> Function:
+        return _Choice(function, target).rewritten()
 
-    return choose_layouts
+    return choose_plans
 
 
-class _Blocks:
+for switch in ("choose_layouts", "pack_weights", "choose_winograd"):
+    declare_switch(switch, level=2)
+
+
+class _Choice:
     """A function on its way through the pass: of each value, the forms that there are by now."""
 
     def __init__(self, function: Function, target: Target) -> None:
+        context = PassContext.current()
         self.function = function
         self.target = target
+        self.in_layouts = context.runs("choose_layouts")
+        self.packs = context.runs("pack_weights")
         self.asked: Mapping[str, str] = option("graph.layouts")
         self.bindings: list[Binding] = []
         self.plain: dict[Value, Value] = {p: p for p in function.params}
@@ -57,37 +66,59 @@ class _Blocks:
         for binding in self.function.bindings:
             self.source = binding.source
             if not self._in_blocks(binding):
-                self._as_it_was(binding)
-        if not self.blocks:
-            return self.function
+                self._in_plain_layout(binding)
         self.source = ""
         outputs = tuple(map(self.in_plain, self.function.outputs))
         return replace(self.function, bindings=tuple(self.bindings), outputs=outputs)
 
-    def _as_it_was(self, binding: Binding) -> None:
-        args = tuple(map(self.in_plain, binding.call.args))
+    def _in_plain_layout(self, binding: Binding) -> None:
+        """Emits the binding's call on plain data, with packed weights where its plan wants them."""
+        call = binding.call
+        args = tuple(map(self.in_plain, call.args))
         outputs = tuple(Var(self.names.fresh(v.name), v.type) for v in binding.outputs)
         self.plain.update(zip(binding.outputs, outputs, strict=True))
-        call = replace(binding.call, args=args)
-        self.bindings.append(Binding(outputs, call, binding.source))
+        plan = next((p for p in self._plans(call) if not p.data and not p.result), None)
+        if plan is not None and isinstance(call, Call):
+            made = _planned(plan, args)
+            self.bindings.append(Binding(outputs, made, binding.source))
+        else:
+            self.bindings.append(Binding(outputs, replace(call, args=args), binding.source))
+
+    def _plans(self, call: AnyCall) -> Iterator[Plan]:
+        """The plans that the call may have, best first."""
+        if not isinstance(call, Call):
+            return
+        weights = call.args[WEIGHTS : WEIGHTS + 1]
+        packs = bool(weights) and isinstance(weights[0], Constant)
+        attrs = {**call.attrs, **_narrow(call)}
+        for plan in plans(call.op, [a.type for a in call.args], attrs, self.target):
+            in_blocks = bool(plan.data or plan.result)
+            if plan.packing is not None and not (packs and (in_blocks or self.packs)):
+                continue
+            if plan.op != call.op and self.source in self.asked:
+                continue  # who names a layout wants the operator as it is
+            if not in_blocks or self.in_layouts:
+                yield plan
 
     def _in_blocks(self, binding: Binding) -> bool:
         """Emits the binding's call in blocks, unless it cannot be or is not worth it."""
         call = binding.call
-        if not isinstance(call, Call) or len(binding.outputs) != 1:
+        if not isinstance(call, Call) or len(binding.outputs) != 1 or not self.in_layouts:
             return False
         (out,) = binding.outputs
         if call.op == "reshape" and call.args[0] in self.blocks:
             return self._reshape(out, call)
-        given = {**call.attrs, **_narrow(call)}
-        wanted = blocked_attrs(call.op, [a.type for a in call.args], given, self.target)
-        if wanted is not None and "kernel_layout" in wanted:
-            return self.asked.get(self.source) != PLAIN and self._layer(out, call, wanted)
+        asked = self.asked.get(self.source, "")
+        plan = next(self._plans(call), None)
+        if plan is not None and plan.packing is not None and plan.result:
+            return asked != PLAIN and self._layer(out, call, plan)
         block = next((self._block(a) for a in call.args if a in self.blocks), 0)
         if not block:
             return False  # for these alone no transform is worth while
-        if wanted is not None:
-            return self._emit(out, call, {**call.attrs, **wanted}, _tile(wanted["layout"]))
+        if plan is not None and plan.result:
+            args = (self.in_blocks(call.args[0], _tile(plan.data)), *call.args[1:])
+            self._emit_call(out, Call(plan.op, args, plan.attrs, plan), _tile(plan.result))
+            return True
         if has(call.op, "reduces"):
             return self._reduction(out, call, block)
         if not _divides(out, block):
@@ -99,29 +130,24 @@ class _Blocks:
         attrs = _moves(call, block)
         if attrs is None or not all(_divides(a, block) for a in call.args):
             return False
-        return self._emit(out, call, attrs, block)
-
-    # ------------------------------------------------------------------------------ operators
-
-    def _layer(self, out: Var, call: Call, wanted: Mapping[str, Any]) -> bool:
-        weights = call.args[WEIGHTS]
-        if not isinstance(weights, Constant):
-            return False
-        block = _tile(wanted["data_layout"])
-        data = self.in_blocks(call.args[0], block) if block else self.in_plain(call.args[0])
-        how = {"source": wanted["source_layout"], "to": wanted["kernel_layout"]}
-        if "row_taps" in wanted:
-            weights = Constant(taps_as_channels(weights.value, wanted["row_taps"][2]), weights.name)
-        packed = self.emit("layout_transform", (weights,), how, f"{out.name}.packed")
-        args = (data, packed, *call.args[WEIGHTS + 1 :])
-        made = self.emit(call.op, args, {**call.attrs, **_narrow(call), **wanted}, out.name)
-        self.blocks[out] = {_tile(wanted["out_layout"]): made}
-        return True
-
-    def _emit(self, out: Var, call: Call, attrs: Attrs, block: int) -> bool:
         args = tuple(self.in_blocks(a, block) for a in call.args)
         self.blocks[out] = {block: self.emit(call.op, args, attrs, out.name)}
         return True
+
+    # ------------------------------------------------------------------------------ operators
+
+    def _layer(self, out: Var, call: Call, plan: Plan) -> bool:
+        block = _tile(plan.data) if plan.data else 0
+        data = self.in_blocks(call.args[0], block) if block else self.in_plain(call.args[0])
+        args = (data, *call.args[1:])
+        self._emit_call(out, _planned(plan, args), _tile(plan.result))
+        return True
+
+    def _emit_call(self, out: Var, call: Call, block: int) -> None:
+        (type_,) = infer_types(call.op, [a.type for a in call.args], call.attrs)
+        made = Var(self.names.fresh(out.name), type_)
+        self.bindings.append(Binding((made,), call, self.source))
+        self.blocks[out] = {block: made}
 
     def _elementwise(self, out: Var, call: Call, block: int) -> bool:
         """Operands that broadcast do so in blocks too, with a dimension 1 for what is inside."""
@@ -270,38 +296,11 @@ def _moves(call: Call, lanes: int) -> Attrs | None:
     return None
 
 
-@optional(level=2)
-def pack_weights(target: Target) -> Pass:
-    """op(x, w)   =>   op(x, layout_transform(w)), where the strategy wants packed constants.
-
-    Weights that are no constants stay as they are: packing them would cost a pass over them in
-    every run.
-    """
-
-    def pack_weights(function: Function) -> Function:
-        bindings: list[Binding] = []
-        for binding in function.bindings:
-            bindings.extend(_packed(binding, target))
-        same = len(bindings) == len(function.bindings)
-        return function if same else replace(function, bindings=tuple(bindings))
-
-    return pack_weights
-
-
-def _packed(binding: Binding, target: Target) -> tuple[Binding, ...]:
-    call = binding.call
-    if not isinstance(call, Call) or len(call.args) <= WEIGHTS:
-        return (binding,)
-    weights = call.args[WEIGHTS]
-    attrs = {**call.attrs, **_narrow(call)}
-    wanted = packed_attrs(call.op, [a.type for a in call.args], attrs, target)
-    if wanted is None or not isinstance(weights, Constant):
-        return (binding,)
-    how = {"source": wanted["source_layout"], "to": wanted["kernel_layout"]}
-    (type_,) = infer_types("layout_transform", [weights.type], how)
-    packed = Var(f"{binding.outputs[0].name}.packed", type_)
-    args: tuple[Value, ...] = (*call.args[:WEIGHTS], packed, *call.args[WEIGHTS + 1 :])
-    return (
-        Binding((packed,), Call("layout_transform", (weights,), how), binding.source),
-        Binding(binding.outputs, Call(call.op, args, {**call.attrs, **wanted}), binding.source),
-    )
+def _planned(plan: Plan, args: tuple[Value, ...]) -> Call:
+    """The call as a plan states it; weights that it packs are constants."""
+    if plan.packing is not None:
+        weights = args[WEIGHTS]
+        assert isinstance(weights, Constant)
+        packed = Constant(plan.packing(weights.value), weights.name)
+        args = (*args[:WEIGHTS], packed, *args[WEIGHTS + 1 :])
+    return Call(plan.op, args, plan.attrs, plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mlc_targets import Target
 
@@ -12,9 +12,10 @@ from .. import te
 from ..errors import LowerError
 from ..ir import IN_PLACE, IRModule, PrimFunc, const, structural_hash, with_fields
 from ..ir.names import LIBRARY_NAMES
-from ..ops import Attrs, compute, operator
+from ..ops import TensorType, compute, operator
 from ..ops.cpu import default_schedule
-from ..ops.strategy import Implementation, choose
+from ..ops.plan import Plan
+from ..ops.strategy import plain_plan
 from ..schedule import IS_SCHEDULED, Schedule, Trace
 from .fuse import ANCHORS, fused, is_fusible
 from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value, Var
@@ -48,21 +49,18 @@ class KernelSource:
 
 @dataclass(frozen=True, slots=True)
 class Unscheduled:
-    """What a kernel computes, and the target's implementation of its anchor, where there is one."""
+    """What a kernel computes, and the plan of its anchor, where there is one."""
 
     func: PrimFunc
     target: Target
-    implementation: Implementation | None = None
-    attrs: Attrs = field(default_factory=dict)
+    plan: Plan | None = None
 
     def schedule(self, func: PrimFunc) -> PrimFunc:
         """`func`, or another with the same blocks, scheduled when nothing else is said. One that
         carries a schedule is left as it is."""
         if IS_SCHEDULED in func.attrs:
             return func
-        if self.implementation is None:
-            return default_schedule(func, self.target)
-        return self.implementation.schedule(func, self.attrs, self.target)
+        return default_schedule(func, self.target) if self.plan is None else self.plan.schedule(func)
 
 
 def _canonical(function: Function) -> Iterator[str]:
@@ -79,7 +77,7 @@ def _canonical(function: Function) -> Iterator[str]:
         call = binding.call
         assert isinstance(call, Call), f"{binding} is no operator's call"
         args, outputs = (", ".join(map(name, values)) for values in (call.args, binding.outputs))
-        yield f"{outputs} = {call.op}({args}; {sorted(call.attrs.items())})"
+        yield f"{outputs} = {call.op}({args}; {sorted(call.attrs.items())}) by {call.plan!r}"
     yield ", ".join(map(name, function.outputs))
 
 
@@ -133,28 +131,26 @@ def lower_fused(function: Function, target: Target, name: str) -> PrimFunc:
 
 
 def unscheduled_fused(function: Function, target: Target, name: str) -> Unscheduled:
-    """The operators' stages one after the other, to be scheduled as the target's implementation of
-    the anchor says; without one, by default."""
+    """The operators' stages one after the other, to be scheduled as the anchor's plan says; without
+    one, by default. An anchor that has been given no plan gets one for plain data."""
     tensors: dict[Value, te.Tensor] = {
         p: te.placeholder(p.type.shape, p.type.dtype, p.name) for p in function.params
     }
-    chosen: tuple[Implementation, Attrs] | None = None
+    chosen: Plan | None = None
     for binding in function.bindings:
         call = binding.call
         assert isinstance(call, Call), f"{binding} is no operator's call"
         inputs = [tensors[a] if a in tensors else _scalar(a) for a in call.args]
-        implementation = None
-        if operator(call.op).pattern in ANCHORS:
-            implementation = choose(call.op, inputs, call.attrs, target)
-        if implementation is None:
-            outputs = compute(call.op, inputs, call.attrs)
-        else:
-            chosen = implementation, call.attrs
-            outputs = tuple(implementation.compute(inputs, call.attrs, target))
+        plan = call.plan
+        if plan is None and operator(call.op).pattern in ANCHORS:
+            types = [TensorType(t.shape, t.dtype) for t in inputs]
+            plan = plain_plan(call.op, types, call.attrs, target)
+        outputs = compute(call.op, inputs, call.attrs) if plan is None else plan.compute(inputs)
+        chosen = plan or chosen
         tensors.update(zip(binding.outputs, outputs, strict=True))
     params = [*function.params, *(v for v in function.outputs if isinstance(v, Var))]
     func = te.create_prim_func([tensors[v] for v in params], name)
-    return Unscheduled(func, target, *(chosen or ()))
+    return Unscheduled(func, target, chosen)
 
 
 def _scalar(value: Value) -> te.Tensor:

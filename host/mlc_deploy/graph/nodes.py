@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ..ir.names import Names
 from ..ops import TensorType
+from ..ops.plan import Plan
 
 __all__ = [
     "AnyCall",
@@ -82,11 +83,13 @@ def const(value: Any, dtype: str | None = None, name: str = "") -> Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call(Node):
-    """An operator of ops.OPERATORS on values; attrs hold numbers, strings, and tuples of them."""
+    """An operator of ops.OPERATORS on values; attrs hold numbers, strings, and tuples of them. plan
+    is how a target computes it, where that is decided."""
 
     op: str
     args: tuple[Value, ...]
     attrs: Mapping[str, Any]
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

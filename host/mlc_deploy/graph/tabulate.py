@@ -14,7 +14,7 @@ from math import prod
 from mlc_targets import Target
 
 from ..ops import Array, evaluate, infer_types, operator
-from ..ops.arm_cpu.lookup import row_lanes
+from ..ops.kernels.lookup import row_lanes
 from ..ops.lookup import BYTES, all_values
 from ..passes.context import optional
 from .constants import is_static, shape_of

@@ -16,7 +16,8 @@ from . import (  # noqa: F401
     windows,
     winograd,
 )
-from .arm_cpu.intrinsics import OWN_INTRINS
+from .kernels import OWN_IMPLEMENTATIONS
+from .kernels.intrinsics import OWN_INTRINS
 from .registry import (
     OPERATORS,
     Array,
@@ -36,6 +37,7 @@ from .registry import (
 
 __all__ = [
     "OPERATORS",
+    "OWN_IMPLEMENTATIONS",
     "OWN_INTRINS",
     "OWN_OPERATORS",
     "Array",

@@ -1,272 +1,111 @@
 """Strategies: which implementation of an operator a target takes.
 
-A table by operator and target key; within a key the applicable implementation of the highest level
-wins, and keys are tried in the target's order (`arm_cpu` before `cpu`). What no entry takes is
-computed by the operator's own definition under the default schedule.
+An implementation serves an operator on the machines of a key. A target's keys are tried in their
+order, its model and the most specific first (`arm_cpu` before `cpu`); within a key the first that
+makes a plan is taken, those of the highest level first. What none takes is computed by the operator's own
+definition under the default schedule.
+
+    class MyDense(Plan): ...
+
+    def plan_my_dense(types, attrs, target):
+        return MyDense(...) if types[0].dtype == "float32" else None
+
+    register_implementation("dense", "my_board", "my_dense", plan_my_dense)
+    mlc.compile(model, "aarch64 -keys=my_board,arm_cpu,cpu")
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mlc_targets import Target
 
-from .. import te
-from ..ir import PrimFunc
-from ..te import Tensor
-from .arm_cpu import (
-    conv2d,
-    depthwise,
-    gemm,
-    int8_conv2d,
-    int8_dense,
-    int8_matmul,
-    int8_taps,
-    int8_windows,
-    lookup,
-    windows,
-    winograd,
-)
-from .registry import Attrs, TensorType
+from ..passes.context import PassContext
+from .plan import Plan
+from .registry import OPERATORS, Attrs, TensorType
 
-Layout = Callable[[Sequence[TensorType], Attrs, Target], "dict[str, Any] | None"]
+MakePlan = Callable[[Sequence[TensorType], Attrs, Target], Plan | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """One way to compute an operator.
+    """One way to compute an operator on the machines of a key.
 
-    applies says whether it takes these inputs; compute states the operator in the stages that
-    schedule expects, both for a target. The function that schedule gets begins with the operator's
-    inputs, and elementwise stages may follow the operator's own (tile.inline_epilogue takes them).
-    layout, where there is one, gives attributes that ask for packed weights (their layout_transform
-    is inserted, and folded, by the graph); blocks those that ask for blocks of channels as well.
-    needs says to users what it takes.
+    plan makes a plan for plain types and attributes, or None where it does not take them. It may
+    ask for packed weights, which have to be constants. needs says to users what it takes, and
+    reason, where there is one, why it takes or leaves these. switch is the name by which a
+    PassContext leaves it out, if any.
     """
 
     op: str
     key: str
     name: str
-    level: int
-    applies: Callable[[Sequence[Tensor], Attrs, Target], bool]
-    compute: Callable[[Sequence[Tensor], Attrs, Target], Sequence[Tensor]]
-    schedule: Callable[[PrimFunc, Attrs, Target], PrimFunc]
-    layout: Layout | None = None
-    blocks: Layout | None = None
+    plan: MakePlan
+    level: int = 10
     needs: str = ""
+    switch: str = ""
+    reason: Callable[[Sequence[TensorType], Attrs, Target], str] | None = None
 
 
-IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
-    implementation
-    for key in ("arm_cpu", "cpu")
-    for implementation in (
-        Implementation(
-            "dense",
-            key,
-            "dense_tile",
-            10,
-            gemm.takes_packed,
-            gemm.compute_dense,
-            gemm.schedule_dense,
-            gemm.dense_layout,
-            needs="sizes that are known, constant weights",
-        ),
-        Implementation(
-            "dense",
-            key,
-            "dense_int8",
-            20,
-            int8_dense.takes_packed,
-            int8_dense.compute_dense,
-            int8_dense.schedule_dense,
-            int8_dense.dense_layout,
-            needs="int8, k and channels in blocks of eight, constant weights",
-        ),
-        Implementation(
-            "matmul",
-            key,
-            "matmul_tile",
-            10,
-            gemm.takes_matmul,
-            gemm.compute_matmul,
-            gemm.schedule_matmul,
-            needs="sizes that are known, rows of the second matrix in whole vectors",
-        ),
-        Implementation(
-            "matmul",
-            key,
-            "matmul_int8",
-            20,
-            int8_matmul.takes_matmul,
-            int8_matmul.compute_matmul,
-            int8_matmul.schedule_matmul,
-            needs="int8, rows of the second matrix along k",
-        ),
-        Implementation(
-            "conv2d",
-            key,
-            "conv2d_direct",
-            10,
-            gemm.takes_packed,
-            gemm.compute_conv2d,
-            gemm.schedule_conv2d,
-            gemm.conv2d_layout,
-            needs="sizes that are known, one group, constant weights",
-        ),
-        Implementation(
-            "conv2d",
-            key,
-            "conv2d_depthwise",
-            20,
-            depthwise.is_depthwise,
-            depthwise.compute_depthwise,
-            depthwise.schedule_depthwise,
-            needs="one filter for each channel, data in planes",
-        ),
-        Implementation(
-            "conv2d",
-            key,
-            "conv2d_blocks",
-            30,
-            conv2d.takes_blocks,
-            conv2d.compute_conv2d,
-            conv2d.schedule_conv2d,
-            blocks=conv2d.blocked_attrs,
-            needs="floats, channels of a group in whole vectors (or a few), constant weights",
-        ),
-        Implementation(
-            "conv2d",
-            key,
-            "conv2d_int8",
-            30,
-            int8_conv2d.takes_blocks,
-            int8_conv2d.compute_conv2d,
-            int8_conv2d.schedule_conv2d,
-            blocks=int8_conv2d.blocked_attrs,
-            needs="int8, channels of a group in blocks of eight (or a few), constant weights",
-        ),
-        Implementation(
-            "conv2d",
-            key,
-            "conv2d_int8_taps",
-            30,
-            int8_taps.takes_depthwise,
-            int8_taps.compute_depthwise,
-            int8_taps.schedule_depthwise,
-            needs="int8, one filter for each channel, neighbouring taps, sdot or AVX2",
-        ),
-        Implementation(
-            "conv2d",
-            key,
-            "conv2d_int8_depthwise",
-            30,
-            int8_windows.takes_depthwise,
-            int8_windows.compute_depthwise,
-            int8_windows.schedule_depthwise,
-            blocks=int8_windows.blocked_attrs,
-            needs="8 bits, one filter for each channel, channels in blocks of eight",
-        ),
-        Implementation(
-            "conv2d",
-            key,
-            "conv2d_depthwise_blocks",
-            30,
-            windows.takes_depthwise,
-            windows.compute_depthwise,
-            windows.schedule_depthwise,
-            needs="floats, one filter for each channel, channels in whole vectors",
-        ),
-        Implementation(
-            "lookup",
-            key,
-            "lookup_vectors",
-            10,
-            lookup.takes_rows,
-            lookup.compute_lookup,
-            lookup.schedule_lookup,
-            needs="data in whole vectors",
-        ),
-        Implementation(
-            "winograd_conv2d",
-            key,
-            "winograd_blocks",
-            10,
-            winograd.takes_blocks,
-            winograd.compute_winograd,
-            winograd.schedule_winograd,
-            blocks=winograd.blocked_attrs,
-            needs="a kernel of 3 x 3, and a lower cost than that of direct convolution",
-        ),
-        Implementation(
-            "max_pool",
-            key,
-            "max_pool_blocks",
-            10,
-            windows.takes_pool,
-            windows.compute_pool(te.max, average=False),
-            windows.schedule_pool,
-            blocks=windows.pool_layout,
-            needs="channels in blocks, as the layer before has them",
-        ),
-        Implementation(
-            "max_pool",
-            key,
-            "max_pool_int8",
-            10,
-            int8_windows.takes_pool,
-            int8_windows.compute_pool,
-            int8_windows.schedule_pool,
-            blocks=int8_windows.pool_layout,
-            needs="8 bits, channels in blocks of eight",
-        ),
-        Implementation(
-            "avg_pool",
-            key,
-            "avg_pool_blocks",
-            10,
-            windows.takes_pool,
-            windows.compute_pool(te.sum, average=True),
-            windows.schedule_pool,
-            blocks=windows.pool_layout,
-            needs="channels in blocks, as the layer before has them",
-        ),
-    )
-)
+_IMPLEMENTATIONS: list[Implementation] = []
+
+
+def register_implementation(
+    op: str,
+    key: str,
+    name: str,
+    plan: MakePlan,
+    level: int = 10,
+    needs: str = "",
+    switch: str = "",
+    reason: Callable[[Sequence[TensorType], Attrs, Target], str] | None = None,
+) -> Implementation:
+    """Adds an implementation. Raises ValueError for an operator that is not known, and for a name
+    that the operator has under the key already."""
+    if op not in OPERATORS:
+        raise ValueError(f"register_implementation: no operator '{op}'")
+    if any((i.op, i.key, i.name) == (op, key, name) for i in _IMPLEMENTATIONS):
+        raise ValueError(f"register_implementation: '{key}' has '{name}' of {op} already")
+    added = Implementation(op, key, name, plan, level, needs, switch, reason)
+    _IMPLEMENTATIONS.append(added)
+    return added
+
+
+def implementations() -> tuple[Implementation, ...]:
+    """All that are registered, in the order in which they were."""
+    return tuple(_IMPLEMENTATIONS)
 
 
 def candidates(op: str, target: Target) -> list[Implementation]:
     """The implementations a target may take, best first."""
+    found = [i for i in _IMPLEMENTATIONS if i.op == op]
     return [
         i
-        for key in target.keys
-        for i in sorted(IMPLEMENTATIONS, key=lambda i: -i.level)
-        if i.op == op and i.key == key
+        for key in (target.model, *target.keys)
+        for i in sorted(found, key=lambda i: -i.level)
+        if i.key == key and (not i.switch or PassContext.current().runs(i.switch))
     ]
 
 
-def packed_attrs(
+def plans(
     op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
-) -> dict[str, Any] | None:
-    """Attributes with which the target would rather have the operator, its data plain, or None."""
-    asked = (i.layout(types, attrs, target) for i in candidates(op, target) if i.layout)
-    return next((wanted for wanted in asked if wanted is not None), None)
+) -> Iterator[Plan]:
+    """The plans of an operator on plain types, best first."""
+    made = (i.plan(types, attrs, target) for i in candidates(op, target))
+    return (plan for plan in made if plan is not None)
 
 
-def blocked_attrs(
+def best_plan(
     op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
-) -> dict[str, Any] | None:
-    """Attributes with which the target would rather have the operator, its data in blocks of
-    channels, or None."""
-    asked = (i.blocks(types, attrs, target) for i in candidates(op, target) if i.blocks)
-    return next((wanted for wanted in asked if wanted is not None), None)
+) -> Plan | None:
+    """The plan that the target would rather have, whatever layouts it asks for."""
+    return next(plans(op, types, attrs, target), None)
 
 
-def choose(
-    op: str, inputs: Sequence[Tensor], attrs: Attrs, target: Target
-) -> Implementation | None:
-    """The implementation that the target takes; None where the operator's own definition and the
-    default schedule do."""
-    taken = (i for i in candidates(op, target) if i.applies(inputs, attrs, target))
-    return next(taken, None)
+def plain_plan(
+    op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
+) -> Plan | None:
+    """The best plan that takes data and weights as they are."""
+    found = plans(op, types, attrs, target)
+    return next((p for p in found if not p.data and not p.result and p.packing is None), None)

@@ -65,6 +65,11 @@ def optional(level: int) -> Callable[[F], F]:
     return mark
 
 
+def declare_switch(name: str, level: int) -> None:
+    """Declares a part of a pass that contexts switch as they do passes, by its own name."""
+    LEVELS[name] = level
+
+
 def required(function: F) -> F:
     """Marks a pass without which programs would not be compiled, or compiled wrong."""
     LEVELS[function.__name__] = ALWAYS

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
-
 from mlc_targets import Target
 
 from ...ir import PrimFunc, walk
 from ...lower.annotations import PHASE, WHOLE
 from ...schedule import Schedule
 from ...te import Tensor
-from ..layout import layout, plain_sizes
+from ..plan import Packing, Plan
 from ..registry import Attrs, TensorType, compute
 from ..tile import inline_epilogue, schedule_sum
-from ..winograd import KERNEL, TILES, extents
-from . import conv2d
-from .conv2d import Conv, best_tile, block
+from ..winograd import KERNEL, TILES
+from .conv2d import Sums, best_tile, block, in_layouts, plan_blocks, row_cost
+from .shapes import ConvShape, conv_shape
 
 L2 = 512 << 10  # bytes: what small boards' cores share
 TASKS = 4  # so many are enough for threads to share
@@ -36,18 +34,7 @@ GAIN = 0.9  # a cost of at most so much of the direct one is worth the weights' 
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """A convolution of 3 x 3 in plain numbers; height and width are the result's."""
-
-    batch: int
-    channels: int
-    out_channels: int
-    height: int
-    width: int
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Strips:
     """F(tile x tile, 3 x 3): strips of `rows` rows of tiles, whose register tile is `pixels` tiles
     against `vectors` vectors of output channels, which are cut into `groups`. tasks: of all strips
     and groups. cost: instructions, and what memory makes wait, in instructions."""
@@ -61,84 +48,86 @@ class Plan:
     cost: float
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A plan, or None where another way is better, and why."""
-
-    plan: Plan | None
-    reason: str
-
-
 # ------------------------------------------------------------------------------------- the rule
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Strips, or None where another way is better, and why."""
+
+    strips: Strips | None
+    reason: str
+
+
 def decide(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Decision:
-    """Whether a conv2d of plain data and weights is to be done by Winograd's filtering.
+    """Whether a conv2d is to be done by Winograd's filtering.
 
     Errors grow with the tile, and with the root of the channels: MOST_CHANNELS keeps them below
     1.4e-5 of the largest result (beyond 1e-4 of each, of random numbers), which the contract of
     float results has room for. Whoever wants none of that disables the pass `choose_winograd`.
     """
-    x, w = types[:2]
-    plain = "data_layout" not in attrs and "kernel_layout" not in attrs
-    static = all(isinstance(n, int) for t in (x, w) for n in t.shape)
-    if not plain or not static or len(x.shape) != 4:
-        return Decision(None, "its shape is not known, or its layout is not plain")
+    conv, x, w = conv_shape(types, attrs), *types[:2]
+    if conv is None:
+        return Decision(None, "its shape is not known")
     if x.dtype != "float32" or w.dtype != "float32":
         return Decision(None, f"its data is {x.dtype}, not float32")
-    if w.sizes[2:] != (KERNEL, KERNEL):
-        return Decision(None, f"its kernel is {w.sizes[2]} x {w.sizes[3]}, not 3 x 3")
-    if attrs["strides"] != (1, 1) or attrs["dilations"] != (1, 1):
+    if conv.kernel != (KERNEL, KERNEL):
+        return Decision(None, f"its kernel is {conv.kernel[0]} x {conv.kernel[1]}, not 3 x 3")
+    if conv.strides != (1, 1) or conv.dilations != (1, 1):
         return Decision(None, "its stride or dilation is not 1")
-    if attrs["groups"] != 1 or attrs.get("pad_value"):
+    if conv.groups != 1 or conv.border:
         return Decision(None, "it has groups, or a border of other numbers than 0")
     lanes = block(x.dtype, target)
     if lanes == 1:
         return Decision(None, "the target has no vectors")
-    height, width = extents(x.sizes[2:], attrs)
-    shape = Shape(x.sizes[0], x.sizes[1], w.sizes[0], height, width)
-    if shape.channels % lanes or shape.out_channels % lanes:
+    direct = plan_blocks(types, attrs, target)
+    if direct is None or conv.channels % lanes:
         return Decision(None, f"its channels do not divide into blocks of {lanes}")
-    direct = _direct_cost(shape, lanes, target)
-    exact = [tile for tile in TILES if shape.channels <= MOST_CHANNELS[tile]]
-    best = min((best_plan(shape, tile, target) for tile in exact), key=lambda plan: plan.cost)
-    share = best.cost / direct
+    exact = [tile for tile in TILES if conv.channels <= MOST_CHANNELS[tile]]
+    best = min((best_strips(conv, tile, target) for tile in exact), key=lambda found: found.cost)
+    weights = 4 * KERNEL * KERNEL * conv.channels * conv.out_channels
+    share = best.cost / (direct.cost + PER_BYTE * weights)
     name = f"F({best.tile} x {best.tile}, 3 x 3)"
-    if share > GAIN:
-        return Decision(None, f"{name} costs {share:.2f} of what direct convolution does")
-    return Decision(best, f"{name} costs {share:.2f} of what direct convolution does")
+    reason = f"{name} costs {share:.2f} of what direct convolution does"
+    return Decision(best if share <= GAIN else None, reason)
 
 
-def best_plan(shape: Shape, tile: int, target: Target) -> Plan:
-    """The plan of least cost for a tile that has work for threads, if any has; of equal ones that
-    with the smallest strips."""
-    plans = list(_plans(shape, tile, block("float32", target), target))
-    shared = [plan for plan in plans if plan.tasks >= TASKS]
-    return min(shared or plans, key=lambda plan: (plan.cost, plan.rows))
+def reason(types: Sequence[TensorType], attrs: Attrs, target: Target) -> str:
+    """Why Winograd's filtering is taken or not."""
+    return decide(types, attrs, target).reason
 
 
-def _plans(shape: Shape, tile: int, lanes: int, target: Target) -> Iterator[Plan]:
-    down, across = -(-shape.height // tile), -(-shape.width // tile)
-    out_blocks = shape.out_channels // lanes
+def best_strips(conv: ConvShape, tile: int, target: Target) -> Strips:
+    """The strips of least cost for a tile that have work for threads, if any has; of equal ones
+    the smallest."""
+    found = list(_strips(conv, tile, block("float32", target), target))
+    shared = [strips for strips in found if strips.tasks >= TASKS]
+    return min(shared or found, key=lambda strips: (strips.cost, strips.rows))
+
+
+def _strips(conv: ConvShape, tile: int, lanes: int, target: Target) -> Iterator[Strips]:
+    height, width = conv.out_size
+    down, across = -(-height // tile), -(-width // tile)
+    out_blocks = conv.out_channels // lanes
     values = (tile + KERNEL - 1) ** 2
-    weights = 4 * values * shape.channels * shape.out_channels
+    weights = 4 * values * conv.channels * conv.out_channels
     data, results = _transform_costs(tile)
     for rows in range(1, down + 1):
         if down % rows:
             continue
-        tiles, strips = rows * across, shape.batch * (down // rows)
-        conv = Conv(tiles, out_blocks, 1, lanes * TURNS)
-        pixels, vectors = best_tile(conv, lanes, target)
-        turn = conv2d.row_cost(pixels, vectors, conv, lanes, target) / (lanes * TURNS)
-        products = values * turn * shape.channels * (out_blocks // vectors)
-        strip = 4 * values * tiles * shape.channels
+        tiles, strips = rows * across, conv.batch * (down // rows)
+        sums = Sums(tiles, out_blocks, 1, lanes * TURNS)
+        pixels, vectors = best_tile(sums, lanes, target)
+        turn = row_cost(pixels, vectors, sums, lanes, target) / (lanes * TURNS)
+        products = values * turn * conv.channels * (out_blocks // vectors)
+        strip = 4 * values * tiles * conv.channels
         waits = weights * (strips if weights > L2 else 1)
         waits += strips * strip * (out_blocks // vectors) if strip > L2 else 0
         groups = _groups(strips, out_blocks // vectors)
         of_strip = products + results * tiles * out_blocks
-        of_strip += groups * data * tiles * (shape.channels // lanes)
+        of_strip += groups * data * tiles * (conv.channels // lanes)
         cost = strips * of_strip + PER_BYTE * waits
-        yield Plan(tile, rows, pixels, vectors, groups, strips * groups, cost)
+        yield Strips(tile, rows, pixels, vectors, groups, strips * groups, cost)
 
 
 def _groups(strips: int, parts: int) -> int:
@@ -157,69 +146,64 @@ def _transform_costs(tile: int) -> tuple[float, float]:
     return 2 * size * data + size * size * 3, (size + tile) * results + moved
 
 
-def _direct_cost(shape: Shape, lanes: int, target: Target) -> float:
-    blocks = shape.out_channels // lanes
-    conv = Conv(shape.width, blocks, KERNEL, lanes)
-    pixels, vectors = best_tile(conv, lanes, target)
-    turns = shape.batch * shape.height * KERNEL * (shape.channels // lanes) * blocks / vectors
-    weights = 4 * KERNEL * KERNEL * shape.channels * shape.out_channels
-    return turns * conv2d.row_cost(pixels, vectors, conv, lanes, target) + PER_BYTE * weights
+# ------------------------------------------------------------------------------------------- plan
 
 
-# ------------------------------------------------------------------------------ the implementation
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Winograd(Plan):
+    name = "winograd_blocks"
+
+    conv: ConvShape
+    lanes: int
+    strips: Strips
+
+    def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        return compute(self.op, inputs, self.attrs)
+
+    def schedule(self, func: PrimFunc) -> PrimFunc:
+        sch = Schedule(func)
+        plan, lanes = self.strips, self.lanes
+        across = -(-self.conv.out_size[1] // plan.tile)
+        result = inline_epilogue(sch, "winograd_conv2d")
+        b, f, y, q, lane = sch.get_loops(result)
+        group, part, vector = sch.split(f, [plan.groups, None, plan.vectors])
+        strip, down, i = sch.split(y, [None, plan.rows, plan.tile])
+        right, j = sch.split(q, [None, plan.tile])
+        sch.reorder(b, strip, group, part, vector, down, right, i, j, lane)
+        task = sch.fuse(b, strip, group)
+        _schedule_results(sch, (right, i, j, lane))
+        sch.annotate(vector, PHASE, True)
+        _schedule_products(sch, part, plan.pixels, lanes, lanes * TURNS)
+        _schedule_data(sch, task, across)
+        sch.annotate(task, WHOLE, True)
+        sch.parallel(task)
+        return sch.func
 
 
-def blocked_attrs(
-    types: Sequence[TensorType], attrs: Attrs, target: Target
-) -> dict[str, Any] | None:
-    """The attributes of a winograd_conv2d of plain data and weights, in blocks."""
-    x, w = types[:2]
-    lanes = block(x.dtype, target)
-    if "data_layout" in attrs or lanes == 1 or x.sizes[1] % lanes or w.sizes[0] % lanes:
-        return None
-    height, width = extents(x.sizes[2:], attrs)
-    shape = Shape(x.sizes[0], x.sizes[1], w.sizes[0], height, width)
-    columns = best_plan(shape, attrs["tile"], target).vectors * lanes
-    return {
-        "channels": shape.out_channels,
-        "source_layout": "OIHW",
-        "kernel_layout": f"OHWI{lanes}i{columns}o",
-        "data_layout": f"NCHW{lanes}c",
-        "out_layout": f"NCHW{lanes}c",
-    }
+def plan_winograd(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Winograd | None:
+    """Where the rule finds it worth while."""
+    strips = decide(types, attrs, target).strips
+    return None if strips is None else planned(types, attrs, target, strips)
 
 
-def takes_blocks(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> bool:
-    lanes = block(inputs[0].dtype, target)
-    return attrs.get("data_layout") == f"NCHW{lanes}c" and "kernel_layout" in attrs
-
-
-def compute_winograd(inputs: Sequence[Tensor], attrs: Attrs, target: Target) -> Sequence[Tensor]:
-    return compute("winograd_conv2d", inputs, attrs)
-
-
-def schedule_winograd(func: PrimFunc, attrs: Attrs, target: Target) -> PrimFunc:
-    sch = Schedule(func)
-    x = func.buffers[0]
-    lanes = block(x.dtype, target)
-    batch, channels, *size = plain_sizes(layout(attrs["data_layout"]), x.shape).values()
-    shape = Shape(batch, channels, attrs["channels"], *extents(size, attrs))
-    plan = best_plan(shape, attrs["tile"], target)
-    across = -(-shape.width // plan.tile)
-    result = inline_epilogue(sch, "winograd_conv2d")
-    b, f, y, q, lane = sch.get_loops(result)
-    group, part, vector = sch.split(f, [plan.groups, None, plan.vectors])
-    strip, down, i = sch.split(y, [None, plan.rows, plan.tile])
-    right, j = sch.split(q, [None, plan.tile])
-    sch.reorder(b, strip, group, part, vector, down, right, i, j, lane)
-    task = sch.fuse(b, strip, group)
-    _schedule_results(sch, (right, i, j, lane))
-    sch.annotate(vector, PHASE, True)
-    _schedule_products(sch, part, plan.pixels, lanes, lanes * TURNS)
-    _schedule_data(sch, task, across)
-    sch.annotate(task, WHOLE, True)
-    sch.parallel(task)
-    return sch.func
+def planned(
+    types: Sequence[TensorType], attrs: Attrs, target: Target, strips: Strips
+) -> Winograd:
+    """The plan for a convolution that `decide` takes, in any strips."""
+    conv = conv_shape(types, attrs)
+    assert conv is not None
+    lanes = block(conv.dtype, target)
+    blocks = f"NCHW{lanes}c"
+    packing = Packing("OIHW", f"OHWI{lanes}i{strips.vectors * lanes}o", tile=strips.tile)
+    own = {"tile": strips.tile, "pads": conv.pads}
+    fields = in_layouts(types, own, target, packing, blocks, blocks)
+    return Winograd(
+        **{**fields, "op": "winograd_conv2d"},
+        cost=strips.cost,
+        conv=conv,
+        lanes=lanes,
+        strips=strips,
+    )
 
 
 def _schedule_results(sch: Schedule, loops: Sequence[str]) -> None:

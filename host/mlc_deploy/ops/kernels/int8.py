@@ -81,6 +81,8 @@ def level_of(target: Target, pixels: int, channels: int, narrow: bool) -> Level 
         return None
     if target.arch == "x86_64":
         return PAIRS if target.has("avx2") else PAIRS_OF_SSE2
+    if "arm_cpu" not in target.keys:
+        return None
     if target.arch == "aarch64" and target.has("i8mm") and pixels > 1:
         return SQUARES
     if target.arch == "aarch64" and target.has("dotprod"):

@@ -1,1 +1,0 @@
-"""How operators are computed on ARM CPUs."""

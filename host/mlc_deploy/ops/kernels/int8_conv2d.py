@@ -1,0 +1,335 @@
+"""conv2d of int8 in blocks of eight channels.
+
+A tile of sums is a few neighbouring pixels against one block of output channels. Where there are
+pads, strides or too few pixels, tiles read a copy of the data: with the padding value around it,
+and the pixels of a row sorted by their phase in the stride, so that neighbouring results read
+neighbouring pixels. Each task copies the rows that it needs. Where tiles do not divide rows well,
+there is a copy for each tap of a row instead: of all pixels, one row after the other without a gap,
+so that a tile runs on from row to row.
+
+The first layer of a network, with few channels, takes planes; its copy has the taps of a row in
+place of channels, so that its kernel is one pixel wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlc_targets import Target
+
+from ... import te
+from ...ir import Expr, PrimFunc, const
+from ...schedule import Schedule
+from ...te import Tensor
+from ..plan import Packing, Plan
+from ..quantize import product
+from ..registry import Attrs, TensorType
+from ..shape import padded
+from ..tile import inline_epilogue, unroll, vectorize_rows
+from .conv2d import PLANES, in_layouts
+from .int8 import (
+    BLOCK,
+    NARROW,
+    Level,
+    Place,
+    Tile,
+    best_tile,
+    chosen,
+    compute_sums,
+    level_of,
+    row_cost,
+    schedule_sums,
+    tune,
+)
+from .int8_bias import begin_with_bias
+from .shapes import ConvShape, conv_shape
+
+BLOCKS = f"NCHW{BLOCK}c"
+COPY = "int8_data"
+TASK_ROWS = 8  # at most, that a task copies its data for
+FEW_TASKS = 4  # per image, where there are rows enough
+CACHED = 3 << 17  # bytes, at most, of copies that each block of output channels reads
+FEW_BLOCKS = 3  # of input channels, to which none is added for sums of two products
+COPIED = 4  # instructions, about, that copy the channels of a pixel
+
+# (image, block of channels, row of the result, pixel, tap row, tap column, channel of the block)
+Data = Callable[[Expr, Expr, Expr, Expr, Expr, Expr, Expr], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvInt8(Plan):
+    """level: what sums are computed with; tile: pixels against blocks of output channels. planes:
+    data are plain, and the kernel's taps in a row count as input channels. in_channels: of a group,
+    filled up to what an intrinsic takes. flat: there is a copy for each tap, and tiles run on from
+    row to row."""
+
+    name = "conv2d_int8"
+
+    conv: ConvShape
+    level: Level
+    planes: bool
+    in_channels: int
+    flat: bool
+    tile: Tile
+
+    @property
+    def taps(self) -> int:
+        return 1 if self.planes else self.conv.kernel[1]
+
+    @property
+    def pointwise(self) -> bool:
+        return not self.planes and self.conv.pointwise
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """(rows, pixels in each) of the result: one of all pixels where rows do not matter."""
+        height, width = self.conv.out_size
+        return (1, height * width) if self.pointwise or self.flat else (height, width)
+
+    @property
+    def out_blocks(self) -> int:
+        """Blocks of output channels of a group."""
+        return self.conv.out_channels // self.conv.groups // BLOCK
+
+    @property
+    def copied(self) -> bool:
+        if not self.pointwise or self.level.depth != BLOCK or self.level.data != "int8":
+            return True
+        return self.conv.size[1] % self.level.rows != 0
+
+    # ------------------------------------------------------------------------------------ stages
+
+    def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """[N, O/8, H, W, 8] of int32."""
+        x, w = inputs
+        conv, level = self.conv, self.level
+        data = self._data(x)
+        depth = self.in_channels // level.depth
+        c = te.reduce_axis((0, depth), "c")
+        ky, kx = te.reduce_axis((0, conv.kernel[0]), "ky"), te.reduce_axis((0, self.taps), "kx")
+        tiles = BLOCK // level.channels
+
+        def one(lead: Sequence[Expr], at: Place) -> Expr:
+            b, f, y = lead
+            of_group = f // self.out_blocks * depth + c if conv.groups > 1 else c.var
+            weight = w[(f * tiles + at.tile, ky, c, kx, *at.weight)]
+            value = data(b, of_group, y, at.pixel, ky.var, kx.var, at.channel)
+            return product(value, weight, "int32")
+
+        (rows, pixels), blocks = self.rows, conv.out_channels // BLOCK
+        sums = compute_sums(level, (conv.batch, blocks, rows), pixels, one, (ky, c, kx))
+        width = conv.out_size[1]
+        shape = (conv.batch, blocks, *conv.out_size, BLOCK)
+        if rows > 1:
+            return [te.compute(shape, lambda *i: sums(*i), name="conv2d")]
+        return [
+            te.compute(shape, lambda b, f, y, q, k: sums(b, f, 0, y * width + q, k), name="conv2d")
+        ]
+
+    def _data(self, x: Tensor) -> Data:
+        conv, (in_height, width), depth = self.conv, self.conv.size, self.level.depth
+        if not self.copied:
+            return lambda b, c, y, q, ky, kx, k: x[b, c, q // width, q % width, k]
+        pixels = self.rows[1]
+        whole = -(-pixels // self.level.rows) * self.level.rows
+        blocks = self.in_channels * conv.groups // depth
+        known = conv.channels // BLOCK
+        odd = blocks * (depth // BLOCK) > known
+
+        def channel(c: Expr, k: Expr) -> tuple[Expr, Expr]:
+            if depth == BLOCK:
+                return c, k
+            at = c * (depth // BLOCK) + k // BLOCK
+            return te.minimum(at, known - 1) if odd else at, k % BLOCK  # times weights of zero
+
+        if self.pointwise:
+
+            def flat(b: Expr, c: Expr, p: Expr, k: Expr) -> Expr:
+                c, k = channel(c, k)
+                value = x[b, c, p // width, p % width, k]
+                value = te.if_then_else(p < pixels, value, 0) if whole > pixels else value
+                return value.astype(self.level.data)
+
+            copy = te.compute((conv.batch, blocks, whole, depth), flat, name=COPY)
+            return lambda b, c, y, q, ky, kx, k: copy[b, c, q, k]
+        (sh, sw), (dh, dw) = conv.strides, conv.dilations
+        top, left, *_ = conv.pads
+        border = const(conv.border, "int8")
+        high = (conv.out_size[0] - 1) * sh + (conv.kernel[0] - 1) * dh + 1
+        if self.planes:
+            taps = row_width(conv.kernel[1])
+            wide = max((whole - 1) * sw + taps, width + left)
+            around = (0, 0, top, left, 0, 0, high - top - in_height, wide - left - width)
+            rows = padded(x, around, border)
+
+            def taps_of_row(b: Expr, c: Expr, y: Expr, q: Expr, k: Expr) -> Expr:
+                tap = c * depth + k
+                channel = tap // taps
+                value = rows[b, te.minimum(channel, conv.channels - 1), y, q * sw + tap % taps]
+                value = te.if_then_else(channel < conv.channels, value, 0)
+                return value.astype(self.level.data)
+
+            copy = te.compute((conv.batch, blocks, high, whole, depth), taps_of_row, name=COPY)
+            return lambda b, c, y, q, ky, kx, k: copy[b, c, y * sh + ky * dh, q, k]
+
+        def at(b: Expr, c: Expr, row: Expr, column: Expr, k: Expr) -> Expr:
+            inside = te.all_of(row >= 0, row < in_height, column >= 0, column < width)
+            c, k = channel(c, k)
+            value = te.if_then_else(inside, x[b, c, row, column, k], border)
+            return value.astype(self.level.data)
+
+        if self.flat:
+            across = conv.out_size[1]
+
+            def tap_by_tap(b: Expr, c: Expr, phase: Expr, tap: Expr, p: Expr, k: Expr) -> Expr:
+                row, column = p // across * sh + phase - top, p % across * sw + tap * dw - left
+                return at(b, c, row, column, k)
+
+            shape = (conv.batch, blocks, sh, self.taps, _copied_rows(conv) * across, depth)
+            copies = te.compute(shape, tap_by_tap, name=COPY)
+
+            def of_tap(b: Expr, c: Expr, y: Expr, q: Expr, ky: Expr, kx: Expr, k: Expr) -> Any:
+                tap = ky * dh
+                return copies[b, c, tap % sh, kx, q + tap // sh * across, k]
+
+            return of_tap
+
+        def by_phase(b: Expr, c: Expr, y: Expr, phase: Expr, q: Expr, k: Expr) -> Expr:
+            return at(b, c, y - top, q * sw + phase - left, k)
+
+        shape = (conv.batch, blocks, high, sw, whole + (self.taps - 1) * dw // sw, depth)
+        copy = te.compute(shape, by_phase, name=COPY)
+
+        def data(b: Expr, c: Expr, y: Expr, q: Expr, ky: Expr, kx: Expr, k: Expr) -> Any:
+            tap = kx * dw
+            return copy[b, c, y * sh + ky * dh, tap % sw, q + tap // sw, k]
+
+        return data
+
+    # ---------------------------------------------------------------------------------- schedule
+
+    def schedule(self, func: PrimFunc) -> PrimFunc:
+        sch = Schedule(func)
+        tile = chosen(sch, self.level, self.tile, self.rows[1], self.out_blocks)
+        result = inline_epilogue(sch, "conv2d")
+        begin_with_bias(sch, result, self.level, {1: "block", 4: "lane"})
+        b, f, y, q, lane = sch.get_loops(result)
+        f, vectors = sch.split(f, [None, tile.blocks])
+        if self.pointwise or self.flat:
+            q = sch.fuse(y, q)
+            q, pixel = sch.split(q, [None, tile.pixels])
+            by_pixels = self.pointwise and self.copied
+            order = [q, b, f] if by_pixels else [b, f, q]
+            tasks = order[: 1 if by_pixels else 2]
+        else:
+            height = self.conv.out_size[0]
+            y, row = sch.split(y, [None, max(1, min(TASK_ROWS, height // FEW_TASKS))])
+            q, pixel = sch.split(q, [None, tile.pixels])
+            order = [b, y, f, row, q]
+            tasks = order[:2]
+        inner = [vectors, pixel, lane]
+        sch.reorder(*order, *inner)
+        task = sch.fuse(*tasks) if len(tasks) > 1 else tasks[0]
+        outer = task if order[-1] in tasks else order[-1]
+        schedule_sums(sch, self.level, outer, inner, self.taps, self.target)
+        if self.flat:
+            _schedule_copies(sch, self.conv.out_size[1])
+        elif self.copied:
+            self._schedule_copy(sch, task)
+        sch.parallel(task)
+        tune(sch, self.level, self.target)
+        return sch.func
+
+    def _schedule_copy(self, sch: Schedule, task: str) -> None:
+        sch.compute_at(COPY, task)
+        together = min(BLOCK, row_width(self.conv.kernel[1])) if self.planes else BLOCK
+        parts, lane = sch.split(sch.get_loops(COPY)[-1], [None, together])
+        unroll(sch, [parts])
+        sch.vectorize(lane)
+        if self.planes and "pad" in sch.get_blocks():
+            sch.compute_at("pad", task)
+            vectorize_rows(sch, "pad", 2 * BLOCK)
+
+
+def _schedule_copies(sch: Schedule, across: int) -> None:
+    """For each tap, before all tasks."""
+    b, c, _, tap, p, lane = sch.get_loops(COPY)
+    _, q = sch.split(p, [None, across])
+    parts, lane = sch.split(lane, [None, BLOCK])
+    unroll(sch, [tap, q, parts])
+    sch.vectorize(lane)
+    sch.parallel(sch.fuse(b, c))
+
+
+# ------------------------------------------------------------------------------------------- plan
+
+
+def plan_conv2d(types: Sequence[TensorType], attrs: Attrs, target: Target) -> ConvInt8 | None:
+    """Where the target has instructions for it, and channels divide into blocks."""
+    conv = conv_shape(types, attrs)
+    if conv is None or {t.dtype for t in types[:2]} != {"int8"}:
+        return None
+    groups, inputs = conv.groups, conv.per_group
+    planes = groups == 1 and conv.channels <= PLANES and conv.dilations[1] == 1
+    if conv.out_channels // groups % BLOCK or (inputs % BLOCK and not planes):
+        return None
+    height, width = conv.out_size
+    pixels = height * width if conv.pointwise and not planes else width
+    filled = 2 * BLOCK if planes else inputs
+    if groups == 1 and filled > FEW_BLOCKS * BLOCK:  # an odd block is filled up, too, if it pays
+        filled += -filled % (2 * BLOCK)
+    level = level_of(target, pixels, filled, bool(attrs.get(NARROW)))
+    if level is None:
+        return None
+    inputs *= row_width(conv.kernel[1]) if planes else 1
+    in_channels = -(-inputs // level.depth) * level.depth
+    more: dict[str, Any] = {}
+    if planes:
+        more["row_taps"] = (conv.kernel[1], conv.channels, row_width(conv.kernel[1]))
+    elif in_channels > inputs:
+        more["in_channels"] = conv.channels
+    packing = Packing("OIHW", f"OHIW{level.weights}", row_width(conv.kernel[1]) if planes else 0)
+    data = "NCHW" if planes else BLOCKS
+    flat = not planes and not conv.pointwise and _runs_on(conv, level, in_channels, target)
+    shared = 1 if planes or flat else conv.kernel[1]
+    pixels = height * width if flat else pixels
+    blocks = conv.out_channels // groups // BLOCK
+    return ConvInt8(
+        **in_layouts(types, attrs, target, packing, data, BLOCKS, **more),
+        conv=conv,
+        level=level,
+        planes=planes,
+        in_channels=in_channels,
+        flat=flat,
+        tile=best_tile(level, pixels, blocks, shared, target),
+    )
+
+
+def row_width(taps: int) -> int:
+    """The taps of a row with what fills them up to a load."""
+    return 4 if taps <= 4 else -(-taps // BLOCK) * BLOCK
+
+
+def _runs_on(conv: ConvShape, level: Level, in_channels: int, target: Target) -> bool:
+    """Whether a copy for each tap, with tiles that run on from row to row, is worth while."""
+    if level.rows == 1:
+        return False
+    height, width = conv.out_size
+    taps, blocks = conv.kernel[1], conv.out_channels // conv.groups // BLOCK
+
+    def cost(pixels: int, shared: int) -> float:
+        return row_cost(level, best_tile(level, pixels, blocks, shared, target), pixels, taps)
+
+    copies = _copied_rows(conv) * width * conv.strides[0] * taps
+    if copies * in_channels * conv.groups > CACHED:
+        return False
+    copying = COPIED * (copies - height * width) / conv.kernel[0] / blocks
+    return cost(height * width, 1) + copying < height * cost(width, taps)
+
+
+def _copied_rows(conv: ConvShape) -> int:
+    """Rows of the result's width that a flat copy has of each phase of rows."""
+    below = (conv.kernel[0] - 1) * conv.dilations[0] // conv.strides[0]
+    return conv.out_size[0] + below + 1

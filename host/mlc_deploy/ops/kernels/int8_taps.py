@@ -1,0 +1,181 @@
+"""Depthwise convolution of int8 where the CPU sums up products of neighbours: sdot, pmaddwd.
+
+The taps of a row of the window stand in the place of the input channels of other convolutions.
+Four neighbouring pixels of eight channels (two where the CPU takes pairs of int16) are turned into
+four taps of each channel, which serve two pixels of the result: the second with its weights one
+place on.
+
+    columns      p0 p1 p2 p3
+    pixel q      w0 w1 w2 0
+    pixel q + 1  0  w0 w1 w2
+
+Data are copied once, in strips of rows, with the padding value around them; weights are turned once
+for each strip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlc_targets import Target
+
+from ... import te
+from ...ir import Expr, PrimFunc
+from ...schedule import Schedule
+from ...te import Tensor
+from ..plan import Packing, Plan
+from ..registry import Attrs, TensorType
+from ..tile import inline_epilogue, unroll
+from .conv2d import in_layouts
+from .int8 import BLOCK, TILE, Level, schedule_sums
+from .int8_bias import begin_with_bias
+from .int8_conv2d import BLOCKS
+from .int8_windows import KERNEL, STRIP, copy_rows, divisor, rows_of
+from .shapes import ConvShape, conv_shape
+from .windows import even_cut
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """key, feature: what a target has. level: its sums for two pixels, in numbers of so many taps.
+    transpose: the intrinsic that turns such taps. unrolled: turns of the reduction at most whose
+    weights stay in registers."""
+
+    key: str
+    feature: str
+    level: Level
+    transpose: str
+    unrolled: int
+
+
+MACHINES = {
+    "aarch64": Machine(
+        "arm_cpu",
+        "dotprod",
+        Level("windows", "aarch64.sdot.windows", 2, BLOCK, "", depth=4),
+        "aarch64.transpose.4x8",
+        3,
+    ),
+    "x86_64": Machine(
+        "cpu",
+        "avx2",
+        Level("windows", "x86.pmaddwd.windows", 2, BLOCK, "", depth=2, data="int16"),
+        "x86.transpose.2x8",
+        6,
+    ),
+}
+FEW_REGISTERS = "kryo"  # a scheduling model that leaves the turned weights their registers
+BORDERED, TURNED = "int8_bordered_taps", "int8_taps"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthwiseTaps(Plan):
+    """level: one pixel or two at once. across: how many vectors of taps a row of the window has.
+    groups: how many times so many pixels a row of the result has."""
+
+    name = "conv2d_int8_taps"
+
+    conv: ConvShape
+    level: Level
+    across: int
+    groups: int
+
+    def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """int32 [N, C/8, H, W, 8], of data [N, C/8, H, W, 8] and filters [C/8, KH, KW, 1, 8]."""
+        x, w = inputs
+        conv, level = self.conv, self.level
+        batch, blocks, *_, lanes = x.shape
+        (kh, kw), (sh, sw), dilation = conv.kernel, conv.strides, conv.dilations[0]
+        height, width = conv.out_size
+        pixels, together, columns = level.rows, level.depth, self.across * level.depth
+        top, left, bottom, _ = conv.pads
+        beyond = (self.groups - 1) * pixels * sw + columns - left - conv.size[1]
+        data = rows_of(x, (top, left, bottom, max(0, beyond)), conv.border, level.data)
+
+        def bordered(c: Expr, ky: Expr, at: Expr, l: Expr) -> Any:  # noqa: E741
+            kx = at - (pixels - 1)
+            weight = te.if_then_else(te.all_of(kx >= 0, kx < kw), w[c, ky, kx, 0, l], 0)
+            return weight.astype(level.data)
+
+        border = te.compute((blocks, kh, columns + pixels - 1, lanes), bordered, name=BORDERED)
+
+        def tap(c: Expr, ky: Expr, n: Expr, pixel: Expr, l: Expr, t: Expr) -> Any:  # noqa: E741
+            return border[c, ky, n * together + t + (pixels - 1) - pixel, l]
+
+        shape = (blocks, kh, self.across, pixels, lanes, together)
+        taps = te.compute(shape, tap, name=TURNED)
+        ky, n = te.reduce_axis((0, kh), "ky"), te.reduce_axis((0, self.across), "n")
+        t = te.reduce_axis((0, together), "t")
+
+        def element(b: Expr, c: Expr, y: Expr, g: Expr, pixel: Expr, l: Expr) -> Expr:  # noqa: E741
+            value = data(b, c, y * sh + ky * dilation, g * (pixels * sw) + n * together + t, l)
+            weight = taps[c, ky, n, pixel, l, t]
+            return te.sum(value.astype("int32") * weight.astype("int32"), (ky, n, t))
+
+        tile = te.compute((batch, blocks, height, self.groups, pixels, lanes), element, name=TILE)
+        return [
+            te.compute(
+                (batch, blocks, height, width, lanes),
+                lambda b, c, y, q, *of: tile[(b, c, y, q // pixels, q % pixels, *of)],
+                name="depthwise",
+            )
+        ]
+
+    def schedule(self, func: PrimFunc) -> PrimFunc:
+        sch = Schedule(func)
+        result = inline_epilogue(sch, "depthwise")
+        (height, width), (kh, kw) = self.conv.out_size, self.conv.kernel
+        stride = self.conv.strides[1]
+        machine, turns = MACHINES[self.target.arch], kh * self.across
+        begin_with_bias(sch, result, self.level, {1: "block", 4: "lane"})
+        b, c, y, q, lane = sch.get_loops(result)
+        size = (width * stride + kw) * self.conv.strides[0] * BLOCK
+        rows = divisor(height, max(1, STRIP // size))
+        y, row = sch.split(y, [None, rows])
+        row, tile_row = sch.split(row, [None, 2 if stride == 1 and rows % 2 == 0 else 1])
+        q, pixel = sch.split(q, [None, even_cut(width, 2)])
+        inner = [tile_row, pixel, lane]
+        sch.reorder(b, c, y, row, q, *inner)
+        task = sch.fuse(b, c, y)
+        unrolled = turns if turns <= machine.unrolled else self.across
+        schedule_sums(sch, self.level, q, inner, unrolled, self.target)
+        sch.compute_at("pad", task)
+        copy_rows(sch, 2 * BLOCK, whole=True)
+        for stage in (TURNED, BORDERED):
+            sch.compute_at(stage, task)
+        *turned, matrix, _ = sch.get_loops(TURNED)
+        sch.tensorize(matrix, machine.transpose)
+        *bordered, vector = sch.get_loops(BORDERED)
+        sch.vectorize(vector)
+        for around in (turned, bordered):
+            unroll(sch, around[around.index(task) + 1 :])
+        sch.parallel(task)
+        if self.target.arch == "aarch64":
+            sch.tune_for(FEW_REGISTERS)
+        return sch.func
+
+
+def plan_depthwise(
+    types: Sequence[TensorType], attrs: Attrs, target: Target
+) -> DepthwiseTaps | None:
+    """Where the target has the instruction, and a row's taps are neighbours."""
+    conv = conv_shape(types, attrs)
+    if conv is None or {t.dtype for t in types} != {"int8"} or target.lanes("int8") < BLOCK:
+        return None
+    machine = MACHINES.get(target.arch)
+    if machine is None or machine.key not in target.keys or not target.has(machine.feature):
+        return None
+    if conv.dilations[1] != 1 or not conv.depthwise or conv.channels % BLOCK:
+        return None
+    width = conv.out_size[1]
+    pixels = 2 if conv.strides[1] == 1 and width > 1 else 1
+    level = replace(machine.level, intrin=f"{machine.level.intrin}{pixels}", rows=pixels)
+    return DepthwiseTaps(
+        **in_layouts(types, attrs, target, Packing("OIHW", KERNEL), BLOCKS, BLOCKS),
+        conv=conv,
+        level=level,
+        across=-(-(conv.kernel[1] + pixels - 1) // level.depth),
+        groups=-(-width // pixels),
+    )

@@ -1,0 +1,95 @@
+"""Lookups in tables of 256 bytes, a few at a time.
+
+AArch64 keeps a table in sixteen registers, and looks up a vector at a time. Elsewhere bytes are
+looked up one by one: a load, a load and a store each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlc_targets import Target
+
+from ... import te
+from ...ir import PrimFunc
+from ...schedule import Schedule
+from ...te import Tensor
+from ..lookup import place
+from ..plan import Plan, stated
+from ..registry import Attrs, TensorType
+from ..tile import inline_epilogue
+from .shapes import static
+
+LANES = (16, 8)  # of vectors, the best first
+TOGETHER = (4, 3, 2, 5, 7, 1)  # vectors that may be one turn, the best first
+TASK = 1 << 10  # vectors, about, that a task looks up
+TILE = "lookup_tile"
+
+
+def row_lanes(elements: int, target: Target) -> int | None:
+    """How many numbers are looked up together, of so many; None where that does not divide them, or
+    is a compiler's matter."""
+    if target.kind == "c":
+        return None
+    return next((n for n in LANES if elements % n == 0 and elements), None)
+
+
+def in_vectors(target: Target) -> bool:
+    """Whether the target has an instruction for it."""
+    return target.arch == "aarch64" and target.vector_registers > 0 and "arm_cpu" in target.keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupRows(Plan):
+    """Of rows of one vector each. together: rows that one turn looks up."""
+
+    name = "lookup_vectors"
+
+    together: int
+
+    def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        q, table = inputs
+        tile = te.compute(q.shape, lambda i, j: table[place(q[i, j])], name=TILE)
+        return [te.compute(q.shape, lambda i, j: tile[i, j], name="lookup")]
+
+    def schedule(self, func: PrimFunc) -> PrimFunc:
+        q, table = self.types
+        rows, lanes = q.sizes
+        sch = Schedule(func)
+        i, lane = sch.get_loops(inline_epilogue(sch, "lookup"))
+        turns = rows // self.together
+        most = max(1, min(turns, TASK // self.together))
+        turn = next(n for n in range(most, 0, -1) if turns % n == 0)
+        task, i, row = sch.split(i, [None, turn, self.together])
+        sch.compute_at(TILE, i)
+        sch.set_scope(TILE, 0, "local")
+        around = list(sch.get_loops(TILE))
+        *tile_rows, tile_lane = around[around.index(i) + 1 :]
+        if in_vectors(self.target):
+            sch.tensorize(tile_lane, f"aarch64.tbl.{q.dtype}.{table.dtype}.{lanes}")
+        else:
+            sch.unroll(tile_lane)
+        for tile_row in tile_rows:
+            sch.unroll(tile_row)
+        sch.unroll(row)
+        sch.vectorize(lane)
+        sch.parallel(task)
+        return sch.func
+
+
+def plan_lookup(types: Sequence[TensorType], attrs: Attrs, target: Target) -> LookupRows | None:
+    """Where the data are rows of one vector each."""
+    if not static(types[0]) or len(types[0].shape) != 2:
+        return None
+    rows, lanes = types[0].sizes
+    if lanes not in LANES or row_lanes(lanes, target) != lanes:
+        return None
+    fits = [n for n in TOGETHER if rows % n == 0]
+    return LookupRows(
+        op="lookup",
+        types=tuple(types),
+        stated=stated(attrs),
+        target=target,
+        together=fits[0] if in_vectors(target) else 1,
+    )

@@ -1,0 +1,78 @@
+"""Convolutions in plain numbers, as all kernels ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..nn import window_extent
+from ..registry import Attrs, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class ConvShape:
+    """A convolution of two dimensions, whose sizes are known. border: what is around the data."""
+
+    dtype: str
+    batch: int
+    channels: int
+    size: tuple[int, int]
+    out_channels: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    groups: int
+    border: int
+
+    @property
+    def out_size(self) -> tuple[int, int]:
+        """Height and width of the result."""
+        top, left, bottom, right = self.pads
+        padded = (self.size[0] + top + bottom, self.size[1] + left + right)
+        steps = zip(padded, self.kernel, self.strides, self.dilations, strict=True)
+        height, width = (window_extent(*step) for step in steps)
+        return height, width
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether every pixel of the result needs just the pixel of the same place."""
+        return self.kernel == (1, 1) and self.strides == (1, 1) and not any(self.pads)
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether every channel has a filter of its own, and one result."""
+        return self.groups == self.channels == self.out_channels
+
+    @property
+    def per_group(self) -> int:
+        """Input channels of a group."""
+        return self.channels // self.groups
+
+
+def static(*types: Any) -> bool:
+    return all(isinstance(n, int) for t in types for n in t.shape)
+
+
+def conv_shape(types: Sequence[TensorType], attrs: Attrs) -> ConvShape | None:
+    """The convolution of plain data and weights; None where sizes are not known."""
+    x, w = types[:2]
+    if not static(x, w) or len(x.shape) != 4:
+        return None
+    batch, channels, *size = x.sizes
+    out_channels, _, *kernel = w.sizes
+    strides, dilations, pads = (tuple(attrs[key]) for key in ("strides", "dilations", "pads"))
+    return ConvShape(
+        x.dtype,
+        batch,
+        channels,
+        (size[0], size[1]),
+        out_channels,
+        (kernel[0], kernel[1]),
+        strides,
+        dilations,
+        pads,
+        attrs["groups"],
+        attrs.get("pad_value", 0),
+    )

@@ -1,0 +1,110 @@
+"""Plans: how a target computes one call of an operator, decided once and carried as a value.
+
+An implementation makes a plan from plain types and attributes. The plan says what it costs, in
+which layouts it wants data and weights, and then states the operator in stages and schedules them.
+It is frozen and compares by what it holds; equal plans make equal kernels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from mlc_targets import Target
+
+from ..ir import PrimFunc
+from ..te import Tensor
+from .layout import layout, pack, packed_shape
+from .nn import taps_as_channels
+from .registry import Array, Attrs, TensorType, frozen_attrs
+from .winograd import KERNEL, transformed_weights
+
+WEIGHTS = 1  # the place of weights among an operator's arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How constant weights are laid out at compile time: from the plain layout `source` to the
+    layout `to`. taps: the width of a row of taps that takes the place of input channels, if any
+    (nn.taps_as_channels). tile: of Winograd's filtering, for which they are transformed, if any."""
+
+    source: str
+    to: str
+    taps: int = 0
+    tile: int = 0
+
+    def prepared(self, w: Array) -> Array:
+        """Plain weights as those that `to` lays out."""
+        if self.tile:
+            return transformed_weights(w, self.tile)
+        return taps_as_channels(w, self.taps) if self.taps else w
+
+    def __call__(self, w: Array) -> Array:
+        return pack(self.prepared(w), self.source, self.to)
+
+    def type(self, w: TensorType) -> TensorType:
+        """Of plain weights of a type, laid out."""
+        sizes = w.sizes
+        if self.tile:
+            sizes = (*sizes[:2], self.tile + KERNEL - 1, self.tile + KERNEL - 1)
+        elif self.taps:
+            sizes = (sizes[0], sizes[1] * self.taps, sizes[2], 1)
+        return laid_out(TensorType(sizes, w.dtype), self.source, self.to)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(ABC):
+    """How one call is computed. Fields beyond these say what was decided.
+
+    types: of the plain arguments. stated: the operator and the attributes that state the call in
+    the plan's layouts. data: the layout that the first argument is to come in, and result that of
+    the result; "" where they are plain. packing: of constant weights; None where they are taken as
+    they are. cost: about how many instructions one call executes; 0 where nobody compares it.
+    """
+
+    name: ClassVar[str]
+
+    types: tuple[TensorType, ...]
+    op: str
+    stated: tuple[tuple[str, Any], ...]
+    target: Target = field(repr=False)
+    data: str = ""
+    result: str = ""
+    packing: Packing | None = None
+    cost: float = 0.0
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        return dict(self.stated)
+
+    @property
+    def arguments(self) -> tuple[TensorType, ...]:
+        """The types of the arguments in the plan's layouts."""
+        found = list(self.types)
+        if self.data:
+            found[0] = laid_out(found[0], "".join(layout(self.data).axes), self.data)
+        if self.packing is not None:
+            found[WEIGHTS] = self.packing.type(found[WEIGHTS])
+        return tuple(found)
+
+    @abstractmethod
+    def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The operator's stages, as `schedule` expects them."""
+
+    @abstractmethod
+    def schedule(self, func: PrimFunc) -> PrimFunc:
+        """`func`, whose parameters begin with the operator's inputs and whose stages begin with
+        the plan's, scheduled. Elementwise stages may follow."""
+
+
+def stated(attrs: Attrs, **more: Any) -> tuple[tuple[str, Any], ...]:
+    """Attributes as a plan keeps them."""
+    return tuple(frozen_attrs({**attrs, **more}).items())
+
+
+def laid_out(of: TensorType, source: str, to: str) -> TensorType:
+    """A type in plain layout `source`, in layout `to`."""
+    sizes = dict(zip(layout(source).axes, of.sizes, strict=True))
+    return TensorType(packed_shape(layout(to), sizes), of.dtype)
