@@ -27,11 +27,10 @@ from rich.table import Table
 import mlc_deploy as mlc
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_deploy.graph.lower import lower_fused
+from mlc_deploy.graph.nodes import Call
 from mlc_deploy.ops import TensorType, infer_types
-from mlc_deploy.ops.kernels.winograd import decide
 from mlc_deploy.ops.layout import pack
-from mlc_deploy.ops.nn import taps_as_channels
-from mlc_deploy.ops.strategy import blocked_attrs, packed_attrs
+from mlc_deploy.ops.strategy import plans
 
 TOLERATED = 1.01
 
@@ -155,34 +154,19 @@ def multiplies(layer: Layer) -> int:
 
 def layer_function(layer: Layer, target: mlc.Target, dtype: str = "float32") -> Function:
     """The layer as a network in the middle has it: data and weights in the target's layouts."""
-    shapes = [s for s in (layer.data, layer.weights) if s]
-    types = [TensorType(s, dtype) for s in shapes]
-    op, attrs = layer.op, layer.attrs
+    types = [TensorType(s, dtype) for s in (layer.data, layer.weights) if s]
+    attrs = dict(layer.attrs)
     if dtype == "int8":  # as weights that onnxruntime quantizes are
-        attrs = {**attrs, "narrow_weights": True}
-    if layer.winograd:
-        plan = decide(types, attrs, target).plan
-        assert plan is not None, f"{layer.name} is computed otherwise"
-        op, attrs = "winograd_conv2d", {"tile": plan.tile, "pads": attrs["pads"]}
-        shapes[1] = (*layer.weights[:2], plan.tile + 2, plan.tile + 2)
-        types[1] = TensorType(shapes[1], dtype)
-    wanted = blocked_attrs(op, types, attrs, target)
-    wanted = wanted or packed_attrs(op, types, attrs, target) or {}
-    arrays = [np.zeros(s, dtype) for s in shapes]
-    data = wanted.get("data_layout", wanted.get("layout", "NCHW"))
-    arrays[0] = pack(arrays[0], "NCHW", data) if len(layer.data) == 4 else arrays[0]
-    if "row_taps" in wanted:
-        arrays[1] = taps_as_channels(arrays[1], wanted["row_taps"][2])
-    if "kernel_layout" in wanted:
-        arrays[1] = pack(arrays[1], wanted["source_layout"], wanted["kernel_layout"])
+        attrs["narrow_weights"] = True
+    stated = "winograd_conv2d" if layer.winograd else layer.op
+    plan = next(p for p in plans(layer.op, types, attrs, target) if p.op == stated)
     builder = BlockBuilder("layer")
-    params = [builder.param(f"p{n}", a.shape, dtype) for n, a in enumerate(arrays)]
-    value = builder.emit(op, *params, **{**attrs, **wanted})
+    params = [builder.param(f"p{n}", t.shape, dtype) for n, t in enumerate(plan.arguments)]
+    value = builder.emit(Call(plan.op, tuple(params), plan.attrs, plan))
     if dtype == "int8":
         channels: tuple[int, ...] = layer.weights[:1]
-        if op == "conv2d":
-            plain = np.zeros((1, *channels, 1, 1))
-            channels = pack(plain, "NCHW", wanted.get("out_layout", "NCHW")).shape
+        if plan.result:
+            channels = pack(np.zeros((1, *channels, 1, 1)), "NCHW", plan.result).shape
         value = builder.emit("add", value, builder.param("bias", channels, "int32"))
         scale = builder.param("scale", channels)
         value = builder.emit("requantize", value, scale, np.array(-7, dtype))

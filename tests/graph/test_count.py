@@ -9,8 +9,7 @@ import pytest
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_deploy.graph.count import multiply_accumulates, operators, parameters
 from mlc_deploy.graph.fuse import fuse_operators
-from mlc_deploy.graph.layouts import pack_weights
-from mlc_deploy.graph.passes import fold_constants
+from mlc_deploy.graph.layouts import choose_plans
 from mlc_targets import Target
 from tests.graph.small_graphs import Build, built, drawn, emit
 from tests.graph.test_graph import CONV
@@ -38,7 +37,7 @@ def test_multiply_accumulates(name: str) -> None:
     build, shape, expected = CASES[name]
     function = built(build, shape)
     assert total(function) == expected
-    packed = fold_constants(pack_weights(Target("aarch64"))(function))
+    packed = choose_plans(Target("aarch64"))(function)
     assert total(packed) == expected
     assert total(fuse_operators(packed)) == expected
 

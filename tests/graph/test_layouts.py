@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlc_deploy.graph import BlockBuilder, Call, Constant, Function, Var, evaluate, optimize
-from mlc_deploy.graph.layouts import choose_layouts, pack_weights
+from mlc_deploy.graph.layouts import choose_plans
 from mlc_deploy.graph.passes import fold_constants
 from mlc_deploy.passes.context import PassContext
 from mlc_targets import Target
@@ -42,7 +42,7 @@ def layer(b: BlockBuilder, x: Var, filters: int, kernel: int = 3, **attrs: Any) 
 
 def chosen(function: Function) -> Function:
     """The function in its layouts, weights folded; it must compute the same."""
-    result = optimize(function, [choose_layouts(TARGET), fold_constants])
+    result = optimize(function, [choose_plans(TARGET), fold_constants])
     rng = np.random.default_rng(0)
     inputs = {
         p.name: rng.standard_normal(p.type.shape).astype(p.type.dtype)  # type: ignore[arg-type]
@@ -162,26 +162,27 @@ def test_computed_weights_stay() -> None:
     x, w = b.param("x", (1, 8, 5, 5)), b.param("w", (8, 8, 1, 1))
     attrs: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4, "groups": 1}
     function = b.finish([b.emit("conv2d", x, w, **attrs)])
-    assert choose_layouts(TARGET)(function) is function
+    assert choose_plans(TARGET)(function) is function
 
 
 def test_pooling_alone_is_not_worth_a_transform() -> None:
     pool: dict[str, Any] = {"kernel": (2, 2), "strides": (2, 2), "pads": (0,) * 4, **POOL}
     function = build(lambda b, x: b.emit("max_pool", x, **pool), channels=8)
-    assert choose_layouts(TARGET)(function) is function
+    assert choose_plans(TARGET)(function) is function
 
 
 def test_scalar_machines_keep_planes() -> None:
     function = build(lambda b, x: layer(b, x, 8))
     target = Target("llvm -mtriple=armv7a-linux-gnueabihf -device=arm_cpu")
-    assert choose_layouts(target)(function) is function
+    result = choose_plans(target)(function)
+    assert transforms(result) == 0
+    assert all("out_layout" not in call.attrs for call in calls(result, "conv2d"))
 
 
 def test_a_pass_that_may_be_left_out() -> None:
     function = build(lambda b, x: layer(b, x, 8))
-    steps = [choose_layouts(TARGET), pack_weights(TARGET)]
     with PassContext(disabled_pass=["choose_layouts"]):
-        result = optimize(function, steps)
+        result = optimize(function, [choose_plans(TARGET)])
     (call,) = calls(result, "conv2d")
     assert "out_layout" not in call.attrs and "kernel_layout" in call.attrs
 
@@ -225,5 +226,5 @@ def test_random_networks(seed: int) -> None:
     last = b.emit("reshape", values[-1], shape=(values[-1].type.elements,))
     function = b.finish([last, rng.choice(values)])
     result = chosen(function)
-    again = optimize(result, [choose_layouts(TARGET), fold_constants])
+    again = optimize(result, [choose_plans(TARGET), fold_constants])
     assert transforms(again) == transforms(result), "the pass undoes what it has done"

@@ -9,18 +9,15 @@ from math import prod
 from random import Random
 from typing import Any
 
-import numpy as np
-
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_deploy.graph.nodes import Call
 from mlc_deploy.ops import TensorType, frozen_attrs, infer_types
 from mlc_deploy.ops.elementwise import TABLE
-from mlc_deploy.ops.layout import layout, packed_shape
-from mlc_deploy.ops.nn import taps_as_channels
+from mlc_deploy.ops.layout import layout
 from mlc_deploy.ops.special import SPECIAL
-from mlc_deploy.ops.strategy import blocked_attrs, packed_attrs
 from mlc_deploy.ops.winograd import KERNEL, TILES
 from mlc_targets import Target
+from tests.ops.planned import plan_for
 
 SMALL = (1, 1, 2, 3, 4, 7, 8, 16, 31)
 LARGE = (64, 97, 100, 127, 500, 1000, 1021, 1999, 2048, 2049, 4000, 4099, 16000, 65537)
@@ -67,11 +64,12 @@ class AwkwardCall:
     def function(self, target: Target, follows: bool) -> Function:
         """As the target wants it; an addition along channels and a relu, where wanted."""
         types, attrs = list(self.types), self.attrs
-        if self.weights:
-            types, attrs = _as_wanted(self.op, types, attrs, target)
+        plan = plan_for(self.op, types, attrs, target) if self.weights else None
+        if plan is not None:
+            types, attrs = list(plan.arguments), plan.attrs
         builder = BlockBuilder("call")
         params = [builder.param(f"p{n}", t.shape, t.dtype) for n, t in enumerate(types)]
-        emitted = builder.emit(Call(self.op, tuple(params), frozen_attrs(attrs)))
+        emitted = builder.emit(Call(self.op, tuple(params), frozen_attrs(attrs), plan))
         results = emitted if isinstance(emitted, tuple) else (emitted,)
         first = results[0]
         if follows and len(results) == 1 and first.type.dtype in (*FLOATS, "int32"):
@@ -81,29 +79,6 @@ class AwkwardCall:
             given = builder.param("bias", bias, first.type.dtype)
             results = (builder.emit("relu", builder.emit("add", first, given)),)
         return builder.finish(list(results))
-
-
-def _as_wanted(
-    op: str, types: list[TensorType], attrs: dict[str, Any], target: Target
-) -> tuple[list[TensorType], dict[str, Any]]:
-    """Types and attributes in the layouts that the target would rather have."""
-    wanted = blocked_attrs(op, types, attrs, target) or packed_attrs(op, types, attrs, target)
-    if wanted is None:
-        return types, attrs
-    data = wanted.get("data_layout", wanted.get("layout"))
-    if data is not None:
-        types[0] = _packed(types[0], "NCHW", data)
-    if "row_taps" in wanted:
-        weights = taps_as_channels(np.zeros(types[1].sizes, types[1].dtype), wanted["row_taps"][2])
-        types[1] = TensorType(weights.shape, types[1].dtype)
-    if "kernel_layout" in wanted:
-        types[1] = _packed(types[1], wanted["source_layout"], wanted["kernel_layout"])
-    return types, {**attrs, **wanted}
-
-
-def _packed(t: TensorType, source: str, to: str) -> TensorType:
-    sizes = dict(zip(layout(source).axes, t.sizes, strict=True))
-    return TensorType(packed_shape(layout(to), sizes), t.dtype)
 
 
 # ---------------------------------------------------------------------------------------- shapes

@@ -14,10 +14,10 @@ from mlc_deploy.graph import BlockBuilder
 from mlc_deploy.graph.lower import lower_fused
 from mlc_deploy.graph.nodes import Call
 from mlc_deploy.ir import PrimFunc
-from mlc_deploy.ops import TensorType, evaluate, frozen_attrs
-from mlc_deploy.ops.layout import pack
-from mlc_deploy.ops.strategy import packed_attrs
+from mlc_deploy.ops import evaluate, frozen_attrs
+from mlc_deploy.ops.plan import Plan
 from mlc_targets import Target
+from tests.ops.planned import laid_out, plan_for, types_of
 
 Array = NDArray[Any]
 SIZES = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17, 24, 32, 33)
@@ -25,12 +25,13 @@ SIZES = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17, 24, 32, 33)
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
-    """An operator on arrays; `constant` of them are weights, which a strategy may want packed."""
+    """An operator on arrays; with weights, which a plan may want packed, or by a plan."""
 
     op: str
     arrays: tuple[Array, ...]
     attrs: dict[str, Any]
     weights: bool = False
+    plan: Plan | None = None
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in self.arrays)
@@ -41,15 +42,16 @@ class OperatorCall:
 
     def lowered(self, target: Target, name: str) -> tuple[PrimFunc, tuple[Array, ...]]:
         """The scheduled function, and the arrays that it takes."""
-        arrays, attrs = self.arrays, self.attrs
-        types = [TensorType(a.shape, str(a.dtype)) for a in arrays]
-        wanted = packed_attrs(self.op, types, attrs, target) if self.weights else None
-        if wanted is not None:
-            packed = pack(arrays[1], wanted["source_layout"], wanted["kernel_layout"])
-            arrays, attrs = (arrays[0], packed, *arrays[2:]), {**attrs, **wanted}
+        arrays, attrs, plan = self.arrays, self.attrs, self.plan
+        if self.weights:
+            plan = plan_for(self.op, types_of(arrays), attrs, target, planes=True)
+            if plan is not None:
+                arrays, attrs = laid_out(plan, arrays), plan.attrs
         builder = BlockBuilder(name)
         params = [builder.param(f"p{n}", a.shape, str(a.dtype)) for n, a in enumerate(arrays)]
-        function = builder.finish([builder.emit(Call(self.op, tuple(params), frozen_attrs(attrs)))])
+        function = builder.finish(
+            [builder.emit(Call(self.op, tuple(params), frozen_attrs(attrs), plan))]
+        )
         return lower_fused(function, target, name), arrays
 
 

@@ -12,10 +12,10 @@ import mlc_deploy as mlc
 from mlc_deploy.ir.interp import run
 from mlc_deploy.ops import TensorType, compute, evaluate, infer_types
 from mlc_deploy.ops.layout import layout, pack, plain_sizes
-from mlc_deploy.ops.strategy import blocked_attrs
 from mlc_deploy.te import create_prim_func, placeholder
 from mlc_targets import Target
 from tests.ops.operator_calls import OperatorCall, array, close
+from tests.ops.planned import laid_out, plan_for, types_of
 from tests.ops.test_strategies import check
 from tests.sessions import TARGETS, board_named
 
@@ -76,14 +76,9 @@ CALLS = {"convolution": convolution, "pooling": pooling}
 
 def in_blocks(call: OperatorCall, target: Target) -> OperatorCall:
     """The same with data, weights and attributes as the target wants them."""
-    types = [TensorType(a.shape, str(a.dtype)) for a in call.arrays]
-    wanted = blocked_attrs(call.op, types, call.attrs, target)
-    assert wanted is not None, f"{call}"
-    data = wanted.get("data_layout", wanted.get("layout"))
-    arrays = [pack(call.arrays[0], "NCHW", str(data))]
-    if "kernel_layout" in wanted:
-        arrays.append(pack(call.arrays[1], wanted["source_layout"], wanted["kernel_layout"]))
-    return OperatorCall(call.op, tuple(arrays), {**call.attrs, **wanted})
+    plan = plan_for(call.op, types_of(call.arrays), call.attrs, target)
+    assert plan is not None and plan.result, f"{call}"
+    return OperatorCall(call.op, laid_out(plan, call.arrays), plan.attrs, plan=plan)
 
 
 def drawn(kind: str, batch: int, target: Target) -> list[OperatorCall]:
@@ -129,16 +124,21 @@ def test_kernels_on_arm(kind: str, board: str, request: pytest.FixtureRequest) -
 def test_channels_that_do_not_divide_stay_plain() -> None:
     target = Target("aarch64")
     attrs = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "groups": 1}
+
+    def in_any_blocks(types: list[TensorType], target: Target) -> bool:
+        plan = plan_for("conv2d", types, attrs, target)
+        return plan is not None and plan.result != ""
+
     for channels, filters in ((6, 8), (8, 6)):
         types = [
             TensorType((1, channels, 5, 5), "float32"),
             TensorType((filters, channels, 1, 1), "float32"),
         ]
-        assert blocked_attrs("conv2d", types, attrs, target) is None
+        assert not in_any_blocks(types, target)
     scalar = Target(TARGETS["armv7_scalar"])
     types = [TensorType((1, 8, 5, 5), "float32"), TensorType((8, 8, 1, 1), "float32")]
-    assert blocked_attrs("conv2d", types, attrs, target) is not None
-    assert blocked_attrs("conv2d", types, attrs, scalar) is None
+    assert in_any_blocks(types, target)
+    assert not in_any_blocks(types, scalar)
 
 
 @pytest.mark.parametrize("source", ["NCHW", "NCHW4c", "NCHW2c4c", "NHWC"])

@@ -17,13 +17,13 @@ from mlc_deploy.driver.build import build
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_deploy.graph.evaluate import evaluate as evaluate_function
 from mlc_deploy.graph.lower import lower_fused
+from mlc_deploy.graph.nodes import Call
 from mlc_deploy.ir import Call as IrCall
 from mlc_deploy.ir import IRModule, walk
 from mlc_deploy.ops import TensorType
-from mlc_deploy.ops.layout import pack
-from mlc_deploy.ops.nn import taps_as_channels
-from mlc_deploy.ops.strategy import blocked_attrs, packed_attrs
+from mlc_deploy.ops.strategy import best_plan
 from mlc_targets import Target
+from tests.ops.planned import laid_out, plan_for, types_of
 from tests.sessions import skip_unless_runs
 
 if TYPE_CHECKING:
@@ -97,25 +97,20 @@ class Layer:
 
     def function(self, target: Target) -> tuple[Function, list[Array]]:
         """As a network in the middle has it, with what it is called on."""
-        types = [TensorType(a.shape, "int8") for a in (self.data, self.weights)]
-        ask = blocked_attrs if self.op == "conv2d" else packed_attrs
         narrow = {"narrow_weights": True} if self.weights.min() > -128 else {}
-        wanted = ask(self.op, types, {**self.attrs, **narrow}, target)
-        assert wanted is not None, f"{self}"
-        weights = self.weights
-        if "row_taps" in wanted:
-            weights = taps_as_channels(weights, wanted["row_taps"][2])
-        weights = pack(weights, wanted["source_layout"], wanted["kernel_layout"])
-        data = pack(self.data, "NCHW", wanted["data_layout"]) if self.op == "conv2d" else self.data
-        arrays = [data, weights]
+        plain = (self.data, self.weights)
+        plan = plan_for(self.op, types_of(plain), {**self.attrs, **narrow}, target)
+        assert plan is not None and plan.packing is not None, f"{self}"
+        arrays = [*laid_out(plan, plain)]
         builder = BlockBuilder("layer")
         x, w = (builder.param(f"p{n}", a.shape, "int8") for n, a in enumerate(arrays))
-        value = builder.emit(self.op, x, w, **{**self.attrs, **narrow, **wanted})
+        value = builder.emit(Call(self.op, (x, w), plan.attrs, plan))
+        channels = plan.attrs["channels"]
         if self.quantized:
             rng = np.random.default_rng(5)
-            shape: tuple[int, ...] = (wanted["channels"],)
+            shape: tuple[int, ...] = (channels,)
             if self.op == "conv2d":
-                shape = (1, wanted["channels"] // 8, 1, 1, 8)
+                shape = (1, channels // 8, 1, 1, 8)
             bias = rng.integers(-3000, 3000, shape).astype(np.int32)
             scale = (rng.random(shape) / 200).astype(np.float32)
             arrays += [bias, scale]
@@ -262,10 +257,11 @@ def test_what_has_no_kernel_of_its_own() -> None:
             TensorType((1, channels, 5, 5), dtype),
             TensorType((filters, channels, 1, 1), "int8"),
         ]
-        return blocked_attrs("conv2d", types, attrs, target)
+        plan = best_plan("conv2d", types, attrs, target)
+        return plan and plan.packing and plan.packing.to
 
-    assert wanted(16, 16)["kernel_layout"] == "OHIW4o8i"
-    assert wanted(16, 16, target=Target("x86_64"))["kernel_layout"] == "OHIW4i8o2i"
+    assert wanted(16, 16) == "OHIW4o8i"
+    assert wanted(16, 16, target=Target("x86_64")) == "OHIW4i8o2i"
     for channels, filters in ((12, 16), (16, 12)):
         assert wanted(channels, filters) is None
     assert wanted(16, 16, "uint8") is None

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import mlc_deploy as mlc
-from mlc_deploy import te
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.graph import BlockBuilder, Function
-from mlc_deploy.ops.strategy import choose
+from mlc_deploy.ops import TensorType
+from mlc_deploy.ops.strategy import best_plan
 from mlc_targets import Target
 from tests.ops.test_int8 import LEVELS, Array, level
 
@@ -91,8 +91,8 @@ def test_products_of_any_size(level: tuple[str, Session]) -> None:
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_the_levels_instructions_are_taken(name: str) -> None:
-    a, b = (te.placeholder(s, "int8", n) for s, n in (((3, 9, 17), "a"), ((3, 11, 17), "b")))
-    chosen = choose("matmul", (a, b), {"transpose_b": True}, Target(LEVELS[name].target))
+    types = [TensorType(shape, "int8") for shape in ((3, 9, 17), (3, 11, 17))]
+    chosen = best_plan("matmul", types, {"transpose_b": True}, Target(LEVELS[name].target))
     assert chosen is not None and chosen.name == "matmul_int8"
 
 

@@ -12,9 +12,9 @@ import pytest
 import mlc_deploy as mlc
 from mlc_deploy.graph import BlockBuilder, Constant, evaluate
 from mlc_deploy.graph.lower import lower_fused
+from mlc_deploy.graph.nodes import Call
 from mlc_deploy.ops import TensorType
-from mlc_deploy.ops.strategy import blocked_attrs, choose
-from mlc_deploy.te import placeholder
+from mlc_deploy.ops.strategy import best_plan
 from mlc_targets import Target
 from tests.ops.operator_calls import OperatorCall
 from tests.ops.test_blocks import in_blocks
@@ -99,19 +99,17 @@ def test_kernels(kind: str, board: str, request: pytest.FixtureRequest) -> None:
     calls = [KINDS[kind](Random(f"{kind} {n}")) for n in range(CALLS * batches)]
     blocked = [in_blocks(call, target) for call in calls]
     for call in blocked:
-        inputs = [placeholder(a.shape, str(a.dtype), "p") for a in call.arrays]
-        chosen = choose(call.op, inputs, call.attrs, target)
-        assert chosen is not None and "int8" in chosen.name, call
+        assert call.plan is not None and "int8" in call.plan.name, call
     check(board_named(request, board), blocked, KERNEL_TARGETS[board])
 
 
 def test_other_channels_stay_plain() -> None:
     attrs = {"strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4, "groups": 12}
     types = [TensorType((1, 12, 5, 5), "int8"), TensorType((12, 1, 3, 3), "int8")]
-    assert blocked_attrs("conv2d", types, attrs, Target("aarch64")) is None
+    assert best_plan("conv2d", types, attrs, Target("aarch64")) is None
     scalar = Target(TARGETS["armv7_scalar"])
     types = [TensorType((1, 16, 5, 5), "int8"), TensorType((16, 1, 3, 3), "int8")]
-    assert blocked_attrs("conv2d", types, {**attrs, "groups": 16}, scalar) is None
+    assert best_plan("conv2d", types, {**attrs, "groups": 16}, scalar) is None
 
 
 # Instructions per multiply-accumulate of four, requantization included: 128 channels of 56x56.
@@ -143,7 +141,7 @@ def test_instructions(board: str, stride: int, request: pytest.FixtureRequest) -
     given = {"x": x, "w": w, "bias": bias, "multiplier": multiplier}
     b = BlockBuilder("layer")
     p = {name: b.param(name, a.shape, str(a.dtype)) for name, a in given.items()}
-    sums = b.emit("add", b.emit("conv2d", p["x"], p["w"], **call.attrs), p["bias"])
+    sums = b.emit("add", b.emit(Call("conv2d", (p["x"], p["w"]), call.attrs, call.plan)), p["bias"])
     zero = Constant(np.asarray(-128, np.int8))
     function = b.finish([b.emit("requantize", sums, p["multiplier"], zero)])
     (wanted,) = evaluate(function, given).values()

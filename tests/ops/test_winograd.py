@@ -3,6 +3,7 @@ the rule that chooses them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,8 @@ from mlc_deploy.driver.build import build
 from mlc_deploy.ir import IRModule
 from mlc_deploy.ir.interp import run
 from mlc_deploy.ops import TensorType, compute, evaluate, infer_types
-from mlc_deploy.ops.kernels.winograd import MOST_CHANNELS, decide
+from mlc_deploy.ops.kernels.shapes import conv_shape
+from mlc_deploy.ops.kernels.winograd import MOST_CHANNELS, best_strips, decide, planned
 from mlc_deploy.ops.layout import pack
 from mlc_deploy.ops.winograd import (
     KERNEL,
@@ -30,7 +32,7 @@ from mlc_deploy.ops.winograd import (
 from mlc_deploy.te import create_prim_func, placeholder
 from mlc_targets import Target
 from tests.ops.operator_calls import Array, OperatorCall, array, close
-from tests.ops.test_blocks import in_blocks
+from tests.ops.planned import laid_out, types_of
 from tests.sessions import TARGETS, board_named
 
 if TYPE_CHECKING:
@@ -63,6 +65,24 @@ def winograd(x: Array, w: Array, tile: int, pads: tuple[int, ...]) -> OperatorCa
     return OperatorCall(
         "winograd_conv2d", (x, transformed_weights(w, tile)), {"tile": tile, "pads": pads}
     )
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution of plain data and weights, and the tile that it is done by."""
+
+    x: Array
+    w: Array
+    tile: int
+    pads: tuple[int, ...]
+
+    def in_blocks(self, target: Target) -> OperatorCall:
+        """By the target's plan."""
+        types, attrs = types_of((self.x, self.w)), {**PLAIN, "pads": self.pads}
+        conv = conv_shape(types, attrs)
+        assert conv is not None
+        plan = planned(types, attrs, target, best_strips(conv, self.tile, target))
+        return OperatorCall(plan.op, laid_out(plan, (self.x, self.w)), plan.attrs, plan=plan)
 
 
 def direct(x: Array, w: Array, pads: tuple[int, ...]) -> Array:
@@ -104,9 +124,10 @@ def test_the_definition_is_convolution(
 def test_the_definition_in_te(tile: int, blocks: bool) -> None:
     rng = Random(tile)
     x, w = array(rng, (1, 4, 5, 4)), array(rng, (4, 4, 3, 3))
-    call = winograd(x, w, tile, (1, 0, 0, 1))
+    pads = (1, 0, 0, 1)
+    call = winograd(x, w, tile, pads)
     if blocks:
-        call = in_blocks(call, Target("aarch64"))
+        call = Layer(x, w, tile, pads).in_blocks(Target("aarch64"))
     inputs = [placeholder(a.shape, "float32", f"p{n}") for n, a in enumerate(call.arrays)]
     (wanted,) = call.expected()
     computed = np.empty_like(wanted)
@@ -133,23 +154,22 @@ def test_refusals() -> None:
 # ------------------------------------------------------------------------------------- kernels
 
 
-def drawn(rng: Random, lanes: int) -> tuple[OperatorCall, Array]:
-    """A call on plain data, and what is right."""
+def drawn(rng: Random, lanes: int) -> Layer:
     channels, filters = (rng.choice((1, 2, 3, 5)) * lanes for _ in range(2))
     pads, tile = rng.choice(PADS), rng.choice(TILES)
     x = array(rng, (rng.choice((1, 1, 2)), channels, rng.choice(SIZES), rng.choice(SIZES)))
     w = array(rng, (filters, channels, 3, 3))
-    return winograd(x, w, tile, pads), direct(x, w, pads)
+    return Layer(x, w, tile, pads)
 
 
-def check(session: Session, calls: list[tuple[OperatorCall, Array]], target: Target) -> None:
+def check(session: Session, layers: list[Layer], target: Target) -> None:
     """All calls in one object, in blocks; the wrong ones are listed together."""
-    blocked = [in_blocks(call, target) for call, _ in calls]
+    blocked = [layer.in_blocks(target) for layer in layers]
     lowered = [call.lowered(target, f"call_{n}") for n, call in enumerate(blocked)]
     module = session.load(build(IRModule({f.name: f for f, _ in lowered}), target=target, name="w"))
     wrong: list[str] = []
-    for call, (_, plain), (func, arrays) in zip(blocked, calls, lowered, strict=True):
-        wanted = pack(plain, "NCHW", call.attrs["out_layout"])
+    for call, of, (func, arrays) in zip(blocked, layers, lowered, strict=True):
+        wanted = pack(direct(of.x, of.w, of.pads), "NCHW", call.attrs["out_layout"])
         out = session.tensor(np.zeros(wanted.shape, np.float32))
         module[func.name](*(session.tensor(np.array(a, order="C")) for a in arrays), out)
         if not close(out.numpy(), wanted):
@@ -175,7 +195,7 @@ def test_kernels_on_arm(board: str, request: pytest.FixtureRequest) -> None:
     for tile in TILES[3:]:
         channels = MOST_CHANNELS[tile]
         x, w = array(rng, (1, channels, 9, 13)), array(rng, (16, channels, 3, 3))
-        calls.append((winograd(x, w, tile, (1, 1, 1, 1)), direct(x, w, (1, 1, 1, 1))))
+        calls.append(Layer(x, w, tile, (1, 1, 1, 1)))
     check(board_named(request, board), calls, target)
 
 
@@ -222,7 +242,7 @@ REASONS = {
 def test_what_is_computed_directly_and_why(case: str) -> None:
     (types, attrs), reason = REASONS[case]
     decision = decide(types, attrs, Target("aarch64"))
-    assert decision.plan is None
+    assert decision.strips is None
     assert decision.reason == reason
 
 
@@ -234,13 +254,15 @@ def test_tiles_follow_size_and_channels() -> None:
     for channels, size in ((64, 56), (128, 28), (256, 14), (512, 7), (512, 56)):
         types, attrs = layer((1, channels, size, size), (channels, channels, 3, 3))
         decision = decide(types, attrs, target)
-        assert decision.plan is not None
-        assert channels <= MOST_CHANNELS[decision.plan.tile]
-        assert decision.reason.startswith(f"F({decision.plan.tile} x {decision.plan.tile}, 3 x 3)")
-        chosen[channels, size] = decision.plan.tile
+        assert decision.strips is not None
+        assert channels <= MOST_CHANNELS[decision.strips.tile]
+        assert decision.reason.startswith(
+            f"F({decision.strips.tile} x {decision.strips.tile}, 3 x 3)"
+        )
+        chosen[channels, size] = decision.strips.tile
     assert chosen == {(64, 56): 6, (128, 28): 5, (256, 14): 5, (512, 7): 4, (512, 56): 4}
     scalar = decide(*layer(), Target(TARGETS["armv7_scalar"]))
-    assert scalar.plan is None
+    assert scalar.strips is None
     assert scalar.reason == "the target has no vectors"
 
 
@@ -249,7 +271,7 @@ def test_there_is_work_for_threads() -> None:
     for target in ("aarch64", "armv7a", "host"):
         for channels, size in ((64, 56), (256, 14), (512, 7)):
             types, attrs = layer((1, channels, size, size), (channels, channels, 3, 3))
-            plan = decide(types, attrs, Target(target)).plan
+            plan = decide(types, attrs, Target(target)).strips
             assert plan is not None
             strips = -(-size // plan.tile) // plan.rows
             assert plan.tasks == strips * plan.groups >= 4
@@ -266,7 +288,7 @@ def test_instructions(board: str, request: pytest.FixtureRequest) -> None:
     target = Target(TARGETS[board])
     rng = Random(1)
     x, w = array(rng, (1, 64, 24, 24)), array(rng, (64, 64, 3, 3))
-    call = in_blocks(winograd(x, w, 6, (1, 1, 1, 1)), target)
+    call = Layer(x, w, 6, (1, 1, 1, 1)).in_blocks(target)
     func, arrays = call.lowered(target, "counted")
     module = session.load(build(func, target=target))
     wanted = pack(direct(x, w, (1, 1, 1, 1)), "NCHW", call.attrs["out_layout"])

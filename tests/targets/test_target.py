@@ -25,7 +25,7 @@ TVM_EXAMPLE = "llvm --device=arm_cpu -mtriple=armv7a-linux-gnueabihf -mattr=+neo
     [
         TVM_EXAMPLE,
         "llvm -device arm_cpu -mtriple armv7l-linux-gnueabihf --mattr +neon",
-        "llvm -keys=cpu -target=armv7a-none-linux-gnueabihf -mattr=+neon -mfloat-abi=hard",
+        "llvm -target=armv7a-none-linux-gnueabihf -mattr=+neon -mfloat-abi=hard",
         "llvm -keys=arm_cpu,cpu -mtriple=arm-linux-gnueabihf -mcpu=generic -mattr=' +neon, '",
         {"kind": "llvm", "mtriple": "armv7a-linux-gnueabihf", "mattr": ["+neon"]},
         {"kind": "llvm", "mtriple": "armv7hl-redhat-linux-gnueabihf", "mattr": "+neon"},

@@ -12,11 +12,10 @@ from mlc_deploy.ir import PrimFunc
 from mlc_deploy.ir.interp import run
 from mlc_deploy.ops import TensorType
 from mlc_deploy.ops.cpu import default_schedule
-from mlc_deploy.ops.layout import pack
 from mlc_deploy.ops.registry import compute
-from mlc_deploy.ops.strategy import blocked_attrs, choose, packed_attrs
 from mlc_deploy.tune.records import Task
 from mlc_targets import Target
+from tests.ops.planned import plan_for
 
 TARGET = Target("aarch64")
 
@@ -27,19 +26,11 @@ def operator_task(
     op: str, shapes: Sequence[tuple[int, ...]], attrs: dict[str, object], target: Target = TARGET
 ) -> Task:
     """One operator, its data and weights in the layouts that the target asks for."""
-    types = [TensorType(s, "float32") for s in shapes]
-    wanted = blocked_attrs(op, types, attrs, target) or packed_attrs(op, types, attrs, target) or {}
-    arrays = [np.zeros(s, np.float32) for s in shapes]
-    if len(shapes[0]) == 4:
-        arrays[0] = pack(arrays[0], "NCHW", wanted.get("data_layout", "NCHW"))
-    if "kernel_layout" in wanted:
-        arrays[1] = pack(arrays[1], wanted["source_layout"], wanted["kernel_layout"])
-    inputs = [te.placeholder(a.shape, "float32", f"p{n}") for n, a in enumerate(arrays)]
-    attrs = {**attrs, **wanted}
-    found = choose(op, inputs, attrs, target)
-    assert found is not None
-    made = te.create_prim_func([*inputs, *found.compute(inputs, attrs, target)], op)
-    return Task(op, made, target, lambda func: found.schedule(func, attrs, target))
+    plan = plan_for(op, [TensorType(s, "float32") for s in shapes], attrs, target)
+    assert plan is not None
+    inputs = [te.placeholder(t.shape, t.dtype, f"p{n}") for n, t in enumerate(plan.arguments)]
+    made = te.create_prim_func([*inputs, *plan.compute(inputs)], op)
+    return Task(op, made, target, plan.schedule)
 
 
 def plain_task(op: str, shape: tuple[int, ...], attrs: dict[str, object]) -> Task:

@@ -87,7 +87,7 @@ def _number(value: int) -> Constant:
 
 def _worth_while(x: TensorType, w: Constant, attrs: Attrs, target: Target) -> bool:
     """Whether sums are exact, and there is a kernel for floats that takes fewer instructions."""
-    channels, (outputs, per_group, *kernel) = x.sizes[1], w.value.shape
+    channels, (outputs, per_group, *_) = x.sizes[1], w.value.shape
     groups = attrs["groups"]
     if per_group == 1 and groups == outputs:  # depthwise, which fills nothing
         return False

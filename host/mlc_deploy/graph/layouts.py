@@ -67,6 +67,8 @@ class _Choice:
             self.source = binding.source
             if not self._in_blocks(binding):
                 self._in_plain_layout(binding)
+        if not self.blocks and not any(planned(b) for b in self.bindings):
+            return self.function
         self.source = ""
         outputs = tuple(map(self.in_plain, self.function.outputs))
         return replace(self.function, bindings=tuple(self.bindings), outputs=outputs)
@@ -86,7 +88,7 @@ class _Choice:
 
     def _plans(self, call: AnyCall) -> Iterator[Plan]:
         """The plans that the call may have, best first."""
-        if not isinstance(call, Call):
+        if not isinstance(call, Call) or call.plan is not None:
             return
         weights = call.args[WEIGHTS : WEIGHTS + 1]
         packs = bool(weights) and isinstance(weights[0], Constant)
@@ -294,6 +296,11 @@ def _moves(call: Call, lanes: int) -> Attrs | None:
                 return None
             return {**attrs, "pads": (*pads[:4], 0, *pads[4:], 0)}
     return None
+
+
+def planned(binding: Binding) -> bool:
+    """Whether the binding's call has a plan."""
+    return isinstance(binding.call, Call) and binding.call.plan is not None
 
 
 def _planned(plan: Plan, args: tuple[Value, ...]) -> Call:

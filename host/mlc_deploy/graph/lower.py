@@ -60,7 +60,9 @@ class Unscheduled:
         carries a schedule is left as it is."""
         if IS_SCHEDULED in func.attrs:
             return func
-        return default_schedule(func, self.target) if self.plan is None else self.plan.schedule(func)
+        return (
+            default_schedule(func, self.target) if self.plan is None else self.plan.schedule(func)
+        )
 
 
 def _canonical(function: Function) -> Iterator[str]:

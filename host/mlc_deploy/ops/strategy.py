@@ -2,8 +2,8 @@
 
 An implementation serves an operator on the machines of a key. A target's keys are tried in their
 order, its model and the most specific first (`arm_cpu` before `cpu`); within a key the first that
-makes a plan is taken, those of the highest level first. What none takes is computed by the operator's own
-definition under the default schedule.
+makes a plan is taken, those of the highest level first. What none takes is computed by the
+operator's own definition under the default schedule.
 
     class MyDense(Plan): ...
 
@@ -88,24 +88,18 @@ def candidates(op: str, target: Target) -> list[Implementation]:
     ]
 
 
-def plans(
-    op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
-) -> Iterator[Plan]:
+def plans(op: str, types: Sequence[TensorType], attrs: Attrs, target: Target) -> Iterator[Plan]:
     """The plans of an operator on plain types, best first."""
     made = (i.plan(types, attrs, target) for i in candidates(op, target))
     return (plan for plan in made if plan is not None)
 
 
-def best_plan(
-    op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
-) -> Plan | None:
+def best_plan(op: str, types: Sequence[TensorType], attrs: Attrs, target: Target) -> Plan | None:
     """The plan that the target would rather have, whatever layouts it asks for."""
     return next(plans(op, types, attrs, target), None)
 
 
-def plain_plan(
-    op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
-) -> Plan | None:
+def plain_plan(op: str, types: Sequence[TensorType], attrs: Attrs, target: Target) -> Plan | None:
     """The best plan that takes data and weights as they are."""
     found = plans(op, types, attrs, target)
     return next((p for p in found if not p.data and not p.result and p.packing is None), None)

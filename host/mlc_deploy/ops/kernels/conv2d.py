@@ -171,7 +171,9 @@ class ConvBlocks(Plan):
             steps = row_taps if self.planes else sums.together
         if self.planes:
             steps *= depth if self.target.arch == "arm" else 1
-        elif sums.taps == 1:  # turns are short; of one alone, all weights would be loaded, and spilled
+        elif (
+            sums.taps == 1
+        ):  # turns are short; of one alone, all weights would be loaded, and spilled
             depth = part_sizes(self.kept, (kh, kw, depth, sums.together), 2)[2]
             steps *= min(SHORT_TURNS, max(1, depth // 2))
         if self.target.arch == "x86_64":  # elsewhere the lanes of a vector have to be seen together

@@ -129,7 +129,7 @@ class Dense(Plan):
 def plan_dense(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Dense | None:
     """With weights packed in columns of tiles."""
     x, w = types
-    if not static(x, w) or not sums_alike("dense", x, w):
+    if "kernel_layout" in attrs or not static(x, w) or not sums_alike("dense", x, w):
         return None
     (rows, depth), source = x.sizes, "NK" if attrs["transpose_b"] else "KN"
     channels = w.sizes[0 if attrs["transpose_b"] else 1]
@@ -152,7 +152,7 @@ def dense_fields(
     channels: int,
     **more: Any,
 ) -> dict[str, Any]:
-    """The fields of a plan for dense with packed weights; `more` are attributes that state it, too."""
+    """The fields of a plan for dense with packed weights; `more` are attributes that state it."""
     how = {"kernel_layout": packing.to, "source_layout": packing.source, "channels": channels}
     return {
         "op": "dense",

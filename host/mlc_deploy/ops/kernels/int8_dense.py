@@ -99,7 +99,7 @@ class DenseInt8(Plan):
 def plan_dense(types: Sequence[TensorType], attrs: Attrs, target: Target) -> DenseInt8 | None:
     """Where the target has instructions for it, and blocks of eight divide k and the channels."""
     x, w = types[:2]
-    if not static(x, w) or {x.dtype, w.dtype} != {"int8"}:
+    if "kernel_layout" in attrs or not static(x, w) or {x.dtype, w.dtype} != {"int8"}:
         return None
     (rows, depth), source = x.sizes, "NK" if attrs["transpose_b"] else "KN"
     channels = w.sizes[0 if attrs["transpose_b"] else 1]

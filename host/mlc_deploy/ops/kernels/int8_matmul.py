@@ -115,9 +115,7 @@ def plan_matmul(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Ma
     if level is None or rows * depth * columns < LEAST:
         return None
     if level.form == "parts":  # as many channels as are loaded together
-        level = replace(
-            level, intrin=f"{level.intrin}.{WIDE}", weights=f"4o{WIDE}i", depth=WIDE
-        )
+        level = replace(level, intrin=f"{level.intrin}.{WIDE}", weights=f"4o{WIDE}i", depth=WIDE)
     batch = broadcast_shape("matmul", [a.shape[:-2], b.shape[:-2]])
     return MatmulInt8(
         op="matmul",

@@ -56,9 +56,10 @@ def static(*types: Any) -> bool:
 
 
 def conv_shape(types: Sequence[TensorType], attrs: Attrs) -> ConvShape | None:
-    """The convolution of plain data and weights; None where sizes are not known."""
+    """The convolution of plain data and weights; None where sizes are not known, or it is in a
+    layout already."""
     x, w = types[:2]
-    if not static(x, w) or len(x.shape) != 4:
+    if not static(x, w) or "kernel_layout" in attrs or "data_layout" in attrs:
         return None
     batch, channels, *size = x.sizes
     out_channels, _, *kernel = w.sizes

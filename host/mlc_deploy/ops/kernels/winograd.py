@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
 from mlc_targets import Target
 
 from ...ir import PrimFunc, walk
@@ -68,7 +69,7 @@ def decide(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Decisio
     """
     conv, x, w = conv_shape(types, attrs), *types[:2]
     if conv is None:
-        return Decision(None, "its shape is not known")
+        return Decision(None, "its shape is not known, or its layout is not plain")
     if x.dtype != "float32" or w.dtype != "float32":
         return Decision(None, f"its data is {x.dtype}, not float32")
     if conv.kernel != (KERNEL, KERNEL):
@@ -186,9 +187,7 @@ def plan_winograd(types: Sequence[TensorType], attrs: Attrs, target: Target) -> 
     return None if strips is None else planned(types, attrs, target, strips)
 
 
-def planned(
-    types: Sequence[TensorType], attrs: Attrs, target: Target, strips: Strips
-) -> Winograd:
+def planned(types: Sequence[TensorType], attrs: Attrs, target: Target, strips: Strips) -> Winograd:
     """The plan for a convolution that `decide` takes, in any strips."""
     conv = conv_shape(types, attrs)
     assert conv is not None
