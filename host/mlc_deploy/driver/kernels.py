@@ -35,7 +35,8 @@ from ..graph.lower import KernelSource, lower_kernel
 from ..graph.nodes import Call
 from ..ir import Buffer, PrimFunc, walk
 from ..lower import STEPS, Kernel, lower
-from ..ops import OWN_INTRINS, OWN_OPERATORS
+from ..ops import OWN_IMPLEMENTATIONS, OWN_INTRINS, OWN_OPERATORS
+from ..ops.strategy import implementations
 from ..passes.context import PassContext, option
 from ..schedule.tensor_intrin import registered_intrins
 from .cache import Cache, user_folder
@@ -74,8 +75,8 @@ def compile_sources(
     """Compiles kernels, given by name, with the names of the model's layers that each computes.
 
     `workers` processes do it, by default as many as the PassContext says. Passes that somebody
-    watches, or has added, run in this process, and so do operators and intrinsics of the user's;
-    then the cache has no part in it. Raises LowerError, ScheduleError, CodegenError.
+    watches, or has added, run in this process, and so do operators, implementations and intrinsics
+    of the user's; then the cache has no part in it. Raises LowerError, ScheduleError, CodegenError.
     """
     if _is_private():
         return CompiledKernels({n: compile_source(s, target) for n, s in sources.items()}, 0)
@@ -155,11 +156,17 @@ def _is_own(source: KernelSource) -> bool:
     """Whether a worker knows all that the kernel is made of."""
     match source.computes:
         case Function(bindings=bindings):
-            return all(isinstance(b.call, Call) and b.call.op in OWN_OPERATORS for b in bindings)
+            return all(isinstance(b.call, Call) and _is_own_call(b.call) for b in bindings)
         case PrimFunc(body=body):
             others = [i.calls for i in registered_intrins() if i not in OWN_INTRINS]
             foreign = frozenset().union(*others)
             return not any(isinstance(n, ir.Call) and n.name in foreign for n in walk(body))
+
+
+def _is_own_call(call: Call) -> bool:
+    """Whether the operator is one of this package's, and so is whatever may have planned it."""
+    others = {i.op for i in implementations() if i not in OWN_IMPLEMENTATIONS}
+    return call.op in OWN_OPERATORS and call.op not in others
 
 
 def _loops_context() -> PassContext:

@@ -18,9 +18,8 @@ import numpy as np
 from mlc_targets import Target
 
 from ..ops import Array, Attrs, TensorType, has, operator
-from ..ops.kernels.conv2d import PLANES
-from ..ops.kernels.int8 import BLOCK
-from ..ops.kernels.int8_conv2d import row_width
+from ..ops.plan import Plan, known_of_weights
+from ..ops.quantize import BLOCK
 from ..ops.strategy import plans
 from ..passes.context import optional
 from .constants import is_static, shape_of
@@ -36,24 +35,15 @@ def fill_channels(target: Target) -> Callable[[Function], Function]:
     f(slice(x))   =>   slice(f(x)), for f that works channel by channel"""
 
     def filled(graph: Rewriting, out: Var, call: Call) -> Value | None:
-        if call.op not in ("conv2d", "dense") or len(call.args) != 2:
+        weights = _weights(call)
+        if weights is None or _plan(call.op, _types(call), call.attrs, weights, target) is not None:
             return None
-        x, w = call.args
-        if not isinstance(w, Constant) or {x.type.dtype, w.type.dtype} != {"int8"}:
+        w, attrs, types = _whole_blocks(call, weights)
+        if _plan(call.op, types, attrs, w, target) is None:
             return None
-        if not is_static(x) or "kernel_layout" in call.attrs:
-            return None
-        if _is_taken(call.op, [x.type, w.type], call.attrs, target):
-            return None
-        weights, attrs, channels = _filled(w.value, call)
-        parts = 1 if call.op == "dense" else _parts(w.value, call.attrs["groups"], attrs["groups"])
-        more = list(shape_of(x))
-        more[1] = channels
-        types = [TensorType(tuple(more), "int8"), TensorType(weights.shape, "int8")]
-        if not _is_taken(call.op, types, attrs, target):
-            return None
-        x = _with_channels(graph, x, channels, parts)
-        y = graph.emit(call.op, x, Constant(weights), **attrs)
+        parts = 1 if call.op == "dense" else _parts(weights, call.attrs["groups"], attrs["groups"])
+        x = _with_channels(graph, call.args[0], types[0].sizes[1], parts)
+        y = graph.emit(call.op, x, Constant(w), **attrs)
         return _cut(graph, y, out, parts)
 
     @optional(level=2)
@@ -63,10 +53,44 @@ def fill_channels(target: Target) -> Callable[[Function], Function]:
     return fill_channels
 
 
-def _is_taken(op: str, types: Sequence[TensorType], attrs: Attrs, target: Target) -> bool:
-    """Whether there is a plan for whole blocks of int8."""
-    blocks = op == "dense"
-    return any(p.packing and (p.result or blocks) for p in plans(op, types, attrs, target))
+def plan_of_blocks(call: Call, target: Target) -> Plan | None:
+    """The plan for a layer of int8 in whole blocks of channels, filled up where it has none."""
+    weights = _weights(call)
+    if weights is None:
+        return None
+    found = _plan(call.op, _types(call), call.attrs, weights, target)
+    if found is not None:
+        return found
+    w, attrs, types = _whole_blocks(call, weights)
+    return _plan(call.op, types, attrs, w, target)
+
+
+def _weights(call: Call) -> Array | None:
+    """The constant weights of a layer of int8 whose sizes are known; None of others."""
+    if call.op not in ("conv2d", "dense") or len(call.args) != 2 or "kernel_layout" in call.attrs:
+        return None
+    x, w = call.args
+    fits = isinstance(w, Constant) and {x.type.dtype, w.type.dtype} == {"int8"} and is_static(x)
+    return w.value if fits else None  # type: ignore[union-attr]
+
+
+def _types(call: Call) -> list[TensorType]:
+    return [a.type for a in call.args]
+
+
+def _plan(
+    op: str, types: Sequence[TensorType], attrs: Attrs, w: Array, target: Target
+) -> Plan | None:
+    """The best plan that takes whole blocks of channels."""
+    found = plans(op, types, {**attrs, **known_of_weights(w)}, target)
+    return next((p for p in found if p.packing and (p.result or op == "dense")), None)
+
+
+def _whole_blocks(call: Call, weights: Array) -> tuple[Array, dict[str, Any], list[TensorType]]:
+    """Weights, attributes and types of a layer that is filled up to whole blocks."""
+    w, attrs, channels = _filled(weights, call)
+    batch, _, *rest = shape_of(call.args[0])
+    return w, attrs, [TensorType((batch, channels, *rest), "int8"), TensorType(w.shape, "int8")]
 
 
 # ----------------------------------------------------------------------------------------- weights
@@ -98,18 +122,6 @@ def _parts(w: Array, groups: int, after: int) -> int:
 
 def _is_depthwise(w: Array, groups: int) -> bool:
     return w.shape[1] == 1 and len(w) == groups
-
-
-def filled_products(w: Array, attrs: Attrs, depth: int) -> tuple[int, int]:
-    """Of a pixel of a convolution of int8 that is filled up: how many products there are, and
-    how many taps are copied for each row, where a row's taps take the place of channels. depth:
-    how many input channels are multiplied together."""
-    groups, (outputs, inputs, *kernel) = attrs["groups"], w.shape
-    if groups == 1 and inputs <= PLANES and attrs["dilations"][1] == 1:
-        taps = inputs * row_width(kernel[1])
-        return kernel[0] * (taps + -taps % depth) * (outputs + -outputs % BLOCK), taps
-    merged = _merged(groups, inputs, outputs // groups)
-    return _products(groups, inputs, outputs // groups, merged) * prod(kernel), 0
 
 
 def _more(w: Array, axis: int) -> Array:

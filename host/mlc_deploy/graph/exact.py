@@ -8,30 +8,25 @@ than of float32, the filling costs more than the smaller numbers save.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 from mlc_targets import Target
 
-from ..ops import Attrs, TensorType
-from ..ops.kernels.int8 import BLOCK, level_of
-from ..ops.kernels.shapes import conv_shape
+from ..ops import TensorType, infer_types
 from ..ops.strategy import best_plan
 from ..passes.context import optional
-from .channels import filled_products
+from .channels import plan_of_blocks
 from .constants import is_static
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, rewrite
 
 EXACT = 1 << 24  # whole numbers up to this are float32's
 SPAN = 255  # of a number of int8 less a zero point
-FLOATS = 3.3  # products of float32 per instruction
-PRODUCTS = {"squares": 20.0, "quads": 12.0, "pairs": 6.0, "parts": 3.6}  # of int8, by level
-DOT_PRODUCTS = ("squares", "quads")  # fast enough to make up for first layers' filling
-SINGLE = 0.72  # of these, where no two products are summed up in an int16
-COPIED = 8  # instructions for each tap that is copied to stand beside others
 CONVERTED = 0.7  # instructions for each number that becomes a float, or from one
+GAIN = 0.9  # a cost of at most so much of int8's: both are estimates
 
 
 def exact_floats(target: Target) -> Callable[[Function], Function]:
@@ -44,7 +39,7 @@ def exact_floats(target: Target) -> Callable[[Function], Function]:
         x, w = call.args
         if not isinstance(w, Constant) or {x.type.dtype, w.type.dtype} != {"int8"}:
             return None
-        if not is_static(x) or not _worth_while(x.type, w, call.attrs, target):
+        if not is_static(x) or not _worth_while(call, w, target):
             return None
         attrs = dict(call.attrs)
         zero = attrs.pop("pad_value", 0)
@@ -85,26 +80,19 @@ def _number(value: int) -> Constant:
     return Constant(np.asarray(value, np.float32))
 
 
-def _worth_while(x: TensorType, w: Constant, attrs: Attrs, target: Target) -> bool:
-    """Whether sums are exact, and there is a kernel for floats that takes fewer instructions."""
-    channels, (outputs, per_group, *_) = x.sizes[1], w.value.shape
-    groups = attrs["groups"]
-    if per_group == 1 and groups == outputs:  # depthwise, which fills nothing
-        return False
+def _worth_while(call: Call, w: Constant, target: Target) -> bool:
+    """Whether sums are exact, and there is a plan for floats that takes fewer instructions."""
+    x = call.args[0]
     if SPAN * np.abs(w.value.astype(np.int64)).sum(axis=(1, 2, 3)).max(initial=0) > EXACT:
         return False
-    floats = {k: v for k, v in attrs.items() if k != "pad_value"}
-    types = [TensorType(t.shape, "float32") for t in (x, w.type)]
-    plan, conv = best_plan("conv2d", types, floats, target), conv_shape(types, floats)
-    if conv is None or plan is None or not plan.result or plan.op != "conv2d":
-        return False  # Winograd's filtering is not exact
-    sh, sw = conv.strides
-    level = level_of(target, conv.out_size[1], 2 * BLOCK, narrow=True)
-    if level is None or (groups == 1 and level.form in DOT_PRODUCTS):
-        return False
-    products, copied = filled_products(w.value, attrs, level.depth)
-    pairs = groups == 1 or -(-per_group // BLOCK) % 2 == 0 or level.depth == BLOCK
-    rate = PRODUCTS[level.form] * (1 if pairs else SINGLE)
-    taken = products / rate + COPIED * copied * sh
-    in_floats = w.value.size / FLOATS + CONVERTED * (channels * sh * sw + outputs)
-    return bool(in_floats < taken)
+    given = plan_of_blocks(call, target)
+    floats = {k: v for k, v in call.attrs.items() if k != "pad_value"}
+    types = [TensorType(t.shape, "float32") for t in (x.type, w.type)]
+    plan = best_plan("conv2d", types, floats, target)
+    if given is None or not given.cost or plan is None or not plan.result or plan.op != "conv2d":
+        return False  # Winograd's filtering is not exact; depthwise layers have no costs
+    (out,) = infer_types("conv2d", types, floats)
+    pixels = math.prod((out.sizes[0], *out.sizes[2:]))
+    read = int(math.prod(call.attrs["strides"])) * x.type.sizes[1]
+    cost = plan.cost + CONVERTED * pixels * (read + out.sizes[1])
+    return cost < GAIN * given.cost

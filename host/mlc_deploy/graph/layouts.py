@@ -5,16 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from mlc_targets import Target
 
 from ..ir.names import Names
 from ..ops import Attrs, frozen_attrs, has, infer_types, operator
 from ..ops.layout import layout, pack
-from ..ops.plan import WEIGHTS, Plan
+from ..ops.plan import WEIGHTS, Plan, known_of_weights
 from ..ops.strategy import plans
 from ..passes.context import PassContext, declare_switch, option, required
 from .nodes import AnyCall, Binding, Call, Constant, Function, Value, Var
@@ -91,8 +88,9 @@ class _Choice:
         if not isinstance(call, Call) or call.plan is not None:
             return
         weights = call.args[WEIGHTS : WEIGHTS + 1]
-        packs = bool(weights) and isinstance(weights[0], Constant)
-        attrs = {**call.attrs, **_narrow(call)}
+        packs, attrs = False, dict(call.attrs)
+        if weights and isinstance(weights[0], Constant):
+            packs, attrs = True, attrs | known_of_weights(weights[0].value)
         for plan in plans(call.op, [a.type for a in call.args], attrs, self.target):
             in_blocks = bool(plan.data or plan.result)
             if plan.packing is not None and not (packs and (in_blocks or self.packs)):
@@ -260,14 +258,6 @@ def _blocked(block: int) -> str:
 def _tile(text: str) -> int:
     """How many channels are in a block of a layout; 0 in a plain one."""
     return layout(text).tiles.get("C", (0,))[0]
-
-
-def _narrow(call: Call) -> dict[str, Any]:
-    """Says of constant weights of int8 that they are within ±127: int16 holds two products."""
-    match call.args[WEIGHTS : WEIGHTS + 1]:
-        case (Constant(value),) if value.dtype == np.int8 and value.min(initial=0) >= -127:
-            return {"narrow_weights": True}
-    return {}
 
 
 def _divides(value: Value, block: int) -> bool:

@@ -13,9 +13,9 @@ from math import prod
 
 from mlc_targets import Target
 
-from ..ops import Array, evaluate, infer_types, operator
-from ..ops.kernels.lookup import row_lanes
-from ..ops.lookup import BYTES, all_values
+from ..ops import Array, TensorType, evaluate, infer_types, operator
+from ..ops.lookup import BYTES, ROWS, all_values
+from ..ops.strategy import plain_plan
 from ..passes.context import optional
 from .constants import is_static, shape_of
 from .nodes import Binding, Call, Constant, Function, Value, Var
@@ -114,8 +114,11 @@ def _in_rows(binding: Binding, target: Target) -> tuple[Binding, ...]:
         return (binding,)
     (x, table), (out,) = call.args, binding.outputs
     elements = prod(shape_of(x))
-    lanes = row_lanes(elements, target)
-    if lanes is None or (len(shape_of(x)) == 2 and shape_of(x)[1] == lanes):
+    lanes = next((n for n in ROWS if elements and elements % n == 0), 0)
+    if not lanes or shape_of(x) == (elements // lanes, lanes):
+        return (binding,)
+    rows_type = TensorType((elements // lanes, lanes), x.type.dtype)
+    if plain_plan("lookup", [rows_type, table.type], call.attrs, target) is None:
         return (binding,)
     bindings: list[Binding] = []
 

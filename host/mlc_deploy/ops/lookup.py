@@ -17,6 +17,7 @@ from .registry import Array, Attrs, Operator, register, require
 
 VALUES = 256
 BYTES = ("int8", "uint8")
+ROWS = (16, 8)  # numbers of a row, for kernels that look up a row at once; the best first
 
 
 def all_values(dtype: str) -> Array:

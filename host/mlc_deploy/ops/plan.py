@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mlc_targets import Target
 
 from ..ir import PrimFunc
@@ -22,6 +24,7 @@ from .registry import Array, Attrs, TensorType, frozen_attrs
 from .winograd import KERNEL, transformed_weights
 
 WEIGHTS = 1  # the place of weights among an operator's arguments
+NARROW = "narrow_weights"  # an attribute: see known_of_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,13 @@ class Plan(ABC):
     def schedule(self, func: PrimFunc) -> PrimFunc:
         """`func`, whose parameters begin with the operator's inputs and whose stages begin with
         the plan's, scheduled. Elementwise stages may follow."""
+
+
+def known_of_weights(w: Array) -> dict[str, Any]:
+    """What plans may be told of constant weights, as attributes: those of int8 within ±127, of
+    which an int16 holds the sum of two products, are narrow."""
+    narrow = w.dtype == np.int8 and w.min(initial=0) >= -127
+    return {NARROW: True} if narrow else {}
 
 
 def stated(attrs: Attrs, **more: Any) -> tuple[tuple[str, Any], ...]:

@@ -25,14 +25,13 @@ from ...ir import Expr, const
 from ...schedule import Schedule
 from ...schedule.tensor_intrin import get_intrin
 from ...te import IterVar
+from ..quantize import BLOCK
 from ..tile import schedule_intrin_sum, unroll
 
-BLOCK = 8  # channels
 UNROLLED = 6  # turns of a reduction, that few registers are no reason against unrolling
 TURN = 4  # instructions of a turn of the reduction beside loads and multiplications
 BLOCKS_OF_TILE = {"squares": (1,), "quads": (1, 2, 4), "pairs": tuple(range(1, 9)), "parts": (1,)}
 TILE, VECTORS = "int8_tile", "int8_vectors"  # the names of the stages
-NARROW = "narrow_weights"  # the attribute that says that weights are within ±127
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,10 @@ class Level:
     intrin adds the products of `depth` input channels; vectors makes vectors of output channels of
     what sums are kept in. rows: how many neighbouring pixels an intrinsic takes. channels: how many
     output channels a tile of packed weights has; weights: such a tile, as tiles of a layout, `o`
-    being output and `i` input channels. lanes: how many output channels make a vector of sums.
-    data: the dtype of data as intrin takes them; others than int8 are copied in any case.
+    being output and `i` input channels. rate: multiply-accumulates per executed instruction of a
+    convolution, copies aside, as scripts/bench/kernels.py counts them on a Cortex-A72, A76 and i8mm
+    with LLVM 20. lanes: how many output channels make a vector of sums. data: the dtype of data as
+    intrin takes them; others than int8 are copied in any case.
     """
 
     form: Literal["squares", "quads", "pairs", "parts", "windows"]
@@ -51,25 +52,26 @@ class Level:
     rows: int
     channels: int
     weights: str
+    rate: float
     vectors: str = ""
     depth: int = BLOCK
     lanes: int = 4
     data: str = "int8"
 
 
-SQUARES = Level("squares", "aarch64.smmla", 2, 8, "8o8i", "aarch64.zip.squares")
-QUADS = Level("quads", "aarch64.sdot.rows2", 2, 8, "2i8o4i")
+SQUARES = Level("squares", "aarch64.smmla", 2, 8, "8o8i", 20.0, "aarch64.zip.squares")
+QUADS = Level("quads", "aarch64.sdot.rows2", 2, 8, "2i8o4i", 12.0)
 QUADS_OF_ONE = replace(QUADS, intrin="aarch64.sdot.rows1", rows=1)
 PAIRS, PAIRS_OF_SSE2 = (
-    Level("pairs", f"x86.pmaddwd.{n}", 1, 8, "4i8o2i", lanes=n, data="int16") for n in (8, 4)
+    Level("pairs", f"x86.pmaddwd.{n}", 1, 8, "4i8o2i", 6.0, lanes=n, data="int16") for n in (8, 4)
 )
 PARTS = {  # by machine, and whether the sum of two products is an int16
-    (machine, is_narrow): Level("parts", intrin, 1, 4, f"4o{depth}i", vectors, depth)
+    (machine, is_narrow): Level("parts", intrin, 1, 4, f"4o{depth}i", rate, vectors, depth)
     for machine, vectors, one, two in (
         ("aarch64", "aarch64.addp.fours", "aarch64.smull.sadalp", "aarch64.smlal.sadalp"),
         ("arm", "arm.vpadd.fours", "arm.vmull.vpadal", "arm.vmlal.vpadal"),
     )
-    for is_narrow, intrin, depth in ((False, one, BLOCK), (True, two, 2 * BLOCK))
+    for is_narrow, intrin, depth, rate in ((False, one, BLOCK, 2.6), (True, two, 2 * BLOCK, 3.6))
 }
 
 
@@ -135,6 +137,7 @@ def _registers(level: Level, pixels: int, blocks: int, taps: int, most: int) -> 
 
 
 def row_cost(level: Level, tile: Tile, pixels: int, taps: int) -> float:
+    """Of a row of pixels, to compare tiles of a level by."""
     whole, rest = divmod(pixels, tile.pixels)
     cost = whole * _turn_cost(level, tile.pixels, tile.blocks, taps)
     cost += _turn_cost(level, rest, tile.blocks, taps) if rest else 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...schedule import Schedule
-from .int8 import BLOCK, TILE, VECTORS, Level
+from ..quantize import BLOCK
+from .int8 import TILE, VECTORS, Level
 
 
 def begin_with_bias(sch: Schedule, result: str, level: Level, channels: Mapping[int, str]) -> None:

@@ -23,15 +23,13 @@ from ... import te
 from ...ir import Expr, PrimFunc, const
 from ...schedule import Schedule
 from ...te import Tensor
-from ..plan import Packing, Plan
-from ..quantize import product
+from ..plan import NARROW, Packing, Plan
+from ..quantize import BLOCK, product
 from ..registry import Attrs, TensorType
 from ..shape import padded
 from ..tile import inline_epilogue, unroll, vectorize_rows
 from .conv2d import PLANES, in_layouts
 from .int8 import (
-    BLOCK,
-    NARROW,
     Level,
     Place,
     Tile,
@@ -53,6 +51,7 @@ FEW_TASKS = 4  # per image, where there are rows enough
 CACHED = 3 << 17  # bytes, at most, of copies that each block of output channels reads
 FEW_BLOCKS = 3  # of input channels, to which none is added for sums of two products
 COPIED = 4  # instructions, about, that copy the channels of a pixel
+TAP = 4  # instructions, about, that copy one tap of a row
 
 # (image, block of channels, row of the result, pixel, tap row, tap column, channel of the block)
 Data = Callable[[Expr, Expr, Expr, Expr, Expr, Expr, Expr], Any]
@@ -298,6 +297,7 @@ def plan_conv2d(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
     blocks = conv.out_channels // groups // BLOCK
     return ConvInt8(
         **in_layouts(types, attrs, target, packing, data, BLOCKS, **more),
+        cost=_cost(conv, level, in_channels, planes),
         conv=conv,
         level=level,
         planes=planes,
@@ -305,6 +305,14 @@ def plan_conv2d(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
         flat=flat,
         tile=best_tile(level, pixels, blocks, shared, target),
     )
+
+
+def _cost(conv: ConvShape, level: Level, in_channels: int, planes: bool) -> float:
+    taps = conv.kernel[0] * (1 if planes else conv.kernel[1])
+    of_pixel = in_channels * taps * conv.out_channels / level.rate
+    if planes:
+        of_pixel += TAP * conv.channels * row_width(conv.kernel[1]) * conv.strides[0]
+    return conv.batch * conv.out_size[0] * conv.out_size[1] * of_pixel
 
 
 def row_width(taps: int) -> int:

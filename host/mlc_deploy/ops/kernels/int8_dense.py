@@ -15,24 +15,12 @@ from ... import te
 from ...ir import Expr, PrimFunc
 from ...schedule import Schedule
 from ...te import Tensor
-from ..plan import Packing, Plan
-from ..quantize import product
+from ..plan import NARROW, Packing, Plan
+from ..quantize import BLOCK, product
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue
 from .gemm import dense_fields
-from .int8 import (
-    BLOCK,
-    NARROW,
-    Level,
-    Place,
-    Tile,
-    best_tile,
-    chosen,
-    compute_sums,
-    level_of,
-    schedule_sums,
-    tune,
-)
+from .int8 import Level, Place, Tile, best_tile, chosen, compute_sums, level_of, schedule_sums, tune
 from .int8_bias import begin_with_bias
 from .shapes import static
 

@@ -19,10 +19,10 @@ from ...schedule import Schedule
 from ...te import Tensor
 from ..elementwise import broadcast_shape
 from ..plan import Plan, stated
-from ..quantize import product
+from ..quantize import BLOCK, product
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue
-from .int8 import BLOCK, Level, Place, Tile, best_tile, compute_sums, level_of, schedule_sums, tune
+from .int8 import Level, Place, Tile, best_tile, compute_sums, level_of, schedule_sums, tune
 from .shapes import static
 
 COPY, PACKED = "int8_rows", "int8_columns"

@@ -26,10 +26,11 @@ from ...ir import Expr, PrimFunc
 from ...schedule import Schedule
 from ...te import Tensor
 from ..plan import Packing, Plan
+from ..quantize import BLOCK
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue, unroll
 from .conv2d import in_layouts
-from .int8 import BLOCK, TILE, Level, schedule_sums
+from .int8 import TILE, Level, schedule_sums
 from .int8_bias import begin_with_bias
 from .int8_conv2d import BLOCKS
 from .int8_windows import KERNEL, STRIP, copy_rows, divisor, rows_of
@@ -54,14 +55,14 @@ MACHINES = {
     "aarch64": Machine(
         "arm_cpu",
         "dotprod",
-        Level("windows", "aarch64.sdot.windows", 2, BLOCK, "", depth=4),
+        Level("windows", "aarch64.sdot.windows", 2, BLOCK, "", 0, depth=4),
         "aarch64.transpose.4x8",
         3,
     ),
     "x86_64": Machine(
         "cpu",
         "avx2",
-        Level("windows", "x86.pmaddwd.windows", 2, BLOCK, "", depth=2, data="int16"),
+        Level("windows", "x86.pmaddwd.windows", 2, BLOCK, "", 0, depth=2, data="int16"),
         "x86.transpose.2x8",
         6,
     ),

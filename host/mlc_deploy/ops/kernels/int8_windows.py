@@ -18,12 +18,12 @@ from ... import te
 from ...ir import Expr, PrimFunc, const, value_range
 from ...schedule import Schedule
 from ...te import Tensor
-from ..plan import Packing, Plan
+from ..plan import NARROW, Packing, Plan
 from ..pool import pool_extents
+from ..quantize import BLOCK
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue, schedule_tile, vectorize_rows
 from .conv2d import in_layouts
-from .int8 import BLOCK, NARROW
 from .int8_conv2d import BLOCKS
 from .shapes import ConvShape, conv_shape, static
 from .windows import even_cut, pool_fields, reach

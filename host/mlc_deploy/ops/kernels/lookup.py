@@ -15,24 +15,15 @@ from ... import te
 from ...ir import PrimFunc
 from ...schedule import Schedule
 from ...te import Tensor
-from ..lookup import place
+from ..lookup import ROWS, place
 from ..plan import Plan, stated
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue
 from .shapes import static
 
-LANES = (16, 8)  # of vectors, the best first
 TOGETHER = (4, 3, 2, 5, 7, 1)  # vectors that may be one turn, the best first
 TASK = 1 << 10  # vectors, about, that a task looks up
 TILE = "lookup_tile"
-
-
-def row_lanes(elements: int, target: Target) -> int | None:
-    """How many numbers are looked up together, of so many; None where that does not divide them, or
-    is a compiler's matter."""
-    if target.kind == "c":
-        return None
-    return next((n for n in LANES if elements % n == 0 and elements), None)
 
 
 def in_vectors(target: Target) -> bool:
@@ -83,7 +74,7 @@ def plan_lookup(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Lo
     if not static(types[0]) or len(types[0].shape) != 2:
         return None
     rows, lanes = types[0].sizes
-    if lanes not in LANES or row_lanes(lanes, target) != lanes:
+    if lanes not in ROWS or target.kind == "c":  # whose compiler finds its own way
         return None
     fits = [n for n in TOGETHER if rows % n == 0]
     return LookupRows(
