@@ -60,6 +60,12 @@ def test_shown(mlc_deploy: Command, golden: Golden) -> None:
     golden(done.stdout, "cli_inspect_digits")
 
 
+def test_without_a_model_the_shipped_one_is_shown(mlc_deploy: Command, golden: Golden) -> None:
+    done = mlc_deploy("inspect", "--target", "aarch64")
+    assert done.status == 0 and done.stderr == ""
+    golden(done.stdout, "cli_inspect_digits")
+
+
 def test_shown_of_a_named_dimension(mlc_deploy: Command, golden: Golden, folder: Path) -> None:
     attention(folder / "gelu.onnx")
     done = mlc_deploy("inspect", "gelu.onnx", "--bind", "batch=2", "--target", "armv7a")
@@ -96,7 +102,6 @@ def test_passes_that_changed_something_are_printed(mlc_deploy: Command, folder: 
 
 
 REFUSED: dict[str, list[str]] = {
-    "no model": ["inspect"],
     "no such file": ["inspect", "digitz.onnx"],
     "no such target": ["inspect", "digits.onnx", "--target", "armv9z"],
     "no model in the file": ["inspect", "notes.onnx"],

@@ -54,7 +54,7 @@ def test_kernels_are_tuned_and_the_model_is_compiled_with_them(
     assert record["after"] == sum(layer["after"] for layer in layers.values())
     assert (
         "end to end" in done.stderr
-        and "mlc-deploy MODEL --target aarch64 --db t.jsonl" in done.stderr
+        and f"mlc-deploy {DIGITS} --target aarch64 --db t.jsonl compiles with it" in done.stderr
     )
 
     again = mlc_deploy("tune", DIGITS, *common, "--trials", "8").record
@@ -93,10 +93,17 @@ def test_after_ctrl_c_the_same_command_goes_on(tmp_path: Path) -> None:
         p.send_signal(signal.SIGINT)
         said, _ = p.communicate(timeout=120)
         assert p.returncode == 130
-    assert "stopped, and the same command goes on" in said
+    assert "stopped, the same command continues" in said
     assert json.loads(record.read_text())["stopped"]
     database = Database(db)
     assert len(database) >= 13 and not database.notes
+
+
+@needs_qemu
+def test_without_a_model_the_shipped_one_is_tuned(mlc_deploy: Command, folder: Path) -> None:
+    done = mlc_deploy("tune", *TASKS, "--search", "random", "--db", "t.jsonl", "--trials", "2")
+    assert done.status == 0 and done.stdout.startswith("digits_cnn for aarch64, tuned on qemu://")
+    assert "mlc-deploy --target aarch64 --db t.jsonl compiles with it" in done.stdout
 
 
 LOCAL = ("--target", "host", "--board", "local://", "--only", "max_pool", "--search", "random")
@@ -125,7 +132,7 @@ def test_what_was_found_is_kept_when_the_whole_model_is_not_run_to_its_end(
     assert all(task["after"] for task in record["tasks"])
     assert record["layers"] is record["before"] is record["after"] is record["ok"] is None
     assert "max_pool_1" in done.stdout and "end to end" not in done.stdout
-    assert "stopped, and the same command goes on" in done.stdout
+    assert "stopped, the same command continues" in done.stdout
     assert done.complaint.endswith(ending)
 
 
@@ -145,7 +152,7 @@ def test_ctrl_c_while_layouts_are_chosen_says_how_to_go_on(
 ) -> None:
     monkeypatch.setattr("mlc_deploy.tune.api.plans", Mock(side_effect=KeyboardInterrupt))
     done = mlc_deploy("tune", DIGITS, *LOCAL[:4], "--search", "random", "--db", "t.jsonl")
-    assert "t.jsonl has what was measured, and the same command goes on\n" in done.stderr
+    assert "t.jsonl holds all results; the same command continues\n" in done.stderr
     assert done.complaint.endswith("-> 130")
 
 
@@ -274,13 +281,13 @@ def test_what_others_found_is_taken_over(mlc_deploy: Command, folder: Path) -> N
     ended = mlc_deploy(
         "tune", DIGITS, "--db", "t.jsonl", "--from", "theirs.jsonl", "--only", "lstm"
     )
-    assert ended.status == 2 and "theirs.jsonl: 1 results taken over\n" in ended.stderr
+    assert ended.status == 2 and "theirs.jsonl: 1 results copied\n" in ended.stderr
     mine = Database("t.jsonl")
     assert mine.records == theirs.records and mine.plans == theirs.plans
     again = mlc_deploy(
         "tune", DIGITS, "--db", "t.jsonl", "--from", "theirs.jsonl", "--only", "lstm"
     )
-    assert "theirs.jsonl: 0 results taken over\n" in again.stderr
+    assert "theirs.jsonl: 0 results copied\n" in again.stderr
 
 
 def test_a_database_that_is_not_there_is_told(mlc_deploy: Command, folder: Path) -> None:

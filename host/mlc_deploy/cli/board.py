@@ -1,4 +1,4 @@
-"""`mlc-deploy board`: the user's boards, what they are, and whether their times can be trusted."""
+"""`mlc-deploy board`: the user's boards, what they are, and whether to trust their times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mlc_rpc.wire import BOX
 from ..board.connect import connect, target_of
 from ..board.enrolled import Enrolled, boards_file, enroll, enrolled_boards, remove
 from .errors import FAILED, OK
-from .options import Misuse
+from .options import DEBUG, Misuse
 from .place import checked, located
 from .tables import add_row, bytes_text, console_for, labelled, plain_table, tell
 
@@ -26,26 +26,31 @@ SECONDS = 30.0
 
 @click.group()
 def board() -> None:
-    """Your boards: enroll, list, remove, info, doctor, clean."""
+    """Enrolls your boards, shows and checks them."""
 
 
 TCP_START = (
-    "once, with the board's mlc-runtime (which --save FOLDER/ writes) in its home;\n"
-    "where ssh does not lead there, bring both files and start it as it suits the board"
+    "Run this once. It needs mlc-runtime (--save FOLDER/ writes it) in the board's home folder.\n"
+    "Where the board has no ssh, copy both files by other means and start mlc-runtime there"
 )
 
 
 @board.command("enroll")
 @click.argument("name")
 @click.argument("url")
-@click.option("--target", metavar="T", help="where it is to be another than the board says itself")
-@click.option("--fingerprint", metavar="SHA256:…", help="of its host key, known from elsewhere")
-@click.option("--debug", is_flag=True, help="show where an error comes from")
-def enroll_command(
-    name: str, url: str, target: str | None, fingerprint: str | None, debug: bool
-) -> int:
-    """Gives the board at URL a NAME, for --board. Over ssh, its host key is shown and, if you
-    agree, trusted from then on; for tcp://, a key is made that the board needs as well."""
+@click.option(
+    "--target",
+    metavar="T",
+    help="compile for T on this board (default: what the board says of itself)",
+)
+@click.option("--fingerprint", metavar="SHA256:…", help="trust the host key with this fingerprint")
+@DEBUG
+def enroll_command(name: str, url: str, target: str | None, fingerprint: str | None) -> int:
+    """Gives the board at URL a NAME for --board.
+
+    Over ssh, the command shows the board's host key and trusts it once you agree. For tcp://, it
+    makes a key and says how to bring the key to the board.
+    """
     match parse_url(checked(url)):
         case SshUrl() as address:
             if not _trusted(address, fingerprint):
@@ -65,27 +70,28 @@ def enroll_command(
 
 
 def _trusted(address: SshUrl, fingerprint: str | None) -> bool:
-    """Whether the host key is the board's: known, or as expected, or agreed to on the terminal."""
+    """Whether the host key is the board's: it is known, has the given fingerprint, or the user
+    agrees to it on the terminal."""
     from mlc_rpc.ssh_client import is_trusted, server_key, trust
     from mlc_rpc.ssh_config import resolve
 
     host = resolve(address)
-    if host.proxy_command:  # then it is ssh itself that asks
+    if host.proxy_command:  # then ssh itself asks
         return True
     key = server_key(host, SECONDS)
     if fingerprint not in (None, key.fingerprint):
         raise host.unreachable(
             f"its host key is {key.fingerprint}, not {fingerprint}",
-            "somebody may stand between, or the fingerprint is another key's",
+            "compare the fingerprint again: another machine may answer in the board's place",
         )
     if is_trusted(host, key):
         return True
     tell(f"host key of {host.board}: {key.get_name()} {key.fingerprint}", sys.stderr)
     if fingerprint is None and not sys.stdin.isatty():
         raise Misuse(
-            "nobody is there to compare the fingerprint",
+            "stdin is no terminal, so nobody can compare the fingerprint",
             where=f"board enroll {host.board}",
-            mend=f"--fingerprint {key.fingerprint}, if that is the board's own",
+            mend=f"--fingerprint {key.fingerprint}, if it is the board's own",
         )
     if fingerprint is None and not click.confirm("is it the board's own?", err=True):
         return False
@@ -94,12 +100,12 @@ def _trusted(address: SshUrl, fingerprint: str | None) -> bool:
 
 
 @board.command("list")
-@click.option("--debug", is_flag=True, help="show where an error comes from")
-def list_command(debug: bool) -> int:
-    """The boards that were enrolled."""
+@DEBUG
+def list_command() -> int:
+    """Lists the enrolled boards."""
     known = enrolled_boards()
     if not known:
-        tell(f"none yet in {boards_file()}; try: mlc-deploy board enroll NAME ssh://host")
+        tell(f"no boards in {boards_file()}; try: mlc-deploy board enroll NAME ssh://host")
         return OK
     table = plain_table(("board", False), ("url", False), ("target", False))
     for name, entry in sorted(known.items()):
@@ -110,19 +116,22 @@ def list_command(debug: bool) -> int:
 
 @board.command("remove")
 @click.argument("name")
-@click.option("--debug", is_flag=True, help="show where an error comes from")
-def remove_command(name: str, debug: bool) -> int:
-    """Forgets the board that was enrolled as NAME. What is on the board stays there."""
+@DEBUG
+def remove_command(name: str) -> int:
+    """Forgets the board NAME. Files on the board stay there."""
     gone = remove(name)
-    tell(f"removed: {name}, {gone.url}; what is on it: mlc-deploy board clean {gone.url}")
+    tell(f"removed: {name}, {gone.url}; files on it stay: mlc-deploy board clean {gone.url}")
     return OK
 
 
 @board.command("info")
 @click.argument("board_name", metavar="BOARD")
-@click.option("--debug", is_flag=True, help="show where an error comes from")
-def info_command(board_name: str, debug: bool) -> int:
-    """What BOARD, a name or a URL, is: cores, caches, features, memory, clocks, temperatures."""
+@DEBUG
+def info_command(board_name: str) -> int:
+    """Shows what BOARD is: cores, caches, features, memory, clocks, temperatures.
+
+    BOARD is a name or a URL.
+    """
     url = located(board_name).url
     facts = read_facts(url, SECONDS)
     with connect(url) as session:
@@ -135,9 +144,12 @@ def info_command(board_name: str, debug: bool) -> int:
 
 @board.command("doctor")
 @click.argument("board_name", metavar="BOARD")
-@click.option("--debug", is_flag=True, help="show where an error comes from")
-def doctor_command(board_name: str, debug: bool) -> int:
-    """Whether times measured on BOARD can be trusted; exit status 1 where not, and what to do."""
+@DEBUG
+def doctor_command(board_name: str) -> int:
+    """Says whether times of BOARD can be trusted.
+
+    BOARD is a name or a URL. The exit status is 1 if not; each doubt comes with its remedy.
+    """
     url = located(board_name).url
     facts = read_facts(url, SECONDS)
     if facts is None:
@@ -146,7 +158,7 @@ def doctor_command(board_name: str, debug: bool) -> int:
         tell(
             "doubt  an emulated board has no times, only executed instructions"
             if emulated
-            else f"doubt  over {scheme}:// nothing is known of its clock and temperature"
+            else f"doubt  {scheme}:// does not show the board's clock and temperature"
         )
         tell(f"       try: {'a real board' if emulated else 'ssh://, where it has ssh'}")
         return FAILED
@@ -160,9 +172,12 @@ def doctor_command(board_name: str, debug: bool) -> int:
 
 @board.command("clean")
 @click.argument("board_name", metavar="BOARD")
-@click.option("--debug", is_flag=True, help="show where an error comes from")
-def clean_command(board_name: str, debug: bool) -> int:
-    """Removes what was left on BOARD: programs, objects and weights that are kept for next time."""
+@DEBUG
+def clean_command(board_name: str) -> int:
+    """Removes the programs, objects and weights kept on BOARD.
+
+    BOARD is a name or a URL.
+    """
     url = located(board_name).url
     match parse_url(url):
         case SshUrl() as address:
@@ -172,9 +187,9 @@ def clean_command(board_name: str, debug: bool) -> int:
             for cleaned in gone:
                 tell(f"removed {cleaned.path}, {bytes_text(cleaned.bytes)}")
             if not gone:
-                tell("there was nothing")
+                tell("nothing to remove")
         case _:
-            tell("there is nothing: only boards reached by ssh:// keep anything")
+            tell("nothing to remove: only ssh:// boards keep files")
     return OK
 
 

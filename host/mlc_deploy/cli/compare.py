@@ -13,37 +13,40 @@ from rich.table import Table
 
 from ..files.outside import read_file
 from .errors import FAILED, OK
-from .options import Misuse
+from .options import DEBUG, Misuse
 from .tables import Record, add_row, console_for, labelled, plain_table
 
-Costs = Mapping[tuple[str, int], float]  # by a layer's name, and how often it occurred before
+Costs = Mapping[tuple[str, int], float]  # by a layer's name, and its number among equal names
 
-# What is compared, in the order of preference: a layer's key for it, what a column is called, and
-# what there is less of, and more.
+# Figures to compare, the preferred one first: a layer's key -> the column's title, and the words
+# for less and for more.
 MEASURES = {
     "instructions": ("instructions", "fewer instructions", "more instructions"),
     "median_us": ("µs", "less time", "more time"),
 }
 KEYS = ("model", "target", "precision", "threads", "board", "layers", "instructions", "latency")
-RISE_HELP = "percent by which the whole may rise; times vary, and want more than the default of 1"
+RISE_HELP = "allow a rise of PERCENT (default: 1; measured times need more)"
 
 
 @click.command()
 @click.argument("before", type=click.Path())
 @click.argument("after", type=click.Path())
 @click.option("--rise", type=float, default=1.0, metavar="PERCENT", help=RISE_HELP)
+@DEBUG
 def compare(before: str, after: str, rise: float) -> int:
-    """Compares what `mlc-deploy MODEL --json FILE` wrote at two times: executed instructions where
-    both records have them, else times. The exit status is 1 where the model costs more than PERCENT
-    more than before, which a build can stop at.
+    """Compares two records of --json, layer by layer.
+
+    BEFORE and AFTER are files of `mlc-deploy MODEL --json FILE`. The command compares executed
+    instructions if both records have them, else times. The exit status is 1 if the model's cost
+    rose by more than PERCENT, so a build can stop there.
     """
     if not 0 <= rise < float("inf"):
-        raise Misuse("a rise is a percentage", where=f"--rise {rise:g}", mend="--rise 1")
+        raise Misuse("--rise must be 0 or more", where=f"--rise {rise:g}", mend="--rise 1")
     old, new = _record(before), _record(after)
     measure = next((m for m in MEASURES if all(_whole(r, m) is not None for r in (old, new))), None)
     if measure is None:
         raise Misuse(
-            "the records have no figure in common: both must be counted, or both be timed",
+            "the records share no figure: one counts instructions, the other has times",
             where=f"{before}, {after}",
             mend="the same --board for both",
         )
@@ -61,7 +64,7 @@ def compare(before: str, after: str, rise: float) -> int:
 
 
 def _record(file: str) -> Record:
-    """Raises Misuse for whatever `--json` did not write."""
+    """A record that --json wrote. Raises Misuse for any other file."""
     try:
         record = json.loads(read_file(file))
         figures = [layer[m] for layer in record["layers"] for m in MEASURES]
@@ -89,7 +92,7 @@ def _record(file: str) -> Record:
 
 
 def _whole(record: Record, measure: str) -> float | None:
-    """What the model costs: instructions, or the median of its time in µs where no emulator ran."""
+    """The model's cost: instructions, or its median time in µs; None for an emulator's time."""
     if measure == "instructions":
         return None if record["instructions"] is None else float(record["instructions"])
     latency = record["latency"]
@@ -143,7 +146,7 @@ def _verdict(was: float, now: float, measure: str, rise: float) -> str:
 
 
 def _differences(old: Record, new: Record) -> Sequence[str]:
-    """What else differs between the two, and what is doubtful of times."""
+    """The other differences, and doubts about the times."""
     found = [
         f"{what} was {old[what]}, and is {new[what]}"
         for what in ("model", "target", "precision", "threads")

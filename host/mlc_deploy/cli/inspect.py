@@ -1,4 +1,4 @@
-"""`mlc-deploy inspect MODEL`: what a model holds, and what becomes of it for a target."""
+"""`mlc-deploy inspect MODEL`: what a model holds, and how its kernels compute."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from ..graph.views import is_view
 from ..ops.explain import Candidate, explain
 from .json_file import JsonFile
 from .options import (
-    CONVERTERS_HELP,
-    converters,
-    dims,
-    known_precision,
+    DB_HELP,
+    DEBUG,
+    JSON_HELP,
+    TARGET_HELP,
+    Reading,
     one_level,
-    shapes,
+    reads_models,
     source_file,
 )
 from .progress import Progress
-from .run import DB_HELP, PRECISION_HELP, TRUST_HELP
 from .tables import (
     Record,
     add_row,
@@ -48,44 +48,38 @@ from .tables import (
 if TYPE_CHECKING:
     from ..tune.database import Database
 
-LAYOUTS = ("choose_winograd", "choose_layouts", "pack_weights")  # passes that choose how
+LAYOUTS = ("choose_winograd", "choose_layouts", "pack_weights")  # passes that choose layouts
 DEFAULT = "default schedule"
 
 
 @click.command()
-@click.argument("model")
-@click.option("--target", metavar="T", help="armv7a, aarch64, a board's name; this host by default")
-@click.option("--shape", "shape", multiple=True, metavar="NAME=1,3,…", help="shape of an input")
-@click.option("--bind", multiple=True, metavar="NAME=N", help="value of a named dimension")
-@click.option("--converters", "own", metavar="FILE.py", help=CONVERTERS_HELP)
-@click.option("--precision", metavar="P", default="float32", help=PRECISION_HELP)
+@click.argument("model", required=False)
+@click.option("--target", metavar="T", help=f"{TARGET_HELP} (default: this machine)")
+@reads_models
 @click.option("--db", metavar="FILE", help=DB_HELP)
-@click.option("--trust", is_flag=True, help=TRUST_HELP)
-@click.option("--json", "json_file", metavar="FILE", help="write all of it; - is stdout")
+@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
 @click.option("--passes", is_flag=True, help="print the graph after each pass that changed it")
-@click.option("--debug", is_flag=True, help="show where an error comes from")
+@DEBUG
 def inspect(
-    model: str,
+    model: str | None,
     target: str | None,
-    shape: tuple[str, ...],
-    bind: tuple[str, ...],
-    own: str | None,
-    precision: str,
+    reading: Reading,
     db: str | None,
-    trust: bool,
     json_file: str | None,
     passes: bool,
-    debug: bool,
 ) -> int:
-    """Says what MODEL, an .onnx or .pt2 file, holds: operators, parameters, multiply-accumulates,
-    memory; and which operators become one kernel. Nothing is compiled."""
+    """Shows what MODEL holds, and how its kernels compute.
+
+    MODEL is an .onnx or .pt2 file (default: the model that ships with the package). The tables show
+    operators, parameters, multiply-accumulates and memory, and the kernels that the operators
+    become for the target. Nothing is compiled.
+    """
     path = source_file(model, ("inspect",))
     to_json = JsonFile(json_file, (model, db))
-    known_precision(precision)
     wanted = one_level(target or "host", "inspect looks at")
     stream = to_json.beside
     ran: list[Record] = []
-    plain: list[Function] = []  # the last is as it was before anything chose how
+    plain: list[Function] = []  # the last one: before a pass chose layouts
 
     def watch(name: str, function: Function, changed: bool) -> None:
         if not any(step["name"] in LAYOUTS for step in ran) and name not in LAYOUTS:
@@ -96,17 +90,14 @@ def inspect(
 
     how = known = None
     if db is not None:
-        from ..tune.database import existing  # here, since few look at what was tuned
+        from ..tune.database import existing  # here: most runs need no database
         from ..tune.layouts import known_layouts
 
         known = existing(db)
-        how = partial(known_layouts, known, target=wanted, precision=precision)
-    fixed = shapes(shape), dims(bind), converters(own)
-    graphs = model_graph(
-        path, wanted, *fixed, watch=watch, precision=precision, layouts=how, trust=trust
-    )
+        how = partial(known_layouts, known, target=wanted, precision=reading.precision)
+    graphs = model_graph(path, wanted, watch=watch, layouts=how, **reading.arguments)
     record = inspected(graphs, plain[-1], wanted, path.stem, known)
-    record |= {"precision": precision, "passes": ran}
+    record |= {"precision": reading.precision, "passes": ran}
     show(record, stream)
     for note in record["notes"]:
         Progress(False).warn(note)
@@ -120,14 +111,13 @@ def inspect(
 def inspected(
     graphs: ModelGraph, plain: Function, target: Target, name: str, known: Database | None = None
 ) -> Record:
-    """All that is said of a model, ready for JSON; sizes in bytes. plain: the graph before a pass
-    chose layouts. known: what tuning found, of
-    which `notes` says what could not be used.
+    """The record of a model, ready for JSON; sizes in bytes. plain: the graph before a pass chose
+    layouts. known: the database of tuning; `notes` names the results that cannot be used.
 
-    operators: name -> how often it is called in the model, and in its kernels. kernels: per call of
-    one, the layer, the operators that became it, what it computes, and what that takes;
-    `implementation` is how, `tuned` whether scheduled as tuning found, and `candidates` what the
-    target has for it: name, what it needs, and whether the layer fits, best first.
+    operators: name -> how often it is called in the model, and in its kernels. kernels: per call,
+    the layer, the operators that became the kernel, its output and its costs; `implementation` is
+    how it computes, `tuned` whether tuning found its schedule, and `candidates` the target's
+    implementations, best first: name, what it needs, and whether the layer fits.
     """
     program = lower_graph(graphs.optimized, graphs.module)
     before, after = operators(graphs.reference), operators(graphs.optimized)
@@ -164,7 +154,7 @@ def _tensor(name: str, t: Any) -> Record:
 
 
 def _candidates(plain: Function, target: Target) -> dict[str, tuple[Candidate, ...]]:
-    """By layer, what the target has for its operator; those without any are left out."""
+    """The target's implementations of each layer's operator; layers without any are left out."""
     found: dict[str, tuple[Candidate, ...]] = {}
     for binding in plain.bindings:
         call = binding.call
@@ -182,7 +172,7 @@ def _kernels(
     tuned: Container[str],
     target: Target,
 ) -> list[Record]:
-    """Per call, in order: those of registered functions stay on the host, and have no kernel."""
+    """Per call, in order. Calls of registered functions run on the host and have no kernel."""
     calls = iter(program.calls)
     external = iter(program.externals)
     found: list[Record] = []
@@ -264,7 +254,7 @@ def show(record: Record, stream: TextIO) -> None:
 
 
 def _choices(record: Record) -> Iterable[tuple[str, Table]]:
-    """What there was to choose from, for the layers that had a choice; like ones together."""
+    """The candidates of the layers that had a choice; equal tables once."""
     layers: dict[str, list[Record]] = {}
     for kernel in record["kernels"]:
         names = [c["name"] for c in kernel["candidates"]]
@@ -286,7 +276,7 @@ def _choices(record: Record) -> Iterable[tuple[str, Table]]:
 
 
 def together(names: list[str]) -> str:
-    """conv2d + add + relu; of a chain of like ones, how many: 3 add."""
+    """conv2d + add + relu; equal neighbours are counted: 3 add."""
     parts: list[tuple[str, int]] = []
     for name in names:
         if parts and parts[-1][0] == name:
@@ -309,4 +299,4 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
     yield "weights", f"{count_text(record['parameters'])} parameters, {weights}"
     arena, least = record["arena_bytes"], record["arena_lower_bound_bytes"]
     more = f", {arena / least - 1:.1%} above the least possible" if least else ""
-    yield "arena", f"{bytes_text(arena)}{more}; what kernels need for themselves comes on top"
+    yield "arena", f"{bytes_text(arena)}{more}, without the kernels' workspaces"

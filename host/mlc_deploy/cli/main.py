@@ -1,11 +1,11 @@
-"""Commands."""
+"""The commands: which there are, and which one the arguments name."""
 
 from __future__ import annotations
 
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -16,14 +16,34 @@ from .ending import signalled
 from .errors import FAILED, MISUSED, OK, complain, exit_status, message
 from .options import Misuse
 
-COMMANDS = ("run", "inspect", "board", "tune", "compare")  # each in the module of its name
+RUN = "run"  # `mlc-deploy` without the name of a command
+GROUPS = {
+    "Commands about a model": ("inspect", "tune", "compare"),
+    "Commands about your boards": ("board",),
+}
+COMMANDS = (RUN, *(name for names in GROUPS.values() for name in names))  # modules of these names
 
 
 class Commands(click.Group):
-    """COMMANDS, of which one alone is imported; without the name of one, `run`."""
+    """COMMANDS. Only the command that runs is imported, and for --help all of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([row for name in names for row in self._rows(ctx, name)])
+
+    def _rows(self, ctx: click.Context, name: str) -> Iterator[tuple[str, str]]:
+        """A command, or each command of a group, with the first sentence of its help."""
+        command = self.get_command(ctx, name)
+        assert command is not None
+        if not isinstance(command, click.Group):
+            yield name, command.get_short_help_str(100)
+            return
+        for part in command.commands.values():
+            yield f"{name} {part.name}", part.get_short_help_str(100)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
@@ -35,10 +55,10 @@ class Commands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named = bool(args) and (args[0] in COMMANDS or args[0] == "--version")
         if args and not named and not args[0].startswith("-") and not Path(args[0]).exists():
-            near = get_close_matches(args[0], [c for c in COMMANDS if c != "run"], 1, 0.7)
+            near = get_close_matches(args[0], COMMANDS[1:], 1, 0.7)
             if near:
                 raise Misuse(f"there is no such command or file: '{args[0]}'", mend=near[0])
-        return super().parse_args(ctx, args if named else ["run", *args])
+        return super().parse_args(ctx, args if named else [RUN, *args])
 
 
 @click.group(cls=Commands)

@@ -1,15 +1,19 @@
-"""The values of options that are more than a word: NAME=FILE, NAME=1,3,224,224, NAME=128."""
+"""Options that several commands share, and the values of options that are more than a word:
+NAME=FILE, NAME=1,3,224,224, NAME=128."""
 
 from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
+import click
 from numpy.typing import NDArray
 
 from mlc_rpc.cores import KINDS, core_numbers
@@ -23,12 +27,102 @@ from ..files.outside import refuse_special
 Array = NDArray[Any]
 Value = TypeVar("Value")
 
-CONVERTERS_HELP = "run a Python file that holds CONVERTERS: operators the model needs, by name"
-LABEL = "label"  # the array of an .npz that predictions are held against
+SHIPPED = Path(__file__).parents[1] / "models"  # models and images that come with the package
+SHIPPED_MODEL = SHIPPED / "digits_cnn.onnx"
+LABEL = "label"  # the array of an .npz that holds the right classes
 
 
 class Misuse(MlcError):
-    """A command line that cannot be meant."""
+    """A mistake in the command line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a model is read, as its options say. Raises Misuse for a precision that is unknown."""
+
+    shape: tuple[str, ...]
+    bind: tuple[str, ...]
+    own: str | None
+    asked_precision: str | None
+    trust: bool
+
+    def __post_init__(self) -> None:
+        if self.asked_precision is None:
+            return
+        from ..graph.precision import PRECISIONS  # here: a saved model does without the compiler
+
+        if self.asked_precision not in PRECISIONS:
+            where = f"--precision {self.asked_precision}"
+            raise Misuse("there is no such precision", where=where, mend=" or ".join(PRECISIONS))
+
+    @property
+    def precision(self) -> str:
+        return self.asked_precision or "float32"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What model_graph and compile take. Raises Misuse."""
+        return {
+            "shapes": shapes(self.shape), "dims": dims(self.bind),
+            "converters": converters(self.own), "precision": self.precision, "trust": self.trust,
+        }  # fmt: skip
+
+
+READING = (
+    click.option("--shape", multiple=True, metavar="NAME=1,3,…", help="set the shape of an input"),
+    click.option("--bind", multiple=True, metavar="NAME=N", help="set a named dimension"),
+    click.option(
+        "--converters", "own", metavar="FILE.py",
+        help="run a Python file whose CONVERTERS convert operators of the model",
+    ),
+    click.option(
+        "--precision", "asked_precision", metavar="P",
+        help="compute in float32 or float16 (default: float32)",
+    ),
+    click.option("--trust", is_flag=True, help="let a .pt2 file run code on this machine"),
+)  # fmt: skip
+
+
+def reads_models(command: Callable[..., int]) -> Callable[..., int]:
+    """Gives a command the options of READING, as its argument `reading`."""
+
+    @wraps(command)
+    def run(**given: Any) -> int:
+        reading = Reading(*(given.pop(name) for name in Reading.__slots__))
+        return command(reading=reading, **given)
+
+    for option in reversed(READING):
+        run = option(run)
+    return run
+
+
+def known_cores(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
+    """The value of --cores. Raises Misuse for text that names no cores."""
+    try:
+        _ = text in ("", *KINDS) or core_numbers(text)
+    except ValueError as error:
+        mend = "fast, slow, or numbers such as 0-3 or 4,5"
+        raise Misuse(str(error), where=f"--cores {text}", mend=mend) from None
+    return text
+
+
+CORES = click.option(
+    "--cores", metavar="fast|slow|0-3,…", default="", callback=known_cores,
+    help="pin the threads to cores (default: the fast ones, if they are enough)",
+)  # fmt: skip
+DEBUG = click.option(
+    "--debug", is_flag=True, expose_value=False, help="show where an error comes from"
+)
+DB_HELP = "use the schedules that mlc-deploy tune found"
+TARGET_HELP = "compile for T: armv7a, aarch64, a board's model, or 'llvm -mtriple=…'"
+JSON_HELP = "write the record (-: to stdout)"
+
+
+def above_zero(numbers: Mapping[str, float | None]) -> None:
+    """Raises Misuse for an option whose number is 0 or less."""
+    for option, value in numbers.items():
+        if value is not None and not value > 0:
+            raise Misuse(f"{option} must be more than 0", where=f"{option} {value:g}")
 
 
 def named(
@@ -99,25 +193,6 @@ def _load(option: str, name: str, path: Path) -> tuple[Array, Array | None]:
         raise Misuse(str(error), where=where, mend="numpy.save(file, array)") from None
 
 
-def known_cores(text: str) -> None:
-    """Raises Misuse for text that names no cores."""
-    try:
-        _ = text in KINDS or core_numbers(text)
-    except ValueError as error:
-        mend = "fast, slow, or numbers such as 0-3 or 4,5"
-        raise Misuse(str(error), where=f"--cores {text}", mend=mend) from None
-
-
-def known_precision(text: str) -> None:
-    """Raises Misuse for a precision that is none."""
-    from ..graph.precision import PRECISIONS  # here, since a saved model does without the compiler
-
-    if text not in PRECISIONS:
-        raise Misuse(
-            "there is no such precision", where=f"--precision {text}", mend=" or ".join(PRECISIONS)
-        )
-
-
 def one_level(target: str, what: str) -> Target:
     """The target of a text that names one CPU level. Raises Misuse where there are several, and
     `what` takes but one; TargetError."""
@@ -131,8 +206,11 @@ def one_level(target: str, what: str) -> Target:
     return levels[0][1]
 
 
-def model_file(text: str, commands: Sequence[str]) -> Path:
-    """MODEL as a file that is there; Misuse with the nearest names otherwise."""
+def model_file(text: str | None, commands: Sequence[str]) -> Path:
+    """MODEL as a file that exists; the shipped model without one. Raises Misuse, with the nearest
+    names."""
+    if text is None:
+        return SHIPPED_MODEL
     path = Path(text)
     if path.is_dir() or path.is_file():
         return path
@@ -155,17 +233,17 @@ def model_file(text: str, commands: Sequence[str]) -> Path:
     raise Misuse(what, where=where, mend=" or ".join(near) or "the path of an .onnx or .mlc file")
 
 
-def source_file(text: str, commands: Sequence[str]) -> Path:
-    """MODEL as a file that is to be compiled: Misuse for one that --save wrote, too."""
+def source_file(text: str | None, commands: Sequence[str]) -> Path:
+    """MODEL as a file to compile. Raises Misuse for a file that --save wrote, too."""
     path = model_file(text, commands)
     if path.is_file() and is_saved(path):
         mend = "the model that it was compiled from"
-        raise Misuse("the model is compiled already", where=text, mend=mend)
+        raise Misuse("the model is compiled already", where=str(path), mend=mend)
     return path
 
 
 def folder(option: str, text: str) -> Path:
-    """A folder to write into, which is made: now is the time to say that it cannot be."""
+    """A folder to write into, made now, so that a refusal comes before the work. Raises Misuse."""
     path = Path(text)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -182,7 +260,8 @@ def folder(option: str, text: str) -> Path:
 
 
 def writable(option: str, text: str) -> Path:
-    """A file that can be written later on: now is the time to say that it cannot."""
+    """A file to write later, checked now, so that a refusal comes before the work. Raises
+    Misuse."""
     path = Path(text)
     if path.is_dir():
         raise Misuse("this is a folder", where=f"{option} {text}", mend="a file's name")
@@ -197,9 +276,10 @@ def writable(option: str, text: str) -> Path:
 
 def converters(file: str | None) -> dict[str, Any]:
     """The converters of a Python file: its dict CONVERTERS, from names of operators to functions.
-    The file is run, as what the user wrote; functions that it registers (mlc.register_func) are
-    registered then. Raises Misuse for a file that cannot be read or run, and for what is no such
-    dict."""
+
+    The file is run. It may register functions, too (mlc.register_func). Raises Misuse for a file
+    that cannot be read or run, and for any other CONVERTERS.
+    """
     if file is None:
         return {}
     where = f"--converters {file}"
@@ -241,5 +321,5 @@ def converters(file: str | None) -> dict[str, Any]:
 
 
 def _registers(source: bytes) -> bool:
-    """Whether the code registers functions, which is all that some files are for."""
+    """Whether the code registers functions: such a file needs no CONVERTERS."""
     return b"register_func" in source

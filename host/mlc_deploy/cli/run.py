@@ -36,16 +36,22 @@ from ..files.unfinished import replacing
 from .errors import FAILED, OK, complain
 from .json_file import JsonFile
 from .options import (
-    CONVERTERS_HELP,
+    CORES,
+    DB_HELP,
+    DEBUG,
+    JSON_HELP,
+    SHIPPED,
+    TARGET_HELP,
     Misuse,
+    Reading,
+    above_zero,
     arrays,
     converters,
     dims,
     folder,
-    known_cores,
-    known_precision,
     model_file,
     one_level,
+    reads_models,
     shapes,
 )
 from .place import NONE, choose
@@ -58,92 +64,83 @@ if TYPE_CHECKING:
     from ..graph import Function
     from ..graph.nodes import Value
 
-SHIPPED = Path(__file__).parents[1] / "models"
-SAVE_HELP = "write the model: .mlc, or a folder, with what runs it; its kernels: .o, .s, .ll, .c"
-PRECISION_HELP = "float16: what is float32 computes in that where it serves; float32: as it is"
-DB_HELP = "what mlc-deploy tune found: kernels as it says"
-THREADS_HELP = "threads on the board; as many as there are cores unless told, 1 on QEMU"
-CORES_HELP = "where the threads stay; on the fast cores unless told, while they suffice"
-TRUST_HELP = "the author of a .pt2 file may run code on this machine, where the file needs it"
-TIMEOUT_HELP = f"how long a run on the board may take; {RUN_SECONDS:g} unless told"
+SAVE_HELP = "write the model: .mlc, or a folder with its runtime; or its kernels: .o, .s, .ll, .c"
+BOARD_HELP = "run on B: qemu://[CPU], local://, ssh://[user@]host, tcp://host:port, a name, or none"
 
 
 class Job(click.Command):
-    """Shown as what it is to users: the command itself."""
+    """The command as users know it: `mlc-deploy` itself, with the other commands below."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage("mlc-deploy", "[MODEL] [OPTIONS]")
+        formatter.write_usage("mlc-deploy", "COMMAND [OPTIONS]", prefix="       ")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        commands = ctx.parent.command if ctx.parent else None
+        if isinstance(commands, click.Group):
+            commands.format_commands(ctx, formatter)
 
 
 @click.command(cls=Job, hidden=True)
 @click.argument("model", required=False)
-@click.option("--target", metavar="T", help="armv7a, aarch64, a board's name, or 'llvm -mtriple=…'")
-@click.option("--board", metavar="B", help="qemu://[CPU], local://, ssh://[user@]host, or none")
-@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE", help=".npy or .npz")
+@click.option("--target", metavar="T", help=TARGET_HELP)
+@click.option("--board", metavar="B", help=BOARD_HELP)
+@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE", help="read an .npy or .npz")
 @click.option("--expect", "expected", multiple=True, metavar="NAME=FILE", help="the right output")
-@click.option("--shape", "shape", multiple=True, metavar="NAME=1,3,…", help="shape of an input")
-@click.option("--bind", multiple=True, metavar="NAME=N", help="value of a named dimension")
-@click.option("--converters", "own", metavar="FILE.py", help=CONVERTERS_HELP)
-@click.option("--json", "json_file", metavar="FILE", help="write the record; - is stdout")
+@reads_models
 @click.option("--output", metavar="DIR", help="write the outputs there, or what --emit makes")
+@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
 @click.option("--save", "saves", multiple=True, metavar="FILE", help=SAVE_HELP)
-@click.option(
-    "--emit", type=click.Choice(tuple(FORMS)), help="print the compiled model, and stop there"
-)
-@click.option("--precision", metavar="P", help=PRECISION_HELP)
+@click.option("--emit", type=click.Choice(tuple(FORMS)), help="print the compiled model and stop")
 @click.option("--db", metavar="FILE", help=DB_HELP)
-@click.option("--trust", is_flag=True, help=TRUST_HELP)
-@click.option("--threads", type=int, metavar="N", help=THREADS_HELP)
-@click.option("--cores", metavar="fast|slow|0-3,…", default="", help=CORES_HELP)
-@click.option("--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS", help=TIMEOUT_HELP)
-@click.option("-v", "--verbose", is_flag=True, help="passes, and instructions by class")
-@click.option("--debug", is_flag=True, help="show where an error comes from")
+@click.option(
+    "--threads", type=int, metavar="N",
+    help="use N threads on the board (default: one per fast core; 1 on QEMU)",
+)  # fmt: skip
+@CORES
+@click.option(
+    "--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS",
+    help=f"stop a run on the board after SECONDS (default: {RUN_SECONDS:g})",
+)  # fmt: skip
+@click.option("-v", "--verbose", is_flag=True, help="show passes, and instructions by class")
+@DEBUG
 def run(
     model: str | None,
     target: str | None,
     board: str | None,
     inputs: tuple[str, ...],
     expected: tuple[str, ...],
-    shape: tuple[str, ...],
-    bind: tuple[str, ...],
-    own: str | None,
-    json_file: str | None,
+    reading: Reading,
     output: str | None,
+    json_file: str | None,
     saves: tuple[str, ...],
     emit: str | None,
-    precision: str | None,
     db: str | None,
-    trust: bool,
     threads: int | None,
     cores: str,
     timeout: float,
     verbose: bool,
-    debug: bool,
 ) -> int:
-    """Compiles MODEL, an .onnx or .pt2 file, for a target; runs it on a board, holds what it
-    computes against the reference, and says what each layer costs. A MODEL that --save wrote runs
-    as it is; it has no reference, so its outputs are compared where --expect gives what is right.
+    """Compiles MODEL for a target, runs it on a board, compares its outputs with the reference and
+    shows what each layer costs.
 
-    `mlc-deploy inspect MODEL` says what a model consists of; `mlc-deploy board` knows your boards.
+    MODEL is an .onnx or .pt2 file, or a file that --save wrote. A saved model runs as it is; it has
+    no reference, so its outputs are compared only with --expect. Without MODEL, the model that
+    ships with the package classifies images.
 
-    Without MODEL, a small model that ships with the package classifies images. Without --board, the
-    board is this machine where it runs the target's code, and QEMU otherwise; without --target, the
-    target is what the board says of itself.
+    Without --board, the board is this machine if it can run the target's code, else QEMU. Without
+    --target, the target is what the board says of itself.
     """
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise Misuse(
             f"a model runs on 1 to {MAX_THREADS} threads",
             where=f"--threads {threads}",
-            mend="without it, as many as the board has fast cores",
+            mend="without it: the default is one thread per fast core",
         )
-    if cores:
-        known_cores(cores)
-    if not timeout > 0:
-        raise Misuse(
-            "no run is over in no time", where=f"--timeout {timeout:g}", mend="seconds above 0"
-        )
+    above_zero({"--timeout": timeout})
     progress = Progress(verbose)
-    path = SHIPPED / "digits_cnn.onnx" if model is None else model_file(model, ("inspect", "tune"))
+    path = model_file(model, ("inspect", "tune"))
     if model is None and not inputs:
         inputs = (f"image={SHIPPED / 'digits.npz'}",)
     given, labels = arrays("--input", inputs)
@@ -152,11 +149,10 @@ def run(
         saved(save)
     ready = _saved_model(
         path,
-        {"--target": target, "--shape": shape, "--bind": bind, "--converters": own,
-         "--save": saves, "--emit": emit, "--precision": precision, "--db": db, "--trust": trust},
+        {"--target": target, "--shape": reading.shape, "--bind": reading.bind,
+         "--converters": reading.own, "--save": saves, "--emit": emit,
+         "--precision": reading.asked_precision, "--db": db, "--trust": reading.trust},
     )  # fmt: skip
-    if precision is not None:
-        known_precision(precision)
     to_json = JsonFile(json_file, (model, db))
     levels = levels_of(target) if target else ()
     asked = ready.target if ready else levels[0][1] if levels else None
@@ -171,9 +167,9 @@ def run(
     graph = None
     if ready is None:
         with progress.stage("read"):
-            graph = _graph(path, _shapes(shape, given), dims(bind), converters(own), trust)
+            graph = _graph(path, given, reading)
     inputs_of, outputs_of = _signature(graph or ready)
-    fitting("input", given, inputs_of)  # before a board is troubled
+    fitting("input", given, inputs_of)  # before a board is asked
     fitting("output", right, outputs_of)
     with ExitStack() as stack:
         session = None
@@ -194,13 +190,13 @@ def run(
             if len(levels) < 2:
                 assert wanted is not None
                 levels = ((levels[0][0] if levels else BASE, wanted),)
-            elif session and not saves:  # the others would run nowhere
+            elif session and not saves:  # no board would run the others
                 on = session.device
                 levels = (levels[best_level((t for _, t in levels), on.machine, on.features)],)
             with progress.stage("compile"):
                 assert graph is not None
                 model_for_board = made = _compiled(
-                    graph, path.stem, levels, precision, db, progress
+                    graph, path.stem, levels, reading.precision, db, progress
                 )
             first = made.programs[0]
             for save in saves:
@@ -222,7 +218,7 @@ def run(
 
 
 def refuse_unused(options: Mapping[str, object], reason: str) -> None:
-    """Raises Misuse for an option that would have no effect, since the model is not run."""
+    """Raises Misuse for an option without effect where the model is not run."""
     for option, value in options.items():
         if value:
             raise Misuse(
@@ -233,8 +229,8 @@ def refuse_unused(options: Mapping[str, object], reason: str) -> None:
 
 
 def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None:
-    """The model of a file that is compiled already; None where it is not. Raises Misuse for options
-    that ask for it to be compiled in some way, ArtifactError."""
+    """The model of a file that --save wrote; None for another file. Raises ArtifactError, and
+    Misuse for options of the compiler."""
     if path.is_dir() or not (path.suffix == MODEL or is_saved(path)):
         return None
     model = load_model(path)
@@ -248,22 +244,18 @@ def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None
     return model
 
 
-def _graph(
-    path: Path,
-    extents: Mapping[str, tuple[int, ...]],
-    named: Mapping[str, int],
-    own: Mapping[str, Any],
-    trust: bool,
-) -> Function:
-    from ..frontend import from_model  # here, since a saved model does without the compiler
+def _graph(path: Path, given: Mapping[str, Any], reading: Reading) -> Function:
+    """The model's graph; inputs have the shapes of --shape, or of the arrays that are given."""
+    from ..frontend import from_model  # here: a saved model does without the compiler
 
-    return from_model(path, extents, named, own, trust)
+    extents = {name: array.shape for name, array in given.items()} | shapes(reading.shape)
+    return from_model(path, extents, dims(reading.bind), converters(reading.own), reading.trust)
 
 
 def _signature(
     model: Function | SavedModel | None,
 ) -> tuple[dict[str, Param], dict[str, Param]]:
-    """What a model takes and gives, by name."""
+    """The model's inputs and outputs, by name."""
     assert model is not None
     if isinstance(model, SavedModel):
         described = described_model(model)
@@ -282,16 +274,14 @@ def _compiled(
     graph: Function,
     name: str,
     levels: Sequence[tuple[str, Target]],
-    precision: str | None,
+    precision: str,
     db: str | None,
     progress: Progress,
 ) -> CompiledLevels:
-    from ..driver.levels import (
-        compile_levels,  # here, since a saved model does without the compiler
-    )
+    from ..driver.levels import compile_levels  # here: a saved model does without the compiler
 
     made = compile_levels(
-        graph, levels, precision=precision or "float32", db=db,
+        graph, levels, precision=precision, db=db,
         watch=lambda name, _, changed: progress.note(name if changed else f"{name} (unchanged)"),
     )  # fmt: skip
     made = replace(made, programs=tuple(replace(p, name=name) for p in made.programs))
@@ -306,13 +296,8 @@ def _compiled(
     return made
 
 
-def _shapes(texts: Sequence[str], given: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Shapes by --shape, and those of the arrays that were given."""
-    return {name: array.shape for name, array in given.items()} | shapes(texts)
-
-
 def _results(done: Deployment, to: Path | None) -> int:
-    """Writes the outputs where that is asked for, and says which are wrong; the exit status."""
+    """Writes the outputs if --output asks for them, and says which are wrong; the exit status."""
     if to is not None:
         for name, array in done.outputs.items():
             file = re.sub(r"[^\w.-]", "_", name)  # names may hold slashes
@@ -337,7 +322,7 @@ def mismatches(checks: Mapping[str, Comparison], outputs: Mapping[str, Any]) -> 
         texts.append(
             f"{what}\n"
             f"  in:  {place}: expected {_digits(check.expected)}, got {_digits(check.got)}\n"
-            "  try: --output DIR, which writes what the board computed"
+            "  try: --output DIR, which writes the board's outputs"
         )
     return texts
 

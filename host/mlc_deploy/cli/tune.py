@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,20 +20,20 @@ from .ending import orderly
 from .errors import FAILED, INTERRUPTED, OK
 from .json_file import JsonFile
 from .options import (
-    CONVERTERS_HELP,
+    CORES,
+    DEBUG,
+    JSON_HELP,
+    TARGET_HELP,
     Misuse,
-    converters,
-    dims,
-    known_cores,
-    known_precision,
+    Reading,
+    above_zero,
     one_level,
-    shapes,
+    reads_models,
     source_file,
     writable,
 )
 from .place import NONE, choose, located
 from .progress import Progress
-from .run import CORES_HELP, PRECISION_HELP, TRUST_HELP
 from .tables import line
 from .tune_report import incident_text, recorded, show
 from .tune_shown import shown
@@ -51,83 +51,82 @@ if TYPE_CHECKING:
 
 STRATEGIES = ("evolutionary", "random", "grid")
 CANDIDATE_SECONDS = 10.0
-TIMEOUT_HELP = f"how long a schedule may run for; {CANDIDATE_SECONDS:g}"
 
 
 @click.command()
-@click.argument("model")
-@click.option("--target", metavar="T", help="armv7a, aarch64, a board's name, or 'llvm -mtriple=…'")
-@click.option("--board", "boards", multiple=True, metavar="B", help="several measure in parallel")
-@click.option("--trials", type=int, default=1000, metavar="N", help="schedules to try; 1000")
-@click.option("--db", "db", required=True, metavar="FILE", help="what was found, and for --db")
-@click.option("--from", "others", multiple=True, metavar="FILE", help="databases to begin with")
-@click.option("--seed", type=int, default=0, metavar="N", help="another search; 0")
-@click.option("--minutes", type=float, metavar="N", help="begin nothing more after as many")
-@click.option("--search", "strategy", type=click.Choice(STRATEGIES), default=STRATEGIES[0])
-@click.option("--batch", type=int, default=16, metavar="N", help="schedules of a round; 16")
-@click.option("--early-stopping", type=int, metavar="N", help="of a kernel, after N in vain")
-@click.option("--only", metavar="TEXT", default="", help="kernels whose names contain this")
-@click.option("--keep-layouts", is_flag=True, help="tune kernels alone, in the layouts as they are")
-@click.option("--shape", "shape", multiple=True, metavar="NAME=1,3,…", help="shape of an input")
-@click.option("--bind", multiple=True, metavar="NAME=N", help="value of a named dimension")
-@click.option("--converters", "own", metavar="FILE.py", help=CONVERTERS_HELP)
-@click.option("--precision", metavar="P", help=PRECISION_HELP)
-@click.option("--trust", is_flag=True, help=TRUST_HELP)
-@click.option("--cores", metavar="fast|slow|0-3,…", default="", help=CORES_HELP)
+@click.argument("model", required=False)
+@click.option("--target", metavar="T", help=TARGET_HELP)
+@click.option("--board", "boards", multiple=True, metavar="B", help="measure on B; repeat for more")
+@click.option("--db", "db", required=True, metavar="FILE", help="keep the results in FILE")
+@click.option("--from", "others", multiple=True, metavar="FILE", help="begin with other databases")
 @click.option(
-    "--timeout", type=float, default=CANDIDATE_SECONDS, metavar="SECONDS", help=TIMEOUT_HELP
+    "--trials", type=int, default=1000, metavar="N", help="try N schedules (default: 1000)"
 )
-@click.option("--json", "json_file", metavar="FILE", help="write all of it; - is stdout")
+@click.option(
+    "--minutes", type=float, metavar="N", help="stop starting trials after N minutes (no limit)"
+)
+@click.option(
+    "--early-stopping", type=int, metavar="N",
+    help="stop a kernel after N trials without gain (default: never)",
+)  # fmt: skip
+@click.option("--only", metavar="TEXT", default="", help="tune kernels whose names contain TEXT")
+@click.option("--keep-layouts", is_flag=True, help="keep the layouts; tune kernels alone")
+@click.option(
+    "--search", "strategy", type=click.Choice(STRATEGIES), default=STRATEGIES[0],
+    help=f"search this way (default: {STRATEGIES[0]})",
+)  # fmt: skip
+@click.option("--seed", type=int, default=0, metavar="N", help="seed the search (default: 0)")
+@click.option(
+    "--batch", type=int, default=16, metavar="N", help="measure N schedules a round (default: 16)"
+)
+@reads_models
+@CORES
+@click.option(
+    "--timeout", type=float, default=CANDIDATE_SECONDS, metavar="SECONDS",
+    help=f"stop a schedule after SECONDS (default: {CANDIDATE_SECONDS:g})",
+)  # fmt: skip
+@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
 @click.option("-v", "--verbose", is_flag=True, help="say each incident when it happens")
-@click.option("--debug", is_flag=True, help="show where an error comes from")
+@DEBUG
 def tune(
-    model: str,
+    model: str | None,
     target: str | None,
     boards: tuple[str, ...],
-    trials: int,
     db: str,
     others: tuple[str, ...],
-    seed: int,
+    trials: int,
     minutes: float | None,
-    strategy: str,
-    batch: int,
     early_stopping: int | None,
     only: str,
     keep_layouts: bool,
-    shape: tuple[str, ...],
-    bind: tuple[str, ...],
-    own: str | None,
-    precision: str | None,
-    trust: bool,
+    strategy: str,
+    seed: int,
+    batch: int,
+    reading: Reading,
     cores: str,
     timeout: float,
     json_file: str | None,
     verbose: bool,
-    debug: bool,
 ) -> int:
-    """Tries schedules of the kernels of MODEL, an .onnx or .pt2 file, on boards, and layouts of its
-    convolutions, and keeps what each took in a database, with which `mlc-deploy MODEL --db FILE`
-    then compiles.
+    """Searches faster schedules of MODEL's kernels on boards.
 
-    It can be stopped at any moment: the same command goes on. On emulated boards what counts is
-    executed instructions. --from takes over what other databases have, of this board or others.
+    MODEL is an .onnx or .pt2 file (default: the model that ships with the package). Boards measure
+    schedules of its kernels and layouts of its convolutions. The database keeps every result, and
+    `mlc-deploy MODEL --db FILE` compiles with the best.
+
+    You can stop it at any moment: the same command continues. Emulated boards count executed
+    instructions. --from begins with the results of other databases, of this board or of others.
     """
-    _above_zero({"--trials": trials, "--batch": batch, "--minutes": minutes, "--timeout": timeout,
-                 "--early-stopping": early_stopping})  # fmt: skip
+    above_zero({"--trials": trials, "--batch": batch, "--minutes": minutes, "--timeout": timeout,
+                "--early-stopping": early_stopping})  # fmt: skip
     path = source_file(model, ("tune",))
-    if cores:
-        known_cores(cores)
-    if precision is not None:
-        known_precision(precision)
     to_json = JsonFile(json_file, (model, db, *others))
     wanted, urls = _places(target, boards)
-    how: dict[str, Any] = {"shapes": shapes(shape), "dims": dims(bind), "trust": trust}
-    how |= {"converters": converters(own)} if own is not None else {}
-    how |= {"precision": precision} if precision is not None else {}
+    how = reading.arguments
     progress = Progress(verbose)
     began = time.perf_counter()
 
-    from ..driver.model_graph import model_graph  # here, as the compiler takes a while to import
+    from ..driver.model_graph import model_graph  # here: the compiler takes a while to import
     from ..tune.api import Options
 
     database = _database(db, others, progress)
@@ -140,18 +139,18 @@ def tune(
             wanted = target_of(session.device)
     with progress.stage("graph"):
         graphs = model_graph(path, wanted, **how)
-    run = _Run(path, graphs, wanted, precision or "float32", urls, options, database, progress)
+    run = _Run(path, graphs, wanted, reading.precision, urls, options, database, progress)
     done: tuple[Deployment, Deployment] | None = None
     failed: BaseException | None = None
     try:
         with orderly():
             run.tune(only)
             done = run.whole_model(how)
-    except (Exception, KeyboardInterrupt) as error:  # what is known by now is shown all the same
+    except (Exception, KeyboardInterrupt) as error:  # the tables show the results up to now
         if isinstance(error, Misuse) or run.state is None:
             raise
         if not run.state.tasks:
-            progress.warn(f"{db} has what was measured, and the same command goes on")
+            progress.warn(f"{db} holds all results; the same command continues")
             raise
         failed = error
     assert run.state is not None
@@ -159,7 +158,7 @@ def tune(
     record |= {
         "board": run.board,
         "db": db,
-        "place": f"--target {quote(target)}" if target else f"--board {urls[0]}",
+        "command": _command(model, target, urls[0], db),
         "measured": run.measured,
         "stopped": failed is not None,
         "total_s": time.perf_counter() - began,
@@ -174,10 +173,10 @@ def tune(
     return OK if all(layers.ok for layers in done or ()) else FAILED
 
 
-def _above_zero(numbers: Mapping[str, float | None]) -> None:
-    for option, value in numbers.items():
-        if value is not None and not value > 0:
-            raise Misuse(f"{option} is a number above 0", where=f"{option} {value:g}")
+def _command(model: str | None, target: str | None, url: str, db: str) -> str:
+    """The command that compiles with the results."""
+    place = ("--target", target) if target else ("--board", url)
+    return shlex.join(["mlc-deploy", *([model] if model else []), *place, "--db", db])
 
 
 def _places(target: str | None, boards: Sequence[str]) -> tuple[Target | None, list[str]]:
@@ -191,7 +190,7 @@ def _places(target: str | None, boards: Sequence[str]) -> tuple[Target | None, l
 
 
 def _connected(urls: Sequence[str], machine: str | None = None) -> Session:
-    """With the first board that is there. Raises Unreachable."""
+    """A session with the first board that answers. Raises Unreachable."""
     for url in urls[:-1]:
         with suppress(Unreachable):
             return connect(url, machine=machine)
@@ -199,21 +198,21 @@ def _connected(urls: Sequence[str], machine: str | None = None) -> Session:
 
 
 def _database(db: str, others: Sequence[str], progress: Progress) -> Database:
-    """The database, with all that the others have."""
+    """The database, with the results of the others."""
     from ..tune.database import Database
 
     writable("--db", db)
     database = Database(db)
     for file in others:
         taken = database.merge(file)
-        progress.console.print(line(f"{file}: {taken} results taken over", "dim"))
+        progress.console.print(line(f"{file}: {taken} results copied", "dim"))
     for note in database.notes:
         progress.warn(note)
     return database
 
 
 class _Run:
-    """A tuning under way: what is known of it when it is stopped, too."""
+    """A tuning under way, and its results so far: a stop keeps them."""
 
     def __init__(
         self,
@@ -234,7 +233,8 @@ class _Run:
         self.board, self.measured = "", 0
 
     def tune(self, only: str) -> None:
-        """Until it is done. Raises Misuse where there is nothing to tune; what run_model does."""
+        """Tunes to the end. Raises Misuse where there is nothing to tune, and what run_model
+        raises."""
         from ..tune.api import NothingToTune, measuring, opened, run_model
         from ..tune.layouts import Model
 

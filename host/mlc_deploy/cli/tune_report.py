@@ -198,7 +198,7 @@ def _ratio(before: float | None, after: float | None) -> str:
 
 def _facts(record: Record) -> Iterator[tuple[str, str]]:
     if record["stopped"]:
-        stopped = "; stopped, and the same command goes on"
+        stopped = "; stopped, the same command continues"
     elif record["trials"] < record["trials_asked"]:
         done = {task["done"] for task in record["tasks"] if task["done"]}
         stopped = f"; {'time was up' if record['late'] else ', '.join(sorted(done))}"
@@ -230,8 +230,7 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
             yield "incident", f"and {more} of other kinds; --json has them"
     if record["ok"] is False:
         yield "outputs", "WRONG: mlc-deploy MODEL --db FILE says where"
-    command = f"mlc-deploy MODEL {record['place']} --db {record['db']}"
-    yield "database", f"{record['db']}: {command} compiles with it"
+    yield "database", f"{record['db']}: {record['command']} compiles with it"
 
 
 def clock_text(seconds: float) -> str:
