@@ -126,7 +126,7 @@ def test_info_and_doctor_and_clean_here(capfd: pytest.CaptureFixture[str]) -> No
     assert main(["board", "doctor", "here"]) in (0, 1)
     assert "load" in capfd.readouterr().out
     assert main(["board", "clean", "here"]) == 0
-    assert "there is nothing" in capfd.readouterr().out
+    assert "nothing to remove" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(

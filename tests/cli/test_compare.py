@@ -105,7 +105,7 @@ def test_a_record_of_the_command(mlc_deploy: Command, folder: Path) -> None:
         ),
         (
             json.dumps(record(instructions=None, latency=None)),
-            "error: the records have no figure in common: both must be counted, or both be timed\n"
+            "error: the records share no figure: one counts instructions, the other has times\n"
             "  in:  before.json, other.json\n  try: the same --board for both\n-> 2",
         ),
         (
@@ -123,5 +123,5 @@ def test_refusals(mlc_deploy: Command, before: Path, text: str | None, complaint
 def test_no_percentage(mlc_deploy: Command, before: Path) -> None:
     done = mlc_deploy("compare", "before.json", "before.json", "--rise", "nan")
     assert done.complaint == (
-        "error: a rise is a percentage\n  in:  --rise nan\n  try: --rise 1\n-> 2"
+        "error: --rise must be 0 or more\n  in:  --rise nan\n  try: --rise 1\n-> 2"
     )
