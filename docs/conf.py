@@ -6,4 +6,4 @@ myst_heading_anchors = 3
 html_theme = "alabaster"  # all of it is in the pages: they work offline
 html_theme_options = {"description": "Trained models on ARM boards", "page_width": "1100px"}
 html_show_copyright = False
-html_copy_source = False
+html_copy_source = html_show_sphinx = False

@@ -1,4 +1,5 @@
-"""Writes docs/onnx_support.md: what of ONNX's backend suite passes, and why the rest does not.
+"""Writes docs/reference/onnx_support.md: which tests of ONNX's backend suite pass, and why the
+others do not.
 
     python scripts/onnx_support.py [--check]
 
@@ -29,7 +30,7 @@ from tests.frontend.onnx_suite import (  # noqa: E402
     passing,
 )
 
-DOCUMENT = ROOT / "docs" / "onnx_support.md"
+DOCUMENT = ROOT / "docs" / "reference" / "onnx_support.md"
 # Reasons that tell tests apart which the document need not.
 KINDS = (
     (r"refused: .* is of type (\w+), which is not supported", r"numbers of type \1"),

@@ -127,5 +127,5 @@ def test_from_fx(
 
 
 def test_the_table_of_examples_is_whole() -> None:
-    text = (ROOT / "docs" / "from_tvm.md").read_text()
+    text = (ROOT / "docs" / "reference" / "from_tvm.md").read_text()
     assert [name for name in FROM_TVM if f"`{name}.py`" not in text] == []

@@ -35,7 +35,7 @@ after the other, without regard to where a record ends:
 The tag is the first 16 bytes of BLAKE2b-256 of number:uint64, length:uint32 and payload; numbers
 count a direction's records from 0. It is keyed with MAC("client sends", hellos) one way and with
 MAC("board sends", hellos) the other. A record whose tag is wrong ends the session without a word.
-This proves who sent what, and in which order; it hides nothing (docs/threat_model.md).
+This proves who sent what, and in which order; it hides nothing (docs/explanation/threat_model.md).
 
 Heartbeat: after `heartbeat`, a client that sends nothing for so long is dead, and its session ends.
 A client that wants to know whether the board lives calls `ping`.

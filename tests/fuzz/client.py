@@ -5,8 +5,8 @@
 A session with the runtime on this machine is recorded, and then held again and again with a board
 in Python that answers from the record, and lies (lies.py). Held throughout: what goes wrong is one
 of the documented errors, whose text is printable; what a session ends with is the truth, but for
-what the board alone can know and has lied about (docs/fuzzing.md); and no session takes more than
-64 MB of memory, or waits for what cannot come. Exit status 0: all of that held.
+what the board alone can know and has lied about (docs/explanation/fuzzing.md); and no session takes
+more than 64 MB of memory, or waits for what cannot come. Exit status 0: all of that held.
 """
 
 from __future__ import annotations

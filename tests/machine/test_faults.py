@@ -1,5 +1,6 @@
 """Everything that happens to boards, in everything that is done with them: how it ends, what is
-said and when, how it goes on, and that nothing is left. docs/faults.md is the same for users."""
+said and when, how it goes on, and that nothing is left. docs/explanation/faults.md tells users the
+same."""
 
 from __future__ import annotations
 
