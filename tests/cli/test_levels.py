@@ -55,7 +55,7 @@ def test_one_level_at_a_time(mlc_deploy: Command, tmp_path: Path) -> None:
     kernels = tmp_path / "kernels.o"
     refused = mlc_deploy("--target", LEVELS, "--board", "none", "--save", str(kernels))
     assert refused.complaint == (
-        "error: one file of kernels is of one CPU level, not of 2\n"
+        "error: a file of kernels holds one CPU level, not 2\n"
         f"  in:  --save {kernels}\n"
         "  try: a name that ends in .mlc, or one level in --target\n"
         "-> 2"

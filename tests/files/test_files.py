@@ -171,12 +171,12 @@ def test_the_whole_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_no_memory() -> None:
     assert message(MemoryError()) == (
-        "the memory does not suffice\n"
+        "the memory is too small\n"
         "  try: more memory for this process (ulimit -v, a container's limit), or a smaller model"
     )
     with pytest.raises(MemoryError) as error:
         np.empty(1 << 58, np.uint8)
-    assert "the memory does not suffice: unable to allocate 256. PiB" in message(error.value)
+    assert "the memory is too small: unable to allocate 256. PiB" in message(error.value)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs limits of memory")
@@ -193,7 +193,7 @@ def test_a_process_without_memory(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert done.stderr == (
-        "error: the memory does not suffice: unable to allocate 8,589,934,592 bytes for an array\n"
+        "error: the memory is too small: unable to allocate 8,589,934,592 bytes for an array\n"
         "  try: more memory for this process (ulimit -v, a container's limit), or a smaller model\n"
     )
 

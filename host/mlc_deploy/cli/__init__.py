@@ -1,14 +1,14 @@
-"""mlc-deploy, the command line: what a user types becomes a job, and what came of it a table.
+"""mlc-deploy, the command line: arguments become a job, and its result a table.
 
 signals   what a signal does from the first line on
-ending    how the process ends: of itself, or by a signal at any moment
-main      the commands
+ending    how the process ends: by itself, or by a signal at any moment
+main      the commands, and their groups in --help
 run       the job: compile, deploy, check, time
-options   the values of options that are more than a word
-place     which target, and which board
-progress  what is under way, on stderr
-report    what came of it, on stdout
-errors    what went wrong, on stderr, and exit statuses
+options   options that commands share, and how their values are read
+place     the target and the board
+progress  progress on stderr
+report    the result on stdout
+errors    errors on stderr, and exit statuses
 """
 
 import os

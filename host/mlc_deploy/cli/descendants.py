@@ -1,4 +1,4 @@
-"""Processes that this one started, and those that they started, as far as the system tells."""
+"""The processes that descend from this one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ LOOK_SECONDS = 0.005
 
 
 class Process(NamedTuple):
-    """`start`, in ticks since the machine began, tells it from another that gets its number."""
+    """`start` (ticks since boot) tells a process from a later one with the same number."""
 
     pid: int
     start: int
 
 
 def descendants(of: set[Process] | None = None) -> set[Process]:
-    """The processes that descend from this one or from others, and of the others those that still
-    run. None outside Linux."""
+    """The descendants of this process and of the processes `of`, and those of `of` that still run.
+    Empty outside Linux."""
     parents: dict[Process, int] = {}
     for name in os.listdir("/proc") if sys.platform == "linux" else ():
         if name.isdigit():
@@ -39,16 +39,16 @@ def descendants(of: set[Process] | None = None) -> set[Process]:
 
 
 def end_descendants(term_seconds: float, kill_seconds: float) -> None:
-    """Asks them to end, and kills what has not after the first time."""
+    """Sends SIGTERM to all descendants, and SIGKILL to those left after term_seconds."""
     found = descendants()
     asked: set[Process] = set()
     for number, seconds in ((signal.SIGTERM, term_seconds), (signal.SIGKILL, kill_seconds)):
         deadline = time.monotonic() + seconds
         while found and time.monotonic() < deadline:
             told = found - asked if number == signal.SIGTERM else found
-            # Parents first: a shell would say that its child was killed.
+            # Parents first: a living shell would report its killed child.
             for process in sorted(told, key=lambda process: (process.start, process.pid)):
-                with suppress(OSError):  # it has ended, or is another user's by now
+                with suppress(OSError):  # it has ended, or its number belongs to another user
                     os.kill(process.pid, number)
             asked |= found
             time.sleep(LOOK_SECONDS)

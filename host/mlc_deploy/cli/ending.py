@@ -1,12 +1,12 @@
-"""How the process `mlc-deploy` ends: of itself, or by a signal at any moment.
+"""How the process `mlc-deploy` ends: by itself, or by a signal at any moment.
 
-SIGINT (Ctrl-C), SIGTERM and SIGHUP end it where it stands, with 128 + their number. No exception
-runs through code that could swallow it or be half way through something. Every process that this
-one started is ended, also those of libraries, and every temporary file is removed. A command that
-has something to say first asks for a KeyboardInterrupt instead (`orderly`).
+SIGINT (Ctrl-C), SIGTERM and SIGHUP end it at once, with status 128 + their number. They raise no
+exception, which other code could swallow. All descendant processes end, also those of libraries,
+and temporary files are removed. A command that must report first asks for a KeyboardInterrupt
+instead (`orderly`).
 
-The end may come while the main thread imports something, writes, or logs. So it imports nothing
-and takes no lock but its own.
+The end may come while the main thread imports, writes or logs. So it imports nothing and takes no
+lock but its own.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from ..files.unfinished import remove_unfinished
 from .descendants import end_descendants
 from .signals import SIGNALS, leave, say, set_handlers, told
 
-PATIENCE_SECONDS = 30.0  # from a KeyboardInterrupt to the end, in order or not
-ONE_PRESS_SECONDS = 0.1  # in which a signal may come twice: to the group, and from a parent
-TERM_SECONDS = 0.5  # for a process to end that was asked to
-KILL_SECONDS = 5.0  # for one to end that was not asked
+PATIENCE_SECONDS = 30.0  # from a KeyboardInterrupt to the end at the latest
+ONE_PRESS_SECONDS = 0.1  # one key press may signal twice: the group, and through a parent
+TERM_SECONDS = 0.5  # for a process to end after SIGTERM
+KILL_SECONDS = 5.0  # for a process to end after SIGKILL
 
 _ending: _Ending | None = None
 
 
 def end_with(job: Callable[[], int]) -> NoReturn:
-    """Does the job, and ends this process with its status, or with that of a signal."""
+    """Runs the job and ends this process, with the job's status or a signal's."""
     global _ending
     _ending = _Ending()
     _ending.watch()
@@ -57,40 +57,40 @@ def end_with(job: Callable[[], int]) -> NoReturn:
 
 
 def orderly() -> AbstractContextManager[None]:
-    """In this context the first signal raises KeyboardInterrupt. A second one ends the process at
-    once, and so does PATIENCE_SECONDS."""
+    """A context in which the first signal raises KeyboardInterrupt. A second signal ends the
+    process at once; otherwise it ends after PATIENCE_SECONDS."""
     return _ending.orderly() if _ending else nullcontext()
 
 
 def signalled() -> bool:
-    """Whether a signal has ended the job: whatever was raised since is a consequence."""
+    """Whether a signal has ended the job: later exceptions are consequences."""
     return _ending is not None and _ending.number is not None
 
 
 class _Ending:
-    """What there is to be ended, and by which signal."""
+    """The state of the end: the signal, the temporary folder, the terminal."""
 
     def __init__(self) -> None:
-        self.number: int | None = None  # of the signal that raised KeyboardInterrupt, or ended it
+        self.number: int | None = None  # of the first signal
         self._since = 0.0  # when that was
         self._asked = self._raises = False
-        self._one = threading.RLock()  # one thread ends the process; a handler may be in the middle
+        self._one = threading.RLock()  # one thread ends the process; reentrant for a handler in it
         self._mute = logging.NullHandler()
         self._restore_terminal = _terminal()
         self._folder: str | None = None
-        with suppress(OSError):  # where no folder can be written, commands that need none work
+        with suppress(OSError):  # commands that need no folder work without it
             name = f"mlc-deploy-{os.getpid()}-{secrets.token_hex(4)}"
             self._folder = os.path.join(tempfile.gettempdir(), name)
-        # A handler waits for the main thread, which may be in C for long. This is at once.
+        # A handler waits while the main thread runs C code. The socket does not.
         self._bell, self._ringer = socket.socketpair()
         self._ringer.setblocking(False)
 
     def watch(self) -> None:
-        """From now on a signal ends the process with all that belongs to it."""
+        """From now on a signal ends the process and its descendants."""
         set_handlers(self._handle)
         signal.set_wakeup_fd(self._ringer.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
-        if hasattr(os, "register_at_fork"):  # a library's child: its signals are not for this one
+        if hasattr(os, "register_at_fork"):  # a library's child gets its own signals
             os.register_at_fork(before=_hold, after_in_parent=_let, after_in_child=_forget)
         self._hooks = sys.unraisablehook, threading.excepthook
         sys.unraisablehook, threading.excepthook = self._unraisable, self._thread_failed
@@ -108,15 +108,15 @@ class _Ending:
             self._raises = False
 
     def finish(self, status: int) -> NoReturn:
-        """The end without a signal, or in order after one."""
+        """The end without a signal, or the orderly one after a signal."""
         self._raises = False
         if self.number is not None:
-            if status != 128 + signal.SIGINT:  # which says that it has been told
+            if status != 128 + signal.SIGINT:  # whose message is out already
                 say(told(self.number))
             status = 128 + self.number
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError, AttributeError):  # it may be closed, or none
+            with suppress(OSError, ValueError, AttributeError):  # it may be closed or None
                 stream.flush()
         with self._one:
             try:
@@ -136,7 +136,7 @@ class _Ending:
     def _note(self, number: int) -> None:
         if self.number is None:
             self.number, self._since = number, time.monotonic()
-        logging.lastResort = self._mute  # threads may complain of what ends
+        logging.lastResort = self._mute  # threads may complain while things end
 
     def _clean(self) -> None:
         gc.disable()  # finalizers could wait for another thread
@@ -153,14 +153,13 @@ class _Ending:
             self._end(number)
 
     def _is_same_press(self) -> bool:
-        """Whether a signal comes so soon after one that raised KeyboardInterrupt that it is the
-        same one again."""
+        """Whether a signal follows the first one so soon that both are one key press."""
         if not self._asked or self.number is None:
             return False
         return time.monotonic() - self._since < ONE_PRESS_SECONDS
 
     def _wait(self) -> None:
-        """The thread that ends the process where the main thread does not come to it."""
+        """The thread that ends the process if the main thread does not."""
         number = self._next_signal(None)
         assert number is not None
         if self._asked:
@@ -171,7 +170,7 @@ class _Ending:
         self._end(number)
 
     def _next_signal(self, seconds: float | None) -> int | None:
-        """Waits for one of SIGNALS; None where none comes."""
+        """Waits for one of SIGNALS; None after `seconds`."""
         self._bell.settimeout(seconds)
         while True:
             try:
@@ -182,7 +181,7 @@ class _Ending:
                 return number
 
     def _unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """Where KeyboardInterrupt cannot be raised, in a finalizer say, it ends the process."""
+        """A KeyboardInterrupt in a finalizer is lost, so it ends the process here."""
         if self.number is None:
             self._hooks[0](unraisable)
         elif issubclass(unraisable.exc_type, KeyboardInterrupt):
@@ -208,8 +207,8 @@ def _forget() -> None:
 
 
 def _terminal() -> Callable[[], bytes]:
-    """What sets the terminal back to how it is now, and gives the bytes to write to it before
-    anything else: somebody may be typing a password unseen, and the cursor may be hidden."""
+    """A function that restores the terminal as it is now, and gives the bytes to write first: a
+    password prompt may have turned the echo off, and the cursor may be hidden."""
     try:
         import termios
     except ImportError:
@@ -225,7 +224,7 @@ def _terminal() -> Callable[[], bytes]:
 
     def restore() -> bytes:
         try:
-            if os.tcgetpgrp(at) == os.getpgrp():  # else it is somebody else's at the moment
+            if os.tcgetpgrp(at) == os.getpgrp():  # else another group has it
                 termios.tcsetattr(at, termios.TCSANOW, before)
         except (OSError, termios.error):  # it has gone
             pass

@@ -1,4 +1,4 @@
-"""What goes wrong, as a message on stderr and an exit status.
+"""Errors as messages on stderr and exit statuses.
 
 0  the outputs matched the reference        2  bad usage
 1  the job failed, or they did not          3  the board could not be reached, or was lost
@@ -33,7 +33,7 @@ MENDS = {
 
 
 MORE_MEMORY = "more memory for this process (ulimit -v, a container's limit), or a smaller model"
-NO_THREAD = "can't start new thread"  # Python's words, which have no class
+NO_THREAD = "can't start new thread"  # Python has no class for this error
 
 
 def exit_status(error: BaseException) -> int:
@@ -49,7 +49,7 @@ def exit_status(error: BaseException) -> int:
 
 
 def message(error: BaseException) -> str:
-    """What went wrong: for a user's mistake what, where and how to mend it."""
+    """The message of an error: what is wrong, where, and how to mend it."""
     match error:
         case KeyboardInterrupt() | click.exceptions.Abort():
             return "interrupted"
@@ -63,9 +63,9 @@ def message(error: BaseException) -> str:
             return f"{paragraph(error.strerror or str(error)).lower()}{where}{mend}"
         case MemoryError():
             needed = f": {str(error)[:1].lower()}{str(error)[1:]}" if str(error) else ""
-            return f"the memory does not suffice{needed}\n  try: {MORE_MEMORY}"
+            return f"the memory is too small{needed}\n  try: {MORE_MEMORY}"
         case RuntimeError() if str(error) == NO_THREAD:
-            return f"the system starts no further thread\n  try: {MORE_MEMORY}"
+            return f"the system cannot start another thread\n  try: {MORE_MEMORY}"
         case _ if isinstance(error, MISTAKES):
             return str(error)
         case _:

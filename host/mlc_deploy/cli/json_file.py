@@ -1,4 +1,4 @@
-"""--json FILE: the record of a job, beside what is shown to people."""
+"""--json FILE: the record of a job as a file."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ STDOUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class JsonFile:
-    """What --json says: a file, "-" for stdout, or nothing; `others` are what else the command
-    reads and writes. Raises Misuse for a file that cannot be written, or is one of the others."""
+    """The value of --json: a file, "-" for stdout, or None. `others` are the command's other files.
+    Raises Misuse for a file that cannot be written, or is one of the others."""
 
     text: str | None
     others: tuple[str | None, ...] = ()
@@ -30,18 +30,18 @@ class JsonFile:
             path = writable("--json", self.text)
             if path.resolve() in (Path(other).resolve() for other in self.others if other):
                 raise Misuse(
-                    "the record would be written over another file of the command",
+                    "the record would overwrite another file of this command",
                     where=f"--json {self.text}",
                     mend="another name",
                 )
 
     @property
     def beside(self) -> TextIO:
-        """Where to show what is for people: stderr, where the record has stdout for itself."""
+        """The stream for tables: stderr if the record goes to stdout."""
         return sys.stderr if self.text == STDOUT else sys.stdout
 
     def write(self, record: Record) -> None:
-        """Writes the record where it was asked for. Raises OSError."""
+        """Writes the record to the file or to stdout. Raises OSError."""
         if not self.text:
             return
         text = json.dumps(record, indent=2, allow_nan=False)

@@ -138,7 +138,7 @@ def named(
         if not (name and equals and rest):
             raise Misuse(f"{option} '{text}' is not {form}", mend=f"{option} {form}")
         if name in found:
-            raise Misuse(f"{option} is given twice for '{name}'", mend="once")
+            raise Misuse(f"{option} is given twice for '{name}'", mend="give it once")
         try:
             found[name] = read(name, rest)
         except ValueError:
@@ -167,7 +167,7 @@ def arrays(option: str, texts: Sequence[str]) -> tuple[dict[str, Array], Array |
 
 
 def _load(option: str, name: str, path: Path) -> tuple[Array, Array | None]:
-    """The array of an .npy; of an .npz the one called `name`, or the only one, and its labels."""
+    """The array of an .npy, or of an .npz the array `name` or its only one; and the labels."""
     where = f"{option} {name}={path}"
     try:
         with npy.opened(path) as loaded:
@@ -194,8 +194,8 @@ def _load(option: str, name: str, path: Path) -> tuple[Array, Array | None]:
 
 
 def one_level(target: str, what: str) -> Target:
-    """The target of a text that names one CPU level. Raises Misuse where there are several, and
-    `what` takes but one; TargetError."""
+    """The target of a text with one CPU level. Raises TargetError, and Misuse for several levels;
+    `what` begins the message."""
     levels = levels_of(target)
     if len(levels) > 1:
         raise Misuse(
@@ -248,7 +248,9 @@ def folder(option: str, text: str) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise Misuse("this is no folder", where=f"{option} {text}", mend="another name") from None
+        raise Misuse(
+            "this is not a folder", where=f"{option} {text}", mend="another name"
+        ) from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise Misuse(
@@ -292,7 +294,7 @@ def converters(file: str | None) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "converters", "__file__": file}
     try:
         exec(compile(source, file, "exec"), names)
-    except Exception as error:  # whatever the user's code raises
+    except Exception as error:  # anything that the user's code raises
         kind = type(error).__name__
         frames = traceback.extract_tb(error.__traceback__)
         lines = [f.lineno for f in frames if f.filename == file]

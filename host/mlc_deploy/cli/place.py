@@ -1,11 +1,11 @@
-"""Which target, and which board, where one or both are left to this program.
+"""The target and the board of a job, when --target or --board is missing.
 
 both given     as said
 board only     the target is what the board says of itself
 target only    local:// if this host runs it, else qemu:// with the target's CPU, or max
 neither        this host, on local://
 
-A board may be called by the name that it was enrolled with; its target is then what was said there.
+A board may have the name of its enrolment; then it has the target given there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def choose(target: Target | None, board: str | None) -> tuple[Target | None, str
         target = Target(known.target)
     board = known.url
     if target is None and is_local(board):
-        return Target("host"), board  # which knows more of this machine than the board's program
+        return Target("host"), board  # it knows more features than the runtime
     return target, board
 
 
@@ -48,7 +48,7 @@ def located(board: str) -> Enrolled:
 
 
 def runs_here(target: Target) -> bool:
-    """Whether this machine, by a runtime of its own, runs the target's code."""
+    """Whether this machine's own runtime can run the target's code."""
     if sys.platform != "linux":
         return False
     from mlc_rpc.local import local_machine
@@ -66,8 +66,7 @@ def is_local(board: str) -> bool:
 
 
 def checked(board: str, names: Collection[str] = ()) -> str:
-    """The URL, which is one. Raises Misuse for what is none, and for names, which may be meant to
-    be one of `names`."""
+    """The board if it is a URL. Raises Misuse for anything else, with the nearest of `names`."""
     if "://" in board:
         try:
             parse_url(board)
@@ -76,7 +75,7 @@ def checked(board: str, names: Collection[str] = ()) -> str:
         return board
     if board.lower() in board_names():
         raise Misuse(
-            f"'{board}' says what a board is, not where it is",
+            f"'{board}' is a kind of board, not an address",
             where=f"--board {board}",
             mend=f"--target {board} --board ssh://[user@]host[:port]",
         )

@@ -1,4 +1,4 @@
-"""What is under way: one line per stage on stderr, with the seconds it took."""
+"""Progress on stderr: a line per stage, with its seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .tables import line
 
 
 class Progress:
-    """Stages, and notes for those who asked for them with -v."""
+    """Stages, and with -v notes."""
 
     def __init__(self, verbose: bool) -> None:
         self.console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -22,7 +22,7 @@ class Progress:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """A stage under way; on a terminal it is shown with its seconds, and a line remains."""
+        """Shows a stage while it runs, on a terminal; a line with its seconds remains."""
         began = time.perf_counter()
         if self.console.is_terminal:
             columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())

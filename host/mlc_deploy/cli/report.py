@@ -1,4 +1,4 @@
-"""What came of a job, for people: made of the record and nothing else."""
+"""The result of a job as tables and lines, made of the record alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GOOD, WARNING, BAD = "green", "yellow", "bold red"
 
 
 def show(record: Record, stream: TextIO, verbose: bool = False) -> None:
-    """Prints the record as tables; on a terminal, what is too wide loses the ends of names."""
+    """Prints the record as tables. A narrow terminal cuts the ends of names."""
     console = console_for(stream)
     console.print(line(_title(record), "bold", short=True))
     console.print()
@@ -147,7 +147,7 @@ def _latency(record: Record) -> str:
 
 
 def _conditions(latency: Record) -> str:
-    """Clock, temperatures and counts while the samples were taken, as far as they are known."""
+    """Clock, temperatures and counts during the samples, as far as they are known."""
     found = latency["conditions"] or {"before": {}, "after": {}}
     parts = []
     if latency["cores"]:
@@ -166,7 +166,7 @@ def _conditions(latency: Record) -> str:
 
 
 def _span(conditions: Record, fact: str, unit: float, digits: str) -> str:
-    """From the least to the most of a fact; "" where it is not known."""
+    """The range of a fact; "" if it is unknown."""
     rows = [conditions[side].get(fact, ()) for side in ("before", "after")]
     known = [value / unit for row in rows for value in row if value is not None]
     ends = dict.fromkeys(f"{value:{digits}}" for value in (min(known), max(known))) if known else ()

@@ -1,4 +1,4 @@
-"""What becomes of a compiled model besides running it: --save and --emit."""
+"""--save and --emit: the compiled model as files or text."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ FORMS = {"llvm": ".ll", "asm": ".s", "obj": ".o", "c": ".c", "ir": ".txt"}  # an
 
 
 def saved(text: str) -> Path:
-    """Where --save writes to; a folder ends in "/" or is there. Raises Misuse."""
+    """Where --save writes; a folder ends in "/" or exists. Raises Misuse."""
     path = Path(text)
     if is_folder(text):
         if path.exists() and not path.is_dir():
-            raise Misuse("this is no folder", where=f"--save {text}", mend="another name")
+            raise Misuse("this is not a folder", where=f"--save {text}", mend="another name")
         return path
     path = writable("--save", text)
     if path.suffix not in (MODEL, *KERNELS):
         raise Misuse(
-            f"nothing is saved as '{path.suffix or path.name}'",
+            f"--save does not know the suffix of '{path.name}'",
             where=f"--save {text}",
             mend="a name that ends in .mlc (model), .o (object), .s (assembly), .ll (LLVM IR), "
             ".c (source)\nor / (a folder with the model and the program that runs it)",
@@ -41,7 +41,7 @@ def saved(text: str) -> Path:
 
 
 def is_folder(text: str) -> bool:
-    """Whether --save names a folder: by how it ends, or because it is there."""
+    """Whether --save names a folder: the name ends in "/", or the folder exists."""
     return text.endswith(("/", os.sep)) or Path(text).is_dir()
 
 
@@ -57,7 +57,7 @@ def save_model(model: CompiledLevels, text: str, name: str) -> None:
         model.save(to)
     elif more:
         raise Misuse(
-            f"one file of kernels is of one CPU level, not of {len(model.programs)}",
+            f"a file of kernels holds one CPU level, not {len(model.programs)}",
             where=f"--save {text}",
             mend=f"a name that ends in {MODEL}, or one level in --target",
         )
@@ -66,8 +66,8 @@ def save_model(model: CompiledLevels, text: str, name: str) -> None:
 
 
 def emit_model(model: CompiledModel, form: str, to: Path | None, name: str) -> None:
-    """Prints the model in one of FORMS, or writes it into a folder: "obj" then is all that a C
-    program needs. Raises MlcError, OSError."""
+    """Prints the model in one of FORMS, or writes it to a folder; "obj" there gives all files that
+    a C program needs. Raises MlcError, OSError."""
     if to is None:
         _print(model, form)
     elif form == "obj":
@@ -94,7 +94,7 @@ def _print(model: CompiledModel, form: str) -> None:
         case "obj":
             if sys.stdout.isatty():
                 raise Misuse(
-                    "an object file is nothing to print",
+                    "an object file is not text",
                     mend="--emit obj > model.o\n--emit obj --output DIR, for a C program",
                 )
             sys.stdout.buffer.write(model.object_bytes)

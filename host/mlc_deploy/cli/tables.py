@@ -13,13 +13,13 @@ from mlc_targets.text import LONG, shown
 
 Record = dict[str, Any]
 
-WIDE = 200  # columns where no terminal says how many
+WIDE = 200  # columns without a terminal
 LABEL_COLUMN = 11
 FAINT = "dim"
 
 
 def console_for(stream: TextIO) -> Console:
-    """Prints plain text there; on a terminal, what is too wide loses the ends of names."""
+    """A console for plain text. A narrow terminal cuts the ends of names."""
     console = Console(file=stream, highlight=False, markup=False)
     if console.is_terminal:
         return console
@@ -27,14 +27,14 @@ def console_for(stream: TextIO) -> Console:
 
 
 def line(text: str, style: str = "", *, short: bool = False) -> Text:
-    """One line of whatever holds text from outside: a model's names, a board's words. A `short` one
-    loses its end where the terminal is not wide enough."""
+    """One line, which may hold text from outside: a model's names, a board's words. A narrow
+    terminal cuts the end of a `short` line."""
     cut = {"no_wrap": True, "overflow": "ellipsis"} if short else {}
     return Text(shown(text, LONG), style, **cut)  # type: ignore[arg-type]
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:
-    """Prints lines that may hold such text: on stdout unless told."""
+    """Prints lines that may hold text from outside, on stdout by default."""
     print("\n".join(shown(each, LONG) for each in text.split("\n")), file=stream or sys.stdout)
 
 
@@ -44,7 +44,7 @@ def labelled(label: str, text: str, style: str = "") -> Text:
 
 
 def plain_table(*columns: tuple[str, bool]) -> Table:
-    """A table without lines; columns as (title, whether it holds numbers). The first may shrink."""
+    """A table without lines; columns are (title, holds numbers). The first may shrink."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=FAINT)
     for number, (title, right) in enumerate(columns):
         table.add_column(
@@ -60,7 +60,7 @@ def add_row(table: Table, first: str, *cells: str, style: str = "") -> None:
 
 
 def tensor_text(of: Record) -> str:
-    """A shape as 16x3x8x8, with its dtype where that is not float32."""
+    """A shape as 16x3x8x8, with its dtype unless it is float32."""
     shape = "x".join(map(str, of["shape"])) or "scalar"
     return shape if of["dtype"] == "float32" else f"{shape} {of['dtype']}"
 

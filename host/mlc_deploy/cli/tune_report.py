@@ -1,4 +1,4 @@
-"""What came of tuning: a record, and tables of it for people."""
+"""The result of tuning: its record, and tables of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..tune.tune import State
 
 MOST_INCIDENTS = 12  # kinds
-SLOWER = 1.02  # times as long as untuned, from which on it is said
+SLOWER = 1.02  # a tuned model that takes this many times the untuned one is a doubt
 TRANSFORM = "layout_transform"  # what the names of its kernels begin with
 
 
@@ -34,8 +34,8 @@ def recorded(
     target: Target,
     urls: Sequence[str],
 ) -> Record:
-    """What came of a run, ready for JSON. Costs are seconds or instructions, as `objective` says;
-    null where nothing is known. tuned: None where it was stopped before its end."""
+    """The record of a run, ready for JSON. Costs are seconds or instructions, as `objective` says;
+    null if unknown. tuned: None if the run was stopped."""
     counts = Counter(incident_text(i) for i in incidents)
     record: Record = {
         "model": name,
@@ -75,8 +75,8 @@ def recorded(
 
 
 def _layers(before: Deployment, after: Deployment, objective: str) -> list[Record]:
-    """Every call of both, in pairs: the first one of a name with the first one, and so on. Layout
-    transforms, which have their layer's name, may be in one of them alone."""
+    """The calls of both models in pairs: equal names pair in their order. Layout transforms, which
+    have their layer's name, may be in one model alone."""
     found: dict[tuple[str, bool, int], Record] = {}
     for key, layers in (("after", after.layers), ("before", before.layers)):
         seen: Counter[tuple[str, bool]] = Counter()
@@ -120,7 +120,7 @@ def task_record(t: Standing, objective: str) -> Record:
 
 
 def show(record: Record, stream: Any) -> None:
-    """Prints what came of a run: every task, every layer, the sum and the whole, and incidents."""
+    """Prints the record: every task and layer, the sum, the whole model, and incidents."""
     console = console_for(stream)
     target = Target(record["target"]).short_name
     title = f"{record['model']} for {target}, tuned on {', '.join(record['boards'])}"
@@ -219,7 +219,7 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
         texts = (
             f"{count} {verdict.replace('_', ' ')}" for verdict, count in record["results"].items()
         )
-        yield "no good", ", ".join(texts)
+        yield "failed", ", ".join(texts)
     for doubt in record["doubts"]:
         yield "doubt", doubt
     for incident in record["incidents"][:MOST_INCIDENTS]:
@@ -229,7 +229,7 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
         if more > 0:
             yield "incident", f"and {more} of other kinds; --json has them"
     if record["ok"] is False:
-        yield "outputs", "WRONG: mlc-deploy MODEL --db FILE says where"
+        yield "outputs", f"WRONG: {record['command']} says where"
     yield "database", f"{record['db']}: {record['command']} compiles with it"
 
 

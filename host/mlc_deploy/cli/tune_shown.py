@@ -1,4 +1,4 @@
-"""How a tuning stands, while it goes on: in place on a terminal, a line now and then elsewhere."""
+"""The state of a tuning under way: a table on a terminal, a line every 15 s elsewhere."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .tune_report import clock_text, task_cells, task_columns, task_record
 if TYPE_CHECKING:
     from ..tune.tune import State
 
-LINE_SECONDS = 15.0  # between lines where stderr is no terminal
+LINE_SECONDS = 15.0  # between lines when stderr is not a terminal
 MOST_ROWS = 24  # tasks that are shown
 
 
 @contextmanager
 def shown(progress: Progress) -> Iterator[Callable[[State], None]]:
-    """A function that shows how a run stands."""
+    """A function that shows the state of a run."""
     console = progress.console
     if console.is_terminal:
         now: State | None = None
         with Live(
             console=console,
             get_renderable=lambda: line("") if now is None else standing(now),
-            refresh_per_second=1,  # the clock goes on between results
+            refresh_per_second=1,  # for the clock
             transient=True,
         ) as live:
 
@@ -64,7 +64,7 @@ def standing_line(state: State) -> str:
 
 
 def standing(state: State) -> Group:
-    """A row for each task that costs most, and the line below."""
+    """A row per task, the costliest first, and the line below."""
     table = plain_table(*task_columns(state.objective), ("trials", True), ("share", True))
     total = sum(t.share for t in state.tasks if isfinite(t.share))
     ranked = sorted(state.tasks, key=lambda t: -t.share if isfinite(t.share) else 0)
@@ -81,4 +81,4 @@ def _gain(state: State) -> str:
     before = sum(t.task.weight * t.baseline for t in known)
     now = sum(t.task.weight * min(t.best, t.baseline) for t in known)
     what = "time" if state.objective == "seconds" else "instructions"
-    return f"{now / before:.1%} of the default kernels' {what}" if before else "nothing known yet"
+    return f"{now / before:.1%} of the default kernels' {what}" if before else "no result yet"
