@@ -39,7 +39,7 @@ KINDS = (
     (r"refused: (\S+) \(.*\): (.*)", r"`\1`: \2"),
     (r"refused: (\S+) \([^)]*\)", r"`\1` has no converter"),
     (r"refused: (.*)", r"\1"),
-    (r"constant", "computed whole when it is compiled, which proves nothing"),
+    (r"constant", "the compiler computes all of it, so the test proves nothing"),
     (r"failed: AssertionError Not equal to tolerance.*", "differs beyond the test's tolerance"),
     (r"failed: ValueError setting an array element.*", "a sequence as input or output"),
     (r"failed: (.*)", r"\1"),
@@ -75,12 +75,13 @@ def document() -> str:
     every = Counter(case.group for case in cases().values())
     counted = Counter(name.partition("/")[0] for name in listed)
     lines = [
-        "# ONNX: what is supported",
+        "# ONNX support",
         "",
-        f"The backend suite of onnx {onnx.__version__}, through `mlc_deploy.backend`, which is the",
-        "standard `onnx.backend.base`, compiled and run on `local://`. Only inputs whose values",
-        "decide about shapes, axes or permutations are constants; a test whose outputs are then",
-        "constants does not count. `scripts/onnx_support.py` writes this document.",
+        f"This page counts the tests of the backend suite of onnx {onnx.__version__}.",
+        "They run through `mlc_deploy.backend` (the standard `onnx.backend.base`), compiled, on",
+        "`local://`. Inputs are constants only if their values decide about shapes, axes or",
+        "permutations. A test does not count if this makes its outputs constant.",
+        "`scripts/onnx_support.py` writes this page.",
         "",
         *table(
             [
@@ -89,11 +90,11 @@ def document() -> str:
             ]
         ),
         "",
-        "## What does not pass",
+        "## Tests that do not pass",
         "",
     ]
     found = sorted(reasons().items(), key=lambda item: (-len(item[1]), item[0]))
-    rows = [("reason", "tests", "of the operators")]
+    rows = [("reason", "tests", "operators")]
     for reason, tests in found:
         operators = sorted({case.operator for case in tests})
         rows.append((reason, str(len(tests)), ", ".join(operators)))
