@@ -128,7 +128,7 @@ def remove_command(name: str) -> int:
 @click.argument("board_name", metavar="BOARD")
 @DEBUG
 def info_command(board_name: str) -> int:
-    """Shows what BOARD is: cores, caches, features, memory, clocks, temperatures.
+    """Shows cores, caches, features, clocks and temperatures of BOARD.
 
     BOARD is a name or a URL.
     """
