@@ -1,5 +1,5 @@
-"""Options that several commands share, and the values of options that are more than a word:
-NAME=FILE, NAME=1,3,224,224, NAME=128."""
+"""Options of several commands, and values with a form of their own: NAME=FILE, NAME=1,3,224,224,
+NAME=128."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def choose(target: Target | None, board: str | None) -> tuple[Target | None, str
 
 
 def located(board: str) -> Enrolled:
-    """The board of that URL, or of that name in the user's boards.toml. Raises Misuse."""
+    """The board with this URL, or with this name in the user's boards.toml. Raises Misuse."""
     known = {} if "://" in board else enrolled_boards()
     return known.get(board) or Enrolled(checked(board, known))
 
