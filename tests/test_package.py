@@ -54,7 +54,7 @@ def test_wheel_has_all_that_a_user_needs(wheel: Path) -> None:
 
 FUNCTIONS = """
 import sys
-import mlc_deploy.compile, mlc_deploy.lower, mlc_deploy.build, mlc_deploy.deploy
+import mlc_deploy.driver.compile, mlc_deploy.lower
 import mlc_deploy as mlc
 from mlc_deploy import *
 names = ("build", "compile", "deploy", "lower", "te")
