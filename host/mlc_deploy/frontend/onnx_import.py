@@ -14,8 +14,9 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 from ..errors import ImporterError
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Value
+from .node import missing_operators, mistakes_at, shape_of
 from .onnx_file import DTYPES, to_array
-from .onnx_node import Converter, OnnxNode, TensorList, static_shape
+from .onnx_node import Converter, OnnxNode, TensorList
 
 # Why an operator is not in the table, where the reason is more than that nobody wrote it.
 REASONS = {
@@ -47,8 +48,6 @@ REASONS = {
 # Nodes that functions and loops may become, each some kilobytes: a few lines of functions that call
 # others twice would fill any memory.
 MOST_EXPANDED = 100_000
-# What a damaged or unusual node makes converters raise.
-MISTAKES = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, MemoryError)
 
 
 @dataclass(slots=True)
@@ -129,14 +128,11 @@ class Importer:
             raise ImporterError(f"nothing computes the input '{unknown[0]}'", where=place)
         inputs = [scope[i] if i else None for i in proto.input]
         convert = self.table.get(_key(proto))
-        try:
+        with mistakes_at(place):
             if convert is not None:
                 result = convert(OnnxNode(proto, inputs, scope, self, source))
             else:
                 result = self._call(proto, inputs, scope, source)
-        except MISTAKES as error:
-            text = f"missing {error}" if isinstance(error, KeyError) else str(error)
-            raise ImporterError(text or type(error).__name__, where=place) from error
         several = isinstance(result, (list, tuple)) and not isinstance(result, TensorList)
         results = list(result) if several else [result]
         for name, value in zip(proto.output, results, strict=False):
@@ -251,22 +247,11 @@ class Importer:
         missing: dict[str, list[str]] = {}
         for number, node in enumerate(nodes):
             if source or not self._is_known(node, scope):
-                missing.setdefault(_key(node), []).append(source or _name(node, number))
-        if not missing:
-            return
-        lines = []
-        for op, names in sorted(missing.items()):
-            often = "once, at" if len(names) == 1 else f"{len(names)} times, first at"
-            reason = f": {REASONS[op]}" if op in REASONS else ""
-            lines.append(f"{op} ({often} node '{names[0]}'){reason}")
-        count = "an operator is" if len(missing) == 1 else f"{len(missing)} operators are"
-        first = min(missing)
-        raise ImporterError(
-            f"{count} not supported:\n    " + "\n    ".join(lines),
-            where=self.where,
-            mend=f'supply a converter: mlc.compile(..., converters={{"{first}": convert}}), '
-            "where convert\ntakes an OnnxNode and returns node.emit(operator, *node.inputs, ...)",
-        )
+                place = f"node '{source or _name(node, number)}'"
+                missing.setdefault(_key(node), []).append(place)
+        if missing:
+            call = "takes an OnnxNode and returns node.emit(operator, *node.inputs, ...)"
+            raise missing_operators(missing, REASONS, self.where, call)
 
 
 def _parsed(data: bytes) -> FunctionProto:
@@ -303,7 +288,7 @@ def _type(value: Value | TensorList | None) -> TypeProto:
     if value is None or isinstance(value, TensorList):
         return TypeProto()
     code = next(int(c) for c, name in DTYPES.items() if name == value.type.dtype)
-    return onnx.helper.make_tensor_type_proto(code, static_shape(value))
+    return onnx.helper.make_tensor_type_proto(code, shape_of(value))
 
 
 def _with_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 from onnx import AttributeProto, NodeProto, helper
 
 from ..errors import ImporterError
 from ..graph.nodes import Constant, Value
-from ..graph.passes import fold_call
-from ..ops import frozen_attrs
-from .onnx_file import to_array
+from ..ops.shape import normal_axis
+from .node import Node, shape_of
+from .onnx_file import dtype_name, to_array
 
 if TYPE_CHECKING:
     from .onnx_import import Importer, Scope
@@ -35,11 +35,10 @@ class TensorList(tuple[Value, ...]):
     __slots__ = ()
 
 
-class OnnxNode:
+class OnnxNode(Node):
     """`inputs` are values, None where an optional one is left out; `outputs` names, "" likewise.
 
-    A converter takes this and gives the output, or a list of them. What it emits of constants is
-    computed at once, so that shapes which a model computes are constants to the nodes behind.
+    A converter takes this and gives the output, or a list of them.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class OnnxNode:
         self.outputs: list[str] = list(proto.output)
         self.opset = scope.version(proto.domain)
         self.source = source
-        self.where = importer.where
+        self.place = f"{importer.where}, node '{source}' ({proto.op_type})"
         self._scope = scope
         self._importer = importer
         self._attributes = {a.name: a for a in proto.attribute}
@@ -84,10 +83,22 @@ class OnnxNode:
         return value
 
     def shape(self, number: int = 0) -> tuple[int, ...]:
-        return static_shape(self.input(number))
+        return shape_of(self.input(number))
+
+    def two_dimensional(self, axis: int) -> tuple[int, int]:
+        """The first input's elements in front of an axis, and from it on."""
+        shape = self.shape()
+        if not -len(shape) <= axis <= len(shape):
+            raise ValueError(f"axis {axis} of a tensor with {len(shape)} dimensions")
+        front = axis + len(shape) if axis < 0 else axis
+        return math.prod(shape[:front]), math.prod(shape[front:])
 
     def dtype(self, number: int = 0) -> str:
         return self.input(number).type.dtype
+
+    def every(self) -> list[Value]:
+        """All inputs, each of which must be there."""
+        return [self.input(number) for number in range(len(self.inputs))]
 
     def known(self, number: int, what: str) -> NDArray[Any]:
         """The value of an input that shapes or axes depend on; NeedsValue unless constant."""
@@ -105,10 +116,9 @@ class OnnxNode:
         """The value of an input that says what is computed; ImporterError unless constant."""
         value = self.input(number)
         if not isinstance(value, Constant):
-            raise ImporterError(
+            raise self.refuse(
                 f"'{what}' is computed when the model runs, which is not supported",
-                where=self.place,
-                mend=f"a model in which '{value.name}' is constant",
+                f"a model in which '{value.name}' is constant",
             )
         return value.value
 
@@ -118,6 +128,10 @@ class OnnxNode:
         if found is None and self.optional(number) is not None:
             found = [int(v) for v in self.known(number, name).reshape(-1)]
         return found
+
+    def whole(self, number: int, what: str) -> int:
+        """A number that shapes depend on; NeedsValue unless constant."""
+        return int(self.known(number, what).item())
 
     # --------------------------------------------------------------------------- attributes
 
@@ -137,6 +151,16 @@ class OnnxNode:
             return value
         return [v.decode() if isinstance(v, bytes) else v for v in value]
 
+    def axis(self, default: Any = REQUIRED, rank: int | None = None) -> int:
+        """The attribute of that name, counted from the front of the first input's axes."""
+        axis = self.attr("axis", default)
+        return normal_axis(self.op, axis, len(self.shape()) if rank is None else rank)
+
+    def dtype_of(self, name: str, default: str) -> str:
+        """The dtype that an attribute says, by ONNX's number; the default for none and 0."""
+        code = self.attr(name, 0)
+        return dtype_name(code, "the result", self.place) if code else default
+
     def body(self, name: str, *inputs: Value) -> list[Value]:
         """The outputs of the graph that is an attribute, given its inputs."""
         if name not in self._attributes:
@@ -146,50 +170,9 @@ class OnnxNode:
 
     # ------------------------------------------------------------------------------- output
 
-    def emit(self, op: str, *args: Value, **attrs: Any) -> Any:
-        """A call of one of our operators; its output, or a tuple of them."""
-        args = tuple(map(_known_if_empty, args))
-        folded = fold_call(op, args, frozen_attrs(attrs))
-        if folded is not None:
-            return folded[0] if len(folded) == 1 else folded
-        return self.call(op, *args, **attrs)
-
     def call(self, op: str, *args: Value, **attrs: Any) -> Any:
-        """As emit, but constants stay what they are: quantized weights are worth more than the
-        numbers they stand for."""
         name = next((o for o in self.outputs if o), "")
         return self._importer.emit(op, args, name=name or op, source=self.source, **attrs)
 
-    def constant(self, value: Any, dtype: str) -> Constant:
-        return Constant(np.asarray(value, dtype))
-
-    @property
-    def place(self) -> str:
-        return f"{self.where}, node '{self.source}' ({self.op})"
-
-
-MOST_CONSTANTS = 1 << 28  # elements of a table that the front end makes
-
-
-def limited(count: int, what: str) -> int:
-    """count; ValueError where a table of so many elements would be too large."""
-    if count > MOST_CONSTANTS:
-        raise ValueError(f"{what} of {count} elements is too large")
-    return count
-
-
-def _known_if_empty(value: Value) -> Value:
-    """A tensor without elements is a constant, whatever computes it."""
-    shape = static_shape(value)
-    if isinstance(value, Constant) or 0 not in shape:
-        return value
-    return Constant(np.zeros(shape, value.type.dtype))
-
 
 Converter = Callable[[OnnxNode], Any]
-
-
-def static_shape(value: Value) -> tuple[int, ...]:
-    shape = value.type.shape
-    assert all(isinstance(extent, int) for extent in shape), f"{value} has a symbolic shape"
-    return tuple(int(extent) for extent in shape if isinstance(extent, int))

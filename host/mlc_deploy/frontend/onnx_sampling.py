@@ -7,84 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..errors import ImporterError
 from ..graph.nodes import Value
 from ..ir import dtype_of, value_range
 from ..ops.shape import normal_axis
-from .onnx_layers import window_pads
-from .onnx_node import Converter, OnnxNode, limited, static_shape
-from .onnx_quantize import cast
-
-Table = NDArray[Any]
-
-# ---------------------------------------------------------------------------------------- Resize
-
-
-def source_coordinates(
-    transform: str, extent: int, size: int, scale: float, region: tuple[float, float]
-) -> Table:
-    """Where along an axis of `extent` elements each of `size` outputs lies."""
-    o = np.arange(limited(size, "an axis"), dtype=np.float64)
-    length = scale * extent
-    match transform:
-        case "half_pixel":
-            return (o + 0.5) / scale - 0.5
-        case "pytorch_half_pixel":
-            return (o + 0.5) / scale - 0.5 if length != 1 else np.full(size, -0.5)
-        case "half_pixel_symmetric":
-            shift = extent / 2 * (1 - size / length)
-            return shift + (o + 0.5) / scale - 0.5
-        case "asymmetric":
-            return o / scale
-        case "align_corners":
-            return o * (extent - 1) / (length - 1) if length != 1 else o * 0
-        case "tf_crop_and_resize":
-            begin, end = region
-            if length == 1:
-                return np.full(size, (begin + end) * (extent - 1) / 2)
-            return begin * (extent - 1) + o * (end - begin) * (extent - 1) / (length - 1)
-    raise ValueError(f"coordinate_transformation_mode '{transform}'")
-
-
-def nearest(places: Table, mode: str, extent: int) -> Table:
-    match mode:
-        case "round_prefer_floor":
-            index = np.ceil(places - 0.5)
-        case "round_prefer_ceil":
-            index = np.floor(places + 0.5)
-        case "floor":
-            index = np.floor(places)
-        case "ceil":
-            index = np.ceil(places)
-        case _:
-            raise ValueError(f"nearest_mode '{mode}'")
-    return np.clip(index, 0, extent - 1).astype(np.int64)
-
-
-def interpolation(
-    places: Table, extent: int, cubic: float | None, shrink: float, exclude: bool
-) -> tuple[Table, Table]:
-    """Indices and weights [size, taps]: linear, or cubic with that parameter. shrink < 1 widens the
-    kernel by 1 / shrink (antialias); exclude gives taps outside the data no weight."""
-    reach = math.ceil((1 if cubic is None else 2) / shrink)
-    limited(len(places) * 2 * reach, "a table of weights")
-    taps = np.floor(places)[:, None] + np.arange(1 - reach, reach + 1)
-    distance = np.abs(taps - places[:, None]) * shrink
-    if cubic is None:
-        weights = np.maximum(1 - distance, 0)
-    else:
-        a = cubic
-        near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
-        far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
-        weights = np.where(distance <= 1, near, np.where(distance < 2, far, 0))
-    if exclude:
-        weights = np.where((taps < 0) | (taps >= extent), 0, weights)
-    if exclude or shrink < 1:
-        total = weights.sum(1, keepdims=True)
-        weights = weights / np.where(total == 0, 1, total)
-    return np.clip(taps, 0, extent - 1).astype(np.int32), weights
+from .layers.products import scaled
+from .layers.resize import Table, grid_sample, interpolated, nearest, source_coordinates
+from .layers.shapes import expand, reshape, rows, within
+from .layers.windows import by_channel
+from .node import shape_of
+from .onnx_layers import window_of
+from .onnx_node import Converter, OnnxNode
 
 
 def _sizes(n: OnnxNode, axes: Sequence[int]) -> tuple[list[int], list[float]]:
@@ -92,7 +25,7 @@ def _sizes(n: OnnxNode, axes: Sequence[int]) -> tuple[list[int], list[float]]:
     old = [n.shape()[axis] for axis in axes]
     if n.op == "Upsample" or n.opset < 11:
         scales = n.attr("scales", None) or n.known(1, "scales").tolist()
-    elif n.optional(3) is not None and static_shape(n.input(3)) != (0,):
+    elif n.optional(3) is not None and shape_of(n.input(3)) != (0,):
         sizes = [int(v) for v in n.known(3, "sizes")]
         scales = [new / own for new, own in zip(sizes, old, strict=True)]
         policy = n.attr("keep_aspect_ratio_policy", "stretch")
@@ -118,7 +51,7 @@ def _resize(n: OnnxNode) -> Any:
         region = [float(v) for v in n.fixed(1, "roi")]
     shown: dict[int, Table] = {}
     steps = zip(axes, sizes, scales, region[: len(axes)], region[len(axes) :], strict=True)
-    real = x if mode == "nearest" or n.dtype().startswith("float") else cast(n, x, "float32")
+    real = x if mode == "nearest" or n.dtype().startswith("float") else n.cast(x, "float32")
     for axis, size, scale, begin, end in steps:
         extent = n.shape()[axis]
         places = source_coordinates(transform, extent, size, scale, (begin, end))
@@ -128,15 +61,12 @@ def _resize(n: OnnxNode) -> Any:
             continue
         if mode == "nearest":
             default = "floor" if plain else "round_prefer_floor"
-            index = nearest(places, n.attr("nearest_mode", default), extent)
-            real = n.emit("gather", real, n.constant(index, "int64"), axis=axis)
+            real = nearest(n, real, axis, places, n.attr("nearest_mode", default))
             continue
         cubic = n.attr("cubic_coeff_a", -0.75) if mode == "cubic" else None
         shrink = min(scale, 1.0) if n.attr("antialias", 0) else 1.0
         exclude = bool(n.attr("exclude_outside", 0))
-        index, weights = interpolation(places, extent, cubic, shrink, exclude)
-        tables = n.constant(index, "int32"), n.constant(weights, real.type.dtype)
-        real = n.emit("resample", real, *tables, axis=axis)
+        real = interpolated(n, real, axis, places, cubic, shrink, exclude)
     if not all(inside.all() for inside in shown.values()):
         value = n.constant(n.attr("extrapolation_value", 0.0), real.type.dtype)
         for axis, inside in shown.items():
@@ -152,38 +82,16 @@ def _whole(n: OnnxNode, value: Value, dtype: str) -> Value:
     if dtype_of(dtype).is_integer:
         low, high = value_range(dtype)
         value = n.emit("clip", value, min=low, max=high)
-    return cast(n, value, dtype)
+    return n.cast(value, dtype)
 
 
 # ------------------------------------------------------------------------------ at places of data
 
 
 def _grid_sample(n: OnnxNode) -> Any:
-    """The grid says x, y(, z) from -1 to 1; ours is pixels, outermost dimension first."""
-    spatial = n.shape()[2:]
-    grid, rank = n.input(1), len(spatial)
-    shape = n.shape(1)
-    begin = [0] * (len(shape) - 1) + [rank - 1]
-    grid = n.emit("slice", grid, begin=begin, step=[1] * (len(shape) - 1) + [-1], shape=shape)
-    dtype = grid.type.dtype
-    corners = bool(n.attr("align_corners", 0))
-    place = n.emit("add", grid, n.constant(1, dtype))
-    if corners:
-        place = n.emit("multiply", place, n.constant(0.5, dtype))
-        place = n.emit("multiply", place, n.constant([e - 1 for e in spatial], dtype))
-    else:
-        place = n.emit("multiply", place, n.constant(spatial, dtype))
-        place = n.emit("subtract", place, n.constant(1, dtype))
-        place = n.emit("multiply", place, n.constant(0.5, dtype))
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(n.attr("mode", "linear"))
-    return n.emit(
-        "sample",
-        n.input(0),
-        place,
-        mode=mode or n.attr("mode", "linear"),
-        padding=n.attr("padding_mode", "zeros"),
-        corners=corners,
-    )
+    mode = n.attr("mode", "linear").removeprefix("bi")  # as opsets before 20 have it
+    padding, corners = n.attr("padding_mode", "zeros"), bool(n.attr("align_corners", 0))
+    return grid_sample(n, n.input(0), n.input(1), mode, padding, corners)
 
 
 def _roi_align(n: OnnxNode) -> Any:
@@ -191,46 +99,40 @@ def _roi_align(n: OnnxNode) -> Any:
     ratio, mode = n.attr("sampling_ratio", 0), n.attr("mode", "avg")
     if ratio <= 0 or mode != "avg":
         what = "a number of samples that depends on the regions (sampling_ratio 0)"
-        raise ImporterError(
-            f"{what if mode == 'avg' else f'mode {mode}'} is not supported", where=n.place
-        )
+        raise n.refuse(f"{what if mode == 'avg' else f'mode {mode}'} is not supported")
     default = "half_pixel" if n.opset >= 16 else "output_half_pixel"
     half = n.attr("coordinate_transformation_mode", default) == "half_pixel"
     count, channels = n.shape(1)[0], n.shape(0)[1]
     height, width = n.attr("output_height", 1), n.attr("output_width", 1)
     dtype = n.dtype(1)
-    rois = n.emit("multiply", n.input(1), n.constant(n.attr("spatial_scale", 1.0), dtype))
+    rois = scaled(n, n.input(1), n.attr("spatial_scale", 1.0))
     if half:
         rois = n.emit("subtract", rois, n.constant(0.5, dtype))
-
-    def column(k: int) -> Any:
-        return n.emit("slice", rois, begin=[0, k], step=[1, 1], shape=[count, 1])
-
+    left, top, right, bottom = (rows(n, rois, k, 1, 1) for k in range(4))
     places: list[Value] = []
-    kept: Any = None
-    for first, bins, extent, along in ((1, height, n.shape()[2], 0), (0, width, n.shape()[3], 1)):
-        size = n.emit("subtract", column(first + 2), column(first))
+    inside: list[Value] = []
+    for first, last, bins, extent, axis in (
+        (top, bottom, height, n.shape()[2], 1),
+        (left, right, width, n.shape()[3], 2),
+    ):
+        size = n.emit("subtract", last, first)
         if not half:
             size = n.emit("maximum", size, n.constant(1, dtype))
         fractions = (np.arange(bins * ratio) + 0.5) / (ratio * bins)
         place = n.emit("multiply", size, n.constant(fractions[None], dtype))
-        place = n.emit("add", column(first), place)
-        own = (count, bins * ratio, 1, 1) if along == 0 else (count, 1, bins * ratio, 1)
-        place = n.emit("reshape", place, shape=own)
-        inside = n.emit(
-            "logical_and",
-            n.emit("greater_equal", place, n.constant(-1, dtype)),
-            n.emit("less_equal", place, n.constant(extent, dtype)),
-        )
-        kept = inside if kept is None else n.emit("logical_and", kept, inside)
-        wide = (count, height * ratio, width * ratio, 1)
-        places.append(n.emit("broadcast_to", place, shape=wide))
+        place = n.emit("add", first, place)
+        own = [count, 1, 1, 1]
+        own[axis] = bins * ratio
+        place = reshape(n, place, own)
+        inside.append(within(n, place, -1, extent))
+        places.append(expand(n, place, (count, height * ratio, width * ratio, 1)))
     images = n.emit("gather", n.input(0), n.input(2), axis=0)
     place = n.emit("concatenate", *places, axis=3)
     y = n.emit("sample", images, place, mode="linear", padding="border", corners=True)
-    kept = n.emit("reshape", kept, shape=(count, 1, height * ratio, width * ratio))
+    kept = n.emit("logical_and", *inside)
+    kept = reshape(n, kept, (count, 1, height * ratio, width * ratio))
     y = n.emit("where", kept, y, n.constant(0, n.dtype()))
-    y = n.emit("reshape", y, shape=(count, channels, height, ratio, width, ratio))
+    y = reshape(n, y, (count, channels, height, ratio, width, ratio))
     return n.emit("mean", y, axes=[3, 5], keepdims=False)
 
 
@@ -239,31 +141,25 @@ def _deform_conv(n: OnnxNode) -> Any:
     x, w = n.shape(0), n.shape(1)
     batch, channels = x[:2]
     kernel, spatial = w[2:], n.shape(2)[2:]
-    rank, taps, windows = len(kernel), math.prod(kernel), math.prod(spatial)
-    strides, dilations = n.attr("strides", [1] * rank), n.attr("dilations", [1] * rank)
-    pads = window_pads(n, x[2:], kernel, strides, dilations)
+    rank, taps = len(kernel), math.prod(kernel)
+    window = window_of(n, x[2:], kernel)
     parts, groups = n.attr("offset_group", 1), n.attr("group", 1)
-    dtype = n.dtype(2)
     base = np.zeros((taps, *spatial, rank))
     for d in range(rank):
-        tap = np.indices(kernel)[d].reshape(taps, *(1,) * rank) * dilations[d]
-        window = np.indices(spatial)[d] * strides[d] - pads[d]
-        base[..., d] = tap + window
-    offset = n.emit("reshape", n.input(2), shape=(batch * parts, taps, rank, *spatial))
+        tap = np.indices(kernel)[d].reshape(taps, *(1,) * rank) * window.dilations[d]
+        base[..., d] = tap + np.indices(spatial)[d] * window.strides[d] - window.pads[d]
+    offset = reshape(n, n.input(2), (batch * parts, taps, rank, *spatial))
     offset = n.emit("transpose", offset, axes=(0, 1, *range(3, 3 + rank), 2))
-    place = n.emit("add", offset, n.constant(base, dtype))
-    data = n.emit("reshape", n.input(0), shape=(batch * parts, channels // parts, *x[2:]))
+    place = n.emit("add", offset, n.constant(base, n.dtype(2)))
+    data = reshape(n, n.input(0), (batch * parts, channels // parts, *x[2:]))
     y = n.emit("sample", data, place, mode="linear", padding="zeros", corners=True)
-    if n.optional(4) is not None:
-        mask = n.emit("reshape", n.input(4), shape=(batch * parts, 1, taps, *spatial))
-        y = n.emit("multiply", y, mask)
-    y = n.emit("reshape", y, shape=(batch, groups, channels // groups * taps, windows))
-    weights = n.emit("reshape", n.input(1), shape=(groups, w[0] // groups, w[1] * taps))
-    y = n.emit("reshape", n.emit("matmul", weights, y), shape=(batch, w[0], *spatial))
-    if n.optional(3) is not None:
-        bias = n.emit("reshape", n.input(3), shape=(w[0], *(1,) * rank))
-        y = n.emit("add", y, bias)
-    return y
+    mask, bias = n.optional(4), n.optional(3)
+    if mask is not None:
+        y = n.emit("multiply", y, reshape(n, mask, (batch * parts, 1, taps, *spatial)))
+    y = reshape(n, y, (batch, groups, channels // groups * taps, math.prod(spatial)))
+    weights = reshape(n, n.input(1), (groups, w[0] // groups, w[1] * taps))
+    y = reshape(n, n.emit("matmul", weights, y), (batch, w[0], *spatial))
+    return y if bias is None else n.emit("add", y, by_channel(n, bias, len(x)))
 
 
 SAMPLING: dict[str, Converter] = {

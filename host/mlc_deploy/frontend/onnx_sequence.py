@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from ..ops.shape import normal_axis
-from .onnx_node import Converter, OnnxNode, TensorList, static_shape
+from .layers.shapes import joined, split, stacked, without
+from .node import shape_of
+from .onnx_node import Converter, OnnxNode, TensorList
 
 
 def _empty(n: OnnxNode) -> Any:
@@ -16,12 +15,12 @@ def _empty(n: OnnxNode) -> Any:
 
 
 def _construct(n: OnnxNode) -> Any:
-    return TensorList(n.input(k) for k in range(len(n.inputs)))
+    return TensorList(n.every())
 
 
 def _place(n: OnnxNode, number: int, length: int) -> int:
     """A position in a sequence; negative ones count from its end."""
-    place = int(n.known(number, "position").item())
+    place = n.whole(number, "position")
     if not -length <= place < max(length, 1):
         raise ValueError(f"position {place} in a sequence of {length}")
     return place % length if length else 0
@@ -31,7 +30,7 @@ def _insert(n: OnnxNode) -> Any:
     own = list(n.sequence(0))
     place = len(own)
     if n.optional(2) is not None:
-        given = int(n.known(2, "position").item())
+        given = n.whole(2, "position")
         place = given + len(own) if given < 0 else given
     if not 0 <= place <= len(own):
         raise ValueError(f"position {place} in a sequence of {len(own)}")
@@ -57,41 +56,23 @@ def _length(n: OnnxNode) -> Any:
 def _split(n: OnnxNode) -> Any:
     """Into parts of given sizes; of one size, or of one element, where a scalar or nothing is
     given."""
-    x, shape = n.input(0), n.shape()
-    axis = normal_axis(n.op, n.attr("axis", 0), len(shape))
-    keep = True
+    axis, keep = n.axis(0), True
+    extent = n.shape()[axis]
     if n.optional(1) is None:
-        sizes, keep = [1] * shape[axis], bool(n.attr("keepdims", 1))
-    elif static_shape(n.input(1)):
+        sizes, keep = [1] * extent, bool(n.attr("keepdims", 1))
+    elif n.shape(1):
         sizes = [int(v) for v in n.known(1, "split")]
     else:
-        size = int(n.known(1, "split").item())
-        whole, rest = divmod(shape[axis], size)
-        sizes = [size] * whole + [rest] * (rest > 0)
-    if sum(sizes) != shape[axis]:
-        raise ValueError(f"the sizes {sizes} do not add up to dimension {axis} of {list(shape)}")
-    parts = []
-    for begin, size in zip(np.cumsum([0, *sizes]).tolist(), sizes, strict=False):
-        at = [begin if d == axis else 0 for d in range(len(shape))]
-        own = [size if d == axis else e for d, e in enumerate(shape)]
-        part = n.emit("slice", x, begin=at, step=[1] * len(shape), shape=own)
-        if not keep:
-            part = n.emit("reshape", part, shape=[e for d, e in enumerate(own) if d != axis])
-        parts.append(part)
-    return TensorList(parts)
+        size = n.whole(1, "split")
+        sizes = [min(size, extent - begin) for begin in range(0, extent, size)]
+    parts = split(n, n.input(0), sizes, axis)
+    return TensorList(parts if keep else [without(n, part, [axis]) for part in parts])
 
 
 def _concat(n: OnnxNode) -> Any:
-    values = list(n.sequence(0))
-    rank = len(static_shape(values[0])) + bool(n.attr("new_axis", 0))
-    axis = normal_axis(n.op, n.attr("axis"), rank)
-    if n.attr("new_axis", 0):
-        shapes = [static_shape(v) for v in values]
-        values = [
-            n.emit("reshape", v, shape=(*s[:axis], 1, *s[axis:]))
-            for v, s in zip(values, shapes, strict=True)
-        ]
-    return n.emit("concatenate", *values, axis=axis)
+    values, apart = list(n.sequence(0)), bool(n.attr("new_axis", 0))
+    axis = n.axis(rank=len(shape_of(values[0])) + apart)
+    return (stacked if apart else joined)(n, values, axis)
 
 
 SEQUENCES: dict[str, Converter] = {

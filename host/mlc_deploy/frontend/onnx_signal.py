@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from ..graph.nodes import Value
 from ..ops.shape import normal_axis
-from .onnx_node import Converter, OnnxNode, limited, static_shape
+from .layers.shapes import reshape, rows
+from .node import limited, shape_of
+from .onnx_node import Converter, OnnxNode
 
 
 def transform_matrix(
@@ -33,60 +35,52 @@ def _transform(
     n: OnnxNode, x: Value, axis: int, length: int | None, inverse: bool, onesided: bool
 ) -> Value:
     """x [..., 1 or 2], its last dimension the parts of complex numbers, transformed along axis."""
-    shape = list(static_shape(x))
-    rank = len(shape)
+    shape = shape_of(x)
+    rank, parts = len(shape), shape[-1]
+    real = inverse and onesided
     if length is None:
-        length = 2 * (shape[axis] - 1) if inverse and onesided else shape[axis]
-    taken = min(shape[axis], length // 2 + 1 if inverse and onesided else length)
-    shape[axis] = taken
-    if taken != static_shape(x)[axis]:
-        x = n.emit("slice", x, begin=[0] * rank, step=[1] * rank, shape=shape)
+        length = 2 * (shape[axis] - 1) if real else shape[axis]
+    taken = min(shape[axis], length // 2 + 1 if real else length)
+    x = rows(n, x, 0, taken, axis)
     others = [d for d in range(rank - 1) if d != axis]
     x = n.emit("transpose", x, axes=(*others, axis, rank - 1))
-    rows = [shape[d] for d in others]
-    flat = n.emit("reshape", x, shape=(math.prod(rows), taken * shape[-1]))
-    matrix = transform_matrix(length, shape[-1], taken, inverse, onesided)
+    front = [shape[d] for d in others]
+    flat = reshape(n, x, (math.prod(front), taken * parts))
+    matrix = transform_matrix(length, parts, taken, inverse, onesided)
     y = n.emit("dense", flat, n.constant(matrix, x.type.dtype), transpose_b=False)
-    parts = 1 if inverse and onesided else 2
-    y = n.emit("reshape", y, shape=(*rows, matrix.shape[1] // parts, parts))
-    back: Value = n.emit(
-        "transpose", y, axes=[*(_place(d, axis, rank) for d in range(rank - 1)), rank - 1]
-    )
-    return back
-
-
-def _place(d: int, axis: int, rank: int) -> int:
-    """Where dimension d stands when axis has moved behind the others."""
-    return rank - 2 if d == axis else d - (d > axis)
+    parts = 1 if real else 2
+    y = reshape(n, y, (*front, matrix.shape[1] // parts, parts))
+    order = [*others, axis, rank - 1]
+    return n.emit("transpose", y, axes=[order.index(d) for d in range(rank)])
 
 
 def _dft(n: OnnxNode) -> Any:
-    rank = len(n.shape())
     if n.opset < 20:
-        axis = n.attr("axis", 1)
+        axis = n.axis(1)
     else:
-        axis = int(n.known(2, "axis").item()) if n.optional(2) is not None else -2
-    length = None if n.optional(1) is None else int(n.known(1, "dft_length").item())
+        given = n.whole(2, "axis") if n.optional(2) is not None else -2
+        axis = normal_axis(n.op, given, len(n.shape()))
+    length = None if n.optional(1) is None else n.whole(1, "dft_length")
     flags = bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0))
-    return _transform(n, n.input(0), normal_axis(n.op, axis, rank), length, *flags)
+    return _transform(n, n.input(0), axis, length, *flags)
 
 
 def _stft(n: OnnxNode) -> Any:
     """Frames of the signal, times the window, transformed."""
-    step = int(n.known(1, "frame_step").item())
+    step = n.whole(1, "frame_step")
     batch, length, parts = (*n.shape(), 1)[:3]
     window = n.optional(2)
     if n.optional(3) is not None:
-        size = int(n.known(3, "frame_length").item())
+        size = n.whole(3, "frame_length")
     else:
-        size = static_shape(window)[0] if window is not None else length
+        size = shape_of(window)[0] if window is not None else length
     count = 1 + (length - size) // step
     limited(count * size, "a table of frames")
     places = np.arange(count)[:, None] * step + np.arange(size)
-    x = n.emit("reshape", n.input(0), shape=(batch, length, parts))
+    x = reshape(n, n.input(0), (batch, length, parts))
     frames = n.emit("gather", x, n.constant(places, "int64"), axis=1)
     if window is not None:
-        frames = n.emit("multiply", frames, n.emit("reshape", window, shape=(size, 1)))
+        frames = n.emit("multiply", frames, reshape(n, window, (size, 1)))
     return _transform(n, frames, 2, None, False, bool(n.attr("onesided", 1)))
 
 

@@ -1,0 +1,47 @@
+"""Normalizations, and the powers and means that they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...graph.nodes import Value
+from ..node import Node, shape_of
+from .shapes import reshape
+from .windows import by_channel
+
+
+def affine(n: Node, x: Value, scale: Value | None, shift: Value | None) -> Value:
+    x = x if scale is None else n.emit("multiply", x, scale)
+    return x if shift is None else n.emit("add", x, shift)
+
+
+def group_norm(
+    n: Node, x: Value, groups: int, scale: Value | None, shift: Value | None, epsilon: float
+) -> Value:
+    """Each image's groups of channels on their own; with a group per channel, the instance
+    normalization. scale and shift are per channel."""
+    batch, channels, *rest = shape_of(x)
+    grouped = (channels,) if groups == channels else (groups, channels // groups)
+    axes = list(range(2, 1 + len(grouped) + len(rest)))
+    y = n.emit("layer_norm", reshape(n, x, (batch, *grouped, *rest)), axes=axes, epsilon=epsilon)
+    own = (v if v is None else by_channel(n, v, len(shape_of(x))) for v in (scale, shift))
+    return affine(n, reshape(n, y, shape_of(x)), *own)
+
+
+def squared_deviations(n: Node, x: Value, axes: Sequence[int]) -> tuple[Value, Value]:
+    """The mean over some axes, which are kept, and the squares of what x differs from it."""
+    mean = n.emit("mean", x, axes=axes, keepdims=True)
+    centred = n.emit("subtract", x, mean)
+    return mean, n.emit("multiply", centred, centred)
+
+
+def lp_norm(n: Node, x: Value, p: float, total: Callable[[Value], Value]) -> Value:
+    """(sum of |x|^p)^(1/p), where total(y) adds up what counts together."""
+    match p:
+        case 1:
+            return total(n.emit("abs", x))
+        case 2:
+            return n.emit("sqrt", total(n.emit("multiply", x, x)))
+    dtype = x.type.dtype
+    powers = n.emit("power", n.emit("abs", x), n.constant(p, dtype))
+    return n.emit("power", total(powers), n.constant(1 / p, dtype))

@@ -1,0 +1,121 @@
+"""Images read between their pixels: at constant places (resizing), and at places that are data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graph.nodes import Value
+from ..node import Node, limited, shape_of
+from .products import scaled
+
+Table = NDArray[Any]
+
+
+def source_coordinates(
+    transform: str, extent: int, size: int, scale: float, region: tuple[float, float] = (0, 1)
+) -> Table:
+    """Where along an axis of `extent` elements each of `size` outputs lies; transform and region as
+    ONNX's Resize has them."""
+    o = np.arange(limited(size, "an axis"), dtype=np.float64)
+    length = scale * extent
+    match transform:
+        case "half_pixel":
+            return (o + 0.5) / scale - 0.5
+        case "pytorch_half_pixel":
+            return (o + 0.5) / scale - 0.5 if length != 1 else np.full(size, -0.5)
+        case "half_pixel_symmetric":
+            shift = extent / 2 * (1 - size / length)
+            return shift + (o + 0.5) / scale - 0.5
+        case "asymmetric":
+            return o / scale
+        case "align_corners":
+            return o * (extent - 1) / (length - 1) if length != 1 else o * 0
+        case "tf_crop_and_resize":
+            begin, end = region
+            if length == 1:
+                return np.full(size, (begin + end) * (extent - 1) / 2)
+            return begin * (extent - 1) + o * (end - begin) * (extent - 1) / (length - 1)
+    raise ValueError(f"coordinate_transformation_mode '{transform}'")
+
+
+def nearest(n: Node, x: Value, axis: int, places: Table, rounding: str) -> Value:
+    """The elements of an axis that are nearest to the places."""
+    match rounding:
+        case "round_prefer_floor":
+            index = np.ceil(places - 0.5)
+        case "round_prefer_ceil":
+            index = np.floor(places + 0.5)
+        case "floor":
+            index = np.floor(places)
+        case "ceil":
+            index = np.ceil(places)
+        case _:
+            raise ValueError(f"nearest_mode '{rounding}'")
+    inside = np.clip(index, 0, shape_of(x)[axis] - 1)
+    return n.emit("gather", x, n.constant(inside, "int64"), axis=axis)
+
+
+def interpolated(
+    n: Node,
+    x: Value,
+    axis: int,
+    places: Table,
+    cubic: float | None = None,
+    shrink: float = 1,
+    exclude: bool = False,
+) -> Value:
+    """Weighted sums of the neighbours of the places on an axis: linear, or cubic with that
+    parameter. shrink < 1 widens the kernel by 1 / shrink (antialias); exclude gives neighbours
+    outside of the data no weight."""
+    extent = shape_of(x)[axis]
+    reach = math.ceil((1 if cubic is None else 2) / shrink)
+    limited(len(places) * 2 * reach, "a table of weights")
+    taps = np.floor(places)[:, None] + np.arange(1 - reach, reach + 1)
+    distance = np.abs(taps - places[:, None]) * shrink
+    if cubic is None:
+        weights = np.maximum(1 - distance, 0)
+    else:
+        a = cubic
+        near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+        far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+        weights = np.where(distance <= 1, near, np.where(distance < 2, far, 0))
+    if exclude:
+        weights = np.where((taps < 0) | (taps >= extent), 0, weights)
+    if exclude or shrink < 1:
+        total = weights.sum(1, keepdims=True)
+        weights = weights / np.where(total == 0, 1, total)
+    return resampled(n, x, axis, np.clip(taps, 0, extent - 1), weights)
+
+
+def resampled(n: Node, x: Value, axis: int, places: Table, weights: Table) -> Value:
+    """Along an axis, output o is the sum of the elements at places[o] times weights[o]."""
+    tables = n.constant(places, "int32"), n.constant(weights, x.type.dtype)
+    return n.emit("resample", x, *tables, axis=axis)
+
+
+def grid_sample(
+    n: Node,
+    x: Value,
+    grid: Value,
+    mode: Literal["linear", "nearest", "cubic"],
+    padding: Literal["zeros", "border", "reflection"],
+    corners: bool,
+) -> Value:
+    """x at the grid's (x, y(, z)) from -1 to 1: from corner pixel to corner pixel, or from edge to
+    edge. Our operator takes places in pixels, the outermost dimension first."""
+    *front, rank = shape_of(grid)
+    begin, step = [0] * len(front) + [rank - 1], [1] * len(front) + [-1]
+    grid = n.emit("slice", grid, begin=begin, step=step, shape=(*front, rank))
+    dtype, extents = grid.type.dtype, shape_of(x)[2:]
+    place = n.emit("add", grid, n.constant(1, dtype))
+    if corners:
+        steps = n.constant([extent - 1 for extent in extents], dtype)
+        place = n.emit("multiply", scaled(n, place, 0.5), steps)
+    else:
+        place = n.emit("multiply", place, n.constant(extents, dtype))
+        place = scaled(n, n.emit("subtract", place, n.constant(1, dtype)), 0.5)
+    return n.emit("sample", x, place, mode=mode, padding=padding, corners=corners)

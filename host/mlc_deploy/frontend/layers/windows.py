@@ -1,0 +1,137 @@
+"""Kernels that move over data [batch, channels, spatial …]: convolutions and pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...graph.nodes import Value
+from ..node import Node, shape_of
+from .shapes import reshape, vector_along, with_axis, without
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A kernel's extents and how it moves, per spatial dimension; pads are all beginnings, then all
+    ends. Raises ValueError unless all are for as many dimensions."""
+
+    kernel: Sequence[int]
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    pads: Sequence[int]
+
+    def __post_init__(self) -> None:
+        rank = len(self.kernel)
+        if not len(self.strides) == len(self.dilations) == rank or len(self.pads) != 2 * rank:
+            raise ValueError(f"strides, dilations and pads are not for {rank} dimensions")
+
+    @property
+    def moves(self) -> dict[str, Any]:
+        """The attributes that say how it moves."""
+        return {"strides": self.strides, "dilations": self.dilations, "pads": self.pads}
+
+    def of_rows(self) -> Window:
+        """A window of one dimension as one of two, with height 1."""
+        pads = [0, self.pads[0], 0, self.pads[1]]
+        return Window([1, *self.kernel], [1, *self.strides], [1, *self.dilations], pads)
+
+
+def same_pads(
+    extents: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    more_in_front: bool = False,
+) -> list[int]:
+    """The pads that make ceil(extent / stride) outputs; an odd one stands at the end, or in
+    front."""
+    before, after = [], []
+    for extent, k, s, d in zip(extents, kernel, strides, dilations, strict=True):
+        total = max((math.ceil(extent / s) - 1) * s + d * (k - 1) + 1 - extent, 0)
+        before.append((total + more_in_front) // 2)
+        after.append(total - before[-1])
+    return before + after
+
+
+def spatial_rank(x: Value) -> int:
+    rank = len(shape_of(x)) - 2
+    if rank < 1:
+        raise ValueError(f"data of shape {list(shape_of(x))} has no spatial dimension")
+    return rank
+
+
+def by_channel(n: Node, x: Value, rank: int) -> Value:
+    """A vector of one number per channel, as it broadcasts to data of that rank."""
+    return vector_along(n, x, 0, rank - 1)
+
+
+def conv(
+    n: Node, x: Value, w: Value, window: Window, bias: Value | None = None, **attrs: Any
+) -> Value:
+    """A convolution; one dimension becomes two. The bias becomes an addition. attrs: groups, and
+    pad_value of integers."""
+    if spatial_rank(x) == 1:
+        x, w = (with_axis(n, v, 2) for v in (x, w))
+        return without(n, conv(n, x, w, window.of_rows(), bias, **attrs), [2])
+    op = "conv2d" if spatial_rank(x) == 2 else "conv_nd"  # which have schedules of their own
+    return _biased(n, n.emit(op, x, w, **window.moves, **attrs), bias)
+
+
+def _biased(n: Node, y: Value, bias: Value | None) -> Value:
+    return y if bias is None else n.emit("add", y, by_channel(n, bias, len(shape_of(y))))
+
+
+def transposed_extents(
+    extents: Sequence[int], kernel: Sequence[int], strides: Any, dilations: Any, more: Any
+) -> list[int]:
+    """The spatial extents of a transposed convolution's result before its pads are cut off; `more`
+    are those that it gets at its ends."""
+    dimensions = zip(extents, kernel, strides, dilations, more, strict=True)
+    return [s * (extent - 1) + d * (k - 1) + 1 + m for extent, k, s, d, m in dimensions]
+
+
+def conv_transpose(
+    n: Node,
+    x: Value,
+    w: Value,
+    window: Window,
+    groups: int,
+    more: Sequence[int],
+    bias: Value | None = None,
+) -> Value:
+    """Each input element's column of outputs, a matrix product, added up where they overlap.
+
+    Weights [inputs, outputs / groups, kernel …]; negative pads are zeros around the result.
+    """
+    batch, channels, *extents = shape_of(x)
+    inputs, share, *kernel = shape_of(w)
+    if channels != inputs or channels % groups:
+        raise ValueError(f"{channels} channels, weights {list(shape_of(w))}, {groups} groups")
+    columns, places, rank = share * math.prod(kernel), math.prod(extents), len(kernel)
+    grouped = (groups, channels // groups)
+    weights = n.emit("transpose", reshape(n, w, (*grouped, columns)), axes=(0, 2, 1))
+    y = n.emit("matmul", weights, reshape(n, x, (batch, *grouped, places)))
+    y = reshape(n, y, (batch, groups * columns, places))
+    whole = transposed_extents(extents, kernel, window.strides, window.dilations, more)
+    cut = [max(pad, 0) for pad in window.pads]
+    shape = [extent - cut[d] - cut[rank + d] for d, extent in enumerate(whole)]
+    moves = window.moves | {"pads": cut}
+    y = n.emit("col2im", y, shape=shape, kernel=kernel, **moves)
+    around = [c - pad for c, pad in zip(cut, window.pads, strict=True)]
+    if any(around):
+        pads = [0, 0, *around[:rank], 0, 0, *around[rank:]]
+        y = n.emit("pad", y, pads=pads, mode="constant", value=0)
+    return _biased(n, y, bias)
+
+
+def pool(n: Node, op: str, x: Value, window: Window, ceil_mode: Any, **attrs: Any) -> Value:
+    """op: max_pool, max_pool_places, avg_pool or sum_pool."""
+    moves = window.moves | {"ceil_mode": bool(ceil_mode)}
+    return n.emit(op, x, kernel=window.kernel, **moves, **attrs)
+
+
+def global_pool(n: Node, op: str, x: Value) -> Value:
+    """op: mean, max or sum."""
+    return n.emit(op, x, axes=list(range(2, 2 + spatial_rank(x))), keepdims=True)

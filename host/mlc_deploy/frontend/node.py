@@ -1,0 +1,109 @@
+"""What converters of every front end work on: a node of a model, which emits our operators."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..errors import ImporterError
+from ..graph.nodes import Constant, Value
+from ..graph.rewrite import fold_call
+from ..ops import frozen_attrs
+
+# What a damaged or unusual node makes converters raise.
+MISTAKES = (
+    ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, MemoryError,
+)  # fmt: skip
+MOST_CONSTANTS = 1 << 28  # elements of a table that the front end makes
+MOST_TURNS = 1000  # of a loop that is unrolled; each adds its nodes to the graph
+
+
+class Node(ABC):
+    """`place` says where the node stands: the model, the node's name and its operator."""
+
+    place: str
+
+    @abstractmethod
+    def call(self, op: str, *args: Value, **attrs: Any) -> Any:
+        """The output of a call of one of our operators, or a tuple of them. Calls on constants are
+        not computed: quantized weights stay quantized."""
+
+    def emit(self, op: str, *args: Value, **attrs: Any) -> Value:
+        """The output of a call of one of our operators (a tuple where it has several).
+
+        Calls on constants are computed at once: nodes behind may need them as shapes.
+        """
+        args = tuple(map(_known_if_empty, args))
+        folded = fold_call(op, args, frozen_attrs(attrs))
+        if folded is None:
+            result: Value = self.call(op, *args, **attrs)
+            return result
+        several: Any = folded
+        return folded[0] if len(folded) == 1 else several
+
+    def constant(self, value: Any, dtype: str) -> Constant:
+        return Constant(np.asarray(value, dtype))
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        return value if value.type.dtype == dtype else self.emit("cast", value, dtype=dtype)
+
+    def refuse(self, what: str, mend: str = "") -> ImporterError:
+        """The error to raise where a node cannot be converted."""
+        return ImporterError(what, where=self.place, mend=mend)
+
+
+def shape_of(value: Value) -> tuple[int, ...]:
+    """The extents. A front end knows all of them; TypeError otherwise."""
+    return value.type.sizes
+
+
+def _known_if_empty(value: Value) -> Value:
+    """A tensor without elements is a constant, whatever computes it."""
+    shape = shape_of(value)
+    if isinstance(value, Constant) or 0 not in shape:
+        return value
+    return Constant(np.zeros(shape, value.type.dtype))
+
+
+def limited(count: int, what: str) -> int:
+    """count; ValueError where a table of so many elements would be too large."""
+    if count > MOST_CONSTANTS:
+        raise ValueError(f"{what} of {count} elements is too large")
+    return count
+
+
+@contextmanager
+def mistakes_at(place: str) -> Iterator[None]:
+    """Turns what converters raise for unusual nodes into ImporterError that names the place."""
+    try:
+        yield
+    except MISTAKES as error:
+        text = f"missing {error}" if isinstance(error, KeyError) else str(error)
+        raise ImporterError(text or type(error).__name__, where=place) from error
+
+
+def missing_operators(
+    missing: Mapping[str, Collection[str]],
+    reasons: Mapping[str, str],
+    where: str,
+    call: str,
+) -> ImporterError:
+    """The error that lists operators without converters, with the places of their nodes; call says
+    how a converter of the user's is called."""
+    lines = []
+    for op, places in sorted(missing.items()):
+        first = next(iter(places))
+        often = "once, at" if len(places) == 1 else f"{len(places)} times, first at"
+        reason = f": {reasons[op]}" if op in reasons else ""
+        lines.append(f"{op} ({often} {first}){reason}")
+    count = "an operator is" if len(missing) == 1 else f"{len(missing)} operators are"
+    return ImporterError(
+        f"{count} not supported:\n    " + "\n    ".join(lines),
+        where=where,
+        mend=f'supply a converter: mlc.compile(..., converters={{"{min(missing)}": convert}}), '
+        f"where convert\n{call}",
+    )

@@ -1,0 +1,190 @@
+"""Converters of ONNX's elementwise operators and reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..graph.nodes import Constant, Value
+from ..ops.shape import normal_axis
+from .layers.shapes import reshape
+from .node import shape_of
+from .onnx_file import dtype_name
+from .onnx_node import Converter, OnnxNode
+
+# ONNX's name -> ours, and ONNX's attributes with their defaults.
+UNARY: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    **{
+        name: (name.lower(), {})
+        for name in (
+            "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf",
+            "Exp", "Floor", "IsNaN", "Log", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin",
+            "Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh",
+        )
+    },
+    "BitwiseNot": ("bitwise_not", {}),
+    "Elu": ("elu", {"alpha": 1.0}),
+    "Gelu": ("gelu", {"approximate": "none"}),
+    "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
+    "LeakyRelu": ("leaky_relu", {"alpha": 0.01}),
+    "Neg": ("negative", {}),
+    "Not": ("logical_not", {}),
+    "Selu": ("selu", {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}),
+    "Shrink": ("shrink", {"lambd": 0.5, "bias": 0.0}),
+    "ThresholdedRelu": ("thresholded_relu", {"alpha": 1.0}),
+}  # fmt: skip
+BINARY = {
+    "Add": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide",
+    "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
+    "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
+    "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal",
+    "Less": "less", "LessOrEqual": "less_equal",
+}  # fmt: skip
+VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add", "Mean": "add"}
+REDUCTIONS = {f"Reduce{op.capitalize()}": op for op in ("max", "mean", "min", "prod", "sum")}
+
+
+def _unary(n: OnnxNode) -> Any:
+    op, attributes = UNARY[n.op]
+    return n.emit(op, n.input(0), **{key: n.attr(key, d) for key, d in attributes.items()})
+
+
+def _binary(n: OnnxNode) -> Any:
+    """Before opset 7 the second input's dimensions begin at the first one's `axis`."""
+    a, b = n.input(0), n.input(1)
+    if n.opset < 7 and n.attr("axis", None) is not None:
+        b = _from_axis(n, b, n.axis())
+    return n.emit(BINARY[n.op], a, b)
+
+
+def _from_axis(n: OnnxNode, value: Value, axis: int) -> Value:
+    own = shape_of(value)
+    return reshape(n, value, (*own, *(1,) * (len(n.shape()) - axis - len(own))))
+
+
+def _variadic(n: OnnxNode) -> Any:
+    first, *others = n.every()
+    total = first
+    for value in others:
+        total = n.emit(VARIADIC[n.op], total, value)
+    if n.op == "Mean":
+        total = n.emit("multiply", total, n.constant(1 / len(n.inputs), first.type.dtype))
+    return total
+
+
+def _pow(n: OnnxNode) -> Any:
+    """The base's dtype is the result's; integers to powers of floats are computed in float32."""
+    base, exponent = n.input(0), n.input(1)
+    dtype = base.type.dtype
+    if isinstance(exponent, Constant) and not shape_of(exponent):
+        match float(exponent.value):
+            case 2.0:
+                return n.emit("multiply", base, base)
+            case 0.5 if dtype.startswith("float"):
+                return n.emit("sqrt", base)
+    if not dtype.startswith("float") and not exponent.type.dtype.startswith("float"):
+        return n.emit("integer_power", base, n.cast(exponent, dtype))
+    between = dtype if dtype.startswith("float") else "float32"
+    return n.cast(n.emit("power", n.cast(base, between), n.cast(exponent, between)), dtype)
+
+
+def _mod(n: OnnxNode) -> Any:
+    return n.emit("mod", n.input(0), n.input(1), truncated=bool(n.attr("fmod", 0)))
+
+
+def _is_inf(n: OnnxNode) -> Any:
+    signs = {key: bool(n.attr(f"detect_{key}", 1)) for key in ("positive", "negative")}
+    return n.emit("isinf", n.input(0), **signs)
+
+
+def _bit_shift(n: OnnxNode) -> Any:
+    return n.emit("shift", n.input(0), n.input(1), left=n.attr("direction") == "LEFT")
+
+
+def _bit_cast(n: OnnxNode) -> Any:
+    return n.emit("bitcast", n.input(0), dtype=dtype_name(n.attr("to"), "the result", n.place))
+
+
+def _clip(n: OnnxNode) -> Any:
+    """The bounds are attributes before opset 11, then inputs that may be computed."""
+    x = n.input(0)
+    bounds = {"min": n.attr("min", None), "max": n.attr("max", None)}
+    for number, (key, op) in enumerate((("min", "maximum"), ("max", "minimum")), 1):
+        bound = n.optional(number)
+        if isinstance(bound, Constant):
+            bounds[key] = bound.value.item()
+        elif bound is not None:
+            x = n.emit(op, x, bound)
+    return n.emit("clip", x, **bounds)
+
+
+def _prelu(n: OnnxNode) -> Any:
+    x, slope = n.input(0), n.input(1)
+    if n.opset < 7 and len(n.shape()) > 1 and n.shape(1) != (1,):
+        slope = _from_axis(n, slope, 1)
+    below = n.emit("less", x, n.constant(0, x.type.dtype))
+    return n.emit("where", below, n.emit("multiply", x, slope), x)
+
+
+def _where(n: OnnxNode) -> Any:
+    return n.emit("where", n.input(0), n.input(1), n.input(2))
+
+
+def _cast(n: OnnxNode) -> Any:
+    like = n.op == "CastLike"
+    dtype = n.dtype(1) if like else dtype_name(n.attr("to"), "the result", n.place)
+    return n.cast(n.input(0), dtype)
+
+
+# ----------------------------------------------------------------------------------- reductions
+
+
+def _reduce(n: OnnxNode) -> Any:
+    op, x = REDUCTIONS[n.op], n.input(0)
+    axes = n.ints("axes", 1)
+    if not axes:
+        if n.attr("noop_with_empty_axes", 0):
+            return x
+        axes = list(range(len(n.shape())))
+    if not n.shape():
+        return x
+    narrow = op in ("max", "min") and n.dtype() == "bool"
+    value = n.cast(x, "uint8") if narrow else x
+    return n.cast(n.emit(op, value, axes=axes, keepdims=bool(n.attr("keepdims", 1))), n.dtype())
+
+
+def _argmax(n: OnnxNode) -> Any:
+    keepdims, last = bool(n.attr("keepdims", 1)), bool(n.attr("select_last_index", 0))
+    return n.emit(n.op.lower(), n.input(0), axis=n.axis(0), keepdims=keepdims, last=last)
+
+
+def _softmax(n: OnnxNode) -> Any:
+    """Before opset 13, over all dimensions from axis (by default 1) on."""
+    x, op = n.input(0), {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[n.op]
+    shape, axis = n.shape(), n.attr("axis", 1 if n.opset < 13 else -1)
+    if n.opset >= 13 or axis % max(len(shape), 1) == len(shape) - 1:
+        return n.emit(op, x, axis=normal_axis(n.op, axis, len(shape)))
+    flat = reshape(n, x, n.two_dimensional(axis))
+    return reshape(n, n.emit(op, flat, axis=1), shape)
+
+
+ELEMENTWISE: dict[str, Converter] = {
+    **dict.fromkeys(UNARY, _unary),
+    **dict.fromkeys(BINARY, _binary),
+    **dict.fromkeys(VARIADIC, _variadic),
+    **dict.fromkeys(REDUCTIONS, _reduce),
+    "ArgMax": _argmax,
+    "ArgMin": _argmax,
+    "BitCast": _bit_cast,
+    "BitShift": _bit_shift,
+    "Cast": _cast,
+    "CastLike": _cast,
+    "Clip": _clip,
+    "IsInf": _is_inf,
+    "LogSoftmax": _softmax,
+    "Mod": _mod,
+    "PRelu": _prelu,
+    "Pow": _pow,
+    "Softmax": _softmax,
+    "Where": _where,
+}
