@@ -13,7 +13,7 @@ from ..graph.nodes import Constant, Value
 from ..ops.quantize import STORED, SUMS
 from ..ops.shape import normal_axis
 from .layers.shapes import expand, reshape, rows, vector_along, with_axis
-from .layers.windows import conv
+from .layers.windows import conv, global_pool
 from .node import shape_of
 from .onnx_layers import conv_window
 from .onnx_node import Converter, OnnxNode
