@@ -187,7 +187,7 @@ def test_refused_programs(golden: Callable[..., None]) -> None:
         "state": exported(Counting(), x),
         "training": torch.export.export(nn.Sequential(nn.BatchNorm2d(3)).train(), (image,)),
         "dtype": exported(nn.Linear(3, 2, dtype=torch.bfloat16), x.bfloat16()),
-        "layer": exported(lambda x: torch.linalg.vector_norm(x, 3), x),
+        "layer": exported(lambda x: torch.linalg.vector_norm(x, -3), x),
         "module": nn.ReLU(),
     }
     texts = []

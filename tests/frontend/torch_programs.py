@@ -142,6 +142,7 @@ add("cumsum", lambda x: torch.cumsum(x, 1), X)
 add("cumprod", lambda x: torch.cumprod(x, 2), X)
 add("norm", lambda x: torch.linalg.vector_norm(x, dim=1), X)
 add("norm of order 1", lambda x: torch.linalg.vector_norm(x, 1, dim=(0, 2)), X)
+add("norm of order 3", lambda x: torch.linalg.vector_norm(x, 3, dim=1), X)
 add("largest of all", lambda x: torch.linalg.vector_norm(x, float("inf")), X)
 add("normalize", lambda x: F.normalize(x, dim=1), X)
 add("softmax", lambda x: F.softmax(x, -1), X)
@@ -325,6 +326,9 @@ MODULES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     "lstm": (nn.LSTM(5, 4, batch_first=True), (X,)),
     "gru": (nn.GRU(5, 4, 2, bidirectional=True), (X,)),
     "rnn": (nn.RNN(5, 4), (X,)),
+    "rnn by relu": (nn.RNN(5, 4, nonlinearity="relu", bias=False, bidirectional=True), (X,)),
+    "lstm of two layers": (nn.LSTM(5, 4, 2, bidirectional=True, bias=False), (X,)),
+    "gru batch first": (nn.GRU(5, 4, batch_first=True), (X,)),
     "multihead attention": (nn.MultiheadAttention(8, 2, batch_first=True), (Q[0], Q[0], Q[0])),
     "encoder layer": (
         nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True), (Q[0],)

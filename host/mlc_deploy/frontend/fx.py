@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ImporterError, ShapeError
 from ..graph.nodes import Function
+from .inputs import refuse_unknown_inputs
 from .torch import from_torch, operator_key
 from .torch_node import Converter, TorchNode
 
@@ -92,12 +93,7 @@ def _examples(module: GraphModule, shapes: Mapping[str, Sequence[int]]) -> tuple
     import torch
 
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
-    names = [node.name for node in inputs]
-    for name in shapes:
-        if name not in names:
-            raise ShapeError(
-                f"the graph has no input '{name}'", where=WHERE, mend=", ".join(names) or "none"
-            )
+    refuse_unknown_inputs(shapes, [node.name for node in inputs], "graph", WHERE)
     found = []
     for node in inputs:
         known = node.meta.get("val", node.meta.get("tensor_meta"))

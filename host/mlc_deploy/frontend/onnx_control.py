@@ -54,7 +54,7 @@ def _refuse_endless(n: OnnxNode, turn: int) -> None:
 def _collected(n: OnnxNode, parts: Sequence[Value], axis: int = 0) -> Value:
     if not parts:
         raise ValueError("a loop that never turns has results to collect")
-    return stacked(n, parts, normal_axis(n.op, axis, len(shape_of(parts[0])) + 1))
+    return stacked(n, parts, axis)
 
 
 def _loop(n: OnnxNode) -> Any:

@@ -1,4 +1,4 @@
-"""Converters of ONNX's elementwise operators and reductions."""
+"""Converters of ONNX's elementwise operators and reductions, and of all that a table can say."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ from ..ops.shape import normal_axis
 from .layers.shapes import reshape
 from .node import shape_of
 from .onnx_file import dtype_name
-from .onnx_node import Converter, OnnxNode
+from .onnx_node import REQUIRED, Converter, OnnxNode
 
-# ONNX's name -> ours, and ONNX's attributes with their defaults.
-UNARY: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+# ONNX's name -> ours, and ONNX's attributes with their defaults: all inputs go to our operator.
+PLAIN: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     **{
         name: (name.lower(), {})
         for name in (
             "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf",
             "Exp", "Floor", "IsNaN", "Log", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin",
-            "Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh",
+            "Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "Where",
         )
     },
     "BitwiseNot": ("bitwise_not", {}),
+    "Concat": ("concatenate", {"axis": REQUIRED}),
     "Elu": ("elu", {"alpha": 1.0}),
+    "GatherND": ("gather_nd", {"batch_dims": 0}),
     "Gelu": ("gelu", {"approximate": "none"}),
     "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
+    "LRN": ("lrn", {"size": REQUIRED, "alpha": 1e-4, "beta": 0.75, "bias": 1.0}),
     "LeakyRelu": ("leaky_relu", {"alpha": 0.01}),
     "Neg": ("negative", {}),
     "Not": ("logical_not", {}),
+    "ScatterND": ("scatter_nd", {"reduction": "none"}),
     "Selu": ("selu", {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}),
     "Shrink": ("shrink", {"lambd": 0.5, "bias": 0.0}),
     "ThresholdedRelu": ("thresholded_relu", {"alpha": 1.0}),
@@ -44,9 +48,9 @@ VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add", "Mean": "add"}
 REDUCTIONS = {f"Reduce{op.capitalize()}": op for op in ("max", "mean", "min", "prod", "sum")}
 
 
-def _unary(n: OnnxNode) -> Any:
-    op, attributes = UNARY[n.op]
-    return n.emit(op, n.input(0), **{key: n.attr(key, d) for key, d in attributes.items()})
+def _plain(n: OnnxNode) -> Any:
+    op, attributes = PLAIN[n.op]
+    return n.emit(op, *n.every(), **{key: n.attr(key, d) for key, d in attributes.items()})
 
 
 def _binary(n: OnnxNode) -> Any:
@@ -126,10 +130,6 @@ def _prelu(n: OnnxNode) -> Any:
     return n.emit("where", below, n.emit("multiply", x, slope), x)
 
 
-def _where(n: OnnxNode) -> Any:
-    return n.emit("where", n.input(0), n.input(1), n.input(2))
-
-
 def _cast(n: OnnxNode) -> Any:
     like = n.op == "CastLike"
     dtype = n.dtype(1) if like else dtype_name(n.attr("to"), "the result", n.place)
@@ -169,7 +169,7 @@ def _softmax(n: OnnxNode) -> Any:
 
 
 ELEMENTWISE: dict[str, Converter] = {
-    **dict.fromkeys(UNARY, _unary),
+    **dict.fromkeys(PLAIN, _plain),
     **dict.fromkeys(BINARY, _binary),
     **dict.fromkeys(VARIADIC, _variadic),
     **dict.fromkeys(REDUCTIONS, _reduce),
@@ -186,5 +186,4 @@ ELEMENTWISE: dict[str, Converter] = {
     "PRelu": _prelu,
     "Pow": _pow,
     "Softmax": _softmax,
-    "Where": _where,
 }

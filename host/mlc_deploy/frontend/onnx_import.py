@@ -20,31 +20,19 @@ from .onnx_node import Converter, OnnxNode, TensorList
 
 # Why an operator is not in the table, where the reason is more than that nobody wrote it.
 REASONS = {
-    **dict.fromkeys(("Unique", "NonMaxSuppression"), "its output's shape depends on the data"),
-    **dict.fromkeys(
-        (
-            "RandomNormal",
-            "RandomNormalLike",
-            "RandomUniform",
-            "RandomUniformLike",
-            "Multinomial",
-            "Bernoulli",
-        ),
-        "random numbers would make every run another one; pass them as an input",
-    ),
-    **dict.fromkeys(
-        ("Adagrad", "Adam", "Gradient", "Momentum"),
-        "models are run here, not trained",
-    ),
-    **dict.fromkeys(
-        ("Optional", "OptionalGetElement", "OptionalHasElement"), "optionals are not supported"
-    ),
-    **dict.fromkeys(
-        ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"),
-        "text is not supported",
-    ),
-    "ImageDecoder": "files of images are not supported",
-}
+    operator: reason
+    for operators, reason in {
+        "NonMaxSuppression Unique": "its output's shape depends on the data",
+        "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike":
+            "random numbers would make every run another one; pass them as an input",
+        "Adagrad Adam Gradient Momentum": "models are run here, not trained",
+        "Optional OptionalGetElement OptionalHasElement": "optionals are not supported",
+        "RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer":
+            "text is not supported",
+        "ImageDecoder": "files of images are not supported",
+    }.items()
+    for operator in operators.split()
+}  # fmt: skip
 # Nodes that functions and loops may become, each some kilobytes: a few lines of functions that call
 # others twice would fill any memory.
 MOST_EXPANDED = 100_000

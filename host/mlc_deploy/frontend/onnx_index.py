@@ -29,19 +29,10 @@ def _gather_elements(n: OnnxNode) -> Any:
     return n.emit("gather_elements", n.input(0), n.input(1), axis=n.axis(0))
 
 
-def _gather_nd(n: OnnxNode) -> Any:
-    return n.emit("gather_nd", n.input(0), n.input(1), batch_dims=n.attr("batch_dims", 0))
-
-
 def _scatter_elements(n: OnnxNode) -> Any:
     inputs = (n.input(k) for k in range(3))
     reduction = n.attr("reduction", "none")
     return n.emit("scatter_elements", *inputs, axis=n.axis(0), reduction=reduction)
-
-
-def _scatter_nd(n: OnnxNode) -> Any:
-    inputs = (n.input(k) for k in range(3))
-    return n.emit("scatter_nd", *inputs, reduction=n.attr("reduction", "none"))
 
 
 def _compress(n: OnnxNode) -> Any:
@@ -197,20 +188,9 @@ def _as_matmul(
 
 
 INDEXING: dict[str, Converter] = {
-    "Compress": _compress,
-    "CumProd": _cumulative,
-    "CumSum": _cumulative,
-    "Einsum": _einsum,
-    "EyeLike": _eye_like,
-    "GatherElements": _gather_elements,
-    "GatherND": _gather_nd,
-    "Hardmax": _hardmax,
-    "OneHot": _one_hot,
-    "ReverseSequence": _reverse_sequence,
-    "Scatter": _scatter_elements,
-    "ScatterElements": _scatter_elements,
-    "ScatterND": _scatter_nd,
-    "TensorScatter": _tensor_scatter,
-    "TopK": _top_k,
-    "Trilu": _trilu,
-}
+    "Compress": _compress, "CumProd": _cumulative, "CumSum": _cumulative, "Einsum": _einsum,
+    "EyeLike": _eye_like, "GatherElements": _gather_elements,
+    "Hardmax": _hardmax, "OneHot": _one_hot, "ReverseSequence": _reverse_sequence,
+    "Scatter": _scatter_elements, "ScatterElements": _scatter_elements,
+    "TensorScatter": _tensor_scatter, "TopK": _top_k, "Trilu": _trilu,
+}  # fmt: skip

@@ -195,27 +195,10 @@ def _instance_norm(n: OnnxNode) -> Any:
     return group_norm(n, x, n.shape()[1], scale, shift, n.attr("epsilon", 1e-5))
 
 
-def _lrn(n: OnnxNode) -> Any:
-    defaults = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0}
-    values = {key: n.attr(key, default) for key, default in defaults.items()}
-    return n.emit("lrn", n.input(0), size=n.attr("size"), **values)
-
-
 LAYERS: dict[str, Converter] = {
-    "AveragePool": _pool,
-    "BatchNormalization": _batch_norm,
-    "Col2Im": _col2im,
-    "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
-    "Gemm": _gemm,
-    "GlobalAveragePool": _global_pool,
-    "GlobalLpPool": _global_pool,
-    "GlobalMaxPool": _global_pool,
-    "InstanceNormalization": _instance_norm,
-    "LRN": _lrn,
-    "LpNormalization": _lp_normalization,
-    "LpPool": _pool,
-    "MatMul": _matmul,
-    "MaxPool": _pool,
-    "MaxUnpool": _max_unpool,
-}
+    "AveragePool": _pool, "BatchNormalization": _batch_norm, "Col2Im": _col2im, "Conv": _conv,
+    "ConvTranspose": _conv_transpose, "Gemm": _gemm, "GlobalAveragePool": _global_pool,
+    "GlobalLpPool": _global_pool, "GlobalMaxPool": _global_pool,
+    "InstanceNormalization": _instance_norm, "LpNormalization": _lp_normalization,
+    "LpPool": _pool, "MatMul": _matmul, "MaxPool": _pool, "MaxUnpool": _max_unpool,
+}  # fmt: skip

@@ -55,10 +55,6 @@ def _transpose(n: OnnxNode) -> Any:
     return n.emit("transpose", n.input(0), axes=n.attr("perm", list(reversed(range(rank)))))
 
 
-def _concat(n: OnnxNode) -> Any:
-    return n.emit("concatenate", *n.every(), axis=n.attr("axis"))
-
-
 def _squeeze(n: OnnxNode) -> Any:
     old, axes = n.shape(), n.ints("axes", 1)
     if axes is None:
@@ -210,35 +206,11 @@ def _dropout(n: OnnxNode) -> Any:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **CONTROL,
-    **ELEMENTWISE,
-    **INDEXING,
-    **LAYERS,
-    **QUANTIZED,
-    **RECURRENT,
-    **SAMPLING,
-    **SEQUENCES,
-    **SIGNAL,
-    "Concat": _concat,
-    "Constant": _constant,
-    "ConstantOfShape": _constant_of_shape,
-    "DepthToSpace": _depth_to_space,
-    "Dropout": _dropout,
-    "Expand": _expand,
-    "Flatten": _flatten,
-    "Gather": _gather,
-    "Identity": _identity,
-    "NonZero": _non_zero,
-    "Pad": _pad,
-    "Range": _range,
-    "Reshape": _reshape,
-    "Shape": _shape,
-    "Size": _size,
-    "Slice": _slice,
-    "SpaceToDepth": _space_to_depth,
-    "Split": _split,
-    "Squeeze": _squeeze,
-    "Tile": _tile,
-    "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
-}
+    **CONTROL, **ELEMENTWISE, **INDEXING, **LAYERS, **QUANTIZED, **RECURRENT, **SAMPLING,
+    **SEQUENCES, **SIGNAL, "Constant": _constant,
+    "ConstantOfShape": _constant_of_shape, "DepthToSpace": _depth_to_space, "Dropout": _dropout,
+    "Expand": _expand, "Flatten": _flatten, "Gather": _gather, "Identity": _identity,
+    "NonZero": _non_zero, "Pad": _pad, "Range": _range, "Reshape": _reshape, "Shape": _shape,
+    "Size": _size, "Slice": _slice, "SpaceToDepth": _space_to_depth, "Split": _split,
+    "Squeeze": _squeeze, "Tile": _tile, "Transpose": _transpose, "Unsqueeze": _unsqueeze,
+}  # fmt: skip

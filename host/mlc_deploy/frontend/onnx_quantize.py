@@ -257,20 +257,14 @@ def _qgemm(n: OnnxNode) -> Any:
 
 
 QUANTIZED: dict[str, Converter] = {
-    "ConvInteger": _conv_integer,
-    "DequantizeLinear": _dequantize_linear,
-    "MatMulInteger": _matmul_integer,
-    "QLinearConv": _qlinear_conv,
-    "QLinearMatMul": _qlinear_matmul,
-    "QuantizeLinear": _quantize_linear,
-    "com.microsoft::DequantizeLinear": _dequantize_linear,
-    "com.microsoft::QGemm": _qgemm,
-    "com.microsoft::QLinearAdd": _qlinear_binary,
-    "com.microsoft::QLinearConcat": _qlinear_concat,
+    "ConvInteger": _conv_integer, "DequantizeLinear": _dequantize_linear,
+    "MatMulInteger": _matmul_integer, "QLinearConv": _qlinear_conv,
+    "QLinearMatMul": _qlinear_matmul, "QuantizeLinear": _quantize_linear,
+    "com.microsoft::DequantizeLinear": _dequantize_linear, "com.microsoft::QGemm": _qgemm,
+    "com.microsoft::QLinearAdd": _qlinear_binary, "com.microsoft::QLinearConcat": _qlinear_concat,
     "com.microsoft::QLinearGlobalAveragePool": _qlinear_unary,
-    "com.microsoft::QLinearLeakyRelu": _qlinear_unary,
-    "com.microsoft::QLinearMul": _qlinear_binary,
+    "com.microsoft::QLinearLeakyRelu": _qlinear_unary, "com.microsoft::QLinearMul": _qlinear_binary,
     "com.microsoft::QLinearSigmoid": _qlinear_unary,
     "com.microsoft::QLinearSoftmax": _qlinear_unary,
     "com.microsoft::QuantizeLinear": _quantize_linear,
-}
+}  # fmt: skip

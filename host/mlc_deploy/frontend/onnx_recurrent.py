@@ -8,11 +8,11 @@ from ..graph.nodes import Value
 from .layers.recurrent import Cell, Function, recurrent
 from .layers.shapes import rows, select
 from .node import shape_of
-from .onnx_elementwise import UNARY
+from .onnx_elementwise import PLAIN
 from .onnx_node import Converter, OnnxNode
 
 ACTIVATIONS = {
-    name.lower(): UNARY[name]
+    name.lower(): PLAIN[name]
     for name in (
         "Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh",
         "ThresholdedRelu",

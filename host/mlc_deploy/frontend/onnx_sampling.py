@@ -163,9 +163,6 @@ def _deform_conv(n: OnnxNode) -> Any:
 
 
 SAMPLING: dict[str, Converter] = {
-    "DeformConv": _deform_conv,
-    "GridSample": _grid_sample,
-    "Resize": _resize,
-    "RoiAlign": _roi_align,
-    "Upsample": _resize,
-}
+    "DeformConv": _deform_conv, "GridSample": _grid_sample, "Resize": _resize,
+    "RoiAlign": _roi_align, "Upsample": _resize,
+}  # fmt: skip

@@ -76,12 +76,7 @@ def _concat(n: OnnxNode) -> Any:
 
 
 SEQUENCES: dict[str, Converter] = {
-    "ConcatFromSequence": _concat,
-    "SequenceAt": _at,
-    "SequenceConstruct": _construct,
-    "SequenceEmpty": _empty,
-    "SequenceErase": _erase,
-    "SequenceInsert": _insert,
-    "SequenceLength": _length,
-    "SplitToSequence": _split,
-}
+    "ConcatFromSequence": _concat, "SequenceAt": _at, "SequenceConstruct": _construct,
+    "SequenceEmpty": _empty, "SequenceErase": _erase, "SequenceInsert": _insert,
+    "SequenceLength": _length, "SplitToSequence": _split,
+}  # fmt: skip

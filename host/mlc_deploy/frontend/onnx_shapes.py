@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 
 from onnx import ValueInfoProto
 
 from ..errors import ImporterError, ShapeError
+from .inputs import refuse_unknown_inputs, shape_text, unknown_shapes
 
 
 def bound_shapes(
@@ -18,13 +18,7 @@ def bound_shapes(
 ) -> list[tuple[int, ...]]:
     """The inputs' shapes, all known; ShapeError says which are not, and how to give them."""
     names = [i.name for i in inputs]
-    for name in shapes:
-        if name not in names:
-            raise ShapeError(
-                f"the model has no input '{name}'",
-                where=where,
-                mend=", ".join(get_close_matches(name, names, 3, 0.5) or names[:5]),
-            )
+    refuse_unknown_inputs(shapes, names, "model", where)
     declared = [_declared(i, where) for i in inputs]
     named = _named_dims(declared, shapes, dims, names, where)
     result: list[tuple[int, ...]] = []
@@ -42,10 +36,7 @@ def bound_shapes(
         unbound.append(f"'{info.name}' {_text(own)}")
         hints.append(f"--shape {info.name}={_example(bound)}")
     if unbound:
-        what = "the shape of an input is" if len(unbound) == 1 else "shapes of inputs are"
-        raise ShapeError(
-            f"{what} not known: {', '.join(unbound)}", where=where, mend=" ".join(hints)
-        )
+        raise unknown_shapes(unbound, where, " ".join(hints))
     return result
 
 
@@ -98,7 +89,7 @@ def _named_dims(
 def _agreed(
     name: str, own: list[int | str] | None, given: Sequence[int], where: str
 ) -> tuple[int, ...]:
-    text = f"the shape {','.join(map(str, given))} of '{name}'"
+    text = shape_text(name, given)
     _positive(given, text, where)
     fits = own is None or (
         len(own) == len(given)

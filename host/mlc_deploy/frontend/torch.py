@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
 from pickle import UnpicklingError
@@ -25,8 +24,10 @@ from ..files.outside import refuse_special
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Function, Value
 from ..graph.verify import verify
+from .inputs import refuse_unknown_inputs, shape_text, unknown_shapes
+from .node import missing_operators, mistakes_at, shape_of
 from .pt2 import TRUST, data_of, entries_of
-from .torch_node import Converter, TorchNode, dtype_name, shape_of
+from .torch_node import Converter, TorchNode, dtype_name
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -49,8 +50,6 @@ REASONS = {
 }  # fmt: skip
 TALKATIVE = ("torch.export", "torch._export.serde.serialize")  # logs with tracebacks
 LONGEST_REASON = 400  # characters of what torch says
-# What an unusual call makes converters raise.
-MISTAKES = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, AttributeError)
 
 
 def is_program(model: object) -> bool:
@@ -219,22 +218,13 @@ def _refuse_missing(calls: Iterable[Node], table: Mapping[str, Converter], where
     missing: dict[str, list[str]] = {}
     for node in calls:
         if operator_key(node.target) not in table and not _is_python(node.target):
-            missing.setdefault(operator_key(node.target), []).append(_layer(node))
-    if not missing:
-        return
-    lines = []
-    for op, names in sorted(missing.items()):
-        often = "once, at" if len(names) == 1 else f"{len(names)} times, first at"
-        reason = f": {REASONS[op]}" if op in REASONS else ""
-        lines.append(f"{op} ({often} '{names[0]}'){reason}")
-    count = "an operator is" if len(missing) == 1 else f"{len(missing)} operators are"
-    raise ImporterError(
-        f"{count} not supported:\n    " + "\n    ".join(lines),
-        where=where,
-        mend=f'supply a converter: mlc.compile(..., converters={{"{min(missing)}": convert}}), '
-        "where convert\ntakes a TorchNode and the call's arguments, "
-        "and returns node.emit(operator, *inputs, ...)",
-    )
+            missing.setdefault(operator_key(node.target), []).append(f"'{_layer(node)}'")
+    if missing:
+        call = (
+            "takes a TorchNode and the call's arguments, "
+            "and returns node.emit(operator, *inputs, ...)"
+        )
+        raise missing_operators(missing, REASONS, where, call)
 
 
 def _is_python(target: Any) -> bool:
@@ -290,13 +280,7 @@ def _bound(
 ) -> dict[str, int]:
     """Values of all symbols in the inputs' shapes; ShapeError says which are not known."""
     declared = _declared(program)
-    for name in shapes:
-        if name not in declared:
-            raise ShapeError(
-                f"the program has no input '{name}'",
-                where=where,
-                mend=", ".join(get_close_matches(name, declared, 3, 0.5) or [*declared][:5]),
-            )
+    refuse_unknown_inputs(shapes, declared, "program", where)
     symbols = {str(s): None for own in declared.values() for e in own for s in _free(e)}
     for name in dims:
         if name not in symbols:
@@ -314,10 +298,8 @@ def _bound(
         if any(str(s) not in values for e in own for s in _free(e))
     }
     if unbound:
-        what = "the shape of an input is" if len(unbound) == 1 else "shapes of inputs are"
         texts = [f"'{name}' [{', '.join(map(str, own))}]" for name, own in unbound.items()]
-        hints = _examples(program, unbound)
-        raise ShapeError(f"{what} not known: {', '.join(texts)}", where=where, mend=hints)
+        raise unknown_shapes(texts, where, _examples(program, unbound))
     for symbol, limits in program.range_constraints.items():
         value = values.get(str(symbol))
         if value is not None and not limits.lower <= value <= limits.upper:
@@ -351,10 +333,9 @@ def _agree(
     name: str, own: Sequence[Any], given: Sequence[int], values: dict[str, int], where: str
 ) -> None:
     """Adds what a given shape says of the symbols; ShapeError where it cannot be."""
-    text = f"the shape {','.join(map(str, given))} of '{name}'"
-    contradiction = ShapeError(
-        f"{text} contradicts the program, where it is [{', '.join(map(str, own))}]", where=where
-    )
+    wanted = f"[{', '.join(map(str, own))}]"
+    what = f"{shape_text(name, given)} contradicts the program, where it is {wanted}"
+    contradiction = ShapeError(what, where=where)
     if len(own) != len(given):
         raise contradiction
     for extent, value in zip(own, given, strict=True):
@@ -434,16 +415,13 @@ class _Conversion:
 
     def _call(self, node: Node) -> Any:
         place = f"{self.where}, '{_layer(node)}' ({operator_key(node.target)})"
-        try:
+        with mistakes_at(place):
             if _is_python(node.target):
                 compute = SIZES.get(operator_key(node.target), node.target)
                 return compute(*self._operands(node.args), **self._operands(node.kwargs))
             result = self.table[operator_key(node.target)](
                 self._torch_node(node, place), *self._arguments(node)
             )
-        except MISTAKES as error:
-            text = f"missing {error}" if isinstance(error, KeyError) else str(error)
-            raise ImporterError(text or type(error).__name__, where=place) from error
         self._check(node, result, place)
         return result
 

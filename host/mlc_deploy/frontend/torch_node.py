@@ -5,26 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..errors import ImporterError
 from ..graph.builder import BlockBuilder
-from ..graph.nodes import Constant, Value
-from ..graph.rewrite import fold_call
-from ..ops import frozen_attrs
+from ..graph.nodes import Value
 from ..ops.shape import normal_axis
+from .node import Node, shape_of
 
 # torch's names of dtypes are ours, but for those that numpy has not.
 UNKNOWN_DTYPES = ("bfloat16", "complex", "float8", "float4", "bits", "qint", "quint", "int4")
 
 
-class TorchNode:
+class TorchNode(Node):
     """`op` is "namespace.name", such as "aten.conv2d"; `overload` what stands behind it.
 
     A converter takes this and the call's arguments in the order of the operator's schema, defaults
     filled in: tensors as values, all else as Python has it. It gives the result, or a list of them.
-    What it emits of constants is computed at once, so that shapes which a model computes are known
-    to the calls behind.
     """
 
     def __init__(
@@ -59,32 +54,14 @@ class TorchNode:
 
         return dtype_name(torch.result_type(*self._operands[:2]), self.place)
 
-    def emit(self, op: str, *args: Value, **attrs: Any) -> Any:
-        """A call of one of our operators; its output, or a tuple of them."""
-        folded = fold_call(op, args, frozen_attrs(attrs))
-        if folded is not None:
-            return folded[0] if len(folded) == 1 else folded
-        return self.call(op, *args, **attrs)
-
     def call(self, op: str, *args: Value, **attrs: Any) -> Any:
-        """As emit, but constants stay what they are."""
         return self._builder.emit(op, *args, name=self.name, source=self.source, **attrs)
-
-    def constant(self, value: Any, dtype: str) -> Constant:
-        return Constant(np.asarray(value, dtype))
 
     def tensor(self, operand: Value | complex, dtype: str) -> Value:
         """A tensor or a number, as a tensor of dtype."""
-        if not isinstance(operand, Value):
-            return self.constant(operand, dtype)
-        if operand.type.dtype == dtype:
-            return operand
-        cast: Value = self.emit("cast", operand, dtype=dtype)
-        return cast
-
-    def refuse(self, what: str, mend: str = "") -> ImporterError:
-        """The error to raise where a call cannot be converted."""
-        return ImporterError(what, where=self.place, mend=mend)
+        if isinstance(operand, Value):
+            return self.cast(operand, dtype)
+        return self.constant(operand, dtype)
 
 
 Converter = Callable[..., Any]
@@ -101,11 +78,6 @@ def dtype_name(dtype: Any, where: str) -> str:
             mend="module.float() before torch.export.export",
         )
     return name
-
-
-def shape_of(value: Value) -> tuple[int, ...]:
-    """Its extents, which are all known: a program is static by the time it is converted."""
-    return value.type.sizes
 
 
 def axes_of(x: Value, dims: Any) -> list[int]:

@@ -12,60 +12,39 @@ from typing import Any
 
 from ..graph.nodes import Value
 from ..ops.shape import normal_axis
+from .layers.norms import lp_norm, squared_deviations
+from .layers.products import scaled
+from .layers.shapes import reshape, top_k, without
+from .node import shape_of
 from .torch_layers import LAYERS
-from .torch_node import Converter, TorchNode, axes_of, shape_of
+from .torch_node import Converter, TorchNode, axes_of
 from .torch_quantized import QUANTIZED
-from .torch_shapes import SHAPES, without
+from .torch_recurrent import RECURRENT
+from .torch_shapes import SHAPES
 
 # ATen's name -> ours.
 UNARY = {
-    "abs": "abs",
-    "acos": "acos",
-    "acosh": "acosh",
-    "asin": "asin",
-    "asinh": "asinh",
-    "atan": "atan",
-    "atanh": "atanh",
-    "ceil": "ceil",
-    "cos": "cos",
-    "cosh": "cosh",
-    "erf": "erf",
-    "exp": "exp",
-    "floor": "floor",
+    **{
+        name: name
+        for name in (
+            "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf",
+            "exp", "floor", "log", "logical_not", "reciprocal", "relu", "round", "sigmoid", "sign",
+            "silu", "sin", "sinh", "sqrt", "tan", "tanh",
+        )
+    },
     "hardswish": "hard_swish",
-    "log": "log",
-    "logical_not": "logical_not",
     "neg": "negative",
-    "reciprocal": "reciprocal",
-    "relu": "relu",
-    "round": "round",
-    "sigmoid": "sigmoid",
-    "sign": "sign",
-    "silu": "silu",
-    "sin": "sin",
-    "sinh": "sinh",
-    "sqrt": "sqrt",
-    "tan": "tan",
-    "tanh": "tanh",
-}
+}  # fmt: skip
 BINARY = {
-    "add": "add",
-    "maximum": "maximum",
-    "minimum": "minimum",
-    "mul": "multiply",
-    "sub": "subtract",
-}
+    "add": "add", "maximum": "maximum", "minimum": "minimum", "mul": "multiply", "sub": "subtract",
+}  # fmt: skip
 LOGICAL = {"and": "logical_and", "or": "logical_or", "xor": "logical_xor"}
 OF_BOOL = {"add": "logical_or", "multiply": "logical_and"}
 PI = math.pi
 COMPARISONS = {
-    "eq": "equal",
-    "ge": "greater_equal",
-    "gt": "greater",
-    "le": "less_equal",
-    "lt": "less",
+    "eq": "equal", "ge": "greater_equal", "gt": "greater", "le": "less_equal", "lt": "less",
     "ne": "equal",
-}
+}  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------- elementwise
@@ -85,10 +64,7 @@ def _binary(n: TorchNode, a: Any, b: Any, alpha: Any = 1) -> Any:
     op, dtype = BINARY[n.aten], n.dtype
     if dtype == "bool":
         return n.emit(OF_BOOL[op], n.tensor(a, dtype), n.tensor(b, dtype))
-    right = n.tensor(b, dtype)
-    if alpha != 1:
-        right = n.emit("multiply", right, n.constant(alpha, dtype))
-    return n.emit(op, n.tensor(a, dtype), right)
+    return n.emit(op, n.tensor(a, dtype), scaled(n, n.tensor(b, dtype), alpha))
 
 
 def _logical(n: TorchNode, a: Any, b: Any) -> Any:
@@ -153,9 +129,7 @@ def _rsqrt(n: TorchNode, x: Any) -> Any:
 
 def _log_to_base(n: TorchNode, x: Any) -> Any:
     base = {"log2": 2, "log10": 10}[n.aten]
-    return n.emit(
-        "multiply", n.emit("log", n.tensor(x, n.dtype)), n.constant(1 / math.log(base), n.dtype)
-    )
+    return scaled(n, n.emit("log", n.tensor(x, n.dtype)), 1 / math.log(base))
 
 
 def _log1p(n: TorchNode, x: Any) -> Any:
@@ -169,7 +143,7 @@ def _log1p(n: TorchNode, x: Any) -> Any:
 def _expm1(n: TorchNode, x: Any) -> Any:
     """e^x - 1 = tanh(x / 2) * (e^x + 1), which keeps the digits of a small x."""
     x = n.tensor(x, n.dtype)
-    half = n.emit("tanh", n.emit("multiply", x, n.constant(0.5, n.dtype)))
+    half = n.emit("tanh", scaled(n, x, 0.5))
     return n.emit("multiply", half, n.emit("add", n.emit("exp", x), n.constant(1, n.dtype)))
 
 
@@ -224,11 +198,11 @@ def _hardsigmoid(n: TorchNode, x: Any) -> Any:
 
 def _elu(n: TorchNode, x: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
     """scale * (x, or alpha * (e^(input_scale * x) - 1) below zero)."""
+    below = n.emit("elu", scaled(n, x, input_scale), alpha=float(alpha))
     if scale == input_scale == 1:
-        return n.emit("elu", x, alpha=float(alpha))
-    below = n.emit("elu", n.emit("multiply", x, n.constant(input_scale, n.dtype)), alpha=alpha)
+        return below
     chosen = n.emit("where", n.emit("greater", x, n.constant(0, n.dtype)), x, below)
-    return n.emit("multiply", chosen, n.constant(scale, n.dtype))
+    return scaled(n, chosen, scale)
 
 
 def _leaky_relu(n: TorchNode, x: Any, slope: Any) -> Any:
@@ -241,10 +215,7 @@ def _gelu(n: TorchNode, x: Any, approximate: str = "none") -> Any:
 
 def _softplus(n: TorchNode, x: Any, beta: Any = 1, threshold: Any = 20) -> Any:
     """log(1 + e^(beta * x)) / beta. Beyond the threshold, torch's own approximation, it is x."""
-    if beta == 1:
-        return n.emit("softplus", x)
-    scaled = n.emit("softplus", n.emit("multiply", x, n.constant(beta, n.dtype)))
-    return n.emit("divide", scaled, n.constant(beta, n.dtype))
+    return scaled(n, n.emit("softplus", scaled(n, x, beta)), 1 / beta)
 
 
 def _where(n: TorchNode, test: Any, a: Any, b: Any) -> Any:
@@ -297,9 +268,9 @@ def _argmax(n: TorchNode, x: Any, dim: Any = None, keepdim: Any = False) -> Any:
 def _place(n: TorchNode, op: str, x: Value, dim: int | None, keepdim: bool) -> Any:
     shape = shape_of(x)
     if dim is None or not shape:
-        flat = n.emit("reshape", x, shape=(math.prod(shape),))
+        flat = reshape(n, x, (math.prod(shape),))
         place = n.emit(op, flat, axis=0, keepdims=False, last=False)
-        return n.emit("reshape", place, shape=(1,) * len(shape)) if keepdim else place
+        return reshape(n, place, (1,) * len(shape)) if keepdim else place
     axis = normal_axis(op, dim, len(shape))
     return n.emit(op, x, axis=axis, keepdims=bool(keepdim), last=False)
 
@@ -308,8 +279,8 @@ def _var(n: TorchNode, x: Any, dims: Any = None, correction: Any = 1, keepdim: A
     """The mean of squares around the mean, over count - correction."""
     axes = axes_of(x, dims)
     count = math.prod(shape_of(x)[axis] for axis in axes)
-    centred = n.emit("subtract", x, n.emit("mean", x, axes=axes, keepdims=True))
-    total = n.emit("sum", n.emit("multiply", centred, centred), axes=axes, keepdims=bool(keepdim))
+    _, squares = squared_deviations(n, x, axes)
+    total = n.emit("sum", squares, axes=axes, keepdims=bool(keepdim))
     divisor = max(count - (1 if correction is None else correction), 0)
     return n.emit("divide", total, n.constant(divisor, n.dtype))
 
@@ -334,8 +305,7 @@ def _topk(
     n: TorchNode, x: Any, k: int, dim: int = -1, largest: bool = True, in_order: bool = True
 ) -> Any:
     (axis,) = axes_of(x, dim)
-    places = n.emit("top_k", x, axis=axis, k=int(k), largest=bool(largest))
-    return [n.emit("gather_elements", x, places, axis=axis), places]
+    return top_k(n, x, int(k), axis, bool(largest))
 
 
 def _sort(n: TorchNode, x: Any, *rest: Any) -> Any:
@@ -357,14 +327,11 @@ def _vector_norm(
     n: TorchNode, x: Any, order: Any = 2, dims: Any = None, keepdim: Any = False, *_: Any
 ) -> Any:
     x = n.tensor(x, n.dtype)
-    match order:
-        case 2:
-            squares = n.emit("multiply", x, x)
-            return n.emit("sqrt", _reduced(n, "sum", squares, dims, keepdim))
-        case 1 | math.inf:
-            op = "sum" if order == 1 else "max"
-            return _reduced(n, op, n.emit("abs", x), dims, keepdim)
-    raise n.refuse(f"a vector norm of order {order} is not supported")
+    if order == math.inf:
+        return _reduced(n, "max", n.emit("abs", x), dims, keepdim)
+    if order <= 0:
+        raise n.refuse(f"a vector norm of order {order} is not supported")
+    return lp_norm(n, x, order, lambda powers: _reduced(n, "sum", powers, dims, keepdim))
 
 
 def _softmax(n: TorchNode, x: Any, dim: int, *_: Any) -> Any:
@@ -396,42 +363,23 @@ _ATEN: dict[str, Converter] = {
     **dict.fromkeys(("clamp", "hardtanh"), _clamp),
     **dict.fromkeys(("alias", "clone", "contiguous", "lift_fresh_copy"), _same),
     **dict.fromkeys(
-        (
-            "_assert_async",
-            "_assert_scalar",
-            "_assert_tensor_metadata",
-            "sym_constrain_range",
-            "sym_constrain_range_for_size",
-        ),
-        _nothing,
+        ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range",
+         "sym_constrain_range_for_size"), _nothing,
     ),
+    **{
+        converter.__name__.removeprefix("_"): converter
+        for converter in (
+            _atan2, _bitwise_not, _div, _elu, _erfc, _expm1, _floor_divide, _gelu, _hardsigmoid,
+            _leaky_relu, _log1p, _logsumexp, _pow, _relu6, _rsqrt, _softplus, _sort, _topk, _trunc,
+            _var, _var_mean, _where,
+        )
+    },
     "_to_copy": _cast,
-    "atan2": _atan2,
-    "bitwise_not": _bitwise_not,
-    "div": _div,
-    "elu": _elu,
-    "erfc": _erfc,
-    "expm1": _expm1,
-    "floor_divide": _floor_divide,
-    "gelu": _gelu,
-    "hardsigmoid": _hardsigmoid,
-    "leaky_relu": _leaky_relu,
     "linalg_vector_norm": _vector_norm,
-    "log1p": _log1p,
-    "logsumexp": _logsumexp,
-    "pow": _pow,
-    "relu6": _relu6,
-    "rsqrt": _rsqrt,
-    "softplus": _softplus,
-    "sort": _sort,
-    "topk": _topk,
-    "trunc": _trunc,
-    "var": _var,
-    "var_mean": _var_mean,
-    "where": _where,
     **LAYERS,
+    **RECURRENT,
     **SHAPES,
-}
+}  # fmt: skip
 
 CONVERTERS: Mapping[str, Converter] = {
     **{f"aten.{name}": converter for name, converter in _ATEN.items()},

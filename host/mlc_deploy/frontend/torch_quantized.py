@@ -8,7 +8,8 @@ import numpy as np
 
 from ..graph.nodes import Constant, Value
 from ..ir import value_range
-from .torch_node import Converter, TorchNode, shape_of
+from .node import shape_of
+from .torch_node import Converter, TorchNode
 
 
 def _parameters(

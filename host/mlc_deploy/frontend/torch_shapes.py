@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..graph.nodes import Constant, Value
 from ..ops.shape import normal_axis
-from .torch_node import Converter, TorchNode, axes_of, shape_of
+from .layers.shapes import (
+    expand,
+    filled_up,
+    from_front,
+    joined,
+    part,
+    reshape,
+    rows,
+    select,
+    split,
+    stacked,
+    taken,
+    with_axis,
+    without,
+)
+from .node import shape_of
+from .torch_node import Converter, TorchNode, axes_of
 
 # --------------------------------------------------------------------------------------- shapes
-
-
-def without(n: TorchNode, x: Value, axes: Sequence[int]) -> Any:
-    kept = [extent for axis, extent in enumerate(shape_of(x)) if axis not in axes]
-    return n.emit("reshape", x, shape=kept)
 
 
 def _view(n: TorchNode, x: Any, size: Sequence[int]) -> Any:
     if n.overload == "dtype":
         raise n.refuse("a tensor's bits as another dtype are not supported")
-    count, wanted = math.prod(shape_of(x)), [int(extent) for extent in size]
-    if -1 in wanted:
-        rest = math.prod(extent for extent in wanted if extent != -1)
-        wanted[wanted.index(-1)] = count // rest if rest else 0
+    wanted = filled_up([int(extent) for extent in size], math.prod(shape_of(x)))
     return n.emit("reshape", x, shape=wanted)
 
 
@@ -48,20 +56,17 @@ def _squeeze(n: TorchNode, x: Any, dims: Any = None) -> Any:
 
 
 def _unsqueeze(n: TorchNode, x: Any, dim: int) -> Any:
-    shape = list(shape_of(x))
-    shape.insert(normal_axis("unsqueeze", dim, len(shape) + 1), 1)
-    return n.emit("reshape", x, shape=shape)
+    return with_axis(n, x, dim)
 
 
 def _expand(n: TorchNode, x: Any, size: Sequence[int], *_: Any) -> Any:
     own = (1,) * (len(size) - len(shape_of(x))) + shape_of(x)
-    shape = tuple(o if wanted == -1 else int(wanted) for o, wanted in zip(own, size, strict=True))
-    return x if shape == shape_of(x) else n.emit("broadcast_to", x, shape=shape)
+    return expand(n, x, [o if e == -1 else int(e) for o, e in zip(own, size, strict=True)])
 
 
 def _repeat(n: TorchNode, x: Any, repeats: Sequence[int]) -> Any:
     shape = (1,) * (len(repeats) - len(shape_of(x))) + shape_of(x)
-    return n.emit("tile", n.emit("reshape", x, shape=shape), reps=list(repeats))
+    return n.emit("tile", reshape(n, x, shape), reps=list(repeats))
 
 
 def _cat(n: TorchNode, tensors: Sequence[Any], dim: int = 0) -> Any:
@@ -72,51 +77,27 @@ def _cat(n: TorchNode, tensors: Sequence[Any], dim: int = 0) -> Any:
     return n.emit("concatenate", *parts, axis=dim)
 
 
-def _part(n: TorchNode, x: Value, along: Mapping[int, tuple[int, int, int]]) -> Any:
-    """x cut along some axes: begin, step, extent."""
-    every = [along.get(axis, (0, 1, extent)) for axis, extent in enumerate(shape_of(x))]
-    if all(taken == (0, 1, e) for taken, e in zip(every, shape_of(x), strict=True)):
-        return x
-    begin, step, shape = (tuple(part) for part in zip(*every, strict=True))
-    return n.emit("slice", x, begin=begin, step=step, shape=shape)
-
-
-def _taken(x: Value, axis: int, start: int | None, end: int | None, step: int = 1) -> range:
-    return range(shape_of(x)[axis])[start:end:step]
-
-
 def _slice(
     n: TorchNode, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
     (axis,) = axes_of(x, dim)
-    taken = _taken(x, axis, start, end, step)
-    return _part(n, x, {axis: (taken.start if taken else 0, step, len(taken))})
+    return part(n, x, {axis: taken(shape_of(x)[axis], start, end, step)})
 
 
 def _select(n: TorchNode, x: Any, dim: int, index: int) -> Any:
     (axis,) = axes_of(x, dim)
-    at = normal_axis("select", index, shape_of(x)[axis])
-    return without(n, _part(n, x, {axis: (at, 1, 1)}), [axis])
+    return select(n, x, normal_axis("select", index, shape_of(x)[axis]), axis)
 
 
 def _split(n: TorchNode, x: Any, sizes: Sequence[int], dim: int = 0) -> Any:
-    (axis,) = axes_of(x, dim)
-    begins = np.cumsum([0, *sizes])
-    return [
-        _part(n, x, {axis: (int(begin), 1, int(size))})
-        for begin, size in zip(begins, sizes, strict=False)
-    ]
+    return split(n, x, sizes, axes_of(x, dim)[0])
 
 
-def _scatter_range(n: TorchNode, x: Value, source: Value, axis: int, taken: range) -> Any:
-    """x with source in the place of a range along an axis."""
-    if taken.step != 1:
-        raise n.refuse(f"writing every {taken.step}th element is not supported")
-    extent = shape_of(x)[axis]
-    front = _part(n, x, {axis: (0, 1, taken.start)})
-    back = _part(n, x, {axis: (taken.stop, 1, extent - taken.stop)})
-    parts = [p for p in (front, source, back) if shape_of(p)[axis]]
-    return n.emit("concatenate", *parts, axis=axis) if len(parts) > 1 else source
+def _scatter_rows(n: TorchNode, x: Value, source: Value, axis: int, begin: int) -> Any:
+    """x with source in the place of its rows from `begin` on, along an axis."""
+    end, extent = begin + shape_of(source)[axis], shape_of(x)[axis]
+    around = rows(n, x, 0, begin, axis), source, rows(n, x, end, extent - end, axis)
+    return joined(n, [p for p in around if shape_of(p)[axis]], axis)
 
 
 def _slice_scatter(
@@ -124,34 +105,37 @@ def _slice_scatter(
     step: int = 1,
 ) -> Any:  # fmt: skip
     (axis,) = axes_of(x, dim)
-    taken = _taken(x, axis, start, end, step)
-    return _scatter_range(n, x, n.tensor(source, n.dtype), axis, taken) if taken else x
+    begin, step, count = taken(shape_of(x)[axis], start, end, step)
+    if not count:
+        return x
+    if step != 1:
+        raise n.refuse(f"writing every {step}th element is not supported")
+    return _scatter_rows(n, x, n.tensor(source, n.dtype), axis, begin)
 
 
 def _select_scatter(n: TorchNode, x: Any, source: Any, dim: int, index: int) -> Any:
     (axis,) = axes_of(x, dim)
     at = normal_axis("select", index, shape_of(x)[axis])
-    row = _unsqueeze(n, n.tensor(source, n.dtype), axis)
-    return _scatter_range(n, x, row, axis, range(at, at + 1))
+    return _scatter_rows(n, x, with_axis(n, n.tensor(source, n.dtype), axis), axis, at)
 
 
 def _flip(n: TorchNode, x: Any, dims: Sequence[int]) -> Any:
     shape = shape_of(x)
-    return _part(
+    return part(
         n, x, {axis: (max(shape[axis] - 1, 0), -1, shape[axis]) for axis in axes_of(x, dims)}
     )
 
 
 def _roll(n: TorchNode, x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
     if not dims:  # of the elements in a row
-        flat = n.emit("reshape", x, shape=(math.prod(shape_of(x)),))
-        return n.emit("reshape", _roll(n, flat, shifts, [0]), shape=shape_of(x))
+        flat = reshape(n, x, (math.prod(shape_of(x)),))
+        return reshape(n, _roll(n, flat, shifts, [0]), shape_of(x))
     for shift, axis in zip(shifts, axes_of(x, list(dims)), strict=True):
         extent = shape_of(x)[axis]
         cut = -shift % extent if extent else 0
         if cut:
             parts = (cut, 1, extent - cut), (0, 1, cut)
-            x = n.emit("concatenate", *(_part(n, x, {axis: p}) for p in parts), axis=axis)
+            x = n.emit("concatenate", *(part(n, x, {axis: p}) for p in parts), axis=axis)
     return x
 
 
@@ -205,14 +189,12 @@ def _index(n: TorchNode, x: Any, indices: Sequence[Any]) -> Any:
         return n.emit("gather", x, given[0], axis=axes[0])
     shape = shape_of(x)
     extents = shape[axes[0] : axes[-1] + 1]
-    flat: Any = n.constant(0, "int64")
+    flat: Value = n.constant(0, "int64")
     for index, extent in zip(given, extents, strict=True):
-        size = n.constant(extent, "int64")
-        i = n.tensor(index, "int64")
-        i = n.emit("where", n.emit("less", i, n.constant(0, "int64")), n.emit("add", i, size), i)
-        flat = n.emit("add", n.emit("multiply", flat, size), i)
-    rows = (*shape[: axes[0]], math.prod(extents), *shape[axes[-1] + 1 :])
-    return n.emit("gather", n.emit("reshape", x, shape=rows), flat, axis=axes[0])
+        i = from_front(n, n.tensor(index, "int64"), extent)
+        flat = n.emit("add", n.emit("multiply", flat, n.constant(extent, "int64")), i)
+    flattened = (*shape[: axes[0]], math.prod(extents), *shape[axes[-1] + 1 :])
+    return n.emit("gather", reshape(n, x, flattened), flat, axis=axes[0])
 
 
 def _gather(n: TorchNode, x: Any, dim: int, index: Any, *_: Any) -> Any:
@@ -222,9 +204,9 @@ def _gather(n: TorchNode, x: Any, dim: int, index: Any, *_: Any) -> Any:
 def _scatter(n: TorchNode, x: Any, dim: int, index: Any, source: Any, *_: Any) -> Any:
     updates = n.tensor(source, n.dtype)
     if not isinstance(source, Value):
-        updates = n.emit("broadcast_to", updates, shape=shape_of(index))
+        updates = expand(n, updates, shape_of(index))
     else:
-        updates = _part(n, updates, {a: (0, 1, e) for a, e in enumerate(shape_of(index))})
+        updates = part(n, updates, {a: (0, 1, e) for a, e in enumerate(shape_of(index))})
     reduction = "add" if n.aten == "scatter_add" else "none"
     (axis,) = axes_of(x, dim)
     return n.emit("scatter_elements", x, index, updates, axis=axis, reduction=reduction)
@@ -239,13 +221,10 @@ def _index_put(
         raise n.refuse("writing at indices of inner dimensions only is not supported")
     if any(i.type.dtype in ("bool", "uint8") for i in given):
         raise n.refuse("writing where a mask says so is not supported", "torch.where")
-    rows = np.broadcast_shapes(*(shape_of(index) for index in given))
-    columns = [
-        n.emit("reshape", _expand(n, n.tensor(index, "int64"), rows), shape=(*rows, 1))
-        for index in given
-    ]
-    places = n.emit("concatenate", *columns, axis=len(rows)) if len(columns) > 1 else columns[0]
-    updates = _expand(n, n.tensor(values, n.dtype), (*rows, *shape_of(x)[len(given) :]))
+    front = np.broadcast_shapes(*(shape_of(index) for index in given))
+    columns = [_expand(n, n.tensor(index, "int64"), front) for index in given]
+    places = stacked(n, columns, -1)
+    updates = _expand(n, n.tensor(values, n.dtype), (*front, *shape_of(x)[len(given) :]))
     return n.emit("scatter_nd", x, places, updates, reduction="add" if accumulate else "none")
 
 
@@ -253,7 +232,7 @@ def _index_put(
 
 
 def _filled(n: TorchNode, value: Any, shape: Sequence[int]) -> Any:
-    return n.emit("broadcast_to", n.tensor(value, n.dtype), shape=tuple(map(int, shape)))
+    return expand(n, n.tensor(value, n.dtype), [int(extent) for extent in shape])
 
 
 def _full(n: TorchNode, size: Sequence[int], value: Any, *_: Any) -> Any:
@@ -304,35 +283,17 @@ SHAPES: dict[str, Converter] = {
     **dict.fromkeys(("tril", "triu"), _triangle),
     **dict.fromkeys(("index", "_unsafe_index"), _index),
     **dict.fromkeys(
-        (
-            "constant_pad_nd",
-            *(f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)),
-        ),
-        _pad,
+        (f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)), _pad
     ),
-    "arange": _arange,
-    "copy": _copy,
-    "diagonal": _diagonal,
-    "full": _full,
-    "cat": _cat,
-    "embedding": _embedding,
-    "expand": _expand,
-    "flip": _flip,
-    "gather": _gather,
-    "index_put": _index_put,
-    "index_select": _index_select,
-    "linspace": _linspace,
-    "permute": _permute,
-    "repeat": _repeat,
-    "roll": _roll,
-    "scalar_tensor": _scalar_tensor,
-    "select": _select,
-    "select_scatter": _select_scatter,
-    "slice": _slice,
-    "slice_scatter": _slice_scatter,
+    **dict.fromkeys(("t", "transpose"), _transpose),
+    **{
+        converter.__name__.removeprefix("_"): converter
+        for converter in (
+            _arange, _cat, _copy, _diagonal, _embedding, _expand, _flip, _full, _gather, _index_put,
+            _index_select, _linspace, _permute, _repeat, _roll, _scalar_tensor, _select,
+            _select_scatter, _slice, _slice_scatter, _squeeze, _unsqueeze,
+        )
+    },
+    "constant_pad_nd": _pad,
     "split_with_sizes": _split,
-    "squeeze": _squeeze,
-    "t": _transpose,
-    "transpose": _transpose,
-    "unsqueeze": _unsqueeze,
-}
+}  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,12 +101,13 @@ def grid_sample(
     n: Node,
     x: Value,
     grid: Value,
-    mode: Literal["linear", "nearest", "cubic"],
-    padding: Literal["zeros", "border", "reflection"],
+    mode: str,
+    padding: str,
     corners: bool,
 ) -> Value:
     """x at the grid's (x, y(, z)) from -1 to 1: from corner pixel to corner pixel, or from edge to
-    edge. Our operator takes places in pixels, the outermost dimension first."""
+    edge. Our operator takes places in pixels, the outermost dimension first. mode is linear,
+    nearest or cubic; padding is zeros, border or reflection."""
     *front, rank = shape_of(grid)
     begin, step = [0] * len(front) + [rank - 1], [1] * len(front) + [-1]
     grid = n.emit("slice", grid, begin=begin, step=step, shape=(*front, rank))

@@ -95,7 +95,8 @@ def joined(n: Node, parts: Sequence[Value], axis: int = 0) -> Value:
 
 
 def stacked(n: Node, parts: Sequence[Value], axis: int = 0) -> Value:
-    """Tensors of one shape along an axis of their own."""
+    """Tensors of one shape along an axis of their own, which may count from the end."""
+    axis = normal_axis("stack", axis, len(shape_of(parts[0])) + 1)
     return joined(n, [with_axis(n, value, axis) for value in parts], axis)
 
 
