@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..ir import Block, Buffer, Expr, PrimFunc, Var, free_vars
+from ..ir import Buffer, Expr, PrimFunc, Var, free_vars
 from ..ir.printer import GLOBAL_SYMBOL, identifier
 from ..ir.verify import verify
-from .source import Source, source_of
+from .source import Source, definition_of, parameters_of
 from .statements import Handle, Statements
 from .values import Phrase, Word, describe
 
@@ -23,10 +23,7 @@ def decorated(function: Callable[..., Any], depth: int = 2) -> PrimFunc:
     Free names mean what they mean to the function, or to the scope that defines it (which is where
     annotations are read). Raises ScriptError.
     """
-    source = source_of(function)
-    (definition,) = source.parse().body
-    if not isinstance(definition, ast.FunctionDef):
-        raise source.error(definition, "@T.prim_func is for functions written with `def`")
+    source, definition = definition_of(function, "@T.prim_func")
     return parse_function(definition, source, names_around(function, depth + 1))[1]
 
 
@@ -59,28 +56,11 @@ def parse_function(
 
 
 def _parse(definition: ast.FunctionDef, reader: Statements) -> tuple[str, PrimFunc]:
-    given = definition.args
-    if given.vararg or given.kwarg or given.kwonlyargs or given.defaults:
-        reader.refuse(
-            definition,
-            f"function '{definition.name}' has *args, keyword arguments or defaults",
-            "plain parameters, each with a type",
-        )
-    args = [*given.posonlyargs, *given.args]
+    args = parameters_of(definition, reader.values.source, "plain parameters, each with a type")
     params = [_parameter(reader, arg) for arg in args]
     said = reader.root
     body = reader.suite(_in_root(definition.body))
-    root = Block(
-        "root",
-        (),
-        said.reads or (),
-        said.writes or (),
-        body,
-        said.init,
-        said.predicate,
-        tuple(said.allocs),
-        said.annotations,
-    )
+    root = said.made("root", body, said.reads or (), said.writes or ())
     for arg, param in zip(args, params, strict=True):
         if isinstance(param, Handle) and param.name not in reader.matched:
             mend = f'A = T.match_buffer({arg.arg}, (16, 16), "float32")'

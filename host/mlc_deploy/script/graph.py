@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from ..errors import ScriptError
 from ..graph import Call, CallPacked, CallTIR, TensorType, const, op
 from ..graph import tensor_type as Tensor
 from .graph_function import decorated
+from .source import misplaced
 
 __all__ = [
     "Tensor",
@@ -59,11 +59,7 @@ def _types(out: TensorType | Sequence[TensorType]) -> tuple[TensorType, ...]:
     return (out,) if isinstance(out, TensorType) else tuple(out)
 
 
-def _misplaced(word: str) -> ScriptError:
-    return ScriptError(
-        f"{word} is called outside of a script",
-        mend="use it in a function decorated with @R.function",
-    )
+_misplaced = partial(misplaced, "@R.function")
 
 
 def dataflow() -> AbstractContextManager[None]:

@@ -25,7 +25,7 @@ from ..graph.verify import verify
 from ..ir.printer import GLOBAL_SYMBOL
 from ..ops import OPERATORS
 from .function import names_around
-from .source import Source, source_of
+from .source import Source, definition_of, parameters_of
 from .values import Values, is_vocabulary
 
 WORDS = ("Tensor", "call_dps_packed", "call_tir", "const", "dataflow", "func_attr", "output")
@@ -53,10 +53,7 @@ class Around:
 
 def decorated(function: Callable[..., Any], depth: int = 2) -> Function | Primitive:
     """The graph function of a function that is decorated `depth` frames above this one."""
-    source = source_of(function)
-    (definition,) = source.parse().body
-    if not isinstance(definition, ast.FunctionDef):
-        raise source.error(definition, "@R.function is for functions written with `def`")
+    source, definition = definition_of(function, "@R.function")
     names = names_around(function, depth + 1)
     functions = {key: f for key, f in names.items() if isinstance(f, Primitive)}
     return parse_graph_function(definition, source, Around(names, functions, {}))
@@ -104,12 +101,9 @@ class _Reader:
     # ---------------------------------------------------------------------------------- functions
 
     def read(self) -> Function | Primitive:
-        made = self.definition.args
-        if made.vararg or made.kwarg or made.kwonlyargs or made.defaults:
-            what = f"function '{self.definition.name}' has *args, keyword arguments or defaults"
-            self.refuse(self.definition, what, f"plain parameters, such as {TYPE}")
+        mend = f"plain parameters, such as {TYPE}"
+        args = parameters_of(self.definition, self.source, mend)
         body = list(self.attributes(self.definition.body))
-        args = [*made.posonlyargs, *made.args]
         names = self.named(INPUT_NAMES, [a.arg for a in args])
         if len(set(names)) != len(names):
             self.refuse(self.definition, f"{INPUT_NAMES} has a name twice")

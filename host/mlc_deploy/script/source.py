@@ -72,6 +72,30 @@ def _part(text: str, column: int, width: int) -> tuple[str, str]:
     return before + text[first:last] + after, blank + "^" * max(min(width, last - column), 1)
 
 
+def definition_of(function: Callable[..., Any], decorator: str) -> tuple[Source, ast.FunctionDef]:
+    """The source of a function that is decorated, and its `def`. Raises ScriptError."""
+    source = source_of(function)
+    (definition,) = source.parse().body
+    if not isinstance(definition, ast.FunctionDef):
+        raise source.error(definition, f"{decorator} is for functions written with `def`")
+    return source, definition
+
+
+def parameters_of(definition: ast.FunctionDef, source: Source, mend: str) -> list[ast.arg]:
+    """The parameters of a `def`, which are all plain ones. Raises ScriptError."""
+    given = definition.args
+    if given.vararg or given.kwarg or given.kwonlyargs or given.defaults:
+        what = f"function '{definition.name}' has *args, keyword arguments or defaults"
+        raise source.error(definition, what, mend)
+    return [*given.posonlyargs, *given.args]
+
+
+def misplaced(decorator: str, word: str) -> ScriptError:
+    """The error for a word that Python calls: only the parser understands it."""
+    mend = f"use it in a function decorated with {decorator}"
+    return ScriptError(f"{word} is called outside of a script", mend=mend)
+
+
 def source_of(function: Callable[..., Any]) -> Source:
     """The source of a function, from its first decorator on. Raises ScriptError without one."""
     try:

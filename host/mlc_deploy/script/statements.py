@@ -66,6 +66,14 @@ class Said:
     predicate: Expr = TRUE
     annotations: dict[str, Any] = field(default_factory=dict)
 
+    def made(
+        self, name: str, body: Stmt, reads: tuple[Region, ...], writes: tuple[Region, ...]
+    ) -> Block:
+        iters, allocs = tuple(self.iters), tuple(self.allocs)
+        return Block(
+            name, iters, reads, writes, body, self.init, self.predicate, allocs, self.annotations
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Handle:
@@ -422,25 +430,15 @@ class Statements:
 
     def block_statement(self, phrase: Phrase, statements: list[ast.stmt]) -> Block:
         name = self.block_name(phrase)
-        made = Said()
-        with self.scope(made):
+        said = Said()
+        with self.scope(said):
             body = self.suite(statements)
-        reads, writes = made.reads, made.writes
+        reads, writes = said.reads, said.writes
         if reads is None or writes is None:
-            found = block_regions(body, made.init, tuple(made.allocs))
+            found = block_regions(body, said.init, tuple(said.allocs))
             reads = found[0] if reads is None else reads
             writes = found[1] if writes is None else writes
-        return Block(
-            name,
-            tuple(made.iters),
-            reads,
-            writes,
-            body,
-            made.init,
-            made.predicate,
-            tuple(made.allocs),
-            made.annotations,
-        )
+        return said.made(name, body, reads, writes)
 
     def axes(self, phrase: Phrase, names: list[str]) -> None:
         """Adds iterations to the block: T.axis.remap, T.axis.spatial, T.axis.reduce."""

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from ..errors import ScriptError
 from ..ir import Broadcast as BroadcastNode
 from ..ir import Cast as CastNode
 from ..ir import Expr, ExprLike, const, dtype_of, expr, with_lanes
@@ -41,87 +40,25 @@ from ..te.intrinsics import (
     tan,
     tanh,
     trunc,
-)
+)  # fmt: skip
 from ..te.tensor import max_value, min_value
 from .function import decorated
 from .operators import choose as Select
 from .operators import choose_lazily as if_then_else
 from .operators import likely, operate
+from .source import misplaced
 from .values import known_dtype
 
 __all__ = [
-    "abs",
-    "alloc_buffer",
-    "axis",
-    "block",
-    "block_attr",
-    "bool",
-    "Broadcast",
-    "Buffer",
-    "call_intrin",
-    "Cast",
-    "cast",
-    "ceil",
-    "cos",
-    "erf",
-    "evaluate",
-    "exp",
-    "float16",
-    "float32",
-    "float64",
-    "floor",
-    "floordiv",
-    "floormod",
-    "fma",
-    "fmod",
-    "func_attr",
-    "grid",
-    "handle",
-    "if_then_else",
-    "init",
-    "int16",
-    "int32",
-    "int64",
-    "int8",
-    "LetStmt",
-    "likely",
-    "log",
-    "match_buffer",
-    "max",
-    "max_value",
-    "meta_var",
-    "min",
-    "min_value",
-    "parallel",
-    "pow",
-    "prim_func",
-    "Ramp",
-    "reads",
-    "round",
-    "rsqrt",
-    "Select",
-    "serial",
-    "Shuffle",
-    "sigmoid",
-    "sin",
-    "span",
-    "sqrt",
-    "tan",
-    "tanh",
-    "trunc",
-    "truncdiv",
-    "truncmod",
-    "uint16",
-    "uint32",
-    "uint64",
-    "uint8",
-    "unroll",
-    "unrolled",
-    "var",
-    "vectorized",
-    "where",
-    "writes",
-]
+    "abs", "alloc_buffer", "axis", "block", "block_attr", "bool", "Broadcast", "Buffer",
+    "call_intrin", "Cast", "cast", "ceil", "cos", "erf", "evaluate", "exp", "float16", "float32",
+    "float64", "floor", "floordiv", "floormod", "fma", "fmod", "func_attr", "grid", "handle",
+    "if_then_else", "init", "int16", "int32", "int64", "int8", "LetStmt", "likely", "log",
+    "match_buffer", "max", "max_value", "meta_var", "min", "min_value", "parallel", "pow",
+    "prim_func", "Ramp", "reads", "round", "rsqrt", "Select", "serial", "Shuffle", "sigmoid", "sin",
+    "span", "sqrt", "tan", "tanh", "trunc", "truncdiv", "truncmod", "uint16", "uint32", "uint64",
+    "uint8", "unroll", "unrolled", "var", "vectorized", "where", "writes",
+]  # fmt: skip
 
 Shape = Sequence[Any] | int
 Notes = Mapping[str, Any] | None
@@ -135,11 +72,7 @@ def prim_func(function: Callable[..., Any] | None = None, *, private: Any = Fals
     return partial(decorated, depth=1) if function is None else decorated(function)
 
 
-def _misplaced(word: str) -> ScriptError:
-    return ScriptError(
-        f"{word} is called outside of a script",
-        mend="use it in a function decorated with @T.prim_func",
-    )
+_misplaced = partial(misplaced, "@T.prim_func")
 
 
 # ------------------------------------------------------------------------------ types, parameters
@@ -280,50 +213,25 @@ def grid(*extents: ExprLike) -> Iterator[Any]:
     raise _misplaced("T.grid")
 
 
-def serial(
-    start: ExprLike,
-    stop: ExprLike | None = None,
-    *,
-    annotations: Notes = None,
-    dtype: str | None = None,
-) -> Iterator[Any]:
-    """A loop, as `range`."""
-    raise _misplaced("T.serial")
+def _loop(word: str, doc: str) -> Callable[..., Iterator[Any]]:
+    def loop(
+        start: ExprLike,
+        stop: ExprLike | None = None,
+        *,
+        annotations: Notes = None,
+        dtype: str | None = None,
+    ) -> Iterator[Any]:
+        raise _misplaced(f"T.{word}")
+
+    loop.__name__ = loop.__qualname__ = word
+    loop.__doc__ = doc
+    return loop
 
 
-def parallel(
-    start: ExprLike,
-    stop: ExprLike | None = None,
-    *,
-    annotations: Notes = None,
-    dtype: str | None = None,
-) -> Iterator[Any]:
-    """A loop whose turns may run at the same time."""
-    raise _misplaced("T.parallel")
-
-
-def vectorized(
-    start: ExprLike,
-    stop: ExprLike | None = None,
-    *,
-    annotations: Notes = None,
-    dtype: str | None = None,
-) -> Iterator[Any]:
-    """A loop whose turns are lanes of vectors."""
-    raise _misplaced("T.vectorized")
-
-
-def unroll(
-    start: ExprLike,
-    stop: ExprLike | None = None,
-    *,
-    annotations: Notes = None,
-    dtype: str | None = None,
-) -> Iterator[Any]:
-    """A loop that is written out, turn by turn."""
-    raise _misplaced("T.unroll")
-
-
+serial = _loop("serial", "A loop, as `range`.")
+parallel = _loop("parallel", "A loop whose turns may run at the same time.")
+vectorized = _loop("vectorized", "A loop whose turns are lanes of vectors.")
+unroll = _loop("unroll", "A loop that is written out, turn by turn.")
 unrolled = unroll
 
 # ----------------------------------------------------------------------------------------- blocks
