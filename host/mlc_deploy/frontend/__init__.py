@@ -37,10 +37,9 @@ def from_model(
     converters: Mapping[Any, Converter] | None = None,
     trust: bool = False,
 ) -> Function:
-    """The graph of an .onnx file, of a PyTorch program or the .pt2 file it was saved in, or of what
-    torch.fx traced.
+    """The graph of an .onnx file, a PyTorch program, a .pt2 file or a graph that torch.fx traced.
 
-    The other arguments are as from_onnx, from_torch and from_fx take them. Raises ImporterError.
+    from_onnx, from_torch and from_fx describe the other arguments. Raises ImporterError.
     """
     if is_traced(model):
         return from_fx(model, shapes, converters=converters)

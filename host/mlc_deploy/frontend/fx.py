@@ -1,9 +1,9 @@
-"""Graphs that torch.fx traced to our graphs: by torch.export, and by converters of the user's.
+"""Graphs of torch.fx to our graphs, by torch.export and by converters of the user's.
 
     GraphModule --modules and functions that have a converter become operators of their own-->
     GraphModule --torch.export--> program --torch.py--> graph
 
-A converter is known by what it converts: a type of module, a function, or a method of torch.Tensor,
+The key of a converter is a type of module, a function, or a method of torch.Tensor:
 
     def linear(node, x):                        # a FxNode, and the call's tensors
         weight = node.constant(node.module.weight.detach().numpy(), "float32")
@@ -31,9 +31,11 @@ WHERE = "the fx graph"
 
 
 class FxNode:
-    """What a converter of a module or a function works on: `module` is the torch.nn.Module (None
-    for functions), `args` and `kwargs` what the call is given besides tensors, at its places; all
-    else is a TorchNode's."""
+    """A call of a module or a function, as its converter sees it.
+
+    `module` is the torch.nn.Module, None for functions. `args` and `kwargs` are the call's
+    arguments, with graph values in the place of tensors. All else is a TorchNode's.
+    """
 
     def __init__(
         self, node: TorchNode, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -62,9 +64,9 @@ def from_fx(
 ) -> Function:
     """The graph of a traced module, not optimized. Weights are views of the module's own.
 
-    shapes gives shapes of inputs by name, where the trace does not know them; inputs are float32
-    unless it does. converters: by type of module, by function, or by name, as from_torch has them.
-    Raises ImporterError.
+    shapes gives the shapes of inputs that the trace does not know, by name. Inputs are float32
+    unless the trace knows better. The keys of converters are types of modules, functions, or names
+    as from_torch has them. Raises ImporterError.
     """
     given = dict(converters or {})
     named = {key: c for key, c in given.items() if isinstance(key, str)}
@@ -89,7 +91,7 @@ def from_fx(
 
 
 def _examples(module: GraphModule, shapes: Mapping[str, Sequence[int]]) -> tuple[Any, ...]:
-    """A tensor for each input. ShapeError where a shape is not known, or its input is not there."""
+    """A tensor for each input. Raises ShapeError for unknown shapes and for unknown inputs."""
     import torch
 
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -112,8 +114,8 @@ def _examples(module: GraphModule, shapes: Mapping[str, Sequence[int]]) -> tuple
 def _replaced(
     module: GraphModule, examples: tuple[Any, ...], own: Mapping[Any, Converter]
 ) -> tuple[GraphModule, dict[str, Converter]]:
-    """(the module with an operator of its own for each node that a converter is for, those
-    converters by the operators' names)."""
+    """The module, where each node with a converter calls an operator of its own; and the
+    converters by the names of these operators."""
     import torch
     from torch.fx import GraphModule
     from torch.fx.passes.shape_prop import ShapeProp
@@ -144,7 +146,7 @@ def _replaced(
 def _converter(
     module: GraphModule, node: Any, own: Mapping[Any, Converter]
 ) -> tuple[Converter | None, Any]:
-    """(the converter for a node, the module that it calls)."""
+    """The converter for a node, and the module that the node calls."""
     import torch
 
     match node.op:
@@ -161,8 +163,8 @@ def _converter(
 
 @cache  # torch keeps operators as long as the process lives
 def _operator(of: str, count: int, shape: tuple[int, ...], dtype: Any) -> Any:
-    """An operator of `count` tensors whose result has this shape: torch.export takes it as it is,
-    and calls it by its name, which begins with that of the node."""
+    """An operator of `count` tensors whose result has this shape. torch.export keeps it as it is.
+    Its name begins with the node's."""
     import torch
 
     kind = str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""What users say of a model's inputs: refused where it does not fit the model."""
+"""Errors for shapes and names that users give of a model's inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import ShapeError
 def refuse_unknown_inputs(
     given: Iterable[str], names: Collection[str], model: str, where: str
 ) -> None:
-    """Raises ShapeError for the name of an input that the model has not."""
+    """Raises ShapeError if the model has no input of a given name."""
     for name in given:
         if name not in names:
             near = get_close_matches(name, names, 3, 0.5) or [*names][:5]
@@ -24,6 +24,6 @@ def shape_text(name: str, given: Sequence[int]) -> str:
 
 
 def unknown_shapes(inputs: Sequence[str], where: str, mend: str) -> ShapeError:
-    """The error for inputs whose shapes are not known, each with what is known of it."""
+    """The error for inputs without known shapes. Each text names an input and its known extents."""
     what = "the shape of an input is" if len(inputs) == 1 else "shapes of inputs are"
     return ShapeError(f"{what} not known: {', '.join(inputs)}", where=where, mend=mend)

@@ -1,4 +1,4 @@
-"""What converters of every front end work on: a node of a model, which emits our operators."""
+"""Nodes of a model, as the converters of every front end see them: they emit our operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..graph.nodes import Constant, Value
 from ..graph.rewrite import fold_call
 from ..ops import frozen_attrs
 
-# What a damaged or unusual node makes converters raise.
+# The errors that converters raise for damaged or unusual nodes.
 MISTAKES = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, MemoryError,
 )  # fmt: skip
@@ -52,12 +52,12 @@ class Node(ABC):
         return value if value.type.dtype == dtype else self.emit("cast", value, dtype=dtype)
 
     def refuse(self, what: str, mend: str = "") -> ImporterError:
-        """The error to raise where a node cannot be converted."""
+        """The error for a node that cannot be converted."""
         return ImporterError(what, where=self.place, mend=mend)
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
-    """The extents. A front end knows all of them; TypeError otherwise."""
+    """The extents. Raises TypeError for symbolic ones, which front ends do not make."""
     return value.type.sizes
 
 
@@ -70,7 +70,7 @@ def _known_if_empty(value: Value) -> Value:
 
 
 def limited(count: int, what: str) -> int:
-    """count; ValueError where a table of so many elements would be too large."""
+    """count. Raises ValueError if a table of so many elements is too large."""
     if count > MOST_CONSTANTS:
         raise ValueError(f"{what} of {count} elements is too large")
     return count
@@ -78,7 +78,7 @@ def limited(count: int, what: str) -> int:
 
 @contextmanager
 def mistakes_at(place: str) -> Iterator[None]:
-    """Turns what converters raise for unusual nodes into ImporterError that names the place."""
+    """Turns the errors of converters into an ImporterError that names the place."""
     try:
         yield
     except MISTAKES as error:
@@ -92,8 +92,8 @@ def missing_operators(
     where: str,
     call: str,
 ) -> ImporterError:
-    """The error that lists operators without converters, with the places of their nodes; call says
-    how a converter of the user's is called."""
+    """The error for operators without converters. missing: the places of their nodes; call: the
+    arguments and the result of a converter."""
     lines = []
     for op, places in sorted(missing.items()):
         first = next(iter(places))

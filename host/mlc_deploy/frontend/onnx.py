@@ -2,8 +2,8 @@
 
     bytes --onnx_file--> checked ModelProto --here--> onnx_import, node by node --onnx_*--> graph
 
-Operators that ONNX defines by a function of simpler ones, and that the table of converters does not
-hold, are replaced by that function's nodes.
+ONNX defines some operators by a function of simpler ones. Without a converter in the table, the
+nodes of this function replace such an operator.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def from_onnx(
 ) -> Function:
     """The graph of an ONNX model, not optimized.
 
-    shapes gives whole shapes of inputs, dims values of named dimensions, values the values of
-    inputs that then are constants. converters adds to the table, or overrides it: operator's name,
-    or "domain::name", to a function of an OnnxNode. Raises ImporterError; NeedsValue, which is one,
-    where the values of inputs decide about shapes.
+    shapes gives whole shapes of inputs; dims gives values of named dimensions; values makes inputs
+    constants. converters adds to the table or overrides it: the key is the operator's name, or
+    "domain::name", the value a function of an OnnxNode. Raises ImporterError, and NeedsValue if the
+    values of inputs decide about shapes.
     """
     where, path = "the model", None
     if isinstance(model, (str, Path)):

@@ -1,4 +1,4 @@
-"""Converters of control flow: branches that are taken or computed both, loops that unroll."""
+"""Converters of control flow: a known branch is taken, else both are computed; loops unroll."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .onnx_node import Converter, OnnxNode
 
 
 def _if(n: OnnxNode) -> Any:
-    """A branch that is known is taken. Else both are computed, and one of each pair of results
-    chosen, for which they must be alike."""
+    """A constant condition takes its branch. Else both branches are computed, and the condition
+    chooses from each pair of results, which must have one type."""
     condition = n.input(0)
     if isinstance(condition, Constant):
         return n.body("then_branch" if condition.value.all() else "else_branch")
@@ -31,7 +31,7 @@ def _if(n: OnnxNode) -> Any:
 
 
 def _turns(n: OnnxNode) -> int:
-    """How often a loop turns at most."""
+    """The most turns of a loop."""
     if n.optional(0) is None:
         return MOST_TURNS + 1
     return max(n.whole(0, "the loop's trip count"), 0)

@@ -1,4 +1,4 @@
-"""Converters of ONNX's elementwise operators and reductions, and of all that a table can say."""
+"""Converters of elementwise operators and reductions, and a table of plain renamings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .node import shape_of
 from .onnx_file import dtype_name
 from .onnx_node import REQUIRED, Converter, OnnxNode
 
-# ONNX's name -> ours, and ONNX's attributes with their defaults: all inputs go to our operator.
+# ONNX's name -> our name, and the attributes with ONNX's defaults. All inputs go to our operator.
 PLAIN: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     **{
         name: (name.lower(), {})
@@ -159,7 +159,7 @@ def _argmax(n: OnnxNode) -> Any:
 
 
 def _softmax(n: OnnxNode) -> Any:
-    """Before opset 13, over all dimensions from axis (by default 1) on."""
+    """Before opset 13 it sums over all dimensions from axis (by default 1) on."""
     x, op = n.input(0), {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[n.op]
     shape, axis = n.shape(), n.attr("axis", 1 if n.opset < 13 else -1)
     if n.opset >= 13 or axis % max(len(shape), 1) == len(shape) - 1:

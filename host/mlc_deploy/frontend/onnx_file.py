@@ -56,7 +56,7 @@ def read_model(path: str | Path) -> ModelProto:
 
 
 def parse_model(data: bytes, where: str) -> ModelProto:
-    """The model of a file's bytes. Raises ImporterError for what is no model, or half of one."""
+    """The model of a file's bytes. Raises ImporterError for other files and damaged ones."""
     model = ModelProto()
     try:
         model.ParseFromString(data)
@@ -81,7 +81,7 @@ def parse_model(data: bytes, where: str) -> ModelProto:
 
 
 def refuse_later_format(model: ModelProto, where: str) -> None:
-    """Raises ImporterError where the file is of a later version of ONNX than the one here."""
+    """Raises ImporterError if the file is of a later version of ONNX than the installed one."""
     if model.ir_version > onnx.IR_VERSION:
         raise ImporterError(
             f"the model is of ONNX's file format {model.ir_version}; the installed onnx "
@@ -92,7 +92,7 @@ def refuse_later_format(model: ModelProto, where: str) -> None:
 
 
 def opset_of(model: ModelProto, where: str) -> int:
-    """The version of ONNX's own operators. Raises ImporterError where it is too old or too new."""
+    """The version of ONNX's own operators. Raises ImporterError if it is too old or too new."""
     versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
     newest = onnx.defs.onnx_opset_version()
     opset = versions[0] if versions else newest
@@ -112,7 +112,7 @@ def opset_of(model: ModelProto, where: str) -> int:
 
 
 def check_names(model: ModelProto, where: str) -> None:
-    """Raises ImporterError where a name is no valid text; protobuf then gives it as bytes."""
+    """Raises ImporterError if a name is not valid text: protobuf then gives it as bytes."""
     graph = model.graph
     names: list[object] = [o.domain for o in model.opset_import]
     for tensor in graph.initializer:
@@ -146,8 +146,8 @@ def check_model(model: ModelProto, path: str | Path | None, where: str) -> None:
 
 
 def _with_ranks(model: ModelProto) -> ModelProto:
-    """The checker refuses inputs and outputs of unknown rank, which exporters do write and --shape
-    mends: here they get a shape."""
+    """The model with a shape for each input and output of unknown rank. Exporters write them and
+    --shape mends them, but the checker refuses them."""
 
     def unknown(of: ModelProto) -> list[ValueInfoProto]:
         infos = (*of.graph.input, *of.graph.output)
@@ -167,7 +167,7 @@ def _with_ranks(model: ModelProto) -> ModelProto:
 
 
 def check_external_data(model: ModelProto, path: str | Path | None, where: str) -> None:
-    """Raises ImporterError that names the files with weights that are not there."""
+    """Raises ImporterError that names the missing files of weights."""
     folder = Path(path).parent if path is not None else Path()
     missing: dict[str, None] = {}
     for tensor in model.graph.initializer:
@@ -217,7 +217,8 @@ def _is_external(tensor: TensorProto) -> bool:
 
 
 def dtype_name(code: int, what: str, where: str) -> str:
-    """ONNX's number of a dtype as a name; ImporterError, beginning with what, for others."""
+    """The name of a dtype from ONNX's number. Raises ImporterError, which begins with `what`, for
+    dtypes that are not supported."""
     names: dict[int, str] = {int(number): name for number, name in DTYPES.items()}
     if code not in names:
         kinds = {int(number): kind for kind, number in TensorProto.DataType.items()}
@@ -230,9 +231,8 @@ def dtype_name(code: int, what: str, where: str) -> str:
 
 
 def to_array(tensor: TensorProto, where: str, folder: Path | None = None) -> NDArray[Any]:
-    """The tensor's values, external ones mapped from their file rather than read. Raises
-    ImporterError for dtypes that are not supported, for data that does not fill the shape, and for
-    external data that cannot be read."""
+    """The tensor's values. External data is mapped from its file. Raises ImporterError for dtypes
+    that are not supported, for data of another size than the shape, and for unreadable files."""
     what = f"tensor '{tensor.name}'"
     dtype = dtype_name(tensor.data_type, what, where)
     if any(extent < 0 for extent in tensor.dims):

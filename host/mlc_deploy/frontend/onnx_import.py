@@ -1,5 +1,5 @@
-"""Walking a model's nodes: each by its converter, or by the function that defines it; the graphs
-inside nodes likewise."""
+"""Converts the nodes of a model in order, and the graphs inside nodes: by the operator's converter,
+or by the function that defines the operator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .node import missing_operators, mistakes_at, shape_of
 from .onnx_file import DTYPES, to_array
 from .onnx_node import Converter, OnnxNode, TensorList
 
-# Why an operator is not in the table, where the reason is more than that nobody wrote it.
+# Reasons for operators that have no converter on purpose.
 REASONS = {
     operator: reason
     for operators, reason in {
@@ -33,15 +33,15 @@ REASONS = {
     }.items()
     for operator in operators.split()
 }  # fmt: skip
-# Nodes that functions and loops may become, each some kilobytes: a few lines of functions that call
-# others twice would fill any memory.
+# The most nodes that functions and loops make, each of some kilobytes. A few lines of functions
+# that call others twice would fill any memory.
 MOST_EXPANDED = 100_000
 
 
 @dataclass(slots=True)
 class Scope:
-    """What names mean to some nodes: values, None where an optional input is left out; and the
-    operator sets' versions by domain. Names of `outer` are visible too."""
+    """The values of names (None for an optional input that is left out), and the versions of
+    operator sets by domain. The names of `outer` are visible, too."""
 
     imports: Mapping[str, int]
     values: dict[str, Value | TensorList | None] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Scope:
 
 @dataclass(slots=True)
 class Importer:
-    """What one import of a model shares. `origins` tells the parameters that a value depends on."""
+    """The state of one import. `origins` holds the parameters that each value depends on."""
 
     builder: BlockBuilder
     table: Mapping[str, Converter]
@@ -280,8 +280,8 @@ def _type(value: Value | TensorList | None) -> TypeProto:
 
 
 def _with_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
-    """A function's node where attributes that refer to the call's have their values; those that
-    the call leaves out are left out."""
+    """A function's node with the attributes of the call in the place of references to them. A
+    reference to an attribute that the call does not have is dropped."""
     result = NodeProto()
     result.CopyFrom(node)
     del result.attribute[:]

@@ -1,4 +1,4 @@
-"""Converters of operators whose indices are data, and of those that index arithmetic expresses."""
+"""Converters of operators that index by data, or that comparisons with indices express."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _scatter_elements(n: OnnxNode) -> Any:
 
 
 def _compress(n: OnnxNode) -> Any:
-    """The elements where a condition holds, whose number is the output's shape."""
+    """The elements where a condition holds. Their number is the output's extent."""
     x = n.input(0)
     if n.attr("axis", None) is None:
         x = reshape(n, x, (math.prod(n.shape()),))
@@ -57,8 +57,8 @@ def _cumulative(n: OnnxNode) -> Any:
 
 
 def _hardmax(n: OnnxNode) -> Any:
-    """1 at the first of the largest elements, 0 elsewhere. Before opset 13, over all dimensions
-    from axis on."""
+    """1 at the first of the largest elements, 0 elsewhere. Before opset 13, all dimensions from
+    axis on count as one."""
     x, shape = n.input(0), n.shape()
     axis = n.axis(-1 if n.opset >= 13 else 1)
     if n.opset < 13:
@@ -70,7 +70,7 @@ def _hardmax(n: OnnxNode) -> Any:
 
 
 def _trilu(n: OnnxNode) -> Any:
-    """The elements on one side of the k-th diagonal, which may be known only when it runs."""
+    """The elements on one side of the k-th diagonal. k may be data."""
     x, (rows, columns) = n.input(0), n.shape()[-2:]
     offset = n.constant(np.arange(columns) - np.arange(rows)[:, None], "int64")
     k = n.optional(1) or n.constant(0, "int64")
@@ -96,7 +96,7 @@ def _one_hot(n: OnnxNode) -> Any:
 
 
 def _reverse_sequence(n: OnnxNode) -> Any:
-    """Each batch's first elements, as many as its length says, back to front."""
+    """Turns round the first elements of each batch; lengths says how many."""
     x, shape = n.input(0), n.shape()
     time, batch = n.attr("time_axis", 0), n.attr("batch_axis", 1)
     lengths = vector_along(n, n.cast(n.input(1), "int64"), batch, len(shape))
@@ -108,8 +108,8 @@ def _reverse_sequence(n: OnnxNode) -> Any:
 
 
 def _tensor_scatter(n: OnnxNode) -> Any:
-    """A cache whose elements from write_indices[b] on are the update's; in mode circular, around
-    its end."""
+    """A cache in which the update stands from write_indices[b] on; in mode circular it wraps around
+    the end."""
     past, update = n.input(0), n.input(1)
     shape, count = n.shape(0), n.shape(1)
     rank = len(shape)
@@ -129,7 +129,7 @@ def _tensor_scatter(n: OnnxNode) -> Any:
 
 
 def _einsum(n: OnnxNode) -> Any:
-    """Two factors are a matrix product where their letters allow it."""
+    """Two factors become a matrix product if their letters allow it."""
     inputs = n.every()
     terms, result = _explicit(n.attr("equation"), [len(shape_of(v)) for v in inputs])
     if len(inputs) == 2 and all(len(set(t)) == len(t) for t in terms):
@@ -140,7 +140,7 @@ def _einsum(n: OnnxNode) -> Any:
 
 
 def _explicit(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """The terms and the result, ellipses as letters of their own."""
+    """The terms and the result, with letters in the place of ellipses."""
     left, arrow, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):

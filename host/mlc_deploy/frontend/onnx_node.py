@@ -1,4 +1,4 @@
-"""What a converter works on: one ONNX node, its inputs as graph values."""
+"""ONNX nodes as converters see them: the inputs are graph values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ REQUIRED: Any = object()
 
 
 class NeedsValue(ImporterError):
-    """The model's inputs `names` decide about shapes: as constants, they make it one that works."""
+    """The values of the model's inputs `names` decide about shapes. The import succeeds if they are
+    constants."""
 
     def __init__(self, what: str, where: str, mend: str, names: frozenset[str]) -> None:
         super().__init__(what, where=where, mend=mend)
@@ -36,7 +37,7 @@ class TensorList(tuple[Value, ...]):
 
 
 class OnnxNode(Node):
-    """`inputs` are values, None where an optional one is left out; `outputs` names, "" likewise.
+    """`inputs` are values, None for an input that is left out; `outputs` are names, or "".
 
     A converter takes this and gives the output, or a list of them.
     """
@@ -63,7 +64,7 @@ class OnnxNode(Node):
     # ------------------------------------------------------------------------------- inputs
 
     def input(self, number: int) -> Value:
-        """An input that must be there."""
+        """An input. Raises ValueError if it is missing."""
         value = self.optional(number)
         if value is None:
             raise ValueError(f"input {number} is missing")
@@ -76,7 +77,7 @@ class OnnxNode(Node):
         return value
 
     def sequence(self, number: int) -> TensorList:
-        """An input that must be a sequence."""
+        """An input. Raises ValueError unless it is a sequence."""
         value = self.inputs[number] if number < len(self.inputs) else None
         if not isinstance(value, TensorList):
             raise ValueError(f"input {number} is no sequence of tensors")
@@ -86,7 +87,7 @@ class OnnxNode(Node):
         return shape_of(self.input(number))
 
     def two_dimensional(self, axis: int) -> tuple[int, int]:
-        """The first input's elements in front of an axis, and from it on."""
+        """The numbers of the first input's elements in front of an axis, and from it on."""
         shape = self.shape()
         if not -len(shape) <= axis <= len(shape):
             raise ValueError(f"axis {axis} of a tensor with {len(shape)} dimensions")
@@ -97,11 +98,12 @@ class OnnxNode(Node):
         return self.input(number).type.dtype
 
     def every(self) -> list[Value]:
-        """All inputs, each of which must be there."""
+        """All inputs. Raises ValueError if one is missing."""
         return [self.input(number) for number in range(len(self.inputs))]
 
     def known(self, number: int, what: str) -> NDArray[Any]:
-        """The value of an input that shapes or axes depend on; NeedsValue unless constant."""
+        """The value of an input that decides about shapes or axes. Raises NeedsValue unless it is
+        constant."""
         value = self.input(number)
         if not isinstance(value, Constant):
             raise NeedsValue(
@@ -113,7 +115,8 @@ class OnnxNode(Node):
         return value.value
 
     def fixed(self, number: int, what: str) -> NDArray[Any]:
-        """The value of an input that says what is computed; ImporterError unless constant."""
+        """The value of an input that decides about the computation. Raises ImporterError unless it
+        is constant."""
         value = self.input(number)
         if not isinstance(value, Constant):
             raise self.refuse(
@@ -123,20 +126,21 @@ class OnnxNode(Node):
         return value.value
 
     def ints(self, name: str, number: int) -> list[int] | None:
-        """What is an attribute in older opsets, and input `number` in newer ones."""
+        """Integers that are an attribute in old opsets and input `number` in recent ones."""
         found: list[int] | None = self.attr(name, None)
         if found is None and self.optional(number) is not None:
             found = [int(v) for v in self.known(number, name).reshape(-1)]
         return found
 
     def whole(self, number: int, what: str) -> int:
-        """A number that shapes depend on; NeedsValue unless constant."""
+        """A whole number that shapes depend on. Raises NeedsValue unless it is constant."""
         return int(self.known(number, what).item())
 
     # --------------------------------------------------------------------------- attributes
 
     def attr(self, name: str, default: Any = REQUIRED) -> Any:
-        """An attribute as a Python value (tensors as arrays); ValueError where it must be there."""
+        """An attribute as a Python value (tensors as arrays). Raises ValueError if it is missing
+        and there is no default."""
         found = self._attributes.get(name)
         if found is None:
             if default is REQUIRED:
@@ -152,17 +156,17 @@ class OnnxNode(Node):
         return [v.decode() if isinstance(v, bytes) else v for v in value]
 
     def axis(self, default: Any = REQUIRED, rank: int | None = None) -> int:
-        """The attribute of that name, counted from the front of the first input's axes."""
+        """The attribute `axis`, counted from the front. rank: of another tensor than input 0."""
         axis = self.attr("axis", default)
         return normal_axis(self.op, axis, len(self.shape()) if rank is None else rank)
 
     def dtype_of(self, name: str, default: str) -> str:
-        """The dtype that an attribute says, by ONNX's number; the default for none and 0."""
+        """The dtype in an attribute, which is ONNX's number; the default if there is none, or 0."""
         code = self.attr(name, 0)
         return dtype_name(code, "the result", self.place) if code else default
 
     def body(self, name: str, *inputs: Value) -> list[Value]:
-        """The outputs of the graph that is an attribute, given its inputs."""
+        """The outputs of the graph in an attribute, for these inputs."""
         if name not in self._attributes:
             raise ValueError(f"attribute '{name}' is missing")
         graph = self._attributes[name].g

@@ -38,7 +38,7 @@ def _flatten(n: OnnxNode) -> Any:
 
 
 def _reshape(n: OnnxNode) -> Any:
-    """0 copies the input's dimension (unless allowzero), -1 stands for what is left."""
+    """0 copies the input's dimension (unless allowzero); -1 is the extent that is left."""
     old = n.shape()
     shape = [int(v) for v in n.known(1, "shape").reshape(-1)]
     if not n.attr("allowzero", 0):

@@ -1,4 +1,4 @@
-"""Converters of quantized operators: to integer sums, corrected for zero points, requantized."""
+"""Converters of quantized operators: integer sums, corrections for zero points, requantization."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .onnx_node import Converter, OnnxNode
 
 
 def _along(n: OnnxNode, value: Value, shape: Sequence[int], axis: int, block: int = 0) -> Value:
-    """A scale or zero point as it broadcasts to data of that shape: a scalar, one per element of
-    axis, or one per block of it."""
+    """A scale or zero point in the shape that broadcasts to the data's: it is a scalar, or has an
+    element per element of the axis or per block of it."""
     own = shape_of(value)
     if math.prod(own) == 1 and not block:
         return reshape(n, value, ())
@@ -40,7 +40,7 @@ def _along(n: OnnxNode, value: Value, shape: Sequence[int], axis: int, block: in
 def _parameters(
     n: OnnxNode, data: Value, first: int, stored: str, axis: int = 1, block: int = 0
 ) -> tuple[Value, Value]:
-    """A scale and its zero point, inputs from `first` on, as they broadcast to the data."""
+    """A scale and its zero point, inputs from `first` on, in shapes that broadcast to the data."""
     scale, shape = n.input(first), shape_of(data)
     zero = n.optional(first + 1) or n.constant(np.zeros(shape_of(scale)), stored)
     return _along(n, scale, shape, axis, block), _along(n, zero, shape, axis, block)
@@ -66,7 +66,7 @@ def _refuse_unstored(n: OnnxNode, dtype: str) -> None:
 
 
 def _dequantize_linear(n: OnnxNode) -> Any:
-    """Constants are not folded: integer operators take them as they are."""
+    """Constants stay quantized: integer operators take them as they are."""
     q = n.input(0)
     if q.type.dtype != SUMS:
         _refuse_unstored(n, q.type.dtype)
@@ -90,7 +90,8 @@ def _corrected(
 ) -> Value:
     """sum((x - zx) * (w - zw)) from sum(x * w) over count products.
 
-    zeros broadcast against the sums, as do sums_of: functions that give sum(x) and sum(w).
+    zeros are zx and zw; sums_of are functions that emit sum(x) and sum(w). All of them broadcast
+    against the sums.
     """
     zx, zw = (None if _is_zero(z) or z is None else n.cast(z, SUMS) for z in zeros)
     if zw is not None:
@@ -104,8 +105,8 @@ def _corrected(
 
 
 def integer_conv(n: OnnxNode, x: Value, w: Value, zx: Value | None, zw: Value | None) -> Value:
-    """The int32 sums of a convolution of x - zx with w - zw; zx is one number, zw also one per
-    channel of the output."""
+    """The int32 sums of a convolution of x - zx with w - zw. zx is a scalar; zw is a scalar or has
+    an element per output channel."""
     window, groups = conv_window(n, x, w), n.attr("group", 1)
     rank, fill = len(window.kernel), dict[str, Any]()
     if zx is not None:
@@ -142,8 +143,8 @@ def integer_conv(n: OnnxNode, x: Value, w: Value, zx: Value | None, zw: Value | 
 
 
 def integer_matmul(n: OnnxNode, a: Value, b: Value, za: Value | None, zb: Value | None) -> Value:
-    """The int32 sums of (a - za) times (b - zb), as numpy's matmul has them; za is one number or
-    one per row, zb one number or one per column."""
+    """The int32 sums of numpy's matmul of a - za and b - zb. za is a scalar or has an element per
+    row, zb per column."""
     left, right = shape_of(a), shape_of(b)
     if len(left) < 2 or len(right) < 2:
         raise ValueError("vectors are not supported")
@@ -200,7 +201,7 @@ def _qlinear_matmul(n: OnnxNode) -> Any:
 
 
 def _real(n: OnnxNode, first: int) -> Value:
-    """What the three inputs from `first` on stand for: a tensor, its scale, its zero point."""
+    """The real numbers of three inputs from `first` on: a tensor, its scale, its zero point."""
     q = n.input(first)
     result: Value = n.call("dequantize", q, *_parameters(n, q, first + 1, q.type.dtype))
     return result
@@ -236,7 +237,7 @@ def _qlinear_concat(n: OnnxNode) -> Any:
 
 
 def _qgemm(n: OnnxNode) -> Any:
-    """alpha * a * b + c, where c is as the integer sums are: of scale alpha * sa * sb."""
+    """alpha * a * b + c. c is quantized with the scale of the sums, alpha * sa * sb."""
     a, a_scale, a_zero, b, b_scale, b_zero = (n.input(k) for k in range(6))
     if n.attr("transA", 0):
         a = n.emit("transpose", a, axes=(1, 0))

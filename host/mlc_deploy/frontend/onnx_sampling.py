@@ -21,7 +21,7 @@ from .onnx_node import Converter, OnnxNode
 
 
 def _sizes(n: OnnxNode, axes: Sequence[int]) -> tuple[list[int], list[float]]:
-    """The new extents of the axes, and by how much they grow."""
+    """The output extents of the axes, and their scales."""
     old = [n.shape()[axis] for axis in axes]
     if n.op == "Upsample" or n.opset < 11:
         scales = n.attr("scales", None) or n.known(1, "scales").tolist()
@@ -40,7 +40,7 @@ def _sizes(n: OnnxNode, axes: Sequence[int]) -> tuple[list[int], list[float]]:
 
 
 def _resize(n: OnnxNode) -> Any:
-    """One axis after the other: by constant indices, or by a weighted sum of them."""
+    """Resizes one axis after the other, by constant indices or constant weights."""
     x, rank, plain = n.input(0), len(n.shape()), n.op == "Upsample" or n.opset < 11
     mode = n.attr("mode", "nearest")
     axes = [normal_axis(n.op, a, rank) for a in n.attr("axes", list(range(rank)))]
@@ -76,7 +76,7 @@ def _resize(n: OnnxNode) -> Any:
 
 
 def _whole(n: OnnxNode, value: Value, dtype: str) -> Value:
-    """Interpolated numbers as integers again: truncated, and saturated."""
+    """Interpolated numbers in the input's dtype: integers are truncated and saturated."""
     if value.type.dtype == dtype:
         return value
     if dtype_of(dtype).is_integer:
@@ -89,7 +89,7 @@ def _whole(n: OnnxNode, value: Value, dtype: str) -> Value:
 
 
 def _grid_sample(n: OnnxNode) -> Any:
-    mode = n.attr("mode", "linear").removeprefix("bi")  # as opsets before 20 have it
+    mode = n.attr("mode", "linear").removeprefix("bi")  # opsets before 20 say "bilinear"
     padding, corners = n.attr("padding_mode", "zeros"), bool(n.attr("align_corners", 0))
     return grid_sample(n, n.input(0), n.input(1), mode, padding, corners)
 

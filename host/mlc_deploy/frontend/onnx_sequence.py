@@ -1,5 +1,5 @@
-"""Sequences of tensors, as long as their lengths are known: lists of values while a model is read,
-gone from the graph."""
+"""Converters of sequences of tensors. Their lengths must be known: a sequence is a list of values
+while a model is read, and the graph has none."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ def _length(n: OnnxNode) -> Any:
 
 
 def _split(n: OnnxNode) -> Any:
-    """Into parts of given sizes; of one size, or of one element, where a scalar or nothing is
-    given."""
+    """A vector gives the sizes of all parts, a scalar gives one size; the default is 1."""
     axis, keep = n.axis(0), True
     extent = n.shape()[axis]
     if n.optional(1) is None:

@@ -1,4 +1,4 @@
-"""The shapes of a model's inputs: declared, bound by --shape and --bind, or asked for."""
+"""The shapes of a model's inputs: from the model, --shape and --bind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def bound_shapes(
     dims: Mapping[str, int],
     where: str,
 ) -> list[tuple[int, ...]]:
-    """The inputs' shapes, all known; ShapeError says which are not, and how to give them."""
+    """The shapes of all inputs. Raises ShapeError that names the unknown ones and the options."""
     names = [i.name for i in inputs]
     refuse_unknown_inputs(shapes, names, "model", where)
     declared = [_declared(i, where) for i in inputs]
@@ -41,7 +41,7 @@ def bound_shapes(
 
 
 def _declared(info: ValueInfoProto, where: str) -> list[int | str] | None:
-    """The shape as the model has it, unknown dimensions as names ("?" without one)."""
+    """The shape in the model. Unknown dimensions are names, or "?" without a name."""
     kind = info.type.WhichOneof("value")
     if kind != "tensor_type":
         what = (kind or "nothing").removesuffix("_type")
@@ -63,7 +63,7 @@ def _named_dims(
     names: Sequence[str],
     where: str,
 ) -> dict[str, int]:
-    """Values of the named dimensions: those given, and those that given shapes imply."""
+    """Values of the named dimensions, from --bind and from given shapes."""
     there = {d for own in declared for d in own or () if isinstance(d, str) and d != "?"}
     for name, value in dims.items():
         if name not in there:
@@ -114,7 +114,7 @@ def _text(own: list[int | str] | None) -> str:
 
 
 def _example(bound: Sequence[int | str] | None) -> str:
-    """A shape to try: unknown dimensions as 1 in front, and as an image's side elsewhere."""
+    """A shape to try: the unknown dimension in front is 1, others are 224."""
     if bound is None:
         return "1,3,224,224"
     return ",".join(

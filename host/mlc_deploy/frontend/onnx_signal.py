@@ -18,8 +18,9 @@ from .onnx_node import Converter, OnnxNode
 def transform_matrix(
     length: int, parts: int, taken: int, inverse: bool, onesided: bool
 ) -> NDArray[np.float64]:
-    """The matrix [taken * parts, …] of a transform of `length` of signals of `taken` elements, real
-    ones or (parts 2) complex ones: each row is what one element of the signal adds."""
+    """The matrix [taken * parts, …] of a Fourier transform of `length`. Signals have `taken`
+    elements, which are real (parts 1) or complex (parts 2); a row is the transform of one of them.
+    """
     limited(taken * parts * length * parts, "a transform's matrix")
     signals = np.eye(taken * parts).reshape(-1, taken, parts)
     signal = signals[..., 0] + (1j * signals[..., 1] if parts == 2 else 0)
@@ -34,7 +35,7 @@ def transform_matrix(
 def _transform(
     n: OnnxNode, x: Value, axis: int, length: int | None, inverse: bool, onesided: bool
 ) -> Value:
-    """x [..., 1 or 2], its last dimension the parts of complex numbers, transformed along axis."""
+    """x [..., 1 or 2] transformed along axis. The last dimension holds parts of complex numbers."""
     shape = shape_of(x)
     rank, parts = len(shape), shape[-1]
     real = inverse and onesided

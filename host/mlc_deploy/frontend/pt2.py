@@ -1,14 +1,15 @@
-"""A .pt2 file, read so that nothing in it can run.
+"""Reads a .pt2 file so that no code in it can run.
 
-    file --here--> an archive in memory of what is data alone --torch.export.load--> program
+    file --here--> an archive of data in memory --torch.export.load--> program
 
-torch runs code of a file in more than one way. It unpickles sample inputs, weights and constants;
-it evaluates the expressions of dynamic sizes and the guards as Python; it makes Python functions
-whose text has the names of values; it calls whatever function an operator's name leads to; it
-imports the modules of enumerations in the structure of inputs; it loads compiled libraries. So no
-byte of the file reaches torch as it is. What is known to be data is copied into another archive,
-each text only where it has the form of what it should be, and all else is refused by name. What is
-not needed is left out. Nothing here needs torch.
+torch runs code of a file in six ways. It unpickles sample inputs, weights and constants. It
+evaluates expressions of dynamic sizes and guards as Python. It makes Python functions whose text
+has the names of values. It calls any function that an operator's name leads to. It imports the
+modules of enumerations in the structure of inputs. It loads compiled libraries.
+
+So torch never reads the file itself. This module copies known data into another archive, checks the
+form of each text, leaves out entries that are not needed, and refuses all else by name. It does not
+need torch.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ OLD_PICKLES = (
     "serialized_state_dict.pt", "serialized_constants.pt", "serialized_example_inputs.pt",
 )  # fmt: skip
 MOST_ENTRIES = 1 << 17
-MOST_EXPANDED = 1 << 28  # elements that a weight may have beyond the bytes that are stored of it
+MOST_EXPANDED = 1 << 28  # elements of a weight beyond its stored bytes
 MOST_DEPTH = 200  # of the JSON
 
-# What zipfile raises for archives that are damaged.
+# Errors of zipfile for damaged archives.
 DAMAGED = (
     zipfile.BadZipFile, zlib.error, struct.error, ValueError, NotImplementedError, RuntimeError,
     EOFError, IndexError, KeyError, OverflowError,
@@ -53,8 +54,8 @@ DAMAGED = (
 
 @dataclass(frozen=True)
 class Archive:
-    """Entries of a .pt2 file that hold data alone; `pickles` are those of them that torch
-    unpickles, which whoever has torch must read with weights only before the others."""
+    """Entries of a .pt2 file that hold only data. torch unpickles the entries `pickles`, so the
+    caller must first read these with weights only."""
 
     entries: Mapping[str, bytes]
     pickles: tuple[str, ...]
@@ -72,9 +73,10 @@ class Archive:
 
 
 def data_of(path: Path, operators: Collection[str] = ()) -> Archive:
-    """What a .pt2 file holds, of which nothing runs when torch reads it, but for its pickles.
+    """The data of a .pt2 file. torch runs none of it, except for the pickles.
 
-    operators: further ones that a program may call, as "namespace.operator". Raises ImporterError.
+    operators: other operators that a program may call, as "namespace.operator". Raises
+    ImporterError.
     """
     where = str(path)
     found = _Checked(where, frozenset(operators))
@@ -90,8 +92,8 @@ def data_of(path: Path, operators: Collection[str] = ()) -> Archive:
 
 
 def entries_of(stream: Any, where: str) -> dict[str, bytes]:
-    """The entries of a zip archive by name, without the folder that all are in. Each is stored as
-    it is, so together they are no larger than the file. Raises ImporterError, OSError."""
+    """The entries of a zip archive by name, without the folder around them. They must not be
+    compressed, so together they are no larger than the file. Raises ImporterError, OSError."""
     try:
         size = stream.seek(0, io.SEEK_END)
         with zipfile.ZipFile(stream) as file:
@@ -124,7 +126,7 @@ def entries_of(stream: Any, where: str) -> dict[str, bytes]:
 
 # ------------------------------------------------------------------------------------- the texts
 
-# Text that can stand in Python code, in quotes or without them, and does nothing there.
+# Text that does nothing in Python code, with or without quotes.
 HARMLESS = re.compile(r"[\w .:/+-]*")
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 SYMBOL = re.compile(r"[A-Za-z_]{1,16}\d{0,6}", re.ASCII)  # torch counts up to the number of some
@@ -155,7 +157,7 @@ PYTHON = {
     ),
 }  # fmt: skip
 
-# What torch writes expressions of sizes with: sympy's and its own.
+# The functions in expressions of sizes, of sympy and of torch.
 FUNCTIONS = frozenset(
     """Abs Add And CeilDiv CeilToInt CleanDiv Equality ExprCondPair Float FloatTrueDiv FloorDiv
     FloorToInt GreaterThan Identity IntTrueDiv Integer LessThan Max Min Mod ModularIndexing Mul Not
@@ -168,8 +170,8 @@ MOST_INTEGER = 1 << 64
 
 
 def is_operator(target: str, operators: Collection[str] = ()) -> bool:
-    """Whether the name of a function, as torch writes it, is that of an operator on tensors and
-    sizes, which does nothing but compute."""
+    """Whether torch's name of a function is that of an operator that only computes with tensors
+    and sizes."""
     module, _, function = target.rpartition(".")
     if module in PYTHON:
         return function in PYTHON[module]
@@ -185,7 +187,7 @@ def is_operator(target: str, operators: Collection[str] = ()) -> bool:
 
 
 def expression(text: str) -> str | None:
-    """The same expression of sizes; None for a text that is none, or one that is too large."""
+    """The expression of sizes in a text; None for other texts and for too large ones."""
     if len(text) > MOST_EXPRESSION:
         return None
     try:
@@ -229,7 +231,7 @@ def _is_expression(node: ast.expr, powers: int) -> bool:
 
 
 def _is_small(exponent: ast.expr) -> bool:
-    """Whether it is a number that is no large exponent."""
+    """Whether an exponent is a small number."""
     match exponent:
         case ast.Call(func=ast.Name(id="Integer" | "Rational"), args=args):
             return all(_is_small(arg) for arg in args)
@@ -310,7 +312,7 @@ class _Checked:
         return found
 
     def fits(self, name: str, meta: Mapping[str, Any], stored: int) -> None:
-        """Raises ImporterError where a tensor takes far more than what is stored of it."""
+        """Raises ImporterError if a tensor takes far more memory than the file stores of it."""
         match meta.get("sizes"):
             case list(sizes) if all(_extent(s) is not None for s in sizes):
                 count = math.prod(_extent(s) or 0 for s in sizes)
@@ -340,7 +342,8 @@ class _Checked:
     # ---------------------------------------------------------------------------- the rules
 
     def plain(self, value: Any, entry: str, key: str, depth: int = 0) -> Any:
-        """JSON of which each text is what its key says it should be; without what is not needed."""
+        """JSON without the fields that are not needed. Each text has the form that its key asks
+        for."""
         if depth > MOST_DEPTH:
             raise ImporterError(f"'{entry}' is nested too deeply", where=self.where, mend=AGAIN)
         match value:
@@ -422,7 +425,7 @@ class _Checked:
             self.branch(child, entry, depth + 1)
 
     def context(self, text: Any, entry: str) -> Any:
-        """What a node of the structure says of itself: null, keys, or a class's own."""
+        """The context of a node of the structure: null, keys, or data of its class."""
         value = text
         if isinstance(text, str):
             try:

@@ -1,9 +1,9 @@
-"""PyTorch programs to graphs: what `torch.export.export` gives, or its saved form, a .pt2 file.
+"""PyTorch programs to graphs: an ExportedProgram of `torch.export.export`, or its .pt2 file.
 
     ExportedProgram --decomposed--> calls of ATen --torch_ops--> graph
 
-Operators that the table of converters does not hold are replaced by simpler ones first, by torch's
-own decompositions. The module must be in inference mode when it is exported: module.eval().
+torch decomposes operators without a converter into simpler ones. The module must be in inference
+mode for the export: module.eval().
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
-# Why an operator is not in the table, where the reason is more than that nobody wrote it.
+# Reasons for operators that have no converter on purpose.
 TRAINING = "the module is in training mode; call module.eval() before the export"
 RANDOM = "it draws random numbers"
 BY_DATA = "its output's shape depends on the data"
@@ -68,11 +68,11 @@ def from_torch(
 ) -> Function:
     """The graph of a PyTorch program, not optimized. Weights are views of the program's own.
 
-    shapes gives whole shapes of inputs, dims values of dynamic dimensions, by the names that
-    program.range_constraints has for them ("s0"). converters adds to the table, or overrides it:
-    "namespace.operator" to a function of a TorchNode and the call's arguments. trust: a file may
-    run what its author put into it; without, one that could is refused. Raises ImporterError, and
-    InstallError where torch is missing.
+    shapes gives whole shapes of inputs; dims gives values of dynamic dimensions by their names in
+    program.range_constraints ("s0"). converters adds to the table or overrides it: the key is
+    "namespace.operator", the value a function of a TorchNode and the call's arguments. trust lets a
+    file run code of its author; without it, a file that could run code is refused. Raises
+    ImporterError, and InstallError if torch is missing.
     """
     from .torch_ops import CONVERTERS  # here: users of other front ends need not wait for it
 
@@ -95,7 +95,7 @@ def from_torch(
 
 
 def _data(path: Path, operators: Collection[str]) -> ExportedProgram:
-    """The program of a file, of which nothing runs."""
+    """The program of a file, read without running any of its code."""
     archive = data_of(path, operators)
     torch = _torch(str(path))
     for entry in archive.pickles:
@@ -112,11 +112,11 @@ def _data(path: Path, operators: Collection[str]) -> ExportedProgram:
 
 
 def _refuse_unsafe_pickle(content: bytes, where: str) -> None:
-    """Raises ImporterError for a pickle that is more than tensors, and numbers and texts in lists,
-    tuples and dicts."""
+    """Raises ImporterError for a pickle that holds more than tensors, numbers, texts, lists, tuples
+    and dicts."""
     torch = _torch(where)
     if content[:4] == b"PK\x03\x04":
-        entries_of(BytesIO(content), where)  # none of which unpacks to more than the file
+        entries_of(BytesIO(content), where)  # refuses entries that unpack to more than the file
     try:
         torch.load(BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds
@@ -127,7 +127,7 @@ def _refuse_unsafe_pickle(content: bytes, where: str) -> None:
 
 
 def _trusted(path: Path) -> ExportedProgram:
-    """The program of a file, by torch alone, which may run what is in the file."""
+    """The program of a file, read by torch alone. torch may run code in the file."""
     try:
         refuse_special(path)
     except FileNotFoundError:
@@ -140,7 +140,7 @@ def _trusted(path: Path) -> ExportedProgram:
 
 
 def _loaded(source: Path | BytesIO, where: str) -> ExportedProgram:
-    """What torch loads. Raises ImporterError with torch's reason."""
+    """The program that torch loads. Raises ImporterError with torch's reason."""
     torch = _torch(where)
     said = _Said()
     for name in TALKATIVE:
@@ -162,7 +162,7 @@ def _loaded(source: Path | BytesIO, where: str) -> ExportedProgram:
 
 
 class _Said(logging.Filter):
-    """Keeps the exception that a log tells of, and shows none of its records."""
+    """Hides all records of a log and keeps the exception that one of them carries."""
 
     error: BaseException | None = None
 
@@ -187,7 +187,7 @@ def _torch(where: str) -> Any:
 def _decomposed(
     program: ExportedProgram, table: Mapping[str, Converter], where: str
 ) -> ExportedProgram:
-    """The program of operators that the table holds, as far as torch knows how."""
+    """The program with operators of the table, as far as torch can decompose the others."""
     torch = _torch(where)
     decompositions = torch.export.default_decompositions()
     for op in list(decompositions):
@@ -195,7 +195,7 @@ def _decomposed(
             del decompositions[op]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch warns itself of torch
+            warnings.simplefilter("ignore", FutureWarning)  # of torch about its own code
             result: ExportedProgram = program.run_decompositions(decompositions)
     except Exception as error:
         first = str(error).strip().split("\n")[0] or type(error).__name__
@@ -204,7 +204,7 @@ def _decomposed(
 
 
 def operator_key(target: Any) -> str:
-    """ "namespace.name" of an operator; of a Python function its own name."""
+    """ "namespace.name" of an operator, or the name of a Python function."""
     schema = getattr(target, "_schema", None)
     if schema is not None:
         return str(schema.name).replace("::", ".")
@@ -228,7 +228,7 @@ def _refuse_missing(calls: Iterable[Node], table: Mapping[str, Converter], where
 
 
 def _is_python(target: Any) -> bool:
-    """Whether it computes with numbers that are known: sizes, and what is made of them."""
+    """Whether a function computes with known numbers: sizes, and numbers made of them."""
     module = str(getattr(target, "__module__", ""))
     name = getattr(target, "__name__", "")
     return (
@@ -246,7 +246,7 @@ SIZES = {
 
 
 def _refuse_mutations(program: ExportedProgram, where: str) -> None:
-    """Raises ImporterError where the module writes to its own state or to an input."""
+    """Raises ImporterError if the module writes to its own state or to an input."""
     from torch.export.graph_signature import OutputKind
 
     written = [
@@ -278,7 +278,7 @@ def _bound(
     dims: Mapping[str, int],
     where: str,
 ) -> dict[str, int]:
-    """Values of all symbols in the inputs' shapes; ShapeError says which are not known."""
+    """Values of all symbols in the inputs' shapes. Raises ShapeError that names unknown ones."""
     declared = _declared(program)
     refuse_unknown_inputs(shapes, declared, "program", where)
     symbols = {str(s): None for own in declared.values() for e in own for s in _free(e)}
@@ -332,7 +332,8 @@ def _free(extent: Any) -> list[Any]:
 def _agree(
     name: str, own: Sequence[Any], given: Sequence[int], values: dict[str, int], where: str
 ) -> None:
-    """Adds what a given shape says of the symbols; ShapeError where it cannot be."""
+    """Adds the values of symbols that a given shape implies. Raises ShapeError if it does not fit
+    the program."""
     wanted = f"[{', '.join(map(str, own))}]"
     what = f"{shape_text(name, given)} contradicts the program, where it is {wanted}"
     contradiction = ShapeError(what, where=where)
@@ -353,7 +354,7 @@ def _concrete(extent: Any, values: Mapping[str, int]) -> int:
 
 
 def _examples(program: ExportedProgram, names: Iterable[str]) -> str:
-    """Shapes to try: those of the tensors that the program was exported with."""
+    """Shapes to try: those of the example inputs of the export."""
     from torch.utils import _pytree
 
     tensors = _pytree.tree_leaves(program.example_inputs) if program.example_inputs else []
@@ -452,7 +453,7 @@ class _Conversion:
         return self.values[arg] if arg in self.values else arg
 
     def _check(self, node: Node, result: Any, place: str) -> None:
-        """A converter's result against what torch says of it: our mistakes show here."""
+        """Compares a converter's result with the type that torch knows: our mistakes show here."""
         expected = node.meta.get("val")
         pairs = zip(result, expected, strict=False) if isinstance(result, (list, tuple)) else [
             (result, expected)
@@ -477,14 +478,14 @@ class _Conversion:
 
 
 def _array(tensor: Any, where: str) -> NDArray[Any]:
-    """The tensor's memory as numpy sees it; nothing is copied where it lies on the CPU."""
+    """The tensor as numpy sees it. A tensor on the CPU is not copied."""
     dtype_name(tensor.dtype, where)
     array: NDArray[Any] = tensor.detach().cpu().numpy()
     return array
 
 
 def _output_names(program: ExportedProgram, count: int) -> list[str]:
-    """Keys where the program gives a dict; otherwise "output", numbered where there are several."""
+    """The keys of a dict that the program returns; else "output", with numbers for several."""
     from torch.utils import _pytree
 
     spec = program.call_spec.out_spec
@@ -496,7 +497,7 @@ def _output_names(program: ExportedProgram, count: int) -> list[str]:
 
 
 def _numbered(path: Sequence[Any]) -> bool:
-    """Whether a path says too little of itself: it is empty, or begins with a number."""
+    """Whether a path names nothing: it is empty, or begins with a number."""
     return not path or _step(path[0]).isdigit()
 
 

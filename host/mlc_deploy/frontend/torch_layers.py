@@ -19,7 +19,7 @@ from .torch_node import Converter, TorchNode
 
 
 def _each(value: Any, rank: int) -> list[int]:
-    """One number per spatial dimension; a single one stands for all."""
+    """A number per spatial dimension. A single number holds for all of them."""
     given = [int(v) for v in value] if isinstance(value, (list, tuple)) else [int(value)]
     return given * rank if len(given) == 1 else given
 
@@ -29,7 +29,7 @@ def _spatial_rank(n: TorchNode) -> int:
 
 
 def _batched(n: TorchNode, x: Value, rank: int) -> tuple[Value, bool]:
-    """x with a batch dimension, and whether that had to be put in front."""
+    """x with a batch dimension, and whether x had none."""
     added = len(shape_of(x)) < rank + 2
     return with_axis(n, x, 0) if added else x, added
 
@@ -123,7 +123,7 @@ def _attention(
 
 
 def _repeated_heads(n: TorchNode, x: Value, heads: int) -> Any:
-    """Each head as often as several queries share it: [..., H, L, E] to [..., heads, L, E]."""
+    """Repeats each head for the queries that share it: [..., H, L, E] to [..., heads, L, E]."""
     *batch, own, length, width = shape_of(x)
     many = expand(n, with_axis(n, x, -3), (*batch, own, heads // own, length, width))
     return reshape(n, many, (*batch, heads, length, width))
@@ -163,7 +163,7 @@ def _avg_pool(
 
 
 def _adaptive_pool(n: TorchNode, x: Any, output_size: Any) -> Any:
-    """Windows of equal size where the sizes divide; averages, else, by a matrix per dimension."""
+    """Windows of equal size if the sizes divide; else averages are weighted sums per dimension."""
     rank = _spatial_rank(n)
     x, added = _batched(n, x, rank)
     extents = shape_of(x)[2:]
@@ -278,7 +278,7 @@ def _grid_sample(n: TorchNode, x: Any, grid: Any, mode: int, padding: int, corne
 
 
 def _resized(n: TorchNode, x: Value, size: Any, scales: Sequence[Any]) -> list[tuple[int, float]]:
-    """Per spatial dimension, how many outputs and how many of them to an input."""
+    """Per spatial dimension the output extent and the scale."""
     extents = shape_of(x)[2:]
     factors = list(scales[0] or ()) if n.overload == "vec" else [s for s in scales if s is not None]
     outs = [int(s) for s in size] if size else [

@@ -1,4 +1,4 @@
-"""What a converter works on: one call of a torch.export program, its arguments as graph values."""
+"""Calls of a torch.export program, as converters see them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..graph.nodes import Value
 from ..ops.shape import normal_axis
 from .node import Node, shape_of
 
-# torch's names of dtypes are ours, but for those that numpy has not.
+# The names of torch's dtypes are ours, except these, which numpy does not have.
 UNKNOWN_DTYPES = ("bfloat16", "complex", "float8", "float4", "bits", "qint", "quint", "int4")
 
 
 class TorchNode(Node):
     """`op` is "namespace.name", such as "aten.conv2d"; `overload` what stands behind it.
 
-    A converter takes this and the call's arguments in the order of the operator's schema, defaults
-    filled in: tensors as values, all else as Python has it. It gives the result, or a list of them.
+    A converter takes a TorchNode and all arguments in the order of the operator's schema: tensors
+    are graph values, other arguments are Python's. It returns the result, or a list of results.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class TorchNode(Node):
     ) -> None:
         self.op, self.overload, self.name = op, overload, name
         self.source, self.place = source, place
-        self._result, self._operands = meta  # what torch knows of them: tensors without data
+        self._result, self._operands = meta  # tensors without data
         self._builder = builder
 
     @property
@@ -44,12 +44,12 @@ class TorchNode(Node):
 
     @property
     def dtype(self) -> str:
-        """The result's; of several, the first one's."""
+        """The dtype of the first result."""
         several = isinstance(self._result, (list, tuple))
         return dtype_name((self._result[0] if several else self._result).dtype, self.place)
 
     def common_dtype(self) -> str:
-        """What torch computes the first two arguments in, tensors or numbers."""
+        """The dtype in which torch computes with the first two arguments."""
         import torch
 
         return dtype_name(torch.result_type(*self._operands[:2]), self.place)
@@ -69,7 +69,7 @@ Table = Mapping[str, Converter]
 
 
 def dtype_name(dtype: Any, where: str) -> str:
-    """numpy's name of a torch.dtype; ImporterError where it has none."""
+    """numpy's name of a torch.dtype. Raises ImporterError if numpy has none."""
     name = str(dtype).removeprefix("torch.")
     if name.startswith(UNKNOWN_DTYPES):
         raise ImporterError(
@@ -81,7 +81,7 @@ def dtype_name(dtype: Any, where: str) -> str:
 
 
 def axes_of(x: Value, dims: Any) -> list[int]:
-    """Dimensions of x counted from the front; all of them where dims are none."""
+    """dims counted from the front. None and [] mean all dimensions of x."""
     rank = len(shape_of(x))
     if dims is None or dims == []:
         return list(range(rank))

@@ -1,7 +1,7 @@
 """Converters of ATen's operators: arithmetic and reductions; and the whole table.
 
-A converter gets its arguments in the order of the operator's schema. An operator that torch can
-express by others needs none: only what stands in the table is kept from being decomposed.
+A converter takes its arguments in the order of the operator's schema. torch decomposes operators
+that are not in the table, so an operator needs no converter if torch can express it by others.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _binary(n: TorchNode, a: Any, b: Any, alpha: Any = 1) -> Any:
 
 
 def _logical(n: TorchNode, a: Any, b: Any) -> Any:
-    """Also of bits: those of bools are the bools."""
+    """Bitwise operators on bools are logical ones."""
     kind, _, name = n.aten.partition("_")
     op = LOGICAL[name] if kind == "logical" or n.dtype == "bool" else n.aten
     return n.emit(op, n.tensor(a, n.dtype), n.tensor(b, n.dtype))
@@ -94,7 +94,7 @@ def _div(n: TorchNode, a: Any, b: Any, rounding_mode: str | None = None) -> Any:
 
 
 def _floor_divide(n: TorchNode, a: Any, b: Any) -> Any:
-    """Integers are divided towards zero by ours, so what remains is taken away first."""
+    """Our integer division rounds towards zero, so the remainder is subtracted first."""
     x, y = n.tensor(a, n.dtype), n.tensor(b, n.dtype)
     if n.dtype.startswith("float"):
         return n.emit("floor", n.emit("divide", x, y))
@@ -108,7 +108,7 @@ def _remainder(n: TorchNode, a: Any, b: Any) -> Any:
 
 
 def _pow(n: TorchNode, base: Any, exponent: Any) -> Any:
-    """Small whole powers are products; integers go by way of float64."""
+    """Squares and cubes are products. Integers are computed in float64."""
     dtype = n.dtype
     x = n.tensor(base, dtype)
     match exponent:
@@ -133,7 +133,7 @@ def _log_to_base(n: TorchNode, x: Any) -> Any:
 
 
 def _log1p(n: TorchNode, x: Any) -> Any:
-    """log(1 + x): the sum u loses digits of a small x, which x / (u - 1) makes up for."""
+    """log(1 + x) = log(u) * x / (u - 1): u = 1 + x alone loses the digits of a small x."""
     x, one = n.tensor(x, n.dtype), n.constant(1, n.dtype)
     u = n.emit("add", x, one)
     ratio = n.emit("divide", x, n.emit("subtract", u, one))
@@ -141,7 +141,7 @@ def _log1p(n: TorchNode, x: Any) -> Any:
 
 
 def _expm1(n: TorchNode, x: Any) -> Any:
-    """e^x - 1 = tanh(x / 2) * (e^x + 1), which keeps the digits of a small x."""
+    """e^x - 1 = tanh(x / 2) * (e^x + 1). This keeps the digits of a small x."""
     x = n.tensor(x, n.dtype)
     half = n.emit("tanh", scaled(n, x, 0.5))
     return n.emit("multiply", half, n.emit("add", n.emit("exp", x), n.constant(1, n.dtype)))
@@ -155,7 +155,7 @@ def _trunc(n: TorchNode, x: Any) -> Any:
 
 
 def _of_float(n: TorchNode, x: Any) -> Any:
-    """isnan, isinf: whole numbers are neither."""
+    """isnan and isinf take integers, too."""
     attrs = {"positive": True, "negative": True} if n.aten == "isinf" else {}
     return n.emit(
         n.aten, x if x.type.dtype.startswith("float") else n.tensor(x, "float32"), **attrs
@@ -214,7 +214,8 @@ def _gelu(n: TorchNode, x: Any, approximate: str = "none") -> Any:
 
 
 def _softplus(n: TorchNode, x: Any, beta: Any = 1, threshold: Any = 20) -> Any:
-    """log(1 + e^(beta * x)) / beta. Beyond the threshold, torch's own approximation, it is x."""
+    """log(1 + e^(beta * x)) / beta. torch approximates it by x beyond the threshold; here it is
+    exact."""
     return scaled(n, n.emit("softplus", scaled(n, x, beta)), 1 / beta)
 
 
@@ -241,7 +242,7 @@ def _reduced(n: TorchNode, op: str, x: Value, dims: Any, keepdim: bool) -> Any:
 
 
 def _reduce(n: TorchNode, x: Any, dims: Any = None, keepdim: Any = False, *_: Any) -> Any:
-    """Without dims, an overload's second argument is the dtype: then all axes are meant."""
+    """The default overload has no dims and reduces all axes: its second argument is the dtype."""
     if n.overload == "default" and n.aten not in ("amax", "amin"):
         dims, keepdim = None, False
     return _reduced(n, REDUCTIONS[n.aten], n.tensor(x, n.dtype), dims, keepdim)
@@ -254,7 +255,7 @@ def _any_all(n: TorchNode, x: Any, dims: Any = None, keepdim: Any = False) -> An
 
 
 def _extremum(n: TorchNode, x: Any, dim: Any = None, keepdim: Any = False) -> Any:
-    """Of all elements, or along a dimension with its places."""
+    """The extremum of all elements; along a dimension, extrema and their places."""
     op = n.aten
     if dim is None:
         return _reduced(n, op, x, None, False)
@@ -309,7 +310,7 @@ def _topk(
 
 
 def _sort(n: TorchNode, x: Any, *rest: Any) -> Any:
-    """The overload "stable" says first whether it is, which it always is here."""
+    """The overload "stable" has a flag in front; sorting is always stable here."""
     dim, descending = (rest if n.overload != "stable" else rest[1:]) or (-1, False)
     return _topk(n, x, shape_of(x)[axes_of(x, dim)[0]], dim, descending)
 

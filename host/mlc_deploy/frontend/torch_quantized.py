@@ -15,7 +15,7 @@ from .torch_node import Converter, TorchNode
 def _parameters(
     n: TorchNode, x: Value, scale: Any, zero: Any, stored: str, axis: int | None
 ) -> tuple[Value, Value]:
-    """Scale and zero point as tensors that broadcast against x."""
+    """Scale and zero point in shapes that broadcast to x."""
     along = () if axis is None else (-1,) + (1,) * (len(shape_of(x)) - axis % len(shape_of(x)) - 1)
     values = []
     for given, dtype in ((scale, "float32"), (zero, stored)):
@@ -37,7 +37,7 @@ def _quantized(
 
 
 def _dequantized(n: TorchNode, q: Value, scale: Any, zero: Any, axis: int | None) -> Any:
-    """Constants stay quantized: that is what they are stored as."""
+    """Constants stay quantized: integer operators take them as they are."""
     parameters = _parameters(n, q, scale, zero, q.type.dtype, axis)
     return n.tensor(n.call("dequantize", q, *parameters), n.dtype)
 

@@ -1,4 +1,4 @@
-"""Converters of ATen's recurrent layers: a stack of layers per call."""
+"""Converters of ATen's recurrent layers. A call is a stack of layers."""
 
 from __future__ import annotations
 

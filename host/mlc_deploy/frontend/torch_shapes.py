@@ -70,7 +70,7 @@ def _repeat(n: TorchNode, x: Any, repeats: Sequence[int]) -> Any:
 
 
 def _cat(n: TorchNode, tensors: Sequence[Any], dim: int = 0) -> Any:
-    """Tensors of the shape (0,) go with any other, and add nothing."""
+    """torch joins tensors of the shape (0,) with any other; they add nothing."""
     parts = [n.tensor(t, n.dtype) for t in tensors if shape_of(t) != (0,)]
     if not parts:
         return n.tensor(tensors[0], n.dtype)
@@ -127,7 +127,7 @@ def _flip(n: TorchNode, x: Any, dims: Sequence[int]) -> Any:
 
 
 def _roll(n: TorchNode, x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    if not dims:  # of the elements in a row
+    if not dims:  # torch rolls the flat tensor
         flat = reshape(n, x, (math.prod(shape_of(x)),))
         return reshape(n, _roll(n, flat, shifts, [0]), shape_of(x))
     for shift, axis in zip(shifts, axes_of(x, list(dims)), strict=True):
@@ -140,7 +140,7 @@ def _roll(n: TorchNode, x: Any, shifts: Sequence[int], dims: Sequence[int] = ())
 
 
 def _copy(n: TorchNode, x: Any, source: Any, *_: Any) -> Any:
-    """What is written over all of x."""
+    """The source overwrites all of x."""
     return _expand(n, n.tensor(source, n.dtype), shape_of(x))
 
 
@@ -176,12 +176,12 @@ def _index_select(n: TorchNode, x: Any, dim: int, index: Any) -> Any:
 
 
 def _index(n: TorchNode, x: Any, indices: Sequence[Any]) -> Any:
-    """x[i, j, :], say: one index into the indexed dimensions in a row."""
+    """x[i, j, :] becomes one gather: i and j make one index into their dimensions, flattened."""
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     given = [index for index in indices if index is not None]
     if any(i.type.dtype in ("bool", "uint8") for i in given):
         raise n.refuse("how many elements a mask chooses depends on the data", "torch.where")
-    if axes != list(range(axes[0], axes[-1] + 1)):  # then the chosen come first
+    if axes != list(range(axes[0], axes[-1] + 1)):  # torch puts these dimensions first
         rest = [axis for axis in range(len(shape_of(x))) if axis not in axes]
         x = n.emit("transpose", x, axes=[*axes, *rest])
         axes = list(range(len(axes)))
@@ -244,7 +244,7 @@ def _full_like(n: TorchNode, x: Any, value: Any, *_: Any) -> Any:
 
 
 def _zeros(n: TorchNode, size: Any, *_: Any) -> Any:
-    """Also what is not filled yet: it may have any value, and 0 is one."""
+    """zeros, ones and empty: an empty tensor may hold any value, so it holds 0."""
     shape = shape_of(size) if isinstance(size, Value) else size
     return _filled(n, int(n.aten.startswith("ones")), shape)
 
@@ -255,7 +255,7 @@ def _new(n: TorchNode, x: Any, size: Sequence[int], *rest: Any) -> Any:
 
 
 def _arange(n: TorchNode, *arguments: Any) -> Any:
-    """The end, or start and end, or with a step: as the overload says."""
+    """The overload says which of start, end and step are given."""
     bounds = arguments[: {"default": 1, "start": 2, "start_step": 3}[n.overload]]
     return n.constant(np.arange(*bounds), n.dtype)
 

@@ -16,8 +16,8 @@
             R.output(y)
         return y
 
-Nothing of the user's code is run: functions are parsed with `ast`, and the tree is interpreted.
-`from_script` reads text, which is also what `script()` of a function or IRModule prints.
+The user's code never runs: `ast` parses functions, and this package interprets the tree.
+`from_script` reads text; `script()` of a function or IRModule prints it.
 """
 
 from . import graph, ir, tir

@@ -1,4 +1,4 @@
-"""What a block reads and writes, found out from its statements."""
+"""The reads and writes of a block, from its statements."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Boxes = dict[Buffer, list[list[Interval]]]
 def block_regions(
     body: Stmt, init: Stmt | None, allocs: tuple[Buffer, ...]
 ) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
-    """(reads, writes) of a block with this body.
+    """The reads and the writes of a block with this body.
 
-    Without loops, one region per access. With loops or blocks inside, one box per buffer, over all
-    that they touch. A reduction does not name what it writes among its reads, and no block names
-    its own scratch.
+    A body without loops has a region per access. A body with loops or blocks has a box per buffer,
+    around all accesses. The reads of a reduction leave out the buffers that it writes. Reads and
+    writes leave out the block's own scratch.
     """
     all_of_it = body if init is None else seq([init, body])
     nested = any(isinstance(n, (For, Block, Let)) for n in walk(all_of_it))

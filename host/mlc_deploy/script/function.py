@@ -20,21 +20,21 @@ TYPES = 'T.Buffer((16, 16), "float32"), T.handle, or a dtype such as T.int32'
 def decorated(function: Callable[..., Any], depth: int = 2) -> PrimFunc:
     """The PrimFunc of a function that is decorated `depth` frames above this one.
 
-    Free names mean what they mean to the function, or to the scope that defines it (which is where
-    annotations are read). Raises ScriptError.
+    Free names have their values in the function, or in the scope that defines it, where Python
+    reads annotations. Raises ScriptError.
     """
     source, definition = definition_of(function, "@T.prim_func")
     return parse_function(definition, source, names_around(function, depth + 1))[1]
 
 
 def names_around(function: Callable[..., Any], depth: int) -> dict[str, Any]:
-    """What names mean to a function that is decorated `depth` frames above this one."""
+    """The values of names in a function that is decorated `depth` frames above this one."""
     around = sys._getframe(depth).f_locals
     return {**function.__globals__, **around, **_closure(function)}
 
 
 def _closure(function: Callable[..., Any]) -> dict[str, Any]:
-    """The names that the function takes from the functions around it, as far as they are set."""
+    """The values that the function takes from the functions around it, if they are set already."""
     found: dict[str, Any] = {}
     cells = function.__closure__ or ()
     for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
@@ -48,7 +48,7 @@ def _closure(function: Callable[..., Any]) -> dict[str, Any]:
 def parse_function(
     definition: ast.FunctionDef, source: Source, outside: Mapping[str, Any]
 ) -> tuple[str, PrimFunc]:
-    """(its key in a module, the PrimFunc) of a `def`. Raises ScriptError."""
+    """The key in a module and the PrimFunc of a `def`. Raises ScriptError."""
     try:
         return _parse(definition, Statements(source, outside))
     except RecursionError:
@@ -93,9 +93,9 @@ def _parameter(reader: Statements, arg: ast.arg) -> Buffer | Var | Handle:
 
 
 def _in_root(statements: Sequence[ast.stmt]) -> Sequence[ast.stmt]:
-    """A function's statements, those of a root block that is spelled out among them.
+    """A function's statements, and those of its root block if that is written out.
 
-    It may come last, after statements that only say what the arguments are.
+    The block may come last, after statements about the arguments.
     """
     *others, last = statements
     match last:
@@ -106,7 +106,7 @@ def _in_root(statements: Sequence[ast.stmt]) -> Sequence[ast.stmt]:
 
 
 def _check_symbols(func: PrimFunc, reader: Statements, definition: ast.FunctionDef) -> None:
-    """Refuses variables whose value no argument says."""
+    """Refuses variables that no argument gives a value."""
     known = {p for p in func.params if isinstance(p, Var)}
     for buffer in func.buffers:
         for extent in (*buffer.shape, *(buffer.strides or ())):

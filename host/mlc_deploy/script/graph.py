@@ -1,8 +1,8 @@
 """`R`: the words of the graph's script.
 
-R.Tensor is a type, R.const a constant, and every operator has a word: `R.relu(x)`. What these give
-outside of a script is what `BlockBuilder.emit` takes. The others mean something to the parser
-alone: called outside of a decorated function they raise ScriptError.
+R.Tensor is a type, R.const a constant, and every operator has a word: `R.relu(x)`. Outside of a
+script these make arguments of `BlockBuilder.emit`. Only the parser understands the other words:
+called outside of a decorated function they raise ScriptError.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ def __getattr__(name: str) -> Callable[..., Call]:
 def function(definition: Callable[..., Any] | None = None, *, private: bool = False) -> Any:
     """The Function that a Python function describes. Raises ScriptError, at line and column.
 
-    One with R.func_attr({"Primitive": True}) is for others to call: its calls become one kernel.
-    `private` says that nobody outside of the module calls it, which makes no difference here.
+    A call of a function with R.func_attr({"Primitive": True}) becomes one kernel. `private` is
+    TVM's and has no effect.
     """
     return partial(decorated, depth=1) if definition is None else decorated(definition)
 
 
 def call_tir(func: str, args: Sequence[Any], out: TensorType | Sequence[TensorType]) -> CallTIR:
-    """`R.call_tir(cls.f, (x, w), R.Tensor((1, 128), "float32"))`: f of the module, given args and
-    then, to be written, tensors of the types `out`."""
+    """`R.call_tir(cls.f, (x, w), R.Tensor((1, 128), "float32"))` calls f of the module with args
+    and with tensors of the types `out`, which f writes."""
     return CallTIR(func, tuple(args), _types(out))
 
 
 def call_dps_packed(
     func: str, args: Sequence[Any], out: TensorType | Sequence[TensorType], pure: bool = True
 ) -> CallPacked:
-    """As call_tir, of a registered Python function. It is not pure where it has side effects."""
+    """As call_tir, for a registered Python function. pure: it has no side effects."""
     return CallPacked(func, tuple(args), _types(out), pure)
 
 
@@ -63,16 +63,16 @@ _misplaced = partial(misplaced, "@R.function")
 
 
 def dataflow() -> AbstractContextManager[None]:
-    """`with R.dataflow():` — calls without side effects; R.output says what they give."""
+    """`with R.dataflow():` — calls without side effects. R.output names their results."""
     raise _misplaced("R.dataflow")
 
 
 def output(*values: Any) -> None:
-    """The last line of a dataflow block: what is read after it."""
+    """The last line of a dataflow block. It names the values that later statements read."""
     raise _misplaced("R.output")
 
 
 def func_attr(attrs: Mapping[str, Any]) -> None:
-    """Attributes of the function: "global_symbol" is its name, "input_names" and "output_names" are
-    those of the model."""
+    """Attributes of the function: its name "global_symbol", and the model's "input_names" and
+    "output_names"."""
     raise _misplaced("R.func_attr")

@@ -1,7 +1,7 @@
 """Functions of the graph: from the syntax tree of a `def` to a Function.
 
-As with loops, nothing of the user's code is run. A comment `# layer conv1` behind a call is the
-layer that the call comes from, as the printer writes it.
+The user's code never runs. A comment `# layer conv1` behind a call names the layer of the call; the
+printer writes such comments.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ STATEMENTS = "calls of R.…, with R.dataflow(), a return at the end"
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A function that others call, as one kernel: no function of the module."""
+    """A function whose calls become one kernel. It is no function of the module."""
 
     function: Function
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a function may name besides its own variables: names, the module's functions by the
-    name that a script gives them (a PrimFunc is there by its key), and constants by name."""
+    """The values around a function: of names, of the module's functions by their names in the
+    script (a PrimFunc by its key), and of constants by name."""
 
     names: Mapping[str, Any]
     functions: Mapping[str, str | Primitive]
@@ -70,7 +70,7 @@ def parse_graph_function(
 
 
 def _layers(source: Source) -> dict[int, str]:
-    """The layers that comments name, by line of the syntax tree."""
+    """The layers in comments, by line of the syntax tree."""
     lines = iter(source.lines)
     found: dict[int, str] = {}
     try:
@@ -115,7 +115,7 @@ class _Reader:
         return Primitive(function) if self.attrs.get(PRIMITIVE) else function
 
     def attributes(self, body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-        """The statements that do something; attributes are taken note of on the way."""
+        """Yields the statements that compute, and keeps the attributes."""
         for statement in body:
             match statement:
                 case ast.Pass() | ast.Expr(ast.Constant(str())):
@@ -180,7 +180,7 @@ class _Reader:
         return function
 
     def block(self, at: ast.With, body: Sequence[ast.stmt]) -> None:
-        """A dataflow block: what R.output does not name is not known after it."""
+        """A dataflow block. Later statements know only the values that R.output names."""
         outside = dict(self.scope)
         *inner, last = body
         with self.builder.dataflow():
@@ -217,7 +217,7 @@ class _Reader:
                 self.refuse(statement, what, STATEMENTS)
 
     def declares(self, value: ast.expr) -> bool:
-        """Whether an expression is `T.int64()`, or several of them: what declares dimensions."""
+        """Whether an expression declares dimensions: `T.int64()`, or a tuple of such calls."""
         match value:
             case ast.Tuple(values):
                 return bool(values) and all(map(self.declares, values))
@@ -265,7 +265,7 @@ class _Reader:
     def expression(
         self, at: ast.expr, name: str = "", source: str = ""
     ) -> Value | tuple[Value, ...]:
-        """What an expression gives; calls are emitted, under `name`."""
+        """The values of an expression. Calls are emitted under `name`."""
         match at:
             case ast.Name(known) if known in self.scope:
                 return self.scope[known]
@@ -344,7 +344,7 @@ class _Reader:
     def out(
         self, at: ast.Call, rest: Sequence[ast.expr], keywords: dict[str, ast.expr]
     ) -> list[TensorType]:
-        """The types of a call's outputs: its third argument, also as TVM calls it."""
+        """The types of a call's outputs: the third argument, or TVM's keyword."""
         given = [*rest, *(keywords.pop(k) for k in ("out", "out_sinfo") if k in keywords)]
         if len(given) != 1 or keywords:
             self.refuse(at, "the types of the outputs are the third argument, and the last",
@@ -353,7 +353,7 @@ class _Reader:
         return [self.type(t) for t in (given[0].elts if many else given)]  # type: ignore[attr-defined]
 
     def function(self, at: ast.expr) -> str | Primitive:
-        """What `cls.f`, `Module.f` or `f` means: a PrimFunc by its key in the module."""
+        """The function `cls.f`, `Module.f` or `f`; a PrimFunc is its key in the module."""
         match at:
             case ast.Attribute(ast.Name(), name) | ast.Name(name):
                 return self.around.functions.get(name, name)
@@ -377,7 +377,7 @@ class _Reader:
                     'R.const(1.0, "float32")')  # fmt: skip
 
     def supplied(self, at: ast.Call, name: str, wanted: TensorType) -> Constant:
-        """A constant of which the script says the name alone."""
+        """A constant that the script only names."""
         if name not in self.around.constants:
             near = get_close_matches(name, self.around.constants, 3)
             mend = ", ".join(near) or f'from_script(text, constants={{"{name}": array}})'
@@ -402,7 +402,7 @@ class _Reader:
     # -------------------------------------------------------------------------------------- words
 
     def word(self, at: ast.expr) -> str | None:
-        """The word of R that stands here; None where it is none of R's."""
+        """The word of R at this place, or None."""
         match at:
             case ast.Attribute(ast.Name(module), word) if is_graph_words(
                 self.around.names.get(module)

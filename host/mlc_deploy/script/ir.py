@@ -15,9 +15,9 @@ __all__ = ["IRModule", "ir_module"]
 def ir_module(cls: type) -> IRModule:
     """A class whose attributes are `@T.prim_func` and `@R.function` functions, as an IRModule.
 
-    Other attributes are constants that the functions may use. (mypy ignores what decorators of
-    classes return, and takes the name for a class.) Raises ScriptError for a class without
-    functions, with functions that are not decorated, or that do not fit each other.
+    Other attributes are constants for the functions. (mypy ignores the result of a class decorator
+    and takes the name for a class.) Raises ScriptError for a class without functions, for functions
+    without a decorator, and for functions that do not fit each other.
     """
     made = (PrimFunc, Function, Primitive)
     plain = [key for key, f in vars(cls).items() if callable(f) and not isinstance(f, made)]
@@ -42,6 +42,6 @@ def ir_module(cls: type) -> IRModule:
 
 
 def check(function: object, module: IRModule) -> None:
-    """Holds a graph function against the PrimFuncs that it calls. Raises ValueError."""
+    """Compares a graph function with the PrimFuncs that it calls. Raises ValueError."""
     if isinstance(function, Function):
         verify(function, module)

@@ -1,4 +1,4 @@
-"""Operators of the script. Between expressions they make exactly the node that is written; with a
+"""Operators of the script. Between two expressions they make exactly the written node. With a
 Python number beside an expression they simplify as tensor expressions do (i * 1 is i)."""
 
 from __future__ import annotations

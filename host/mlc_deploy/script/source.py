@@ -1,4 +1,4 @@
-"""Where a script stands: its lines, for errors that point at line and column."""
+"""The lines of a script, for errors that point at line and column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AROUND = 48  # characters that are shown of a line to the left of an error
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The lines of a script, of which the syntax tree's line 1 is line `first` of the file."""
+    """The lines of a script. Line 1 of the syntax tree is line `first` of the file."""
 
     file: str
     lines: tuple[str, ...]
@@ -41,7 +41,7 @@ class Source:
         return ScriptError(what, where=f"{place}\n{shown}\n{mark}", mend=mend)
 
     def parse(self) -> ast.Module:
-        """The syntax tree. Raises ScriptError for what is no Python."""
+        """The syntax tree. Raises ScriptError for text that is not Python."""
         text = "".join(self.lines)
         # An indented function is parsed inside an `if`, so that columns stay those of the file.
         indented = text[:1] in (" ", "\t")
@@ -63,7 +63,7 @@ class Source:
 
 
 def _part(text: str, column: int, width: int) -> tuple[str, str]:
-    """What is shown of a line, and the marks below it: at most 2 * AROUND characters and dots."""
+    """The shown part of a line, at most 2 * AROUND characters and dots, and the marks below it."""
     first = max(len(text) - len(text.lstrip()), column - AROUND)
     last = max(first + 2 * AROUND, column + 1)
     before = "…" if text[:first].strip() else ""
@@ -82,7 +82,7 @@ def definition_of(function: Callable[..., Any], decorator: str) -> tuple[Source,
 
 
 def parameters_of(definition: ast.FunctionDef, source: Source, mend: str) -> list[ast.arg]:
-    """The parameters of a `def`, which are all plain ones. Raises ScriptError."""
+    """The parameters of a `def`. Raises ScriptError unless all are plain ones."""
     given = definition.args
     if given.vararg or given.kwarg or given.kwonlyargs or given.defaults:
         what = f"function '{definition.name}' has *args, keyword arguments or defaults"
@@ -91,7 +91,7 @@ def parameters_of(definition: ast.FunctionDef, source: Source, mend: str) -> lis
 
 
 def misplaced(decorator: str, word: str) -> ScriptError:
-    """The error for a word that Python calls: only the parser understands it."""
+    """The error for a call of a word that only the parser understands."""
     mend = f"use it in a function decorated with {decorator}"
     return ScriptError(f"{word} is called outside of a script", mend=mend)
 

@@ -1,7 +1,7 @@
 """Statements of a script: from syntax trees to loops, blocks and stores.
 
-Python's scopes are narrowed to the IR's: what a loop, a block or a `with` binds is known inside it
-alone. A name bound twice is two variables; the second is called name_1 in the IR.
+Scopes are those of the IR: a name that a loop, a block or a `with` binds is known only inside it. A
+name that is bound twice is two variables; the second is called name_1 in the IR.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OUTSIDE_OF_BLOCK = 'inside of `with T.block("…"):`, not in a loop or an if bel
 
 @dataclass(slots=True)
 class Said:
-    """What has been said of the block, or the function, whose statements are being read."""
+    """The fields of the block, or of the function's root, whose statements are being read."""
 
     iters: list[IterVar] = field(default_factory=list)
     allocs: list[Buffer] = field(default_factory=list)
@@ -77,13 +77,13 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A T.handle parameter; its buffer comes with T.match_buffer."""
+    """A T.handle parameter. T.match_buffer gives it a buffer."""
 
     name: str
 
 
 class Statements:
-    """Reads the statements of one function, and gathers what they say of it."""
+    """Reads the statements of a function and gathers its attributes, buffers and symbols."""
 
     def __init__(self, source: Source, outside: Mapping[str, Any]) -> None:
         self.values = Values(source, outside)
@@ -102,7 +102,7 @@ class Statements:
 
     @contextmanager
     def scope(self, block: Said | None = None) -> Iterator[None]:
-        """What is bound within is unknown after; statements about blocks are about `block`."""
+        """Names that are bound inside are unknown after it. Inside, `block` is being read."""
         before = self.values.scope, self.block
         self.values.scope, self.block = self.values.scope.new_child(), block
         yield
@@ -462,7 +462,7 @@ class Statements:
             self.values.scope[name] = variable
 
     def require_loops(self, at: ast.AST, block: Said, *given: Expr) -> None:
-        """What relates a block to the loops around it must not use its own iterations."""
+        """Refuses expressions over the loops around a block that use its own iterations."""
         own = {i.var for i in block.iters}
         for inside in sorted(own & set().union(*map(free_vars, given)), key=lambda v: v.name):
             what = f"'{inside.name}' is an iteration of this very block"
@@ -488,7 +488,7 @@ class Statements:
             yield KINDS[letter], self.extents[binding], binding
 
     def domain(self, at: ast.AST, dom: Any) -> Expr:
-        """The extent that `n` or `(0, n)` says."""
+        """The extent n of `n` or `(0, n)`."""
         if not isinstance(dom, (tuple, list)):
             return self.values.integer(at, dom)
         if len(dom) != 2 or not number(dom[0]) or dom[0] != 0:

@@ -1,4 +1,4 @@
-"""Scripts as text: what `script()` prints, or a file of functions and modules."""
+"""Scripts as text: the output of `script()`, or a file of functions and modules."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def from_script(
 ) -> PrimFunc | Function | IRModule:
     """The function or the module that a text defines.
 
-    Several functions without a class are a module too. Before them may stand imports of `T`, `R`
-    and `I`, and assignments of constants. `constants` are the values of those that graph functions
-    have by name, as graph.named_constants gives them. Raises ScriptError.
+    Several functions without a class are a module, too. Imports of `T`, `R` and `I` and assignments
+    of constants may stand before them. `constants` are the values of constants that graph functions
+    only name; graph.named_constants makes them. Raises ScriptError.
     """
     source = Source(file, tuple(text.splitlines(keepends=True)))
     scope = _Scope(source, {"T": tir, "I": ir, "R": graph}, constants or {})
@@ -55,7 +55,7 @@ def from_script(
 
 
 class _Scope:
-    """Functions that stand beside each other, and the names that they may use."""
+    """Functions beside each other, and the values of names around them."""
 
     def __init__(self, source: Source, names: dict[str, Any], constants: Mapping[str, Any]) -> None:
         self.source = source
@@ -71,8 +71,8 @@ class _Scope:
             _constant(statement, self.source, self.names)
 
     def functions(self, *, whole: bool = False) -> dict[str, PrimFunc | Function]:
-        """The functions by their keys in a module. PrimFuncs are read before those that call them;
-        in a whole module all must be there."""
+        """The functions by their keys in a module. PrimFuncs are read before their callers. A whole
+        module must hold every function that is called."""
         made: dict[str, Parsed] = {}  # by what the script calls them
         keys: dict[str, str] = {}
         known: dict[str, str | Primitive] = {}

@@ -1,8 +1,8 @@
 """`T`: the words of the loop IR's script.
 
-Words that make expressions (T.exp, T.max, T.float32 …) are functions like those of `te`. The others
-mean something to the parser alone: called outside of a decorated function they raise ScriptError.
-mypy takes no calls as annotations (`A: T.Buffer(…)`); what it does take is `a: T.handle` with
+Words that make expressions (T.exp, T.max, T.float32 …) are functions like those of `te`. Only the
+parser understands the other words: called outside of a decorated function they raise ScriptError.
+mypy refuses calls as annotations (`A: T.Buffer(…)`) and accepts `a: T.handle` with
 `A = T.match_buffer(a, …)`.
 """
 
@@ -67,7 +67,7 @@ Notes = Mapping[str, Any] | None
 def prim_func(function: Callable[..., Any] | None = None, *, private: Any = False) -> Any:
     """The PrimFunc that a Python function describes. Raises ScriptError, at line and column.
 
-    `private` says that nobody outside of the module calls it, which makes no difference here.
+    `private` is TVM's and has no effect.
     """
     return partial(decorated, depth=1) if function is None else decorated(function)
 
@@ -79,7 +79,7 @@ _misplaced = partial(misplaced, "@T.prim_func")
 
 
 class Buffer:
-    """T.Buffer((16, 16), "float32"): a parameter's type, and what buffers are in typing."""
+    """T.Buffer((16, 16), "float32"): a parameter's type; for mypy, the type of buffers."""
 
     def __init__(
         self,
@@ -102,12 +102,12 @@ class Buffer:
 
 
 class handle:
-    """A parameter's type: a buffer, whose shape T.match_buffer says."""
+    """A parameter's type: a buffer. T.match_buffer gives its shape."""
 
 
 class Scalar(Expr):
     """A dtype: `n: T.int32` is a parameter, `n = T.int32()` a symbolic dimension, T.int8(3) a
-    constant, T.float32(i) a conversion. There are no instances: what calls give is an expression.
+    constant, T.float32(i) a conversion. A call gives an expression, so there are no instances.
     """
 
     dtype = ""
@@ -196,7 +196,7 @@ def alloc_buffer(
     scope: str = "global",
     align: int = 64,
 ) -> Buffer:
-    """A buffer of the function's, or of the block's it stands in."""
+    """A buffer of the function, or of the block around this line."""
     raise _misplaced("T.alloc_buffer")
 
 
@@ -243,7 +243,7 @@ def block(name: str = "block") -> AbstractContextManager[None]:
 
 
 def init() -> AbstractContextManager[None]:
-    """`with T.init():` — what a reduction's block does before its first step."""
+    """`with T.init():` — statements before the first step of a reduction."""
     raise _misplaced("T.init")
 
 
@@ -275,17 +275,17 @@ def where(predicate: ExprLike) -> None:
 
 
 def reads(*regions: Any) -> None:
-    """What the block reads: T.reads(A[vi, 0:16]). Found out where left out."""
+    """The reads of the block: T.reads(A[vi, 0:16]). The default comes from its statements."""
     raise _misplaced("T.reads")
 
 
 def writes(*regions: Any) -> None:
-    """What the block writes. Found out where left out."""
+    """The writes of the block. The default comes from its statements."""
     raise _misplaced("T.writes")
 
 
 def span(minimum: ExprLike, extent: ExprLike) -> slice:
-    """In a region: [minimum, minimum + extent), where `a:b` would not say the extent exactly."""
+    """A part of a region, [minimum, minimum + extent), if `a:b` does not give the exact extent."""
     raise _misplaced("T.span")
 
 
@@ -305,7 +305,7 @@ def LetStmt(value: ExprLike) -> AbstractContextManager[Any]:
 
 
 def meta_var(value: ExprLike) -> Any:
-    """`x = T.meta_var(value)` — x stands for the very expression, wherever it is written."""
+    """`x = T.meta_var(value)` — x is another name of the expression, and no variable."""
     raise _misplaced("T.meta_var")
 
 
@@ -326,7 +326,7 @@ def truncdiv(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def truncmod(a: ExprLike, b: ExprLike) -> Expr:
-    """What truncdiv leaves, as C's `%`."""
+    """The remainder of truncdiv, as C's `%`."""
     return operate("tmod", a, b)
 
 
@@ -336,7 +336,7 @@ def floordiv(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def floormod(a: ExprLike, b: ExprLike) -> Expr:
-    """What floordiv leaves, as Python's `%`."""
+    """The remainder of floordiv, as Python's `%`."""
     return operate("%", a, b)
 
 
@@ -346,7 +346,7 @@ def cast(value: ExprLike, dtype: str) -> Expr:
 
 
 def Cast(dtype: str, value: ExprLike) -> Expr:
-    """A conversion: T.Cast("float32", x). It stays where it changes nothing."""
+    """A conversion: T.Cast("float32", x). One to the same dtype stays, too."""
     if isinstance(value, Expr):
         return CastNode(with_lanes(known_dtype(dtype), dtype_of(value.dtype).lanes), value)
     return converted(_scalar(dtype), value)
@@ -374,7 +374,7 @@ def Broadcast(value: ExprLike, lanes: int) -> Expr:
 
 
 def Shuffle(vectors: Sequence[ExprLike], lanes: Sequence[int]) -> Expr:
-    """Lanes picked by number from the vectors, one after the other."""
+    """Lanes of the vectors, which are numbered through, by number."""
     given = tuple(expr(v) for v in vectors)
     total = sum(dtype_of(v.dtype).lanes for v in given)
     if not lanes or not all(isinstance(n, int) and 0 <= n < total for n in lanes):

@@ -1,4 +1,4 @@
-"""Expressions of a script: from syntax trees to values, without running anything of the user's.
+"""Expressions of a script: from syntax trees to values. The user's code never runs.
 
 A value is an expression of the IR, a buffer, a region, a word of `T`, a phrase (the call of a word
 that only statements understand), or a Python number, string, tuple, list or dict. Python numbers
@@ -38,13 +38,13 @@ BUILTINS: dict[str, Callable[..., Any]] = {
 }
 MOST_SHIFTED = 64
 
-# Words whose calls mean something to statements alone.
+# Words whose calls only statements understand.
 PHRASES = frozenset(
     "Buffer LetStmt alloc_buffer axis.reduce axis.remap axis.spatial block block_attr evaluate"
     " func_attr grid init match_buffer meta_var parallel reads serial span unroll var vectorized"
     " where writes".split()
 )
-# What TVM has under other names, or not for CPUs: word -> what to write.
+# TVM's words that have another name here or are not for CPUs -> what to write.
 ELSEWHERE = {
     "Assert": "leave it out: arguments are checked when a kernel is called",
     "Let": "with T.LetStmt(value) as x",
@@ -67,7 +67,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """The call of a word that only statements understand, its arguments by name."""
+    """A call of a word that only statements understand, with its arguments by name."""
 
     name: str
     args: Mapping[str, Any]
@@ -84,7 +84,7 @@ def number(value: object) -> bool:
 
 
 def known_dtype(name: object) -> str:
-    """A dtype's name; TypeError for anything else, ValueError for an unknown one."""
+    """A dtype's name. Raises TypeError for other values, ValueError for unknown names."""
     if not isinstance(name, str):
         raise TypeError(f'a dtype is expected, not {describe(name)}\n  try: "float32"')
     return dtype_of(name).name
@@ -100,9 +100,9 @@ def _range(start: Any, stop: Any = None) -> None:
 
 
 class Values:
-    """What names mean at some place of a script, and what expressions over them are.
+    """The values of names at a place of a script, and of expressions over them.
 
-    `scope` holds what the script itself binds, `outside` the names around the function.
+    `scope` holds the names that the script binds, `outside` the names around the function.
     """
 
     def __init__(self, source: Source, outside: Mapping[str, Any]) -> None:
@@ -116,7 +116,7 @@ class Values:
         raise self.source.error(at, what, mend)
 
     def apply(self, at: ast.AST, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """function's result; its errors point at the tree."""
+        """The function's result. Its errors point at the tree."""
         try:
             return function(*args, **named)
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:
@@ -228,7 +228,7 @@ class Values:
         self.refuse(at, f"name '{name}' is not defined here", ", ".join(near))
 
     def taken(self, at: ast.AST, name: str, value: Any) -> Any:
-        """A value from outside of the function, if it is of a kind that scripts take."""
+        """A value from outside of the function. Refuses kinds that scripts do not take."""
         if isinstance(value, (np.bool_, np.integer, np.floating)):
             return value.item()
         known = value is None or isinstance(value, (str, tuple, list, dict, Expr, Word))
@@ -314,7 +314,7 @@ class Values:
         return Region(base, tuple(low), tuple(one if n is None else n for n in extents))
 
     def intervals(self, at: ast.Subscript, buffer: Buffer) -> tuple[list[Expr], list[Expr | None]]:
-        """Per dimension where an access begins and its extent, None for a single element."""
+        """The beginnings of an access per dimension, and its extents (None for one element)."""
         parts = at.slice.elts if isinstance(at.slice, ast.Tuple) else [at.slice]
         low: list[Expr] = []
         extents: list[Expr | None] = []

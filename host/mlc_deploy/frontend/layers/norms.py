@@ -1,4 +1,4 @@
-"""Normalizations, and the powers and means that they are made of."""
+"""Normalizations, and the norms and variances that they need."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def affine(n: Node, x: Value, scale: Value | None, shift: Value | None) -> Value
 def group_norm(
     n: Node, x: Value, groups: int, scale: Value | None, shift: Value | None, epsilon: float
 ) -> Value:
-    """Each image's groups of channels on their own; with a group per channel, the instance
-    normalization. scale and shift are per channel."""
+    """Normalizes each group of channels of each image. A group per channel makes it the instance
+    normalization. scale and shift have an element per channel."""
     batch, channels, *rest = shape_of(x)
     grouped = (channels,) if groups == channels else (groups, channels // groups)
     axes = list(range(2, 1 + len(grouped) + len(rest)))
@@ -29,14 +29,14 @@ def group_norm(
 
 
 def squared_deviations(n: Node, x: Value, axes: Sequence[int]) -> tuple[Value, Value]:
-    """The mean over some axes, which are kept, and the squares of what x differs from it."""
+    """The mean over some axes, with extent 1 there, and the squares of x - mean."""
     mean = n.emit("mean", x, axes=axes, keepdims=True)
     centred = n.emit("subtract", x, mean)
     return mean, n.emit("multiply", centred, centred)
 
 
 def lp_norm(n: Node, x: Value, p: float, total: Callable[[Value], Value]) -> Value:
-    """(sum of |x|^p)^(1/p), where total(y) adds up what counts together."""
+    """(sum of |x|^p)^(1/p). total(y) computes the sum."""
     match p:
         case 1:
             return total(n.emit("abs", x))

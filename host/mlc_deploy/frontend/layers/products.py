@@ -10,7 +10,7 @@ from .shapes import reshape
 
 
 def matmul(n: Node, a: Value, b: Value) -> Value:
-    """As numpy's: vectors become matrices; a matrix on the right takes all rows at once."""
+    """numpy's matmul. Vectors become matrices. If b is a matrix, all rows of a are one matrix."""
     left, right = shape_of(a), shape_of(b)
     if not left or not right:
         raise ValueError("an input is a scalar")
@@ -27,7 +27,7 @@ def matmul(n: Node, a: Value, b: Value) -> Value:
 
 
 def rows_times(n: Node, x: Value, w: Value, transpose: bool = False) -> Value:
-    """x [..., K] times a matrix w [K, N], or [N, K] transposed: all rows are one matrix."""
+    """x [..., K] as a matrix of its rows, times w [K, N], or times w [N, K] transposed."""
     *rows, width = shape_of(x)
     flat = reshape(n, x, (math.prod(rows), width))
     return n.emit("dense", flat, w, transpose_b=transpose)

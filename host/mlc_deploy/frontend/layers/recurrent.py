@@ -1,6 +1,7 @@
 """Recurrent layers, unrolled over their (constant) length.
 
-What all steps need of the input is one matrix product in front; a step multiplies the state only.
+One matrix product multiplies the inputs of all steps by their weights. A step multiplies only the
+state.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Cell:
         return shape_of(self.r)[1]
 
     def gates(self, n: Node, x: Value, axis: int) -> dict[str, Value]:
-        """What stands for each gate along an axis."""
+        """The part of x that belongs to each gate, along an axis."""
         size = self.hidden
         return {gate: rows(n, x, k * size, size, axis) for k, gate in enumerate(self.order)}
 

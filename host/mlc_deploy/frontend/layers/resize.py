@@ -18,8 +18,8 @@ Table = NDArray[Any]
 def source_coordinates(
     transform: str, extent: int, size: int, scale: float, region: tuple[float, float] = (0, 1)
 ) -> Table:
-    """Where along an axis of `extent` elements each of `size` outputs lies; transform and region as
-    ONNX's Resize has them."""
+    """The places of `size` outputs along an axis of `extent` elements. ONNX's Resize defines
+    transform and region."""
     o = np.arange(limited(size, "an axis"), dtype=np.float64)
     length = scale * extent
     match transform:
@@ -43,7 +43,7 @@ def source_coordinates(
 
 
 def nearest(n: Node, x: Value, axis: int, places: Table, rounding: str) -> Value:
-    """The elements of an axis that are nearest to the places."""
+    """The elements nearest to the places on an axis."""
     match rounding:
         case "round_prefer_floor":
             index = np.ceil(places - 0.5)
@@ -68,9 +68,11 @@ def interpolated(
     shrink: float = 1,
     exclude: bool = False,
 ) -> Value:
-    """Weighted sums of the neighbours of the places on an axis: linear, or cubic with that
-    parameter. shrink < 1 widens the kernel by 1 / shrink (antialias); exclude gives neighbours
-    outside of the data no weight."""
+    """Weighted sums of the neighbours of places on an axis.
+
+    The weights are linear, or cubic with the given parameter. shrink < 1 widens the kernel by
+    1 / shrink (antialias). exclude gives neighbours outside of the data no weight.
+    """
     extent = shape_of(x)[axis]
     reach = math.ceil((1 if cubic is None else 2) / shrink)
     limited(len(places) * 2 * reach, "a table of weights")
@@ -105,9 +107,12 @@ def grid_sample(
     padding: str,
     corners: bool,
 ) -> Value:
-    """x at the grid's (x, y(, z)) from -1 to 1: from corner pixel to corner pixel, or from edge to
-    edge. Our operator takes places in pixels, the outermost dimension first. mode is linear,
-    nearest or cubic; padding is zeros, border or reflection."""
+    """x at the places of a grid, (x, y) or (x, y, z) from -1 to 1.
+
+    With corners, -1 and 1 are the centres of the outermost pixels, else the edges of the image. The
+    operator `sample` takes places in pixels, the outermost dimension first. mode is linear, nearest
+    or cubic; padding is zeros, border or reflection.
+    """
     *front, rank = shape_of(grid)
     begin, step = [0] * len(front) + [rank - 1], [1] * len(front) + [-1]
     grid = n.emit("slice", grid, begin=begin, step=step, shape=(*front, rank))

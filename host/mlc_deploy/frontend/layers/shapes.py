@@ -17,7 +17,7 @@ def reshape(n: Node, x: Value, shape: Sequence[int]) -> Value:
 
 
 def filled_up(shape: Sequence[int], count: int) -> list[int]:
-    """The shape with its one -1 replaced: together its extents are count elements."""
+    """The shape of count elements, where -1 stands for the extent that is left."""
     rest = math.prod(extent for extent in shape if extent != -1)
     if -1 in shape and rest and count % rest:
         raise ValueError(f"{count} elements do not fill {list(shape)}")
@@ -30,7 +30,7 @@ def without(n: Node, x: Value, axes: Sequence[int]) -> Value:
 
 
 def with_axis(n: Node, x: Value, axis: int) -> Value:
-    """x with an axis of extent 1 put in, which may count from the end of the result."""
+    """x with another axis of extent 1. A negative axis counts from the end of the result."""
     shape = list(shape_of(x))
     shape.insert(normal_axis("unsqueeze", axis, len(shape) + 1), 1)
     return reshape(n, x, shape)
@@ -81,7 +81,7 @@ def taken(extent: int, start: int | None, end: int | None, step: int) -> tuple[i
 
 
 def split(n: Node, x: Value, sizes: Sequence[int], axis: int) -> list[Value]:
-    """Parts of these sizes, one behind the other; ValueError unless they are all of the axis."""
+    """Parts of these sizes, in order. Raises ValueError unless they add up to the axis."""
     if sum(sizes) != shape_of(x)[axis] or any(size < 0 for size in sizes):
         raise ValueError(
             f"the sizes {list(sizes)} do not add up to dimension {axis} of {list(shape_of(x))}"
@@ -95,7 +95,7 @@ def joined(n: Node, parts: Sequence[Value], axis: int = 0) -> Value:
 
 
 def stacked(n: Node, parts: Sequence[Value], axis: int = 0) -> Value:
-    """Tensors of one shape along an axis of their own, which may count from the end."""
+    """Tensors of one shape joined along another axis. A negative axis counts from the end."""
     axis = normal_axis("stack", axis, len(shape_of(parts[0])) + 1)
     return joined(n, [with_axis(n, value, axis) for value in parts], axis)
 
@@ -110,7 +110,7 @@ def iota(n: Node, extent: int, rank: int, axis: int, dtype: str = "int64") -> Co
 
 
 def from_front(n: Node, index: Value, extent: int) -> Value:
-    """int64 indices of an axis where negative ones, which count from its end, do not."""
+    """int64 indices of an axis, those that count from its end counted from its front."""
     below = n.emit("less", index, n.constant(0, "int64"))
     return n.emit("where", below, n.emit("add", index, n.constant(extent, "int64")), index)
 

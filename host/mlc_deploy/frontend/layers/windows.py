@@ -14,8 +14,8 @@ from .shapes import reshape, vector_along, with_axis, without
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A kernel's extents and how it moves, per spatial dimension; pads are all beginnings, then all
-    ends. Raises ValueError unless all are for as many dimensions."""
+    """The extents of a kernel and its moves, per spatial dimension. pads: all beginnings, then all
+    ends. Raises ValueError if the lists are not for equally many dimensions."""
 
     kernel: Sequence[int]
     strides: Sequence[int]
@@ -29,7 +29,7 @@ class Window:
 
     @property
     def moves(self) -> dict[str, Any]:
-        """The attributes that say how it moves."""
+        """strides, dilations and pads as attributes of an operator."""
         return {"strides": self.strides, "dilations": self.dilations, "pads": self.pads}
 
     def of_rows(self) -> Window:
@@ -45,8 +45,8 @@ def same_pads(
     dilations: Sequence[int],
     more_in_front: bool = False,
 ) -> list[int]:
-    """The pads that make ceil(extent / stride) outputs; an odd one stands at the end, or in
-    front."""
+    """The pads for ceil(extent / stride) outputs. Of an odd number the larger half stands at the
+    end, or in front."""
     before, after = [], []
     for extent, k, s, d in zip(extents, kernel, strides, dilations, strict=True):
         total = max((math.ceil(extent / s) - 1) * s + d * (k - 1) + 1 - extent, 0)
@@ -63,7 +63,7 @@ def spatial_rank(x: Value) -> int:
 
 
 def by_channel(n: Node, x: Value, rank: int) -> Value:
-    """A vector of one number per channel, as it broadcasts to data of that rank."""
+    """A vector with an element per channel, in the shape that broadcasts to data of that rank."""
     return vector_along(n, x, 0, rank - 1)
 
 
@@ -75,7 +75,7 @@ def conv(
     if spatial_rank(x) == 1:
         x, w = (with_axis(n, v, 2) for v in (x, w))
         return without(n, conv(n, x, w, window.of_rows(), bias, **attrs), [2])
-    op = "conv2d" if spatial_rank(x) == 2 else "conv_nd"  # which have schedules of their own
+    op = "conv2d" if spatial_rank(x) == 2 else "conv_nd"  # conv2d has schedules of its own
     return _biased(n, n.emit(op, x, w, **window.moves, **attrs), bias)
 
 
@@ -86,8 +86,8 @@ def _biased(n: Node, y: Value, bias: Value | None) -> Value:
 def transposed_extents(
     extents: Sequence[int], kernel: Sequence[int], strides: Any, dilations: Any, more: Any
 ) -> list[int]:
-    """The spatial extents of a transposed convolution's result before its pads are cut off; `more`
-    are those that it gets at its ends."""
+    """The spatial extents of a transposed convolution before its pads are cut off. `more` are
+    elements added at the ends."""
     dimensions = zip(extents, kernel, strides, dilations, more, strict=True)
     return [s * (extent - 1) + d * (k - 1) + 1 + m for extent, k, s, d, m in dimensions]
 
@@ -101,9 +101,9 @@ def conv_transpose(
     more: Sequence[int],
     bias: Value | None = None,
 ) -> Value:
-    """Each input element's column of outputs, a matrix product, added up where they overlap.
+    """A matrix product makes the outputs of each input element; col2im adds up those that overlap.
 
-    Weights [inputs, outputs / groups, kernel …]; negative pads are zeros around the result.
+    Weights [inputs, outputs / groups, kernel …]. Negative pads are zeros around the result.
     """
     batch, channels, *extents = shape_of(x)
     inputs, share, *kernel = shape_of(w)
