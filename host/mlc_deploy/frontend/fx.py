@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ImporterError, ShapeError
 from ..graph.nodes import Function
-from .inputs import refuse_unknown_inputs
+from .refusals import refuse_unknown_inputs
 from .torch import from_torch, operator_key
 from .torch_node import Converter, TorchNode
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,10 +12,6 @@ from ..graph.nodes import Constant, Value
 from ..graph.rewrite import fold_call
 from ..ops import frozen_attrs
 
-# The errors that converters raise for damaged or unusual nodes.
-MISTAKES = (
-    ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, MemoryError,
-)  # fmt: skip
 MOST_CONSTANTS = 1 << 28  # elements of a table that the front end makes
 MOST_TURNS = 1000  # of a loop that is unrolled; each adds its nodes to the graph
 
@@ -74,36 +68,3 @@ def limited(count: int, what: str) -> int:
     if count > MOST_CONSTANTS:
         raise ValueError(f"{what} of {count} elements is too large")
     return count
-
-
-@contextmanager
-def mistakes_at(place: str) -> Iterator[None]:
-    """Turns the errors of converters into an ImporterError that names the place."""
-    try:
-        yield
-    except MISTAKES as error:
-        text = f"missing {error}" if isinstance(error, KeyError) else str(error)
-        raise ImporterError(text or type(error).__name__, where=place) from error
-
-
-def missing_operators(
-    missing: Mapping[str, Collection[str]],
-    reasons: Mapping[str, str],
-    where: str,
-    call: str,
-) -> ImporterError:
-    """The error for operators without converters. missing: the places of their nodes; call: the
-    arguments and the result of a converter."""
-    lines = []
-    for op, places in sorted(missing.items()):
-        first = next(iter(places))
-        often = "once, at" if len(places) == 1 else f"{len(places)} times, first at"
-        reason = f": {reasons[op]}" if op in reasons else ""
-        lines.append(f"{op} ({often} {first}){reason}")
-    count = "an operator is" if len(missing) == 1 else f"{len(missing)} operators are"
-    return ImporterError(
-        f"{count} not supported:\n    " + "\n    ".join(lines),
-        where=where,
-        mend=f'supply a converter: mlc.compile(..., converters={{"{min(missing)}": convert}}), '
-        f"where convert\n{call}",
-    )

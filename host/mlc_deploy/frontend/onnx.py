@@ -22,6 +22,7 @@ from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Function
 from ..graph.verify import verify
 from .onnx_file import (
+    AGAIN,
     check_external_data,
     check_model,
     check_names,
@@ -65,7 +66,7 @@ def from_onnx(
         )
     except UnicodeDecodeError as error:
         what = "the ONNX model is damaged: a name in it is no text"
-        raise ImporterError(what, where=where, mend="copy or export the file again") from error
+        raise ImporterError(what, where=where, mend=AGAIN) from error
 
 
 def _convert(

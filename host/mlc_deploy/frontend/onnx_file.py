@@ -11,34 +11,22 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
-from onnx import (
-    ModelProto,
-    TensorProto,
-    ValueInfoProto,
-    checker,
-    numpy_helper,
-)
+from onnx import ModelProto, TensorProto, ValueInfoProto, checker, numpy_helper
 
 from ..errors import ImporterError
 from ..files.outside import read_file, refuse_special
+from .refusals import reading
 
 OLDEST_OPSET = 6
 MOST_EXTERNAL = 1 << 62  # bytes
 LARGEST = (2 << 30) - 1  # bytes of a file: protobuf's bound; weights beyond it are external data
 DTYPES = {
-    TensorProto.FLOAT: "float32",
-    TensorProto.FLOAT16: "float16",
-    TensorProto.DOUBLE: "float64",
-    TensorProto.INT8: "int8",
-    TensorProto.INT16: "int16",
-    TensorProto.INT32: "int32",
-    TensorProto.INT64: "int64",
-    TensorProto.UINT8: "uint8",
-    TensorProto.UINT16: "uint16",
-    TensorProto.UINT32: "uint32",
-    TensorProto.UINT64: "uint64",
-    TensorProto.BOOL: "bool",
-}
+    TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16", TensorProto.DOUBLE: "float64",
+    TensorProto.INT8: "int8", TensorProto.INT16: "int16", TensorProto.INT32: "int32",
+    TensorProto.INT64: "int64", TensorProto.UINT8: "uint8", TensorProto.UINT16: "uint16",
+    TensorProto.UINT32: "uint32", TensorProto.UINT64: "uint64", TensorProto.BOOL: "bool",
+}  # fmt: skip
+AGAIN = "copy or export the file again"
 
 
 def read_model(path: str | Path) -> ModelProto:
@@ -46,12 +34,8 @@ def read_model(path: str | Path) -> ModelProto:
     path = Path(path)
     if path.is_dir():
         raise ImporterError("the model is a folder", where=str(path), mend="the .onnx file in it")
-    try:
+    with reading(path):
         data = read_file(path, LARGEST)
-    except FileNotFoundError:
-        raise ImporterError("there is no such file", where=str(path)) from None
-    except OSError as error:
-        raise ImporterError(f"cannot be read: {error.strerror}", where=str(path)) from error
     return parse_model(data, str(path))
 
 
@@ -75,7 +59,7 @@ def parse_model(data: bytes, where: str) -> ModelProto:
         raise ImporterError(
             f"the ONNX model is damaged or cut off ({len(data)} bytes)",
             where=where,
-            mend="copy or export the file again",
+            mend=AGAIN,
         )
     return model
 
@@ -127,7 +111,7 @@ def check_names(model: ModelProto, where: str) -> None:
         raise ImporterError(
             "the ONNX model is damaged: a name in it is no text",
             where=where,
-            mend="copy or export the file again",
+            mend=AGAIN,
         )
 
 

@@ -14,9 +14,10 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 from ..errors import ImporterError
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Value
-from .node import missing_operators, mistakes_at, shape_of
+from .node import shape_of
 from .onnx_file import DTYPES, to_array
 from .onnx_node import Converter, OnnxNode, TensorList
+from .refusals import missing_operators, mistakes_at
 
 # Reasons for operators that have no converter on purpose.
 REASONS = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from onnx import ValueInfoProto
 
 from ..errors import ImporterError, ShapeError
-from .inputs import refuse_unknown_inputs, shape_text, unknown_shapes
+from .refusals import refuse_unknown_inputs, shape_text, unknown_shapes
 
 
 def bound_shapes(

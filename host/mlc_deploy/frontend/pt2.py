@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 
 from ..errors import ImporterError
 from ..files.outside import open_file
+from .refusals import reading
 
 TRUST = "--trust, or trust=True, for a file whose author may run code on this machine"
 AGAIN = "torch.export.save(program, file), with the torch that is installed here"
@@ -80,14 +81,8 @@ def data_of(path: Path, operators: Collection[str] = ()) -> Archive:
     """
     where = str(path)
     found = _Checked(where, frozenset(operators))
-    try:
-        with open_file(path) as stream:
-            entries = entries_of(stream, where)
-    except FileNotFoundError:
-        mend = "the path of a .pt2 file"
-        raise ImporterError("there is no such file", where=where, mend=mend) from None
-    except OSError as error:
-        raise ImporterError(f"cannot be read: {error.strerror}", where=where) from None
+    with reading(path, "the path of a .pt2 file"), open_file(path) as stream:
+        entries = entries_of(stream, where)
     return found.old_form(entries) if OLD_MODEL in entries else found.form(entries)
 
 

@@ -24,9 +24,16 @@ from ..files.outside import refuse_special
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Function, Value
 from ..graph.verify import verify
-from .inputs import refuse_unknown_inputs, shape_text, unknown_shapes
-from .node import missing_operators, mistakes_at, shape_of
+from .node import shape_of
 from .pt2 import TRUST, data_of, entries_of
+from .refusals import (
+    missing_operators,
+    mistakes_at,
+    reading,
+    refuse_unknown_inputs,
+    shape_text,
+    unknown_shapes,
+)
 from .torch_node import Converter, TorchNode, dtype_name
 
 if TYPE_CHECKING:
@@ -128,13 +135,8 @@ def _refuse_unsafe_pickle(content: bytes, where: str) -> None:
 
 def _trusted(path: Path) -> ExportedProgram:
     """The program of a file, read by torch alone. torch may run code in the file."""
-    try:
+    with reading(path, "the path of a .pt2 file"):
         refuse_special(path)
-    except FileNotFoundError:
-        mend = "the path of a .pt2 file"
-        raise ImporterError("there is no such file", where=str(path), mend=mend) from None
-    except OSError as error:
-        raise ImporterError(f"cannot be read: {error.strerror}", where=str(path)) from None
     _torch(str(path))
     return _loaded(path, str(path))
 

@@ -1,0 +1,81 @@
+"""Errors that every front end words alike."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+
+from ..errors import ImporterError, ShapeError
+
+# The errors that converters raise for damaged or unusual nodes.
+MISTAKES = (
+    ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, MemoryError,
+)  # fmt: skip
+
+
+@contextmanager
+def reading(path: Path, mend: str = "") -> Iterator[None]:
+    """Turns the errors of opening a file into ImporterError. mend: how to name a file that is
+    there."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise ImporterError("there is no such file", where=str(path), mend=mend) from None
+    except OSError as error:
+        raise ImporterError(f"cannot be read: {error.strerror}", where=str(path)) from error
+
+
+@contextmanager
+def mistakes_at(place: str) -> Iterator[None]:
+    """Turns the errors of converters into an ImporterError that names the place."""
+    try:
+        yield
+    except MISTAKES as error:
+        text = f"missing {error}" if isinstance(error, KeyError) else str(error)
+        raise ImporterError(text or type(error).__name__, where=place) from error
+
+
+def missing_operators(
+    missing: Mapping[str, Collection[str]],
+    reasons: Mapping[str, str],
+    where: str,
+    call: str,
+) -> ImporterError:
+    """The error for operators without converters. missing: the places of their nodes; call: the
+    arguments and the result of a converter."""
+    lines = []
+    for op, places in sorted(missing.items()):
+        first = next(iter(places))
+        often = "once, at" if len(places) == 1 else f"{len(places)} times, first at"
+        reason = f": {reasons[op]}" if op in reasons else ""
+        lines.append(f"{op} ({often} {first}){reason}")
+    count = "an operator is" if len(missing) == 1 else f"{len(missing)} operators are"
+    return ImporterError(
+        f"{count} not supported:\n    " + "\n    ".join(lines),
+        where=where,
+        mend=f'supply a converter: mlc.compile(..., converters={{"{min(missing)}": convert}}), '
+        f"where convert\n{call}",
+    )
+
+
+def refuse_unknown_inputs(
+    given: Iterable[str], names: Collection[str], model: str, where: str
+) -> None:
+    """Raises ShapeError if the model has no input of a given name."""
+    for name in given:
+        if name not in names:
+            near = get_close_matches(name, names, 3, 0.5) or [*names][:5]
+            mend = ", ".join(near) or "none"
+            raise ShapeError(f"the {model} has no input '{name}'", where=where, mend=mend)
+
+
+def shape_text(name: str, given: Sequence[int]) -> str:
+    return f"the shape {','.join(map(str, given))} of '{name}'"
+
+
+def unknown_shapes(inputs: Sequence[str], where: str, mend: str) -> ShapeError:
+    """The error for inputs without known shapes. Each text names an input and its known extents."""
+    what = "the shape of an input is" if len(inputs) == 1 else "shapes of inputs are"
+    return ShapeError(f"{what} not known: {', '.join(inputs)}", where=where, mend=mend)
