@@ -231,7 +231,7 @@ def test_target_has_no_vectors(machine: str) -> None:
 def kernel_of(name: str, params: tuple[Buffer, ...], body: Stmt) -> Kernel:
     """A kernel of vector statements as intrinsics make them; the last parameter is its output."""
     func = PrimFunc(name, params, Block("root", (), (), (), body))
-    return Kernel(name, params, (params[-1].name,), func)
+    return Kernel(name, params, (params[-1].name,), func, func)
 
 
 def test_lanes_by_number(tmp_path: Path) -> None:

@@ -197,9 +197,9 @@ import hashlib
 import mlc_deploy as mlc
 from tests.schedule.draws import drawn_schedule
 from mlc_deploy.codegen import compile_kernels
-kernels = [drawn_schedule(s).kernel(f"k{s}") for s in range(6)]
-for target in ("aarch64", "armv7a"):
-    data = compile_kernels("same", kernels, mlc.Target(target)).object_bytes
+for target in map(mlc.Target, ("aarch64", "armv7a")):
+    kernels = [drawn_schedule(s).kernel(f"k{s}", target) for s in range(6)]
+    data = compile_kernels("same", kernels, target).object_bytes
     print(hashlib.sha256(data).hexdigest())
 """
 

@@ -344,3 +344,88 @@ def graph(seed: int, calls: int = 12) -> Function:
     read = {a for b in d.builder.finish([d.values[0]]).bindings for a in b.call.args}
     outputs = [v for v in given if v not in read] or d.values[-1:]
     return d.builder.finish([*outputs, d.rng.choice(d.values)])
+
+
+# ------------------------------------------------------------------------------ layers of a model
+
+
+def _small(d: Draw, *shape: int) -> Constant:
+    """int8 numbers, as weights have them."""
+    numbers = np.random.default_rng(d.rng.randrange(1 << 30))
+    return Constant(numbers.integers(-20, 21, shape).astype(np.int8))
+
+
+def _step(d: Draw, value: float) -> tuple[Constant, Constant]:
+    """A scale that is a power of two, so that floats hold its multiples exactly, and a zero."""
+    return number(value), Constant(np.asarray(d.rng.choice((0, 3, -5)), np.int8))
+
+
+def _kernel(d: Draw, x: Value) -> tuple[Constant, dict[str, Any]]:
+    channels = shape_of(x)[1]
+    groups = d.rng.choice((1, 1, channels)) if channels % 4 == 0 else 1
+    outputs = groups if groups > 1 else d.rng.choice((3, 8, 12))
+    k = d.rng.choice((1, 3))
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "pads": (k // 2,) * 4, "groups": groups}
+    return _small(d, outputs, channels // groups, k, k), attrs
+
+
+def _pairs_layer(d: Draw, x: Value) -> Any:
+    """A layer between quantize and dequantize, as exporters write it."""
+    w, attrs = _kernel(d, x)
+    real = d.emit("dequantize", x, *_step(d, 2.0**-5))
+    weights = d.emit("dequantize", w, number(2.0**-6), Constant(np.asarray(0, np.int8)))
+    y = d.emit("conv2d", real, weights, **attrs)
+    y = d.emit("relu", y) if d.rng.random() < 0.5 else y
+    return d.emit("quantize", y, *_step(d, 2.0**-3))
+
+
+def _int8_layer(d: Draw, x: Value) -> Any:
+    """A layer on integers with its bias and requantization."""
+    w, attrs = _kernel(d, x)
+    outputs = shape_of(w)[0]
+    y = d.emit("conv2d", x, w, **attrs, pad_value=d.rng.choice((0, 4)))
+    bias = Constant(np.arange(outputs, dtype=np.int32).reshape(-1, 1, 1) * 7 - 20)
+    scale = Constant(np.full((outputs, 1, 1), 0.011, np.float32))
+    return d.emit("requantize", d.emit("add", y, bias), scale, _step(d, 1.0)[1])
+
+
+def _function_of_bytes(d: Draw, x: Value) -> Any:
+    real = d.emit("dequantize", x, *_step(d, 2.0**-5))
+    op = d.rng.choice(("tanh", "sigmoid", "abs"))
+    return d.emit("quantize", d.emit(op, real), *_step(d, 2.0**-6))
+
+
+def _lookup(d: Draw, x: Value) -> Any:
+    table = np.random.default_rng(d.rng.randrange(1 << 30)).integers(-128, 128, 256)
+    return d.emit("lookup", x, Constant(table.astype(np.int8)))
+
+
+LAYERS: tuple[Callable[[Draw, Value], Any], ...] = (
+    _pairs_layer, _pairs_layer, _int8_layer, _int8_layer, _function_of_bytes, _lookup,
+)  # fmt: skip
+
+
+def _side_by_side(d: Draw, rows: Value) -> Any:
+    """Two layers of one row, as one or apart, which lie side by side."""
+    layers: list[Value] = [d.emit("dense", rows, d.array(32, 16), transpose_b=True) for _ in "ab"]
+    if d.rng.random() < 0.5:
+        layers = [d.emit(op, y) for op, y in zip(("abs", "negative"), layers, strict=True)]
+    return d.emit("concatenate", *layers, axis=1)
+
+
+def layers_graph(seed: int, calls: int = 4) -> Function:
+    """A chain of layers of int8, convolutions of floats that are worth transforming, and layers
+    side by side; outputs are the results of each, and some in between."""
+    d = Draw(Random(seed))
+    channels = d.rng.choice((3, 8, 12))
+    x: Value = d.builder.param("q", (1, channels, 8, 8), "int8")
+    outputs: list[Value] = []
+    for _ in range(calls):
+        x = d.rng.choice(LAYERS)(d, x)
+        outputs += [x] if d.rng.random() < 0.2 else []
+    y: Value = d.builder.param("image", (1, 32, 12, 12))
+    for _ in range(d.rng.randint(0, 2)):
+        w = d.array(32, 32, 3, 3, low=-0.1, high=0.1)
+        y = d.emit("conv2d", y, w, strides=(1, 1), dilations=(1, 1), pads=(1,) * 4, groups=1)
+    side = d.emit("relu", _side_by_side(d, d.builder.param("row", (1, 16))))
+    return d.builder.finish([x, y, side, *(o for o in outputs if o is not x)])

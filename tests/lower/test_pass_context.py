@@ -37,7 +37,7 @@ def tiled() -> PrimFunc:
 
 def names_run(func: PrimFunc) -> list[str]:
     seen: list[str] = []
-    lower(func, lambda name, _, __: seen.append(name))
+    lower(func, watch=lambda name, _, __: seen.append(name))
     return seen
 
 

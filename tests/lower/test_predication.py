@@ -178,7 +178,7 @@ def test_numbers_on_boards(board: str, request: pytest.FixtureRequest) -> None:
     session: Session = request.getfixturevalue(board)
     target = mlc.Target("host" if board == "local" else "armv7a")
     made = {p.__name__: p() for p in PROGRAMS}
-    kernels = [lower(with_fields(func, name=n)) for n, (func, _) in made.items()]
+    kernels = [lower(with_fields(func, name=n), target) for n, (func, _) in made.items()]
     module = session.load(compile_kernels("predicated", kernels, target))
     for name, (_, (given, wanted)) in made.items():
         tensors = [session.tensor(given), session.tensor(np.zeros_like(wanted))]

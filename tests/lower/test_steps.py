@@ -76,7 +76,7 @@ def test_every_step(make: Callable[[], Schedule], golden: Callable[..., None]) -
     def watch(step: str, after: PrimFunc, changed: bool) -> None:
         texts.append(f"--- after {step}\n{after if changed else '(unchanged)'}")
 
-    lower(func, watch)
+    lower(func, watch=watch)
     golden("\n".join(texts), f"lower_{make.__name__}")
 
 

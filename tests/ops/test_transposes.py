@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import mlc_deploy as mlc
-from mlc_deploy.codegen.transposes import transposed, transposed_loads
 from mlc_deploy.ir import (
+    Block,
     Buffer,
     Const,
     Expr,
     Load,
+    PrimFunc,
     Ramp,
     Seq,
     Shuffle,
@@ -28,6 +29,8 @@ from mlc_deploy.ir import (
     walk,
 )
 from mlc_deploy.lower import lower
+from mlc_deploy.lower.machine import bind_target
+from mlc_deploy.lower.machine.transposes import transpose_loads, transposed
 from mlc_deploy.ops.layout import pack
 from tests.ops.operator_calls import Array, OperatorCall, array
 from tests.ops.test_strategies import check
@@ -36,6 +39,7 @@ from tests.sessions import TARGETS, board_named
 if TYPE_CHECKING:
     from mlc_rpc import Session
 
+AARCH64 = mlc.Target("aarch64")
 DTYPES = ("float32", "float32", "float16", "int8", "uint8", "int16", "int32", "float64")
 EXTENTS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 31, 33)
 LAYOUTS = ("NCHW", "NCHW4c", "NCHW8c", "NHWC", "NCHW2c")
@@ -76,8 +80,18 @@ def test_kernels_on_arm(board: str, request: pytest.FixtureRequest) -> None:
 
 
 def lowered(call: OperatorCall) -> Stmt:
-    func, _ = call.lowered(mlc.Target("aarch64"), "main")
-    return transposed_loads(lower(func).body.body)
+    func, _ = call.lowered(AARCH64, "main")
+    return root_of(transpose_loads(bind_target(lower(func).body, AARCH64)))
+
+
+def root_of(func: PrimFunc) -> Stmt:
+    assert isinstance(func.body, Block)
+    return func.body.body
+
+
+def flat(body: Stmt) -> PrimFunc:
+    """A function of these statements, for AArch64."""
+    return bind_target(PrimFunc("flat", (), Block("root", (), (), (), body)), AARCH64)
 
 
 def widths(body: Stmt) -> tuple[set[int], set[int]]:
@@ -131,14 +145,15 @@ def test_what_the_run_writes_is_left() -> None:
 
     copied = tuple(row(work, 32 + 4 * n, column(work, n)) for n in range(4))
     square = tuple(row(out, 4 * n, column(matrix, n)) for n in range(4))
-    done = transposed_loads(Seq((*copied, *square)))
+    done = root_of(transpose_loads(flat(Seq((*copied, *square)))))
     assert isinstance(done, Seq) and done.stmts[:4] == copied
     assert len(done.stmts) == 5  # the square is one store
 
 
 def test_what_is_no_whole_square_is_left() -> None:
     body = lowered(OperatorCall("transpose", (np.zeros((3, 64), np.float32),), {"axes": (1, 0)}))
-    assert transposed_loads(body) is body
+    func = flat(body)
+    assert transpose_loads(func) is func
 
 
 @pytest.mark.parametrize("side", [2, 4, 8])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def check_on_board(board: Session, drawn: Sequence[Drawn], target: Target) -> Library:
     """Each schedule's kernel gives the unscheduled program's numbers on the board."""
-    kernels = [d.kernel(f"kernel_{n}") for n, d in enumerate(drawn)]
+    kernels = [d.kernel(f"kernel_{n}", target) for n, d in enumerate(drawn)]
     library = compile_kernels("drawn", kernels, target)
     stored = board.put(library.object_bytes)
     module = board.load(library)

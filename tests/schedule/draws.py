@@ -15,6 +15,7 @@ from mlc_deploy.ir import For, PrimFunc, const, rebuild, statements, substitute,
 from mlc_deploy.ir.interp import run
 from mlc_deploy.lower import Kernel, lower
 from mlc_deploy.schedule import Schedule
+from mlc_targets import Target
 from tests.schedule.programs import random_data, random_program
 
 Step = tuple[str, tuple[Any, ...]]
@@ -185,8 +186,8 @@ class Drawn:
     inputs: Arrays
     expected: Arrays
 
-    def kernel(self, name: str) -> Kernel:
-        return lower(with_fields(self.scheduled, name=name))
+    def kernel(self, name: str, target: Target | None = None) -> Kernel:
+        return lower(with_fields(self.scheduled, name=name), target)
 
     def __str__(self) -> str:
         lines = [f"  {name}{args}" for name, args in self.steps]

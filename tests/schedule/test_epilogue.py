@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mlc_deploy import te
+from mlc_deploy.errors import ScheduleError
 from mlc_deploy.ir import Block, Buffer, Expr, PrimFunc, const, statements
 from mlc_deploy.ir.interp import run
+from mlc_deploy.schedule import Schedule
 from mlc_deploy.schedule.epilogue import fuse_reduction_epilogue
+from mlc_deploy.schedule.trace import Trace
 
 ROWS, DEPTH, COLUMNS = 5, 3, 4
 
@@ -69,3 +77,97 @@ def test_same_results(per: str, padded: int, moved: bool) -> None:
 def test_the_largest_is_no_sum() -> None:
     func = layer(largest=True)
     assert fuse_reduction_epilogue(func, "tile", "result") is func
+
+
+# ------------------------------------------------------------------------ sums that lie otherwise
+
+LANES, BLOCKS = 4, 3
+
+
+def packed(rows: int = 0, twice: bool = False) -> PrimFunc:
+    """relu(x w + bias) of sums in blocks of LANES columns, which a block in between turns. rows:
+    what of it is left out at the end; twice: another result takes the sums."""
+    x = te.placeholder((ROWS, DEPTH), "int32", name="x")
+    w = te.placeholder((BLOCKS, DEPTH, LANES), "int32", name="w")
+    columns = BLOCKS * LANES - rows
+    bias = te.placeholder((columns,), "int32", name="bias")
+    k = te.reduce_axis((0, DEPTH), "k")
+    tile = te.compute(
+        (BLOCKS, ROWS, LANES), lambda b, i, c: te.sum(x[i, k] * w[b, k, c], k), name="tile"
+    )
+    turned = te.compute((ROWS, BLOCKS, LANES), lambda i, b, c: tile[b, i, c], name="turned")
+
+    def element(i: Expr, j: Expr) -> Expr:
+        return te.maximum(turned[i, j // LANES, j % LANES] + bias[j], const(0, "int32"))
+
+    result = te.compute((ROWS, columns), element, name="result")
+    others = [te.compute((ROWS, LANES), lambda i, c: turned[i, 0, c], name="other")]
+    return te.create_prim_func([x, w, bias, result, *(others if twice else [])])
+
+
+def results(func: PrimFunc) -> list[np.ndarray]:
+    random = np.random.default_rng(0)
+    given = [random.integers(-9, 9, shape_of(b)).astype("int32") for b in func.buffers]
+    run(func, *given)
+    return given[3:]
+
+
+RIGHT = [[1, 0, LANES, 2, 1]]  # column = block * LANES + lane
+
+
+def test_a_map_that_is_right() -> None:
+    func = packed()
+    begun = fuse_reduction_epilogue(func, "tile", "result", "turned", RIGHT)
+    assert (additions(func), additions(begun)) == (1, 0)
+    np.testing.assert_array_equal(results(begun), results(func))
+    assert fuse_reduction_epilogue(func, "tile", "result", "turned") is func  # no single iteration
+
+
+Wrong = tuple[PrimFunc, list[list[int]]]
+WRONG: dict[str, Wrong] = {
+    "block for lane": (packed(), [[1, 2, LANES, 0, 1]]),
+    "another factor": (packed(), [[1, 0, LANES - 1, 2, 1]]),
+    "a part of it": (packed(), [[1, 2, 1]]),
+    "the reduction's own axis": (packed(), [[1, 0, LANES, 3, 1]]),
+    "a row": (packed(), [[1, 1, 1]]),
+    "sums that nothing takes": (packed(rows=1), RIGHT),
+    "sums that another takes": (packed(twice=True), RIGHT),
+    "no such iteration": (packed(), [[2, 0, 1]]),
+    "no such iteration of the reduction": (packed(), [[1, 4, 1]]),
+    "a factor is missing": (packed(), [[1, 0]]),
+    "no numbers": (packed(), [[1, 0, "4"]]),  # type: ignore[list-item]
+}
+
+
+def test_maps_that_are_refused(golden: Callable[..., None]) -> None:
+    text = []
+    for name, (func, at) in WRONG.items():
+        with pytest.raises(ScheduleError) as refused:
+            fuse_reduction_epilogue(func, "tile", "result", "turned", at)
+        text.append(f"# {name}\n{refused.value}")
+    golden("\n\n".join(text), "epilogue_maps_refused")
+
+
+def test_a_trace_with_a_wrong_map_is_refused() -> None:
+    sch = Schedule(packed())
+    sch.fuse_reduction_epilogue("tile", "result", "turned", RIGHT)
+    text = sch.trace.dumps()
+    given, wrong = (json.dumps(m) for m in (RIGHT, [[1, 2, LANES, 0, 1]]))
+    assert given in text
+    with pytest.raises(ScheduleError, match="which is not shown by what it reads"):
+        Trace.loads(text.replace(given, wrong)).apply(Schedule(packed()))
+
+
+NUMBERS = st.integers(0, 4)
+ROW = st.lists(NUMBERS, min_size=1, max_size=5)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ROW, max_size=2), st.sampled_from([0, 1]))
+def test_any_map_is_refused_or_right(at: list[list[int]], rows: int) -> None:
+    func = packed(rows)
+    try:
+        begun = fuse_reduction_epilogue(func, "tile", "result", "turned", at)
+    except ScheduleError:
+        return
+    np.testing.assert_array_equal(results(begun), results(func))

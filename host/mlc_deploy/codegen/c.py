@@ -38,7 +38,10 @@ from ..ir import (
 )
 from ..ir.names import Names
 from ..ir.parts import Parts, is_choice
+from ..ir.verify import verify_each
 from ..lower import Kernel
+from ..lower.machine import C_STEPS
+from ..passes.context import run_passes
 from .c_fixed import ABI, HELPERS, MATH, RESERVED, SOURCE_NOTE
 from .c_text import (
     AND,
@@ -63,7 +66,6 @@ from .c_text import (
     value_type,
     wrapped,
 )
-from .scalars import lanes_as_loops
 from .signature import scalars_of, scratch_layout
 
 if TYPE_CHECKING:
@@ -127,9 +129,9 @@ class _Writer:
         self.ranges: dict[Var, Bounds] = dict.fromkeys(self.indices, (0, None))
         self.workspace, self.workspace_bytes = scratch_layout(kernel)
         self.sharing = _sharing(self.workspace)
-        root = kernel.body.body
+        root = run_passes("lower", kernel.body, C_STEPS, verify_each).body
         assert isinstance(root, Block)
-        self.code = lanes_as_loops(root.body)
+        self.code = root.body
         self.parts = Parts()  # of the statement that is being written
 
     def name(self, what: Var | Buffer) -> str:

@@ -14,6 +14,7 @@ from mlc_targets.cpus import CPUS, cpu_features
 
 from ..errors import CodegenError
 from ..schedule.tensor_intrin import features_for, machine_of, nearest_calls
+from .calls import call_named
 from .types import element_type
 
 Value = Any
@@ -24,11 +25,7 @@ def machine_call(
 ) -> Value:
     """The call of an intrinsic of LLVM that the target has; else CodegenError."""
     require_features(target, name, kernel)
-    function = b.module.globals.get(name)
-    if function is None:
-        kind = ll.FunctionType(element_type(dtype), [a.type for a in args])
-        function = ll.Function(b.module, kind, name)
-    return b.call(function, args)
+    return call_named(b, name, element_type(dtype), *args)
 
 
 def require_features(target: Target, name: str, kernel: str) -> None:

@@ -21,6 +21,7 @@ from mlc_targets import Target
 from ..errors import CodegenError
 from ..ir import DType, dtype_of, with_lanes
 from . import math
+from .calls import call_named, end_to_end, picked
 from .types import element_type, type_suffix, undefined
 
 Value = Any
@@ -214,11 +215,7 @@ def call(
 def intrinsic(b: ll.IRBuilder, name: str, args: list[Value]) -> Value:
     """An overloaded intrinsic of LLVM whose result and arguments are of one type."""
     full = f"{name}.{type_suffix(args[0].type)}"
-    function = b.module.globals.get(full)
-    if function is None:
-        kind = ll.FunctionType(args[0].type, [a.type for a in args])
-        function = ll.Function(b.module, kind, full)
-    return b.call(function, args)
+    return call_named(b, full, args[0].type, *args)
 
 
 def _single(kind: DType) -> str:
@@ -257,21 +254,13 @@ def _by_four(b: ll.IRBuilder, value: Value, to: DType) -> Value:
     halves, singles = ll.VectorType(ll.IntType(16), 4), ll.VectorType(ll.FloatType(), 4)
     widens = to.bits == 32
     name = f"llvm.arm.neon.vcvt{'hf2fp' if widens else 'fp2hf'}"
-    function = b.module.globals.get(name)
-    if function is None:
-        takes, gives = (halves, singles) if widens else (singles, halves)
-        function = ll.Function(b.module, ll.FunctionType(gives, [takes]), name)
+    gives = singles if widens else halves
     parts = []
     for first in range(0, to.lanes, 4):
-        mask = ll.Constant(ll.VectorType(I32, 4), [first + n for n in range(4)])
-        four = b.shuffle_vector(value, undefined(value.type), mask)
-        part = b.call(function, [b.bitcast(four, halves) if widens else four])
+        four = picked(b, [value], range(first, first + 4))
+        part = call_named(b, name, gives, b.bitcast(four, halves) if widens else four)
         parts.append(part if widens else b.bitcast(part, ll.VectorType(ll.HalfType(), 4)))
-    while len(parts) > 1:
-        count = 2 * parts[0].type.count
-        both = ll.Constant(ll.VectorType(I32, count), list(range(count)))
-        parts = [b.shuffle_vector(x, y, both) for x, y in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
+    return end_to_end(b, parts)
 
 
 def _per_lane(b: ll.IRBuilder, name: str, args: list[Value], lanes: int) -> Value:

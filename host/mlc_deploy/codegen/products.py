@@ -15,7 +15,8 @@ from llvmlite import ir as ll
 from mlc_targets import Target
 
 from ..ir import Binary, Cast, Expr, Load, Shuffle, dtype_of
-from .types import element_type, undefined
+from .calls import call_named, end_to_end, picked
+from .types import undefined
 
 Value = Any
 I32 = ll.IntType(32)
@@ -68,20 +69,12 @@ def emit(
         )
     else:
         name = f"llvm.arm.neon.vmull{sign}.v{lanes}i{2 * kind.bits}"
-    narrow = element_type(f"{kind.scalar}x{lanes}")
     wide = ll.VectorType(ll.IntType(2 * kind.bits), lanes)
-    function = b.module.globals.get(name)
-    if function is None:
-        function = ll.Function(b.module, ll.FunctionType(wide, [narrow, narrow]), name)
     parts = []
     for first in range(0, kind.lanes, lanes):
         taken = range(first, first + lanes)
-        parts.append(b.call(function, [_shuffled(b, v, taken) for v in values]))
-    while len(parts) > 1:
-        both = ll.Constant(ll.VectorType(I32, 2 * parts[0].type.count),
-                           list(range(2 * parts[0].type.count)))  # fmt: skip
-        parts = [b.shuffle_vector(p, q, both) for p, q in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
+        parts.append(call_named(b, name, wide, *(picked(b, [v], taken) for v in values)))
+    return end_to_end(b, parts)
 
 
 def _both_halves(b: ll.IRBuilder, half: Value) -> tuple[Value, Value]:
@@ -93,9 +86,4 @@ def _both_halves(b: ll.IRBuilder, half: Value) -> tuple[Value, Value]:
     two = b.shuffle_vector(one, undefined(pair), zeros)
     lanes = half.type.count
     whole = b.bitcast(two, ll.VectorType(half.type.element, 2 * lanes))
-    return _shuffled(b, whole, range(lanes)), _shuffled(b, whole, range(lanes, 2 * lanes))
-
-
-def _shuffled(b: ll.IRBuilder, vector: Value, lanes: range) -> Value:
-    mask = ll.Constant(ll.VectorType(I32, len(lanes)), list(lanes))
-    return b.shuffle_vector(vector, undefined(vector.type), mask)
+    return picked(b, [whole], range(lanes)), picked(b, [whole], range(lanes, 2 * lanes))

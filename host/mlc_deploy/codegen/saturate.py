@@ -24,7 +24,7 @@ from llvmlite import ir as ll
 from mlc_targets import Target
 
 from ..ir import Binary, Broadcast, Call, Cast, Const, Expr, Node, dtype_of, value_range, walk
-from .types import undefined
+from .calls import call_named, picked
 
 Value = Any
 I32 = ll.IntType(32)
@@ -93,14 +93,14 @@ def _packed(b: ll.IRBuilder, target: Target, s: Saturated, x: Value) -> Value:
     eights = []
     for first in range(0, lanes, 8):
         fours = _whole_x86(b, target, x, range(first, min(first + 8, lanes)))
-        eight = _call(b, "llvm.x86.sse2.packssdw.128", SHORTS, fours[0], fours[-1])
+        eight = call_named(b, "llvm.x86.sse2.packssdw.128", SHORTS, fours[0], fours[-1])
         if s.zero:
             zeros = ll.Constant(SHORTS, [s.zero] * 8)
-            eight = _call(b, "llvm.sadd.sat.v8i16", SHORTS, eight, zeros)
+            eight = call_named(b, "llvm.sadd.sat.v8i16", SHORTS, eight, zeros)
         eights.append(eight)
     name = f"llvm.x86.sse2.pack{'ss' if signed else 'us'}wb.128"
     sixteen = ll.VectorType(ll.IntType(8), 16)
-    bytes_ = [_call(b, name, sixteen, *pair) for pair in _pairs(eights)]
+    bytes_ = [call_named(b, name, sixteen, *pair) for pair in _pairs(eights)]
     return _joined(b, bytes_, lanes)
 
 
@@ -108,10 +108,10 @@ def _whole_x86(b: ll.IRBuilder, target: Target, x: Value, lanes: range) -> list[
     """Lanes of a vector of floats as vectors of four int32: converting rounds half to even."""
     if target.has("avx") and len(lanes) == 8:
         words = ll.VectorType(I32, 8)
-        both = _call(b, "llvm.x86.avx.cvt.ps2dq.256", words, _shuffled(b, [x], lanes))
-        return [_shuffled(b, [both], range(n, n + 4)) for n in (0, 4)]
+        both = call_named(b, "llvm.x86.avx.cvt.ps2dq.256", words, picked(b, [x], lanes))
+        return [picked(b, [both], range(n, n + 4)) for n in (0, 4)]
     return [
-        _call(b, "llvm.x86.sse2.cvtps2dq", WORDS, _shuffled(b, [x], range(n, n + 4)))
+        call_named(b, "llvm.x86.sse2.cvtps2dq", WORDS, picked(b, [x], range(n, n + 4)))
         for n in range(lanes.start, lanes.stop, 4)
     ]
 
@@ -123,58 +123,43 @@ def _narrowed(b: ll.IRBuilder, arch: str, s: Saturated, x: Value) -> Value:
     for first in range(0, lanes, 8):
         halves = []
         for start in range(first, min(first + 8, lanes), 4):
-            four = _shuffled(b, [x], range(start, start + 4))
+            four = picked(b, [x], range(start, start + 4))
             halves.append(_whole_arm(b, s, four) if arch == "arm" else _whole_aarch64(b, four))
-        eight = _shuffled(b, [halves[0], halves[-1]], range(8))
+        eight = picked(b, [halves[0], halves[-1]], range(8))
         if arch == "arm":
             name = f"llvm.arm.neon.vqmovns{'' if signed else 'u'}.v8i8"
         else:
             name = f"llvm.aarch64.neon.sqxt{'' if signed else 'u'}n.v8i8"
             if s.zero:
                 zeros = ll.Constant(SHORTS, [s.zero] * 8)
-                eight = _call(b, "llvm.sadd.sat.v8i16", SHORTS, eight, zeros)
-        bytes_.append(_call(b, name, ll.VectorType(ll.IntType(8), 8), eight))
+                eight = call_named(b, "llvm.sadd.sat.v8i16", SHORTS, eight, zeros)
+        bytes_.append(call_named(b, name, ll.VectorType(ll.IntType(8), 8), eight))
     return _joined(b, bytes_, lanes)
 
 
 def _whole_aarch64(b: ll.IRBuilder, x: Value) -> Value:
     """Four floats as int16."""
-    words = _call(b, "llvm.aarch64.neon.fcvtns.v4i32.v4f32", WORDS, x)
-    return _call(b, "llvm.aarch64.neon.sqxtn.v4i16", ll.VectorType(ll.IntType(16), 4), words)
+    words = call_named(b, "llvm.aarch64.neon.fcvtns.v4i32.v4f32", WORDS, x)
+    return call_named(b, "llvm.aarch64.neon.sqxtn.v4i16", ll.VectorType(ll.IntType(16), 4), words)
 
 
 def _whole_arm(b: ll.IRBuilder, s: Saturated, x: Value) -> Value:
     """Four floats as int16, the zero point added."""
     bits = b.bitcast(b.fadd(x, ll.Constant(SINGLES, [12582912.0] * 4)), WORDS)
     base = ll.Constant(WORDS, [MAGIC - s.zero] * 4)
-    words = _call(b, "llvm.ssub.sat.v4i32", WORDS, bits, base)
-    return _call(b, "llvm.arm.neon.vqmovns.v4i16", ll.VectorType(ll.IntType(16), 4), words)
+    words = call_named(b, "llvm.ssub.sat.v4i32", WORDS, bits, base)
+    return call_named(b, "llvm.arm.neon.vqmovns.v4i16", ll.VectorType(ll.IntType(16), 4), words)
 
 
 def _joined(b: ll.IRBuilder, vectors: Sequence[Value], lanes: int) -> Value:
     """The first `lanes` lanes of vectors of one length, one after the other."""
     while len(vectors) > 1:
         both = range(2 * vectors[0].type.count)
-        vectors = [_shuffled(b, pair, both) for pair in _pairs(vectors)]
+        vectors = [picked(b, pair, both) for pair in _pairs(vectors)]
     (whole,) = vectors
-    return whole if whole.type.count == lanes else _shuffled(b, vectors, range(lanes))
+    return whole if whole.type.count == lanes else picked(b, vectors, range(lanes))
 
 
 def _pairs(vectors: Sequence[Value]) -> list[tuple[Value, Value]]:
     """Neighbours; the last with itself where it has none."""
     return [(v, vectors[min(n + 1, len(vectors) - 1)]) for n, v in enumerate(vectors) if n % 2 == 0]
-
-
-def _shuffled(b: ll.IRBuilder, vectors: Sequence[Value], lanes: Sequence[int]) -> Value:
-    first, second = vectors[0], vectors[-1]
-    if len(vectors) == 1:
-        second = undefined(first.type)
-    mask = ll.Constant(ll.VectorType(I32, len(lanes)), list(lanes))
-    return b.shuffle_vector(first, second, mask)
-
-
-def _call(b: ll.IRBuilder, name: str, gives: ll.Type, *args: Value) -> Value:
-    function = b.module.globals.get(name)
-    if function is None:
-        function = ll.Function(b.module, ll.FunctionType(gives, [a.type for a in args]), name)
-    return b.call(function, args)

@@ -39,7 +39,7 @@ def build(
         program, args = args or default_args(program), None
     funcs = _functions(program, args, name)
     scheduled = [f if IS_SCHEDULED in f.attrs else default_schedule(f, to) for f in funcs]
-    kernels = [lower_function(f) for f in scheduled]
+    kernels = [lower_function(f, to) for f in scheduled]
     return compile_kernels(name or funcs[0].name, kernels, to)
 
 

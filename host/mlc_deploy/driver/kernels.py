@@ -34,7 +34,7 @@ from ..graph import Function
 from ..graph.lower import KernelSource, lower_kernel
 from ..graph.nodes import Call
 from ..ir import Buffer, PrimFunc, walk
-from ..lower import STEPS, Kernel, lower
+from ..lower import LLVM_STEPS, STEPS, Kernel, lower
 from ..ops import OWN_IMPLEMENTATIONS, OWN_INTRINS, OWN_OPERATORS
 from ..ops.strategy import implementations
 from ..passes.context import PassContext, option
@@ -63,7 +63,7 @@ class CompiledKernels:
 
 def loops_of(source: KernelSource, target: Target) -> Kernel:
     """The flat loops of a kernel."""
-    return lower(lower_kernel(source, target))
+    return lower(lower_kernel(source, target), target)
 
 
 def compile_sources(
@@ -172,7 +172,7 @@ def _is_own_call(call: Call) -> bool:
 def _loops_context() -> PassContext:
     """What the current context says of loop passes, in an order of its own."""
     current = PassContext.current()
-    names = {step.__name__ for step in STEPS if not isinstance(step, str)}
+    names = {step.__name__ for step in (*STEPS, *LLVM_STEPS) if not isinstance(step, str)}
     return PassContext(
         opt_level=current.opt_level,
         disabled_pass=sorted(names.intersection(current.disabled_pass)),

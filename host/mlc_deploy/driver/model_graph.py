@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 
 Watch = Callable[[str, Function, bool], None]
 
+# What must have run before a pass that approximates floats: a number that is about to be quantized
+# would be a step off. The others may run in any order.
+NEEDS: Mapping[str, tuple[str, ...]] = {
+    "choose_plans": ("canonicalize_quantized",),
+    "fast_math": ("canonicalize_quantized", "tabulate"),
+}
+
 
 @dataclass(frozen=True)
 class ModelGraph:

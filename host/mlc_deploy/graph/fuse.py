@@ -28,6 +28,8 @@ def fuse_operators(function: Function) -> Function:
     """Calls of operators   =>   kernels: elementwise calls join the convolution, matrix product or
     reduction before them; injective calls each other, and the reduction behind them."""
     members = _Graph(function).groups()
+    if not members:
+        return function
     bindings: list[Binding] = []
     for number, binding in enumerate(function.bindings):
         if number not in members:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from operator import is_
 
 from ..ops.shape import normal_axis
 from ..passes.context import optional
@@ -28,12 +29,14 @@ def concatenate_in_place(function: Function) -> Function:
     for binding in function.bindings:
         roots = _movable(binding, memory, made - taken)
         if roots:
+            taken.update(roots)
+        if roots and not _marked(binding):
             assert isinstance(binding.call, Call)
             attrs = {**binding.call.attrs, IN_PLACE: True}
             binding = replace(binding, call=replace(binding.call, attrs=attrs))
-            taken.update(roots)
         bindings.append(binding)
-    return replace(function, bindings=tuple(bindings)) if any(map(_marked, bindings)) else function
+    same = all(map(is_, bindings, function.bindings))
+    return function if same else replace(function, bindings=tuple(bindings))
 
 
 def _movable(binding: Binding, memory: Memory, free: set[Var]) -> set[Value]:

@@ -1,11 +1,13 @@
 """Passes from scheduled PrimFuncs to flat loops."""
 
 from .annotations import PHASE, WHOLE
+from .machine import LLVM_STEPS
 from .pipeline import STEPS, Kernel, lower
 from .simple import simple_loops
 from .storage import WORKSPACE
 
 __all__ = [
+    "LLVM_STEPS",
     "PHASE",
     "STEPS",
     "WHOLE",

@@ -27,10 +27,10 @@ from ..ir import (
     is_const,
     rebuild,
     seq,
-    with_fields,
 )
 from ..ir.build import compare
 from ..passes.context import option, required
+from .bodies import with_body
 
 OUT_OF_BOUNDS = 1  # mlc_status in device_runtime/include/mlc_abi.h
 
@@ -67,7 +67,7 @@ def check_bounds(func: PrimFunc) -> PrimFunc:
                 return _after(_checks(value), m)
         return rebuild(m, visit)
 
-    return with_fields(func, body=visit(func.body))
+    return with_body(func, visit(func.body))
 
 
 def _after(checks: Iterator[Stmt], s: Stmt) -> Stmt:

@@ -16,6 +16,7 @@ from ..ir import (
     Load,
     Node,
     PrimFunc,
+    Ramp,
     Region,
     Stmt,
     Store,
@@ -67,16 +68,23 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
         match m:
             case Load(buffer, indices) if buffer in shrunk:
                 small, box = shrunk[buffer]
-                moved = tuple(visit(i) - low for i, (low, _) in zip(indices, box, strict=True))
+                moved = tuple(map(_less, map(visit, indices), (low for low, _ in box)))
                 return load(small, moved)
             case Store(buffer, indices, value) if buffer in shrunk:
                 small, box = shrunk[buffer]
-                moved = tuple(visit(i) - low for i, (low, _) in zip(indices, box, strict=True))
+                moved = tuple(map(_less, map(visit, indices), (low for low, _ in box)))
                 return Store(small, moved, visit(value))
         return rebuild(m, visit)
 
     allocs = tuple(shrunk[b][0] for b in root.allocs if b in shrunk)
     return with_fields(func, body=with_fields(root, body=visit(root.body), allocs=allocs))
+
+
+def _less(index: Expr, low: Expr) -> Expr:
+    """index - low; of a vector's index, a ramp as before."""
+    if isinstance(index, Ramp):
+        return with_fields(index, base=index.base - low)
+    return index - low
 
 
 def _collect(s: Any, loops: tuple[For, ...], uses: dict[Buffer, list[Access]]) -> None:

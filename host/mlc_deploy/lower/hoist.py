@@ -27,6 +27,7 @@ from ..ir import (
 )
 from ..ir.build import DIVISIONS
 from ..passes.context import optional
+from .bodies import with_body
 from .partition import conjuncts, where_kept
 
 
@@ -41,7 +42,7 @@ def hoist_guards(func: PrimFunc) -> PrimFunc:
     parallel loop stays outermost.
     """
     body = _hoisted(func.body)
-    return func if body is func.body else with_fields(func, body=body)
+    return with_body(func, body)
 
 
 def _hoisted(m: Any) -> Any:

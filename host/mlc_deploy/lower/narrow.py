@@ -29,6 +29,7 @@ from ..ir import (
 )
 from ..ir.build import binary, compare
 from ..passes.context import optional
+from .bodies import with_body
 
 NARROW, WIDE = "int32", "int64"
 ARITHMETIC = ("+", "-", "*", "//", "%", "min", "max")
@@ -44,7 +45,7 @@ def narrow_indices(func: PrimFunc) -> PrimFunc:
     """
 
     body = _scope({})(func.body)
-    return func if body is func.body else with_fields(func, body=body)
+    return with_body(func, body)
 
 
 def _scope(ranges: dict[Var, Bounds]) -> Callable[[Any], Any]:

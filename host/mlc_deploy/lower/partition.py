@@ -53,6 +53,7 @@ from ..ir import (
 from ..ir.names import Names, names_of
 from ..passes.context import optional
 from .annotations import WHOLE
+from .bodies import with_body
 
 
 @optional(level=2)
@@ -80,7 +81,7 @@ def partition_loops(func: PrimFunc) -> PrimFunc:
     match func.body:
         case Block(body=For(kind="parallel", extent=Const()) as loop) as root:
             return with_fields(func, body=with_fields(root, body=partition.tasks(loop, ranges)))
-    return with_fields(func, body=partition.visit(func.body, ranges))
+    return with_body(func, partition.visit(func.body, ranges))
 
 
 class _Partition:

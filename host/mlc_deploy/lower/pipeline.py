@@ -1,23 +1,28 @@
-"""Lowering: from a scheduled PrimFunc to flat loops, one readable list of steps.
+"""Lowering: from a scheduled PrimFunc to flat loops, one readable list of steps; then the list of
+the machine that they are for (lower/machine/).
 
 MLC_DUMP=all, or a comma-separated list of step names, prints the program to stderr after each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from mlc_targets import Target
+
 from ..arith import simplify
-from ..ir import IN_PLACE, Block, Buffer, For, PrimFunc, Var, walk, with_fields
+from ..ir import IN_PLACE, Block, Buffer, For, PrimFunc, Var, walk
 from ..ir.verify import verify, verify_each
 from ..passes.context import optional, run_passes
 from .blocks import lower_blocks
+from .bodies import with_body
 from .bounds import check_bounds
 from .compact import compact_buffers
 from .dimensions import bind_dimensions
 from .flatten import flatten_buffers
 from .hoist import hoist_guards
+from .machine import LLVM_STEPS, bind_target
 from .narrow import narrow_indices
 from .no_op import remove_no_ops
 from .partition import partition_loops
@@ -32,7 +37,7 @@ from .vectorize import vectorize_loops
 def simplify_body(func: PrimFunc) -> PrimFunc:
     """Expressions in their simplest form, guards that always hold removed."""
     body = simplify(func.body)
-    return func if body is func.body else with_fields(func, body=body)
+    return with_body(func, body)
 
 
 Step = Callable[[PrimFunc], PrimFunc]
@@ -63,20 +68,30 @@ STEPS: tuple[Step | str, ...] = (  # strings are the phases where passes of the 
     "final",
 )
 
+# What a pass needs before it, besides the passes that are required: those run in their order. The
+# optional ones may be left out, and run anywhere else and again.
+NEEDS: Mapping[str, tuple[str, ...]] = {
+    "vectorize_loops": ("flatten_buffers",),  # the index of a vector is one ramp
+    "unroll_loops": ("lower_blocks",),  # copies of a block would have one name
+}
+
 Watch = Callable[[str, PrimFunc, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A lowered function: its signature as it was scheduled, and its flat body.
+    """A lowered function: its signature as it was scheduled, and its flat loops.
 
-    body's parameters and scratch buffers are one-dimensional; the root block holds the scratch.
+    Their parameters and scratch buffers are one-dimensional; the root block holds the scratch.
+    body: for any machine. machine: rewritten for the one that LLVM compiles for; body where the
+    function was lowered for none.
     """
 
     name: str
     params: tuple[Buffer | Var, ...]
     outputs: tuple[str, ...]
     body: PrimFunc
+    machine: PrimFunc
 
     def __str__(self) -> str:
         """The flat loops as script."""
@@ -111,14 +126,19 @@ class Kernel:
         return loop if isinstance(loop, For) and loop.kind == "parallel" else None
 
 
-def lower(func: PrimFunc, watch: Watch | None = None) -> Kernel:
-    """The flat loops of a scheduled function, by the passes that the PassContext lets run.
+def lower(func: PrimFunc, target: Target | None = None, watch: Watch | None = None) -> Kernel:
+    """The flat loops of a scheduled function, by the passes that the PassContext lets run, and
+    those that serve a target.
 
     watch(name, function, changed) sees it after each. Raises LowerError for what cannot be lowered.
     """
     func = bind_dimensions(verify(func))
     flat = run_passes("lower", func, STEPS, verify_each, watch)
     verify(flat, "lowering")
+    machine = flat
+    if target is not None and target.kind == "llvm":
+        machine = run_passes("lower", bind_target(flat, target), LLVM_STEPS, verify_each, watch)
+        verify(machine, "lowering for a machine")
     written = {r.buffer.name for n in walk(func.body) if isinstance(n, Block) for r in n.writes}
     outputs = tuple(b.name for b in func.buffers if b.name in written)
-    return Kernel(func.name, func.params, outputs, flat)
+    return Kernel(func.name, func.params, outputs, flat, machine)

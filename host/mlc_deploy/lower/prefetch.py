@@ -36,6 +36,7 @@ from ..ir.lanes import lane_by_lane
 from ..ir.pragmas import PREFETCH
 from ..ir.printer import loop_header
 from ..passes.context import required
+from .bodies import with_body
 
 LINE = 64  # bytes of a cache line
 MOST_LINES = 1 << 10  # that one turn may ask for
@@ -63,7 +64,7 @@ def insert_prefetches(func: PrimFunc) -> PrimFunc:
             body = seq([*ahead, body])
         return m if body is m.body else with_fields(m, body=body)
 
-    return with_fields(func, body=visit(func.body, ()))
+    return with_body(func, visit(func.body, ()))
 
 
 def _ahead(loop: For, around: tuple[For, ...], name: str, turns: int) -> Stmt:

@@ -32,6 +32,7 @@ from ..ir import (
 from ..ir.pragmas import AUTO_UNROLL, DEBUG_SKIP, UNROLL_EXPLICIT, defect
 from ..ir.printer import loop_header
 from ..passes.context import option, optional, required
+from .bodies import with_body
 
 
 @optional(level=1)
@@ -85,7 +86,7 @@ def unroll_loops(func: PrimFunc) -> PrimFunc:
         return done
 
     body = expanded(func.body, {}, 1)
-    return func if body is func.body else with_fields(func, body=body)
+    return with_body(func, body)
 
 
 def _turns(loop: For, copies: int, most: int) -> int:
@@ -150,7 +151,7 @@ def unroll_registers(func: PrimFunc) -> PrimFunc:
             return For(m.var, m.extent, "unrolled", visit(m.body), m.annotations)
         return rebuild(m, visit) if isinstance(m, Stmt) else m
 
-    return with_fields(func, body=visit(func.body))
+    return with_body(func, visit(func.body))
 
 
 @required
@@ -199,7 +200,7 @@ def unroll_as_asked(func: PrimFunc) -> PrimFunc:
             count = most + 1  # a number of turns that is not known is more than any
         return (m if body is m.body else with_fields(m, body=body)), count
 
-    return with_fields(func, body=visit(func.body, 0, True)[0])
+    return with_body(func, visit(func.body, 0, True)[0])
 
 
 def _copies(s: Stmt, chosen: set[For]) -> tuple[int, int]:

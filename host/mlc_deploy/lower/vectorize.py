@@ -40,6 +40,7 @@ from ..ir import (
 )
 from ..ir.build import broadcast, cast
 from ..passes.context import optional
+from .bodies import with_body
 from .lanes import Ranges, holding_lanes, in_all_lanes, safe, split_uniform, uses, using, within
 
 
@@ -93,7 +94,7 @@ def vectorize_loops(func: PrimFunc) -> PrimFunc:
             return m if body is m.body else with_fields(m, body=body)
         return rebuild(m, lambda child: visit(child, ranges))
 
-    return with_fields(func, body=visit(func.body, {}))
+    return with_body(func, visit(func.body, {}))
 
 
 def _vectorized(v: _Lanes, body: Stmt) -> Stmt:

@@ -7,6 +7,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
+from ..arith import Bounds, equal, expr_bounds
 from ..ir import (
     Binary,
     Block,
@@ -19,6 +20,8 @@ from ..ir import (
     Store,
     Var,
     children,
+    const,
+    is_const,
     loads,
     once,
     rebuild,
@@ -28,7 +31,12 @@ from ..ir import (
     walk,
     with_fields,
 )
-from .tree import block_at, find_block, refreshed, replace, vars_in
+from .tree import block_at, find_block, refreshed, refuse, replace, vars_in
+
+PRIMITIVE = "fuse_reduction_epilogue"
+FORM = "[iteration of the epilogue, iteration of the reduction, its factor, ...]"
+
+Places = dict[Var, Expr]  # iterations of one block in terms of those of another
 
 
 def fuse_reduction_epilogue(
@@ -40,17 +48,17 @@ def fuse_reduction_epilogue(
 ) -> PrimFunc:
     """sums = 0 + products; result = f(sums + bias)   =>   sums = bias + products; result = f(sums)
 
-    for the sums that block `reduction` makes, and a bias that needs only those dimensions of them
-    that block `epilogue` takes as they are: not what is cut off, nor what it addresses otherwise.
-    The same function where there is no such bias. Sums of floats are rounded in that order.
+    for the sums that block `reduction` makes, and a bias that block `epilogue` adds to nothing
+    else. The same function where there is no such bias. Sums of floats are rounded in that order.
 
-    Where blocks in between put the sums elsewhere, `read` is the last of those, and `at` says which
-    sums an iteration of the epilogue takes: (its number, a number of the reduction's iterations,
-    the factor that this counts for, another, its factor, ...). That is taken at its word.
+    Where blocks in between copy the sums elsewhere, `read` is the last of those. The bias may
+    depend on iterations of the epilogue that are iterations of the reduction, too, and on those
+    that `at` makes of several: [its number, a number of the reduction's iterations, the factor that
+    this counts for, another, its factor, ...]. Raises ScheduleError for an `at` that says of a sum
+    another iteration than the one that takes it, or of which that cannot be shown.
     """
-    primitive = "fuse_reduction_epilogue"
     last, sums, made = (
-        block_at(find_block(func, name, primitive))
+        block_at(find_block(func, name, PRIMITIVE))
         for name in (epilogue, reduction, read or reduction)
     )
     if not isinstance(last.body, Store) or not _adds_up(sums):
@@ -58,13 +66,16 @@ def fuse_reduction_epilogue(
     buffer = made.writes[0].buffer
     if _readers(last.body.value, buffer) != 1:
         return func
-    places = _as_they_are(sums, last, buffer) if at is None else _combined(sums, last, at)
+    taken = _sums_taken(func, sums, made, last)
+    places = _given(sums, last, at) if at is not None else _found(sums, last, taken or {})
     bias = _bias(last.body.value, buffer, set(places))
-    if bias is None:
+    if bias is None or any(bias.buffer in _written(b) for b in _leaves(func)):
         return func
     value = _without(last.body.value, buffer, bias)
     if _readers(value, buffer) != 1:
         return func
+    if at is not None:
+        _verify(places, sums, last, taken)
     assert isinstance(sums.init, Store)
     init = with_fields(sums.init, value=substitute(bias, places))
     func = replace(func, sums, refreshed(with_fields(sums, init=init)))
@@ -73,39 +84,136 @@ def fuse_reduction_epilogue(
     )
 
 
-def _as_they_are(sums: Block, last: Block, buffer: Buffer) -> dict[Var, Expr]:
-    """What iterations of `last` are in `sums`, of those that index what both share."""
-    assert isinstance(last.body, Store) and isinstance(sums.init, Store)
-    (read,) = (n for n in loads(last.body.value) if n.buffer is buffer)
-    wanted = {i.var: i.extent for i in last.iters}
-    made = {i.var: i.extent for i in sums.iters}
-    return {
-        i: v
-        for i, v in zip(read.indices, sums.init.indices, strict=True)
-        if isinstance(i, Var) and isinstance(v, Var) and same_expr(wanted[i], made[v])
-    }
+def _adds_up(tile: Block) -> bool:
+    """Whether a block adds to sums that begin with zeros; others take the largest, say."""
+    (store,) = (s for s in statements(tile.body) if isinstance(s, Store))
+    begin = tile.init.value if isinstance(tile.init, Store) else None
+    if not isinstance(begin, Const) or begin.value != 0:
+        return False
+
+    def is_sum(e: Expr) -> bool:
+        return (
+            isinstance(e, Load)
+            and e.buffer is store.buffer
+            and all(same_expr(x, y) for x, y in zip(e.indices, store.indices, strict=True))
+        )
+
+    match store.value:
+        case Binary("+", a, b):
+            return (is_sum(a) or is_sum(b)) and _readers(store.value, store.buffer) == 1
+        case Call("if_then_else", (_, Binary("+", a, b), kept)):
+            added = is_sum(kept) and (is_sum(a) or is_sum(b))
+            return added and _readers(store.value, store.buffer) == 2
+    return False
 
 
-def _combined(sums: Block, last: Block, at: Sequence[Sequence[int]]) -> dict[Var, Expr]:
-    def of(iteration: int, factor: int) -> Expr:
-        var = sums.iters[iteration].var
-        return var if factor == 1 else var * factor
+def _sums_taken(func: PrimFunc, sums: Block, made: Block, last: Block) -> Places | None:
+    """The iterations of `sums` in terms of those of `last`, for the sum that it takes; None where
+    blocks in between do more than copy, or where something else takes sums, too."""
+    leaves = _leaves(func)
+    reader, block = last, made
+    known: Places = {i.var: i.var for i in last.iters}
+    while True:
+        buffer = block.writes[0].buffer
+        others = [b for b in leaves if b not in (reader, block)]
+        if buffer in func.buffers or any(buffer in _written(b) | _read(b) for b in others):
+            return None
+        taken = [n for s in statements(reader.body) if isinstance(s, Store)
+                 for n in loads(s.value) if n.buffer is buffer]  # fmt: skip
+        stores = [s for s in statements(block.body) if isinstance(s, Store)]
+        if len(taken) != 1 or len(stores) != 1:
+            return None
+        found: Places = {}
+        for to, index in zip(stores[0].indices, taken[0].indices, strict=True):
+            if isinstance(to, Var) and to not in found:
+                found[to] = substitute(index, known)
+            elif not isinstance(to, Const):
+                return None
+        alone = {i.var: const(0, i.var.dtype) for i in block.iters if is_const(i.extent, 1)}
+        reader, known = block, {**alone, **found}
+        if block is sums:
+            return known
+        copied = stores[0].value
+        sources = [b for b in leaves if isinstance(copied, Load) and copied.buffer in _written(b)]
+        if (
+            len(sources) != 1
+            or block.init is not None
+            or any(v not in known for v in vars_in(copied))
+        ):
+            return None
+        (block,) = sources
 
-    found: dict[Var, Expr] = {}
-    for number, *terms in at:
-        parts = [of(i, f) for i, f in zip(terms[::2], terms[1::2], strict=True)]
+
+def _leaves(func: PrimFunc) -> list[Block]:
+    """The blocks that hold no others."""
+    blocks = [s for s in statements(func.body) if isinstance(s, Block)]
+    return [b for b in blocks if not any(isinstance(s, Block) for s in statements(b.body))]
+
+
+def _written(block: Block) -> set[Buffer]:
+    return {r.buffer for r in block.writes}
+
+
+def _read(block: Block) -> set[Buffer]:
+    return {r.buffer for r in block.reads}
+
+
+def _found(sums: Block, last: Block, taken: Places) -> Places:
+    """The iterations of `last` that are iterations of `sums`, as those."""
+    extents = {i.var: i.extent for i in last.iters}
+    found: Places = {}
+    for i in sums.iters:
+        same = taken.get(i.var)
+        if isinstance(same, Var) and same in extents and same_expr(extents[same], i.extent):
+            found[same] = i.var
+    return found
+
+
+def _given(sums: Block, last: Block, at: Sequence[Sequence[int]]) -> Places:
+    """The iterations of `last` in terms of those of `sums`, as `at` says it."""
+    found: Places = {}
+    for row in at:
+        if not _fits(row, len(last.iters), len(sums.iters)):
+            refuse(PRIMITIVE, f"at holds {row!r}", last, FORM)
+        number, *terms = row
+        variables = (sums.iters[n].var for n in terms[::2])
+        parts = [v if f == 1 else v * f for v, f in zip(variables, terms[1::2], strict=True)]
         found[last.iters[number].var] = reduce(add, parts)
     return found
 
 
-def _adds_up(tile: Block) -> bool:
-    """Whether a block sums up, beginning with zeros; others take the largest, say."""
-    (store,) = (s for s in statements(tile.body) if isinstance(s, Store))
-    begin = tile.init.value if isinstance(tile.init, Store) else None
-    match store.value:
-        case Binary("+") | Call("if_then_else", (_, Binary("+"), _)):
-            return isinstance(begin, Const) and begin.value == 0
-    return False
+def _fits(row: object, iterations: int, reduced: int) -> bool:
+    """Whether a row of `at` has the form, and the blocks have the iterations that it names."""
+    if not isinstance(row, list | tuple) or len(row) < 3 or len(row) % 2 == 0:
+        return False
+    if not all(type(n) is int and 0 <= n < 1 << 31 for n in row):
+        return False
+    return row[0] < iterations and all(n < reduced for n in row[1::2])
+
+
+def _verify(places: Places, sums: Block, last: Block, taken: Places | None) -> None:
+    """Raises ScheduleError unless every sum begins with what the iteration that takes it adds, and
+    every sum with something."""
+    if taken is None:
+        refuse(
+            PRIMITIVE, f"'{last.name}' does not take the sums of '{sums.name}' as they are", last
+        )
+    inside, around = ({i.var: _range(i.extent) for i in b.iters} for b in (last, sums))
+    extents = {i.var: i.extent for b in (last, sums) for i in b.iters}
+    for var, made in places.items():
+        what = f"at says that '{var.name}' of '{last.name}' is {made} of '{sums.name}'"
+        known = vars_in(made) <= taken.keys()
+        if not known or not equal(substitute(made, taken), var, inside):
+            refuse(PRIMITIVE, f"{what}, which is not shown by what it reads", last, "another map")
+        (low, high), (_, most) = expr_bounds(made, around), inside[var]
+        whole = isinstance(made, Var) and same_expr(extents[made], extents[var])
+        if not whole and not (low == 0 and high is not None and most is not None and high <= most):
+            why = f"{what}, which has other values than 0 to {extents[var]} - 1"
+            refuse(PRIMITIVE, why, last, "sums of no more than what is taken")
+
+
+def _range(extent: Expr) -> Bounds:
+    return 0, int(extent) - 1 if isinstance(extent, Const) else None
 
 
 def _readers(value: Expr, buffer: Buffer) -> int:

@@ -30,5 +30,5 @@ def builder(
 def build_object(func: PrimFunc, target: Target) -> bytes:
     """A scheduled function as an object with one kernel, KERNEL. Raises LowerError, CodegenError,
     ScheduleError."""
-    kernel = lower(with_fields(func, name=KERNEL))
+    kernel = lower(with_fields(func, name=KERNEL), target)
     return compile_kernels(KERNEL, [kernel], target).object_bytes

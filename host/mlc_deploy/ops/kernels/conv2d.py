@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mlc_targets import Target
+from mlc_targets.scheduling import scheduling_model
 
 from ... import te
 from ...ir import Expr, PrimFunc, Reduce
@@ -317,5 +318,5 @@ def tap(
 def tune(sch: Schedule, target: Target) -> None:
     """Takes a scheduling model that keeps few registers in use: others load weights
     early, and copy or spill what is in their way."""
-    if target.arch == "aarch64" and target.llvm_cpu != "generic":
-        sch.tune_for("generic")
+    if model := scheduling_model("conv2d", target):
+        sch.tune_for(model)

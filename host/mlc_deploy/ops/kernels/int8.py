@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Literal
 
 from mlc_targets import Target
+from mlc_targets.scheduling import scheduling_model
 
 from ... import te
 from ...ir import Expr, const
@@ -290,8 +291,8 @@ def _steps(level: Level, taps: int, target: Target, turns: int) -> int:
 def tune(sch: Schedule, level: Level, target: Target) -> None:
     """Takes a scheduling model that keeps the products of `parts` in few registers: that
     of AArch64's generic CPU, which is in-order, begins many before it adds one up, and spills."""
-    if level.form == "parts" and target.llvm_cpu == "generic" and target.arch == "aarch64":
-        sch.tune_for("kryo")
+    if level.form == "parts" and (model := scheduling_model("parts", target)):
+        sch.tune_for(model)
 
 
 def _own_loops(sch: Schedule, block: str, around: str) -> tuple[list[str], list[str]]:

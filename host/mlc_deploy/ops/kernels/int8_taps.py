@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlc_targets import Target
+from mlc_targets.scheduling import scheduling_model
 
 from ... import te
 from ...ir import Expr, PrimFunc
@@ -67,7 +68,6 @@ MACHINES = {
         6,
     ),
 }
-FEW_REGISTERS = "kryo"  # a scheduling model that leaves the turned weights their registers
 BORDERED, TURNED = "int8_bordered_taps", "int8_taps"
 
 
@@ -153,8 +153,8 @@ class DepthwiseTaps(Plan):
         for around in (turned, bordered):
             unroll(sch, around[around.index(task) + 1 :])
         sch.parallel(task)
-        if self.target.arch == "aarch64":
-            sch.tune_for(FEW_REGISTERS)
+        if model := scheduling_model("taps", self.target):
+            sch.tune_for(model)
         return sch.func
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from mlc_targets import Target
+from mlc_targets.scheduling import scheduling_model
 
 from ... import te
 from ...ir import Expr, PrimFunc, const, value_range
@@ -31,8 +32,6 @@ from .windows import even_cut, pool_fields, reach
 KERNEL = f"OHWI{BLOCK}o"
 BYTES = ("int8", "uint8")
 ALL_AT_ONCE = 9  # taps up to which a window is summed up as a whole, else row by row
-# By machine, a scheduling model that begins few products before they are added up.
-FEW_REGISTERS = {"aarch64": "exynos-m3", "arm": "kryo"}
 MOST_COPIED = 64  # vectors of a row that one turn copies
 STRIP = 1 << 14  # bytes of data, about, that are copied together
 
@@ -72,8 +71,8 @@ class WindowsInt8(Plan):
         if "pad" in sch.get_blocks():
             sch.compute_at("pad", task)
             copy_rows(sch, self.target.lanes("int8"), whole=many or apart)
-        if self.target.arch in FEW_REGISTERS:
-            sch.tune_for(FEW_REGISTERS[self.target.arch])
+        if model := scheduling_model("windows", self.target):
+            sch.tune_for(model)
         return sch.func
 
 

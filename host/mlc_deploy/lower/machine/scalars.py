@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ir import (
+from ...ir import (
     Buffer,
     Expr,
     For,
     Let,
     Load,
+    PrimFunc,
     Shuffle,
     Stmt,
     Store,
@@ -20,11 +21,14 @@ from ..ir import (
     seq,
     walk,
 )
-from ..ir.lanes import Parts, at_lane
-from ..ir.structural import content
+from ...ir.lanes import Parts, at_lane
+from ...ir.structural import content
+from ...passes.context import required
+from ..bodies import with_body
 
 
-def lanes_as_loops(s: Stmt) -> Stmt:
+@required
+def split_vectors(func: PrimFunc) -> PrimFunc:
     """C[Ramp(i, 1, 4)] = A[Ramp(j, 1, 4)] * Broadcast(x, 4)
     =>   for lane in range(4): C[i + lane] = A[j + lane] * x
 
@@ -59,8 +63,8 @@ def lanes_as_loops(s: Stmt) -> Stmt:
                 return _let_all(names, value, visit(body), outside)
         return rebuild(m, visit)
 
-    done: Stmt = visit(s)
-    return done
+    body = visit(func.body)
+    return with_body(func, body)
 
 
 def _lanes(e: Expr) -> int:

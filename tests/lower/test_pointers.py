@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+import mlc_deploy as mlc
 from mlc_deploy import PrimFunc
-from mlc_deploy.codegen.cursors import find_cursors
 from mlc_deploy.ir import For, statements
+from mlc_deploy.lower.machine import bind_target
+from mlc_deploy.lower.machine.pointers import CURSORS, find_cursors, follow_pointers
 from mlc_deploy.script import from_script
 
 
-def loop(body: str) -> For:
-    """The innermost loop, over k, of a program on A (4096 elements) with sums in S."""
+def program(body: str) -> PrimFunc:
+    """A loop over k on A (4096 elements) with sums in S."""
     text = "\n        ".join(["for k in range(8):", *body.splitlines()])
     func = from_script(f"""
 from mlc_deploy.script import tir as T
@@ -22,7 +24,13 @@ def main(A: T.Buffer((4096,), "float32"), B: T.Buffer((64,), "float32")):
     {text}
 """)
     assert isinstance(func, PrimFunc)
-    return next(s for s in statements(func.body) if isinstance(s, For) and s.name == "k")
+    return func
+
+
+def loop(body: str, func: PrimFunc | None = None) -> For:
+    """The loop over k of a program."""
+    loops = (s for s in statements((func or program(body)).body) if isinstance(s, For))
+    return next(s for s in loops if s.name == "k")
 
 
 def sums(*offsets: int) -> str:
@@ -61,7 +69,16 @@ def test_other_loops_have_none(body: str) -> None:
 
 
 def test_other_machines_have_none() -> None:
-    assert find_cursors(loop(sums(0, 4)), {}, "x86_64") == []
+    func = bind_target(program(sums(0, 4)), mlc.Target("x86_64"))
+    assert follow_pointers(func) is func
+
+
+def test_a_loop_carries_its_cursors() -> None:
+    """They are printed with it."""
+    func = follow_pointers(bind_target(program(sums(8, 0, 4)), mlc.Target("armv7a")))
+    (cursor,) = loop("", func).annotations[CURSORS]
+    assert repr(cursor) == "A[k * 16 + 8] += 16 follows"
+    assert str(cursor) in str(func)
 
 
 def tile(rows: int, blocks: int, apart: int) -> str:

@@ -13,17 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..arith import Bounds, Linear, linear, to_expr
-from ..arith.linear import Atom
-from ..ir import (
+from ...arith import Bounds, Known, Linear, linear, loop_ranges, to_expr
+from ...arith.linear import Atom
+from ...ir import (
     Buffer,
     Call,
     Cast,
     Evaluate,
+    Expr,
     For,
     If,
     Let,
     Load,
+    PrimFunc,
     Ramp,
     Seq,
     Shuffle,
@@ -32,9 +34,17 @@ from ..ir import (
     Var,
     dtype_of,
     is_const,
+    rebuild,
     statements,
     walk,
+    with_fields,
 )
+from ...passes.context import optional
+from ..bodies import with_body
+from .target import target_of
+
+CURSORS = "codegen.cursors"  # an annotation of loops: the Cursors that they have
+HIDDEN = "codegen.hidden"  # an annotation of loops: the Buffers whose pointers LLVM sees nothing of
 
 REACH = 1008  # bytes from its pointer that AArch64 loads a pair of vectors at
 WORTH = 4  # loads, of which pairs save more than a cursor costs
@@ -45,12 +55,14 @@ Place = tuple[Buffer, Linear]  # a buffer, and the part of an index that is no c
 Group = tuple[int, tuple[int, ...]]  # where neighbours begin, how many each instruction loads
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Cursor:
-    """A pointer to `offset` elements from the beginning of a place; to `start` where each turn
-    begins, `step` how many elements on the next one does. first: the least offset that is loaded
-    by it. moves: whether it follows the loads. groups: by the offsets of vectors, those that they
-    are loaded in."""
+    """A pointer to a place, at `start` elements from its beginning where each turn begins and
+    `step` further the next turn.
+
+    first: the least offset that is loaded by it. moves: whether it follows the loads within a turn.
+    groups: by the offsets of vectors, the group that each is loaded in.
+    """
 
     buffer: Buffer
     moving: Linear
@@ -59,14 +71,71 @@ class Cursor:
     start: int
     moves: bool
     groups: Mapping[int, Group] = field(default_factory=dict)
-    offset: int = 0
-    pointer: Any = None
+
+    def __repr__(self) -> str:
+        place = to_expr(self.moving.plus(Linear(self.start, {})), "int32")
+        how = "follows" if self.moves else "stays"
+        sizes = dict(self.groups.values())
+        by = "".join(f", {list(parts)} at {start}" for start, parts in sizes.items())
+        return f"{self.buffer.name}[{place}] += {self.step} {how}{by}"
+
+
+@optional(level=1)
+def follow_pointers(func: PrimFunc) -> PrimFunc:
+    """for k in range(n): …   =>   for k in range(n, annotations={CURSORS: …}): …"""
+    target = target_of(func)
+    if target is None or target.arch not in ("arm", "aarch64"):
+        return func
+    known = Known()
+    for v in _dimensions(func):
+        known.bind(v, (0, None))
+
+    def visit(m: Any) -> Any:
+        if isinstance(m, Expr):
+            return m
+        if isinstance(m, For):
+            cursors = tuple(find_cursors(m, known, target.arch))
+            known.bind(m.var, loop_ranges([m])[m.var])
+            if cursors:
+                m = with_fields(m, annotations={**m.annotations, CURSORS: cursors})
+        return rebuild(m, visit)
+
+    return with_body(func, visit(func.body))
+
+
+@optional(level=1)
+def hide_pointers(func: PrimFunc) -> PrimFunc:
+    """for k: C[k] = C[k] + …; for j: sums[j] = …   =>   for k in range(n, annotations={HIDDEN: C})
+
+    LLVM does not see, within the loop, where those pointers come from: it would keep a pointer for
+    each turn of the loop around in registers, which the sums need.
+    """
+    if target_of(func) is None:
+        return func
+
+    def visit(m: Any) -> Any:
+        if isinstance(m, Expr):
+            return m
+        if isinstance(m, For) and (hidden := sums_around(m)):
+            m = with_fields(m, annotations={**m.annotations, HIDDEN: tuple(hidden)})
+        return rebuild(m, visit)
+
+    return with_body(func, visit(func.body))
+
+
+def _dimensions(func: PrimFunc) -> Iterator[Var]:
+    """The scalars that a kernel is given; none is negative."""
+    for p in func.params:
+        if isinstance(p, Var):
+            yield p
+            continue
+        for extent in (*p.shape, *(p.strides or ())):
+            if isinstance(extent, Expr):
+                yield from (n for n in walk(extent) if isinstance(n, Var))
 
 
 def find_cursors(loop: For, ranges: Mapping[Var, Bounds], arch: str) -> list[Cursor]:
     """The cursors of a loop; none unless it is straight code that loads vectors and sums up."""
-    if arch not in ("arm", "aarch64"):
-        return []
     found = []
     for (buffer, moving), loads in _places(loop, ranges).items():
         step = moving.terms[loop.var]
@@ -79,17 +148,6 @@ def find_cursors(loop: For, ranges: Mapping[Var, Bounds], arch: str) -> list[Cur
         if len(stretches) > 1 and all(len(s) >= WORTH for s in stretches):
             found += [Cursor(buffer, moving, step, s[0], s[0], False) for s in stretches]
     return found
-
-
-def cursor_at(cursors: Sequence[Cursor], buffer: Buffer, form: Linear) -> Cursor | None:
-    """The cursor for an access to the buffer at an index."""
-    place = Linear(0, form.terms)
-    here = [
-        c
-        for c in cursors
-        if c.buffer is buffer and c.moving == place and (c.moves or c.first <= form.constant)
-    ]
-    return max(here, key=lambda c: c.first) if here else None
 
 
 def prefetched(s: Stmt) -> Iterator[Load]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..arith import Linear, linear, to_expr
-from ..ir import (
+from ...arith import Linear, linear, to_expr
+from ...ir import (
     Buffer,
     Const,
     Expr,
     Load,
     Node,
+    PrimFunc,
     Ramp,
     Seq,
     Shuffle,
@@ -29,18 +30,25 @@ from ..ir import (
     walk,
     with_lanes,
 )
+from ...passes.context import optional
+from ..bodies import with_body
+from .target import target_of
 
 INTERLEAVED = 4  # rows at most that machines interleave
 
 Key = tuple[Buffer, Linear, int, int]  # what is loaded from, index but for its constant, stride, n
 
 
-def transposed_loads(s: Stmt) -> Stmt:
+@optional(level=1)
+def transpose_loads(func: PrimFunc) -> PrimFunc:
     """… A[Ramp(e, s, n)] … A[Ramp(e + 1, s, n)] … A[Ramp(e + n - 1, s, n)] …
     =>   … the columns of A[Ramp(e, 1, n)], A[Ramp(e + s, 1, n)], … A[Ramp(e + (n - 1) * s, 1, n)]
 
     in runs of stores, for all n of a power of two; no element is read that was not read before.
     """
+
+    if target_of(func) is None:
+        return func
 
     def visit(m: Any) -> Any:
         if isinstance(m, Expr):
@@ -49,8 +57,8 @@ def transposed_loads(s: Stmt) -> Stmt:
             m = _in_run(m)
         return rebuild(m, visit)
 
-    done: Stmt = visit(s)
-    return done
+    body = visit(func.body)
+    return with_body(func, body)
 
 
 def _in_run(m: Seq) -> Seq:

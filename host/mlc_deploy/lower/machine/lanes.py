@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..arith import Known, Linear, linear, to_expr
-from ..ir import (
+from ...arith import Known, Linear, linear, to_expr
+from ...ir import (
     Broadcast,
     Buffer,
     Cast,
@@ -19,6 +19,7 @@ from ..ir import (
     For,
     Load,
     Node,
+    PrimFunc,
     Ramp,
     Seq,
     Shuffle,
@@ -35,13 +36,17 @@ from ..ir import (
     with_fields,
     with_lanes,
 )
+from ...passes.context import optional
+from ..bodies import with_body
+from .target import target_of
 
 # A buffer, the part of an index that is no constant, and the dtype that what is loaded is used in.
 Key = tuple[Buffer, Linear, str]
 Found = tuple[Load, str]  # a load, and the dtype that it is used in
 
 
-def broadcast_lanes(s: Stmt, register_bits: int) -> Stmt:
+@optional(level=1)
+def broadcast_lanes(func: PrimFunc) -> PrimFunc:
     """… Broadcast(A[e + c], n) …, for all c of one vector of A
     =>   … Shuffle(A[Ramp(e + c0, 1, m)], (c - c0,) * n) …
 
@@ -63,10 +68,13 @@ def broadcast_lanes(s: Stmt, register_bits: int) -> Stmt:
             vector = Cast(with_lanes(n.value.dtype, lanes), vector)
         return Shuffle((vector,), (offset - start,) * n.lanes, n.dtype)
 
-    return _in_runs(s, wanted, rewritten, lambda lanes: (1, lanes), register_bits)
+    bits = _register_bits(func)
+    body = _in_runs(func.body, wanted, rewritten, lambda lanes: (1, lanes), bits)
+    return with_body(func, body)
 
 
-def halved_loads(s: Stmt, register_bits: int) -> Stmt:
+@optional(level=1)
+def halve_loads(func: PrimFunc) -> PrimFunc:
     """… Cast(A[Ramp(e, 1, m)]) * b … Cast(A[Ramp(e + m, 1, m)]) * c …, m elements filling half a
     register, that are widened to twice their bits
     =>   … halves of A[Ramp(e, 1, 2*m)] …
@@ -74,6 +82,9 @@ def halved_loads(s: Stmt, register_bits: int) -> Stmt:
     in runs of stores inside an innermost loop, of what moves with it: other factors are in
     registers already. Both ARM machines multiply halves of registers.
     """
+    register_bits = _register_bits(func)
+    if not register_bits:
+        return func
 
     def visit(m: Any) -> Any:
         if isinstance(m, Expr):
@@ -81,7 +92,7 @@ def halved_loads(s: Stmt, register_bits: int) -> Stmt:
         if isinstance(m, For) and not any(isinstance(x, For) for x in statements(m.body)):
             moving = partial(wanted, m.var)
             body = _in_runs(m.body, moving, rewritten, lambda n: (n // 2, 2), register_bits)
-            return with_fields(m, body=body)
+            return m if body is m.body else with_fields(m, body=body)
         return rebuild(m, visit)
 
     def wanted(moving: Var, n: Any) -> Found | None:
@@ -98,17 +109,18 @@ def halved_loads(s: Stmt, register_bits: int) -> Stmt:
         half = tuple(range(offset - start, offset - start + dtype_of(load.dtype).lanes))
         return Cast(n.dtype, Shuffle((_vector(load, start, lanes),), half, load.dtype))
 
-    done: Stmt = visit(s)
-    return done
+    return with_body(func, visit(func.body))
 
 
-def paired_loads(s: Stmt, register_bits: int) -> Stmt:
+@optional(level=1)
+def pair_loads(func: PrimFunc) -> PrimFunc:
     """… A[Ramp(e, 1, m)] … A[Ramp(e + m, 1, m)] …, m elements filling a register
     =>   … halves of A[Ramp(e, 1, 2*m)] …
 
     in runs of stores. 32-bit ARM loads two registers in one instruction, and has no loads with an
     offset, so that each load saved saves an addition too.
     """
+    register_bits = _register_bits(func, ("arm",))
 
     def wanted(n: Any) -> Found | None:
         if isinstance(n, Load) and isinstance(n.indices[0], Ramp):
@@ -121,7 +133,14 @@ def paired_loads(s: Stmt, register_bits: int) -> Stmt:
         half = range(offset - start, offset - start + lanes)
         return Shuffle((_vector(load, start, 2 * lanes),), tuple(half), n.dtype)
 
-    return _in_runs(s, wanted, rewritten, lambda lanes: (lanes, 2), register_bits)
+    body = _in_runs(func.body, wanted, rewritten, lambda lanes: (lanes, 2), register_bits)
+    return with_body(func, body)
+
+
+def _register_bits(func: PrimFunc, machines: tuple[str, ...] = ("arm", "aarch64")) -> int:
+    """Of a vector register of the function's machine; 0 where that is none of these."""
+    target = target_of(func)
+    return target.register_bits if target is not None and target.arch in machines else 0
 
 
 def _in_runs(
@@ -131,8 +150,11 @@ def _in_runs(
     cut: Callable[[int], tuple[int, int]],
     register_bits: int,
 ) -> Stmt:
-    """s with wanted loads rewritten where there are enough neighbours. cut: of the elements of a
-    register, (how many elements lie between neighbours, how many neighbours)."""
+    """s with wanted loads rewritten where there are enough neighbours; s itself for a machine
+    without vector registers. cut: of the elements of a register, (how many elements lie between
+    neighbours, how many neighbours)."""
+    if not register_bits:
+        return s
 
     known = Known()
 

@@ -1,0 +1,292 @@
+"""Offsets, pointers and what lies there: loads and stores of flat buffers in LLVM IR.
+
+Loop variables and offsets have pointer width. An access is one base pointer, shared by all accesses
+that differ by a constant, plus that constant (decision 3 of the design); in loops with cursors it
+is the cursor's pointer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+from llvmlite import ir as ll
+
+from mlc_targets import Target
+
+from ..arith import Known, Linear, bounds, linear
+from ..arith.linear import Opaque, Product, Quotient, Remainder
+from ..ir import Buffer, Expr, For, Load, Ramp, Var, dtype_of, is_const, with_lanes
+from ..lower.machine.pointers import Cursor
+from . import hints, operators
+from .types import element_type, integer, lane_numbers, memory_type, repeated, undefined
+from .values import Values
+
+Value = Any
+I8 = ll.IntType(8)
+# dtypes of which 32-bit NEON loads two registers at once; LLVM selects it for no others
+PAIRED = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32")
+
+
+@dataclass(slots=True)
+class Position:
+    """Where a cursor's pointer is: at `offset` elements from the beginning of its place."""
+
+    cursor: Cursor
+    pointer: Value
+    offset: int
+
+
+class Addresses:
+    """What names and pointers stand for in the function that is emitted, and code for accesses.
+
+    written: the buffers that the kernel stores to, or that share memory with one of those.
+    expr: gives the value of an expression.
+    """
+
+    def __init__(self, target: Target, written: set[Buffer]) -> None:
+        self.target = target
+        self.word = ll.IntType(target.pointer_bits)
+        self.written = written
+        self.variables: dict[Var, Value] = {}
+        self.ranges = Known()
+        self.pointers: dict[Buffer, Value] = {}
+        # base pointers and offsets computed so far; a scope's entries hold in its inner scopes
+        self.scopes: list[dict[Any, Value]] = [{}]
+        self.positions: Sequence[Position] = ()  # of the loop that is being emitted
+        self.reads_only = False  # whether that loop stores to registers alone
+        self.b: ll.IRBuilder = ll.IRBuilder()
+        self.expr: Values[Value] = Values(self.value)
+
+    def value(self, e: Expr) -> Value:
+        """The code of an expression that has no value yet."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------------------- offsets
+
+    def integer(self, e: Expr) -> Value:
+        """An index expression in pointer width."""
+        return self.form(linear(e, self.ranges))
+
+    def form(self, form: Linear) -> Value:
+        total: Value = None
+        for atom, coefficient in form.terms.items():
+            term = self.atom(atom)
+            if coefficient != 1:
+                term = self.b.mul(term, self.number(coefficient), flags=("nsw",))
+            total = term if total is None else self.b.add(total, term, flags=("nsw",))
+        if total is None:
+            return self.number(form.constant)
+        if form.constant:
+            total = self.b.add(total, self.number(form.constant), flags=("nsw",))
+        return total
+
+    def number(self, n: int) -> ll.Constant:
+        """A constant of pointer width."""
+        return integer(self.target.pointer_bits, n)
+
+    def atom(self, atom: Any) -> Value:
+        if isinstance(atom, Var):
+            value = self.variables[atom]
+            return self.to_word(value)
+        return self.shared(("atom", atom), lambda: self.to_word(self.atom_value(atom)))
+
+    def to_word(self, value: Value) -> Value:
+        if value.type.width < self.word.width:
+            return self.b.sext(value, self.word)
+        return self.b.trunc(value, self.word) if value.type.width > self.word.width else value
+
+    def atom_value(self, atom: Any) -> Value:
+        match atom:
+            case Quotient(form, divisor):
+                return self.divided("//", form, divisor)
+            case Remainder(form, divisor):
+                return self.divided("%", form, divisor)
+            case Product(factors):
+                total = self.atom(factors[0])
+                for factor in factors[1:]:
+                    total = self.b.mul(total, self.atom(factor), flags=("nsw",))
+                return total
+            case Opaque(expr=e):
+                return self.expr(e)
+        raise AssertionError(atom)
+
+    def divided(self, op: str, form: Linear, divisor: int) -> Value:
+        value, by = self.form(form), self.word(divisor)
+        low = bounds(form, self.ranges)[0]
+        if low is not None and low >= 0:
+            return self.b.udiv(value, by) if op == "//" else self.b.urem(value, by)
+        return operators.floored(self.b, op, value, by)
+
+    def shared(self, key: Any, make: Callable[[], Value]) -> Value:
+        """A value computed once per scope and seen by the scopes inside."""
+        for scope in self.scopes:
+            if key in scope:
+                return scope[key]
+        value = make()
+        self.scopes[-1][key] = value
+        return value
+
+    def address(self, buffer: Buffer, form: Linear) -> tuple[Value, int]:
+        """(pointer to the element at an index, its known alignment in bytes)."""
+        memory = memory_type(buffer.dtype)
+        moving = Linear(0, form.terms)
+        base = self.pointers[buffer]
+        constant = form.constant
+        at = self.position(buffer, form)
+        if at is not None:
+            base = self.moved(at, constant) if at.cursor.moves else at.pointer
+            constant -= at.offset
+        elif form.terms:
+            base = self.shared(
+                (buffer, moving),
+                lambda: self.b.gep(base, [self.form(moving)], True, "", memory),
+            )
+        size = dtype_of(buffer.dtype).bytes
+        align = gcd(
+            buffer.alignment, form.constant * size, *(c * size for c in form.terms.values())
+        )
+        if constant:
+            base = self.b.gep(base, [self.number(constant)], True, "", memory)
+        return base, align
+
+    # ---------------------------------------------------------------------------- cursors
+
+    def cursor_start(self, s: For, cursor: Cursor, begin: Value, before: Any) -> Value:
+        """The cursor's pointer in the loop's first turn."""
+        self.b.position_before(before.terminator)
+        rest = {a: c for a, c in cursor.moving.terms.items() if a is not s.var}
+        offset = self.b.add(
+            self.form(Linear(cursor.start, rest)), self.b.mul(begin, self.word(cursor.step))
+        )
+        memory = memory_type(cursor.buffer.dtype)
+        start = self.b.gep(self.pointers[cursor.buffer], [offset], True, "", memory)
+        return hints.opaque(self.b, start)
+
+    def position(self, buffer: Buffer, form: Linear) -> Position | None:
+        """The cursor for an access to the buffer at an index."""
+        place = Linear(0, form.terms)
+        here = [
+            p
+            for p in self.positions
+            if p.cursor.buffer is buffer
+            and p.cursor.moving == place
+            and (p.cursor.moves or p.cursor.first <= form.constant)
+        ]
+        return max(here, key=lambda p: p.cursor.first) if here else None
+
+    def moved(self, at: Position, offset: int) -> Value:
+        """The cursor's pointer, moved to a constant offset."""
+        if offset != at.offset:
+            size = dtype_of(at.cursor.buffer.dtype).bytes
+            by = step = self.number((offset - at.offset) * size)
+            if at.cursor.groups:
+                by = self.shared(("unseen", step.constant), lambda: hints.unseen(self.b, step))
+            there = self.b.gep(at.pointer, [by], True, "", I8)
+            at.pointer, at.offset = hints.opaque(self.b, there), offset
+        return at.pointer
+
+    # ------------------------------------------------------------------- loads and stores
+
+    def load(self, e: Load) -> Value:
+        (index,) = e.indices
+        if isinstance(index, Ramp) and not is_const(index.stride, 1):
+            return self.gather(e, index)
+        first = index.base if isinstance(index, Ramp) else index
+        form = linear(first, self.ranges)
+        if e.buffer in self.written and (e.buffer.scope == "local" or not self.reads_only):
+            return self.load_at(e, form)
+        return self.shared(("load", e.buffer, form, e.dtype), lambda: self.load_at(e, form))
+
+    def load_at(self, e: Load, form: Linear) -> Value:
+        """A vector, or an element, from an index on."""
+        at = self.position(e.buffer, form)
+        if at is not None and at.cursor.groups:
+            return self.grouped(at, form, e.dtype)
+        pointer, align = self.address(e.buffer, form)
+        kind = dtype_of(e.dtype)
+        pair = kind.lanes * kind.bits == 2 * self.target.register_bits > 0
+        pair = pair and e.buffer.scope != "local"  # that would stay in memory
+        if self.target.arch == "arm" and pair and kind.scalar in PAIRED:
+            half = with_lanes(e.dtype, kind.lanes // 2)
+            halves = hints.load_registers(self.b, "arm", pointer, half, 2)
+            return self.shuffle([*halves], tuple(range(kind.lanes)))
+        value = self.b.load(pointer, align=align, typ=memory_type(e.dtype))
+        return self.from_memory(value, e.dtype)
+
+    def grouped(self, at: Position, form: Linear, dtype: str) -> Value:
+        """The vector at an index, which is loaded at once with its neighbours."""
+        cursor = at.cursor
+        start, counts = cursor.groups[form.constant]
+        lanes = dtype_of(dtype).lanes
+
+        def loaded() -> list[Value]:
+            if start != cursor.start:
+                hints.fence(self.b)
+            vectors: list[Value] = []
+            for count in counts:
+                pointer = self.moved(at, start + len(vectors) * lanes)
+                vectors += hints.load_registers(self.b, self.target.arch, pointer, dtype, count)
+            return vectors
+
+        vectors = self.shared(("group", cursor.buffer, cursor.moving, start), loaded)
+        return vectors[(form.constant - start) // lanes]
+
+    def from_memory(self, value: Value, dtype: str) -> Value:
+        return self.b.trunc(value, element_type(dtype)) if _is_bool(dtype) else value
+
+    def gather(self, e: Load, index: Ramp) -> Value:
+        result: Value = undefined(element_type(e.dtype))
+        for lane in range(index.lanes):
+            form = linear(index.base + index.stride * lane, self.ranges)
+            pointer, align = self.address(e.buffer, form)
+            value = self.b.load(pointer, align=align, typ=memory_type(e.buffer.dtype))
+            value = self.from_memory(value, e.buffer.dtype)
+            result = self.b.insert_element(result, value, integer(32, lane))
+        return result
+
+    def store(self, buffer: Buffer, index: Expr, value: Value, dtype: str) -> None:
+        if isinstance(index, Ramp) and not is_const(index.stride, 1):
+            for lane in range(index.lanes):
+                element = self.b.extract_element(value, integer(32, lane))
+                self.store(buffer, index.base + index.stride * lane, element, buffer.dtype)
+            return
+        first = index.base if isinstance(index, Ramp) else index
+        pointer, align = self.address(buffer, linear(first, self.ranges))
+        if _is_bool(dtype):
+            value = self.b.zext(value, memory_type(dtype))
+        self.b.store(value, pointer, align=align)
+
+    # ---------------------------------------------------------------------------- vectors
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        if isinstance(value, ll.Constant) and not isinstance(value.constant, str):
+            return repeated(value, lanes)
+        vector = ll.VectorType(value.type, lanes)
+        return self.shared(("splat", value, lanes), lambda: self.splatted(value, vector))
+
+    def splatted(self, value: Value, vector: ll.VectorType) -> Value:
+        nothing = undefined(vector)
+        first = self.b.insert_element(nothing, value, integer(32, 0))
+        return self.b.shuffle_vector(first, nothing, lane_numbers((0,) * vector.count))
+
+    def ramp(self, base: Value, stride: Value, lanes: int, dtype: str) -> Value:
+        steps = ll.Constant(element_type(dtype), [*range(lanes)])
+        return self.b.add(self.splat(base, lanes), self.b.mul(steps, self.splat(stride, lanes)))
+
+    def shuffle(self, vectors: list[Value], lanes: tuple[int, ...]) -> Value:
+        assert 1 <= len(vectors) <= 2
+        return self.shared(
+            ("shuffle", *vectors, lanes),
+            lambda: self.b.shuffle_vector(
+                vectors[0],
+                vectors[1] if len(vectors) == 2 else undefined(vectors[0].type),
+                lane_numbers(lanes),
+            ),
+        )
+
+
+def _is_bool(dtype: str) -> bool:
+    return dtype_of(dtype).kind == "bool"

@@ -1,0 +1,134 @@
+"""Expressions of flat loops in LLVM IR."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir as ll
+
+from mlc_targets import Target
+
+from ..arith import linear
+from ..ir import (
+    Binary,
+    Broadcast,
+    Buffer,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Load,
+    Not,
+    Ramp,
+    Select,
+    Shuffle,
+    Var,
+    dtype_of,
+)
+from ..schedule.tensor_intrin import is_llvm
+from . import operators, products, saturate
+from .addresses import Addresses
+from .machine_calls import machine_call
+from .saturate import saturated
+from .types import element_type
+
+Value = Any
+
+
+class Expressions(Addresses):
+    """Code for expressions. name: the kernel's, for messages."""
+
+    def __init__(self, target: Target, written: set[Buffer], name: str) -> None:
+        super().__init__(target, written)
+        self.name = name
+        self.machine = operators.machine_of(target)
+        self.fast: tuple[str, ...] = ()  # LLVM's fast-math flags of the statement
+
+    def value(self, e: Expr) -> Value:
+        match e:
+            case Const():
+                return ll.Constant(element_type(e.dtype), e.value)
+            case Var():
+                return self.narrowed(self.variables[e], e.dtype)
+            case Load():
+                return self.load(e)
+            case Binary():
+                return self.binary(e)
+            case Compare(op, a, b):
+                x, y = self.expr(a), self.expr(b)
+                return operators.compare(self.b, self.machine, op, x, y, a.dtype)
+            case Not(a):
+                return self.b.not_(self.expr(a))
+            case Select(c, a, b):
+                return self.b.select(self.expr(c), self.expr(a), self.expr(b))
+            case Cast() if (whole := saturated(e, self.target)) is not None:
+                return saturate.emit(self.b, self.target, whole, self.expr(whole.x))
+            case Cast(dtype, a):
+                return operators.cast(self.b, self.machine, self.expr(a), a.dtype, dtype)
+            case Call("if_then_else", (c, a, b)):
+                return self.conditional(c, a, b)
+            case Call("reinterpret", (a,)):
+                return self.b.bitcast(self.expr(a), element_type(e.dtype))
+            case Call(name, args):
+                values = list(map(self.expr, args))
+                if is_llvm(name):
+                    return machine_call(self.b, self.target, name, values, e.dtype, self.name)
+                return operators.call(self.b, self.machine, name, values, e.dtype, self.name)
+            case Ramp(base, stride, lanes):
+                return self.ramp(self.expr(base), self.expr(stride), lanes, e.dtype)
+            case Broadcast(value, lanes):
+                return self.splat(self.expr(value), lanes)
+            case Shuffle(vectors, lanes):
+                return self.shuffle([self.expr(v) for v in vectors], lanes)
+        raise AssertionError(f"no code for {type(e).__name__}\n{e}")
+
+    def narrowed(self, value: Value, dtype: str) -> Value:
+        """A loop variable as data of its dtype."""
+        wanted = element_type(dtype)
+        if value.type == wanted or not isinstance(value.type, ll.IntType):
+            return value
+        if value.type.width > wanted.width:
+            return self.b.trunc(value, wanted)
+        return self.b.sext(value, wanted)
+
+    def binary(self, e: Binary) -> Value:
+        if e.op in ("//", "%") and self.divides_words(e):
+            form = linear(e, self.ranges)
+            return self.narrowed(self.form(form), e.dtype)
+        if (factors := products.widened_factors(e, self.target)) is not None:
+            x, y = map(self.expr, factors)
+            return products.emit(self.b, self.target, factors, (x, y))
+        a, b = self.expr(e.a), self.expr(e.b)
+        flags = self.fast
+        if isinstance(e.a, Load) and e.a.buffer.scope == "local":
+            # a sum in registers begins with 0, and 0 + x is x up to the sign of a zero
+            flags = (*flags, "nsz")
+        return operators.binary(self.b, self.machine, e.op, a, b, e.dtype, flags)
+
+    def divides_words(self, e: Binary) -> bool:
+        """Whether a division may be done as one of indices: signed, by a constant, of a dtype
+        that a word holds."""
+        kind = dtype_of(e.dtype)
+        fits = kind.kind == "int" and kind.lanes == 1 and 32 <= kind.bits <= self.word.width
+        return fits and isinstance(e.b, Const) and e.b.value > 0
+
+    def conditional(self, condition: Expr, a: Expr, b: Expr) -> Value:
+        """Only the side taken is evaluated: two blocks and a phi."""
+        then = self.b.append_basic_block("taken")
+        otherwise = self.b.append_basic_block("other")
+        after = self.b.append_basic_block("value")
+        self.b.cbranch(self.expr(condition), then, otherwise)
+        incoming = []
+        for block, side in ((then, a), (otherwise, b)):
+            self.b.position_at_end(block)
+            self.scopes.append({})
+            with self.expr.branch():
+                incoming.append((self.expr(side), self.b.block))
+            self.scopes.pop()
+            self.b.branch(after)
+        self.b.position_at_end(after)
+        result = self.b.phi(element_type(a.dtype))
+        for value, block in incoming:
+            result.add_incoming(value, block)
+        return result

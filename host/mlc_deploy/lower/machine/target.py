@@ -1,0 +1,25 @@
+"""Which machine a function of flat loops is for."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from mlc_targets import Target
+
+from ...ir import PrimFunc, with_fields
+
+TARGET = "target"  # an attribute of functions: the target's string
+
+
+def bind_target(func: PrimFunc, target: Target) -> PrimFunc:
+    """The function, whose attributes say what it is compiled for."""
+    return with_fields(func, attrs={**func.attrs, TARGET: str(target)})
+
+
+def target_of(func: PrimFunc) -> Target | None:
+    """What the function is compiled for; None where nothing is bound."""
+    text = func.attrs.get(TARGET)
+    return None if text is None else _parsed(text)
+
+
+_parsed = cache(Target)

@@ -1,0 +1,62 @@
+"""Whose scheduling model LLVM is to use, by what is wanted of it.
+
+A scheduling model says how LLVM puts instructions in order: that decides what is in registers
+together, and so what is spilled and copied. The models are named after CPUs, and kernels take the
+one that serves them best, whatever CPU they are compiled for. Each choice holds for the version of
+LLVM that it was measured with:
+
+    python scripts/bench/scheduling_models.py
+
+counts the executed instructions of a layer per choice, under the chosen model and under others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .target import Target
+
+LLVM_MAJOR = 22  # the version of LLVM that the choices were measured with
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """For kernels of an intent, on an architecture: the CPU whose model they take, and why.
+
+    only: the -mcpu that the choice is for, where it is for one; other_than: where for all but one.
+    """
+
+    intent: str
+    arch: str
+    model: str
+    why: str
+    only: str = ""
+    other_than: str = ""
+
+
+CHOICES = (
+    Choice("float", "arm", "cortex-a9", "spills no sums of floats"),
+    Choice("quantized", "arm", "cortex-a7", "spills no integers; cortex-a9's model does"),
+    Choice(
+        "conv2d",
+        "aarch64",
+        "generic",
+        "loads weights late: nothing is copied",
+        other_than="generic",
+    ),
+    Choice(
+        "parts", "aarch64", "kryo", "adds up products early; generic's model spills", only="generic"
+    ),
+    Choice("windows", "aarch64", "exynos-m3", "begins few products before they are added up"),
+    Choice("windows", "arm", "kryo", "begins few products before they are added up"),
+    Choice("taps", "aarch64", "kryo", "leaves the turned weights their registers"),
+)
+
+
+def scheduling_model(intent: str, target: Target) -> str | None:
+    """The CPU whose model a kernel of an intent takes; None for the target's own."""
+    for choice in CHOICES:
+        fits = (choice.intent, choice.arch) == (intent, target.arch)
+        if fits and choice.only in ("", target.mcpu) and choice.other_than != target.mcpu:
+            return choice.model
+    return None
