@@ -64,7 +64,9 @@ class _Choice:
             self.source = binding.source
             if not self._in_blocks(binding):
                 self._in_plain_layout(binding)
-        if not self.blocks and not any(planned(b) for b in self.bindings):
+        if not self.blocks and [*map(planned, self.bindings)] == [
+            *map(planned, self.function.bindings)
+        ]:
             return self.function
         self.source = ""
         outputs = tuple(map(self.in_plain, self.function.outputs))
