@@ -4,6 +4,7 @@ from .boards import Board, Cluster, board, board_names
 from .errors import TargetError, nearest
 from .levels import BASE, MAX_LEVELS, best_level, levels_of
 from .qemu import qemu_cpu
+from .resolve import register_tag
 from .target import Target
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "levels_of",
     "nearest",
     "qemu_cpu",
+    "register_tag",
 ]

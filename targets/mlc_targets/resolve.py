@@ -16,7 +16,7 @@ from .errors import TargetError, nearest, suggest
 from .features import FLOOR, VOCABULARY, closure, closures, without
 from .host import host_attributes, host_triple
 from .llvm_names import MATTR_NAMES
-from .parse import FAST_MATH, KINDS, Value
+from .parse import FAST_MATH, KINDS, Value, read
 from .triples import FOR_TOO_OLD, TOO_OLD, Triple, is_before_armv7, read_triple
 
 SHORT_NAMES: Mapping[str, Mapping[str, Value]] = {
@@ -110,13 +110,35 @@ def _base(triple: Triple, mcpu: str) -> frozenset[str]:
     return cpu_features(triple.family, mcpu)
 
 
+_TAGS: dict[str, tuple[str, Mapping[str, Value]]] = {}  # of users, by name
+
+
+def register_tag(name: str, target: str | Mapping[str, object]) -> None:
+    """Gives a target a name of the user's, which can stand wherever a board's name can.
+
+    Raises TargetError for a target that is none, and for a name that means something already.
+    """
+    word = name.lower()
+    if not _WORD.fullmatch(word.replace("/", "_")):
+        raise TargetError(f"'{name}' is no name for a target", "letters, digits, . _ - and /")
+    if word in {*KINDS, "host", *SHORT_NAMES, *board_names(), *_TAGS}:
+        raise TargetError(f"'{name}' is the name of a target already", "another name")
+    kind, given = _look_up(*read(target))
+    resolve(kind, given)
+    _TAGS[word] = kind, {**given, "tag": name}
+
+
 def _look_up(first: str, given: Mapping[str, Value]) -> tuple[str, Mapping[str, Value]]:
     """The kind, and the attributes with those of a board or a short name filled in."""
     name = first.lower()
+    base: Mapping[str, Value]
     if name in KINDS:
         return name, given
-    if name == "host":
-        base: Mapping[str, Value] = host_attributes()
+    kind = "llvm"
+    if name in _TAGS:
+        kind, base = _TAGS[name]
+    elif name == "host":
+        base = host_attributes()
     elif name in SHORT_NAMES:
         base = SHORT_NAMES[name]
     elif name in board_names():
@@ -133,7 +155,7 @@ def _look_up(first: str, given: Mapping[str, Value]) -> tuple[str, Mapping[str, 
         raise _unknown(first)
     said = {m[1:] for m in _texts(given, "mattr")}
     kept = tuple(m for m in _texts(base, "mattr") if m[1:] not in said)
-    return "llvm", {**base, **given, "mattr": kept + _texts(given, "mattr")}
+    return kind, {**base, **given, "mattr": kept + _texts(given, "mattr")}
 
 
 def _unknown(name: str) -> TargetError:
@@ -146,7 +168,7 @@ def _unknown(name: str) -> TargetError:
     try:
         read_triple(name)
     except TargetError:
-        names = {*KINDS, "host", *SHORT_NAMES, *board_names()}
+        names = {*KINDS, "host", *SHORT_NAMES, *board_names(), *_TAGS}
         near = suggest(name.lower(), names)
         listed = f"{', '.join((*SHORT_NAMES, 'host'))}, or llvm -mtriple=... -mcpu=..."
         return TargetError(f"unknown target or board '{name}'", near or listed)

@@ -30,6 +30,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import mlc_deploy as mlc
+from tests import own_tables
 from tests.cli.command import MODELS, Command
 from tests.rpc import sshd
 
@@ -127,6 +128,12 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: sshd.Server |
     for name in ("tuned.jsonl", "theirs.jsonl"):
         Path(name).write_text("")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def tables() -> Iterator[None]:
+    with own_tables.restored():
+        yield
 
 
 Runner = Callable[[Line], None]

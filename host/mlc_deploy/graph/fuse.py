@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from ..ir.names import Names
 from ..ops import operator
+from ..ops.strategy import ANCHORS
 from ..passes.context import optional
 from .nodes import Binding, Call, CallFused, Constant, Function, Value, Var
 from .views import is_view
@@ -19,7 +20,6 @@ from .views import is_view
 # Calls in one kernel, each counted for every index at which one element of the result asks for it:
 # its expression has as many parts. Beyond that, compiling takes longer than is saved.
 MOST_CALLS = 64
-ANCHORS = ("anchor", "reduction")
 NAMED_CALLS = 4  # a kernel's name tells so many of its operators
 
 

@@ -15,9 +15,9 @@ from ..ir.names import LIBRARY_NAMES
 from ..ops import TensorType, compute, operator
 from ..ops.cpu import default_schedule
 from ..ops.plan import Plan
-from ..ops.strategy import plain_plan
+from ..ops.strategy import ANCHORS, plain_plan
 from ..schedule import IS_SCHEDULED, Schedule, Trace
-from .fuse import ANCHORS, fused, is_fusible
+from .fuse import fused, is_fusible
 from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value, Var
 
 

@@ -18,6 +18,7 @@ from . import (  # noqa: F401
 )
 from .kernels import OWN_IMPLEMENTATIONS
 from .kernels.intrinsics import OWN_INTRINS
+from .plan import Plan
 from .registry import (
     OPERATORS,
     Array,
@@ -34,6 +35,7 @@ from .registry import (
     operator,
     register,
 )
+from .strategy import register_implementation
 
 __all__ = [
     "OPERATORS",
@@ -44,6 +46,7 @@ __all__ = [
     "Attrs",
     "Operator",
     "Pattern",
+    "Plan",
     "TensorType",
     "Trait",
     "compute",
@@ -53,6 +56,7 @@ __all__ = [
     "infer_types",
     "operator",
     "register",
+    "register_implementation",
 ]
 
 OWN_OPERATORS = frozenset(OPERATORS)  # users may register more

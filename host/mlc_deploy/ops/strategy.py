@@ -23,8 +23,9 @@ from mlc_targets import Target
 
 from ..passes.context import PassContext
 from .plan import Plan
-from .registry import OPERATORS, Attrs, TensorType
+from .registry import Attrs, TensorType, operator
 
+ANCHORS = ("anchor", "reduction")  # the patterns of operators that decide a kernel's schedule
 MakePlan = Callable[[Sequence[TensorType], Attrs, Target], Plan | None]
 
 
@@ -61,10 +62,13 @@ def register_implementation(
     switch: str = "",
     reason: Callable[[Sequence[TensorType], Attrs, Target], str] | None = None,
 ) -> Implementation:
-    """Adds an implementation. Raises ValueError for an operator that is not known, and for a name
-    that the operator has under the key already."""
-    if op not in OPERATORS:
-        raise ValueError(f"register_implementation: no operator '{op}'")
+    """Adds an implementation. Raises ValueError for an operator that is not known or has no kernel
+    of its own, and for a name that the operator has under the key already."""
+    if operator(op).pattern not in ANCHORS:
+        raise ValueError(
+            f"register_implementation: {op} is computed in the kernels of its neighbours\n"
+            f"  try: an operator of the patterns {' and '.join(ANCHORS)}"
+        )
     if any((i.op, i.key, i.name) == (op, key, name) for i in _IMPLEMENTATIONS):
         raise ValueError(f"register_implementation: '{key}' has '{name}' of {op} already")
     added = Implementation(op, key, name, plan, level, needs, switch, reason)
