@@ -1,7 +1,8 @@
 """Integer reasoning: a normal form, bounds, simplification, and the regions that loops touch."""
 
-from .linear import Bounds, Known, Linear, Ranges, bounds, expr_bounds, linear, to_expr
-from .simplify import equal, loop_ranges, simplify, simplify_expr
+from .linear import Bounds, Known, Linear, Ranges, to_expr
+from .normalize import bounds, expr_bounds, linear, simplify_expr
+from .simplify import equal, loop_ranges, simplify
 
 __all__ = [
     "Bounds",

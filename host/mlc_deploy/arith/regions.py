@@ -14,11 +14,9 @@ from .linear import (
     Quotient,
     Ranges,
     Remainder,
-    bounds,
-    linear,
     to_expr,
 )
-from .simplify import simplify_expr
+from .normalize import bounds, linear, simplify_expr
 
 
 def relax(e: Expr, extent: int, relaxed: Ranges, ranges: Ranges) -> tuple[Expr, int] | None:

@@ -12,7 +12,7 @@ from functools import cache
 
 from ..arith import equal, simplify_expr
 from ..ir import Dim, Expr, ExprLike, Var, binary, dtype_of, free_vars, substitute
-from ..ir.build import dim
+from ..ir.nodes import dim
 from ..ops import TensorType
 
 OPERATORS: Mapping[type[ast.AST], str] = {

@@ -20,8 +20,8 @@ from ..ir import (
     walk,
 )
 from ..ir import Var as Symbol
-from ..ir.build import dim
 from ..ir.names import Names
+from ..ir.nodes import dim
 from ..ir.rewrite import replace_buffers, substitute, with_fields
 from ..ops import TensorType
 from .dims import fit

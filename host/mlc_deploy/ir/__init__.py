@@ -17,6 +17,7 @@ from .build import (
     seq,
 )
 from .dtypes import DType, dtype_of, numpy_dtype, value_range, with_lanes
+from .flat import reduced
 from .nodes import (
     IN_PLACE,
     TUNE_CPU,
@@ -38,6 +39,7 @@ from .nodes import (
     IterVar,
     Let,
     Load,
+    Methods,
     Node,
     Not,
     PrimFunc,
@@ -51,6 +53,7 @@ from .nodes import (
     Store,
     Var,
 )
+from .printer import script
 from .rewrite import (
     bottom_up,
     children,
@@ -67,6 +70,8 @@ from .rewrite import (
     with_fields,
 )
 from .structural import same_expr, structural_equal, structural_hash
+
+Node.methods = Methods(script, reduced, binary, compare, cast, load)
 
 __all__ = [
     "Binary",

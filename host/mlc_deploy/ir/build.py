@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from . import nodes
 from .dtypes import DType, dtype_of, numpy_dtype, value_range, with_lanes
 from .nodes import (
+    FALSE,
+    TRUE,
     Arithmetic,
     Binary,
     Block,
@@ -31,6 +32,8 @@ from .nodes import (
     Select,
     Seq,
     Stmt,
+    Var,
+    dim,
 )
 
 INDEX = "int32"
@@ -60,10 +63,6 @@ def const(value: int | float | bool, dtype: str | None = None) -> Const:
     return Const(whole, dtype)
 
 
-TRUE: Expr = Const(True, "bool")
-FALSE: Expr = Const(False, "bool")
-
-
 def expr(value: ExprLike, dtype: str | None = None) -> Expr:
     """An expression from a Python number; expressions pass as they are."""
     if isinstance(value, Expr):
@@ -73,13 +72,6 @@ def expr(value: ExprLike, dtype: str | None = None) -> Expr:
     if not isinstance(value, (int, float, bool, np.number, np.bool_)):
         raise TypeError(f"no expression or number but {type(value).__name__}: {value!r}")
     return const(value, dtype)
-
-
-def dim(extent: Dim) -> Dim:
-    """A dimension: a Python int where it is constant."""
-    if isinstance(extent, Const):
-        return int(extent)
-    return extent if isinstance(extent, Expr) else operator.index(extent)
 
 
 def is_const(e: Expr, value: int | float | bool) -> bool:
@@ -338,7 +330,7 @@ def seq(stmts: Iterable[Stmt]) -> Stmt:
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
 
 
-def loop_nest(loops: Sequence[tuple[nodes.Var, Expr]], body: Stmt) -> Stmt:
+def loop_nest(loops: Sequence[tuple[Var, Expr]], body: Stmt) -> Stmt:
     """Serial loops around body, the first outermost."""
     for var, extent in reversed(loops):
         body = For(var, extent, "serial", body)

@@ -17,11 +17,12 @@ names). Every loop starts at 0 and steps by 1. Semantics:
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from operator import index
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 from .dtypes import dtype_of
 
@@ -49,20 +50,32 @@ copyreg.pickle(MappingProxyType, lambda mapping: (_frozen, (dict(mapping),)))
 
 
 def _always() -> Expr:
-    return build.TRUE
+    return TRUE
 
 
 def _no_annotations() -> Mapping[str, Any]:
     return NO_ANNOTATIONS
 
 
+@dataclass(frozen=True)
+class Methods:
+    """What methods of nodes call. The functions are written in terms of nodes, so they stand in
+    files that import this one, and `ir/__init__.py` names them."""
+
+    script: Callable[[Node], str]
+    reduced: Callable[[Expr], tuple[Any, ...]]
+    binary: Callable[[str, ExprLike, ExprLike], Expr]
+    compare: Callable[[str, ExprLike, ExprLike], Expr]
+    cast: Callable[[str, ExprLike], Expr]
+    load: Callable[[Buffer, Sequence[ExprLike]], Expr]
+
+
 class Node:
     __slots__ = ()
+    methods: ClassVar[Methods]
 
     def __str__(self) -> str:
-        from .printer import script
-
-        return script(self)
+        return self.methods.script(self)
 
     def show(self) -> None:
         """Prints it."""
@@ -75,86 +88,86 @@ class Node:
 # ---------------------------------------------------------------------------------- expressions
 
 
-class Arithmetic:
+class Arithmetic(Node):
     """Operators that make expressions; they fold constants (the functions stand in build.py)."""
 
     __slots__ = ()
 
     def __add__(self, other: ExprLike) -> Expr:
-        return build.binary("+", self, other)
+        return self.methods.binary("+", self, other)
 
     def __radd__(self, other: ExprLike) -> Expr:
-        return build.binary("+", other, self)
+        return self.methods.binary("+", other, self)
 
     def __sub__(self, other: ExprLike) -> Expr:
-        return build.binary("-", self, other)
+        return self.methods.binary("-", self, other)
 
     def __rsub__(self, other: ExprLike) -> Expr:
-        return build.binary("-", other, self)
+        return self.methods.binary("-", other, self)
 
     def __mul__(self, other: ExprLike) -> Expr:
-        return build.binary("*", self, other)
+        return self.methods.binary("*", self, other)
 
     def __rmul__(self, other: ExprLike) -> Expr:
-        return build.binary("*", other, self)
+        return self.methods.binary("*", other, self)
 
     def __truediv__(self, other: ExprLike) -> Expr:
-        return build.binary("/", self, other)
+        return self.methods.binary("/", self, other)
 
     def __rtruediv__(self, other: ExprLike) -> Expr:
-        return build.binary("/", other, self)
+        return self.methods.binary("/", other, self)
 
     def __floordiv__(self, other: ExprLike) -> Expr:
-        return build.binary("//", self, other)
+        return self.methods.binary("//", self, other)
 
     def __rfloordiv__(self, other: ExprLike) -> Expr:
-        return build.binary("//", other, self)
+        return self.methods.binary("//", other, self)
 
     def __mod__(self, other: ExprLike) -> Expr:
-        return build.binary("%", self, other)
+        return self.methods.binary("%", self, other)
 
     def __rmod__(self, other: ExprLike) -> Expr:
-        return build.binary("%", other, self)
+        return self.methods.binary("%", other, self)
 
     def __and__(self, other: ExprLike) -> Expr:
-        return build.binary("&", self, other)
+        return self.methods.binary("&", self, other)
 
     def __or__(self, other: ExprLike) -> Expr:
-        return build.binary("|", self, other)
+        return self.methods.binary("|", self, other)
 
     def __xor__(self, other: ExprLike) -> Expr:
-        return build.binary("^", self, other)
+        return self.methods.binary("^", self, other)
 
     def __lshift__(self, other: ExprLike) -> Expr:
-        return build.binary("<<", self, other)
+        return self.methods.binary("<<", self, other)
 
     def __rshift__(self, other: ExprLike) -> Expr:
-        return build.binary(">>", self, other)
+        return self.methods.binary(">>", self, other)
 
     def __neg__(self) -> Expr:
-        return build.binary("-", 0, self)
+        return self.methods.binary("-", 0, self)
 
     def __lt__(self, other: ExprLike) -> Expr:
-        return build.compare("<", self, other)
+        return self.methods.compare("<", self, other)
 
     def __le__(self, other: ExprLike) -> Expr:
-        return build.compare("<=", self, other)
+        return self.methods.compare("<=", self, other)
 
     def __gt__(self, other: ExprLike) -> Expr:
-        return build.compare(">", self, other)
+        return self.methods.compare(">", self, other)
 
     def __ge__(self, other: ExprLike) -> Expr:
-        return build.compare(">=", self, other)
+        return self.methods.compare(">=", self, other)
 
     def equal(self, other: ExprLike) -> Expr:
         """`==` as an expression (Python's `==` on nodes is identity)."""
-        return build.compare("==", self, other)
+        return self.methods.compare("==", self, other)
 
     def astype(self, dtype: str) -> Expr:
-        return build.cast(dtype, self)
+        return self.methods.cast(dtype, self)
 
 
-class Expr(Arithmetic, Node):
+class Expr(Arithmetic):
     """A value without side effects. `dtype` names its type, lanes included.
 
     An expression may stand in many places of another: it is a graph, and a walk that followed each
@@ -166,9 +179,7 @@ class Expr(Arithmetic, Node):
     dtype: str
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from .flat import reduced
-
-        return reduced(self)
+        return self.methods.reduced(self)
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -192,6 +203,10 @@ class Const(Expr):
 
     def __bool__(self) -> bool:
         return bool(self.value)
+
+
+TRUE = Const(True, "bool")
+FALSE = Const(False, "bool")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -320,7 +335,7 @@ class For(Stmt):
 
 
 @node
-class IterVar(Arithmetic, Node):
+class IterVar(Arithmetic):
     """An iteration variable of a block: runs over [0, extent), and is `binding` in the loops.
     In arithmetic it stands for its variable."""
 
@@ -391,6 +406,13 @@ class Evaluate(Stmt):
 Dim = int | Expr
 
 
+def dim(extent: Dim) -> Dim:
+    """A dimension: a Python int where it is constant."""
+    if isinstance(extent, Const):
+        return int(extent)
+    return extent if isinstance(extent, Expr) else index(extent)
+
+
 class Buffer(Node):
     """A tensor in memory: elements of `dtype`, row-major unless `strides` (in elements) are given.
 
@@ -411,7 +433,7 @@ class Buffer(Node):
     ) -> None:
         dtype_of(dtype)
         self.name = name
-        self.shape = tuple(build.dim(extent) for extent in shape)
+        self.shape = tuple(dim(extent) for extent in shape)
         self.dtype = dtype
         self.strides = strides
         self.scope: Scope = scope
@@ -419,7 +441,7 @@ class Buffer(Node):
 
     def __getitem__(self, indices: ExprLike | tuple[ExprLike, ...]) -> Expr:
         given = indices if isinstance(indices, tuple) else (indices,)
-        return build.load(self, given)
+        return self.methods.load(self, given)
 
     @property
     def ndim(self) -> int:
@@ -514,6 +536,3 @@ class IRModule(Node):
 
     def script(self) -> str:
         return str(self)
-
-
-from . import build  # noqa: E402  (operators on Expr are written in terms of it)

@@ -18,7 +18,8 @@ from ..ir import (
     substitute,
     with_fields,
 )
-from ..ir.build import TRUE, compare, is_const, is_root
+from ..ir.build import compare, is_const, is_root
+from ..ir.nodes import TRUE
 from ..passes.context import required
 from .scratch import ASKED, asked_of
 

@@ -35,9 +35,9 @@ from ..ir import (
     free_vars,
     seq,
 )
-from ..ir.build import TRUE, broadcast
+from ..ir.build import broadcast
 from ..ir.names import Names
-from ..ir.nodes import ForKind, IterKind
+from ..ir.nodes import TRUE, ForKind, IterKind
 from .accesses import block_regions
 from .operators import operate
 from .source import Source

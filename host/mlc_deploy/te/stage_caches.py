@@ -17,8 +17,8 @@ from ..ir import (
     replace_buffers,
     substitute,
 )
-from ..ir.build import TRUE, compare
-from ..ir.nodes import Scope
+from ..ir.build import compare
+from ..ir.nodes import TRUE, Scope
 from .stage import Fuse, Split, Stage, known_scope
 from .tensor import ComputeOp, Operation, Tensor, compute
 

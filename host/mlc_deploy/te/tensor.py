@@ -23,7 +23,7 @@ from ..ir import (
     value_range,
     walk,
 )
-from ..ir.build import TRUE
+from ..ir.nodes import TRUE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
