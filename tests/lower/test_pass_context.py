@@ -1,10 +1,11 @@
 """PassContext: which passes run, the options they have, and who watches."""
 
-from __future__ import annotations
+from __future__ import subprocess
 
 import contextvars
 import io
 import re
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -256,6 +257,23 @@ def test_dump_of_what_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "try: all, or one of vectorize_loops" in str(refused.value)
     monkeypatch.setenv("MLC_DUMP", "fold_constants")  # a pass of graphs
     lower(tiled())
+
+
+EVERY_STEP = """
+import mlc_deploy as mlc
+mlc.PassContext  # all that comes before a user's first use of a name
+from mlc_deploy.passes.context import LEVELS
+from mlc_deploy.driver.model_graph import graph_steps
+from mlc_deploy.lower import STEPS
+known = set(LEVELS)
+steps = (*graph_steps(mlc.Target("aarch64")), *STEPS)
+print({step.__name__ for step in steps if not isinstance(step, str)} - known or "all known")
+"""
+
+
+def test_every_pass_is_known_before_the_first_model_is_compiled() -> None:
+    run = subprocess.run([sys.executable, "-c", EVERY_STEP], capture_output=True, text=True)
+    assert run.stdout == "all known\n", run.stderr
 
 
 # ---------------------------------------------------------------------------------- refusals

@@ -10,7 +10,7 @@ with bb.function("main", [x]):
 module = bb.get()
 """
 
-from . import op
+from . import channels, exact, layouts, op, winograd  # noqa: F401  # passes, known by name
 from .bind import bind_dims, bind_params, graph_function
 from .builder import BlockBuilder
 from .dims import symbol, tensor_type
@@ -24,6 +24,7 @@ from .nodes import (
     CallTIR,
     Constant,
     Function,
+    Node,
     TensorType,
     Value,
     Var,
@@ -31,9 +32,12 @@ from .nodes import (
     uses,
 )
 from .passes import PASSES, optimize
-from .printer import named_constants
+from .printer import module_lines, named_constants, script
 from .program import GraphProgram, lower_graph
 from .verify import verify
+
+Node.printed = script
+Function.module_lines = module_lines
 
 __all__ = [
     "PASSES",

@@ -30,6 +30,7 @@ MOST_FILLED = 8  # products for each that counts
 MOVED = 8  # products in the time in which a channel of a pixel is moved between groups
 
 
+@optional(level=2)
 def fill_channels(target: Target) -> Callable[[Function], Function]:
     """layer(x, w)   =>   slice(layer(pad(x), pad(w))) where channels do not divide into blocks;
     f(slice(x))   =>   slice(f(x)), for f that works channel by channel"""
@@ -46,7 +47,6 @@ def fill_channels(target: Target) -> Callable[[Function], Function]:
         y = graph.emit(call.op, x, Constant(w), **attrs)
         return _cut(graph, y, out, parts)
 
-    @optional(level=2)
     def fill_channels(function: Function) -> Function:
         return rewrite(function, (filled, _cut_later))
 

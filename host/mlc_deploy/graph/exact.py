@@ -29,6 +29,7 @@ CONVERTED = 0.7  # instructions for each number that becomes a float, or from on
 GAIN = 0.8  # a cost of at most so much of int8's: both are estimates, and layouts change twice
 
 
+@optional(level=2)
 def exact_floats(target: Target) -> Callable[[Function], Function]:
     """conv2d(x, w)   =>   cast(conv2d(cast(x) - zero, cast(w))) + zero * sum(w), of int8, where
     sums in float32 are exact and the kernel for them takes fewer instructions"""
@@ -52,7 +53,6 @@ def exact_floats(target: Target) -> Callable[[Function], Function]:
         more = zero * w.value.astype(np.int32).sum(axis=(1, 2, 3), dtype=np.int32)
         return graph.emit("add", sums, Constant(more.reshape(-1, 1, 1)))
 
-    @optional(level=2)
     def exact_floats(function: Function) -> Function:
         return rewrite(function, (rule,))
 

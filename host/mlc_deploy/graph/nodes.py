@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,11 +43,10 @@ __all__ = [
 
 class Node:
     __slots__ = ()
+    printed: ClassVar[Callable[[Node], str]]  # printer.py is written in terms of nodes: __init__.py
 
     def __str__(self) -> str:
-        from .printer import script
-
-        return script(self)
+        return self.printed()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,14 +144,11 @@ class Function(Node):
     outputs: tuple[Value, ...]
     output_names: tuple[str, ...]
 
+    # How a module prints it: see printer.module_lines.
+    module_lines: ClassVar[Callable[[Function, str, Mapping[str, str], Names], Iterator[str]]]
+
     def script(self) -> str:
         return str(self)
-
-    def module_lines(self, name: str, names: Mapping[str, str], taken: Names) -> Iterator[str]:
-        """How a module prints it: see printer.module_lines."""
-        from .printer import module_lines
-
-        return module_lines(self, name, names, taken)
 
 
 def uses(function: Function) -> Counter[Value]:

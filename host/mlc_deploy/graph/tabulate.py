@@ -95,11 +95,11 @@ def _evaluated(graph: Rewriting, call: Call, values: dict[Value, Array]) -> Arra
     return output
 
 
+@optional(level=1)
 def rows_of_lookups(target: Target) -> Callable[[Function], Function]:
     """lookup(x, table)   =>   reshape(lookup(reshape(x), table)), in rows of one vector each, where
     the target looks up vectors: elements have no neighbours, in any layout."""
 
-    @optional(level=1)
     def rows_of_lookups(function: Function) -> Function:
         bindings = tuple(n for b in function.bindings for n in _in_rows(b, target))
         same = len(bindings) == len(function.bindings)

@@ -1,5 +1,6 @@
 """The operator library. Importing it fills the tables of operators and of tensor intrinsics."""
 
+from ..schedule.tensor_intrin import register_intrin
 from . import (  # noqa: F401
     einsum,
     elementwise,
@@ -17,7 +18,7 @@ from . import (  # noqa: F401
     winograd,
 )
 from .kernels import OWN_IMPLEMENTATIONS
-from .kernels.intrinsics import OWN_INTRINS
+from .kernels.intrinsics import INTRINS
 from .plan import Plan
 from .registry import (
     OPERATORS,
@@ -59,4 +60,6 @@ __all__ = [
     "register_implementation",
 ]
 
-OWN_OPERATORS = frozenset(OPERATORS)  # users may register more
+# Users may register more.
+OWN_OPERATORS = frozenset(OPERATORS)
+OWN_INTRINS = frozenset(map(register_intrin, INTRINS))

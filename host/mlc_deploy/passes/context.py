@@ -11,7 +11,6 @@ names of phases: the places where passes of the user run.
 from __future__ import annotations
 
 import difflib
-import importlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -224,10 +223,6 @@ def _dump(kind: str, steps: Iterable[Callable[[P], P]]) -> list[Instrument]:
     names = () if wanted in ("all", "1") else wanted.split(",")
     added = (f for k in PHASES for _, f in option(f"{k}.add_pass"))
     known = {*LEVELS, *(f.__name__ for f in (*steps, *added))}
-    if known.issuperset(names):
-        return [PrintInstrument(names)]
-    importlib.import_module("mlc_deploy._compiler")  # by which every pass is known
-    known |= {*LEVELS}
     for name in names:
         if name not in known:
             raise PassError(

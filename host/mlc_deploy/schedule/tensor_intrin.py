@@ -8,7 +8,6 @@ vectors: the last index of an access is a Ramp, or several indices are vectors t
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -165,15 +164,9 @@ def rows_apart(description: PrimFunc, *names: str) -> PrimFunc:
 
 
 # ---------------------------------------------------------------------------------------- registry
+# The operator library puts its own in (ops/__init__.py), users theirs.
 
 _REGISTRY: dict[str, TensorIntrin] = {}
-
-
-def _known() -> dict[str, TensorIntrin]:
-    """The registry with those of the operator library, which is above and registers them when it
-    is imported; so whoever asks first imports it."""
-    importlib.import_module("mlc_deploy.ops")
-    return _REGISTRY
 
 
 def register_intrin(intrin: TensorIntrin, override: bool = False) -> TensorIntrin:
@@ -190,7 +183,7 @@ def register_intrin(intrin: TensorIntrin, override: bool = False) -> TensorIntri
 
 def get_intrin(name: str) -> TensorIntrin:
     """The intrinsic of that name; ScheduleError naming the nearest."""
-    if name not in _REGISTRY and name not in _known():
+    if name not in _REGISTRY:
         near = difflib.get_close_matches(name, _REGISTRY, 3) or sorted(_REGISTRY)[:8]
         raise ScheduleError(
             f"tensorize: no intrinsic '{name}'",
@@ -201,8 +194,7 @@ def get_intrin(name: str) -> TensorIntrin:
 
 def registered_intrins() -> tuple[TensorIntrin, ...]:
     """All intrinsics, by name."""
-    known = _known()
-    return tuple(known[name] for name in sorted(known))
+    return tuple(_REGISTRY[name] for name in sorted(_REGISTRY))
 
 
 def machine_of(call: str) -> str | None:

@@ -1,7 +1,8 @@
 """Tensor expressions: what to compute, without saying how; `create_prim_func` makes loops of it."""
 
-import importlib
 from typing import Any
+
+import mlc_deploy
 
 from ..ir import IterVar
 from ..ir.build import all_of, any_of, if_then_else, not_, select
@@ -119,8 +120,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """te.lower and te.build are mlc.lower and mlc.build, which are above this package: whoever
-    asks first imports them."""
+    """te.lower and te.build are the front door's."""
     if name in ("build", "lower"):
-        return getattr(importlib.import_module("mlc_deploy.driver.build"), name)
+        return getattr(mlc_deploy, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,12 +14,10 @@ without the space.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 from typing import Any, Protocol
-
-from mlc_targets import Target
 
 from ..errors import MlcError, TuneError
 from ..ir import structural_hash
@@ -27,6 +25,7 @@ from ..schedule import Schedule
 from ..schedule.sampling import Chooser, deciding, in_force
 from ..schedule.trace import Trace, sampling_instructions
 from .records import Candidate, Task
+from .rules import DEFAULT_RULES, Rule
 
 Decision = int | tuple[int, ...]
 
@@ -210,9 +209,6 @@ class Default:
         return made[-1]
 
 
-Rule = Callable[[Schedule, str, Target], Schedule]
-
-
 @dataclass(frozen=True)
 class PostOrderApply:
     """Rules in order, each applied to every block that there is, producers before consumers.
@@ -221,7 +217,7 @@ class PostOrderApply:
     way it samples.
     """
 
-    rules: Sequence[Rule] = field(default_factory=lambda: _default_rules())
+    rules: Sequence[Rule] = DEFAULT_RULES
 
     def schedule(self, task: Task) -> Schedule:
         sch = Schedule(task.func)
@@ -230,12 +226,6 @@ class PostOrderApply:
                 if block in sch.get_blocks():  # not taken away by the rule meanwhile
                     sch = rule(sch, block, task.target)
         return sch
-
-
-def _default_rules() -> Sequence[Rule]:
-    from .rules import DEFAULT_RULES
-
-    return DEFAULT_RULES
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,18 @@ loops     vectors, unrolled and parallel loops for what no other rule took
 
 from __future__ import annotations
 
-from ..space import Rule
+from collections.abc import Callable
+
+from mlc_targets import Target
+
+from ...schedule import Schedule
 from .inline import inline
 from .location import compute_location
 from .loops import parallelize_vectorize_unroll
 from .rfactor import add_rfactor
 from .tiling import multi_level_tiling
+
+Rule = Callable[[Schedule, str, Target], Schedule]
 
 DEFAULT_RULES: tuple[Rule, ...] = (
     inline,
@@ -26,6 +32,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
 
 __all__ = [
     "DEFAULT_RULES",
+    "Rule",
     "add_rfactor",
     "compute_location",
     "inline",

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from itertools import product as combinations
 
 from ....ir import PrimFunc, Stmt
-from ....schedule.tensor_intrin import TensorIntrin, register_intrin, rows_apart
+from ....schedule.tensor_intrin import TensorIntrin, rows_apart
 from . import describe, vectors
 from .vectors import llvm
 
+INTRINS: list[TensorIntrin] = []
 
-def _register(
+
+def _declare(
     name: str,
     description: PrimFunc,
     implementation: Callable[..., Stmt],
@@ -20,7 +22,7 @@ def _register(
     domains: Mapping[str, tuple[int, int]] | None = None,
 ) -> None:
     needs = {"aarch64": frozenset(features.split())}
-    register_intrin(
+    INTRINS.append(
         TensorIntrin(
             f"aarch64.{name}", description, implementation, needs, instruction, domains or {}
         )
@@ -43,8 +45,8 @@ for name, a, b, llvm_name, feature in (
     dot = _neon(f"{llvm_name}.v4i32.v16i8", "int32x4")
     if name == "sudot":
         dot = vectors.swapped(dot)
-    _register(name, describe.dot(a, b), vectors.dot_of_one(dot), r"\b[su]{1,2}dot\b", feature)
-    _register(
+    _declare(name, describe.dot(a, b), vectors.dot_of_one(dot), r"\b[su]{1,2}dot\b", feature)
+    _declare(
         f"{name}.lane",
         rows_apart(describe.tile(a, b, 4, 4, 4), "C"),
         vectors.dot_by_lane(dot),
@@ -53,7 +55,7 @@ for name, a, b, llvm_name, feature in (
     )
 
 for rows in (1, 2):
-    _register(
+    _declare(
         f"sdot.rows{rows}",
         describe.dot_rows("int8", "int8", rows),
         vectors.dot_rows_by_lane(_neon("sdot.v4i32.v16i8", "int32x4")),
@@ -61,7 +63,7 @@ for rows in (1, 2):
         "dotprod",
     )
 
-    _register(
+    _declare(
         f"sdot.windows{rows}",
         describe.dot_of_windows(rows, 4, "int8"),
         vectors.dot_of_windows(_neon("sdot.v4i32.v16i8", "int32x4"), 4),
@@ -69,7 +71,7 @@ for rows in (1, 2):
         "dotprod",
     )
 
-_register("transpose.4x8", describe.transposed(4, 8, "int8"), vectors.transposed, r"\b(zip1|tbl)\b")
+_declare("transpose.4x8", describe.transposed(4, 8, "int8"), vectors.transposed, r"\b(zip1|tbl)\b")
 
 for name, a, b in (
     ("smmla", "int8", "int8"),
@@ -77,32 +79,32 @@ for name, a, b in (
     ("usmmla", "uint8", "int8"),
 ):
     product = _neon(f"{name}.v4i32.v16i8", "int32x4")
-    _register(name, describe.tile(a, b, 2, 2, 8), vectors.matrix(product), rf"\b{name}\b", "i8mm")
+    _declare(name, describe.tile(a, b, 2, 2, 8), vectors.matrix(product), rf"\b{name}\b", "i8mm")
 
 for sign, kind in (("s", "int"), ("u", "uint")):
     for bits, lanes in ((8, 8), (16, 4)):
         narrow, wide = f"{kind}{bits}", f"{kind}{2 * bits}"
         mull = _neon(f"{sign}mull.v{lanes}i{2 * bits}", f"{wide}x{lanes}")
         addlp = _neon(f"{sign}addlp.v{lanes}i{2 * bits}.v{2 * lanes}i{bits}", f"{wide}x{lanes}")
-        _register(
+        _declare(
             f"{sign}mull.{wide}",
             describe.product(narrow, wide, lanes),
             vectors.elementwise(mull),
             rf"\b{sign}mull\b",
         )
-        _register(
+        _declare(
             f"{sign}mlal.{wide}",
             describe.product_sum(narrow, wide, lanes),
             vectors.elementwise_sum(vectors.added(mull)),
             rf"\b{sign}mlal\b",
         )
-        _register(
+        _declare(
             f"{sign}addlp.{wide}",
             describe.pairs(narrow, wide, lanes),
             vectors.pairwise(addlp),
             rf"\b{sign}addlp\b",
         )
-        _register(
+        _declare(
             f"{sign}adalp.{wide}",
             describe.pairs_sum(narrow, wide, lanes),
             vectors.pairwise_sum(vectors.added(addlp)),
@@ -112,35 +114,35 @@ for sign, kind in (("s", "int"), ("u", "uint")):
 _smull = _neon("smull.v8i16", "int16x8")
 _sadalp = vectors.added(_neon("saddlp.v4i32.v8i16", "int32x4"))
 _addp = _neon("addp.v4i32", "int32x4")
-_register(
+_declare(
     "smull.sadalp",
     describe.dot_in_fours(8),
     vectors.dot_in_fours(_smull, _sadalp),
     r"\bsadalp\b",
 )
-_register(
+_declare(
     "smull.sadalp.16",
     describe.dot_in_fours(16),
     vectors.dot_in_fours(_smull, _sadalp, apart=True),
     r"\bsmull2\b",
 )
-_register(
+_declare(
     "smlal.sadalp",
     describe.dot_in_fours(16),
     vectors.dot_in_fours(_smull, _sadalp),
     r"\bsmlal2\b",
     domains=describe.NARROW,
 )
-_register(
+_declare(
     "addp.fours",
     describe.sums_of_fours(),
     vectors.sums_of_fours(_addp),
     r"\baddp\b",
 )
-_register("zip.squares", describe.rows_of_squares(), vectors.rows_of_squares, r"\b(zip1|mov)\b")
+_declare("zip.squares", describe.rows_of_squares(), vectors.rows_of_squares, r"\b(zip1|mov)\b")
 
 for data, values, lanes in combinations(("int8", "uint8"), ("int8", "uint8"), (16, 8)):
-    _register(
+    _declare(
         f"tbl.{data}.{values}.{lanes}",
         describe.lookup(data, values, lanes),
         vectors.looked_up(
@@ -151,20 +153,20 @@ for data, values, lanes in combinations(("int8", "uint8"), ("int8", "uint8"), (1
 
 for bits, lanes in ((16, 8), (32, 4)):
     dtype = f"int{bits}"
-    _register(
+    _declare(
         f"addp.{dtype}",
         describe.pairs(dtype, dtype, lanes),
         vectors.pairwise_of_halves(_neon(f"addp.v{lanes}i{bits}", f"{dtype}x{lanes}")),
         r"\baddp\b",
     )
-    _register(
+    _declare(
         f"sqrdmulh.{dtype}",
         describe.high_product(dtype, f"int{2 * bits}", lanes),
         vectors.elementwise(_neon(f"sqrdmulh.v{lanes}i{bits}", f"{dtype}x{lanes}")),
         r"\bsqrdmulh\b",
     )
 
-_register(
+_declare(
     "srshl.int32",
     describe.rounding_shift(4),
     vectors.elementwise(_neon("srshl.v4i32", "int32x4")),
@@ -178,14 +180,14 @@ for dtype, lanes, suffix, needs in (
 ):
     fma = llvm(f"llvm.fma.{suffix}", f"{dtype}x{lanes}")
     letter = suffix[-3:].replace("f32", "s").replace("f16", "h")
-    _register(
+    _declare(
         f"fmla.lane.{dtype}",
         describe.outer(dtype, lanes),
         vectors.outer_by_lane(fma),
         rf"\bfmla\s+v\d+\.{lanes}{letter}, v\d+\.{lanes}{letter}, v\d+\.{letter}\[\d\]",
         needs,
     )
-    _register(
+    _declare(
         f"fmla.{dtype}",
         describe.product_sum(dtype, dtype, lanes),
         vectors.elementwise_sum(lambda acc, a, b, fma=fma: fma(a, b, acc)),

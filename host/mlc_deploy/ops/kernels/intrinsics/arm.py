@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ....ir import Expr, PrimFunc, Select, Stmt
-from ....schedule.tensor_intrin import TensorIntrin, register_intrin, rows_apart
+from ....schedule.tensor_intrin import TensorIntrin, rows_apart
 from . import describe, vectors
 from .vectors import llvm
 
+INTRINS: list[TensorIntrin] = []
 
-def _register(
+
+def _declare(
     name: str,
     description: PrimFunc,
     implementation: Callable[..., Stmt],
@@ -19,7 +21,7 @@ def _register(
     domains: Mapping[str, tuple[int, int]] | None = None,
 ) -> None:
     needs = {"arm": frozenset(features.split())}
-    register_intrin(
+    INTRINS.append(
         TensorIntrin(f"arm.{name}", description, implementation, needs, instruction, domains or {})
     )
 
@@ -33,19 +35,19 @@ for letter, kind in (("s", "int"), ("u", "uint")):
         narrow, wide, suffix = f"{kind}{bits}", f"{kind}{2 * bits}", f"{letter}{bits}"
         mull = _neon(f"vmull{letter}.v{lanes}i{2 * bits}", f"{wide}x{lanes}")
         padal = _neon(f"vpadal{letter}.v{lanes}i{2 * bits}.v{2 * lanes}i{bits}", f"{wide}x{lanes}")
-        _register(
+        _declare(
             f"vmull.{suffix}",
             describe.product(narrow, wide, lanes),
             vectors.elementwise(mull),
             rf"\bvmull\.{suffix}\b",
         )
-        _register(
+        _declare(
             f"vmlal.{suffix}",
             describe.product_sum(narrow, wide, lanes),
             vectors.elementwise_sum(vectors.added(mull)),
             rf"\bvmlal\.{suffix}\b",
         )
-        _register(
+        _declare(
             f"vpadal.{suffix}",
             describe.pairs_sum(narrow, wide, lanes),
             vectors.pairwise_sum(padal),
@@ -64,26 +66,26 @@ def _vpadal(acc: Expr, products: Expr) -> Expr:
     return Select(known, acc + _vpaddl(products), added, acc.dtype)
 
 
-_register(
+_declare(
     "vmull.vpadal",
     describe.dot_in_fours(8),
     vectors.dot_in_fours(_vmull, _vpadal),
     r"\bvpadal\.s16\b",
 )
-_register(
+_declare(
     "vmull.vpadal.16",
     describe.dot_in_fours(16),
     vectors.dot_in_fours(_vmull, _vpadal, apart=True),
     r"\bvpadal\.s16\b",
 )
-_register(
+_declare(
     "vmlal.vpadal",
     describe.dot_in_fours(16),
     vectors.dot_in_fours(_vmull, _vpadal),
     r"\bvmlal\.s8\b",
     domains=describe.NARROW,
 )
-_register(
+_declare(
     "vpadd.fours",
     describe.sums_of_fours(),
     vectors.sums_of_fours(vectors.by_halves(_neon("vpadd.v2i32", "int32x2"))),
@@ -96,7 +98,7 @@ for dtype, lanes, kind in (
     ("int32", 2, "i32"),
     ("float32", 2, "f32"),
 ):
-    _register(
+    _declare(
         f"vpadd.{kind}",
         describe.pairs(dtype, dtype, lanes),
         vectors.pairwise_of_halves(_neon(f"vpadd.v{lanes}{kind}", f"{dtype}x{lanes}")),
@@ -105,14 +107,14 @@ for dtype, lanes, kind in (
 
 for bits, lanes in ((16, 8), (32, 4)):
     dtype = f"int{bits}"
-    _register(
+    _declare(
         f"vqrdmulh.s{bits}",
         describe.high_product(dtype, f"int{2 * bits}", lanes),
         vectors.elementwise(_neon(f"vqrdmulh.v{lanes}i{bits}", f"{dtype}x{lanes}")),
         rf"\bvqrdmulh\.s{bits}\b",
     )
 
-_register(
+_declare(
     "vrshl.s32",
     describe.rounding_shift(4),
     vectors.elementwise(_neon("vrshifts.v4i32", "int32x4")),
@@ -126,13 +128,13 @@ def _multiply_add(a: Expr, b: Expr, acc: Expr) -> Expr:
     return acc + a * b
 
 
-_register(
+_declare(
     "vmla.lane.f32",
     describe.outer("float32", 4),
     vectors.outer_by_lane(_multiply_add),
     r"\bvmla\.f32\s+q\d+, q\d+, d\d+\[\d\]",
 )
-_register(
+_declare(
     "vfma.f32",
     describe.outer("float32", 4),
     vectors.outer_by_lane(llvm("llvm.fma.v4f32", "float32x4")),
@@ -151,8 +153,8 @@ for name, a, b, llvm_name, feature in (
     if name == "sudot":
         dot = vectors.swapped(dot)
     instruction = r"\bv[su]{1,2}dot\."
-    _register(f"v{name}", describe.dot(a, b), vectors.dot_of_one(dot), instruction, feature)
-    _register(
+    _declare(f"v{name}", describe.dot(a, b), vectors.dot_of_one(dot), instruction, feature)
+    _declare(
         f"v{name}.lane",
         rows_apart(describe.tile(a, b, 4, 4, 4), "C"),
         vectors.dot_by_lane(dot),
@@ -166,6 +168,6 @@ for name, a, b in (
     ("usmmla", "uint8", "int8"),
 ):
     matrix = _neon(f"{name}.v4i32.v16i8", "int32x4")
-    _register(
+    _declare(
         f"v{name}", describe.tile(a, b, 2, 2, 8), vectors.matrix(matrix), rf"\bv{name}\.", "i8mm"
     )

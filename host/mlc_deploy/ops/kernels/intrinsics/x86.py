@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from ....schedule.tensor_intrin import TensorIntrin, register_intrin
+from ....schedule.tensor_intrin import TensorIntrin
 from . import describe, vectors
 from .vectors import llvm
+
+INTRINS: list[TensorIntrin] = []
 
 # Products of int16, added in pairs: LLVM makes that, and the addition to sums, one instruction of
 # CPUs that have it (vpdpwssd of VNNI).
 for lanes, name, feature in ((4, "sse2.pmadd.wd", "sse2"), (8, "avx2.pmadd.wd", "avx2")):
     multiply_add = vectors.added(llvm(f"llvm.x86.{name}", f"int32x{lanes}"))
-    register_intrin(
+    INTRINS.append(
         TensorIntrin(
             f"x86.pmaddwd.{lanes}",
             describe.dot("int16", "int8", lanes, 2),
@@ -21,7 +23,7 @@ for lanes, name, feature in ((4, "sse2.pmadd.wd", "sse2"), (8, "avx2.pmadd.wd", 
     )
 
 for pixels in (1, 2):
-    register_intrin(
+    INTRINS.append(
         TensorIntrin(
             f"x86.pmaddwd.windows{pixels}",
             describe.dot_of_windows(pixels, 2, "int16"),
@@ -31,7 +33,7 @@ for pixels in (1, 2):
         )
     )
 
-register_intrin(
+INTRINS.append(
     TensorIntrin(
         "x86.transpose.2x8",
         describe.transposed(2, 8, "int16"),
