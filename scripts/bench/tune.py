@@ -44,17 +44,17 @@ import onnx  # noqa: E402
 import mlc_deploy as mlc  # noqa: E402
 from mlc_deploy import Target, te  # noqa: E402
 from mlc_deploy.cli.main import main as command  # noqa: E402
+from mlc_deploy.driver.builder import build_object, builder  # noqa: E402
 from mlc_deploy.graph.lower import unscheduled_fused  # noqa: E402
 from mlc_deploy.ir import structural_hash  # noqa: E402
 from mlc_deploy.tune.api import Options, measuring, opened, run  # noqa: E402
 from mlc_deploy.tune.boards import Board, BoardPool, Incident  # noqa: E402
-from mlc_deploy.tune.builder import build_object, builder  # noqa: E402
-from mlc_deploy.tune.database import Database  # noqa: E402
 from mlc_deploy.tune.extract import task_of  # noqa: E402
-from mlc_deploy.tune.records import Measured, Task  # noqa: E402
+from mlc_deploy.tune.records import Task  # noqa: E402
 from mlc_deploy.tune.runner import Request, measure  # noqa: E402
 from mlc_deploy.tune.space import PostOrderApply  # noqa: E402
 from mlc_deploy.tune.tune import State  # noqa: E402
+from mlc_deploy.tuned import Database, Measured  # noqa: E402
 from mlc_rpc import Lost, Unreachable  # noqa: E402
 from scripts.bench.kernels import Layer, conv, layer_function, multiplies  # noqa: E402
 from tests.models.architectures import model_and_inputs  # noqa: E402

@@ -17,8 +17,7 @@ from mlc_deploy.graph import lower_graph
 from mlc_deploy.graph.lower import unscheduled
 from mlc_deploy.ir import structural_hash
 from mlc_deploy.schedule import Schedule
-from mlc_deploy.tune.database import Database, Record, pack
-from mlc_deploy.tune.records import Measured
+from mlc_deploy.tuned import Database, Measured, Record, pack
 from mlc_targets import Target
 from tests.artifact.models import digits
 from tests.cli.command import MODELS, Command

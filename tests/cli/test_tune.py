@@ -18,10 +18,9 @@ import pytest
 
 from mlc_deploy.cli.tune_report import recorded
 from mlc_deploy.driver.deploy import Layer
-from mlc_deploy.tune.database import Database, PlanRecord, Record, pack
 from mlc_deploy.tune.measuring import Measuring
-from mlc_deploy.tune.records import Measured
 from mlc_deploy.tune.tune import State
+from mlc_deploy.tuned import Database, Measured, PlanRecord, Record, pack
 from mlc_rpc import Lost, Unreachable
 from mlc_targets import Target
 from tests.cli.command import MODELS, Command

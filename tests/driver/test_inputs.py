@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlc_deploy.driver.inputs import draw, index_extent, index_extents
+from mlc_deploy.driver.inputs import draw
 from mlc_deploy.graph import BlockBuilder
+from mlc_deploy.graph.indices import index_extent, index_extents
 
 
 @pytest.mark.parametrize(

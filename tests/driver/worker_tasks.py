@@ -10,12 +10,12 @@ from pathlib import Path
 
 from mlc_deploy.codegen import KernelObject
 from mlc_deploy.codegen.machine_code import optimized
+from mlc_deploy.driver.builder import build_object
 from mlc_deploy.driver.kernels import compile_source
 from mlc_deploy.errors import LowerError
 from mlc_deploy.graph.lower import KernelSource
 from mlc_deploy.ir import PrimFunc
 from mlc_deploy.passes.context import PassContext
-from mlc_deploy.tune.builder import build_object
 from mlc_targets import Target
 
 

@@ -1,10 +1,11 @@
 """PassContext: which passes run, the options they have, and who watches."""
 
-from __future__ import subprocess
+from __future__ import annotations
 
 import contextvars
 import io
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Callable

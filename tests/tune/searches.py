@@ -11,8 +11,9 @@ from mlc_deploy.errors import ScheduleError
 from mlc_deploy.ir import PrimFunc, structural_hash
 from mlc_deploy.schedule.trace import Trace
 from mlc_deploy.tune.extract import task_of
-from mlc_deploy.tune.records import Candidate, Measured, Task
+from mlc_deploy.tune.records import Candidate, Task
 from mlc_deploy.tune.runner import Request
+from mlc_deploy.tuned import Measured
 
 HOST = Target("host")
 

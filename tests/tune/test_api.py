@@ -17,8 +17,7 @@ from mlc_deploy.errors import ScheduleError, TuneError
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_deploy.ir import structural_hash
 from mlc_deploy.schedule.trace import Trace
-from mlc_deploy.tune.database import Record, pack
-from mlc_deploy.tune.records import Measured
+from mlc_deploy.tuned import Measured, Record, pack
 from mlc_rpc import Unreachable
 from tests.test_examples import example
 from tests.tune.searches import matmul, sampled

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from mlc_deploy import Schedule
 from mlc_deploy.errors import TuneError
 from mlc_deploy.ir import structural_hash
-from mlc_deploy.tune.database import CHECK_BYTES, Database, PlanRecord, Record, pack
-from mlc_deploy.tune.records import Measured
+from mlc_deploy.tuned import Database, Measured, PlanRecord, Record, pack
+from mlc_deploy.tuned.database import CHECK_BYTES
 from tests.tune.searches import matmul, sampled
 
 TARGET = "llvm -mtriple=aarch64-linux-gnu"
@@ -216,7 +216,7 @@ def test_what_is_no_file_is_no_database(tmp_path: Path) -> None:
 
 
 def test_a_later_version_is_refused(tmp_path: Path) -> None:
-    from mlc_deploy.tune import database as module
+    from mlc_deploy.tuned import database as module
 
     body = {"v": 2, "kind": "result"}
     path = tmp_path / "db"
@@ -403,7 +403,7 @@ WRITER = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from mlc_deploy.tune.database import Database
+from mlc_deploy.tuned import Database
 from tests.tune.test_database import record
 database = Database(Path(sys.argv[2]))
 for n in range(15):

@@ -13,12 +13,12 @@ import pytest
 from mlc_deploy.schedule import Schedule
 from mlc_deploy.tune import experience as module
 from mlc_deploy.tune.cost_model import FEWEST, ROUNDS, SHARPNESS, TreeModel
-from mlc_deploy.tune.database import Database, Record, pack
 from mlc_deploy.tune.experience import MOST_REPLAYED, experience
 from mlc_deploy.tune.features import features
-from mlc_deploy.tune.records import Candidate, Measured, Task
+from mlc_deploy.tune.records import Candidate, Task
 from mlc_deploy.tune.search import make_search
 from mlc_deploy.tune.space import decisions_of
+from mlc_deploy.tuned import Database, Measured, Record, pack
 from tests.tune.searches import HOST, matmul_task
 
 

@@ -11,9 +11,9 @@ import pytest
 from mlc_deploy.board.connect import connect, target_of
 from mlc_deploy.driver.model_graph import model_graph
 from mlc_deploy.tune.api import Options, measuring, opened
-from mlc_deploy.tune.database import Database
 from mlc_deploy.tune.layouts import Model
 from mlc_deploy.tune.tune import default_costs
+from mlc_deploy.tuned import Database
 from tests.graph.test_quantize import network, quantized
 
 

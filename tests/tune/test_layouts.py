@@ -17,10 +17,10 @@ from mlc_deploy.driver.model_graph import model_graph, optimized_graph
 from mlc_deploy.errors import PassError
 from mlc_deploy.graph import BlockBuilder, Call, CallFused, Constant, Function
 from mlc_deploy.ir import structural_hash
-from mlc_deploy.tune.database import Database, PlanRecord
-from mlc_deploy.tune.layouts import Layouts, Model, Plan, digest, known_layouts, plans
+from mlc_deploy.tune.layouts import Model, Plan, plans
 from mlc_deploy.tune.records import Task
 from mlc_deploy.tune.space import default_candidate
+from mlc_deploy.tuned import Database, Layouts, PlanRecord, digest, known_layouts
 from mlc_targets import Target
 
 TARGET = Target("aarch64")

@@ -9,11 +9,11 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy import te
+from mlc_deploy.driver.builder import build_object
 from mlc_deploy.graph import BlockBuilder, Constant, lower_graph
 from mlc_deploy.ir import PrimFunc
 from mlc_deploy.ops.cpu import default_schedule
 from mlc_deploy.tune.boards import Board
-from mlc_deploy.tune.builder import build_object
 from mlc_deploy.tune.extract import kernel_tasks, task_of
 from mlc_deploy.tune.records import Task
 from mlc_deploy.tune.reference import COUNTS, Reference, indices, reference_of, values_of

@@ -14,9 +14,9 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy import Target, te
+from mlc_deploy.driver.builder import build_object
 from mlc_deploy.ir import PrimFunc, structural_hash
 from mlc_deploy.tune.boards import Board, Incident
-from mlc_deploy.tune.builder import build_object
 from mlc_deploy.tune.extract import task_of
 from mlc_deploy.tune.records import Task
 from mlc_deploy.tune.reference import reference_of

@@ -18,13 +18,13 @@ import pytest
 
 from mlc_deploy.ir import structural_hash
 from mlc_deploy.tune.boards import Board, BoardPool
-from mlc_deploy.tune.database import Database, Record, pack
 from mlc_deploy.tune.measuring import Measuring
-from mlc_deploy.tune.records import Candidate, Measured, Task
+from mlc_deploy.tune.records import Candidate, Task
 from mlc_deploy.tune.runner import Request
 from mlc_deploy.tune.scheduler import GradientBased, Progress, RoundRobin
 from mlc_deploy.tune.search import make_search
 from mlc_deploy.tune.tune import tune_tasks
+from mlc_deploy.tuned import Database, Measured, Record, pack
 from mlc_rpc import Lost
 from tests.tune.searches import (
     CountingBoards,

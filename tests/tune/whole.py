@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mlc_deploy.tune.database import Database
 from mlc_deploy.tune.measuring import Measuring
-from mlc_deploy.tune.records import Objective, Task
+from mlc_deploy.tune.records import Task
 from mlc_deploy.tune.tune import State, tune_tasks
+from mlc_deploy.tuned import Database, Objective
 from tests.tune.searches import CountingBoards, Following, Naming, matmul_task
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ KILLED = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from mlc_deploy.tune.database import Database
+from mlc_deploy.tuned import Database
 from tests.tune.searches import CountingBoards
 from tests.tune.whole import tuned
 print("ready", flush=True)

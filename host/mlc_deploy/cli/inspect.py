@@ -46,7 +46,7 @@ from .tables import (
 )
 
 if TYPE_CHECKING:
-    from ..tune.database import Database
+    from ..tuned import Database
 
 LAYOUTS = ("choose_winograd", "choose_layouts", "pack_weights")  # passes that choose layouts
 DEFAULT = "default schedule"
@@ -90,8 +90,7 @@ def inspect(
 
     how = known = None
     if db is not None:
-        from ..tune.database import existing  # here: most runs need no database
-        from ..tune.layouts import known_layouts
+        from ..tuned import existing, known_layouts  # here: most runs need no database
 
         known = existing(db)
         how = partial(known_layouts, known, target=wanted, precision=reading.precision)
@@ -124,7 +123,7 @@ def inspected(
     found: Container[str] = ()
     notes: tuple[str, ...] = ()
     if known is not None:
-        from ..tune.apply import tuned
+        from ..tuned import tuned
 
         of_db = tuned(program.kernels, target, known)
         found, notes = of_db.found, of_db.notes

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from ..driver.model_graph import ModelGraph
     from ..tune.api import Options, TunedModel
     from ..tune.boards import Incident
-    from ..tune.database import Database
     from ..tune.tune import State
+    from ..tuned import Database
 
 STRATEGIES = ("evolutionary", "random", "grid")
 CANDIDATE_SECONDS = 10.0
@@ -199,7 +199,7 @@ def _connected(urls: Sequence[str], machine: str | None = None) -> Session:
 
 def _database(db: str, others: Sequence[str], progress: Progress) -> Database:
     """The database, with the results of the others."""
-    from ..tune.database import Database
+    from ..tuned import Database
 
     writable("--db", db)
     database = Database(db)

@@ -18,18 +18,17 @@ from mlc_targets import BASE, Target
 from ..artifact import save
 from ..artifact.export import export
 from ..codegen import Library, metadata
+from ..frontend import Converter
 from ..graph import ExternalCall, Function, GraphProgram, evaluate, lower_graph
+from ..graph.indices import index_extents
 from ..ir import IRModule
-from .inputs import index_extents
+from ..tuned import Database, existing, known_layouts, tuned
 from .kernels import compile_sources, loops_of
 from .model_graph import Watch, model_graph
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import GraphModule
-
-    from ..frontend import Converter
-    from ..tune.database import Database
 
 
 @dataclass(frozen=True)
@@ -125,10 +124,6 @@ def compile(
     to = Target(target) if target is not None else (Target.current() or Target("host"))
     how = of_db = None
     if db is not None:
-        from ..tune.apply import tuned
-        from ..tune.database import existing
-        from ..tune.layouts import known_layouts
-
         db = existing(db)
         how = partial(known_layouts, db, target=to, precision=precision)
     graphs = model_graph(model, to, shapes, dims, converters, watch, precision, how, trust)

@@ -65,6 +65,7 @@ from numpy.typing import NDArray
 
 from mlc_rpc.module import Model, Param, Run
 from mlc_rpc.recover import persist
+from mlc_rpc.timing import Timing
 from mlc_rpc.wire import MAX_LAYER_TIMES, MAX_THREADS
 from mlc_targets import Target
 
@@ -74,7 +75,7 @@ from .compare import Comparison, compare
 from .inputs import SEED, draw
 
 if TYPE_CHECKING:
-    from mlc_rpc import Interruption, RemoteFunction, RemoteTensor, Session, Timing
+    from mlc_rpc import Interruption, RemoteFunction, RemoteTensor, Session
     from mlc_rpc.host_call import HostCall
     from mlc_rpc.session import Device
 
@@ -487,8 +488,6 @@ def _measured(layers: Sequence[Layer], runs: Sequence[Run]) -> tuple[Layer, ...]
 
 
 def _as_timing(run: Run) -> Timing:
-    from mlc_rpc import Timing
-
     return Timing((_seconds(run),), (1,), emulated=True)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlc_targets import Target
 
+from ..frontend import Converter, from_model
 from ..graph import Function, graph_function, optimize
 from ..graph.bind import static
 from ..graph.channels import fill_channels
@@ -27,8 +28,6 @@ from ..passes.context import option, options
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import GraphModule
-
-    from ..frontend import Converter
 
 Watch = Callable[[str, Function, bool], None]
 
@@ -91,8 +90,6 @@ def model_graph(
         verify(function, module)
         function, module = specialize(static(function, shapes, dims), module)
     else:
-        from ..frontend import from_model  # here, since onnx takes a while to import
-
         function = from_model(model, shapes, dims, converters, trust)
     reference = optimize(function, (canonicalize_quantized,), watch)
     chosen = layouts(reference) if layouts else None

@@ -35,6 +35,7 @@ from .refusals import (
     unknown_shapes,
 )
 from .torch_node import Converter, TorchNode, dtype_name
+from .torch_ops import CONVERTERS
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -81,8 +82,6 @@ def from_torch(
     file run code of its author; without it, a file that could run code is refused. Raises
     ImporterError, and InstallError if torch is missing.
     """
-    from .torch_ops import CONVERTERS  # here: users of other front ends need not wait for it
-
     where = "the program"
     if isinstance(program, (str, Path)):
         where, file = str(program), Path(program)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,7 @@ from numpy.typing import NDArray
 from ..errors import ExternalError
 from ..ops import TensorType
 from .nodes import Binding, CallPacked, Value
-
-if TYPE_CHECKING:
-    from .plan import Place
+from .plan import Place
 
 Array = NDArray[Any]
 External = Callable[..., Any]

@@ -23,6 +23,7 @@ from mlc_rpc.transport import parse_url
 from mlc_targets import Target
 
 from ..board.connect import connect
+from ..driver.builder import builder as default_builder
 from ..driver.deploy import refuse_cores, refuse_unfit
 from ..driver.model_graph import model_graph
 from ..errors import TuneError
@@ -30,15 +31,17 @@ from ..graph import Function
 from ..ir import IRModule, PrimFunc
 from ..schedule import Schedule
 from ..schedule.trace import Trace
+from ..tuned import Database, Objective, PlanRecord, digest, existing, known_layouts
 from .boards import BoardPool, Incident
-from .builder import builder as default_builder
 from .cost_model import require_lightgbm
-from .database import Database, PlanRecord, existing
+from .experience import experience
 from .extract import task_of
-from .layouts import Model, Plan, digest, known_layouts, plans
+from .layouts import Model, Plan, plans
 from .measuring import Measuring
-from .records import Objective, Search, Task
+from .records import Search, Task
 from .scheduler import GradientBased, RoundRobin, TaskScheduler
+from .search import make_search
+from .space import DesignSpace, ScheduleFn
 from .tune import (
     BATCH,
     State,
@@ -51,8 +54,6 @@ from .tune import (
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-
-    from .space import DesignSpace
 
 DATABASE = "database.jsonl"
 LAYOUTS_RUN = "layouts"  # the run that default kernels are recorded under while a plan is chosen
@@ -242,9 +243,6 @@ def run(
     """Tunes tasks. Raises what tune_tasks does."""
 
     def make(task: Task, seed: int, known: Sequence[Trace]) -> Search:
-        from .search import make_search
-        from .space import ScheduleFn
-
         space = options.space
         if callable(space):
             space = ScheduleFn(space)
@@ -252,8 +250,6 @@ def run(
 
     @lru_cache
     def prior(target: Target) -> Any:
-        from .experience import experience
-
         if options.strategy != "evolutionary":
             return None
         return experience(by.database, by.run, target, by.objective)

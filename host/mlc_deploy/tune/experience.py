@@ -9,10 +9,9 @@ from typing import Any
 from mlc_targets import Target
 
 from ..schedule import Schedule
+from ..tuned import Database, Objective, Record
 from .cost_model import FEWEST, TreeModel
-from .database import Database, Record
 from .features import Vector, features
-from .records import Objective
 
 MOST_REPLAYED = 320  # results; each takes about ten milliseconds
 

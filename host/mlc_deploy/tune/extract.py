@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from mlc_targets import Target
 
+from ..driver.builder import KERNEL
 from ..errors import TuneError
 from ..graph.count import multiply_accumulates
 from ..graph.lower import KernelSource, unscheduled
@@ -15,7 +16,6 @@ from ..graph.nodes import Function
 from ..ir import Const, PrimFunc, with_fields
 from ..ops.cpu import default_schedule
 from ..schedule import IS_SCHEDULED
-from .builder import KERNEL
 from .records import Task
 
 

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from math import inf
 
 from mlc_targets import Target
@@ -20,10 +19,10 @@ from mlc_targets import Target
 from ..driver.model_graph import ModelGraph, optimized_graph
 from ..graph import Function, lower_graph
 from ..graph.layouts import PLAIN
-from ..graph.nodes import AnyCall, Binding, Call, CallFused, CallPacked, Constant, Value
+from ..graph.nodes import Binding, Call, CallFused, CallPacked
 from ..graph.views import is_view
 from ..ops.layout import layout
-from .database import Database
+from ..tuned import Layouts
 from .extract import kernel_tasks, merged
 from .records import Task
 
@@ -31,7 +30,6 @@ CONVOLUTIONS = ("conv2d", "winograd_conv2d")
 CHEAPER = 0.98  # of a layer's cost, below which another layout is thought of
 MOST_ALONE = 8  # layers that are tried one by one
 
-Layouts = Mapping[str, str]  # layer -> layout, as in graph.layouts
 Costs = Callable[[Sequence[Task]], Mapping[str, float]]  # by workload
 
 
@@ -163,39 +161,3 @@ def _cheaper(
 def _moved(layouts: Layouts, to: Mapping[str, str | None]) -> Layouts:
     moved = {**layouts, **to}
     return {layer: layout for layer, layout in moved.items() if layout is not None}
-
-
-def digest(reference: Function, precision: str = "float32") -> str:
-    """Equal for models that have the same plans: the values of their weights do not matter."""
-    numbers: dict[Value, str] = {}
-
-    def name(value: Value) -> str:
-        return numbers.setdefault(value, f"v{len(numbers)}")
-
-    def line(binding: Binding) -> str:
-        args = [f"{a.type}" if isinstance(a, Constant) else name(a) for a in binding.call.args]
-        outputs = [f"{name(v)}: {v.type}" for v in binding.outputs]
-        return f"{binding.source}: {outputs} = {_said(binding.call)} {args}"
-
-    params = [f"{name(p)}: {p.type}" for p in reference.params]
-    text = "\n".join([precision, *params, *map(line, reference.bindings)])
-    return blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _said(call: AnyCall) -> str:
-    match call:
-        case Call(op, _, attrs):
-            return f"{op} {sorted(attrs.items())}"
-        case CallFused(function):
-            return function.name
-        case _:
-            return call.func
-
-
-def known_layouts(
-    database: Database, reference: Function, target: Target, precision: str = "float32"
-) -> Layouts:
-    """The layouts of the plan that a database has for a model and a target; none where it has
-    none: the target's own."""
-    found = database.plan(digest(reference, precision), str(target))
-    return {} if found is None else found.layouts

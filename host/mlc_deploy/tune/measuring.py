@@ -15,12 +15,12 @@ from hashlib import blake2b
 from math import inf
 from threading import Lock
 
+from ..driver.builder import build_object
 from ..driver.workers import WorkerDied, WorkerTimeout
 from ..errors import MlcError
+from ..tuned import Database, Measured, Objective, Record, pack
 from .boards import BoardExecutor, BoardLost
-from .builder import build_object
-from .database import Database, Record, pack
-from .records import Candidate, Measured, Objective, Task
+from .records import Candidate, Task
 from .reference import Reference, reference_of
 from .runner import RUN_SECONDS, Request, measure, tensors_of
 

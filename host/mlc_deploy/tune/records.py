@@ -1,4 +1,4 @@
-"""What passes between searching and measuring: tasks, candidates, and what came of them.
+"""What passes between searching and measuring: tasks and candidates.
 
     search   candidates = search.propose(n)
     measure  each is built, run and checked, several at once, in any order
@@ -11,31 +11,16 @@ database holds of it, and goes on where it was.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Protocol
 
 from mlc_targets import Target
 
+from ..graph.lower import KernelSource
 from ..ir import PrimFunc, structural_hash
 from ..schedule.trace import Trace
-
-if TYPE_CHECKING:
-    from ..graph.lower import KernelSource
-
-Objective = Literal["seconds", "instructions"]
-
-# ok            it ran, and where its outputs were held against the reference they were right
-# build_error   no object came of it: refused by a pass, or LLVM ended its process
-# build_timeout no object came of it in the time that a build may take
-# timeout       it ran for longer than it may
-# crash         it ended its worker on the board, or the board, twice
-# wrong         its outputs are not the reference's
-# refused       the board does not take the object
-Verdict = Literal["ok", "build_error", "build_timeout", "timeout", "crash", "wrong", "refused"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,30 +67,6 @@ class Candidate:
     def program(self) -> str:
         """The same for traces that lead to the same program."""
         return structural_hash(self.func)
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What came of a candidate.
-
-    seconds: of one call, a sample per repeat; instructions: executed by one call. Which of them the
-    search minimises is the run's objective. `timing` is the verdict on the samples: ok, noisy,
-    throttled, migrated or emulated. `message` says why there are none.
-    """
-
-    verdict: Verdict
-    seconds: tuple[float, ...] = ()
-    instructions: int | None = None
-    timing: str = ""
-    message: str = ""
-
-    def cost(self, objective: Objective) -> float:
-        """What is to be as small as possible; inf where the candidate is no good."""
-        if self.verdict != "ok":
-            return inf
-        if objective == "instructions":
-            return inf if self.instructions is None else float(self.instructions)
-        return statistics.median(self.seconds) if self.seconds else inf
 
 
 class Search(Protocol):

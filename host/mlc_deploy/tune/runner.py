@@ -31,12 +31,13 @@ from mlc_rpc import (
 )
 from mlc_rpc import Timeout as RpcTimeout
 
+from ..driver.builder import KERNEL
 from ..ir import Block, walk
 from ..ops import Attrs
 from ..ops.nn import without_filling
+from ..tuned import Measured, Objective
 from .boards import Board, Incident
-from .builder import KERNEL
-from .records import Measured, Objective, Task
+from .records import Task
 from .reference import Reference, Values, packed_weights, values_of, written
 
 RELATIVE, OF_LARGEST = 1e-4, 2e-5  # of float results: the element's reference, the largest one

@@ -19,10 +19,9 @@ from math import inf, isfinite
 from ..driver.workers import give_back
 from ..schedule import Schedule
 from ..schedule.trace import Trace
-from .apply import applicable
-from .database import Database, Record
+from ..tuned import Database, Measured, Objective, Record, applicable
 from .measuring import Measuring, Round
-from .records import Candidate, Measured, Objective, Search, Task
+from .records import Candidate, Search, Task
 from .scheduler import GradientBased, Progress, TaskScheduler
 from .space import default_candidate
 

@@ -6,9 +6,9 @@ from mlc_targets import Target
 
 from .. import ops  # noqa: F401  # programs call intrinsics by their names, which it registers
 from ..codegen import compile_kernels
-from ..driver.workers import WorkerPool, cores
 from ..ir import PrimFunc, with_fields
 from ..lower import lower
+from .workers import WorkerPool, cores
 
 BUILD_SECONDS = 30.0
 BUILD_BYTES = 8 << 30  # addresses, of which most are never used

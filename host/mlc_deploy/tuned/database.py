@@ -8,7 +8,7 @@ its form in "v". There are four kinds:
                fingerprint of it), objective, run (which search it belongs to), program (structural
                hash of the scheduled program), trace, final (whether it was measured once more among
                the best), and what `Measured` has: verdict, seconds, instructions, timing, message
-    plan       model (tune.layouts' digest of it), name, target, board, objective, layouts (as
+    plan       model (tuned.layouts' digest of it), name, target, board, objective, layouts (as
                graph.layouts has them: what the layers of the model computed in was chosen so), cost
     run        run: a search of that name began here, and may know what stands before
 
@@ -35,8 +35,9 @@ from typing import Any, get_args
 from ..errors import MlcError, TuneError, writing
 from ..ir import PrimFunc, structural_hash
 from ..schedule.trace import Trace
+from ..script import from_script
 from .file_lock import locked
-from .records import Measured, Objective, Verdict
+from .measured import Measured, Objective, Verdict
 
 VERSION = 1
 CHECK_BYTES = 8
@@ -213,8 +214,6 @@ class Database:
     def workload(self, name: str) -> PrimFunc | None:
         """The program of a workload; None where the file does not have it, or, with a note, in a
         form that cannot be read."""
-        from ..script import from_script
-
         text = self._workloads.get(name)
         if text is None:
             return None
