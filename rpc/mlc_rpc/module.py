@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +16,7 @@ from mlc_rpc.errors import Refused
 from mlc_rpc.host_call import HostCall, pieces, run_host_call, sample_on_host
 from mlc_rpc.tensor import Handles, RemoteTensor
 from mlc_rpc.timing import Timing, parse_conditions
+from mlc_targets.object_format import Metadata, Model, Param
 
 if TYPE_CHECKING:
     from mlc_rpc.session import Session
@@ -24,108 +24,6 @@ if TYPE_CHECKING:
 RUN_SECONDS = 60.0
 TIME_SECONDS = 600.0
 GRACE_SECONDS = 10.0  # the board ends a run that is too long; it has this long to say so
-
-
-@dataclass(frozen=True, slots=True)
-class Param:
-    """A tensor that a kernel or model takes or gives. A `str` extent is a symbolic dimension."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-    output: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """A function of the object. `tasks` may run in parallel, or as many as a symbolic dimension
-    says; each thread has `workspace` bytes of scratch memory."""
-
-    name: str
-    params: tuple[Param, ...]
-    tasks: int | str
-    workspace: int
-
-
-@dataclass(frozen=True, slots=True)
-class Arg:
-    """Where an argument's bytes are: `offset` and `size` in the arena, the weights, an input..."""
-
-    space: int  # mlc_space: 0 arena, 1 weights, 2 input, 3 output
-    index: int  # which input or output
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call of the call table: `kernel` by name, for the model's `layer`."""
-
-    kernel: str
-    layer: str
-    args: tuple[Arg, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """What the object's model takes and gives, and the calls that it consists of."""
-
-    inputs: tuple[Param, ...]
-    outputs: tuple[Param, ...]
-    calls: tuple[Call, ...]
-    arena_bytes: int
-    weights_bytes: int
-    weights_hash: bytes  # BLAKE2b-256; empty where there are none
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """The object's ".mlc" section (device_runtime/include/mlc_abi.h)."""
-
-    target: str
-    machine: str
-    features: frozenset[str]
-    kernels: dict[str, Kernel]
-    model: Model | None
-
-
-def parse_metadata(data: bytes) -> Metadata:
-    """Raises LookupError, TypeError, ValueError on what is no such section."""
-    root = msgpack.unpackb(data, raw=False)
-    kernels = [
-        Kernel(str(k["name"]), _params(k["params"]), k["tasks"], int(k["workspace"]))
-        for k in root["kernels"]
-    ]
-    model = None
-    if found := root.get("model"):
-        model = Model(
-            _params(found["inputs"]),
-            tuple(Param(p.name, p.dtype, p.shape, True) for p in _params(found["outputs"])),
-            tuple(
-                Call(kernels[kernel].name, str(layer), tuple(Arg(*arg) for arg in args))
-                for kernel, layer, args in found["calls"]
-            ),
-            int(found["arena"]),
-            int(found["weights"]),
-            bytes(found["weights_hash"]),
-        )
-    return Metadata(
-        str(root["target"]),
-        str(root["machine"]),
-        frozenset(map(str, root["features"])),
-        {kernel.name: kernel for kernel in kernels},
-        model,
-    )
-
-
-def _params(rows: Sequence[Mapping[str, Any]]) -> tuple[Param, ...]:
-    return tuple(
-        Param(str(r["name"]), str(r["dtype"]), tuple(r["shape"]), bool(r.get("output", False)))
-        for r in rows
-    )
 
 
 @dataclass(frozen=True, slots=True)

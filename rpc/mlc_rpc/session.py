@@ -16,11 +16,11 @@ from mlc_rpc.cores import KINDS, core_numbers, ranges
 from mlc_rpc.counters import Counter
 from mlc_rpc.errors import Lost, Mismatch, Refused, RpcError, Unreachable
 from mlc_rpc.link import CHUNK_SECONDS, Link, Request, chunks
-from mlc_rpc.module import RemoteModule, parse_metadata
-from mlc_rpc.section import METADATA_SECTION, section_of
+from mlc_rpc.module import RemoteModule
 from mlc_rpc.tensor import Handles, RemoteTensor, dtype_name
 from mlc_rpc.transport import Transport
 from mlc_rpc.wire import HASH_BYTES
+from mlc_targets.object_format import parse_metadata, section_of
 
 PING_SECONDS = 5.0
 CALL_SECONDS = 30.0
@@ -354,6 +354,6 @@ class Session:
 def _metadata_of(program: bytes) -> bytes | None:
     """What an object says of itself; None where it is no object, which boards refuse."""
     try:
-        return section_of(program, METADATA_SECTION)
+        return section_of(program)
     except ValueError:
         return None

@@ -13,7 +13,7 @@ import pytest
 import mlc_deploy as mlc
 from mlc_deploy.artifact import save, save_folder
 from mlc_deploy.graph import BlockBuilder
-from mlc_rpc.section import section_of
+from mlc_targets.object_format import section_of
 from tests.artifact.models import digits, expected, images
 
 WITHOUT_COMPILER = """

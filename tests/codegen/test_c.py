@@ -98,9 +98,8 @@ def call_table(lib: Library) -> str:
         p = programs()[entry["name"]]
         sizes = ", ".join(str(a.nbytes) for a in (*p.inputs, *p.expected))
         scalars = ", ".join(map(str, p.scalars or (0,)))
-        tasks = dict(zip(entry["scalars"], p.scalars, strict=True)).get(
-            entry["tasks"], entry["tasks"]
-        )
+        bound = dict(zip(entry["scalars"], p.scalars, strict=True))
+        tasks = bound.get(str(entry["tasks"]), entry["tasks"])
         row = f"{{{symbol}, {{{sizes}}}, {{{scalars}}}, {tasks}, {entry['workspace']}}},"
         rows.append(row)
     return "static const Call CALLS[] = {\n" + "\n".join(rows) + "\n};\n"

@@ -90,11 +90,11 @@ def test_model_map() -> None:
     p = program(fused(network()))
     model = p.model_map()
     assert list(model) == ["inputs", "outputs", "arena", "weights", "weights_hash", "calls"]
-    assert model["inputs"] == [{"name": "images:0", "dtype": "float32", "shape": [1, 3, 6, 6]}]
+    assert model["inputs"] == [{"name": "images:0", "dtype": "float32", "shape": (1, 3, 6, 6)}]
     kernel, layer, args = model["calls"][0]
     assert (list(p.kernels)[kernel], layer) == ("conv2d_add_relu", "conv1")
-    assert args == [[2, 0, 0, 432], [1, 0, 0, 432], [1, 0, 448, 16], [3, 1, 0, 576]]
-    assert model["calls"][-1][2][-1] == [3, 0, 0, 40]
+    assert args == [(2, 0, 0, 432), (1, 0, 0, 432), (1, 0, 448, 16), (3, 1, 0, 576)]
+    assert model["calls"][-1][2][-1] == (3, 0, 0, 40)
 
 
 def test_equal_kernels_and_weights_are_there_once() -> None:

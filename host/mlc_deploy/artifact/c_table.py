@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlc_rpc.module import Call, Metadata, Param
+from mlc_targets.object_format import ALIGNMENT, Call, Metadata, Param
 
 from ..codegen.elf import AARCH64, ARM, X86_64, Relocation
 
-ALIGNMENT = 64  # of every tensor (mlc_abi.h)
 POINTER = {ARM: 2, AARCH64: 257, X86_64: 1}  # R_ARM_ABS32, R_AARCH64_ABS64, R_X86_64_64
 
 

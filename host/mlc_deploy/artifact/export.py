@@ -20,7 +20,7 @@ from dataclasses import replace
 from math import prod
 from pathlib import Path
 
-from mlc_rpc.module import Metadata, Model, Param
+from mlc_targets.object_format import ALIGNMENT, Metadata, Model, Param
 
 from ..board.runtime_files import executor_files
 from ..codegen.c_fixed import RESERVED
@@ -42,7 +42,7 @@ from ..codegen.elf import (
     write_object,
 )
 from ..files.unfinished import write_whole
-from .c_table import ALIGNMENT, arena_and_memory, model_table, param_bytes
+from .c_table import arena_and_memory, model_table, param_bytes
 from .save import Savable, refuse_host_calls
 
 HIDDEN = 2  # visibility: not outside of the program or shared object

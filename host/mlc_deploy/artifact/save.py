@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from mlc_rpc.host_call import HostCall
-from mlc_rpc.module import Metadata
 from mlc_targets import Target
+from mlc_targets.object_format import Metadata
 
 from ..errors import ArtifactError
 from .format import MAX_BLOBS, Buffer, digest, write_file
+
+if TYPE_CHECKING:
+    from mlc_rpc.host_call import HostCall
 
 
 class Savable(Protocol):

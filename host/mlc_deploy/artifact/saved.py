@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mlc_rpc.module import Metadata, parse_metadata
-from mlc_rpc.section import METADATA_SECTION, section_of
 from mlc_targets import MAX_LEVELS, Target, TargetError, best_level
+from mlc_targets.object_format import Metadata, parse_metadata, section_of
 
 from .format import Blob, disorder, read_file
 
@@ -118,7 +117,7 @@ def _program(row: object, blobs: list[Blob], where: str) -> SavedProgram:
     if not all(type(extent) is int and extent > 0 for extent in indices.values()):
         raise disorder("what indices count is no number", where)
     try:
-        metadata = parse_metadata(section_of(code.content, METADATA_SECTION))
+        metadata = parse_metadata(section_of(code.content))
         target = Target(_field(row, "target", str, where))
     except (LookupError, TypeError, ValueError, TargetError) as error:
         reason = str(error).partition("\n")[0]

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from mlc_rpc.module import Param
 from mlc_rpc.wire import MAX_THREADS
 from mlc_targets import BASE, Target, best_level, levels_of
+from mlc_targets.object_format import Param
 
 from ..artifact import SavedModel, load_model
 from ..artifact.format import is_saved

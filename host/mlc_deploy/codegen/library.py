@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgpack
 
 from mlc_targets import Target
+from mlc_targets.object_format import ABI_VERSION, MetadataMap, ModelMap, SignatureMap
 
 from ..errors import CodegenError
 from ..files.unfinished import write_whole
@@ -27,8 +27,6 @@ from .machine_code import (
 )
 from .merge import merge
 
-ABI_VERSION = 1
-
 
 @dataclass(frozen=True, eq=False)
 class Library:
@@ -43,14 +41,14 @@ class Library:
     target: Target
     lowered: Callable[[], Iterable[Kernel]]
     compiled: Mapping[str, KernelObject] | None = None
-    model: Mapping[str, Any] | None = None
+    model: ModelMap | None = None
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
         return tuple(self.lowered())
 
     @cached_property
-    def signatures(self) -> dict[str, Mapping[str, Any]]:
+    def signatures(self) -> dict[str, SignatureMap]:
         """What the metadata says of each kernel, by name."""
         if self.compiled is not None:
             return {name: o.signature for name, o in self.compiled.items()}
@@ -124,9 +122,9 @@ class Library:
         return to
 
 
-def metadata(library: Library) -> dict[str, Any]:
+def metadata(library: Library) -> MetadataMap:
     """What the section ".mlc" says; the format stands in device_runtime/include/mlc_abi.h."""
-    found: dict[str, Any] = {
+    found: MetadataMap = {
         "abi": ABI_VERSION,
         "target": str(library.target),
         "machine": library.target.arch,
@@ -134,7 +132,7 @@ def metadata(library: Library) -> dict[str, Any]:
         "kernels": [{"name": name, **s} for name, s in library.signatures.items()],
     }
     if library.model is not None:
-        found["model"] = dict(library.model)
+        found["model"] = library.model
     return found
 
 
@@ -148,7 +146,7 @@ def _refuse_names(names: Iterable[str]) -> None:
 
 
 def compile_kernels(
-    name: str, kernels: Sequence[Kernel], target: Target, model: Mapping[str, Any] | None = None
+    name: str, kernels: Sequence[Kernel], target: Target, model: ModelMap | None = None
 ) -> Library:
     """A library of kernels, whose names must be unique; CodegenError for what the target lacks."""
     names = [kernel.name for kernel in kernels]

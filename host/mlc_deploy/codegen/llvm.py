@@ -13,6 +13,7 @@ from typing import Any
 from llvmlite import ir as ll
 
 from mlc_targets import Target
+from mlc_targets.object_format import ALIGNMENT
 
 from ..arith import loop_ranges
 from ..ir import (
@@ -40,7 +41,7 @@ from .addresses import Position
 from .entry import emit_entry
 from .expressions import Expressions
 from .saturate import rounds
-from .signature import ALIGNMENT, elements, scalars_of, scratch_layout
+from .signature import elements, scalars_of, scratch_layout
 from .tasks import task_loop, turn_of
 from .types import memory_type
 

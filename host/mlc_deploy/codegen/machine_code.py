@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +12,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir as ll
 
 from mlc_targets import Target
+from mlc_targets.object_format import SignatureMap
 
 from ..errors import CodegenError
 from ..ir import Buffer, Dim, Var
@@ -29,7 +30,7 @@ class KernelObject:
     the metadata says of it (mlc_abi.h), without the name."""
 
     code: bytes
-    signature: Mapping[str, Any]
+    signature: SignatureMap
 
 
 def compile_kernel(kernel: Kernel, target: Target) -> KernelObject:
@@ -98,7 +99,7 @@ def _initialize() -> None:
     llvm.initialize_all_asmprinters()
 
 
-def signature(kernel: Kernel) -> dict[str, Any]:
+def signature(kernel: Kernel) -> SignatureMap:
     """What the metadata says of a kernel, without its name. Raises CodegenError."""
     return {
         "params": [

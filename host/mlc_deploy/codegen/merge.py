@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from mlc_targets.object_format import METADATA_SECTION
+
 from ..errors import CodegenError
 from .elf import (
     ALLOC,
@@ -47,7 +49,6 @@ from .elf import (
 )
 
 KERNEL = "kernel"  # what the function is called in an object that is to be merged
-METADATA = ".mlc"
 TEXT, CONSTANTS = 1, 2  # sections of the whole
 DROPPED = (".eh_frame", ".note.", ".comment", ".llvm_addrsig")
 
@@ -100,7 +101,7 @@ def merge(objects: Sequence[tuple[str, bytes]], metadata: bytes) -> bytes:
             Section(".text", PROGBITS, ALLOC | EXECINSTR, bytes(text.content), text.alignment),
             Section(".rodata", PROGBITS, ALLOC, bytes(constants.content), constants.alignment),
             *attributes,
-            Section(METADATA, PROGBITS, 0, metadata),
+            Section(METADATA_SECTION, PROGBITS, 0, metadata),
             Section(".note.GNU-stack", PROGBITS),  # says that the stack need not be executable
         ),
         symbols=tuple(found[key] for key in order),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from mlc_targets.object_format import ALIGNMENT
+
 from ..arith import linear
 from ..errors import CodegenError
 from ..ir import Buffer, Expr, Var, dtype_of
 from ..lower import WORKSPACE, Kernel
-
-ALIGNMENT = 64
 
 
 def scratch_layout(kernel: Kernel) -> tuple[dict[Buffer, int], int]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 from numpy.typing import NDArray
 
-from mlc_rpc.module import Metadata, parse_metadata
 from mlc_targets import BASE, Target
+from mlc_targets.object_format import Metadata, parse_metadata
 
 from ..artifact import save
 from ..artifact.export import export

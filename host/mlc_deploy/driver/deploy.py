@@ -63,11 +63,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from mlc_rpc.module import Model, Param, Run
+from mlc_rpc.module import Run
 from mlc_rpc.recover import persist
 from mlc_rpc.timing import Timing
 from mlc_rpc.wire import MAX_LAYER_TIMES, MAX_THREADS
 from mlc_targets import Target
+from mlc_targets.object_format import Model, Param
 
 from ..artifact import SavedModel
 from ..errors import DeployError, InputError

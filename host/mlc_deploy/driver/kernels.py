@@ -22,8 +22,8 @@ import llvmlite.binding as llvm
 import msgpack
 
 import mlc_targets
-from mlc_rpc.module import parse_metadata
 from mlc_targets import Target
+from mlc_targets.object_format import parse_metadata
 
 from .. import ir
 from ..codegen import KernelObject, compile_kernel

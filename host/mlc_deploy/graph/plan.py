@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+
+from mlc_targets.object_format import ALIGNMENT, Space
 
 from ..ir.names import Names
 from ..ops import operator
 from .nodes import Binding, Call, CallFused, Function, Value, Var
-from .views import ALIGNMENT, Memory, is_view
-
-Space = Literal["arena", "weights", "input", "output"]
+from .views import Memory, is_view
 
 
 @dataclass(frozen=True, slots=True)

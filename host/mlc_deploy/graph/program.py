@@ -6,9 +6,10 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
+
+from mlc_targets.object_format import SPACES, ModelMap, ParamMap
 
 from ..ir import IRModule
 from ..ir.names import Names
@@ -26,10 +27,8 @@ from .nodes import (
     Value,
     Var,
 )
-from .plan import Place, Space, align, own_outputs, plan_memory
+from .plan import Place, align, own_outputs, plan_memory
 from .views import Memory, is_view
-
-SPACES: Mapping[Space, int] = {"arena": 0, "weights": 1, "input": 2, "output": 3}  # mlc_space
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class GraphProgram:
     places: Mapping[Var, Place]
     externals: tuple[ExternalCall, ...] = ()
 
-    def model_map(self) -> dict[str, Any]:
+    def model_map(self) -> ModelMap:
         """The map as the object's section holds it; kernels count in the order of `kernels`."""
         numbers = {name: n for n, name in enumerate(self.kernels)}
         return {
@@ -73,18 +72,18 @@ class GraphProgram:
             "weights": len(self.weights),
             "weights_hash": self.weights_hash,
             "calls": [
-                [
+                (
                     numbers[call.kernel],
                     call.layer,
-                    [[SPACES[p.space], p.index, p.offset, p.size] for p in call.args],
-                ]
+                    [(SPACES.index(p.space), p.index, p.offset, p.size) for p in call.args],
+                )
                 for call in self.calls
             ],
         }
 
 
-def _signature(name: str, t: TensorType) -> dict[str, Any]:
-    return {"name": name, "dtype": t.dtype, "shape": list(t.shape)}
+def _signature(name: str, t: TensorType) -> ParamMap:
+    return {"name": name, "dtype": t.dtype, "shape": t.sizes}
 
 
 class _Weights:

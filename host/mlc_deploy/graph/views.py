@@ -10,11 +10,12 @@ import math
 from dataclasses import dataclass, replace
 from operator import is_
 
+from mlc_targets.object_format import ALIGNMENT
+
 from ..ops.shape import normal_axis
 from ..passes.context import optional
 from .nodes import Binding, Call, Function, TensorType, Value, Var
 
-ALIGNMENT = 64  # of every offset, as generated code and the runtime agree (mlc_abi.h)
 IN_PLACE = "in_place"  # the attribute of a concatenation whose arguments are written into it
 
 

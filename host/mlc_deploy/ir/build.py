@@ -241,6 +241,19 @@ def any_of(*conditions: Expr) -> Expr:
     return result
 
 
+def conjuncts(condition: Expr) -> list[Expr]:
+    """The conditions that a condition is the conjunction of."""
+    found: dict[Expr, None] = {}
+    left = [condition]
+    while left:
+        e = left.pop()
+        if isinstance(e, Binary) and e.op == "and":
+            left += (e.b, e.a)
+        else:
+            found[e] = None
+    return list(found)
+
+
 def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
     x, y = promoted(a, b)
     if isinstance(x, Const) and isinstance(y, Const):

@@ -25,10 +25,10 @@ from ..ir import (
     walk,
     with_fields,
 )
-from ..ir.build import DIVISIONS
+from ..ir.build import DIVISIONS, conjuncts
 from ..passes.context import optional
 from .bodies import with_body
-from .partition import conjuncts, where_kept
+from .partition import where_kept
 
 
 @optional(level=2)

@@ -18,8 +18,7 @@ from ..ir import (
     dtype_of,
     walk,
 )
-from ..ir.build import compare
-from .partition import conjuncts
+from ..ir.build import compare, conjuncts
 
 Ranges = dict[Var, Bounds]
 

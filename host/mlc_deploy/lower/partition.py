@@ -20,7 +20,6 @@ from ..arith import (
 from ..arith.linear import UNBOUNDED
 from ..arith.regions import relax
 from ..ir import (
-    Binary,
     Block,
     Call,
     Compare,
@@ -50,6 +49,7 @@ from ..ir import (
     walk,
     with_fields,
 )
+from ..ir.build import conjuncts
 from ..ir.names import Names, names_of
 from ..passes.context import optional
 from .annotations import WHOLE
@@ -284,19 +284,6 @@ def where_kept(s: Store) -> If | None:
         ):
             return If(condition, Store(s.buffer, s.indices, value))
     return None
-
-
-def conjuncts(condition: Expr) -> list[Expr]:
-    """The conditions that a condition is the conjunction of."""
-    found: dict[Expr, None] = {}
-    left = [condition]
-    while left:
-        e = left.pop()
-        if isinstance(e, Binary) and e.op == "and":
-            left += (e.b, e.a)
-        else:
-            found[e] = None
-    return list(found)
 
 
 def _turn_of(guard: Expr, var: Var, known: dict[Var, Bounds]) -> int | None:

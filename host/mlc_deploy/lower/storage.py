@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlc_targets.object_format import ALIGNMENT
+
 from ..arith import Bounds, Linear, bounds, linear, loop_ranges
 from ..arith.regions import relax
 from ..ir import (
@@ -30,7 +32,6 @@ from ..ir.build import span_of
 from ..passes.context import optional
 
 WORKSPACE = "lower.workspace"  # the attribute that says where each scratch buffer lies, in bytes
-ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,8 @@ from ..ir import (
     substitute,
     with_fields,
 )
-from ..ir.build import compare, loop_nest
+from ..ir.build import compare, conjuncts, loop_nest
 from ..ir.names import Names, block_names_of, names_of
-from ..lower.partition import conjuncts
 from .tree import (
     block_at,
     find_leaf,

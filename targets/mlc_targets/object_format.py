@@ -1,0 +1,202 @@
+"""The object format: what the compiler writes into an object, and a client reads from one.
+
+An object is a relocatable ELF file. Its section METADATA_SECTION holds one msgpack map, a
+MetadataMap, which says what is in the object. device_runtime/include/mlc_abi.h says the same to the
+program on the board, and a test holds this file against it. The runtime refuses an object of
+another ABI_VERSION.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NotRequired, TypedDict, get_args
+
+import msgpack
+
+ABI_VERSION = 1
+METADATA_SECTION = ".mlc"
+ALIGNMENT = 64  # bytes: of every tensor, and of every offset in the arena and in the weights
+
+Space = Literal["arena", "weights", "input", "output"]
+SPACES: tuple[Space, ...] = get_args(Space)  # where an operand lies; in objects the number of it
+
+Buffer = bytes | memoryview
+
+# ----------------------------------------------------------------------------- the map's own form
+
+
+class ParamMap(TypedDict):
+    name: str
+    dtype: str
+    shape: Sequence[int | str]
+    output: NotRequired[bool]  # of kernels' parameters alone
+
+
+class SignatureMap(TypedDict):
+    """A kernel's entry without its name."""
+
+    params: list[ParamMap]
+    scalars: list[str]
+    tasks: int | str
+    workspace: int
+
+
+class KernelMap(SignatureMap):
+    name: str
+
+
+class ModelMap(TypedDict):
+    inputs: list[ParamMap]
+    outputs: list[ParamMap]
+    arena: int
+    weights: int
+    weights_hash: bytes
+    calls: list[tuple[int, str, list[tuple[int, int, int, int]]]]  # kernel, layer, operands
+
+
+class MetadataMap(TypedDict):
+    abi: int
+    target: str
+    machine: str
+    features: list[str]
+    kernels: list[KernelMap]
+    model: NotRequired[ModelMap]
+
+
+# ------------------------------------------------------------------------------ what is read of it
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A tensor that a kernel or model takes or gives. A `str` extent is a symbolic dimension."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    output: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A function of the object. `tasks` may run in parallel, or as many as a symbolic dimension
+    says; each thread has `workspace` bytes of scratch memory."""
+
+    name: str
+    params: tuple[Param, ...]
+    tasks: int | str
+    workspace: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """Where an argument's bytes are: `offset` and `size` in the arena, the weights, an input..."""
+
+    space: int  # the number in SPACES
+    index: int  # which input or output
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the call table: `kernel` by name, for the model's `layer`."""
+
+    kernel: str
+    layer: str
+    args: tuple[Arg, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What the object's model takes and gives, and the calls that it consists of."""
+
+    inputs: tuple[Param, ...]
+    outputs: tuple[Param, ...]
+    calls: tuple[Call, ...]
+    arena_bytes: int
+    weights_bytes: int
+    weights_hash: bytes  # BLAKE2b-256; empty where there are none
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What an object says of itself."""
+
+    target: str
+    machine: str
+    features: frozenset[str]
+    kernels: dict[str, Kernel]
+    model: Model | None
+
+
+def parse_metadata(data: bytes) -> Metadata:
+    """Raises LookupError, TypeError, ValueError on what is no such section."""
+    root: MetadataMap = msgpack.unpackb(data, raw=False)
+    kernels = [
+        Kernel(str(k["name"]), _params(k["params"]), k["tasks"], int(k["workspace"]))
+        for k in root["kernels"]
+    ]
+    model = None
+    if found := root.get("model"):
+        model = Model(
+            _params(found["inputs"]),
+            tuple(Param(p.name, p.dtype, p.shape, True) for p in _params(found["outputs"])),
+            tuple(
+                Call(kernels[kernel].name, str(layer), tuple(Arg(*arg) for arg in args))
+                for kernel, layer, args in found["calls"]
+            ),
+            int(found["arena"]),
+            int(found["weights"]),
+            bytes(found["weights_hash"]),
+        )
+    return Metadata(
+        str(root["target"]),
+        str(root["machine"]),
+        frozenset(map(str, root["features"])),
+        {kernel.name: kernel for kernel in kernels},
+        model,
+    )
+
+
+def _params(rows: Sequence[ParamMap]) -> tuple[Param, ...]:
+    return tuple(
+        Param(str(r["name"]), str(r["dtype"]), tuple(r["shape"]), bool(r.get("output", False)))
+        for r in rows
+    )
+
+
+def section_of(elf: Buffer, name: str = METADATA_SECTION) -> bytes:
+    """Content of the first section of that name, of a little-endian object of 32 or 64 bits.
+
+    Raises ValueError, saying what is wrong with the object.
+    """
+    data = memoryview(elf)
+    if bytes(data[:4]) != b"\x7fELF" or len(data) < 64 or data[5] != 1 or data[4] not in (1, 2):
+        raise ValueError("it is no little-endian ELF object")
+    wide = data[4] == 2
+    try:
+        (table,) = struct.unpack_from("<Q" if wide else "<I", data, 40 if wide else 32)
+        size, count, names = struct.unpack_from("<HHH", data, 58 if wide else 46)
+        row = struct.Struct("<IIQQQQ" if wide else "<IIIIII")
+        if size < row.size:
+            raise ValueError("its section headers are too short")
+        rows = [row.unpack_from(data, table + n * size) for n in range(count)]
+        strings = _content(data, rows[names])
+        for found in rows[1:]:
+            if strings[found[0] : strings.index(b"\0", found[0])] == name.encode():
+                return _content(data, found)
+    except (struct.error, IndexError, OverflowError):
+        raise ValueError("its section headers lie outside it") from None
+    raise ValueError(f"it has no section '{name}'")
+
+
+def _content(data: memoryview, row: tuple[int, ...]) -> bytes:
+    """Of a section by its header: name, type, flags, address, offset, size."""
+    if row[4] + row[5] > len(data):
+        raise ValueError("a section lies outside it")
+    return bytes(data[row[4] : row[4] + row[5]])
