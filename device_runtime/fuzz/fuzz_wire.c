@@ -6,7 +6,7 @@
  * [SEED]` mutates valid requests by its own deterministic generator, which any compiler builds. */
 #include "../src/module.h"
 #include "../src/reply.h"
-#include "../src/session.h"
+#include "../src/serve.h"
 
 #include "../src/cpu.h"
 
@@ -147,7 +147,7 @@ static void clean_up(void) {
 
 static void begin(Session *s) {
     clean_up();
-    session_begin(s, false);
+    session_begin(s, METHODS, false);
     drain(s, true);
 }
 
@@ -313,7 +313,7 @@ static void write_params(Writer *w, const char *method) {
     }
 }
 
-static const char *const METHODS[] = {
+static const char *const CALLS[] = {
     "hello",       "auth",      "heartbeat", "describe", "ping",     "tensor.new", "tensor.write", "tensor.read",
     "tensor.fill", "blob.put",  "blob.has", "blob.get",   "module.load",  "run",
     "time",        "blob.free", "tensor.free", "module.free", "tensor.descriptor"};
@@ -375,7 +375,7 @@ static bool mutated_session(void) {
     for (uint32_t i = 0; i < requests; i++) {
         Writer w = writer_to(stream, sizeof stream);
         bool opening = i < 4 && chance(20) > 0;
-        write_request(&w, opening ? first[i] : METHODS[chance(sizeof METHODS / sizeof *METHODS)]);
+        write_request(&w, opening ? first[i] : CALLS[chance(sizeof CALLS / sizeof *CALLS)]);
         expect(!w.full, "the stream is too long");
         size_t size = (size_t)(w.at - stream);
         if (i >= valid) size = mutate(stream, size, sizeof stream);

@@ -13,8 +13,7 @@ enum { MAX_SIZE = 1 << 20 };
 static uint64_t state = 0x9e3779b97f4a7c15;
 
 /* A number below `limit` (xorshift*). */
-static size_t draw(size_t limit)
-{
+static size_t draw(size_t limit) {
     state ^= state >> 12;
     state ^= state << 25;
     state ^= state >> 27;
@@ -27,8 +26,7 @@ static const uint64_t edges[] = {
 };
 
 /* Where something decisive stands: half of the time the headers at the end or at the beginning. */
-static size_t place(size_t size)
-{
+static size_t place(size_t size) {
     size_t headers = size < 2048 ? size : 2048;
     switch (draw(4)) {
     case 0: return size - 1 - draw(headers);
@@ -37,13 +35,11 @@ static size_t place(size_t size)
     }
 }
 
-static size_t mutate(unsigned char *data, size_t size)
-{
+static size_t mutate(unsigned char *data, size_t size) {
     for (size_t rounds = 1 + draw(6); rounds && size > 1; rounds--) {
         size_t at = place(size), width = (size_t)1 << draw(4);
         uint64_t value = edges[draw(sizeof edges / sizeof edges[0])];
-        if (width > size - at)
-            width = size - at;
+        if (width > size - at) width = size - at;
         switch (draw(8)) {
         case 0: data[at] ^= (unsigned char)(1 << draw(8)); break;
         case 1: data[at] = (unsigned char)draw(256); break;
@@ -54,8 +50,7 @@ static size_t mutate(unsigned char *data, size_t size)
             memmove(data + at, data + draw(size - width + 1), width);
             break;
         case 5:
-            if (draw(4) == 0)
-                size = 1 + draw(size);
+            if (draw(4) == 0) size = 1 + draw(size);
             break;
         default: memcpy(data + at, &value, width); break;
         }
@@ -63,8 +58,7 @@ static size_t mutate(unsigned char *data, size_t size)
     return size;
 }
 
-int main(int count, char **arguments)
-{
+int main(int count, char **arguments) {
     if (count < 3) {
         fprintf(stderr, "usage: %s COUNT SEED_FILE...\n", arguments[0]);
         return 2;
@@ -82,8 +76,7 @@ int main(int count, char **arguments)
         fclose(file);
         for (unsigned long i = f; i < runs; i += files) {
             unsigned char *data = malloc(size ? size : 1); /* of its size, for the sanitizer */
-            if (!data)
-                return 2;
+            if (!data) return 2;
             memcpy(data, seed, size);
             size_t mutated = mutate(data, size);
             unsigned char *exact = realloc(data, mutated ? mutated : 1);

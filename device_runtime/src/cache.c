@@ -1,7 +1,7 @@
 #define _GNU_SOURCE /* O_DIRECTORY and its like */
 #include "cache.h"
 
-#include "instruments.h"
+#include "clock.h"
 #include "segment.h"
 
 #include <errno.h>

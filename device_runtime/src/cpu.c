@@ -82,15 +82,11 @@ static const Feature features[] = {
     {"mops", HWCAP2, 0, BIT(43)},
 };
 
-static Cpu read_cpu(void)
-{
+static Cpu read_cpu(void) {
     return (Cpu){.word = {[HWCAP] = getauxval(AT_HWCAP), [HWCAP2] = getauxval(AT_HWCAP2)}};
 }
 
-const char *mlc_machine(void)
-{
-    return "aarch64";
-}
+const char *mlc_machine(void) { return "aarch64"; }
 
 #elif defined(__arm__)
 
@@ -137,8 +133,7 @@ static const Feature features[] = {
 
 /* LEVEL: bit 8 for ARMv8 in AArch32 state, bit 9 when it has its floating point. A 32-bit kernel
  * calls itself v7 on such a CPU too; there the CRC instructions, new in v8, tell. */
-static Cpu read_cpu(void)
-{
+static Cpu read_cpu(void) {
     uint64_t hwcap = getauxval(AT_HWCAP), hwcap2 = getauxval(AT_HWCAP2);
     const char *platform = (const char *)getauxval(AT_PLATFORM);
     bool v8 = (platform && strncmp(platform, "v8", 2) == 0) || (hwcap2 & BIT(4));
@@ -146,10 +141,7 @@ static Cpu read_cpu(void)
     return (Cpu){.word = {[HWCAP] = hwcap, [HWCAP2] = hwcap2, [LEVEL] = level}};
 }
 
-const char *mlc_machine(void)
-{
-    return "arm";
-}
+const char *mlc_machine(void) { return "arm"; }
 
 #elif defined(__x86_64__)
 
@@ -222,8 +214,7 @@ static const Feature features[] = {
     {"64bit", E1_EDX, 0, BIT(29)},
 };
 
-static Cpu read_cpu(void)
-{
+static Cpu read_cpu(void) {
     Cpu cpu = {0};
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (__get_cpuid(1, &a, &b, &c, &d)) {
@@ -251,42 +242,32 @@ static Cpu read_cpu(void)
     return cpu;
 }
 
-const char *mlc_machine(void)
-{
-    return "x86_64";
-}
+const char *mlc_machine(void) { return "x86_64"; }
 
 #endif
 
-static bool has(const Cpu *cpu, const Feature *feature)
-{
+static bool has(const Cpu *cpu, const Feature *feature) {
     return (cpu->word[feature->word] & feature->mask) == feature->mask &&
            (cpu->state & feature->state) == feature->state;
 }
 
 /* Read once: under a hypervisor each CPUID costs a trap. */
-static const Cpu *this_cpu(void)
-{
+static const Cpu *this_cpu(void) {
     static Cpu cpu;
     static bool known;
-    if (!known)
-        cpu = read_cpu();
+    if (!known) cpu = read_cpu();
     known = true;
     return &cpu;
 }
 
-const char *mlc_cpu_feature(size_t index)
-{
+const char *mlc_cpu_feature(size_t index) {
     for (size_t i = 0; i < sizeof features / sizeof features[0]; i++)
-        if (has(this_cpu(), &features[i]) && index-- == 0)
-            return features[i].name;
+        if (has(this_cpu(), &features[i]) && index-- == 0) return features[i].name;
     return NULL;
 }
 
-bool mlc_cpu_has(const char *name)
-{
+bool mlc_cpu_has(const char *name) {
     for (size_t i = 0; i < sizeof features / sizeof features[0]; i++)
-        if (strcmp(features[i].name, name) == 0)
-            return has(this_cpu(), &features[i]);
+        if (strcmp(features[i].name, name) == 0) return has(this_cpu(), &features[i]);
     return false;
 }

@@ -5,33 +5,26 @@
 #include <stdio.h>
 #include <string.h>
 
-void mlc_elf_fail(mlc_elf *elf, const char *format, ...)
-{
-    if (elf->failed)
-        return;
+void mlc_elf_fail(mlc_elf *elf, const char *format, ...) {
+    if (elf->failed) return;
     elf->failed = true;
-    if (elf->why_size == 0)
-        return;
+    if (elf->why_size == 0) return;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(elf->why, elf->why_size, format, arguments);
     va_end(arguments);
     for (char *c = elf->why; *c; c++)
-        if (*c < ' ' || *c > '~')
-            *c = '?';
+        if (*c < ' ' || *c > '~') *c = '?';
 }
 
-uint64_t mlc_elf_number(mlc_elf *elf, uint64_t offset, unsigned width, const char *where)
-{
-    if (elf->failed)
-        return 0;
+uint64_t mlc_elf_number(mlc_elf *elf, uint64_t offset, unsigned width, const char *where) {
+    if (elf->failed) return 0;
     if (offset > elf->size || width > elf->size - offset) {
         mlc_elf_fail(elf, "object ends inside its %s; try: send it again", where);
         return 0;
     }
     uint64_t value = 0;
-    for (unsigned i = 0; i < width; i++)
-        value |= (uint64_t)elf->bytes[offset + i] << (8 * i);
+    for (unsigned i = 0; i < width; i++) value |= (uint64_t)elf->bytes[offset + i] << (8 * i);
     return value;
 }
 
@@ -40,43 +33,42 @@ typedef struct {
     uint8_t at32, width32, at64, width64;
 } Field;
 
-static uint64_t field(mlc_elf *elf, uint64_t base, Field f, const char *where)
-{
+static uint64_t field(mlc_elf *elf, uint64_t base, Field f, const char *where) {
     return elf->wide ? mlc_elf_number(elf, base + f.at64, f.width64, where)
                      : mlc_elf_number(elf, base + f.at32, f.width32, where);
 }
 
-static uint32_t field32(mlc_elf *elf, uint64_t base, Field f, const char *where)
-{
+static uint32_t field32(mlc_elf *elf, uint64_t base, Field f, const char *where) {
     return (uint32_t)field(elf, base, f, where);
 }
 
-static unsigned section_header_size(const mlc_elf *elf)
-{
-    return elf->wide ? 64 : 40;
-}
+static unsigned section_header_size(const mlc_elf *elf) { return elf->wide ? 64 : 40; }
 
-static unsigned entry_size(const mlc_elf *elf, uint32_t type)
-{
+static unsigned entry_size(const mlc_elf *elf, uint32_t type) {
     switch (type) {
-    case SHT_SYMTAB: return elf->wide ? 24 : 16;
-    case SHT_RELA: return elf->wide ? 24 : 12;
-    default: return elf->wide ? 16 : 8; /* SHT_REL */
+    case SHT_SYMTAB:
+        return elf->wide ? 24 : 16;
+    case SHT_RELA:
+        return elf->wide ? 24 : 12;
+    default:
+        return elf->wide ? 16 : 8; /* SHT_REL */
     }
 }
 
-const char *mlc_elf_machine_name(uint32_t machine)
-{
+const char *mlc_elf_machine_name(uint32_t machine) {
     switch (machine) {
-    case EM_AARCH64: return "aarch64";
-    case EM_ARM: return "arm";
-    case EM_X86_64: return "x86_64";
-    default: return NULL;
+    case EM_AARCH64:
+        return "aarch64";
+    case EM_ARM:
+        return "arm";
+    case EM_X86_64:
+        return "x86_64";
+    default:
+        return NULL;
     }
 }
 
-bool mlc_elf_open(mlc_elf *elf, const void *bytes, size_t size, char *why, size_t why_size)
-{
+bool mlc_elf_open(mlc_elf *elf, const void *bytes, size_t size, char *why, size_t why_size) {
     *elf = (mlc_elf){.bytes = bytes, .size = size, .why = why, .why_size = why_size};
     static const char *const header = "file header";
     uint64_t magic = mlc_elf_number(elf, 0, 4, header);
@@ -101,16 +93,13 @@ bool mlc_elf_open(mlc_elf *elf, const void *bytes, size_t size, char *why, size_
                      section_header_size(elf));
     if (!elf->failed && elf->headers > elf->size)
         mlc_elf_fail(elf, "object ends before its section headers; try: send it again");
-    if (elf->failed)
-        elf->sections = 0;
+    if (elf->failed) elf->sections = 0;
     return !elf->failed;
 }
 
-mlc_elf_section mlc_elf_section_at(mlc_elf *elf, uint32_t index)
-{
+mlc_elf_section mlc_elf_section_at(mlc_elf *elf, uint32_t index) {
     const mlc_elf_section none = {0};
-    if (elf->failed)
-        return none;
+    if (elf->failed) return none;
     if (index >= elf->sections) {
         mlc_elf_fail(elf, "object refers to section %u, but has %u", index, elf->sections);
         return none;
@@ -142,10 +131,8 @@ mlc_elf_section mlc_elf_section_at(mlc_elf *elf, uint32_t index)
     return elf->failed ? none : section;
 }
 
-const char *mlc_elf_string(mlc_elf *elf, const mlc_elf_section *table, uint32_t offset)
-{
-    if (elf->failed)
-        return "";
+const char *mlc_elf_string(mlc_elf *elf, const mlc_elf_section *table, uint32_t offset) {
+    if (elf->failed) return "";
     if (table->type != SHT_STRTAB) {
         mlc_elf_fail(elf, "object keeps a name in a section that is no string table");
         return "";
@@ -158,20 +145,17 @@ const char *mlc_elf_string(mlc_elf *elf, const mlc_elf_section *table, uint32_t 
     return (const char *)(strings + offset);
 }
 
-const char *mlc_elf_section_name(mlc_elf *elf, const mlc_elf_section *section)
-{
+const char *mlc_elf_section_name(mlc_elf *elf, const mlc_elf_section *section) {
     mlc_elf_section names = mlc_elf_section_at(elf, elf->section_names);
     return mlc_elf_string(elf, &names, section->name);
 }
 
-uint32_t mlc_elf_entries(const mlc_elf *elf, const mlc_elf_section *table)
-{
+uint32_t mlc_elf_entries(const mlc_elf *elf, const mlc_elf_section *table) {
     uint64_t entries = table->size / entry_size(elf, table->type);
     return entries > UINT32_MAX ? UINT32_MAX : (uint32_t)entries;
 }
 
-mlc_elf_symbol mlc_elf_symbol_at(mlc_elf *elf, const mlc_elf_section *table, uint32_t index)
-{
+mlc_elf_symbol mlc_elf_symbol_at(mlc_elf *elf, const mlc_elf_section *table, uint32_t index) {
     static const char *const where = "symbol table";
     if (!elf->failed && index >= mlc_elf_entries(elf, table))
         mlc_elf_fail(elf, "object refers to symbol %u, but has %u", index,
@@ -189,15 +173,13 @@ mlc_elf_symbol mlc_elf_symbol_at(mlc_elf *elf, const mlc_elf_section *table, uin
 }
 
 mlc_elf_relocation mlc_elf_relocation_at(mlc_elf *elf, const mlc_elf_section *table,
-                                         uint32_t index)
-{
+                                         uint32_t index) {
     static const char *const where = "relocations";
     uint64_t base = table->offset + (uint64_t)index * entry_size(elf, table->type);
     uint64_t offset = field(elf, base, (Field){0, 4, 0, 8}, where);
     uint64_t info = field(elf, base, (Field){4, 4, 8, 8}, where);
     uint64_t addend = 0;
-    if (table->type == SHT_RELA)
-        addend = field(elf, base, (Field){8, 4, 16, 8}, where);
+    if (table->type == SHT_RELA) addend = field(elf, base, (Field){8, 4, 16, 8}, where);
     return (mlc_elf_relocation){
         .type = elf->wide ? (uint32_t)info : (uint32_t)info & 0xff,
         .symbol = (uint32_t)(info >> (elf->wide ? 32 : 8)),

@@ -1,18 +1,10 @@
-#define _GNU_SOURCE /* CLOCK_MONOTONIC_RAW */
 #include "instruments.h"
 
+#include "clock.h"
 #include "modes.h"
 #include "pool.h"
 
-#include <time.h>
-
 enum { MARK_SYSCALL = 4242, MARK_BEGIN = 1, MARK_END = 2 };
-
-uint64_t mlc_nanoseconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC_RAW, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 /* A system call that no kernel has (it answers ENOSYS) and that the counting plugin sees. Inline,
  * so that the instructions between a mark and the kernel are few and always the same. */

@@ -29,6 +29,4 @@ int32_t instruments_invoke(void *context, const mlc_call *call, const mlc_args *
 /* Seconds that `nanoseconds` adds to each call. */
 double instruments_cost(void);
 
-uint64_t mlc_nanoseconds(void); /* since some moment, by the clock that nothing adjusts */
-
 #endif

@@ -3,8 +3,8 @@
 
 #include "auth.h"
 #include "budget.h"
+#include "clock.h"
 #include "cpu.h"
-#include "instruments.h"
 #include "record.h"
 #include "supervise.h"
 

@@ -31,32 +31,28 @@ typedef struct {
     mlc_elf elf;
     const mlc_arch *arch;
     const mlc_memory *memory;
-    unsigned char *base; /* the image's bytes */
-    uint64_t address;    /* where it will run */
+    unsigned char *base;   /* the image's bytes */
+    uint64_t address;      /* where it will run */
     uint32_t symbol_table; /* its section's index; 0 when there is none */
     mlc_elf_section symbols, strings;
     uint32_t first_global, globals;
-    uint64_t end[3];                     /* of each part, in the image */
+    uint64_t end[3];                             /* of each part, in the image */
     uint64_t veneers, values, names, strings_at; /* in the image */
-    uint32_t placed[MAX_SECTIONS];       /* offset in the image, or NOWHERE */
+    uint32_t placed[MAX_SECTIONS];               /* offset in the image, or NOWHERE */
 } Loader;
 
-static bool starts_with(const char *text, const char *prefix)
-{
+static bool starts_with(const char *text, const char *prefix) {
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
 /* Which part of the image a section belongs to. Unwind tables are skipped: nothing unwinds. */
-static Part part_of(Loader *l, const mlc_elf_section *s)
-{
+static Part part_of(Loader *l, const mlc_elf_section *s) {
     if (s->type == SHT_CREL || s->type == SHT_RELR || s->type == SHT_SYMTAB_SHNDX)
         mlc_elf_fail(&l->elf, "section '%s' of type %u is not supported",
                      mlc_elf_section_name(&l->elf, s), s->type);
-    if (!(s->flags & SHF_ALLOC) || s->type == SHT_UNWIND || s->type == SHT_NOTE)
-        return SKIPPED;
+    if (!(s->flags & SHF_ALLOC) || s->type == SHT_UNWIND || s->type == SHT_NOTE) return SKIPPED;
     const char *name = mlc_elf_section_name(&l->elf, s);
-    if (starts_with(name, ".eh_frame") || starts_with(name, ".ARM.ex"))
-        return SKIPPED;
+    if (starts_with(name, ".eh_frame") || starts_with(name, ".ARM.ex")) return SKIPPED;
     if (s->flags & SHF_TLS)
         mlc_elf_fail(&l->elf, "section '%s' is thread-local, which is not supported", name);
     if (s->flags & SHF_COMPRESSED)
@@ -73,8 +69,7 @@ static Part part_of(Loader *l, const mlc_elf_section *s)
 
 /* Aligns *end, adds size to it and returns where that begins. The cap keeps *end small enough for
  * every sum of offsets that follows. */
-static uint64_t reserve(Loader *l, uint64_t *end, uint64_t alignment, uint64_t size)
-{
+static uint64_t reserve(Loader *l, uint64_t *end, uint64_t alignment, uint64_t size) {
     uint64_t mask = alignment ? alignment - 1 : 0;
     uint64_t begin = (*end + mask) & ~mask;
     if (begin > MLC_IMAGE_MAX || size > MLC_IMAGE_MAX - begin) {
@@ -86,12 +81,10 @@ static uint64_t reserve(Loader *l, uint64_t *end, uint64_t alignment, uint64_t s
     return begin;
 }
 
-static void find_symbols(Loader *l)
-{
+static void find_symbols(Loader *l) {
     for (uint32_t i = 1; i < l->elf.sections && !l->elf.failed; i++) {
         mlc_elf_section s = mlc_elf_section_at(&l->elf, i);
-        if (s.type != SHT_SYMTAB)
-            continue;
+        if (s.type != SHT_SYMTAB) continue;
         if (l->symbol_table)
             mlc_elf_fail(&l->elf, "object has two symbol tables, sections %u and %u",
                          l->symbol_table, i);
@@ -99,8 +92,7 @@ static void find_symbols(Loader *l)
         l->symbols = s;
         l->strings = mlc_elf_section_at(&l->elf, s.link);
     }
-    if (!l->symbol_table || l->elf.failed)
-        return;
+    if (!l->symbol_table || l->elf.failed) return;
     uint32_t count = mlc_elf_entries(&l->elf, &l->symbols);
     l->first_global = l->symbols.info;
     if (l->first_global > count || count - l->first_global > MAX_GLOBALS)
@@ -113,8 +105,7 @@ static void find_symbols(Loader *l)
         mlc_elf_fail(&l->elf, "symbol table has no proper string table");
 }
 
-static void lay_out(Loader *l)
-{
+static void lay_out(Loader *l) {
     if (l->elf.sections > MAX_SECTIONS)
         mlc_elf_fail(&l->elf, "object has %u sections, more than %u", l->elf.sections,
                      (unsigned)MAX_SECTIONS);
@@ -142,12 +133,10 @@ static void lay_out(Loader *l)
         reserve(l, &end, l->memory->page, 0);
         l->end[part] = end;
     }
-    if (!l->elf.failed && loaded == 0)
-        mlc_elf_fail(&l->elf, "object has neither code nor data");
+    if (!l->elf.failed && loaded == 0) mlc_elf_fail(&l->elf, "object has neither code nor data");
 }
 
-static void copy_sections(Loader *l)
-{
+static void copy_sections(Loader *l) {
     for (uint32_t i = 1; i < l->elf.sections; i++) {
         mlc_elf_section s = mlc_elf_section_at(&l->elf, i);
         if (l->placed[i] != NOWHERE && s.type != SHT_NOBITS && s.size)
@@ -158,8 +147,7 @@ static void copy_sections(Loader *l)
 }
 
 /* A symbol's name for messages; a section's own symbol has none, and goes by the section's. */
-static const char *symbol_name(Loader *l, const mlc_elf_symbol *symbol)
-{
+static const char *symbol_name(Loader *l, const mlc_elf_symbol *symbol) {
     if (symbol->type == STT_SECTION && symbol->section < l->elf.sections) {
         mlc_elf_section section = mlc_elf_section_at(&l->elf, symbol->section);
         return mlc_elf_section_name(&l->elf, &section);
@@ -168,10 +156,8 @@ static const char *symbol_name(Loader *l, const mlc_elf_symbol *symbol)
 }
 
 /* Address of a symbol that the object defines in a loaded section. */
-static uint64_t defined_address(Loader *l, const mlc_elf_symbol *symbol)
-{
-    if (symbol->section == SHN_ABS)
-        return symbol->value;
+static uint64_t defined_address(Loader *l, const mlc_elf_symbol *symbol) {
+    if (symbol->section == SHN_ABS) return symbol->value;
     if (symbol->section == SHN_COMMON)
         mlc_elf_fail(&l->elf, "symbol '%s' is common, which is not supported; try: -fno-common",
                      symbol_name(l, symbol));
@@ -179,8 +165,7 @@ static uint64_t defined_address(Loader *l, const mlc_elf_symbol *symbol)
         mlc_elf_fail(&l->elf, "symbol '%s' is in section %u, which is reserved",
                      symbol_name(l, symbol), symbol->section);
     mlc_elf_section section = mlc_elf_section_at(&l->elf, symbol->section);
-    if (l->elf.failed)
-        return 0;
+    if (l->elf.failed) return 0;
     if (l->placed[symbol->section] == NOWHERE)
         mlc_elf_fail(&l->elf, "symbol '%s' is in section '%s', which is not loaded",
                      symbol_name(l, symbol), mlc_elf_section_name(&l->elf, &section));
@@ -192,16 +177,14 @@ static uint64_t defined_address(Loader *l, const mlc_elf_symbol *symbol)
 
 /* Fills the GOT: where each global symbol is; 0 for one that nobody defines, or that is in a section
  * which is not loaded. */
-static void resolve_globals(Loader *l)
-{
+static void resolve_globals(Loader *l) {
     uint64_t *values = (uint64_t *)(void *)(l->base + l->values);
     uint32_t *names = (uint32_t *)(void *)(l->base + l->names);
     for (uint32_t i = 0; i < l->globals && !l->elf.failed; i++) {
         mlc_elf_symbol symbol = mlc_elf_symbol_at(&l->elf, &l->symbols, l->first_global + i);
         const char *name = mlc_elf_string(&l->elf, &l->strings, symbol.name);
         names[i] = NOWHERE;
-        if (l->elf.failed)
-            return;
+        if (l->elf.failed) return;
         if (symbol.section == SHN_UNDEF) {
             values[i] = l->memory->helper(name);
             if (values[i])
@@ -215,8 +198,7 @@ static void resolve_globals(Loader *l)
 }
 
 /* Sets what a relocation must know of its symbol. */
-static void resolve(Loader *l, uint32_t index, mlc_relocation *r)
-{
+static void resolve(Loader *l, uint32_t index, mlc_relocation *r) {
     if (index == 0) /* no symbol: the addend is all */
         return;
     mlc_elf_symbol symbol = mlc_elf_symbol_at(&l->elf, &l->symbols, index);
@@ -226,8 +208,7 @@ static void resolve(Loader *l, uint32_t index, mlc_relocation *r)
     if (symbol.type == STT_GNU_IFUNC)
         mlc_elf_fail(&l->elf, "symbol '%s' is an indirect function, which is not supported",
                      symbol_name(l, &symbol));
-    if (l->elf.failed)
-        return;
+    if (l->elf.failed) return;
     uint64_t value = 0;
     if (index >= l->first_global) {
         uint64_t slot = index - l->first_global;
@@ -244,11 +225,9 @@ static void resolve(Loader *l, uint32_t index, mlc_relocation *r)
     }
 }
 
-static void relocate_section(Loader *l, const mlc_elf_section *table)
-{
+static void relocate_section(Loader *l, const mlc_elf_section *table) {
     mlc_elf_section target = mlc_elf_section_at(&l->elf, table->info);
-    if (l->elf.failed || l->placed[table->info] == NOWHERE)
-        return;
+    if (l->elf.failed || l->placed[table->info] == NOWHERE) return;
     const char *name = mlc_elf_section_name(&l->elf, &target);
     if ((table->type == SHT_RELA) != l->arch->wide)
         mlc_elf_fail(&l->elf, "section '%s' has relocations of the form %s, not %s", name,
@@ -274,8 +253,7 @@ static void relocate_section(Loader *l, const mlc_elf_section *table)
             .addend = entry.addend,
         };
         resolve(l, entry.symbol, &r);
-        if (l->elf.failed)
-            return;
+        if (l->elf.failed) return;
         const char *wrong = l->arch->relocate(&r);
         if (wrong) {
             mlc_elf_symbol symbol = mlc_elf_symbol_at(&l->elf, &l->symbols, entry.symbol);
@@ -286,24 +264,22 @@ static void relocate_section(Loader *l, const mlc_elf_section *table)
     }
 }
 
-static void relocate_all(Loader *l)
-{
+static void relocate_all(Loader *l) {
     for (uint32_t i = 1; i < l->elf.sections && !l->elf.failed; i++) {
         mlc_elf_section s = mlc_elf_section_at(&l->elf, i);
-        if (s.type == SHT_REL || s.type == SHT_RELA)
-            relocate_section(l, &s);
+        if (s.type == SHT_REL || s.type == SHT_RELA) relocate_section(l, &s);
     }
 }
 
-static void check_machine(Loader *l)
-{
+static void check_machine(Loader *l) {
     const char *name = mlc_elf_machine_name(l->elf.machine);
     const char *own = mlc_elf_machine_name(l->arch->machine);
     if (l->elf.machine != l->arch->machine && name)
-        mlc_elf_fail(&l->elf, "object is for %s, this board runs %s; try: a target for %s", name, own,
-                     own);
+        mlc_elf_fail(&l->elf, "object is for %s, this board runs %s; try: a target for %s", name,
+                     own, own);
     else if (l->elf.machine != l->arch->machine)
-        mlc_elf_fail(&l->elf, "object is for ELF machine %u, this board runs %s; try: a target for %s",
+        mlc_elf_fail(&l->elf,
+                     "object is for ELF machine %u, this board runs %s; try: a target for %s",
                      l->elf.machine, own, own);
     else if (l->elf.wide != l->arch->wide)
         mlc_elf_fail(&l->elf, "object is ELF%u, but %s has ELF%u", l->elf.wide ? 64U : 32U, own,
@@ -313,16 +289,13 @@ static void check_machine(Loader *l)
 }
 
 const char *mlc_link(mlc_image *image, const mlc_arch *arch, const mlc_memory *memory,
-                     const void *object, size_t size, char *why, size_t why_size)
-{
+                     const void *object, size_t size, char *why, size_t why_size) {
     *image = (mlc_image){0};
     Loader l = {.arch = arch, .memory = memory};
-    if (mlc_elf_open(&l.elf, object, size, why, why_size))
-        check_machine(&l);
+    if (mlc_elf_open(&l.elf, object, size, why, why_size)) check_machine(&l);
     find_symbols(&l);
     lay_out(&l);
-    if (l.elf.failed)
-        return why;
+    if (l.elf.failed) return why;
 
     size_t total = (size_t)l.end[DATA];
     l.base = memory->map(total, &l.address);
@@ -351,8 +324,7 @@ const char *mlc_link(mlc_image *image, const mlc_arch *arch, const mlc_memory *m
     return NULL;
 }
 
-void *mlc_image_symbol(const mlc_image *image, const char *name)
-{
+void *mlc_image_symbol(const mlc_image *image, const char *name) {
     for (size_t i = 0; i < image->symbols; i++)
         if (image->names[i] != NOWHERE && strcmp(image->strings + image->names[i], name) == 0)
             return (void *)(uintptr_t)image->values[i];
@@ -360,8 +332,7 @@ void *mlc_image_symbol(const mlc_image *image, const char *name)
 }
 
 const unsigned char *mlc_object_section(const void *object, size_t size, const char *name,
-                                        size_t *found_size, char *why, size_t why_size)
-{
+                                        size_t *found_size, char *why, size_t why_size) {
     mlc_elf elf;
     mlc_elf_open(&elf, object, size, why, why_size);
     for (uint32_t i = 1; i < elf.sections && !elf.failed; i++) {

@@ -1,8 +1,8 @@
 #define _GNU_SOURCE /* CPU_EQUAL, sched_setaffinity, syscall() */
 #include "pool.h"
 
+#include "clock.h"
 #include "cores.h"
-#include "instruments.h"
 #include "modes.h"
 
 #include <errno.h>

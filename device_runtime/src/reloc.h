@@ -45,8 +45,7 @@ extern const mlc_arch mlc_arch_aarch64, mlc_arch_arm, mlc_arch_x86_64;
 extern const char mlc_reloc_unsupported[], mlc_reloc_outside[], mlc_reloc_range[],
     mlc_reloc_misaligned[], mlc_reloc_state[], mlc_reloc_local[];
 
-static inline bool mlc_fits_signed(int64_t value, unsigned bits)
-{
+static inline bool mlc_fits_signed(int64_t value, unsigned bits) {
     return value >= -((int64_t)1 << (bits - 1)) && value < (int64_t)1 << (bits - 1);
 }
 

@@ -29,8 +29,7 @@ enum {
 };
 
 /* Replaces `bits` bits of the instruction, from bit `low` up. */
-static void put_field(unsigned char *place, unsigned low, unsigned bits, uint64_t value)
-{
+static void put_field(unsigned char *place, unsigned low, unsigned bits, uint64_t value) {
     uint32_t instruction, mask = ((UINT32_C(1) << bits) - 1) << low;
     memcpy(&instruction, place, sizeof instruction);
     instruction = (instruction & ~mask) | (((uint32_t)value << low) & mask);
@@ -38,69 +37,54 @@ static void put_field(unsigned char *place, unsigned low, unsigned bits, uint64_
 }
 
 /* The signed 21-bit immediate of ADR and ADRP, in two fields. */
-static const char *put_adr(unsigned char *place, int64_t value)
-{
-    if (!mlc_fits_signed(value, 21))
-        return mlc_reloc_range;
+static const char *put_adr(unsigned char *place, int64_t value) {
+    if (!mlc_fits_signed(value, 21)) return mlc_reloc_range;
     put_field(place, 29, 2, (uint64_t)value);
     put_field(place, 5, 19, (uint64_t)(value >> 2));
     return NULL;
 }
 
-static const char *put_adrp(unsigned char *place, uint64_t target, uint64_t at)
-{
+static const char *put_adrp(unsigned char *place, uint64_t target, uint64_t at) {
     return put_adr(place, (int64_t)((target & ~UINT64_C(0xfff)) - (at & ~UINT64_C(0xfff))) >> 12);
 }
 
 /* The word offset of a branch or literal load, at bit `low`. */
-static const char *put_branch(unsigned char *place, unsigned low, unsigned bits, int64_t distance)
-{
-    if (distance & 3)
-        return mlc_reloc_misaligned;
-    if (!mlc_fits_signed(distance, bits + 2))
-        return mlc_reloc_range;
+static const char *put_branch(unsigned char *place, unsigned low, unsigned bits, int64_t distance) {
+    if (distance & 3) return mlc_reloc_misaligned;
+    if (!mlc_fits_signed(distance, bits + 2)) return mlc_reloc_range;
     put_field(place, low, bits, (uint64_t)(distance >> 2));
     return NULL;
 }
 
 /* The low 12 bits of an address, for an access of 1 << scale bytes. */
-static const char *put_lo12(unsigned char *place, uint64_t target, unsigned scale)
-{
-    if (target & ((UINT64_C(1) << scale) - 1))
-        return mlc_reloc_misaligned;
+static const char *put_lo12(unsigned char *place, uint64_t target, unsigned scale) {
+    if (target & ((UINT64_C(1) << scale) - 1)) return mlc_reloc_misaligned;
     put_field(place, 10, 12, (target & 0xfff) >> scale);
     return NULL;
 }
 
 /* 16 bits of an address in MOVZ or MOVK; G0, G0_NC, G1, ... G2_NC, G3 are consecutive types. */
-static const char *put_movw(const mlc_relocation *r, uint64_t value)
-{
+static const char *put_movw(const mlc_relocation *r, uint64_t value) {
     unsigned step = r->type - R_AARCH64_MOVW_UABS_G0, group = step / 2;
     bool checked = step % 2 == 0 && group < 3;
-    if (checked && value >> (16 * (group + 1)))
-        return mlc_reloc_range;
+    if (checked && value >> (16 * (group + 1))) return mlc_reloc_range;
     put_field(r->place, 5, 16, value >> (16 * group));
     return NULL;
 }
 
-static const char *put_word(unsigned char *place, uint64_t value, bool in_range)
-{
+static const char *put_word(unsigned char *place, uint64_t value, bool in_range) {
     uint32_t word = (uint32_t)value;
-    if (!in_range)
-        return mlc_reloc_range;
+    if (!in_range) return mlc_reloc_range;
     memcpy(place, &word, sizeof word);
     return NULL;
 }
 
-static const char *relocate(const mlc_relocation *r)
-{
+static const char *relocate(const mlc_relocation *r) {
     bool wide = r->type == R_AARCH64_ABS64 || r->type == R_AARCH64_PREL64;
     uint64_t value = r->symbol + (uint64_t)r->addend;
     int64_t distance = (int64_t)(value - r->at);
-    if (r->type == R_AARCH64_NONE)
-        return NULL;
-    if (r->room < (wide ? 8 : 4))
-        return mlc_reloc_outside;
+    if (r->type == R_AARCH64_NONE) return NULL;
+    if (r->room < (wide ? 8 : 4)) return mlc_reloc_outside;
 
     switch (r->type) {
     case R_AARCH64_ABS64:
@@ -146,8 +130,7 @@ static const char *relocate(const mlc_relocation *r)
     }
 }
 
-static void write_veneer(unsigned char *place, uint64_t target)
-{
+static void write_veneer(unsigned char *place, uint64_t target) {
     static const uint32_t code[2] = {
         0x58000050, /* ldr x16, . + 8 */
         0xd61f0200, /* br x16 */

@@ -15,22 +15,18 @@ enum {
     R_X86_64_REX_GOTPCRELX = 42
 };
 
-static const char *put_word(unsigned char *place, uint64_t value, bool in_range)
-{
+static const char *put_word(unsigned char *place, uint64_t value, bool in_range) {
     uint32_t word = (uint32_t)value;
-    if (!in_range)
-        return mlc_reloc_range;
+    if (!in_range) return mlc_reloc_range;
     memcpy(place, &word, sizeof word);
     return NULL;
 }
 
-static const char *relocate(const mlc_relocation *r)
-{
+static const char *relocate(const mlc_relocation *r) {
     bool wide = r->type == R_X86_64_64 || r->type == R_X86_64_PC64;
     uint64_t value = r->symbol + (uint64_t)r->addend;
     uint64_t distance = value - r->at;
-    if (r->room < (wide ? 8 : 4))
-        return mlc_reloc_outside;
+    if (r->room < (wide ? 8 : 4)) return mlc_reloc_outside;
 
     switch (r->type) {
     case R_X86_64_64:
@@ -49,8 +45,7 @@ static const char *relocate(const mlc_relocation *r)
     case R_X86_64_GOTPCREL:
     case R_X86_64_GOTPCRELX:
     case R_X86_64_REX_GOTPCRELX:
-        if (!r->got)
-            return mlc_reloc_local;
+        if (!r->got) return mlc_reloc_local;
         distance = r->got + (uint64_t)r->addend - r->at;
         return put_word(r->place, distance, mlc_fits_signed((int64_t)distance, 32));
     default:
@@ -58,8 +53,7 @@ static const char *relocate(const mlc_relocation *r)
     }
 }
 
-static void write_veneer(unsigned char *place, uint64_t target)
-{
+static void write_veneer(unsigned char *place, uint64_t target) {
     static const unsigned char code[6] = {0xff, 0x25, 0, 0, 0, 0}; /* jmp *0(%rip) */
     memcpy(place, code, sizeof code);
     memcpy(place + sizeof code, &target, sizeof target);

@@ -4,6 +4,7 @@
 #include "artifact.h"
 #include "box.h"
 #include "budget.h"
+#include "clock.h"
 #include "cores.h"
 #include "instruments.h"
 #include "npy.h"
@@ -288,9 +289,7 @@ static bool time_runs(double once) {
     options.number = 1;
     options.min_repeat_ms = 20;
     options.repeat = wanted < (double)LEAST ? LEAST : (uint32_t)wanted;
-    const Samples *samples = time_evaluate(&options, &timed, &job.result->failure);
-    if (samples) job.result->samples = *samples;
-    return samples != NULL;
+    return time_evaluate(&options, &timed, &job.result->samples, &job.result->failure);
 }
 
 static _Noreturn void work(int socket, uint32_t held) {

@@ -1,6 +1,6 @@
 /* The methods of the wire: what each request does. mlc_rpc/wire.py describes them. */
 #define _GNU_SOURCE /* cpu_set_t */
-#include "session.h"
+#include "serve.h"
 
 #include "../include/mlc_abi.h"
 #include "auth.h"
@@ -295,6 +295,63 @@ static void module_forget(ModuleRecord *module) {
     *module = (ModuleRecord){0};
 }
 
+/* Of what the worker says, which a kernel may have written. */
+static bool damaged(Failure *failure) {
+    link_end();
+    return fail(failure, CRASHED, "the worker's memory is damaged: its reply is none");
+}
+
+/* {module, arena, image_bytes, metadata} */
+static void answer_load(Session *s, const Answer *answer) {
+    ModuleRecord *module = s->pending.module;
+    uint32_t id = s->pending.id;
+    char why[160];
+    size_t size = 0;
+    Failure failure = answer->failure;
+    const Segment *object = &module->object->segment;
+    const uint8_t *metadata = NULL;
+    if (!failure.failed) {
+        metadata = mlc_object_section(object->data, object->size, MLC_SECTION, &size, why,
+                                      sizeof why);
+        if (!metadata) fail(&failure, REFUSED, "%s", why);
+    }
+    /* What the worker says of the module is in the object, too. */
+    Module about;
+    uint64_t arena = 0;
+    if (!failure.failed && module_parse(&about, object->data, object->size, &failure)) {
+        arena = about.model.arena;
+        module_free(&about);
+    }
+    if (!failure.failed && (answer->arena != arena || answer->image > MLC_IMAGE_MAX))
+        damaged(&failure);
+    if (!failure.failed && arena > 0) {
+        TensorType type = {.dtype = UINT8, .rank = 1, .shape = {arena}};
+        Tensor *tensor = tensor_new(&type, &failure);
+        module->arena = tensor ? tensor->id : 0;
+    }
+    if (failure.failed) {
+        module_forget(module);
+        response_failure(s, id, &failure);
+        return;
+    }
+    Writer w = response_begin(s, id);
+    write_map(&w, 4);
+    write_str(&w, "module");
+    write_uint(&w, module->id);
+    write_str(&w, "arena");
+    if (module->arena)
+        write_uint(&w, module->arena);
+    else
+        write_nil(&w);
+    write_str(&w, "image_bytes");
+    write_uint(&w, answer->image);
+    write_str(&w, "metadata");
+    write_bin_head(&w, size);
+    s->body = metadata;
+    s->body_left = size;
+    response_end(s, &w);
+}
+
 static void module_load(Request *q) {
     static uint32_t turn; /* in the id, above the slot's number, so that ids do not come back */
     const uint8_t *object_hash = read_hash(q);
@@ -317,7 +374,7 @@ static void module_load(Request *q) {
         return;
     }
     q->later = true;
-    q->session->pending.kind = LOAD;
+    q->session->pending.answered = answer_load;
     q->session->pending.id = q->id;
     q->session->pending.module = module;
 }
@@ -427,6 +484,22 @@ static void read_args(Request *q, RunOrder *run) {
     }
 }
 
+static void answer_run(Session *s, const Answer *answer) {
+    uint32_t id = s->pending.id;
+    Failure failure = answer->failure;
+    /* A kernel may have written over the reply, by mistake or not. */
+    if (!failure.failed && !reply_is_right(link_reply(), answer->reply, s->pending.samples))
+        damaged(&failure);
+    if (failure.failed) {
+        response_failure(s, id, &failure);
+        return;
+    }
+    Writer w = response_begin(s, id);
+    s->body = link_reply();
+    s->body_left = answer->reply;
+    response_end(s, &w);
+}
+
 static void execute(Request *q, bool timed) {
     RunOrder run = {.timed = timed, .timer = TIMER_DEFAULTS, .until = UINT32_MAX, .threads = 1};
     uint32_t timeout_ms = 0;
@@ -445,7 +518,7 @@ static void execute(Request *q, bool timed) {
     run.arena = run.whole_model ? module->arena : 0;
     if (!link_run(module, &run, timeout_ms, &q->failure)) return;
     q->later = true;
-    q->session->pending.kind = EXECUTE;
+    q->session->pending.answered = answer_run;
     q->session->pending.samples = timed ? run.timer.repeat : 0;
     q->session->pending.id = q->id;
     q->session->pending.module = module;
@@ -455,118 +528,27 @@ static void run(Request *q) { execute(q, false); }
 
 static void time_(Request *q) { execute(q, true); }
 
-/* ---- The worker's answers ---- */
-
-static bool damaged(Failure *failure) {
-    link_end();
-    return fail(failure, CRASHED, "the worker's memory is damaged: its reply is none");
-}
-
-/* {module, arena, image_bytes, metadata} */
-static void answer_load(Session *s, uint32_t id, ModuleRecord *module, const Answer *answer) {
-    char why[160];
-    size_t size = 0;
-    Failure failure = answer->failure;
-    const Segment *object = &module->object->segment;
-    const uint8_t *metadata = NULL;
-    if (!failure.failed) {
-        metadata = mlc_object_section(object->data, object->size, MLC_SECTION, &size, why,
-                                      sizeof why);
-        if (!metadata) fail(&failure, REFUSED, "%s", why);
-    }
-    /* What the worker says of the module is in the object, too. */
-    Module about;
-    uint64_t arena = 0;
-    if (!failure.failed && module_parse(&about, object->data, object->size, &failure)) {
-        arena = about.model.arena;
-        module_free(&about);
-    }
-    if (!failure.failed && (answer->arena != arena || answer->image > MLC_IMAGE_MAX))
-        damaged(&failure);
-    if (!failure.failed && arena > 0) {
-        TensorType type = {.dtype = UINT8, .rank = 1, .shape = {arena}};
-        Tensor *tensor = tensor_new(&type, &failure);
-        module->arena = tensor ? tensor->id : 0;
-    }
-    if (failure.failed) {
-        module_forget(module);
-        response_failure(s, id, &failure);
-        return;
-    }
-    Writer w = response_begin(s, id);
-    write_map(&w, 4);
-    write_str(&w, "module");
-    write_uint(&w, module->id);
-    write_str(&w, "arena");
-    if (module->arena)
-        write_uint(&w, module->arena);
-    else
-        write_nil(&w);
-    write_str(&w, "image_bytes");
-    write_uint(&w, answer->image);
-    write_str(&w, "metadata");
-    write_bin_head(&w, size);
-    s->body = metadata;
-    s->body_left = size;
-    response_end(s, &w);
-}
-
-static void answer_run(Session *s, uint32_t id, const Answer *answer) {
-    Failure failure = answer->failure;
-    /* A kernel may have written over the reply, by mistake or not. */
-    if (!failure.failed && !reply_is_right(link_reply(), answer->reply, s->pending.samples))
-        damaged(&failure);
-    if (failure.failed) {
-        response_failure(s, id, &failure);
-        return;
-    }
-    Writer w = response_begin(s, id);
-    s->body = link_reply();
-    s->body_left = answer->reply;
-    response_end(s, &w);
-}
-
-void session_answer(Session *s, const Answer *answer) {
-    PendingKind kind = s->pending.kind;
-    s->pending.kind = NOTHING;
-    switch (kind) {
-    case NOTHING:
-        break;
-    case LOAD:
-        answer_load(s, s->pending.id, s->pending.module, answer);
-        break;
-    case EXECUTE:
-        answer_run(s, s->pending.id, answer);
-        break;
-    }
-}
-
 /* ---- The table, as in mlc_rpc/wire.py ---- */
 
-static const Method METHODS[] = {
-    {"hello", 3, hello, false},
-    {"auth", 1, auth, false},
-    {"describe", 0, describe, false},
-    {"ping", 1, ping, false},
-    {"heartbeat", 1, heartbeat, false},
-    {"tensor.new", 2, tensor_new_, false},
-    {"tensor.write", 3, tensor_write, true},
-    {"tensor.read", 3, tensor_read, false},
-    {"tensor.fill", 3, tensor_fill, false},
-    {"tensor.descriptor", 1, tensor_descriptor, false},
-    {"tensor.free", 1, tensor_free, false},
-    {"blob.has", 1, blob_has, false},
-    {"blob.put", 4, blob_put, true},
-    {"blob.get", 3, blob_get, false},
-    {"blob.free", 1, blob_free_, false},
-    {"module.load", 2, module_load, false},
-    {"module.free", 1, module_free_, false},
-    {"run", 4, run, false},
-    {"time", 4, time_, false},
+const Method METHODS[] = {
+    {"hello", 3, hello, GREETS},
+    {"auth", 1, auth, 0},
+    {"describe", 0, describe, 0},
+    {"ping", 1, ping, AT_ANY_TIME},
+    {"heartbeat", 1, heartbeat, 0},
+    {"tensor.new", 2, tensor_new_, 0},
+    {"tensor.write", 3, tensor_write, UPLOADS},
+    {"tensor.read", 3, tensor_read, 0},
+    {"tensor.fill", 3, tensor_fill, 0},
+    {"tensor.descriptor", 1, tensor_descriptor, 0},
+    {"tensor.free", 1, tensor_free, 0},
+    {"blob.has", 1, blob_has, 0},
+    {"blob.put", 4, blob_put, UPLOADS},
+    {"blob.get", 3, blob_get, 0},
+    {"blob.free", 1, blob_free_, 0},
+    {"module.load", 2, module_load, 0},
+    {"module.free", 1, module_free_, 0},
+    {"run", 4, run, 0},
+    {"time", 4, time_, 0},
+    {0},
 };
-
-const Method *method_find(Bytes name) {
-    for (size_t i = 0; i < sizeof METHODS / sizeof *METHODS; i++)
-        if (bytes_are(name, METHODS[i].name)) return &METHODS[i];
-    return NULL;
-}

@@ -95,6 +95,12 @@ void write_have(Writer *w, const uint8_t hash[HASH_BYTES]) {
     write_bool(w, blob && blob->complete);
 }
 
+static const Method *method_find(const Method *methods, Bytes name) {
+    for (; methods->name; methods++)
+        if (bytes_are(name, methods->name)) return methods;
+    return NULL;
+}
+
 static bool working(const Session *s) { return s->fill.tensor || s->reading; }
 
 /* A slice of it; false when that was the last one. */
@@ -124,10 +130,10 @@ static void work(Session *s) {
     response_end(s, &w);
 }
 
-/* Whether this method must wait for work in slices that is under way: all but `ping`. If so that is
- * finished and answered, and the message stays for later. */
+/* Whether this method must wait for work in slices that is under way. If so that is finished and
+ * answered, and the message stays for later. */
 static bool work_first(Session *s, const Method *method) {
-    if (!working(s) || (method && strcmp(method->name, "ping") == 0)) return false;
+    if (!working(s) || (method && (method->is & AT_ANY_TIME))) return false;
     while (working(s)) work(s);
     return true;
 }
@@ -136,7 +142,7 @@ static void call_method(Session *s, Request *q, const Method *method, Bytes name
     if (!method)
         fail(&q->failure, PROTOCOL, "this runtime (wire %d.%d) has no method '%.*s'", WIRE_MAJOR,
              WIRE_MINOR, (int)(name.size < 64 ? name.size : 64), (const char *)name.data);
-    else if (!s->greeted && strcmp(method->name, "hello") != 0)
+    else if (!s->greeted && !(method->is & GREETS))
         fail(&q->failure, PROTOCOL, "%s: hello comes first", method->name);
     else if (count != method->params)
         fail(&q->failure, PROTOCOL, "%s takes %u parameters, given %u", method->name,
@@ -184,8 +190,8 @@ static bool take_message(Session *s) {
         end_session(s, "is not a msgpack-rpc request");
         return true;
     }
-    const Method *method = method_find(name);
-    bool uploads = method && method->uploads;
+    const Method *method = method_find(s->methods, name);
+    bool uploads = method && (method->is & UPLOADS);
     if (missing > 0 && !uploads) return false;
     if (work_first(s, method)) return true;
     Request q = {.session = s,
@@ -229,7 +235,8 @@ static void process(Session *s) {
 
 /* ---- The stream ---- */
 
-void session_begin(Session *s, bool greeted) {
+void session_begin(Session *s, const Method *methods, bool greeted) {
+    s->methods = methods;
     s->have = s->consumed = 0;
     s->scan = (Scan){0};
     s->upload.active = s->ended = false;
@@ -237,7 +244,7 @@ void session_begin(Session *s, bool greeted) {
     s->patience_ms = 0;
     s->fill = (Fill){0};
     s->reading = NULL;
-    s->pending.kind = NOTHING;
+    s->pending.answered = NULL;
     s->body_left = 0;
     memcpy(s->head, PREAMBLE, sizeof PREAMBLE);
     s->head_size = greeted ? 0 : sizeof PREAMBLE;
@@ -285,4 +292,10 @@ bool session_work(Session *s) {
     if (!working(s) || sending(s)) return false;
     work(s);
     return true;
+}
+
+void session_answer(Session *s, const Answer *answer) {
+    void (*answered)(Session *, const Answer *) = s->pending.answered;
+    s->pending.answered = NULL;
+    if (answered) answered(s, answer);
 }

@@ -29,9 +29,11 @@ typedef struct {
     Failure failure;
 } Upload;
 
-typedef enum { NOTHING, LOAD, EXECUTE } PendingKind;
+typedef struct Method Method;
+typedef struct Session Session;
 
-typedef struct {
+struct Session {
+    const Method *methods;
     uint8_t input[MAX_MESSAGE];
     size_t have, consumed; /* bytes that arrived; bytes of them that are done with */
     Scan scan;             /* of the message at the front */
@@ -49,15 +51,15 @@ typedef struct {
     bool uploads;     /* which is a blob.put of nothing, or else blob.has, */
     uint8_t hash[HASH_BYTES]; /* of this blob */
     struct { /* what the worker was asked for */
-        PendingKind kind;
+        void (*answered)(Session *s, const Answer *answer); /* NULL: nothing */
         uint32_t id;
         uint32_t samples; /* of timing; 0: of a run */
         ModuleRecord *module;
     } pending;
-} Session;
+};
 
-/* `greeted`: preamble and hello have been exchanged already. */
-void session_begin(Session *s, bool greeted);
+/* `methods` end with one without a name. `greeted`: preamble and hello have been exchanged already. */
+void session_begin(Session *s, const Method *methods, bool greeted);
 
 /* Where the next bytes of the stream go; false while none are wanted. Then: so many came. */
 bool session_room(Session *s, uint8_t **to, size_t *size);
@@ -86,14 +88,18 @@ typedef struct {
     Bytes arrived;   /* of a bin that is uploaded: its first bytes, which came with the request */
 } Request;
 
-typedef struct {
+enum {
+    UPLOADS = 1,     /* its last parameter is a bin that goes straight to its place */
+    GREETS = 2,      /* it may come first */
+    AT_ANY_TIME = 4, /* it does not wait for work in slices */
+};
+
+struct Method {
     const char *name;
     uint32_t params;
     void (*answer)(Request *q);
-    bool uploads; /* its last parameter is a bin that goes straight to its place */
-} Method;
-
-const Method *method_find(Bytes name); /* NULL: there is none */
+    unsigned is; /* of the above */
+};
 
 /* [1, id, nil, -- the result follows; and then it is sent. */
 Writer response_begin(Session *s, uint32_t id);

@@ -1,8 +1,8 @@
 #define _GNU_SOURCE /* F_SETPIPE_SZ */
 #include "supervise.h"
 
-#include "instruments.h"
-#include "session.h"
+#include "clock.h"
+#include "serve.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -186,7 +186,7 @@ int supervise(int input, int output, Records *records) {
     fcntl(output, F_SETPIPE_SZ, PIPE_BYTES);
     int flags = fcntl(output, F_GETFL);
     fcntl(output, F_SETFL, flags | O_NONBLOCK); /* a client that does not read stops no deadline */
-    session_begin(&session, records != NULL);
+    session_begin(&session, METHODS, records != NULL);
     Stream stream = {.session = &session, .input = input, .output = output, .records = records,
                      .moved = mlc_nanoseconds()};
     link_begin();

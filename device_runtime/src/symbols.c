@@ -47,8 +47,7 @@ MACHINE(DECLARE)
 
 /* bfloat16 conversions are missing in too many compiler runtimes, so they are here. A bfloat16 is
  * returned in the low half of the register that a float is returned in. Round half to even. */
-static float truncate_to_bfloat(float x)
-{
+static float truncate_to_bfloat(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     bits = isnan(x) ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
@@ -57,13 +56,11 @@ static float truncate_to_bfloat(float x)
 }
 
 /* Rounding twice goes wrong at ties, unless the first rounding is to odd. */
-static float truncate_double_to_bfloat(double x)
-{
+static float truncate_double_to_bfloat(double x) {
     float nearest = (float)x;
     uint32_t bits;
     memcpy(&bits, &nearest, sizeof bits);
-    if (!isnan(x) && (double)nearest != x)
-        bits = (bits - (fabs((double)nearest) > fabs(x))) | 1;
+    if (!isnan(x) && (double)nearest != x) bits = (bits - (fabs((double)nearest) > fabs(x))) | 1;
     memcpy(&nearest, &bits, sizeof bits);
     return truncate_to_bfloat(nearest);
 }
@@ -82,10 +79,8 @@ static const struct {
     MACHINE(ENTRY)
 };
 
-uint64_t mlc_helper(const char *name)
-{
+uint64_t mlc_helper(const char *name) {
     for (size_t i = 0; i < sizeof helpers / sizeof helpers[0]; i++)
-        if (strcmp(helpers[i].name, name) == 0)
-            return (uintptr_t)helpers[i].function;
+        if (strcmp(helpers[i].name, name) == 0) return (uintptr_t)helpers[i].function;
     return 0;
 }

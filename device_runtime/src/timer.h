@@ -40,8 +40,9 @@ typedef struct {
 } Samples;
 
 /* Runs unmeasured, once and until min_repeat_ms have passed, then takes options->repeat samples. The
- * number grown for one sample does not carry over to the next, so samples stay comparable. NULL when
- * a run or the flushing buffer failed; the next timing overwrites what it returns. */
-const Samples *time_evaluate(const TimerOptions *options, const Timed *timed, Failure *failure);
+ * number grown for one sample does not carry over to the next, so samples stay comparable. False
+ * when a run or the flushing buffer failed. */
+bool time_evaluate(const TimerOptions *options, const Timed *timed, Samples *samples,
+                   Failure *failure);
 
 #endif

@@ -254,9 +254,10 @@ static bool time_and_report(Job *job, const RunOrder *order, Writer *w) {
     Timed timed = {run_once, job, nanoseconds + first, layers};
     if (layers > 0) job->instruments.nanoseconds = nanoseconds;
     shared->phase = TIMING;
-    const Samples *samples = time_evaluate(&order->timer, &timed, job->failure);
-    if (samples) reply_samples(w, samples, layers);
-    return samples != NULL;
+    static Samples samples; /* too large for the stack */
+    if (!time_evaluate(&order->timer, &timed, &samples, job->failure)) return false;
+    reply_samples(w, &samples, layers);
+    return true;
 }
 
 static void run(const Order *order, Answer *answer) {

@@ -3,7 +3,7 @@
 
 #include "box.h"
 #include "budget.h"
-#include "instruments.h"
+#include "clock.h"
 #include "program.h"
 #include "worker.h"
 

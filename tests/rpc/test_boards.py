@@ -38,7 +38,7 @@ def model_object(session: Session, weights: bytes) -> bytes:
 
 def test_the_c_method_table_is_that_of_the_wire() -> None:
     source = (ROOT / "device_runtime" / "src" / "serve.c").read_text()
-    table = re.search(r"static const Method METHODS\[\] = \{(.*?)\n\};", source, re.DOTALL)
+    table = re.search(r"const Method METHODS\[\] = \{(.*?)\n\};", source, re.DOTALL)
     assert table
     rows = re.findall(r'\{"([\w.]+)", (\d+),', table[1])
     expected = [(m.name, str(len(m.params.split(",")) if m.params else 0)) for m in METHODS]
