@@ -9,6 +9,8 @@ place     the target and the board
 progress  progress on stderr
 report    the result on stdout
 errors    errors on stderr, and exit statuses
+
+A command imports the compiler when it runs: signals are set up first, and `--help` is quick.
 """
 
 import os
