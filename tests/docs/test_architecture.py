@@ -43,6 +43,7 @@ assert (done.outputs["y"] == (x > 0.25)).all() and 0 < done.outputs["y"].sum() <
 import re
 import numpy as np
 import mlc_deploy as mlc
+import mlc_deploy.ops
 from mlc_deploy.schedule import registered_intrins
 from tests.ops.intrinsic_programs import program_of, target_of
 from mlc_deploy.ir.interp import run

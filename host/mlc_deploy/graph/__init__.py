@@ -10,7 +10,7 @@ with bb.function("main", [x]):
 module = bb.get()
 """
 
-from . import channels, exact, layouts, op, winograd  # noqa: F401  # passes, known by name
+from . import channels, exact, layouts, op  # noqa: F401  # passes, known by name
 from .bind import bind_dims, bind_params, graph_function
 from .builder import BlockBuilder
 from .dims import symbol, tensor_type
