@@ -28,7 +28,8 @@ from mlc_deploy.ir import (
     rebuild,
     with_fields,
 )
-from mlc_deploy.schedule import Schedule, TensorIntrin, registered_intrins
+from mlc_deploy.ops import OWN_INTRINS
+from mlc_deploy.schedule import Schedule, TensorIntrin
 from mlc_deploy.schedule.tree import refreshed
 from mlc_targets import Target
 
@@ -158,7 +159,7 @@ define i32 @driver(ptr %args, i32 %begin, i32 %end) nounwind {{
 
 
 def main(folder: Path) -> None:
-    for intrin in registered_intrins():
+    for intrin in sorted(OWN_INTRINS, key=lambda intrin: intrin.name):
         print(intrin.name, flush=True)
         code, assembly = compiled(intrin)
         (folder / f"{intrin.name}.o").write_bytes(code)
