@@ -48,7 +48,7 @@ from .tables import (
 if TYPE_CHECKING:
     from ..tuned import Database
 
-LAYOUTS = ("choose_winograd", "choose_layouts", "pack_weights")  # passes that choose layouts
+CHOOSES = "choose_plans"  # the pass that decides how operators are computed
 DEFAULT = "default schedule"
 
 
@@ -79,10 +79,10 @@ def inspect(
     wanted = one_level(target or "host", "inspect looks at")
     stream = to_json.beside
     ran: list[Record] = []
-    plain: list[Function] = []  # the last one: before a pass chose layouts
+    plain: list[Function] = []  # the last one: before plans were chosen
 
     def watch(name: str, function: Function, changed: bool) -> None:
-        if not any(step["name"] in LAYOUTS for step in ran) and name not in LAYOUTS:
+        if name != CHOOSES and all(step["name"] != CHOOSES for step in ran):
             plain.append(function)
         ran.append({"name": name, "changed": changed, "calls": len(function.bindings)})
         if passes and changed:
