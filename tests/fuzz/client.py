@@ -146,7 +146,7 @@ def use(session: Session) -> Found:
     try:
         session.load(b"no object")
     except Refused as error:
-        found.say("module.load", error.what)
+        found.say("blob.has blob.put module.load", error.what)  # whichever refuses
     return found
 
 
