@@ -44,8 +44,9 @@ class Level:
     output channels a tile of packed weights has; weights: such a tile, as tiles of a layout, `o`
     being output and `i` input channels. rate: multiply-accumulates per executed instruction of a
     convolution, copies aside, as scripts/bench/kernels.py counts them on a Cortex-A72, A76 and i8mm
-    with LLVM 20. lanes: how many output channels make a vector of sums. data: the dtype of data as
-    intrin takes them; others than int8 are copied in any case.
+    with LLVM 22; x86-64's follow from times beside those of float32. lanes: how many output
+    channels make a vector of sums. data: the dtype of data as intrin takes them; others than int8
+    are copied in any case.
     """
 
     form: Literal["squares", "quads", "pairs", "parts", "windows"]
@@ -64,7 +65,8 @@ SQUARES = Level("squares", "aarch64.smmla", 2, 8, "8o8i", 20.0, "aarch64.zip.squ
 QUADS = Level("quads", "aarch64.sdot.rows2", 2, 8, "2i8o4i", 12.0)
 QUADS_OF_ONE = replace(QUADS, intrin="aarch64.sdot.rows1", rows=1)
 PAIRS, PAIRS_OF_SSE2 = (
-    Level("pairs", f"x86.pmaddwd.{n}", 1, 8, "4i8o2i", 6.0, lanes=n, data="int16") for n in (8, 4)
+    Level("pairs", f"x86.pmaddwd.{n}", 1, 8, "4i8o2i", rate, lanes=n, data="int16")
+    for n, rate in ((8, 20.0), (4, 6.0))
 )
 PARTS = {  # by machine, and whether the sum of two products is an int16
     (machine, is_narrow): Level("parts", intrin, 1, 4, f"4o{depth}i", rate, vectors, depth)
