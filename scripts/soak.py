@@ -12,6 +12,7 @@ Exit status 0: all of that held.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 import random
@@ -28,12 +29,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from mlc_deploy.board.runtime_files import runtime_file  # noqa: E402
+from mlc_deploy.driver.workers import give_back  # noqa: E402
 from mlc_rpc import RemoteModule, RemoteTensor, Session, connect, errors  # noqa: E402
 from mlc_rpc.local import local_machine  # noqa: E402
 from tests.rpc.listener import Listener, descendants  # noqa: E402
 from tests.runtime.board import BYTES, X, module_of  # noqa: E402
 
 GROWTH_BYTES = 32 << 20  # a leak of a session is more in a minute; the allocator's whims are less
+PATIENCE_SECONDS = 20.0  # what ends has this long to, on a machine that is busy with other things
 
 
 class Broken(Exception):
@@ -61,7 +64,7 @@ def soak(seconds: float, threads: int, seed: int) -> tuple[Counter[str], int]:
     """What was done, and how often; and bytes by which memory grew. Raises Broken."""
     machine = local_machine()
     code = {name: module_of(name, machine=machine) for name in ("count", "wild", "spin")}
-    descriptors, running = len(os.listdir("/proc/self/fd")), threading.active_count()
+    before = kept()
     begin, done = time.monotonic(), Counter[str]()
     with Listener(runtime_file(machine)) as listener:
         # Memory is compared where all sessions have ended: once after a while, and at the end.
@@ -81,17 +84,29 @@ def soak(seconds: float, threads: int, seed: int) -> tuple[Counter[str], int]:
             grown, resident = memory() - resident, memory()
         if grown > GROWTH_BYTES:
             raise Broken(f"memory grew by {grown >> 20} MB")
-    time.sleep(2)  # what ends now has time to
-    if left := descendants(os.getpid()):
-        raise Broken(f"processes {left} are left")
-    if (len(os.listdir("/proc/self/fd")), threading.active_count()) != (descriptors, running):
-        raise Broken("descriptors or threads are left")
+    patience = time.monotonic() + PATIENCE_SECONDS
+    while (left := kept() - before) and time.monotonic() < patience:
+        time.sleep(0.1)
+    if left:
+        raise Broken(f"left behind: {', '.join(sorted(left.elements()))}")
     return done, grown
 
 
-def memory() -> int:
-    """Resident bytes of this process and all below it, garbage apart."""
+def kept() -> Counter[str]:
+    """What this process has that must be given back: processes, threads, open descriptors."""
     gc.collect()
+    names = Counter(f"process {pid}" for pid in descendants(os.getpid()))
+    names.update(f"thread {thread.name}" for thread in threading.enumerate())
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the descriptor that listed this directory is closed
+            names[f"descriptor {os.readlink(f'/proc/self/fd/{number}')}"] += 1
+    return names
+
+
+def memory() -> int:
+    """Resident bytes of this process and all below it, garbage and free memory apart."""
+    gc.collect()
+    give_back()
     total = 0
     for pid in (os.getpid(), *descendants(os.getpid())):
         try:

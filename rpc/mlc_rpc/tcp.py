@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,32 +72,37 @@ class TcpTransport(Transport):
         self._socket = connection
         self._sealer = sealer
         self._opener = opener
-        self._broken = ""
+        # Held while the descriptor is in use: closed under a read, its number may be another
+        # file's by the time the read waits for it.
+        self._reading, self._writing = threading.Lock(), threading.Lock()
 
     def read(self, limit: int) -> bytes:
-        while not (payload := self._opener.next()):
-            # The socket has one timeout for both ways, which a write sets.
-            with contextlib.suppress(TimeoutError):
-                size = self._socket.recv_into(self._opener.room())
-                if size == 0:
-                    return b""
-                self._opener.took(size)
-        return payload
+        with self._reading:
+            while not (payload := self._opener.next()):
+                # The socket has one timeout for both ways, which a write sets.
+                with contextlib.suppress(TimeoutError):
+                    size = self._socket.recv_into(self._opener.room())
+                    if size == 0:
+                        return b""
+                    self._opener.took(size)
+            return payload
 
     def write(self, pieces: Sequence[Buffer], timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        for record in self._sealer.seal(pieces):
-            left = memoryview(record)
-            while left:
-                self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
-                sent = self._socket.send(left)
-                self.moved += sent
-                left = left[sent:]
+        with self._writing:
+            for record in self._sealer.seal(pieces):
+                left = memoryview(record)
+                while left:
+                    self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
+                    sent = self._socket.send(left)
+                    self.moved += sent
+                    left = left[sent:]
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # wakes a read and a write under way
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        with self._reading, self._writing:
+            self._socket.close()
 
     def last_words(self) -> str:
         return ""

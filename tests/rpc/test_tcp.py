@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from mlc_rpc import connect, errors, keys, link
 from mlc_rpc.auth import Hellos
 from mlc_rpc.record import HEAD_BYTES, Opener, Sealer
+from mlc_rpc.tcp import TcpTransport
 from mlc_rpc.wire import MAX_GREETING, MAX_RECORD, METHODS, PREAMBLE, VERSION
 from tests.rpc.listener import PATIENCE, Listener, Relay, descendants, wait_until
 from tests.runtime.board import BYTES, X, module_of
@@ -594,3 +595,39 @@ def test_the_client_of_forty_lines(board: Listener, tmp_path: Path) -> None:
     command = [sys.executable, str(program), "127.0.0.1", str(board.port), str(tmp_path / "key")]
     done = subprocess.run(command, capture_output=True, timeout=PATIENCE, text=True)
     assert (done.stdout, done.stderr) == ("x86_64 b'hello'\n", "")
+
+
+class SlowToLeave(socket.socket):
+    """A socket whose read takes a moment to come back; `closed_early`: it was closed under it."""
+
+    inside = closed_early = False
+
+    def recv_into(self, *arguments: Any) -> int:
+        self.inside = True
+        try:
+            size = super().recv_into(*arguments)
+            time.sleep(0.05)
+            return size
+        finally:
+            self.inside = False
+
+    def close(self) -> None:
+        self.closed_early = self.inside
+        super().close()
+
+
+def test_a_connection_is_not_closed_under_a_read() -> None:
+    """Else the descriptor's number may be another file's, and the read waits for that one."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        link = SlowToLeave()
+        link.connect(server.getsockname())
+        transport = TcpTransport("tcp://x", link, Sealer(bytes(32)), Opener(bytes(32)))
+        got: list[bytes] = []
+        reader = threading.Thread(target=lambda: got.append(transport.read(9)))
+        reader.start()
+        wait_until(lambda: link.inside, "nobody reads")
+        transport.close()
+        reader.join(PATIENCE)
+        assert got == [b""]
+        assert not link.closed_early
+        transport.close()
