@@ -22,6 +22,9 @@ ALIGNMENT = 64  # bytes: of every tensor, and of every offset in the arena and i
 Space = Literal["arena", "weights", "input", "output"]
 SPACES: tuple[Space, ...] = get_args(Space)  # where an operand lies; in objects the number of it
 
+StepKind = Literal["loop", "branch"]
+STEPS: tuple[StepKind, ...] = get_args(StepKind)  # of what is no call; in objects the number of it
+
 Buffer = bytes | memoryview
 
 # ----------------------------------------------------------------------------- the map's own form
@@ -32,6 +35,7 @@ class ParamMap(TypedDict):
     dtype: str
     shape: Sequence[int | str]
     output: NotRequired[bool]  # of kernels' parameters alone
+    align: NotRequired[int]  # likewise: bytes, where it is less than ALIGNMENT
 
 
 class SignatureMap(TypedDict):
@@ -47,13 +51,23 @@ class KernelMap(SignatureMap):
     name: str
 
 
+Operand = tuple[int, ...]  # space, index, offset, size; then loop and stride, as often as it moves
+
+
+# The number of a call; or (of "loop" in STEPS, the loop's number, turns, procedure, operand of the
+# condition or None, operand of the turn's number or None); or (of "branch" in STEPS, operand of the
+# condition, procedure, procedure otherwise).
+StepMap = int | tuple[int | Operand | None, ...]
+
+
 class ModelMap(TypedDict):
     inputs: list[ParamMap]
     outputs: list[ParamMap]
     arena: int
     weights: int
     weights_hash: bytes
-    calls: list[tuple[int, str, list[tuple[int, int, int, int]]]]  # kernel, layer, operands
+    calls: list[tuple[int, str, list[Operand]]]  # kernel, layer, operands
+    procedures: NotRequired[list[list[StepMap]]]
 
 
 class MetadataMap(TypedDict):

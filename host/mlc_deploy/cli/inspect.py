@@ -18,7 +18,6 @@ from ..graph import Binding, CallFused, Function, GraphProgram, lower_graph
 from ..graph.count import multiply_accumulates, operators, parameters
 from ..graph.lower import unscheduled
 from ..graph.nodes import Call, CallPacked, CallTIR, Constant
-from ..graph.views import is_view
 from ..ops.explain import Candidate, explain
 from .json_file import JsonFile
 from .options import (
@@ -175,9 +174,7 @@ def _kernels(
     calls = iter(program.calls)
     external = iter(program.externals)
     found: list[Record] = []
-    for binding in program.function.bindings:
-        if is_view(binding):
-            continue
+    for binding in program.bindings:
         kernel, taken = None, None
         if isinstance(binding.call, CallPacked):
             layer = next(external).layer
@@ -210,6 +207,7 @@ def _operators(binding: Binding) -> list[str]:
             return [name for b in function.bindings for name in _operators(b)]
         case Call(name) | CallTIR(name) | CallPacked(name):
             return [name]
+    raise AssertionError(f"{binding} calls neither a kernel nor a function")
 
 
 def _weights(binding: Binding) -> int:

@@ -12,7 +12,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir as ll
 
 from mlc_targets import Target
-from mlc_targets.object_format import SignatureMap
+from mlc_targets.object_format import ALIGNMENT, ParamMap, SignatureMap
 
 from ..errors import CodegenError
 from ..ir import Buffer, Dim, Var
@@ -102,20 +102,23 @@ def _initialize() -> None:
 def signature(kernel: Kernel) -> SignatureMap:
     """What the metadata says of a kernel, without its name. Raises CodegenError."""
     return {
-        "params": [
-            {
-                "name": p.name,
-                "dtype": p.dtype,
-                "shape": [_extent(n) for n in p.shape],
-                "output": p.name in kernel.outputs,
-            }
-            for p in kernel.params
-            if isinstance(p, Buffer)
-        ],
+        "params": [_param(kernel, p) for p in kernel.params if isinstance(p, Buffer)],
         "scalars": [v.name for v in scalars_of(kernel)],
         "tasks": _extent(tasks(kernel)),
         "workspace": scratch_layout(kernel)[1],
     }
+
+
+def _param(kernel: Kernel, p: Buffer) -> ParamMap:
+    made: ParamMap = {
+        "name": p.name,
+        "dtype": p.dtype,
+        "shape": [_extent(n) for n in p.shape],
+        "output": p.name in kernel.outputs,
+    }
+    if p.alignment < ALIGNMENT:
+        made["align"] = p.alignment
+    return made
 
 
 def _extent(n: Dim) -> int | str:

@@ -14,7 +14,7 @@ A front end that builds one function leaves the `with`s out: `param`, `emit`, `f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
@@ -28,12 +28,15 @@ from ..ir import Dim, IRModule, PrimFunc, structural_hash, with_fields
 from ..ir.names import Names
 from ..ir.printer import identifier
 from ..ops import TensorType, frozen_attrs, infer_types
+from .control import given_types, listed
 from .dims import bound, fit, same_types, simplified, tensor_type
 from .nodes import (
     AnyCall,
     Binding,
     Call,
+    CallBranch,
     CallFused,
+    CallLoop,
     CallPacked,
     CallTIR,
     Constant,
@@ -52,8 +55,10 @@ Types = TensorType | Sequence[TensorType]
 class _Open:
     """A function that is being built."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, outer: _Open | None = None) -> None:
         self.name = name
+        self.outer = outer  # of the body of a loop or a branch: the function around
+        self.captured: dict[Var, Var] = {}  # values of the function around -> parameters
         self.names = Names()
         self.params: list[Var] = []
         self.bindings: list[Binding] = []
@@ -73,6 +78,20 @@ class _Open:
             )
         self.known.add(var)
         self.params.append(var)
+
+    def has(self, var: Var) -> bool:
+        """Whether the variable is this function's, or a body's around it."""
+        return var in self.known or (self.outer is not None and self.outer.has(var))
+
+    def seen(self, var: Var) -> Var:
+        """The variable by which this function reads a variable."""
+        if self.outer is None or var in self.known or not self.outer.has(var):
+            self.read(var)
+            return var
+        if var not in self.captured:
+            self.captured[var] = param = Var(self.names.fresh(var.name), var.type)
+            self.known.add(param)
+        return self.captured[var]
 
     def read(self, var: Var) -> None:
         if var in self.hidden:
@@ -178,9 +197,15 @@ class BlockBuilder:
                 mend=f'bb.function("{here.name}", [{missing}, …]), or params=[{missing}, …] at '
                 "the end",
             )
-        given = tuple(names) or tuple(v.name or f"output{n}" for n, v in enumerate(outputs))
-        made = Function(here.name, tuple(here.params), tuple(here.bindings), tuple(outputs), given)
-        here.function = self._functions[here.name] = made
+        own = Names()
+        given = tuple(names) or tuple(
+            own.fresh(v.name or f"output{n}") for n, v in enumerate(outputs)
+        )
+        params = (*here.params, *here.captured.values())
+        made = Function(here.name, params, tuple(here.bindings), tuple(outputs), given)
+        here.function = made
+        if here.outer is None:
+            self._functions[here.name] = made
         return made
 
     def get(self) -> IRModule:
@@ -278,6 +303,69 @@ class BlockBuilder:
         values = tuple(self._value(a) for a in args)
         return self._emit(CallPacked(func, values, _types(out), pure), name, source)
 
+    def emit_loop(
+        self,
+        turns: int,
+        states: Sequence[Argument],
+        step: Callable[[Var, list[Var], list[Var]], tuple[Sequence[Value], Sequence[Value]]],
+        *,
+        read: Sequence[tuple[Value, bool]] = (),
+        written: Sequence[bool] = (),
+        conditional: bool = False,
+        name: str = "loop",
+        source: str = "",
+    ) -> tuple[list[Var], list[Var]]:
+        """A loop (CallLoop says what its parts mean): its last states and its results. step takes
+        the turn's number, the states and the elements of what is `read`, emits the calls of a turn,
+        and gives the next states and the elements of the results. It may read all that is known
+        here."""
+        given = [self._value(s) for s in states]
+        sequences = [self._value(x) for x, _ in read]
+        with self._body(name) as here:
+            turn = self.param("turn", (), "int64")
+            own = [self.param(s.name or "state", s.type.shape, s.type.dtype) for s in given]
+            parts = [self.param(x.name or "x", x.type.shape[1:], x.type.dtype) for x in sequences]
+            after, results = step(turn, own, parts)
+            body = self.finish([*after, *results])
+        back = tuple(backwards for _, backwards in read)
+        args = (*given, *sequences, *here.captured)
+        loop = CallLoop(body, args, turns, len(given), back, tuple(written), conditional)
+        made = self._emit(loop, name, source)
+        every = list(made) if isinstance(made, tuple) else [made]
+        return every[: len(given)], every[len(given) :]
+
+    def emit_branch(
+        self,
+        condition: Argument,
+        then: Callable[[], Sequence[Value]],
+        otherwise: Callable[[], Sequence[Value]],
+        *,
+        name: str = "branch",
+        source: str = "",
+    ) -> list[Var]:
+        """The outputs of a branch, bool[] condition: what then or otherwise emit and give. They
+        may read all that is known here."""
+        made: list[tuple[Function, dict[Var, Var]]] = []
+        for emit, of in ((then, "then"), (otherwise, "otherwise")):
+            with self._body(f"{name}_{of}") as here:
+                made.append((self.finish(list(emit())), here.captured))
+        captured = list(dict.fromkeys(v for _, own in made for v in own))
+        one, other = (_taking(function, own, captured) for function, own in made)
+        result = self._emit(
+            CallBranch(one, other, (self._value(condition), *captured)), name, source
+        )
+        return list(result) if isinstance(result, tuple) else [result]
+
+    @contextmanager
+    def _body(self, name: str) -> Iterator[_Open]:
+        """The function of a loop or a branch, which is built inside."""
+        before = self._open
+        self._open = _Open(name, before)
+        try:
+            yield self._open
+        finally:
+            self._open = before
+
     def emit_output(self, value: Argument, name: str = "") -> Any:
         """What the dataflow block gives: a variable of it, or a call."""
         here = self._open
@@ -300,13 +388,12 @@ class BlockBuilder:
     def _value(self, arg: Argument) -> Value:
         match arg:
             case Var():
-                self._open.read(arg)
-                return arg
+                return self._open.seen(arg)
             case Constant():
                 return arg
             case np.ndarray():
                 return Constant(arg)
-            case Call() | CallTIR() | CallPacked() | CallFused():
+            case made if _is_call(made):
                 made = self._emit(arg, "", "")
                 if isinstance(made, tuple):
                     raise GraphError(f"'{arg}' gives {len(made)} values where one is expected")
@@ -338,6 +425,18 @@ class BlockBuilder:
         return outputs[0] if len(outputs) == 1 else outputs
 
 
+def _taking(function: Function, own: Mapping[Var, Var], captured: Sequence[Var]) -> Function:
+    """A function with a parameter for each of `captured`: `own`, or one that it does not read."""
+    names = Names(
+        [
+            *(p.name for p in function.params),
+            *(v.name for b in function.bindings for v in b.outputs),
+        ]
+    )
+    params = [own[v] if v in own else Var(names.fresh(v.name), v.type) for v in captured]
+    return replace(function, params=tuple(params))
+
+
 def output_types(func: PrimFunc, args: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """The types of a PrimFunc's outputs, its buffers beyond args. Raises GraphError where args do
     not fit."""
@@ -350,10 +449,6 @@ def output_types(func: PrimFunc, args: Sequence[TensorType]) -> tuple[TensorType
             f"{listed(args)}"
         )
     return tuple(bound(t, values) for t in left)
-
-
-def listed(types: Iterable[TensorType]) -> str:
-    return ", ".join(map(str, types)) or "nothing"
 
 
 def _result(call: AnyCall) -> tuple[str, Sequence[TensorType]]:
@@ -371,6 +466,10 @@ def _result(call: AnyCall) -> tuple[str, Sequence[TensorType]]:
             if not same_types(params, args):
                 raise GraphError(f"'{function.name}' takes {listed(params)}, not {listed(args)}")
             return function.name, [v.type for v in function.outputs]
+        case CallLoop(body):
+            return body.name, given_types(call)
+        case CallBranch(then):
+            return then.name, given_types(call)
 
 
 def _types(out: Types) -> tuple[TensorType, ...]:
@@ -378,4 +477,4 @@ def _types(out: Types) -> tuple[TensorType, ...]:
 
 
 def _is_call(value: object) -> bool:
-    return isinstance(value, (Call, CallTIR, CallPacked, CallFused))
+    return isinstance(value, AnyCall)

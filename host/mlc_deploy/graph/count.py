@@ -6,11 +6,23 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..ops import operator
-from .nodes import Binding, Call, CallFused, CallPacked, CallTIR, Constant, Function
+from .nodes import (
+    Binding,
+    Call,
+    CallBranch,
+    CallFused,
+    CallLoop,
+    CallPacked,
+    CallTIR,
+    Constant,
+    Function,
+    bodies,
+)
 
 
 def multiply_accumulates(binding: Binding) -> int:
-    """How many a call takes: of convolutions and matrix products; other arithmetic counts none.
+    """How many a call takes: of convolutions and matrix products; other arithmetic counts none. A
+    loop counts all its turns, and a branch the body that takes more.
 
     Borders of zeros count as data, Winograd's filtering as the convolution that it computes.
     TypeError where a shape is symbolic.
@@ -22,6 +34,10 @@ def multiply_accumulates(binding: Binding) -> int:
             return 0 if count is None else count(types, attrs, binding.outputs[0].type)
         case CallFused(function):
             return sum(map(multiply_accumulates, function.bindings))
+        case CallLoop(body, turns=turns):
+            return turns * sum(map(multiply_accumulates, body.bindings))
+        case CallBranch() as branch:
+            return max(sum(map(multiply_accumulates, f.bindings)) for f in bodies(branch))
     return 0
 
 
@@ -39,12 +55,18 @@ def _names(function: Function) -> Iterator[str]:
                 yield func
             case CallFused(inner):
                 yield from _names(inner)
+            case call:
+                for body in bodies(call):
+                    yield from _names(body)
 
 
 def constants(function: Function) -> list[Constant]:
-    """The constants that a function reads, each once."""
-    found = {a: None for b in function.bindings for a in b.call.args if isinstance(a, Constant)}
-    found |= {v: None for v in function.outputs if isinstance(v, Constant)}
+    """The constants that a function and its loops and branches read, each once."""
+    found = {v: None for v in function.outputs if isinstance(v, Constant)}
+    for binding in function.bindings:
+        found |= {a: None for a in binding.call.args if isinstance(a, Constant)}
+        for body in bodies(binding.call):
+            found |= dict.fromkeys(constants(body))
     return list(found)
 
 

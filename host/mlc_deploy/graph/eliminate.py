@@ -4,29 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
+from operator import is_
 
 from ..passes.context import optional
-from .nodes import Binding, Call, CallPacked, CallTIR, Constant, Function, Value, Var, substitute
+from .control import trimmed
+from .nodes import (
+    Binding,
+    Call,
+    CallPacked,
+    CallTIR,
+    Constant,
+    Function,
+    Value,
+    Var,
+    is_pure,
+    substitute,
+)
 
 # Constants up to so many bytes are compared by what they hold.
 COMPARED_BYTES = 64
 
 
-def has_effects(binding: Binding) -> bool:
-    """Whether the call does something besides giving its outputs."""
-    return isinstance(binding.call, CallPacked) and not binding.call.pure
-
-
 @optional(level=1)
 def eliminate_dead_code(function: Function) -> Function:
-    """Calls without effects that no output needs are left out."""
+    """Calls without effects that no output needs are left out; of loops and branches what nobody
+    reads."""
     needed: set[Value] = set(function.outputs)
     kept: list[Binding] = []
     for binding in reversed(function.bindings):
-        if has_effects(binding) or needed.intersection(binding.outputs):
-            kept.append(binding)
-            needed.update(binding.call.args)
-    if len(kept) == len(function.bindings):
+        if not is_pure(binding) or needed.intersection(binding.outputs):
+            kept.append(trimmed(binding, needed))
+            needed.update(kept[-1].call.args)
+    if len(kept) == len(function.bindings) and all(map(is_, reversed(kept), function.bindings)):
         return function
     return replace(function, bindings=tuple(reversed(kept)))
 

@@ -12,12 +12,15 @@ from ..ir import Var as Symbol
 from ..ir.interp import run
 from ..ops import Array, TensorType
 from ..ops import evaluate as evaluate_op
+from .control import run_branch, run_loop
 from .dims import bound, fit, same_type
 from .external import call_external, passable
 from .nodes import (
     Binding,
     Call,
+    CallBranch,
     CallFused,
+    CallLoop,
     CallPacked,
     CallTIR,
     Constant,
@@ -108,6 +111,10 @@ def _dims(function: Function, arrays: Sequence[Array]) -> dict[Symbol, Dim]:
 def _call(
     binding: Binding, args: list[Array], dims: Mapping[Symbol, Dim], module: IRModule | None
 ) -> tuple[Array, ...]:
+
+    def run_body(function: Function, values: Sequence[Array]) -> list[Array]:
+        return list(evaluate(function, values, None, module).values())
+
     match binding.call:
         case Call(op, _, attrs):
             return evaluate_op(op, args, attrs)
@@ -123,6 +130,10 @@ def _call(
             return outputs
         case CallFused(function):
             return tuple(evaluate(function, args).values())
+        case CallLoop() as loop:
+            return run_loop(loop, args, run_body)
+        case CallBranch() as branch:
+            return run_branch(branch, args, run_body)
 
 
 def _outputs(types: Sequence[TensorType], dims: Mapping[Symbol, Dim]) -> tuple[Array, ...]:

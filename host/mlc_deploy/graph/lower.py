@@ -10,8 +10,9 @@ from mlc_targets import Target
 
 from .. import te
 from ..errors import LowerError
-from ..ir import IN_PLACE, IRModule, PrimFunc, const, structural_hash, with_fields
+from ..ir import IN_PLACE, Buffer, IRModule, PrimFunc, const, structural_hash, with_fields
 from ..ir.names import LIBRARY_NAMES
+from ..ir.rewrite import replace_buffers
 from ..ops import TensorType, compute, operator
 from ..ops.cpu import default_schedule
 from ..ops.plan import Plan
@@ -25,14 +26,16 @@ from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value,
 class KernelSource:
     """All that decides a kernel but the target: a fused function, or a PrimFunc.
 
-    `in_place` are the numbers of parameters whose memory the output may take over. `trace` is how
-    it is scheduled, where that is not left to the target's strategies.
+    `in_place` are the numbers of parameters whose memory the output may take over. `alignments` are
+    of all parameters, in bytes; none where each is aligned to ALIGNMENT. `trace` is how the kernel
+    is scheduled, where that is not left to the target's strategies.
     """
 
     name: str
     computes: Function | PrimFunc
     in_place: tuple[int, ...] = ()
     trace: Trace | None = None
+    alignments: tuple[int, ...] = ()
 
     @property
     def digest(self) -> bytes:
@@ -43,7 +46,8 @@ class KernelSource:
             case Function():
                 text = "\n".join(_canonical(self.computes))
         trace = "" if self.trace is None else self.trace.dumps()
-        whole = f"{text}\n{self.in_place}{trace}"
+        aligned = self.alignments or ""
+        whole = f"{text}\n{self.in_place}{trace}{aligned}"
         return hashlib.blake2b(whole.encode(), digest_size=32).digest()
 
 
@@ -112,6 +116,12 @@ def lower_kernel(source: KernelSource, target: Target) -> PrimFunc:
         sch = Schedule(begun.func)
         source.trace.apply(sch)
         scheduled = sch.func
+    given = zip(scheduled.buffers, source.alignments, strict=False)
+    moved = {b: b.replace(alignment=least) for b, least in given if least < b.alignment}
+    if moved:
+        params = tuple(moved.get(p, p) if isinstance(p, Buffer) else p for p in scheduled.params)
+        body = replace_buffers(scheduled.body, moved)
+        scheduled = with_fields(scheduled, params=params, body=body)
     buffers = [scheduled.buffers[n].name for n in source.in_place]
     attrs = {**scheduled.attrs, IN_PLACE: tuple(buffers)} if buffers else scheduled.attrs
     return with_fields(scheduled, name=source.name, attrs=attrs)

@@ -1,9 +1,9 @@
 """Graph IR: what stands between a model's file and the loop IR.
 
 A Function is a list of bindings, each a call: of an operator (ops/), of a PrimFunc of the same
-IRModule, of a registered Python function, or of operators that are fused into one kernel. Nodes are
-values, rebuilt and never edited; variables and constants compare by identity. `str` prints any of
-them as script.
+IRModule, of a registered Python function, of operators that are fused into one kernel, or a loop or
+branch, whose bodies are Functions of their own. Nodes are values, rebuilt and never edited;
+variables and constants compare by identity. `str` prints any of them as script.
 
 Calls have no side effects, but for a CallPacked that says so. A dataflow block is a longest run of
 calls without, and needs no node of its own: builder, printer and parser show it.
@@ -27,7 +27,9 @@ __all__ = [
     "AnyCall",
     "Binding",
     "Call",
+    "CallBranch",
     "CallFused",
+    "CallLoop",
     "CallPacked",
     "CallTIR",
     "Constant",
@@ -35,7 +37,10 @@ __all__ = [
     "TensorType",
     "Value",
     "Var",
+    "bodies",
     "const",
+    "in_bodies",
+    "is_pure",
     "substitute",
     "uses",
 ]
@@ -124,7 +129,44 @@ class CallFused(Node):
     args: tuple[Value, ...]
 
 
-AnyCall = Call | CallTIR | CallPacked | CallFused
+@dataclass(frozen=True, slots=True, eq=False)
+class CallLoop(Node):
+    """`turns` times `body`, where each turn begins with the states that the one before left.
+
+    args are `states` tensors before the first turn; then for each of `read` a sequence, of which
+    turn t sees element t of dimension 0, counted from the end where `read` is True; then what every
+    turn sees whole. body takes the turn's number, int64[], and then what it sees of args. It gives
+    the states after the turn, and for each of `written` an element of a result. The loop puts these
+    together along a dimension 0 of `turns`, from the end on where `written` is True.
+
+    conditional: the first state is bool[], and the loop ends where it does not hold; such a loop
+    has no results. owned: the states are the loop's own memory, where it leaves the last ones.
+    """
+
+    body: Function
+    args: tuple[Value, ...]
+    turns: int
+    states: int
+    read: tuple[bool, ...] = ()
+    written: tuple[bool, ...] = ()
+    conditional: bool = False
+    owned: bool = False
+
+    @property
+    def sequences(self) -> tuple[Value, ...]:
+        return self.args[self.states : self.states + len(self.read)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallBranch(Node):
+    """`then` where args[0], bool[], holds, and else `otherwise`; each takes the other args."""
+
+    then: Function
+    otherwise: Function
+    args: tuple[Value, ...]
+
+
+AnyCall = Call | CallTIR | CallPacked | CallFused | CallLoop | CallBranch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,6 +191,44 @@ class Function(Node):
 
     def script(self) -> str:
         return str(self)
+
+
+def bodies(call: AnyCall) -> tuple[Function, ...]:
+    """The functions that a loop or branch runs; of another call none."""
+    match call:
+        case CallLoop(body):
+            return (body,)
+        case CallBranch(then, otherwise):
+            return then, otherwise
+    return ()
+
+
+def is_pure(binding: Binding) -> bool:
+    """Whether a binding's call has no effect but its outputs."""
+    call = binding.call
+    if isinstance(call, CallPacked):
+        return call.pure
+    return all(is_pure(b) for body in bodies(call) for b in body.bindings)
+
+
+def in_bodies(function: Function, change: Callable[[Function], Function]) -> Function:
+    """function with the bodies of its loops and branches changed; itself where none is."""
+    bindings: list[Binding] = []
+    for binding in function.bindings:
+        call = binding.call
+        match call:
+            case CallLoop(body):
+                changed = change(body)
+                same = changed is body
+                call = call if same else replace(call, body=changed)
+            case CallBranch(then, otherwise):
+                one, other = change(then), change(otherwise)
+                same = one is then and other is otherwise
+                call = call if same else replace(call, then=one, otherwise=other)
+        bindings.append(binding if call is binding.call else replace(binding, call=call))
+    if all(a is b for a, b in zip(bindings, function.bindings, strict=True)):
+        return function
+    return replace(function, bindings=tuple(bindings))
 
 
 def uses(function: Function) -> Counter[Value]:

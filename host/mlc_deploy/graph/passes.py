@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 
 from ..passes.context import run_passes
 from .approximate import fast_math
@@ -10,7 +11,7 @@ from .combine import combine_parallel_layers
 from .eliminate import eliminate_common_subexpressions, eliminate_dead_code
 from .fold import fold_constants, fold_scale, simplify_inference
 from .moves import canonicalize_transposes, sink_reshapes
-from .nodes import Function
+from .nodes import Function, in_bodies
 from .quantize import canonicalize_quantized
 from .recognize import recognize_operators
 from .rewrite import fold_call
@@ -57,6 +58,17 @@ def optimize(
     passes: Sequence[Pass | str] = PASSES,
     watch: Callable[[str, Function, bool], None] | None = None,
 ) -> Function:
-    """Runs the passes that the PassContext lets run, verifying the graph after each;
-    watch(name, function, changed) sees it."""
-    return run_passes("graph", function, passes, lambda made, _: verify(made), watch)
+    """Runs the passes that the PassContext lets run, on the bodies of loops and branches, too,
+    verifying the graph after each; watch(name, function, changed) sees it."""
+    steps = [p if isinstance(p, str) else everywhere(p) for p in passes]
+    return run_passes("graph", function, steps, lambda made, _: verify(made), watch)
+
+
+def everywhere(step: Pass) -> Pass:
+    """A pass that runs on the bodies of loops and branches first, and then on what is around."""
+
+    @wraps(step)
+    def run(function: Function) -> Function:
+        return step(in_bodies(function, run))
+
+    return run

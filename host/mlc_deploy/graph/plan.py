@@ -8,25 +8,45 @@ each of its elements for the output's element of the same index only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 
 from mlc_targets.object_format import ALIGNMENT, Space
 
 from ..ir.names import Names
 from ..ops import operator
-from .nodes import Binding, Call, CallFused, Function, Value, Var
+from .nodes import Binding, Call, CallFused, CallLoop, Function, Value, Var
 from .views import Memory, is_view
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`size` bytes from `offset` of a space; `index` is the number of the input or output."""
+    """`size` bytes from `offset` of a space; `index` is the number of the input or output. For each
+    (loop, bytes) in `strides` the place moves by so many bytes from turn to turn of the loop."""
 
     space: Space
     index: int
     offset: int
     size: int
+    strides: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that every address of it is a multiple of, ALIGNMENT at most."""
+        return gcd(ALIGNMENT, self.offset, *(step for _, step in self.strides))
+
+    def part(self, offset: int, size: int) -> Place:
+        """A piece of it."""
+        return replace(self, offset=self.offset + offset, size=size)
+
+    def element(self, loop: int, turns: int, backwards: bool) -> Place:
+        """What each turn of a loop sees of a sequence that lies here."""
+        size = self.size // turns if turns else 0
+        offset = self.offset + (turns - 1) * size if backwards and turns else self.offset
+        step = (loop, -size if backwards else size)
+        return replace(self, offset=offset, size=size, strides=(*self.strides, step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +63,84 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """places of all variables; `lower_bound` is the most that is alive at once. `in_place` has the
-    outputs that take over an argument's memory, with the number of that argument."""
+    """Where the values of a function lie in its part of the arena, in bytes from its beginning.
 
-    places: Mapping[Var, Place]
+    `offsets` are of the values that have memory there, `within` of the parts that the bodies of
+    loops and branches have. `arena` is the part's size, `lower_bound` the most of it that is alive
+    at once. `in_place` has the outputs that take over an argument's memory, with that argument's
+    number.
+    """
+
+    memory: Memory
+    offsets: Mapping[Value, int]
+    within: Mapping[Binding, int]
     arena: int
     lower_bound: int
     in_place: Mapping[Var, int]
+
+    def place(self, value: Value, fixed: Mapping[Value, Place], base: int) -> Place | None:
+        """Where a value lies: its memory is fixed, or in the part, which begins at `base`. None for
+        a constant, and a value that nothing reads."""
+        root, offset = self.memory.region(value)
+        if root in fixed:
+            return fixed[root].part(offset, value.type.bytes)
+        if root in self.offsets:
+            return Place("arena", 0, base + self.offsets[root] + offset, value.type.bytes)
+        return None
 
 
 def align(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def own_outputs(function: Function) -> Function:
-    """Every output becomes memory of its own that calls write: what is an input, a constant, or
+def own_states(function: Function) -> Function:
+    """Every loop's states become memory of its own: what is an input, a constant, read elsewhere or
     within the memory of another value is copied."""
+    if not any(isinstance(b.call, CallLoop) for b in function.bindings):
+        return function
+    memory = Memory(function)
+    made = (v for b in function.bindings for v in b.outputs)
+    names = Names(v.name for v in (*function.params, *made))
+    computed = {v for b in function.bindings if not is_view(b) for v in b.outputs}
+    read = Counter(memory.region(v)[0] for v in function.outputs)
+    for binding in function.bindings:
+        if not is_view(binding):
+            read.update(memory.region(a)[0] for a in binding.call.args)
+    bindings: list[Binding] = []
+    for binding in function.bindings:
+        loop = binding.call
+        if isinstance(loop, CallLoop) and not loop.owned:
+            states: list[Value] = []
+            for state in loop.args[: loop.states]:
+                root, _ = memory.region(state)
+                if root not in computed or read[root] > 1 or not memory.is_whole(state):
+                    copy = Var(
+                        names.fresh(f"{binding.outputs[len(states)].name}.state"), state.type
+                    )
+                    bindings.append(Binding((copy,), Call("copy", (state,), {}), binding.source))
+                    state = copy
+                states.append(state)
+            loop = replace(loop, args=(*states, *loop.args[loop.states :]), owned=True)
+            binding = replace(binding, call=loop)
+        bindings.append(binding)
+    return replace(function, bindings=tuple(bindings))
+
+
+def own_outputs(function: Function, kept: Mapping[int, Var] | None = None) -> Function:
+    """Every output becomes memory of its own that calls write: what is an input, a constant, or
+    within the memory of another value is copied. kept: outputs that may stay the value given."""
     memory = Memory(function)
     computed = {v for b in function.bindings for v in b.outputs}
     names = Names(v.name for b in function.bindings for v in b.outputs)
     taken: set[Value] = set()
     copies: list[Binding] = []
     outputs: list[Value] = []
-    for value, name in zip(function.outputs, function.output_names, strict=True):
+    for number, (value, name) in enumerate(
+        zip(function.outputs, function.output_names, strict=True)
+    ):
         root, _ = memory.region(value)
-        if root not in computed or root in taken or not memory.is_whole(value):
+        stays = kept is not None and kept.get(number) is value
+        if not stays and (root not in computed or root in taken or not memory.is_whole(value)):
             copy = Var(names.fresh(f"{name}.copy"), value.type)
             copies.append(Binding((copy,), Call("copy", (value,), {}), name))
             value = copy
@@ -79,35 +152,37 @@ def own_outputs(function: Function) -> Function:
     return replace(function, bindings=bindings, outputs=tuple(outputs))
 
 
-def plan_memory(function: Function) -> MemoryPlan:
-    """Places for the variables of a function whose outputs are own."""
+def plan_memory(
+    function: Function,
+    fixed: Collection[Value] = (),
+    parts: Mapping[Binding, int] | None = None,
+) -> MemoryPlan:
+    """Offsets for the values of a function whose outputs and states are own, but for the values in
+    `fixed`, which lie elsewhere. parts: bytes of the arena that the bodies of a binding take."""
     memory = Memory(function)
     calls = [b for b in function.bindings if not is_view(b)]
-    fixed: dict[Value, Place] = {
-        p: Place("input", n, 0, p.type.bytes) for n, p in enumerate(function.params)
-    }
-    for n, value in enumerate(function.outputs):
-        fixed[memory.region(value)[0]] = Place("output", n, 0, value.type.bytes)
-    in_place = _take_over(calls, memory, set(fixed))
-    intervals: dict[Value, Interval] = {}
+    in_place = _take_over(calls, memory, {*fixed})
+    intervals: dict[Value | Binding, Interval] = {}
     for time, call in enumerate(calls):
         for value in (*call.outputs, *call.call.args):
             root, _ = memory.region(value)
             if isinstance(root, Var) and root not in fixed:
                 begin = intervals[root].begin if root in intervals else time
+                if root in function.params:
+                    begin = 0
                 intervals[root] = Interval(align(root.type.bytes), begin, time)
-    offsets = place_intervals(list(intervals.values()))
-    for root, offset in zip(intervals, offsets, strict=True):
-        fixed[root] = Place("arena", 0, offset, root.type.bytes)
-    places: dict[Var, Place] = {}
-    for var in (*function.params, *(v for b in function.bindings for v in b.outputs)):
-        root, offset = memory.region(var)
-        if root in fixed:
-            around = fixed[root]
-            places[var] = replace(around, offset=around.offset + offset, size=var.type.bytes)
-    ends = [o + i.size for o, i in zip(offsets, intervals.values(), strict=True)]
-    bound = lower_bound(list(intervals.values()))
-    return MemoryPlan(places, max(ends, default=0), bound, in_place)
+        if parts and parts.get(call):
+            intervals[call] = Interval(parts[call], time, time)
+    placed = dict(zip(intervals, place_intervals(list(intervals.values())), strict=True))
+    ends = [offset + intervals[key].size for key, offset in placed.items()]
+    return MemoryPlan(
+        memory,
+        {k: offset for k, offset in placed.items() if not isinstance(k, Binding)},
+        {k: offset for k, offset in placed.items() if isinstance(k, Binding)},
+        max(ends, default=0),
+        lower_bound(list(intervals.values())),
+        in_place,
+    )
 
 
 def _take_over(calls: Sequence[Binding], memory: Memory, fixed: set[Value]) -> dict[Var, int]:

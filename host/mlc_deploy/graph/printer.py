@@ -19,7 +19,9 @@ from .nodes import (
     AnyCall,
     Binding,
     Call,
+    CallBranch,
     CallFused,
+    CallLoop,
     CallPacked,
     CallTIR,
     Constant,
@@ -27,12 +29,15 @@ from .nodes import (
     TensorType,
     Value,
     Var,
+    bodies,
+    is_pure,
 )
 
 SHOWN_ELEMENTS = 4  # constants up to this size print their values
 
 # Attributes of a function in script.
 PRIMITIVE = "Primitive"  # its calls are one kernel
+BODY = "Body"  # a loop or branch runs it
 INPUT_NAMES = "input_names"  # where they are no identifiers
 OUTPUT_NAMES = "output_names"  # where they are not the variables' own
 
@@ -47,7 +52,7 @@ def script(node: Any) -> str:
             return "\n".join(module_lines(node, identifier(node.name), {}, Names(RESERVED)))
         case Binding():
             return _Printer().binding(node)
-        case Call() | CallTIR() | CallPacked() | CallFused():
+        case Call() | CallTIR() | CallPacked() | CallFused() | CallLoop() | CallBranch():
             return _Printer().call(node)
         case Var(name):
             return identifier(name)
@@ -82,17 +87,27 @@ def module_lines(
     `taken` are names of the module's functions and constants, and grows; so does `found`, with the
     constants that are printed by name.
     """
-    fused = {
-        b.call.function: b.call for b in function.bindings if isinstance(b.call, CallFused)
-    }  # each once, in order
+    inner = dict(_inner(function))
     printer = _Printer(names, taken, {} if found is None else found)
     if not names:
         taken.fresh(name)
-    printer.fused = {inner: taken.fresh(identifier(inner.name)) for inner in fused}
-    for inner, inner_name in printer.fused.items():
-        yield from printer.function(inner, inner_name, {PRIMITIVE: True})
+    printer.inner = {f: taken.fresh(identifier(f.name)) for f in inner}
+    for f, attribute in inner.items():
+        yield from printer.function(f, printer.inner[f], {attribute: True})
         yield ""
     yield from printer.function(function, name, {})
+
+
+def _inner(function: Function) -> Iterator[tuple[Function, str]]:
+    """The functions within a function, each after those in itself, and the attribute of each."""
+    for binding in function.bindings:
+        match binding.call:
+            case CallFused(fused):
+                yield fused, PRIMITIVE
+            case call:
+                for body in bodies(call):
+                    yield from _inner(body)
+                    yield body, BODY
 
 
 def type_text(t: TensorType) -> str:
@@ -132,7 +147,7 @@ class _Printer:
         self.names = names or {}
         self.taken = taken
         self.found = found
-        self.fused: dict[Function, str] = {}
+        self.inner: dict[Function, str] = {}
         self.variables: dict[Var, str] = {}
         self.constants: dict[Constant, str] = {}
 
@@ -170,8 +185,21 @@ class _Printer:
                 name = literal(func)
                 return f"R.call_dps_packed({name}, {_tuple(args)}, {_types_text(types)}{rest})"
             case CallFused(function):
-                name = self.fused.get(function, identifier(function.name))
-                return f"cls.{name}({', '.join(args)})"
+                return f"{self.within(function)}({', '.join(args)})"
+            case CallLoop(body, turns=turns, states=states):
+                said = {"turns": turns, "states": states, "read": call.read}
+                said |= {"written": call.written, "conditional": call.conditional}
+                named = [
+                    f"{key}={literal(v)}" for key, v in (said | {"owned": call.owned}).items() if v
+                ]
+                return f"R.loop({', '.join((self.within(body), _tuple(args), *named))})"
+            case CallBranch(then, otherwise):
+                both = f"{self.within(then)}, {self.within(otherwise)}"
+                return f"R.branch({args[0]}, {both}, {_tuple(args[1:])})"
+
+    def within(self, function: Function) -> str:
+        """How a function within this one is called."""
+        return f"cls.{self.inner.get(function, identifier(function.name))}"
 
     def binding(self, b: Binding) -> str:
         comment = f"  # {LAYER}{' '.join(b.source.split())}" if b.source.strip() else ""
@@ -239,11 +267,6 @@ def _blocks(f: Function) -> Iterator[tuple[list[Binding], set[Value] | None]]:
             block.append(binding)
     if block:
         yield block, _read(f, ())
-
-
-def is_pure(binding: Binding) -> bool:
-    """Whether a binding's call has no effect but its outputs."""
-    return not isinstance(binding.call, CallPacked) or binding.call.pure
 
 
 def _read(f: Function, bindings: Iterable[Binding]) -> set[Value]:

@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mlc_targets.object_format import SPACES, ModelMap, ParamMap
+from mlc_targets.object_format import ALIGNMENT, SPACES, STEPS, ModelMap, Operand, ParamMap, StepMap
 
+from ..errors import LowerError
 from ..ir import IRModule
 from ..ir.names import Names
 from .external import ExternalCall, external_call
-from .lower import KernelSource, as_kernels, kernel_source
+from .lower import KernelSource, kernel_source
 from .nodes import (
     Binding,
     Call,
+    CallBranch,
     CallFused,
+    CallLoop,
     CallPacked,
     CallTIR,
     Constant,
     Function,
     TensorType,
     Value,
-    Var,
 )
-from .plan import Place, align, own_outputs, plan_memory
-from .views import Memory, is_view
+from .parts import Part, part_of
+from .plan import Place, align
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One turn of the executor: `kernel` names a PrimFunc, `layer` what the model calls it."""
+    """One call of the executor: `kernel` names a PrimFunc, `layer` what the model calls it."""
 
     kernel: str
     layer: str
@@ -41,45 +43,88 @@ class KernelCall:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopStep:
+    """`turns` times a procedure, the loop's `number` telling places that move from those that do
+    not. The turn's number is written to `turn` before each, where there is one; where there is a
+    `condition`, a turn runs only while it holds."""
+
+    number: int
+    turns: int
+    procedure: int
+    condition: Place | None
+    turn: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchStep:
+    """The procedure `then` where the condition holds, and else `otherwise`."""
+
+    condition: Place
+    then: int
+    otherwise: int
+
+
+Step = int | LoopStep | BranchStep  # the number of a call
+
+
+@dataclass(frozen=True, slots=True)
 class GraphProgram:
     """What the "model" map of mlc_abi.h says, and what it speaks of.
 
-    `arena` is in bytes, `arena_lower_bound` what no plan could go below. Every offset is 64-byte
-    aligned; `weights_hash` is the BLAKE2b-256 of `weights` (both empty where there are none).
-    `places` tells where each variable of `function`, the graph as lowered, lies. `externals` are
-    the calls of registered functions, in order, which the executor knows nothing of.
+    `procedures` are lists of steps, the first of them the model's; a model without loops and
+    branches has none, and is its `calls` in order. `arena` is in bytes, `arena_lower_bound` what no
+    plan could go below. `weights_hash` is the BLAKE2b-256 of `weights` (both empty where there are
+    none). `function` is the graph as lowered, and `bindings` are its calls, those in loops and
+    branches, too, in the order of their numbers. `externals` are the calls of registered functions
+    among them, which the executor knows nothing of.
     """
 
     function: Function
     kernels: Mapping[str, KernelSource]
     calls: tuple[KernelCall, ...]
+    procedures: tuple[tuple[Step, ...], ...]
     inputs: tuple[tuple[str, TensorType], ...]
     outputs: tuple[tuple[str, TensorType], ...]
     arena: int
     arena_lower_bound: int
     weights: bytes
     weights_hash: bytes
-    places: Mapping[Var, Place]
+    bindings: tuple[Binding, ...]
     externals: tuple[ExternalCall, ...] = ()
 
     def model_map(self) -> ModelMap:
         """The map as the object's section holds it; kernels count in the order of `kernels`."""
         numbers = {name: n for n, name in enumerate(self.kernels)}
-        return {
+        made: ModelMap = {
             "inputs": [_signature(name, t) for name, t in self.inputs],
             "outputs": [_signature(name, t) for name, t in self.outputs],
             "arena": self.arena,
             "weights": len(self.weights),
             "weights_hash": self.weights_hash,
             "calls": [
-                (
-                    numbers[call.kernel],
-                    call.layer,
-                    [(SPACES.index(p.space), p.index, p.offset, p.size) for p in call.args],
-                )
+                (numbers[call.kernel], call.layer, [_operand(p) for p in call.args])
                 for call in self.calls
             ],
         }
+        if self.procedures:
+            made["procedures"] = [[_step(s) for s in steps] for steps in self.procedures]
+        return made
+
+
+def _operand(place: Place) -> Operand:
+    at = (SPACES.index(place.space), place.index, place.offset, place.size)
+    return at + tuple(number for stride in place.strides for number in stride)
+
+
+def _step(step: Step) -> StepMap:
+    match step:
+        case LoopStep(number, turns, procedure, condition, turn):
+            places = (None if p is None else _operand(p) for p in (condition, turn))
+            return (STEPS.index("loop"), number, turns, procedure, *places)
+        case BranchStep(condition, then, otherwise):
+            return (STEPS.index("branch"), _operand(condition), then, otherwise)
+        case int():
+            return step
 
 
 def _signature(name: str, t: TensorType) -> ParamMap:
@@ -107,47 +152,139 @@ class _Weights:
 
 def lower_graph(function: Function, module: IRModule | None = None) -> GraphProgram:
     """The program of an optimized graph; module holds the PrimFuncs that it calls."""
-    function = own_outputs(function)
-    function = replace(function, bindings=as_kernels(function))
-    calls = [b for b in function.bindings if not is_view(b)]
-    plan = plan_memory(function)
-    memory = Memory(function)
-    kernels = _Kernels(module)
-    weights = _Weights()
-
-    def place(value: Value) -> Place:
-        if isinstance(value, Var) and value in plan.places:
-            return plan.places[value]
-        root, offset = memory.region(value)
-        assert isinstance(root, Constant), f"{value} has no place"
-        whole = weights.place(root)
-        return replace(whole, offset=whole.offset + offset, size=value.type.bytes)
-
-    table: list[KernelCall] = []
-    externals: list[ExternalCall] = []
-    for binding, layer in zip(calls, _layers(calls), strict=True):
-        if isinstance(binding.call, CallPacked):
-            externals.append(external_call(binding, layer, len(table), place))
-            continue
-        kernel = kernels.name_for(binding, plan.in_place.get(binding.outputs[0]))
-        args = tuple(map(place, (*binding.call.args, *binding.outputs)))
-        table.append(KernelCall(kernel, layer, args))
-    blob = b"".join(weights.parts)
+    part = part_of(function)
+    function = part.function
+    fixed: dict[Value, Place] = {
+        p: Place("input", n, 0, p.type.bytes) for n, p in enumerate(function.params)
+    }
+    for n, value in enumerate(function.outputs):
+        fixed[part.plan.memory.region(value)[0]] = Place("output", n, 0, value.type.bytes)
+    bindings = tuple(_every_call(part))
+    lowering = _Lowering(module, iter(_layers(bindings)))
+    lowering.procedure(part, fixed, 0)
+    blob = b"".join(lowering.weights.parts)
     return GraphProgram(
         function=function,
-        kernels=kernels.sources,
-        calls=tuple(table),
+        kernels=lowering.kernels.sources,
+        calls=tuple(lowering.calls),
+        procedures=tuple(map(tuple, lowering.procedures)) if part.parts else (),
         inputs=tuple((p.name, p.type) for p in function.params),
         outputs=tuple(
             (n, v.type) for n, v in zip(function.output_names, function.outputs, strict=True)
         ),
-        arena=plan.arena,
-        arena_lower_bound=plan.lower_bound,
+        arena=part.plan.arena,
+        arena_lower_bound=part.plan.lower_bound,
         weights=blob,
         weights_hash=hashlib.blake2b(blob, digest_size=32).digest() if blob else b"",
-        places=plan.places,
-        externals=tuple(externals),
+        bindings=bindings,
+        externals=tuple(lowering.externals),
     )
+
+
+class _Lowering:
+    """A program as it grows."""
+
+    def __init__(self, module: IRModule | None, layers: Iterator[str]) -> None:
+        self.kernels = _Kernels(module)
+        self.layers = layers
+        self.weights = _Weights()
+        self.calls: list[KernelCall] = []
+        self.procedures: list[list[Step]] = []
+        self.externals: list[ExternalCall] = []
+        self.loops = 0
+
+    def procedure(self, part: Part, fixed: Mapping[Value, Place], base: int) -> int:
+        """The number of the procedure that a part becomes. fixed: where its parameters and outputs
+        lie; base: where its piece of the arena begins."""
+        number, steps = len(self.procedures), list[Step]()
+        self.procedures.append(steps)
+
+        def place(value: Value) -> Place:
+            found = part.plan.place(value, fixed, base)
+            if found is None:
+                root, offset = part.plan.memory.region(value)
+                assert isinstance(root, Constant), f"{value} has no place"
+                found = self.weights.place(root).part(offset, value.type.bytes)
+            return found
+
+        for binding in part.calls:
+            call = binding.call
+            begin = base + part.plan.within.get(binding, 0)
+            match call:
+                case CallPacked():
+                    if number:
+                        what = f"'{call.func}' runs on this machine, and stands in a loop or branch"
+                        mend = "an operator, or a call of it outside"
+                        raise LowerError(what, where=str(binding), mend=mend)
+                    layer = next(self.layers)
+                    made = external_call(binding, layer, len(self.calls), place)
+                    self.externals.append(made)
+                case CallLoop():
+                    (body,) = part.parts[binding]
+                    steps.append(self.loop(binding, call, body, place, begin))
+                case CallBranch():
+                    steps.append(self.branch(binding, call, part.parts[binding], place, begin))
+                case _:
+                    args = tuple(map(place, (*call.args, *binding.outputs)))
+                    in_place = part.plan.in_place.get(binding.outputs[0])
+                    kernel = self.kernels.name_for(binding, in_place, args)
+                    steps.append(len(self.calls))
+                    self.calls.append(KernelCall(kernel, next(self.layers), args))
+        return number
+
+    def loop(
+        self,
+        binding: Binding,
+        call: CallLoop,
+        body: Part,
+        place: Callable[[Value], Place],
+        base: int,
+    ) -> LoopStep:
+        number, self.loops = self.loops, self.loops + 1
+        turn, *params = body.function.params
+        states = [place(out) for out in binding.outputs[: call.states]]
+        read = [
+            place(x).element(number, call.turns, back)
+            for x, back in zip(call.sequences, call.read, strict=True)
+        ]
+        others = [place(x) for x in call.args[call.states + len(call.read) :]]
+        written = [
+            place(x).element(number, call.turns, back)
+            for x, back in zip(binding.outputs[call.states :], call.written, strict=True)
+        ]
+        fixed: dict[Value, Place] = dict(zip(params, (*states, *read, *others), strict=True))
+        outputs = [body.plan.memory.region(v)[0] for v in body.function.outputs]
+        fixed.update(zip(outputs, (*states, *written), strict=True))
+        return LoopStep(
+            number,
+            call.turns,
+            self.procedure(body, fixed, base),
+            states[0] if call.conditional else None,
+            body.plan.place(turn, fixed, base),
+        )
+
+    def branch(
+        self, binding: Binding, call: CallBranch, parts: Sequence[Part],
+        place: Callable[[Value], Place], base: int,
+    ) -> BranchStep:  # fmt: skip
+        taken: list[int] = []
+        for part in parts:
+            args = map(place, call.args[1:])
+            fixed: dict[Value, Place] = dict(zip(part.function.params, args, strict=True))
+            outputs = [part.plan.memory.region(v)[0] for v in part.function.outputs]
+            fixed.update(zip(outputs, map(place, binding.outputs), strict=True))
+            taken.append(self.procedure(part, fixed, base))
+        return BranchStep(place(call.args[0]), *taken)
+
+
+def _every_call(part: Part) -> Iterator[Binding]:
+    """The calls of a part and of those in it, in the order of their numbers."""
+    for binding in part.calls:
+        if binding in part.parts:
+            for inner in part.parts[binding]:
+                yield from _every_call(inner)
+        else:
+            yield binding
 
 
 class _Kernels:
@@ -159,11 +296,14 @@ class _Kernels:
         self._names = Names()
         self._by_digest: dict[bytes, str] = {}
 
-    def name_for(self, binding: Binding, in_place: int | None) -> str:
-        """The name of the kernel that computes the binding."""
+    def name_for(self, binding: Binding, in_place: int | None, args: Sequence[Place]) -> str:
+        """The name of the kernel that computes the binding from and to places."""
         source = kernel_source(binding, self._module)
         if in_place is not None:
             source = replace(source, in_place=(in_place,))
+        alignments = tuple(place.alignment for place in args)
+        if any(alignment < ALIGNMENT for alignment in alignments):
+            source = replace(source, alignments=alignments)
         digest = source.digest
         if digest not in self._by_digest:
             name = self._names.fresh(source.name)
@@ -191,3 +331,4 @@ def _kernel(binding: Binding) -> str:
             return function.name
         case CallTIR(func) | CallPacked(func) | Call(func):
             return func
+    raise AssertionError(f"{binding} is no kernel")

@@ -6,17 +6,21 @@ from collections.abc import Callable, Sequence
 
 from ..ir import IRModule, PrimFunc
 from ..ops import infer_types
+from .control import given_types, listed
 from .dims import fit, same_types, symbols
 from .nodes import (
     Binding,
     Call,
+    CallBranch,
     CallFused,
+    CallLoop,
     CallPacked,
     CallTIR,
     Constant,
     Function,
     TensorType,
     Var,
+    bodies,
 )
 from .printer import script
 
@@ -87,8 +91,15 @@ def _check_types(binding: Binding, module: IRModule | None, line: Where) -> None
         case CallFused(function):
             expected = tuple(v.type for v in function.outputs)
             _check_fused(function, args, line)
+        case CallLoop() | CallBranch() as control:
+            try:
+                expected = given_types(control)
+            except ValueError as error:
+                raise ValueError(f"{error}\n  in:  {line()}") from error
+            for function in bodies(control):
+                verify(function, module)
     _hold(
-        same_types(given, expected), f"the call gives {_list(expected)}, not {_list(given)}", line
+        same_types(given, expected), f"the call gives {listed(expected)}, not {listed(given)}", line
     )
 
 
@@ -98,7 +109,7 @@ def _check_signature(module: IRModule, name: str, types: Sequence[TensorType], l
         raise ValueError(f"the module has no PrimFunc '{name}'\n  in:  {line()}")
     taken = [TensorType(b.shape, b.dtype) for b in func.buffers]
     fits = len(taken) == len(func.params) and fit(taken, types)[1] is None
-    _hold(fits, f"'{name}' takes {_list(taken)}, not {_list(types)}", line)
+    _hold(fits, f"'{name}' takes {listed(taken)}, not {listed(types)}", line)
 
 
 def _check_fused(function: Function, args: Sequence[TensorType], line: Where) -> None:
@@ -111,9 +122,5 @@ def _check_fused(function: Function, args: Sequence[TensorType], line: Where) ->
             _hold(scalar, f"'{function.name}' holds a constant that is no scalar: {binding}", line)
     params = [p.type for p in function.params]
     fits = same_types(params, args)
-    _hold(fits, f"'{function.name}' takes {_list(params)}, not {_list(args)}", line)
+    _hold(fits, f"'{function.name}' takes {listed(params)}, not {listed(args)}", line)
     verify(function)
-
-
-def _list(types: Sequence[TensorType]) -> str:
-    return ", ".join(str(t) for t in types) or "nothing"

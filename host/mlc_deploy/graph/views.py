@@ -14,7 +14,7 @@ from mlc_targets.object_format import ALIGNMENT
 
 from ..ops.shape import normal_axis
 from ..passes.context import optional
-from .nodes import Binding, Call, Function, TensorType, Value, Var
+from .nodes import Binding, Call, CallLoop, Function, TensorType, Value, Var
 
 IN_PLACE = "in_place"  # the attribute of a concatenation whose arguments are written into it
 
@@ -107,6 +107,9 @@ class Memory:
         for binding in function.bindings:
             if is_view(binding):
                 self._add(binding)
+            elif isinstance(binding.call, CallLoop) and binding.call.owned:
+                own = zip(binding.outputs, binding.call.args[: binding.call.states], strict=False)
+                self.within.update((out, (state, 0)) for out, state in own)
 
     def _add(self, binding: Binding) -> None:
         (out,) = binding.outputs

@@ -19,12 +19,14 @@ from .source import misplaced
 
 __all__ = [
     "Tensor",
+    "branch",
     "call_dps_packed",
     "call_tir",
     "const",
     "dataflow",
     "func_attr",
     "function",
+    "loop",
     "output",
 ]
 
@@ -36,8 +38,8 @@ def __getattr__(name: str) -> Callable[..., Call]:
 def function(definition: Callable[..., Any] | None = None, *, private: bool = False) -> Any:
     """The Function that a Python function describes. Raises ScriptError, at line and column.
 
-    A call of a function with R.func_attr({"Primitive": True}) becomes one kernel. `private` is
-    TVM's and has no effect.
+    A call of a function with R.func_attr({"Primitive": True}) becomes one kernel; one with "Body"
+    is what R.loop or R.branch runs. `private` is TVM's and has no effect.
     """
     return partial(decorated, depth=1) if definition is None else decorated(definition)
 
@@ -76,3 +78,14 @@ def func_attr(attrs: Mapping[str, Any]) -> None:
     """Attributes of the function: its name "global_symbol", and the model's "input_names" and
     "output_names"."""
     raise _misplaced("R.func_attr")
+
+
+def loop(body: Any, args: Sequence[Any], **said: Any) -> Any:
+    """`R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False], written=[False])` runs a
+    body turn after turn. graph.CallLoop says what its parts mean."""
+    raise _misplaced("R.loop")
+
+
+def branch(condition: Any, then: Any, otherwise: Any, args: Sequence[Any]) -> Any:
+    """`R.branch(condition, cls.then, cls.otherwise, (x,))` runs one of two bodies on args."""
+    raise _misplaced("R.branch")

@@ -17,10 +17,21 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import GraphError
-from ..graph import BlockBuilder, CallFused, Constant, Function, TensorType, Value, Var, op
+from ..graph import (
+    BlockBuilder,
+    CallBranch,
+    CallFused,
+    CallLoop,
+    Constant,
+    Function,
+    TensorType,
+    Value,
+    Var,
+    op,
+)
 from ..graph import const as constant
 from ..graph.dims import same_type, symbol, tensor_type
-from ..graph.printer import INPUT_NAMES, LAYER, OUTPUT_NAMES, PRIMITIVE, type_text
+from ..graph.printer import BODY, INPUT_NAMES, LAYER, OUTPUT_NAMES, PRIMITIVE, type_text
 from ..graph.verify import verify
 from ..ir.printer import GLOBAL_SYMBOL
 from ..ops import OPERATORS
@@ -28,17 +39,28 @@ from .function import names_around
 from .source import Source, definition_of, parameters_of
 from .values import Values, is_vocabulary
 
-WORDS = ("Tensor", "call_dps_packed", "call_tir", "const", "dataflow", "func_attr", "output")
-ATTRIBUTES = (GLOBAL_SYMBOL, INPUT_NAMES, OUTPUT_NAMES, PRIMITIVE)
+WORDS = (
+    "Tensor", "branch", "call_dps_packed", "call_tir", "const", "dataflow", "func_attr", "loop",
+    "output",
+)  # fmt: skip
+ATTRIBUTES = (BODY, GLOBAL_SYMBOL, INPUT_NAMES, OUTPUT_NAMES, PRIMITIVE)
 TYPE = 'x: R.Tensor((1, 16), "float32")'
+LOOP = "R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False])"
+BRANCH = "R.branch(condition, cls.then, cls.otherwise, (x,))"
+LOOP_WORDS: Mapping[str, type] = {
+    "turns": int, "states": int, "read": tuple, "written": tuple, "conditional": bool,
+    "owned": bool,
+}  # fmt: skip
 STATEMENTS = "calls of R.…, with R.dataflow(), a return at the end"
 
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A function whose calls become one kernel. It is no function of the module."""
+    """A function whose calls become one kernel, or the body of a loop or branch. It is no function
+    of the module."""
 
     function: Function
+    body: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +134,9 @@ class _Reader:
         with self.builder.function(symbol, params):
             function = self.statements(body)
         self.checked(self.definition, verify, function)
-        return Primitive(function) if self.attrs.get(PRIMITIVE) else function
+        is_body = bool(self.attrs.get(BODY))
+        inner = is_body or self.attrs.get(PRIMITIVE)
+        return Primitive(function, is_body) if inner else function
 
     def attributes(self, body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
         """Yields the statements that compute, and keeps the attributes."""
@@ -309,6 +333,17 @@ class _Reader:
             case "call_tir" | "call_dps_packed" as word, _:
                 what = f"R.{word} takes a function, arguments, and types of outputs"
                 self.refuse(at, what, f'R.{word}(f, (x,), R.Tensor((1, 16), "float32"))')
+            case "loop", [body, args]:
+                loop = self.loop(body, args, keywords)
+                return self.checked(at, self.builder.emit, loop, name=name, source=source)
+            case "branch", [condition, then, otherwise, args] if not keywords:
+                bodies = self.body(then), self.body(otherwise)
+                branch = CallBranch(*bodies, (self.value(condition), *self.several(args)))
+                return self.checked(at, self.builder.emit, branch, name=name, source=source)
+            case "loop", _:
+                self.refuse(at, "R.loop takes a body and a tuple of arguments", LOOP)
+            case "branch", _:
+                self.refuse(at, "R.branch takes a condition, two bodies and arguments", BRANCH)
             case str(word), args if word in OPERATORS:
                 inputs = [self.value(a) for a in args]
                 attrs = {key: self.values.value(v) for key, v in keywords.items()}
@@ -318,12 +353,32 @@ class _Reader:
                 self.refuse(at.func, f"R.{word} gives no value", STATEMENTS)
             case _, args:
                 fused = self.function(at.func)
-                if not isinstance(fused, Primitive) or keywords:
+                if not isinstance(fused, Primitive) or fused.body or keywords:
                     what = f"'{ast.unparse(at.func)}' is no function of operators"
                     self.refuse(at, what, 'R.call_tir; or R.func_attr({"Primitive": True}) in it')
                 inputs = [self.value(a) for a in args]
                 made = CallFused(fused.function, tuple(inputs))
                 return self.checked(at, self.builder.emit, made, name=name, source=source)
+
+    def loop(self, body: ast.expr, args: ast.expr, keywords: Mapping[str, ast.expr]) -> CallLoop:
+        said = {key: self.values.value(v) for key, v in keywords.items()}
+        for key in said:
+            if key not in LOOP_WORDS:
+                near = get_close_matches(key, LOOP_WORDS, 2) or LOOP_WORDS
+                self.refuse(keywords[key], f"R.loop has no '{key}'", ", ".join(near))
+        for key, kind in LOOP_WORDS.items():
+            if type(said.setdefault(key, kind())) is list:
+                said[key] = tuple(said[key])
+            if type(said[key]) is not kind:
+                self.refuse(keywords[key], f"{key} is {said[key]!r}, not a {kind.__name__}", LOOP)
+        return CallLoop(self.body(body), tuple(self.several(args)), **said)
+
+    def body(self, at: ast.expr) -> Function:
+        found = self.function(at)
+        if not isinstance(found, Primitive) or not found.body:
+            what = f"'{ast.unparse(at)}' is no body"
+            self.refuse(at, what, 'R.func_attr({"Body": True}) in it')
+        return found.function
 
     def several(self, at: ast.expr) -> list[Value]:
         items = at.elts if isinstance(at, (ast.Tuple, ast.List)) else [at]

@@ -20,7 +20,6 @@ from ..driver.model_graph import ModelGraph, optimized_graph
 from ..graph import Function, lower_graph
 from ..graph.layouts import PLAIN
 from ..graph.nodes import Binding, Call, CallFused, CallPacked
-from ..graph.views import is_view
 from ..ops.layout import layout
 from ..tuned import Layouts
 from .extract import kernel_tasks, merged
@@ -75,8 +74,7 @@ class Model:
         function = optimized_graph(self.graphs.reference, self.target, self.precision, layouts)
         program = lower_graph(function, self.graphs.module)
         tasks = kernel_tasks(program.kernels, self.target)
-        bindings = [b for b in program.function.bindings if not is_view(b)]
-        kernels = [b for b in bindings if not isinstance(b.call, CallPacked)]
+        kernels = [b for b in program.bindings if not isinstance(b.call, CallPacked)]
         calls = tuple(
             (binding.source, tasks[call.kernel].workload)
             for binding, call in zip(kernels, program.calls, strict=True)

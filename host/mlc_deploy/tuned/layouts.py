@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 
 from mlc_targets import Target
 
 from ..graph import Function
-from ..graph.nodes import AnyCall, Binding, Call, CallFused, Constant, Value
+from ..graph.nodes import (
+    AnyCall,
+    Binding,
+    Call,
+    CallBranch,
+    CallFused,
+    CallLoop,
+    CallPacked,
+    CallTIR,
+    Constant,
+    Value,
+    bodies,
+)
 from .database import Database
 
 Layouts = Mapping[str, str]  # layer -> layout, as in graph.layouts
@@ -26,8 +38,14 @@ def digest(reference: Function, precision: str = "float32") -> str:
         outputs = [f"{name(v)}: {v.type}" for v in binding.outputs]
         return f"{binding.source}: {outputs} = {_said(binding.call)} {args}"
 
-    params = [f"{name(p)}: {p.type}" for p in reference.params]
-    text = "\n".join([precision, *params, *map(line, reference.bindings)])
+    def lines(function: Function) -> Iterator[str]:
+        yield from (f"{name(p)}: {p.type}" for p in function.params)
+        for binding in function.bindings:
+            yield line(binding)
+            for body in bodies(binding.call):
+                yield from lines(body)
+
+    text = "\n".join([precision, *lines(reference)])
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -37,8 +55,12 @@ def _said(call: AnyCall) -> str:
             return f"{op} {sorted(attrs.items())}"
         case CallFused(function):
             return function.name
-        case _:
-            return call.func
+        case CallTIR(func) | CallPacked(func):
+            return func
+        case CallLoop():
+            return f"loop {call.turns} {call.states} {call.read} {call.written}"
+        case CallBranch():
+            return "branch"
 
 
 def known_layouts(

@@ -1,0 +1,172 @@
+"""Loops and branches: what they take and give, and what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from itertools import compress
+
+import numpy as np
+
+from ..ops import Array, TensorType
+from .dims import same_types
+from .nodes import Binding, CallBranch, CallLoop, Function, Value, bodies, uses
+
+TURN = TensorType((), "int64")  # the number of a loop's turn
+TRUTH = TensorType((), "bool")
+
+Run = Callable[[Function, Sequence[Array]], Sequence[Array]]
+
+
+def given_types(call: CallLoop | CallBranch) -> tuple[TensorType, ...]:
+    """The types of the outputs. Raises ValueError where a body does not fit the arguments."""
+    match call:
+        case CallLoop():
+            return _of_loop(call)
+        case CallBranch():
+            return _of_branch(call)
+
+
+def _of_loop(loop: CallLoop) -> tuple[TensorType, ...]:
+    args = [a.type for a in loop.args]
+    count = loop.states + len(loop.read)
+    if not 0 <= loop.states <= count <= len(args):
+        raise ValueError(f"the loop has {len(args)} arguments, for {count} states and sequences")
+    if loop.turns < 0:
+        raise ValueError(f"the loop has {loop.turns} turns")
+    states, read, others = args[: loop.states], args[loop.states : count], args[count:]
+    for t in read:
+        if t.shape[:1] != (loop.turns,):
+            raise ValueError(f"a sequence that {loop.turns} turns read is {t}")
+    seen = [TURN, *states, *map(element, read), *others]
+    taken = [p.type for p in loop.body.params]
+    if not same_types(taken, seen):
+        raise ValueError(f"the body takes {listed(taken)}, not {listed(seen)}")
+    given = [v.type for v in loop.body.outputs]
+    after, results = given[: loop.states], given[loop.states :]
+    if not same_types(after, states) or len(results) != len(loop.written):
+        what = f"{listed(states)} and {len(loop.written)} results"
+        raise ValueError(f"the body gives {listed(given)}, not {what}")
+    if loop.conditional and (states[:1] != [TRUTH] or results):
+        raise ValueError(f"a loop ends by its first state, {TRUTH}, and collects no results")
+    return (*states, *(sequence(t, loop.turns) for t in results))
+
+
+def _of_branch(branch: CallBranch) -> tuple[TensorType, ...]:
+    condition, *args = (a.type for a in branch.args)
+    if condition != TRUTH:
+        raise ValueError(f"the condition is {condition}, not {TRUTH}")
+    for function in (branch.then, branch.otherwise):
+        taken = [p.type for p in function.params]
+        if not same_types(taken, args):
+            raise ValueError(f"'{function.name}' takes {listed(taken)}, not {listed(args)}")
+    one, other = (tuple(v.type for v in f.outputs) for f in (branch.then, branch.otherwise))
+    if not same_types(one, other):
+        raise ValueError(f"one branch gives {listed(one)}, the other one {listed(other)}")
+    return one
+
+
+def element(t: TensorType) -> TensorType:
+    """What one turn sees of a sequence."""
+    return TensorType(t.shape[1:], t.dtype)
+
+
+def sequence(t: TensorType, turns: int) -> TensorType:
+    """What a loop puts together of elements."""
+    return TensorType((turns, *t.shape), t.dtype)
+
+
+def listed(types: Sequence[TensorType]) -> str:
+    return ", ".join(map(str, types)) or "nothing"
+
+
+# ------------------------------------------------------------------------------- what they compute
+
+
+def run_loop(loop: CallLoop, args: Sequence[Array], run: Run) -> tuple[Array, ...]:
+    """The outputs of a loop; run computes the body."""
+    count = loop.states + len(loop.read)
+    states, read, others = list(args[: loop.states]), args[loop.states : count], args[count:]
+    elements: list[Sequence[Array]] = []
+    for turn in range(loop.turns):
+        if loop.conditional and not states[0]:
+            break
+        seen = [
+            x[loop.turns - 1 - turn if back else turn]
+            for x, back in zip(read, loop.read, strict=True)
+        ]
+        given = run(loop.body, [np.asarray(turn, np.int64), *states, *seen, *others])
+        states = list(given[: loop.states])
+        elements.append(given[loop.states :])
+    results = []
+    for number, back in enumerate(loop.written):
+        t = sequence(loop.body.outputs[loop.states + number].type, loop.turns)
+        parts = [given[number] for given in (reversed(elements) if back else elements)]
+        results.append(np.asarray(parts, t.dtype).reshape(t.sizes))
+    return (*states, *results)
+
+
+def run_branch(branch: CallBranch, args: Sequence[Array], run: Run) -> tuple[Array, ...]:
+    """The outputs of a branch; run computes the body that is taken."""
+    return tuple(run(branch.then if args[0] else branch.otherwise, args[1:]))
+
+
+# ---------------------------------------------------------------------------------- what is needed
+
+
+def trimmed(binding: Binding, needed: Collection[Value]) -> Binding:
+    """The binding of a loop or branch without results that are not needed, and without arguments
+    that no body reads; any other as it is."""
+    match binding.call:
+        case CallLoop() as loop:
+            return _trimmed_loop(binding, loop, needed)
+        case CallBranch() as branch:
+            return _trimmed_branch(binding, branch, needed)
+    return binding
+
+
+def _trimmed_loop(binding: Binding, loop: CallLoop, needed: Collection[Value]) -> Binding:
+    """States stay: the next turn reads them."""
+    own, count = loop.states, loop.states + len(loop.read)
+    kept = [out in needed for out in binding.outputs[own:]]
+    body = _giving(loop.body, [True] * own + kept)
+    read = uses(body)
+    seen = [read[p] > 0 for p in body.params[1 + own :]]
+    if all(kept) and all(seen):
+        return binding
+    body = replace(body, params=(*body.params[: 1 + own], *compress(body.params[1 + own :], seen)))
+    trimmed = replace(
+        loop,
+        body=body,
+        args=(*loop.args[:own], *compress(loop.args[own:], seen)),
+        read=tuple(compress(loop.read, seen[: count - own])),
+        written=tuple(compress(loop.written, kept)),
+    )
+    outputs = (*binding.outputs[:own], *compress(binding.outputs[own:], kept))
+    return replace(binding, outputs=outputs, call=trimmed)
+
+
+def _trimmed_branch(binding: Binding, branch: CallBranch, needed: Collection[Value]) -> Binding:
+    kept = [out in needed for out in binding.outputs]
+    taken = [_giving(f, kept) for f in bodies(branch)]
+    read = [uses(f) for f in taken]
+    seen = [
+        any(counts[p] > 0 for counts, p in zip(read, params, strict=True))
+        for params in zip(*(f.params for f in taken), strict=True)
+    ]
+    if all(kept) and all(seen):
+        return binding
+    then, otherwise = (replace(f, params=tuple(compress(f.params, seen))) for f in taken)
+    args = (branch.args[0], *compress(branch.args[1:], seen))
+    return replace(
+        binding,
+        outputs=tuple(compress(binding.outputs, kept)),
+        call=CallBranch(then, otherwise, args),
+    )
+
+
+def _giving(function: Function, kept: Sequence[bool]) -> Function:
+    """A function with some of its outputs."""
+    outputs = tuple(compress(function.outputs, kept))
+    names = tuple(compress(function.output_names, kept))
+    return replace(function, outputs=outputs, output_names=names)

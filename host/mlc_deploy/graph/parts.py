@@ -1,0 +1,105 @@
+"""A function before its memory is placed: the model, and in it the bodies of loops and branches.
+
+The states of a loop stay where they are. What a turn leaves is written over what it began with,
+where nothing of that turn reads the state any more, and is copied there at the end of the turn
+otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..ir.names import Names
+from .lower import as_kernels
+from .nodes import Binding, Call, CallFused, CallLoop, Function, Value, Var, bodies
+from .plan import MemoryPlan, own_outputs, own_states, plan_memory, read_in_step
+from .views import Memory, is_view
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`calls` of a function in the order that they run in, and `plan`, how its memory is laid out.
+
+    The function's parameters and outputs are fixed: they lie where whoever runs it has them. So
+    does the number of a loop's turn, unless it is read. `parts` are of the bodies that a call runs.
+    """
+
+    function: Function
+    calls: tuple[Binding, ...]
+    plan: MemoryPlan
+    parts: Mapping[Binding, tuple[Part, ...]]
+
+
+def part_of(function: Function, loop: CallLoop | None = None) -> Part:
+    """The part that a function becomes, as the body of a loop where one is given."""
+    states = () if loop is None else function.params[1 : 1 + loop.states]
+    function = own_outputs(own_states(function), dict(enumerate(states)))
+    function = replace(function, bindings=as_kernels(function))
+    function, in_place = _states_in_place(function, states)
+    calls = tuple(b for b in function.bindings if not is_view(b))
+    parts = {
+        binding: tuple(
+            part_of(body, binding.call if isinstance(binding.call, CallLoop) else None)
+            for body in bodies(binding.call)
+        )
+        for binding in calls
+        if bodies(binding.call)
+    }
+    memory = Memory(function)
+    params = function.params if loop is None else function.params[1:]
+    fixed = {*params, *(memory.region(v)[0] for v in function.outputs)}
+    taken = {b: max(p.plan.arena for p in inner) for b, inner in parts.items()}
+    plan = plan_memory(function, fixed, taken)
+    plan = replace(plan, in_place={**plan.in_place, **in_place})
+    return Part(function, calls, plan, parts)
+
+
+def _states_in_place(
+    function: Function, states: tuple[Var, ...]
+) -> tuple[Function, dict[Var, int]]:
+    """The body of a loop whose first outputs may all be written to the memory of its states; and
+    the outputs of which an element is computed from the same element of the state, with the number
+    of that argument."""
+    memory = Memory(function)
+    calls = [b for b in function.bindings if not is_view(b)]
+    made: dict[Value, int] = {out: time for time, b in enumerate(calls) for out in b.outputs}
+    last: dict[Value, int] = {}
+    for time, binding in enumerate(calls):
+        last.update((memory.region(a)[0], time) for a in binding.call.args)
+    names = Names(v.name for b in function.bindings for v in b.outputs)
+    in_place: dict[Var, int] = {}
+    copies: list[Binding] = []
+    outputs = list(function.outputs)
+    for number, state in enumerate(states):
+        after = outputs[number]
+        if after is state:
+            continue
+        root, _ = memory.region(after)
+        read, time = last.get(state, -1), made.get(root, -1)
+        if read < time:
+            continue
+        step = _argument_in_step(calls[time], state, memory) if read == time else None
+        if step is not None:
+            in_place[calls[time].outputs[0]] = step
+        else:
+            copy = Var(names.fresh(f"{state.name}.next"), state.type)
+            copies.append(Binding((copy,), Call("copy", (after,), {}), state.name))
+            outputs[number] = copy
+    if not copies:
+        return function, in_place
+    function = replace(function, outputs=tuple(outputs))
+    function = replace(function, bindings=(*function.bindings, *copies))
+    return replace(function, bindings=as_kernels(function)), in_place
+
+
+def _argument_in_step(binding: Binding, state: Var, memory: Memory) -> int | None:
+    """Which argument of a kernel is the state, where the kernel reads it element by element."""
+    call = binding.call
+    if not isinstance(call, CallFused) or len(binding.outputs) > 1:
+        return None
+    roots = [memory.region(a)[0] for a in call.args]
+    if roots.count(state) != 1 or not memory.is_whole(call.args[roots.index(state)]):
+        return None
+    number = roots.index(state)
+    return number if number in read_in_step(call.function) else None
