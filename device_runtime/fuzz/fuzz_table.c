@@ -50,6 +50,29 @@ static size_t wrap_in_elf(uint8_t *object, const uint8_t *metadata, size_t size)
     return headers_at + (size_t)3 * 64;
 }
 
+/* Goes where the executor would, each loop for one turn. */
+static uint64_t touch_steps(const Model *model, uint32_t number, uint32_t depth) {
+    uint64_t sum = depth;
+    if (model->procedure_count == 0) return 0;
+    expect(number < model->procedure_count, "a step runs no procedure");
+    expect(depth <= MLC_MAX_NESTING, "procedures are nested too deep");
+    const mlc_procedure *procedure = &model->procedures[number];
+    for (uint32_t i = 0; i < procedure->count; i++) {
+        const Step *step = &model->steps[procedure->first + i];
+        if (step->kind == MLC_CALL) {
+            expect(step->call < model->call_count, "a step is no call");
+            continue;
+        }
+        const Call *places = &step->places;
+        bool in_arena = step->conditional && places->operands[0].space == MLC_ARENA;
+        expect(!in_arena || places->operands[0].offset < model->arena, "a condition is nowhere");
+        expect(step->kind == MLC_BRANCH || step->loop < model->loop_count, "a loop has no number");
+        sum += touch_steps(model, step->procedure, depth + 1);
+        if (step->kind == MLC_BRANCH) sum += touch_steps(model, step->otherwise, depth + 1);
+    }
+    return sum;
+}
+
 /* Uses all that a parse promises to be in bounds; returns a sum so that nothing is left out. */
 static uint64_t touch(const Module *m) {
     uint64_t sum = strlen(m->target);
@@ -79,8 +102,18 @@ static uint64_t touch(const Module *m) {
             expect(!in_arena || end <= m->model.arena, "a call leaves the arena");
             sum += end;
         }
+        for (uint32_t k = 0; k < call->stride_count; k++) {
+            const mlc_stride *stride = &call->strides[k];
+            expect(stride->loop < m->model.loop_count, "a place moves by no loop");
+            uint32_t turns = m->model.turns[stride->loop];
+            int64_t most = stride->bytes * (int64_t)(turns > 0 ? turns - 1 : 0);
+            int64_t begin = (int64_t)call->operands[stride->operand].offset + most;
+            bool in_arena = call->operands[stride->operand].space == MLC_ARENA;
+            expect(!in_arena || (begin >= 0 && (uint64_t)begin <= m->model.arena),
+                   "a call leaves the arena in its last turn");
+        }
     }
-    return sum;
+    return sum + touch_steps(&m->model, 0, 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

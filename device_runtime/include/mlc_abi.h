@@ -3,14 +3,16 @@
  * A module is one ELF relocatable object. Its kernels are global functions of type mlc_kernel. Its
  * section ".mlc" (not allocated) holds one msgpack map that says what is in the object:
  *
- *   "abi"       uint      MLC_ABI_VERSION; another one is refused, naming both
+ *   "abi"       uint      MLC_ABI_VERSION, or MLC_PROGRAM_ABI of a model with procedures; another
+ *                         one is refused, naming both
  *   "target"    str       the target it was compiled for, for messages
  *   "machine"   str       "aarch64", "arm" or "x86_64"
  *   "features"  [str]     CPU features that the code uses, by LLVM's names ("neon", "dotprod", ...);
  *                         one that the board lacks is refused by name
  *   "kernels"   [kernel]  kernel = {"name": str (the symbol),
  *                                   "params": [{"name": str, "dtype": str, "shape": [uint | str],
- *                                               "output": bool}],
+ *                                               "output": bool,
+ *                                               "align": uint}],      bytes; else MLC_ALIGNMENT
  *                                   "scalars": [str],     names of symbolic dimensions, in the
  *                                                         order of mlc_args.scalars; each occurs
  *                                                         as a dimension in some parameter's shape
@@ -24,7 +26,16 @@
  *       "weights_hash"  bin   BLAKE2b-256 of that blob (empty: none)
  *       "calls"     [call]    call = [kernel:uint, layer:str, [arg]]
  *                             arg = [space:uint, index:uint, offset:uint, size:uint], bytes;
- *                             space as in mlc_space, index the input's or output's number (else 0)
+ *                             space as in mlc_space, index the input's or output's number (else 0).
+ *                             One that moves goes on with loop:uint, bytes:int for each loop: by
+ *                             so many bytes from each turn of it to the next
+ *       "procedures"  [[step]]  present when the model has loops or branches. The first one is run,
+ *                             and each other one by one step of a procedure before it
+ *                             step = the number of a call, or
+ *                             [0, loop, turns, procedure, condition:arg|nil, turn:arg|nil], or
+ *                             [1, condition:arg, procedure, otherwise:procedure]
+ *                             Loops are numbered as they come. A turn runs only while its
+ *                             condition, a bool, holds; its number, an int64, is written to `turn`
  *
  * The call table is data: the runtime walks it, so timing each layer, stopping after one, or
  * reading what it left in the arena needs no other code.

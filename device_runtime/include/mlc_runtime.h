@@ -29,7 +29,7 @@ extern "C" {
 
 /* ---- The call table ---- */
 
-enum { MLC_MAX_OPERANDS = 64 };
+enum { MLC_MAX_OPERANDS = 64, MLC_MAX_LOOPS = 256, MLC_MAX_NESTING = 16, MLC_PROGRAM_ABI = 2 };
 
 typedef struct {
     uint32_t space; /* an mlc_space */
@@ -37,13 +37,41 @@ typedef struct {
     size_t offset;  /* bytes */
 } mlc_operand;
 
+/* An operand of a call moves: by so many bytes from each turn of a loop to the next. */
+typedef struct {
+    uint32_t operand, loop;
+    int64_t bytes;
+} mlc_stride;
+
 typedef struct {
     mlc_kernel *kernel;
     const mlc_operand *operands;
     uint32_t operand_count; /* at most MLC_MAX_OPERANDS */
     int32_t tasks;
     const int64_t *scalars; /* NULL when the kernel has none */
+    const mlc_stride *strides;
+    uint32_t stride_count;
 } mlc_call;
+
+/* ---- Loops and branches ---- */
+
+enum mlc_step_kind { MLC_CALL, MLC_LOOP, MLC_BRANCH };
+
+typedef struct {
+    uint32_t kind;        /* an mlc_step_kind */
+    uint32_t call;        /* the call; of a loop or branch, the first that is in it or follows it */
+    uint32_t loop, turns; /* a loop's number, less than MLC_MAX_LOOPS, and how often it turns */
+    uint32_t procedure;   /* that a loop runs, or a branch whose condition holds */
+    uint32_t otherwise;   /* that a branch runs whose condition does not hold */
+    uint32_t conditional; /* whether a loop has a condition, as every branch has */
+    uint32_t numbered;    /* whether a loop writes the number of its turn down */
+    mlc_call places;      /* no kernel's: operand 0 is the condition, operand 1 that number */
+} mlc_step;
+
+/* Some steps in order. What they run are procedures that come after it. */
+typedef struct {
+    uint32_t first, count;
+} mlc_procedure;
 
 /* Does one call, the `index`-th of the table: returns kernel(args, 0, tasks), or the status of
  * whatever does all tasks of it. What stands around that, timing or counting, is its own affair. */
@@ -52,7 +80,10 @@ typedef int32_t mlc_invoke(void *context, const mlc_call *call, const mlc_args *
 
 typedef struct {
     const mlc_call *calls;
-    uint32_t first_call, call_count; /* walk from the one up to, not including, the other */
+    uint32_t first_call, call_count; /* walk from the one up to, not including, the other; a loop or
+                                        branch runs whole, or not at all */
+    const mlc_step *steps;
+    const mlc_procedure *procedures; /* the first is run; NULL: the calls in their order */
     void *arena;
     const void *weights;
     void *const *inputs;
@@ -90,6 +121,8 @@ typedef struct {
     const mlc_tensor *inputs, *outputs;
     const mlc_call *calls;
     const char *const *layers; /* the name of each call */
+    const mlc_step *steps;
+    const mlc_procedure *procedures; /* NULL where there are neither loops nor branches */
     size_t arena_bytes;        /* aligned, so that the workspace begins there */
     size_t memory_bytes;       /* arena and workspace */
     size_t weights_bytes;

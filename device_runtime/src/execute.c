@@ -1,5 +1,14 @@
 #include "../include/mlc_runtime.h"
 
+#include <stdbool.h>
+
+/* A walk over the table. `turns` has the number of the turn that each loop is in. */
+typedef struct {
+    const mlc_run *run;
+    uint32_t *failed;
+    uint32_t turns[MLC_MAX_LOOPS];
+} Walk;
+
 static void *address(const mlc_run *run, const mlc_operand *operand) {
     char *base = NULL;
     switch ((enum mlc_space)operand->space) {
@@ -19,25 +28,84 @@ static void *address(const mlc_run *run, const mlc_operand *operand) {
     return base + operand->offset;
 }
 
+/* Where the operands are in this turn. */
+static void locate(const Walk *walk, const mlc_call *call, void **data) {
+    for (uint32_t i = 0; i < call->operand_count; i++)
+        data[i] = address(walk->run, &call->operands[i]);
+    for (uint32_t i = 0; i < call->stride_count; i++) {
+        const mlc_stride *stride = &call->strides[i];
+        int64_t moved = stride->bytes * (int64_t)walk->turns[stride->loop];
+        data[stride->operand] = (char *)data[stride->operand] + (ptrdiff_t)moved;
+    }
+}
+
 /* All tasks of one call. How the thread computes (rounding, tiny numbers) is as the caller has it, and
  * stays so: our kernels do not change it, and a program that has chosen its own is not overruled. The
  * program on the board, which runs others' kernels, sets it anew after each (modes.h). A pool of
  * threads is invoke's affair. */
-static int32_t run_tasks(const mlc_run *run, const mlc_call *call, uint32_t index) {
+static int32_t run_tasks(const Walk *walk, uint32_t index) {
+    const mlc_run *run = walk->run;
+    const mlc_call *call = &run->calls[index];
     void *data[MLC_MAX_OPERANDS];
-    for (uint32_t i = 0; i < call->operand_count; i++) data[i] = address(run, &call->operands[i]);
+    locate(walk, call, data);
     mlc_args args = {.data = data, .scalars = call->scalars, .workspace = run->workspace};
-    return run->invoke ? run->invoke(run->context, call, &args, index)
-                       : call->kernel(&args, 0, call->tasks);
+    int32_t status = run->invoke ? run->invoke(run->context, call, &args, index)
+                                 : call->kernel(&args, 0, call->tasks);
+    if (status != MLC_OK) *walk->failed = index;
+    return status;
+}
+
+static int32_t run_steps(Walk *walk, uint32_t procedure);
+
+static int32_t run_loop(Walk *walk, const mlc_step *step) {
+    int32_t status = MLC_OK;
+    for (uint32_t turn = 0; turn < step->turns && status == MLC_OK; turn++) {
+        void *data[2];
+        locate(walk, &step->places, data);
+        if (step->conditional && *(const uint8_t *)data[0] == 0) break;
+        if (step->numbered) *(int64_t *)data[1] = (int64_t)turn;
+        walk->turns[step->loop] = turn;
+        status = run_steps(walk, step->procedure);
+    }
+    return status;
+}
+
+static int32_t run_branch(Walk *walk, const mlc_step *step) {
+    void *data[2];
+    locate(walk, &step->places, data);
+    bool holds = *(const uint8_t *)data[0] != 0;
+    return run_steps(walk, holds ? step->procedure : step->otherwise);
+}
+
+static int32_t run_step(Walk *walk, const mlc_step *step) {
+    switch ((enum mlc_step_kind)step->kind) {
+    case MLC_CALL:
+        return run_tasks(walk, step->call);
+    case MLC_LOOP:
+        return run_loop(walk, step);
+    case MLC_BRANCH:
+        return run_branch(walk, step);
+    }
+    return MLC_OK;
+}
+
+static int32_t run_steps(Walk *walk, uint32_t number) {
+    const mlc_run *run = walk->run;
+    const mlc_procedure *procedure = &run->procedures[number];
+    int32_t status = MLC_OK;
+    for (uint32_t i = 0; i < procedure->count && status == MLC_OK; i++) {
+        const mlc_step *step = &run->steps[procedure->first + i];
+        bool asked = step->call >= run->first_call && step->call < run->call_count;
+        if (number > 0 || asked) status = run_step(walk, step);
+    }
+    return status;
 }
 
 int32_t mlc_execute(const mlc_run *run, uint32_t *failed) {
-    for (uint32_t i = run->first_call; i < run->call_count; i++) {
-        int32_t status = run_tasks(run, &run->calls[i], i);
-        if (status != MLC_OK) {
-            *failed = i;
-            return status;
-        }
-    }
-    return MLC_OK;
+    Walk walk = {.run = run, .failed = failed};
+    int32_t status = MLC_OK;
+    if (run->procedures) return run_steps(&walk, 0);
+    for (uint32_t i = run->first_call; i < run->call_count && status == MLC_OK; i++)
+        status = run_tasks(&walk, i);
+    return status;
 }

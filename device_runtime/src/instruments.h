@@ -13,6 +13,7 @@
 typedef struct {
     volatile uint32_t *progress; /* index of the call at work, for whoever watches; may be NULL */
     uint64_t *nanoseconds;       /* per call, which each run adds to; NULL when not wanted */
+    uint64_t *turns;             /* likewise: how often the call was at work */
     bool mark;                   /* put each kernel between two marks; on one thread only */
     uint32_t threads;            /* that share a kernel's tasks, as pool_prepare has them ready */
     size_t workspace_stride;     /* bytes from one thread's workspace to the next one's */

@@ -3,29 +3,13 @@
 
 #include "cpu.h"
 #include "load.h"
+#include "parser.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
-/* The state of taking one section apart. Structures go one after the other into a single mapping;
- * pages of it that are not reached cost nothing. */
-typedef struct {
-    Reader r;
-    uint8_t *free, *end;
-    Module *module;
-    Failure *failure;
-} Parser;
-
-/* Records a failure and makes the rest of the parse quiet. */
-#define REFUSE(p, ...)                             \
-    do {                                           \
-        if (!(p)->r.why)                           \
-            fail((p)->failure, REFUSED, __VA_ARGS__); \
-        read_fail(&(p)->r, "refused");             \
-    } while (0)
-
-static void *take(Parser *p, size_t count, size_t size) {
+void *take(Parser *p, size_t count, size_t size) {
     size_t bytes = (count * size + 15) / 16 * 16; /* count <= MAX_METADATA, size is a struct's */
     if (bytes > (size_t)(p->end - p->free)) {
         REFUSE(p, "the module's metadata is too large");
@@ -37,14 +21,14 @@ static void *take(Parser *p, size_t count, size_t size) {
 }
 
 /* An array's elements, zeroed; *count is 0 whenever the parse has failed. */
-static void *take_array(Parser *p, size_t size, uint32_t *count) {
+void *take_array(Parser *p, size_t size, uint32_t *count) {
     *count = read_array(&p->r);
     void *taken = take(p, *count, size);
     if (!taken) *count = 0;
     return taken;
 }
 
-static const char *take_str(Parser *p) {
+const char *take_str(Parser *p) {
     Bytes b = read_str(&p->r);
     char *text = take(p, b.size + 1, 1);
     if (!text) return "";
@@ -74,7 +58,7 @@ static Dimension parse_dimension(Parser *p, const Kernel *kernel) {
 }
 
 static Param parse_param(Parser *p, const Kernel *kernel) {
-    Param param = {.name = ""};
+    Param param = {.name = "", .align = MLC_ALIGNMENT};
     for (uint32_t left = read_map(&p->r); left > 0 && !p->r.why; left--) {
         Bytes key = read_str(&p->r);
         if (bytes_are(key, "name")) {
@@ -90,6 +74,11 @@ static Param parse_param(Parser *p, const Kernel *kernel) {
             for (uint32_t i = 0; i < param.rank; i++) param.shape[i] = parse_dimension(p, kernel);
         } else if (bytes_are(key, "output")) {
             param.output = read_bool(&p->r);
+        } else if (kernel && bytes_are(key, "align")) {
+            uint64_t align = read_uint(&p->r);
+            if (align == 0 || align > MLC_ALIGNMENT || (align & (align - 1)) != 0)
+                read_fail(&p->r, "an alignment is a power of two, 64 at most");
+            param.align = (uint32_t)align;
         } else {
             read_skip(&p->r);
         }
@@ -101,7 +90,7 @@ static Param parse_param(Parser *p, const Kernel *kernel) {
     return param;
 }
 
-static Param *parse_params(Parser *p, const Kernel *kernel, uint32_t *count) {
+Param *parse_params(Parser *p, const Kernel *kernel, uint32_t *count) {
     Param *params = take_array(p, sizeof *params, count);
     for (uint32_t i = 0; i < *count; i++) params[i] = parse_param(p, kernel);
     return params;
@@ -155,129 +144,6 @@ static void parse_kernels(Parser *p) {
     for (uint32_t i = 0; i < m->kernel_count && !p->r.why; i++) parse_kernel(p, &m->kernels[i]);
 }
 
-/* ---- The model ---- */
-
-static void parse_operand(Parser *p, Call *call, uint32_t i) {
-    if (read_array(&p->r) != 4) read_fail(&p->r, "an operand has four numbers");
-    uint64_t space = read_uint(&p->r), index = read_uint(&p->r), offset = read_uint(&p->r);
-    call->sizes[i] = read_uint(&p->r);
-    if (space > MLC_OUTPUT || index > UINT32_MAX || offset > SIZE_MAX || offset % MLC_ALIGNMENT)
-        REFUSE(p, "layer '%s': operand %u is not a place in memory", call->layer, i);
-    call->operands[i] = (mlc_operand){(enum mlc_space)space, (uint32_t)index, (size_t)offset};
-}
-
-static void parse_call(Parser *p, Call *call) {
-    uint32_t count = 0;
-    *call = (Call){.layer = ""};
-    if (read_array(&p->r) != 3) read_fail(&p->r, "a call has three parts");
-    uint64_t kernel = read_uint(&p->r);
-    call->kernel = kernel < UINT32_MAX ? (uint32_t)kernel : UINT32_MAX;
-    call->layer = take_str(p);
-    call->operands = take_array(p, sizeof *call->operands, &count);
-    call->sizes = take(p, count, sizeof *call->sizes);
-    if (!call->sizes) return;
-    call->operand_count = count;
-    for (uint32_t i = 0; i < count && !p->r.why; i++) parse_operand(p, call, i);
-}
-
-static void parse_model(Parser *p) {
-    Model *model = &p->module->model;
-    *model = (Model){.present = true};
-    for (uint32_t left = read_map(&p->r); left > 0 && !p->r.why; left--) {
-        Bytes key = read_str(&p->r);
-        if (bytes_are(key, "inputs")) {
-            model->inputs = parse_params(p, NULL, &model->input_count);
-        } else if (bytes_are(key, "outputs")) {
-            model->outputs = parse_params(p, NULL, &model->output_count);
-        } else if (bytes_are(key, "arena")) {
-            model->arena = read_uint(&p->r);
-        } else if (bytes_are(key, "weights")) {
-            model->weights = read_uint(&p->r);
-        } else if (bytes_are(key, "weights_hash")) {
-            Bytes hash = read_bin(&p->r);
-            if (hash.size == HASH_BYTES)
-                memcpy(model->weights_hash, hash.data, HASH_BYTES);
-            else if (hash.size != 0)
-                REFUSE(p, "the hash of the model's weights has %zu bytes, not 32", hash.size);
-        } else if (bytes_are(key, "calls")) {
-            model->calls = take_array(p, sizeof *model->calls, &model->call_count);
-            for (uint32_t i = 0; i < model->call_count && !p->r.why; i++)
-                parse_call(p, &model->calls[i]);
-        } else {
-            read_skip(&p->r);
-        }
-    }
-}
-
-/* ---- Checks ---- */
-
-static bool param_bytes(const Param *param, uint64_t *bytes) {
-    TensorType type = {.dtype = param->dtype, .rank = param->rank};
-    for (uint32_t i = 0; i < param->rank; i++) type.shape[i] = param->shape[i].extent;
-    return tensor_bytes(&type, bytes);
-}
-
-/* Bytes of the memory that an operand lies in; 0 when there is no such memory. */
-static uint64_t room_of(const Model *model, const mlc_operand *operand) {
-    uint64_t bytes = 0;
-    switch (operand->space) {
-    case MLC_ARENA:
-        return model->arena;
-    case MLC_WEIGHTS:
-        return model->weights;
-    case MLC_INPUT:
-        if (operand->index < model->input_count)
-            param_bytes(&model->inputs[operand->index], &bytes);
-        return bytes;
-    case MLC_OUTPUT:
-        if (operand->index < model->output_count)
-            param_bytes(&model->outputs[operand->index], &bytes);
-        return bytes;
-    }
-    return 0;
-}
-
-static void check_call(Parser *p, const Model *model, const Call *call, uint32_t number) {
-    if (call->kernel >= p->module->kernel_count) {
-        REFUSE(p, "call %u (layer '%s') names kernel %u of %u", number, call->layer, call->kernel,
-               p->module->kernel_count);
-        return;
-    }
-    const Kernel *kernel = &p->module->kernels[call->kernel];
-    if (call->operand_count != kernel->param_count || kernel->scalar_count > 0) {
-        REFUSE(p, "call %u (layer '%s'): kernel '%s' takes %u operands and %u symbolic dimensions, "
-               "the call has %u and none",
-               number, call->layer, kernel->name, kernel->param_count, kernel->scalar_count,
-               call->operand_count);
-        return;
-    }
-    for (uint32_t i = 0; i < call->operand_count; i++) {
-        const mlc_operand *operand = &call->operands[i];
-        const Param *param = &kernel->params[i];
-        uint64_t bytes, size = call->sizes[i], room = room_of(model, operand);
-        bool fits = param_bytes(param, &bytes) && bytes <= size && size <= room &&
-                    operand->offset <= room - size;
-        if (!fits)
-            REFUSE(p, "call %u (layer '%s'): '%s' lies outside its memory (offset %zu, size %llu, "
-                   "of %llu)",
-                   number, call->layer, param->name, operand->offset, (unsigned long long)size,
-                   (unsigned long long)room);
-        if (param->output && operand->space != MLC_ARENA && operand->space != MLC_OUTPUT)
-            REFUSE(p, "call %u (layer '%s'): '%s' would overwrite the model's %s", number,
-                   call->layer, param->name, operand->space == MLC_INPUT ? "input" : "weights");
-    }
-}
-
-static void check_model(Parser *p) {
-    const Model *model = &p->module->model;
-    if (!model->present || p->r.why) return;
-    if (model->input_count + model->output_count > MLC_MAX_OPERANDS)
-        REFUSE(p, "the model has %u inputs and outputs; this runtime takes %d",
-               model->input_count + model->output_count, MLC_MAX_OPERANDS);
-    for (uint32_t i = 0; i < model->call_count && !p->r.why; i++)
-        check_call(p, model, &model->calls[i], i);
-}
-
 /* What the board's CPU has, for a message; as many names as fit. */
 static const char *board_features(char *text, size_t size) {
     size_t used = 0;
@@ -313,7 +179,7 @@ static void check_board(Parser *p) {
         else
             read_skip(&p->r);
     }
-    if (abi != MLC_ABI_VERSION)
+    if (abi != MLC_ABI_VERSION && abi != MLC_PROGRAM_ABI)
         REFUSE(p, "the module has ABI version %llu, this runtime has version %d; try: compile and "
                "run it with the same version of mlc-deploy",
                (unsigned long long)abi, MLC_ABI_VERSION);

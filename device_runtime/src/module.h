@@ -20,6 +20,7 @@ typedef struct {
     uint32_t rank;
     Dimension *shape;
     bool output;
+    uint32_t align; /* bytes that its address is a multiple of */
 } Param;
 
 typedef struct {
@@ -38,7 +39,17 @@ typedef struct {
     uint32_t operand_count;
     mlc_operand *operands;
     uint64_t *sizes; /* bytes that each operand says it has */
+    uint32_t stride_count;
+    mlc_stride *strides;
 } Call;
+
+/* mlc_step says what the parts mean. */
+typedef struct {
+    enum mlc_step_kind kind;
+    uint32_t call, loop, turns, procedure, otherwise;
+    bool conditional, numbered;
+    Call places;
+} Step;
 
 typedef struct {
     bool present;
@@ -48,6 +59,11 @@ typedef struct {
     uint8_t weights_hash[HASH_BYTES];
     uint32_t call_count;
     Call *calls;
+    uint32_t procedure_count, step_count; /* none where there are neither loops nor branches */
+    mlc_procedure *procedures;
+    Step *steps;
+    uint32_t loop_count;
+    uint32_t *turns; /* of each loop, at most */
 } Model;
 
 typedef struct {

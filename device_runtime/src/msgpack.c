@@ -104,6 +104,13 @@ static Bytes body(Reader *r, Token t) {
 
 uint64_t read_uint(Reader *r) { return expect(r, UINT, "an unsigned integer is expected").value; }
 
+int64_t read_int(Reader *r) {
+    Token t = next(r, true);
+    if (t.type == NEGATIVE || (t.type == UINT && t.value <= INT64_MAX)) return (int64_t)t.value;
+    read_fail(r, "an integer is expected");
+    return 0;
+}
+
 bool read_bool(Reader *r) { return expect(r, BOOLEAN, "a boolean is expected").value != 0; }
 
 double read_number(Reader *r) {

@@ -28,6 +28,7 @@ Reader reader_of(const void *data, size_t size);
 /* Each takes one object off the front. On a failure it returns zero or nothing, and every later
  * read fails too, so a value read before the check is still safe as a size or a count. */
 uint64_t read_uint(Reader *r);
+int64_t read_int(Reader *r);
 double read_number(Reader *r); /* an integer or a float, not NaN */
 bool read_bool(Reader *r);
 Bytes read_str(Reader *r);

@@ -11,7 +11,9 @@ typedef struct {
     mlc_kernel **entries;  /* per kernel */
     mlc_call *calls;       /* of the model */
     uint64_t *nanoseconds; /* per call of the model, or of one kernel */
-    void *tables;          /* where these three live */
+    uint64_t *turns;       /* likewise: how often it ran */
+    mlc_step *steps;       /* of the model's procedures */
+    void *tables;          /* where these five live */
     size_t tables_size;
     void *workspace; /* of the first of `threads` threads */
     size_t workspace_stride; /* bytes to that of the next */
@@ -24,6 +26,9 @@ void program_free(Program *program);
 
 /* Gives so many threads a workspace each; for one they are there from the start. */
 bool program_reserve(Program *program, uint32_t threads, Failure *failure);
+
+/* What a run of the model walks: calls, steps, weights' memory and arguments are to be added. */
+void program_table(const Program *program, mlc_run *run);
 
 /* What a status that is not MLC_OK means, and which call gave it: `kernel` where it was run alone,
  * the failed-th of the model otherwise (NULL). Returns false. */

@@ -12,10 +12,13 @@ static void write_uints(Writer *w, const uint64_t *values, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) write_uint(w, values[i]);
 }
 
-void reply_times(Writer *w, const uint64_t *nanoseconds, uint32_t count) {
-    write_map(w, 1);
+void reply_times(Writer *w, const uint64_t *nanoseconds, const uint64_t *turns, uint32_t count) {
+    write_map(w, turns ? 2 : 1);
     write_str(w, "nanoseconds");
     write_uints(w, nanoseconds, count);
+    if (!turns) return;
+    write_str(w, "turns");
+    write_uints(w, turns, count);
 }
 
 static void write_conditions(Writer *w, const Conditions *conditions, uint32_t rows) {
@@ -91,10 +94,15 @@ static void check_conditions(Reader *r, const char *name, uint32_t rows) {
 }
 
 static void check_times(Reader *r) {
-    expect(r, read_map(r) == 1);
+    uint32_t lists = read_map(r);
+    expect(r, lists == 1 || lists == 2);
     expect_text(r, "nanoseconds");
     Reader from = *r;
-    check_uints(r, read_array(&from));
+    uint32_t calls = read_array(&from);
+    check_uints(r, calls);
+    if (lists < 2) return;
+    expect_text(r, "turns");
+    check_uints(r, calls);
 }
 
 static void check_samples(Reader *r, uint32_t samples) {

@@ -6,8 +6,8 @@
 #include "msgpack.h"
 #include "timer.h"
 
-/* To `run`: {nanoseconds: [uint]}. */
-void reply_times(Writer *w, const uint64_t *nanoseconds, uint32_t count);
+/* To `run`: {nanoseconds: [uint]}, and turns: [uint] where `turns` has them. */
+void reply_times(Writer *w, const uint64_t *nanoseconds, const uint64_t *turns, uint32_t count);
 
 /* To `time`. */
 void reply_samples(Writer *w, const Samples *samples, uint32_t layers);

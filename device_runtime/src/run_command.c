@@ -262,8 +262,7 @@ static bool load_program(Failure *failure) {
     job.instruments = (Instruments){.progress = &job.result->call,
                                     .threads = job.threads,
                                     .workspace_stride = program->workspace_stride};
-    job.run.calls = program->calls;
-    job.run.call_count = program->about.model.call_count;
+    program_table(program, &job.run);
     job.run.weights = weights.data;
     job.run.workspace = program->workspace;
     job.run.invoke = instruments_invoke;

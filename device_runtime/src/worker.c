@@ -156,8 +156,8 @@ static bool prepare_model(Job *job, const RunOrder *order) {
         !params_accept(model->outputs, model->output_count, NULL, NULL, 0, job->types + inputs,
                        "the model", failure))
         return false;
-    job->run.calls = job->module->program.calls;
-    job->run.call_count = order->until < model->call_count ? order->until : model->call_count;
+    program_table(&job->module->program, &job->run);
+    if (order->until < model->call_count) job->run.call_count = order->until;
     job->run.first_call = order->from < job->run.call_count ? order->from : job->run.call_count;
     job->run.inputs = job->args;
     job->run.outputs = job->args + inputs;
@@ -237,13 +237,16 @@ static bool run_once(void *context) {
 }
 
 static bool run_and_report(Job *job, Writer *w) {
-    uint64_t *nanoseconds = job->module->program.nanoseconds;
+    const Program *program = &job->module->program;
+    uint64_t *nanoseconds = program->nanoseconds, *turns = program->turns;
     uint32_t first = job->run.first_call, count = job->run.call_count - first;
     memset(nanoseconds + first, 0, count * sizeof *nanoseconds);
+    memset(turns + first, 0, count * sizeof *turns);
     job->instruments.nanoseconds = nanoseconds;
+    job->instruments.turns = job->run.procedures ? turns : NULL;
     shared->phase = RUNNING;
     if (!run_once(job)) return false;
-    reply_times(w, nanoseconds + first, count);
+    reply_times(w, nanoseconds + first, job->run.procedures ? turns + first : NULL, count);
     return true;
 }
 

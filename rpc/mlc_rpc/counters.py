@@ -86,6 +86,20 @@ def per_call(records: Sequence[Record]) -> list[CallCounts]:
     return calls
 
 
+def per_index(counts: Sequence[CallCounts], turns: Sequence[int]) -> list[CallCounts]:
+    """Counts of the calls of a table, which ran as often as `turns` says, each summed. Raises
+    CounterError where another number of marks was made."""
+    sums = [dict.fromkeys(CLASSES, 0) for _ in turns]
+    left = list(turns)
+    for call in counts:
+        if call.index >= len(left) or not left[call.index]:
+            raise CounterError(f"call {call.index} was counted more often than it ran")
+        left[call.index] -= 1
+        for name, count in call.by_class.items():
+            sums[call.index][name] += count
+    return [CallCounts(index, by_class) for index, by_class in enumerate(sums)]
+
+
 class Counter:
     """The plugin's file while the board's program runs: `start`, a marked run, `take`."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlc_rpc.counters import CallCounts
+from mlc_rpc.counters import CallCounts, per_index
 from mlc_rpc.errors import Refused
 from mlc_rpc.host_call import HostCall, pieces, run_host_call, sample_on_host
 from mlc_rpc.tensor import Handles, RemoteTensor
@@ -31,11 +31,14 @@ class Run:
     """One run: nanoseconds of each call on the board; executed instructions where counted.
 
     `host_nanoseconds` are those of the model's functions on this machine, transfers included.
+    `turns`: how often each call ran, and so what its figures are the sum of; None where that is
+    once.
     """
 
     nanoseconds: tuple[int, ...]
     counts: tuple[CallCounts, ...] | None
     host_nanoseconds: tuple[int, ...] = ()
+    turns: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +93,12 @@ class RemoteFunction:
             options["until"] = until
         if counter:
             counter.start()
-        nanoseconds, on_host = self._run(args, options, timeout)
-        counts = tuple(counter.take(len(nanoseconds))) if counter else None
-        return Run(nanoseconds, counts, on_host)
+        run = self._run(args, options, timeout)
+        if counter is None:
+            return run
+        if run.turns is None:
+            return replace(run, counts=tuple(counter.take(len(run.nanoseconds))))
+        return replace(run, counts=tuple(per_index(counter.take(sum(run.turns)), run.turns)))
 
     def time_evaluator(
         self,
@@ -157,12 +163,11 @@ class RemoteFunction:
     def _host_calls(self) -> Sequence[HostCall]:
         return () if self.name else self.module.host_calls
 
-    def _run(
-        self, args: Sequence[RemoteTensor], options: dict[str, Any], timeout: float
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Nanoseconds of the calls on the board, and of those on the host."""
+    def _run(self, args: Sequence[RemoteTensor], options: dict[str, Any], timeout: float) -> Run:
+        """One run, whose instructions are not looked at."""
         if not self._host_calls:
-            return self._run_on_board(args, options, timeout), ()
+            nanoseconds, turns = self._run_on_board(args, options, timeout)
+            return Run(nanoseconds, None, (), turns)
         model = self.module.model
         total, inputs = len(model.calls), len(model.inputs)
         tensors = {("input", n): tensor for n, tensor in enumerate(args[:inputs])}
@@ -171,21 +176,29 @@ class RemoteFunction:
             tensors["arena", 0] = self.module.arena
         until = min(options.get("until", total), total)
         on_board: list[int] = []
+        turns_of_all: list[int] | None = None
         on_host: list[int] = []
         for piece in pieces(self._host_calls, until, total):
             if isinstance(piece, range):
                 part = {**options, "from": piece.start, "until": piece.stop}
-                on_board += self._run_on_board(args, part, timeout)
+                nanoseconds, turns = self._run_on_board(args, part, timeout)
+                on_board += nanoseconds
+                if turns is not None:
+                    turns_of_all = [*(turns_of_all or ()), *turns]
             else:
                 began = time.perf_counter_ns()
                 run_host_call(piece, tensors, self.module.weights_at)
                 on_host.append(time.perf_counter_ns() - began)
-        return tuple(on_board), tuple(on_host)
+        every = None if turns_of_all is None else tuple(turns_of_all)
+        return Run(tuple(on_board), None, tuple(on_host), every)
 
     def _run_on_board(
         self, args: Sequence[RemoteTensor], options: dict[str, Any], timeout: float
-    ) -> tuple[int, ...]:
-        return tuple(self._call("run", args, options, timeout)["nanoseconds"])
+    ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+        """Nanoseconds of each call, and how often it ran, where that is not once."""
+        answer = self._call("run", args, options, timeout)
+        turns = answer["turns"]
+        return tuple(answer["nanoseconds"]), None if turns is None else tuple(turns)
 
     def _call(
         self,

@@ -3,7 +3,7 @@
 An object is a relocatable ELF file. Its section METADATA_SECTION holds one msgpack map, a
 MetadataMap, which says what is in the object. device_runtime/include/mlc_abi.h says the same to the
 program on the board, and a test holds this file against it. The runtime refuses an object of
-another ABI_VERSION.
+another ABI_VERSION; an object whose model has procedures is of PROGRAM_ABI.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NotRequired, TypedDict, get_args
+from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 import msgpack
 
 ABI_VERSION = 1
+PROGRAM_ABI = 2
 METADATA_SECTION = ".mlc"
 ALIGNMENT = 64  # bytes: of every tensor, and of every offset in the arena and in the weights
 
@@ -108,12 +109,14 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """Where an argument's bytes are: `offset` and `size` in the arena, the weights, an input..."""
+    """Where an argument's bytes are: `offset` and `size` in the arena, the weights, an input... It
+    moves by so many bytes from turn to turn, for each (loop, bytes) of `strides`."""
 
     space: int  # the number in SPACES
     index: int  # which input or output
     offset: int
     size: int
+    strides: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +129,33 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Loop:
+    """`procedure` as often as `turns` says, while the condition holds, where there is one. The
+    number of a turn is written to `turn`."""
+
+    number: int
+    turns: int
+    procedure: int
+    condition: Arg | None
+    turn: Arg | None
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One procedure or the other."""
+
+    condition: Arg
+    procedure: int
+    otherwise: int
+
+
+Step = int | Loop | Branch  # the number of a call
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
-    """What the object's model takes and gives, and the calls that it consists of."""
+    """What the object's model takes and gives, and the calls that it consists of: in their order, or
+    as the first of `procedures` says, where there are any."""
 
     inputs: tuple[Param, ...]
     outputs: tuple[Param, ...]
@@ -135,6 +163,7 @@ class Model:
     arena_bytes: int
     weights_bytes: int
     weights_hash: bytes  # BLAKE2b-256; empty where there are none
+    procedures: tuple[tuple[Step, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +190,13 @@ def parse_metadata(data: bytes) -> Metadata:
             _params(found["inputs"]),
             tuple(Param(p.name, p.dtype, p.shape, True) for p in _params(found["outputs"])),
             tuple(
-                Call(kernels[kernel].name, str(layer), tuple(Arg(*arg) for arg in args))
+                Call(kernels[kernel].name, str(layer), tuple(map(_arg, args)))
                 for kernel, layer, args in found["calls"]
             ),
             int(found["arena"]),
             int(found["weights"]),
             bytes(found["weights_hash"]),
+            tuple(tuple(map(_step, steps)) for steps in found.get("procedures", ())),
         )
     return Metadata(
         str(root["target"]),
@@ -182,6 +212,24 @@ def _params(rows: Sequence[ParamMap]) -> tuple[Param, ...]:
         Param(str(r["name"]), str(r["dtype"]), tuple(r["shape"]), bool(r.get("output", False)))
         for r in rows
     )
+
+
+def _arg(operand: Sequence[int]) -> Arg:
+    space, index, offset, size, *strides = operand
+    pairs = zip(strides[::2], strides[1::2], strict=True)
+    return Arg(space, index, offset, size, tuple(pairs))
+
+
+def _step(step: Any) -> Step:
+    match step:
+        case int():
+            return step
+        case [0, number, turns, procedure, condition, turn]:
+            places = (None if p is None else _arg(p) for p in (condition, turn))
+            return Loop(number, turns, procedure, *places)
+        case [1, condition, procedure, otherwise]:
+            return Branch(_arg(condition), procedure, otherwise)
+    raise ValueError(f"{step!r} is no step")
 
 
 def section_of(elf: Buffer, name: str = METADATA_SECTION) -> bytes:

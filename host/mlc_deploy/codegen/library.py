@@ -10,7 +10,7 @@ from pathlib import Path
 import msgpack
 
 from mlc_targets import Target
-from mlc_targets.object_format import ABI_VERSION, MetadataMap, ModelMap, SignatureMap
+from mlc_targets.object_format import ABI_VERSION, PROGRAM_ABI, MetadataMap, ModelMap, SignatureMap
 
 from ..errors import CodegenError
 from ..files.unfinished import write_whole
@@ -125,7 +125,7 @@ class Library:
 def metadata(library: Library) -> MetadataMap:
     """What the section ".mlc" says; the format stands in device_runtime/include/mlc_abi.h."""
     found: MetadataMap = {
-        "abi": ABI_VERSION,
+        "abi": PROGRAM_ABI if library.model and "procedures" in library.model else ABI_VERSION,
         "target": str(library.target),
         "machine": library.target.arch,
         "features": sorted(library.target.required_features),
