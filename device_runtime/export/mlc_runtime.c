@@ -38,6 +38,8 @@ int32_t mlc_model_run_with(const mlc_model *model, const void *weights, void *me
     if (status != MLC_OK) return status;
     mlc_run run = {.calls = model->calls,
                    .call_count = model->call_count,
+                   .steps = model->steps,
+                   .procedures = model->procedures,
                    .arena = memory,
                    .weights = weights,
                    .inputs = inputs,

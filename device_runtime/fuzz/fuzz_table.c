@@ -58,12 +58,12 @@ static uint64_t touch_steps(const Model *model, uint32_t number, uint32_t depth)
     expect(depth <= MLC_MAX_NESTING, "procedures are nested too deep");
     const mlc_procedure *procedure = &model->procedures[number];
     for (uint32_t i = 0; i < procedure->count; i++) {
-        const Step *step = &model->steps[procedure->first + i];
+        const mlc_step *step = &model->steps[procedure->first + i];
         if (step->kind == MLC_CALL) {
             expect(step->call < model->call_count, "a step is no call");
             continue;
         }
-        const Call *places = &step->places;
+        const mlc_call *places = &step->places;
         bool in_arena = step->conditional && places->operands[0].space == MLC_ARENA;
         expect(!in_arena || places->operands[0].offset < model->arena, "a condition is nowhere");
         expect(step->kind == MLC_BRANCH || step->loop < model->loop_count, "a loop has no number");

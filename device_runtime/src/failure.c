@@ -1,16 +1,19 @@
 #include "failure.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-bool fail(Failure *failure, FailureKind kind, const char *format, ...) {
-    if (failure->failed) return false;
+void fail_with(Failure *failure, FailureKind kind, const char *format, va_list args) {
+    if (failure->failed) return;
     failure->failed = true;
     failure->kind = kind;
+    vsnprintf(failure->text, sizeof failure->text, format, args);
+}
+
+bool fail(Failure *failure, FailureKind kind, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    vsnprintf(failure->text, sizeof failure->text, format, args);
+    fail_with(failure, kind, format, args);
     va_end(args);
     return false;
 }

@@ -2,6 +2,7 @@
 #ifndef MLC_FAILURE_H
 #define MLC_FAILURE_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -33,6 +34,8 @@ void place_text(const Place *place, bool in_model, char *text, size_t size);
 /* Records the first failure, keeps it against later ones, and returns false. */
 bool fail(Failure *failure, FailureKind kind, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+void fail_with(Failure *failure, FailureKind kind, const char *format, va_list args)
+    __attribute__((format(printf, 3, 0)));
 
 /* Of one that came from a process whose memory a kernel may have written over: its strings end, and
  * its kind and its bools are some. */

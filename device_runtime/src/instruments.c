@@ -69,8 +69,8 @@ int32_t instruments_invoke(void *context, const mlc_call *call, const mlc_args *
                          ? marked(call->kernel, args, call->tasks, index)
                          : pool_run(call->kernel, args, call->tasks, instruments->threads,
                                     instruments->workspace_stride);
-    if (instruments->turns) instruments->turns[index]++;
     if (instruments->nanoseconds) {
+        if (instruments->turns) instruments->turns[index]++;
         uint64_t now = mlc_nanoseconds();
         instruments->nanoseconds[index] += now - instruments->before;
         instruments->before = now;

@@ -23,7 +23,7 @@ static void parse_operand(Parser *p, Call *call, uint32_t i) {
     uint64_t space = read_uint(&p->r), index = read_uint(&p->r), offset = read_uint(&p->r);
     call->sizes[i] = read_uint(&p->r);
     if (space > MLC_OUTPUT || index > UINT32_MAX || offset > SIZE_MAX)
-        REFUSE(p, "layer '%s': operand %u is not a place in memory", call->layer, i);
+        refuse(p, "layer '%s': operand %u is not a place in memory", call->layer, i);
     call->operands[i] = (mlc_operand){(enum mlc_space)space, (uint32_t)index, (size_t)offset};
     if (count > 4 && !p->r.why) parse_strides(p, call, i, (count - 4) / 2);
 }
@@ -50,43 +50,43 @@ static uint32_t parse_number(Parser *p) {
     return (uint32_t)number;
 }
 
-/* The place of a condition (0) or of a turn's number (1), or nil; false for nil. */
-static bool parse_place(Parser *p, Step *step, uint32_t which) {
-    if (read_nil(&p->r)) return false;
-    parse_operand(p, &step->places, which);
-    return true;
-}
-
 static bool at_array(const Parser *p) { /* fixarray, array16, array32 */
     if (p->r.at == p->r.end) return false;
     return (*p->r.at & 0xf0) == 0x90 || *p->r.at == 0xdc || *p->r.at == 0xdd;
 }
 
-static void parse_step(Parser *p, Step *step) {
-    *step = (Step){.kind = MLC_CALL, .places = {.layer = "a step"}};
+static void parse_step(Parser *p, mlc_step *step) {
+    *step = (mlc_step){.kind = MLC_CALL};
     if (!at_array(p)) {
         step->call = parse_number(p);
         return;
     }
+    Call places = {.layer = "a step", .operand_count = 2};
+    uint64_t sizes[2]; /* what is read and written has its own */
     uint32_t parts = read_array(&p->r), kind = parse_number(p);
-    if (!(kind == 0 && parts == 6) && !(kind == 1 && parts == 4))
-        read_fail(&p->r, "a step is neither a call nor a loop nor a branch");
+    if (kind > 1 || parts != (kind == 0 ? 6 : 4)) read_fail(&p->r, "a step is no loop or branch");
+    places.operands = take(p, 2, sizeof *places.operands);
+    places.sizes = sizes;
+    if (!places.operands) return;
     step->kind = kind == 0 ? MLC_LOOP : MLC_BRANCH;
-    step->places.operands = take(p, 2, sizeof *step->places.operands);
-    step->places.sizes = take(p, 2, sizeof *step->places.sizes);
-    if (!step->places.operands || !step->places.sizes || p->r.why) return;
-    step->places.operand_count = 2; /* that of a place that is not there is the arena's begin */
-    if (step->kind == MLC_LOOP) {
+    if (kind == 0) {
         step->loop = parse_number(p);
         step->turns = parse_number(p);
         step->procedure = parse_number(p);
-        step->conditional = parse_place(p, step, 0);
-        step->numbered = parse_place(p, step, 1);
+    }
+    step->conditional = !read_nil(&p->r);
+    if (step->conditional) parse_operand(p, &places, 0);
+    if (kind == 0) {
+        step->numbered = !read_nil(&p->r);
+        if (step->numbered) parse_operand(p, &places, 1);
     } else {
-        step->conditional = parse_place(p, step, 0);
         step->procedure = parse_number(p);
         step->otherwise = parse_number(p);
     }
+    step->places = (mlc_call){.operands = places.operands,
+                              .operand_count = 2, /* one that is not there is the arena's begin */
+                              .strides = places.strides,
+                              .stride_count = places.stride_count};
 }
 
 static void parse_procedures(Parser *p) {
@@ -131,7 +131,7 @@ void parse_model(Parser *p) {
             if (hash.size == HASH_BYTES)
                 memcpy(model->weights_hash, hash.data, HASH_BYTES);
             else if (hash.size != 0)
-                REFUSE(p, "the hash of the model's weights has %zu bytes, not 32", hash.size);
+                refuse(p, "the hash of the model's weights has %zu bytes, not 32", hash.size);
         } else if (bytes_are(key, "calls")) {
             model->calls = take_array(p, sizeof *model->calls, &model->call_count);
             for (uint32_t i = 0; i < model->call_count && !p->r.why; i++)
@@ -172,44 +172,36 @@ static uint64_t room_of(const Model *model, const mlc_operand *operand) {
     return 0;
 }
 
-/* How far an operand moves at most, down and up, and whether by steps that keep its alignment. */
-static bool reach(const Model *model, const Call *call, uint32_t operand, uint32_t align,
-                  int64_t *down, int64_t *up) {
-    *down = *up = 0;
-    for (uint32_t i = 0; i < call->stride_count; i++) {
-        const mlc_stride *stride = &call->strides[i];
-        if (stride->operand != operand) continue;
-        uint32_t turns = stride->loop < model->loop_count ? model->turns[stride->loop] : 0;
-        int64_t *way = stride->bytes < 0 ? down : up, most;
-        if (stride->loop >= model->loop_count || stride->bytes % (int64_t)align != 0 ||
-            __builtin_mul_overflow(stride->bytes, turns > 0 ? turns - 1 : 0, &most) ||
-            __builtin_add_overflow(*way, most, way))
-            return false;
+/* Whether an operand of so many bytes is within its memory, and aligned, in every turn of every
+ * loop by which it moves. */
+static bool is_within(const Model *model, const mlc_operand *operand, uint64_t size, uint32_t align,
+                      const mlc_stride *strides, uint32_t count, uint32_t number) {
+    uint64_t room = room_of(model, operand);
+    if (operand->offset % align != 0 || size > room || operand->offset > room - size) return false;
+    int64_t least = (int64_t)operand->offset, most = (int64_t)(room - size) - least;
+    for (uint32_t i = 0; i < count; i++) {
+        const mlc_stride *stride = &strides[i];
+        int64_t moved, *left = stride->bytes < 0 ? &least : &most;
+        if (stride->operand != number) continue;
+        if (stride->loop >= model->loop_count || stride->bytes % (int64_t)align != 0) return false;
+        uint32_t turns = model->turns[stride->loop];
+        if (__builtin_mul_overflow(stride->bytes, turns > 0 ? turns - 1 : 0, &moved)) return false;
+        moved = moved < 0 ? -moved : moved;
+        if (moved > *left) return false;
+        *left -= moved;
     }
     return true;
 }
 
-/* Whether an operand is within its memory, and aligned, in every turn of every loop. */
-static bool is_within(const Model *model, const Call *call, uint32_t i, uint64_t bytes,
-                      uint32_t align) {
-    const mlc_operand *operand = &call->operands[i];
-    uint64_t size = call->sizes[i], room = room_of(model, operand), offset = operand->offset;
-    int64_t down, up;
-    if (offset % align != 0 || !reach(model, call, i, align, &down, &up)) return false;
-    uint64_t below = (uint64_t)-down, above = (uint64_t)up;
-    return bytes <= size && size <= room && offset <= room - size && below <= offset &&
-           above <= room - size - offset;
-}
-
 static void check_call(Parser *p, const Model *model, const Call *call, uint32_t number) {
     if (call->kernel >= p->module->kernel_count) {
-        REFUSE(p, "call %u (layer '%s') names kernel %u of %u", number, call->layer, call->kernel,
+        refuse(p, "call %u (layer '%s') names kernel %u of %u", number, call->layer, call->kernel,
                p->module->kernel_count);
         return;
     }
     const Kernel *kernel = &p->module->kernels[call->kernel];
     if (call->operand_count != kernel->param_count || kernel->scalar_count > 0) {
-        REFUSE(p, "call %u (layer '%s'): kernel '%s' takes %u operands and %u symbolic dimensions, "
+        refuse(p, "call %u (layer '%s'): kernel '%s' takes %u operands and %u symbolic dimensions, "
                "the call has %u and none",
                number, call->layer, kernel->name, kernel->param_count, kernel->scalar_count,
                call->operand_count);
@@ -219,78 +211,73 @@ static void check_call(Parser *p, const Model *model, const Call *call, uint32_t
         const mlc_operand *operand = &call->operands[i];
         const Param *param = &kernel->params[i];
         uint64_t bytes, size = call->sizes[i], room = room_of(model, operand);
-        if (!param_bytes(param, &bytes) || !is_within(model, call, i, bytes, param->align))
-            REFUSE(p, "call %u (layer '%s'): '%s' lies outside its memory (offset %zu, size %llu, "
+        if (!param_bytes(param, &bytes) || bytes > size ||
+            !is_within(model, operand, size, param->align, call->strides, call->stride_count, i))
+            refuse(p, "call %u (layer '%s'): '%s' lies outside its memory (offset %zu, size %llu, "
                    "of %llu)",
                    number, call->layer, param->name, operand->offset, (unsigned long long)size,
                    (unsigned long long)room);
         if (param->output && operand->space != MLC_ARENA && operand->space != MLC_OUTPUT)
-            REFUSE(p, "call %u (layer '%s'): '%s' would overwrite the model's %s", number,
+            refuse(p, "call %u (layer '%s'): '%s' would overwrite the model's %s", number,
                    call->layer, param->name, operand->space == MLC_INPUT ? "input" : "weights");
     }
 }
 
-/* What a loop or branch reads and writes by itself. */
-static void check_places(Parser *p, const Model *model, const Step *step) {
-    const mlc_operand *turn = &step->places.operands[1];
-    if (step->conditional && !is_within(model, &step->places, 0, 1, 1))
-        REFUSE(p, "a condition lies outside its memory");
-    if (step->numbered && (!is_within(model, &step->places, 1, 8, 8) || turn->space != MLC_ARENA))
-        REFUSE(p, "the number of a loop's turn lies outside the arena");
-}
-
-/* Whether a step may run a procedure: one that comes later, and that no other step runs. */
-static bool claim(bool *claimed, const Model *model, uint32_t within, uint32_t procedure) {
-    if (procedure <= within || procedure >= model->procedure_count || claimed[procedure])
-        return false;
-    claimed[procedure] = true;
-    return true;
-}
-
-static void check_step(Parser *p, Model *model, uint32_t within, Step *step, bool *claimed) {
-    bool fits = step->kind == MLC_CALL ? step->call < model->call_count
-                                       : claim(claimed, model, within, step->procedure);
-    if (step->kind == MLC_BRANCH)
-        fits = fits && step->conditional && claim(claimed, model, within, step->otherwise);
-    if (!fits) REFUSE(p, "a step of procedure %u runs what is not there, or runs already", within);
-    if (step->kind != MLC_LOOP) return;
-    if (step->loop >= MLC_MAX_LOOPS || model->loop_count == MLC_MAX_LOOPS)
-        REFUSE(p, "the model has more than the %d loops that this runtime takes", MLC_MAX_LOOPS);
-    else if (step->loop != model->loop_count)
-        REFUSE(p, "loop %u has the number %u", model->loop_count, step->loop);
-    else
-        model->turns[model->loop_count++] = step->turns;
-}
-
-/* Holds the procedures to be a tree that is no deeper than the executor goes. Returns the number of
- * the call that follows those of a procedure, of which `next` is the first. */
-static uint32_t check_procedure(Parser *p, Model *model, uint32_t number, uint32_t next,
-                                bool *claimed, uint32_t depth) {
-    const mlc_procedure *procedure = &model->procedures[number];
-    if (depth > MLC_MAX_NESTING)
-        REFUSE(p, "loops and branches are nested more than the %d deep that this runtime takes",
-               MLC_MAX_NESTING);
-    for (uint32_t i = 0; i < procedure->count && !p->r.why; i++) {
-        Step *step = &model->steps[procedure->first + i];
-        check_step(p, model, number, step, claimed);
-        if (p->r.why) break;
-        if (step->kind == MLC_CALL) {
-            next = step->call + 1;
-            continue;
-        }
-        step->call = next;
-        next = check_procedure(p, model, step->procedure, next, claimed, depth + 1);
-        if (step->kind == MLC_BRANCH && !p->r.why)
-            next = check_procedure(p, model, step->otherwise, next, claimed, depth + 1);
+/* What a loop or branch reads and writes by itself: a bool, and an int64 of the arena. */
+static void check_places(Parser *p, const Model *model, const mlc_step *step) {
+    const mlc_call *at = &step->places;
+    for (uint32_t i = 0; i < 2; i++) {
+        const mlc_operand *operand = &at->operands[i];
+        uint32_t size = i == 0 ? 1 : 8;
+        if (i == 0 ? !step->conditional : !step->numbered) continue;
+        if (!is_within(model, operand, size, size, at->strides, at->stride_count, i) ||
+            (i == 1 && operand->space != MLC_ARENA))
+            refuse(p, "a loop's condition or turn lies outside its memory");
     }
-    return next;
+}
+
+/* What comes next where loops, procedures and calls are numbered as the executor meets them. */
+typedef struct {
+    uint32_t loop, procedure, call;
+} Due;
+
+/* Walks a procedure as the executor would, each loop for one turn, so that nothing is walked twice. */
+static void check_procedure(Parser *p, Model *model, Due *due, uint32_t depth) {
+    uint32_t number = due->procedure++;
+    const mlc_procedure *procedure = &model->procedures[number];
+    for (uint32_t i = 0; i < procedure->count && !p->r.why; i++) {
+        mlc_step *step = &model->steps[procedure->first + i];
+        bool fits = step->call < model->call_count;
+        if (step->kind == MLC_CALL) {
+            due->call = step->call + 1;
+        } else {
+            step->call = due->call;
+            fits = depth < MLC_MAX_NESTING && due->procedure < model->procedure_count &&
+                   step->procedure == due->procedure;
+        }
+        if (step->kind == MLC_LOOP) {
+            fits = fits && step->loop == due->loop && due->loop < MLC_MAX_LOOPS;
+            if (fits) model->turns[due->loop++] = step->turns;
+        }
+        if (fits && step->kind != MLC_CALL) check_procedure(p, model, due, depth + 1);
+        if (fits && step->kind == MLC_BRANCH) {
+            fits = step->conditional && due->procedure < model->procedure_count &&
+                   step->otherwise == due->procedure;
+            if (fits) check_procedure(p, model, due, depth + 1);
+        }
+        if (!fits)
+            refuse(p, "step %u of procedure %u is not in order; this runtime takes %d loops, and "
+                   "%d within each other",
+                   i, number, MLC_MAX_LOOPS, MLC_MAX_NESTING);
+    }
 }
 
 static void check_procedures(Parser *p, Model *model) {
-    bool *claimed = take(p, model->procedure_count, sizeof *claimed);
+    Due due = {0};
+    if (model->procedure_count == 0) return;
     model->turns = take(p, MLC_MAX_LOOPS, sizeof *model->turns);
-    if (!claimed || !model->turns || model->procedure_count == 0) return;
-    check_procedure(p, model, 0, 0, claimed, 0);
+    if (model->turns) check_procedure(p, model, &due, 0);
+    model->loop_count = due.loop;
     for (uint32_t i = 0; i < model->step_count && !p->r.why; i++)
         if (model->steps[i].kind != MLC_CALL) check_places(p, model, &model->steps[i]);
 }
@@ -299,7 +286,7 @@ void check_model(Parser *p) {
     Model *model = &p->module->model;
     if (!model->present || p->r.why) return;
     if (model->input_count + model->output_count > MLC_MAX_OPERANDS)
-        REFUSE(p, "the model has %u inputs and outputs; this runtime takes %d",
+        refuse(p, "the model has %u inputs and outputs; this runtime takes %d",
                model->input_count + model->output_count, MLC_MAX_OPERANDS);
     check_procedures(p, model);
     for (uint32_t i = 0; i < model->call_count && !p->r.why; i++)

@@ -5,14 +5,23 @@
 #include "load.h"
 #include "parser.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
+void refuse(Parser *p, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    if (!p->r.why) fail_with(p->failure, REFUSED, format, args);
+    va_end(args);
+    read_fail(&p->r, "refused");
+}
+
 void *take(Parser *p, size_t count, size_t size) {
     size_t bytes = (count * size + 15) / 16 * 16; /* count <= MAX_METADATA, size is a struct's */
     if (bytes > (size_t)(p->end - p->free)) {
-        REFUSE(p, "the module's metadata is too large");
+        refuse(p, "the module's metadata is too large");
         return NULL;
     }
     void *taken = p->free;
@@ -42,7 +51,7 @@ static int32_t scalar_index(Parser *p, const Kernel *kernel) {
     const char *name = take_str(p);
     for (uint32_t i = 0; i < kernel->scalar_count; i++)
         if (strcmp(kernel->scalars[i], name) == 0) return (int32_t)i;
-    REFUSE(p, "kernel '%s' names a dimension '%s' that is none of its scalars", kernel->name, name);
+    refuse(p, "kernel '%s' names a dimension '%s' that is none of its scalars", kernel->name, name);
     return -1;
 }
 
@@ -67,7 +76,7 @@ static Param parse_param(Parser *p, const Kernel *kernel) {
             Bytes name = read_str(&p->r);
             param.dtype = dtype_of(name);
             if (!param.dtype)
-                REFUSE(p, "the module uses dtype '%.*s', which this runtime does not know",
+                refuse(p, "the module uses dtype '%.*s', which this runtime does not know",
                        (int)(name.size < 32 ? name.size : 32), (const char *)name.data);
         } else if (bytes_are(key, "shape")) {
             param.shape = take_array(p, sizeof *param.shape, &param.rank);
@@ -76,16 +85,15 @@ static Param parse_param(Parser *p, const Kernel *kernel) {
             param.output = read_bool(&p->r);
         } else if (kernel && bytes_are(key, "align")) {
             uint64_t align = read_uint(&p->r);
-            if (align == 0 || align > MLC_ALIGNMENT || (align & (align - 1)) != 0)
-                read_fail(&p->r, "an alignment is a power of two, 64 at most");
+            if (align == 0 || MLC_ALIGNMENT % align != 0) read_fail(&p->r, "no alignment");
             param.align = (uint32_t)align;
         } else {
             read_skip(&p->r);
         }
     }
-    if (param.dtype == NO_DTYPE) REFUSE(p, "parameter '%s' has no dtype", param.name);
+    if (param.dtype == NO_DTYPE) refuse(p, "parameter '%s' has no dtype", param.name);
     if (param.rank > MAX_RANK)
-        REFUSE(p, "parameter '%s' has %u dimensions; this runtime takes %d", param.name, param.rank,
+        refuse(p, "parameter '%s' has %u dimensions; this runtime takes %d", param.name, param.rank,
                MAX_RANK);
     return param;
 }
@@ -100,7 +108,7 @@ static void parse_scalars(Parser *p, Kernel *kernel) {
     kernel->scalars = take_array(p, sizeof *kernel->scalars, &kernel->scalar_count);
     for (uint32_t i = 0; i < kernel->scalar_count; i++) kernel->scalars[i] = take_str(p);
     if (kernel->scalar_count > MAX_SCALARS)
-        REFUSE(p, "kernel '%s' has %u symbolic dimensions; this runtime takes %d", kernel->name,
+        refuse(p, "kernel '%s' has %u symbolic dimensions; this runtime takes %d", kernel->name,
                kernel->scalar_count, MAX_SCALARS);
 }
 
@@ -131,10 +139,10 @@ static void parse_kernel(Parser *p, Kernel *kernel) {
             read_skip(&p->r);
     }
     if (kernel->param_count > MLC_MAX_OPERANDS)
-        REFUSE(p, "kernel '%s' has %u parameters; this runtime takes %d", kernel->name,
+        refuse(p, "kernel '%s' has %u parameters; this runtime takes %d", kernel->name,
                kernel->param_count, MLC_MAX_OPERANDS);
     if (kernel->tasks.scalar < 0 && kernel->tasks.extent > INT32_MAX)
-        REFUSE(p, "kernel '%s' has more than 2^31 tasks", kernel->name);
+        refuse(p, "kernel '%s' has more than 2^31 tasks", kernel->name);
     if (kernel->workspace > p->module->workspace) p->module->workspace = kernel->workspace;
 }
 
@@ -161,7 +169,7 @@ static void check_features(Parser *p) {
         char name[40] = {0};
         memcpy(name, b.data, b.size < sizeof name - 1 ? b.size : sizeof name - 1);
         if (!p->r.why && !mlc_cpu_has(name))
-            REFUSE(p, "the module uses the CPU feature '%s', which this board (%s) does not have; "
+            refuse(p, "the module uses the CPU feature '%s', which this board (%s) does not have; "
                    "it has: %s; try: a target for this board, or -mattr=-%s",
                    name, mlc_cpu_model(0, model, sizeof model),
                    board_features(has, sizeof has), name);
@@ -180,7 +188,7 @@ static void check_board(Parser *p) {
             read_skip(&p->r);
     }
     if (abi != MLC_ABI_VERSION && abi != MLC_PROGRAM_ABI)
-        REFUSE(p, "the module has ABI version %llu, this runtime has version %d; try: compile and "
+        refuse(p, "the module has ABI version %llu, this runtime has version %d; try: compile and "
                "run it with the same version of mlc-deploy",
                (unsigned long long)abi, MLC_ABI_VERSION);
     if (p->r.why) return;
@@ -190,7 +198,7 @@ static void check_board(Parser *p) {
         if (bytes_are(key, "machine")) {
             Bytes machine = read_str(&p->r);
             if (!bytes_are(machine, mlc_machine()))
-                REFUSE(p, "the module is for %.*s, this runtime is for %s; try: another target",
+                refuse(p, "the module is for %.*s, this runtime is for %s; try: another target",
                        (int)(machine.size < 32 ? machine.size : 32), (const char *)machine.data,
                        mlc_machine());
         } else if (bytes_are(key, "features")) {

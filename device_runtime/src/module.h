@@ -43,14 +43,6 @@ typedef struct {
     mlc_stride *strides;
 } Call;
 
-/* mlc_step says what the parts mean. */
-typedef struct {
-    enum mlc_step_kind kind;
-    uint32_t call, loop, turns, procedure, otherwise;
-    bool conditional, numbered;
-    Call places;
-} Step;
-
 typedef struct {
     bool present;
     uint32_t input_count, output_count;
@@ -61,7 +53,7 @@ typedef struct {
     Call *calls;
     uint32_t procedure_count, step_count; /* none where there are neither loops nor branches */
     mlc_procedure *procedures;
-    Step *steps;
+    mlc_step *steps;
     uint32_t loop_count;
     uint32_t *turns; /* of each loop, at most */
 } Model;

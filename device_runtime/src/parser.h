@@ -15,12 +15,7 @@ typedef struct {
 } Parser;
 
 /* Records a failure and makes the rest of the parse quiet. */
-#define REFUSE(p, ...)                             \
-    do {                                           \
-        if (!(p)->r.why)                           \
-            fail((p)->failure, REFUSED, __VA_ARGS__); \
-        read_fail(&(p)->r, "refused");             \
-    } while (0)
+void refuse(Parser *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Zeroed memory for `count` of a structure; NULL after a failure. */
 void *take(Parser *p, size_t count, size_t size);

@@ -19,26 +19,18 @@ static bool no_memory(Failure *failure, const char *what, uint64_t size) {
                 what, (unsigned long long)size);
 }
 
-static mlc_call places_of(const Call *call) {
-    return (mlc_call){.operands = call->operands,
-                      .operand_count = call->operand_count,
-                      .strides = call->strides,
-                      .stride_count = call->stride_count};
-}
-
 /* Addresses of the kernels, and the call table as the executor wants it. */
 static bool make_tables(Program *p, Failure *failure) {
     const Model *model = &p->about.model;
     size_t calls = model->call_count, kernels = p->about.kernel_count;
-    size_t times = calls > 0 ? calls : 1, steps = model->step_count;
-    p->tables_size = 2 * times * sizeof(uint64_t) + steps * sizeof(mlc_step) +
-                     calls * sizeof(mlc_call) + kernels * sizeof(mlc_kernel *);
+    size_t times = calls > 0 ? calls : 1;
+    p->tables_size = 2 * times * sizeof(uint64_t) + calls * sizeof(mlc_call) +
+                     kernels * sizeof(mlc_kernel *);
     p->tables = fresh_memory(p->tables_size);
     if (!p->tables) return no_memory(failure, "the call table", p->tables_size);
     p->nanoseconds = p->tables;
     p->turns = p->nanoseconds + times;
-    p->steps = (mlc_step *)(void *)(p->turns + times);
-    p->calls = (mlc_call *)(void *)(p->steps + steps);
+    p->calls = (mlc_call *)(void *)(p->turns + times);
     p->entries = (mlc_kernel **)(void *)(p->calls + calls);
     for (size_t i = 0; i < kernels; i++) {
         void *symbol = mlc_image_symbol(&p->image, p->about.kernels[i].name);
@@ -49,21 +41,12 @@ static bool make_tables(Program *p, Failure *failure) {
     }
     for (size_t i = 0; i < calls; i++) {
         const Call *call = &model->calls[i];
-        p->calls[i] = places_of(call);
-        p->calls[i].kernel = p->entries[call->kernel];
-        p->calls[i].tasks = (int32_t)p->about.kernels[call->kernel].tasks.extent;
-    }
-    for (size_t i = 0; i < steps; i++) {
-        const Step *step = &model->steps[i];
-        p->steps[i] = (mlc_step){.kind = step->kind,
-                                 .call = step->call,
-                                 .loop = step->loop,
-                                 .turns = step->turns,
-                                 .procedure = step->procedure,
-                                 .otherwise = step->otherwise,
-                                 .conditional = step->conditional,
-                                 .numbered = step->numbered,
-                                 .places = places_of(&step->places)};
+        p->calls[i] = (mlc_call){.kernel = p->entries[call->kernel],
+                                 .operands = call->operands,
+                                 .operand_count = call->operand_count,
+                                 .tasks = (int32_t)p->about.kernels[call->kernel].tasks.extent,
+                                 .strides = call->strides,
+                                 .stride_count = call->stride_count};
     }
     return true;
 }
@@ -72,8 +55,8 @@ void program_table(const Program *program, mlc_run *run) {
     const Model *model = &program->about.model;
     run->calls = program->calls;
     run->call_count = model->call_count;
-    run->steps = program->steps;
-    run->procedures = model->procedure_count > 0 ? model->procedures : NULL;
+    run->steps = model->steps;
+    run->procedures = model->procedures;
 }
 
 static void free_workspaces(Program *p) {

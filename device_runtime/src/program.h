@@ -12,8 +12,7 @@ typedef struct {
     mlc_call *calls;       /* of the model */
     uint64_t *nanoseconds; /* per call of the model, or of one kernel */
     uint64_t *turns;       /* likewise: how often it ran */
-    mlc_step *steps;       /* of the model's procedures */
-    void *tables;          /* where these five live */
+    void *tables;          /* where these four live */
     size_t tables_size;
     void *workspace; /* of the first of `threads` threads */
     size_t workspace_stride; /* bytes to that of the next */

@@ -240,10 +240,9 @@ static bool run_and_report(Job *job, Writer *w) {
     const Program *program = &job->module->program;
     uint64_t *nanoseconds = program->nanoseconds, *turns = program->turns;
     uint32_t first = job->run.first_call, count = job->run.call_count - first;
-    memset(nanoseconds + first, 0, count * sizeof *nanoseconds);
-    memset(turns + first, 0, count * sizeof *turns);
+    memset(nanoseconds, 0, (size_t)((char *)program->calls - (char *)nanoseconds)); /* both */
     job->instruments.nanoseconds = nanoseconds;
-    job->instruments.turns = job->run.procedures ? turns : NULL;
+    job->instruments.turns = turns;
     shared->phase = RUNNING;
     if (!run_once(job)) return false;
     reply_times(w, nanoseconds + first, job->run.procedures ? turns + first : NULL, count);

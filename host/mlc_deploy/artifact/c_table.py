@@ -4,12 +4,23 @@ relocations wherever one points to another. The model's own structure is the las
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
-from mlc_targets.object_format import ALIGNMENT, Call, Metadata, Param
+from mlc_targets.object_format import (
+    ALIGNMENT,
+    Arg,
+    Branch,
+    Call,
+    Loop,
+    Metadata,
+    Model,
+    Param,
+    Step,
+)
 
 from ..codegen.elf import AARCH64, ARM, X86_64, Relocation
 
@@ -29,7 +40,13 @@ class Size(NamedTuple):
     value: int
 
 
-Field = int | Size | Pointer | None  # a 32-bit number, a size_t, a pointer, NULL
+class Wide(NamedTuple):
+    """An int64_t."""
+
+    value: int
+
+
+Field = int | Size | Wide | Pointer | None  # a 32-bit number, a size_t, ..., a pointer, NULL
 NULL: Field = None
 
 
@@ -57,11 +74,12 @@ class Table:
 
     def array(self, rows: Sequence[tuple[Field, ...]]) -> Pointer:
         """Structures one after the other, each field where C has it."""
-        at = self._align(self.word)
+        wide = any(isinstance(field, Wide) for row in rows for field in row)
+        at = self._align(8 if wide else self.word)
         for row in rows:
             for field in row:
                 self._add(field)
-            self._align(self.word)
+            self._align(8 if any(isinstance(f, Wide) for f in row) else self.word)
         return Pointer(at)
 
     def relocations(self, table: int, kernels: Mapping[str, int]) -> tuple[Relocation, ...]:
@@ -85,6 +103,9 @@ class Table:
             case Size(value):
                 self._align(self.word)
                 self.content += value.to_bytes(self.word, "little")
+            case Wide(value):
+                self._align(8)
+                self.content += value.to_bytes(8, "little", signed=True)
             case Pointer():
                 at = self._align(self.word)
                 self.pointers.append((at, field))
@@ -106,6 +127,7 @@ def model_table(machine: int, metadata: Metadata, called: str) -> Table:
     t = Table(machine)
     calls = t.array([_call(t, call, metadata) for call in model.calls])
     layers = t.array([(t.text(call.layer),) for call in model.calls])
+    steps, procedures = _procedures(t, model)
     inputs, outputs = (t.array([_tensor(t, p) for p in ps]) for ps in (model.inputs, model.outputs))
     weights_hash = t.data(model.weights_hash, 1) if model.weights_bytes else NULL
     arena, memory = arena_and_memory(metadata)
@@ -114,7 +136,7 @@ def model_table(machine: int, metadata: Metadata, called: str) -> Table:
             (
                 t.text(called), t.text(metadata.target),
                 len(model.inputs), len(model.outputs), len(model.calls),
-                inputs, outputs, calls, layers,
+                inputs, outputs, calls, layers, steps, procedures,
                 Size(arena), Size(memory), Size(model.weights_bytes), weights_hash,
             )
         ]
@@ -131,9 +153,70 @@ def arena_and_memory(metadata: Metadata) -> tuple[int, int]:
 
 def _call(t: Table, call: Call, metadata: Metadata) -> tuple[Field, ...]:
     """An mlc_call; what it points to stands before it, so this comes before its array."""
-    operands = t.array([(arg.space, arg.index, Size(arg.offset)) for arg in call.args])
     tasks = int(metadata.kernels[call.kernel].tasks)
-    return Pointer(0, call.kernel), operands, len(call.args), tasks, NULL
+    return _places(t, Pointer(0, call.kernel), call.args, tasks)
+
+
+def _places(
+    t: Table, kernel: Field, args: Sequence[Arg | None], tasks: int = 0
+) -> tuple[Field, ...]:
+    """An mlc_call of arguments; one that is not there is the arena's begin."""
+    every = [arg or Arg(0, 0, 0, 0) for arg in args]
+    operands = t.array([(arg.space, arg.index, Size(arg.offset)) for arg in every])
+    moved = [(n, loop, Wide(step)) for n, arg in enumerate(every) for loop, step in arg.strides]
+    strides = t.array(moved) if moved else NULL
+    return kernel, operands, len(every), tasks, NULL, strides, len(moved)
+
+
+def _procedures(t: Table, model: Model) -> tuple[Field, Field]:
+    """Arrays of mlc_step and mlc_procedure."""
+    if not model.procedures:
+        return NULL, NULL
+    begins = _begins(model.procedures)
+    steps = [
+        _step(t, step, begin)
+        for procedure, own in zip(model.procedures, begins, strict=True)
+        for step, begin in zip(procedure, own, strict=True)
+    ]
+    counts = [len(procedure) for procedure in model.procedures]
+    firsts = accumulate(counts, initial=0)
+    return t.array(steps), t.array(list(zip(firsts, counts, strict=False)))
+
+
+def _begins(procedures: Sequence[Sequence[Step]]) -> list[list[int]]:
+    """The number of the first call in each step, or after it."""
+    found: list[list[int]] = [[] for _ in procedures]
+    following = 0
+
+    def visit(number: int) -> None:
+        nonlocal following
+        for step in procedures[number]:
+            found[number].append(step if isinstance(step, int) else following)
+            match step:
+                case Loop(procedure=inner):
+                    visit(inner)
+                case Branch(procedure=inner, otherwise=other):
+                    visit(inner)
+                    visit(other)
+                case int():
+                    following = step + 1
+
+    visit(0)
+    return found
+
+
+def _step(t: Table, step: Step, begin: int) -> tuple[Field, ...]:
+    """An mlc_step."""
+    match step:
+        case Loop(number, turns, procedure, condition, turn):
+            places = _places(t, NULL, (condition, turn))
+            flags = int(condition is not None), int(turn is not None)
+            return 1, begin, number, turns, procedure, 0, *flags, *places
+        case Branch(condition, procedure, otherwise):
+            places = _places(t, NULL, (condition, None))
+            return 2, begin, 0, 0, procedure, otherwise, 1, 0, *places
+        case int():
+            return 0, begin, 0, 0, 0, 0, 0, 0, *_places(t, NULL, ())
 
 
 def _tensor(t: Table, p: Param) -> tuple[Field, ...]:
