@@ -154,8 +154,8 @@ Step = int | Loop | Branch  # the number of a call
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What the object's model takes and gives, and the calls that it consists of: in their order, or
-    as the first of `procedures` says, where there are any."""
+    """What the object's model takes and gives, and the calls that it consists of: in their order,
+    or as the first of `procedures` says, where there are any."""
 
     inputs: tuple[Param, ...]
     outputs: tuple[Param, ...]

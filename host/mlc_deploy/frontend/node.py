@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import ImporterError
+from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Value
 from ..graph.rewrite import fold_call
 from ..ops import frozen_attrs
@@ -16,10 +18,18 @@ MOST_CONSTANTS = 1 << 28  # elements of a table that the front end makes
 MOST_TURNS = 1000  # of a loop that is unrolled; each adds its nodes to the graph
 
 
+# A turn of a loop: from its number, the states and the elements of sequences to the next states and
+# the elements of results. And what one of two branches emits and gives.
+Step = Callable[[Value, list[Value], list[Value]], tuple[Sequence[Value], Sequence[Value]]]
+Branch = Callable[[], Sequence[Value]]
+
+
 class Node(ABC):
     """`place` says where the node stands: the model, the node's name and its operator."""
 
     place: str
+    builder: BlockBuilder
+    source: str  # the layer that its calls come from
 
     @abstractmethod
     def call(self, op: str, *args: Value, **attrs: Any) -> Any:
@@ -38,6 +48,18 @@ class Node(ABC):
             return result
         several: Any = folded
         return folded[0] if len(folded) == 1 else several
+
+    def emit_loop(
+        self, turns: int, states: Sequence[Value], step: Step, **parts: Any
+    ) -> tuple[list[Value], list[Value]]:
+        """The last states and the results of a loop, as BlockBuilder.emit_loop has it. Nodes are
+        converted in step as anywhere."""
+        ends, results = self.builder.emit_loop(turns, states, step, **parts, source=self.source)
+        return list(ends), list(results)
+
+    def emit_branch(self, condition: Value, then: Branch, otherwise: Branch) -> list[Value]:
+        """What a branch gives, as BlockBuilder.emit_branch has it."""
+        return list(self.builder.emit_branch(condition, then, otherwise, source=self.source))
 
     def constant(self, value: Any, dtype: str) -> Constant:
         return Constant(np.asarray(value, dtype))

@@ -3,7 +3,8 @@ or by the function that defines the operator."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,10 +83,22 @@ class Importer:
     def emit(self, op: str, args: Sequence[Value], **options: Any) -> Any:
         """A call of one of our operators."""
         result = self.builder.emit(op, *args, **options)
-        origins = frozenset().union(*(self.origins.get(a, frozenset()) for a in args))
-        for value in result if isinstance(result, tuple) else (result,):
-            self.origins[value] = origins
+        self.come_from(result if isinstance(result, tuple) else (result,), args)
         return result
+
+    def come_from(self, values: Iterable[Value], args: Iterable[Value]) -> None:
+        """The values depend on what args depend on."""
+        origins = frozenset().union(*(self.origins.get(a, frozenset()) for a in args))
+        self.origins.update(dict.fromkeys(values, origins))
+
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """The body of a loop or a branch, whose values are not known outside of it."""
+        before, self.called = self.called, dict(self.called)
+        try:
+            yield
+        finally:
+            self.called = before
 
     def output(self, name: str, scope: Scope) -> Value:
         value = scope[name] if name in scope else None

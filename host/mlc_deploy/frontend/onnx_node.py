@@ -12,7 +12,7 @@ from onnx import AttributeProto, NodeProto, helper
 from ..errors import ImporterError
 from ..graph.nodes import Constant, Value
 from ..ops.shape import normal_axis
-from .node import Node, shape_of
+from .node import Branch, Node, Step, shape_of
 from .onnx_file import dtype_name, to_array
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class OnnxNode(Node):
         self.opset = scope.version(proto.domain)
         self.source = source
         self.place = f"{importer.where}, node '{source}' ({proto.op_type})"
+        self.builder = importer.builder
         self._scope = scope
         self._importer = importer
         self._attributes = {a.name: a for a in proto.attribute}
@@ -177,6 +178,21 @@ class OnnxNode(Node):
     def call(self, op: str, *args: Value, **attrs: Any) -> Any:
         name = next((o for o in self.outputs if o), "")
         return self._importer.emit(op, args, name=name or op, source=self.source, **attrs)
+
+    def emit_loop(
+        self, turns: int, states: Sequence[Value], step: Step, **parts: Any
+    ) -> tuple[list[Value], list[Value]]:
+        with self._importer.within():
+            ends, results = super().emit_loop(turns, states, step, **parts)
+        read = (*states, *(x for x, _ in parts.get("read", ())))
+        self._importer.come_from([*ends, *results], read)
+        return ends, results
+
+    def emit_branch(self, condition: Value, then: Branch, otherwise: Branch) -> list[Value]:
+        with self._importer.within():
+            results = super().emit_branch(condition, then, otherwise)
+        self._importer.come_from(results, [condition])
+        return results
 
 
 Converter = Callable[[OnnxNode], Any]

@@ -35,7 +35,7 @@ class TorchNode(Node):
         self.op, self.overload, self.name = op, overload, name
         self.source, self.place = source, place
         self._result, self._operands = meta  # tensors without data
-        self._builder = builder
+        self.builder = builder
 
     @property
     def aten(self) -> str:
@@ -55,7 +55,7 @@ class TorchNode(Node):
         return dtype_name(torch.result_type(*self._operands[:2]), self.place)
 
     def call(self, op: str, *args: Value, **attrs: Any) -> Any:
-        return self._builder.emit(op, *args, name=self.name, source=self.source, **attrs)
+        return self.builder.emit(op, *args, name=self.name, source=self.source, **attrs)
 
     def tensor(self, operand: Value | complex, dtype: str) -> Value:
         """A tensor or a number, as a tensor of dtype."""

@@ -307,7 +307,7 @@ class BlockBuilder:
         self,
         turns: int,
         states: Sequence[Argument],
-        step: Callable[[Var, list[Var], list[Var]], tuple[Sequence[Value], Sequence[Value]]],
+        step: Callable[[Value, list[Value], list[Value]], tuple[Sequence[Value], Sequence[Value]]],
         *,
         read: Sequence[tuple[Value, bool]] = (),
         written: Sequence[bool] = (),
@@ -325,7 +325,7 @@ class BlockBuilder:
             turn = self.param("turn", (), "int64")
             own = [self.param(s.name or "state", s.type.shape, s.type.dtype) for s in given]
             parts = [self.param(x.name or "x", x.type.shape[1:], x.type.dtype) for x in sequences]
-            after, results = step(turn, own, parts)
+            after, results = step(turn, [*own], [*parts])
             body = self.finish([*after, *results])
         back = tuple(backwards for _, backwards in read)
         args = (*given, *sequences, *here.captured)

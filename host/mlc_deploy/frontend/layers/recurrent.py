@@ -1,4 +1,4 @@
-"""Recurrent layers, unrolled over their (constant) length.
+"""Recurrent layers: a loop over their (constant) length.
 
 One matrix product multiplies the inputs of all steps by their weights. A step multiplies only the
 state.
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...graph.nodes import Value
-from ..node import MOST_TURNS, Node, shape_of
+from ..node import Node, shape_of
+from .loops import loop
 from .products import rows_times
-from .shapes import joined, reshape, rows, select
+from .shapes import reshape, rows, select, stacked
 
 Function = Callable[[Value], Value]
 
@@ -116,41 +117,43 @@ def recurrent(
     x [steps, batch, inputs]; initial: the states before the first step, zeros where they are None;
     lengths [batch]: how many steps count.
     """
-    length, batch, _ = shape_of(x)
-    if length > MOST_TURNS:
-        what = f"{length} steps are too many to unroll"
-        raise n.refuse(what, f"a length of at most {MOST_TURNS}")
-    steps: list[list[Value]] = []
+    batch = shape_of(x)[1]
+    outputs: list[Value] = []
     ends: list[list[Value]] = []
     for number, cell in enumerate(cells):
         zeros = n.constant(np.zeros((batch, cell.hidden)), x.type.dtype)
         states = [zeros if s is None else select(n, s, number) for s in initial]
         own, end = _run(n, cell, x, states, zeros, lengths)
-        steps.append(own)
+        outputs.append(own)
         ends.append(end)
-    hidden = cells[0].hidden
-    y = joined(n, [own[t] for t in range(length) for own in steps])
-    lasts = [joined(n, states) for states in zip(*ends, strict=True)]
-    return [
-        reshape(n, y, (length, len(cells), batch, hidden)),
-        *(reshape(n, last, (len(cells), batch, hidden)) for last in lasts),
-    ]
+    lasts = [stacked(n, states) for states in zip(*ends, strict=True)]
+    return [stacked(n, outputs, 1), *lasts]
 
 
 def _run(
     n: Node, cell: Cell, x: Value, states: list[Value], zeros: Value, lengths: Value | None
-) -> tuple[list[Value], list[Value]]:
-    """The outputs of all steps, [batch, hidden] each, and the states after the last."""
+) -> tuple[Value, list[Value]]:
+    """The outputs of all steps [steps, batch, hidden], and the states after the last."""
     length, batch, _ = shape_of(x)
     products = _plus(n, rows_times(n, x, cell.w, True), cell.wb)
-    outputs = [zeros] * length
-    for t in reversed(range(length)) if cell.backwards else range(length):
-        fresh = STEPS[cell.kind](n, cell, rows(n, products, t * batch, batch), states)
-        outputs[t] = fresh[0]
+    backwards = cell.backwards
+    elements = reshape(n, products, (length, batch, shape_of(products)[-1]))
+
+    def step(
+        turn: Value, before: list[Value], parts: list[Value]
+    ) -> tuple[Sequence[Value], Sequence[Value]]:
+        fresh = STEPS[cell.kind](n, cell, parts[0], before)
+        output = fresh[0]
         if lengths is not None:  # beyond a sequence's end its state stays, and its output is 0
-            inside = n.emit("greater", lengths, n.constant(t, lengths.type.dtype))
-            inside = reshape(n, inside, (batch, 1))
-            outputs[t] = n.emit("where", inside, fresh[0], zeros)
-            fresh = [n.emit("where", inside, a, b) for a, b in zip(fresh, states, strict=True)]
-        states = fresh
-    return outputs, states
+            t = n.cast(turn, lengths.type.dtype)
+            if backwards:
+                t = n.emit("subtract", n.constant(length - 1, lengths.type.dtype), t)
+            inside = reshape(n, n.emit("greater", lengths, t), (batch, 1))
+            output = n.emit("where", inside, output, zeros)
+            fresh = [n.emit("where", inside, a, b) for a, b in zip(fresh, before, strict=True)]
+        return fresh, [output]
+
+    ends, (outputs,) = loop(
+        n, length, states, step, read=[(elements, backwards)], written=[backwards]
+    )
+    return outputs, ends
