@@ -1,4 +1,10 @@
-"""Converters of control flow: a known branch is taken, else both are computed; loops unroll."""
+"""Converters of control flow.
+
+A branch whose condition is known is taken, and another is chosen on the board. A loop becomes a
+loop where every turn does the same to tensors of the same shapes. It is written out turn by turn
+where it computes nothing but constants, such as shapes, and where a turn's number decides about
+shapes.
+"""
 
 from __future__ import annotations
 
@@ -7,74 +13,177 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ImporterError
 from ..graph.nodes import Constant, Value
 from ..ops.shape import normal_axis
+from .layers.loops import loop
 from .layers.shapes import reshape, select, stacked
 from .node import MOST_TURNS, shape_of
 from .onnx_node import Converter, OnnxNode
 
+ENDLESS = (1 << 31) - 1  # turns of a loop that only its condition ends
+
+
+class Unlike(Exception):
+    """A turn leaves states of other types than it began with."""
+
 
 def _if(n: OnnxNode) -> Any:
-    """A constant condition takes its branch. Else both branches are computed, and the condition
-    chooses from each pair of results, which must have one type."""
+    """A constant condition takes its branch; the bodies of another give results of one type."""
     condition = n.input(0)
     if isinstance(condition, Constant):
         return n.body("then_branch" if condition.value.all() else "else_branch")
-    pairs = zip(n.body("then_branch"), n.body("else_branch"), strict=True)
-    scalar = reshape(n, condition, ())
-    results = []
-    for a, b in pairs:
-        if a.type != b.type:
+    types: list[list[Any]] = []
+
+    def taken(name: str) -> list[Value]:
+        results = n.body(name)
+        types.append([v.type for v in results])
+        if types[0] != types[-1]:
             n.known(0, "the condition of branches of different shapes")
-        results.append(n.emit("where", scalar, a, b))
-    return results
+        return results
+
+    truth = reshape(n, condition, ())
+    return n.emit_branch(truth, lambda: taken("then_branch"), lambda: taken("else_branch"))
 
 
-def _turns(n: OnnxNode) -> int:
-    """The most turns of a loop."""
-    if n.optional(0) is None:
-        return MOST_TURNS + 1
-    return max(n.whole(0, "the loop's trip count"), 0)
+def _loop(n: OnnxNode) -> Any:
+    states = [n.input(k) for k in range(2, len(n.inputs))]
+    most, going = n.optional(0), n.optional(1)
+    if isinstance(going, Constant) and not going.value.all():
+        most = n.constant(0, "int64")
+    known = most is None or isinstance(most, Constant)
+    turns = ENDLESS if most is None or not known else max(n.whole(0, "the trip count"), 0)
+    if isinstance(most, Constant) and not turns:
+        return _never(n, states)
+    if turns > ENDLESS:
+        raise n.refuse(f"the loop turns {turns} times; {ENDLESS} are the most")
+    try:
+        if not (known and turns <= MOST_TURNS and _computes_constants(n, states)):
+            return _as_loop(n, turns, None if known else most, going, states)
+    except (Unlike, ImporterError, ValueError) as error:
+        if not known:
+            n.whole(0, "the loop's trip count")
+        if turns > MOST_TURNS:
+            raise (_growing(n) if isinstance(error, Unlike) else error) from None
+    return _written_out(n, turns, going, states)
 
 
-def _truth(n: OnnxNode, value: Value | None) -> bool:
-    if value is not None and not isinstance(value, Constant):
-        raise n.refuse(
-            "the loop ends when the model's data say so, which is not supported",
-            "a loop whose condition stays true, with a constant trip count",
-        )
-    return value is None or bool(value.value.all())
+def _never(n: OnnxNode, states: Sequence[Value]) -> list[Value]:
+    if len(n.outputs) > len(states):
+        raise ValueError("a loop that never turns has results to collect")
+    return list(states)
 
 
-def _refuse_endless(n: OnnxNode, turn: int) -> None:
-    if turn > MOST_TURNS:
-        raise n.refuse(f"the loop turns more than {MOST_TURNS} times, too often to unroll")
+def _growing(n: OnnxNode) -> ImporterError:
+    return n.refuse(
+        "the loop's state changes its shape from turn to turn, and only the model's data say how "
+        "often it turns",
+        "a loop with a constant trip count, or whose state keeps its shape",
+    )
+
+
+def _uncounted(n: OnnxNode) -> ImporterError:
+    return n.refuse(
+        "the loop collects results, and only the model's data say how many",
+        "a loop whose condition stays true, with a constant trip count",
+    )
+
+
+def _turn(n: OnnxNode, number: Value, states: Sequence[Value]) -> list[Value]:
+    """The condition, the states and the elements of results that a turn gives."""
+    return n.body("body", number, n.constant(np.True_, "bool"), *states)
+
+
+def _computes_constants(n: OnnxNode, states: Sequence[Value]) -> bool:
+    """Whether a turn on constants gives constants."""
+    if not states or not all(isinstance(s, Constant) for s in states):
+        return False
+    found = n.tried(lambda: _turn(n, n.constant(0, "int64"), states))
+    return all(isinstance(v, Constant) for v in found)
+
+
+def _as_loop(
+    n: OnnxNode, turns: int, most: Value | None, going: Value | None, states: Sequence[Value]
+) -> list[Value]:
+    """A loop of at most `turns` turns, or as many as `most` says when the model runs."""
+    results = len(n.outputs) - len(states)
+    again = n.tried(lambda: _turn_of(n, states))[0]
+    decided = isinstance(again, Constant)
+    if isinstance(again, Constant) and not again.value.all():
+        turns = min(turns, 1)
+    if decided and most is None and (going is None or isinstance(going, Constant)):
+
+        def step(number: Value, own: list[Value], _: list[Value]) -> Any:
+            _, *given = _turn(n, number, own)
+            return _kept(given[: len(states)], states), given[len(states) :]
+
+        if turns == ENDLESS:
+            raise n.refuse("nothing ends the loop", "a trip count, or a condition that changes")
+        ends, collected = loop(n, turns, states, step, written=[False] * results)
+        return [*ends, *collected]
+    if results:
+        raise _uncounted(n)
+    truth = n.constant(np.True_, "bool") if going is None else reshape(n, going, ())
+    if most is not None:
+        limit = reshape(n, n.cast(most, "int64"), ())
+        truth = n.emit("logical_and", truth, n.emit("greater", limit, n.constant(0, "int64")))
+
+    def conditional(number: Value, own: list[Value], _: list[Value]) -> Any:
+        condition, *given = _turn(n, number, own[1:])
+        truth = reshape(n, condition, ())
+        if most is not None:
+            following = n.emit("add", number, n.constant(1, "int64"))
+            truth = n.emit("logical_and", truth, n.emit("greater", limit, following))
+        return [truth, *_kept(given, states)], []
+
+    ends, _ = n.emit_loop(turns, [truth, *states], conditional, conditional=True)
+    return ends[1:]
+
+
+def _turn_of(n: OnnxNode, states: Sequence[Value]) -> list[Value]:
+    """What some turn gives, whose number nobody knows."""
+    found: list[Value] = []
+
+    def step(number: Value, own: list[Value], _: list[Value]) -> Any:
+        found.extend(_turn(n, number, own))
+        return own, []
+
+    n.emit_loop(1, states, step)
+    return found
+
+
+def _kept(after: Sequence[Value], before: Sequence[Value]) -> list[Value]:
+    if [v.type for v in after] != [v.type for v in before]:
+        raise Unlike
+    return list(after)
+
+
+def _written_out(
+    n: OnnxNode, turns: int, going: Value | None, states: Sequence[Value]
+) -> list[Value]:
+    """The loop turn by turn."""
+    own = list(states)
+    scans: list[list[Value]] = [[] for _ in n.outputs[len(own) :]]
+    if going is not None:
+        n.known(1, "the loop's condition")
+    for turn in range(turns):
+        if turn == MOST_TURNS:
+            raise n.refuse(f"the loop turns more than {MOST_TURNS} times, too often to write out")
+        condition, *results = _turn(n, n.constant(turn, "int64"), own)
+        own = results[: len(own)]
+        for collected, value in zip(scans, results[len(own) :], strict=True):
+            collected.append(value)
+        if not isinstance(condition, Constant):
+            raise _uncounted(n) if scans else _growing(n)
+        if not condition.value.all():
+            break
+    return [*own, *(_collected(n, parts) for parts in scans)]
 
 
 def _collected(n: OnnxNode, parts: Sequence[Value], axis: int = 0) -> Value:
     if not parts:
         raise ValueError("a loop that never turns has results to collect")
     return stacked(n, parts, axis)
-
-
-def _loop(n: OnnxNode) -> Any:
-    turns = _turns(n)
-    if n.optional(1) is not None:
-        n.known(1, "the loop's condition")
-    going = _truth(n, n.optional(1))
-    states = [n.input(k) for k in range(2, len(n.inputs))]
-    scans: list[list[Value]] = [[] for _ in n.outputs[len(states) :]]
-    turn = 0
-    while going and turn < turns:
-        _refuse_endless(n, turn + 1)
-        number, truth = n.constant(turn, "int64"), n.constant(np.True_, "bool")
-        condition, *results = n.body("body", number, truth, *states)
-        states = results[: len(states)]
-        for collected, value in zip(scans, results[len(states) :], strict=True):
-            collected.append(value)
-        going = _truth(n, condition)
-        turn += 1
-    return [*states, *(_collected(n, parts) for parts in scans)]
 
 
 def _scan(n: OnnxNode) -> Any:
@@ -86,29 +195,63 @@ def _scan(n: OnnxNode) -> Any:
     states, inputs = values[: len(values) - count], values[len(values) - count :]
     outputs = len(n.outputs) - len(states)
     axes = n.attr("scan_input_axes", [0] * count)
-    backwards = n.attr("scan_input_directions", [0] * count)
+    backwards = [bool(d) for d in n.attr("scan_input_directions", [0] * count)]
     axes = [normal_axis(n.op, a, len(shape_of(v))) for a, v in zip(axes, inputs, strict=True)]
     turns = {shape_of(v)[a] for a, v in zip(axes, inputs, strict=True)}
     if len(turns) != 1:
         raise ValueError(f"the scanned inputs have {sorted(turns)} elements")
     (length,) = turns
-    _refuse_endless(n, length)
-    collected: list[list[Value]] = [[] for _ in range(outputs)]
-    for turn in range(length):
-        parts = []
-        for value, axis, back in zip(inputs, axes, backwards, strict=True):
-            parts.append(select(n, value, length - 1 - turn if back else turn, axis))
-        results = n.body("body", *states, *parts)
-        states = results[: len(states)]
-        for own, result in zip(collected, results[len(states) :], strict=True):
-            own.append(result)
-    directions = n.attr("scan_output_directions", [0] * outputs)
+    directions = [bool(d) for d in n.attr("scan_output_directions", [0] * outputs)]
     result_axes = n.attr("scan_output_axes", [0] * outputs)
-    scanned = [
-        _collected(n, list(reversed(own)) if back else own, axis)
-        for own, axis, back in zip(collected, result_axes, directions, strict=True)
+    if not length:
+        return [*_never(n, states)]
+    read = [
+        (_axis_first(n, v, a), back) for v, a, back in zip(inputs, axes, backwards, strict=True)
     ]
-    return [*states, *scanned]
+
+    def step(_: Value, own: list[Value], parts: list[Value]) -> Any:
+        given = n.body("body", *own, *parts)
+        return _kept(given[: len(states)], states), given[len(states) :]
+
+    try:
+        ends, scanned = loop(n, length, states, step, read=read, written=directions)
+    except Unlike:
+        return _scan_written_out(n, length, states, read, directions, result_axes)
+    return [*ends, *(_axis_last(n, v, a) for v, a in zip(scanned, result_axes, strict=True))]
+
+
+def _scan_written_out(
+    n: OnnxNode, length: int, states: Sequence[Value], read: Sequence[tuple[Value, bool]],
+    directions: Sequence[bool], axes: Sequence[int],
+) -> list[Value]:  # fmt: skip
+    own = list(states)
+    scans: list[list[Value]] = [[] for _ in axes]
+    if length > MOST_TURNS:
+        raise n.refuse(f"the loop turns more than {MOST_TURNS} times, too often to write out")
+    for turn in range(length):
+        parts = [select(n, x, length - 1 - turn if back else turn) for x, back in read]
+        results = n.body("body", *own, *parts)
+        own = results[: len(own)]
+        for collected, value in zip(scans, results[len(own) :], strict=True):
+            collected.append(value)
+    every = [
+        _collected(n, parts[::-1] if back else parts, axis)
+        for parts, back, axis in zip(scans, directions, axes, strict=True)
+    ]
+    return [*own, *every]
+
+
+def _axis_first(n: OnnxNode, x: Value, axis: int) -> Value:
+    order = [axis, *(a for a in range(len(shape_of(x))) if a != axis)]
+    return x if axis == 0 else n.emit("transpose", x, axes=order)
+
+
+def _axis_last(n: OnnxNode, x: Value, axis: int) -> Value:
+    """Dimension 0 of x where a result has it."""
+    rank = len(shape_of(x))
+    order = list(range(1, rank))
+    order.insert(normal_axis(n.op, axis, rank), 0)
+    return x if order[0] == 0 else n.emit("transpose", x, axes=order)
 
 
 CONTROL: dict[str, Converter] = {"If": _if, "Loop": _loop, "Scan": _scan}

@@ -173,6 +173,11 @@ class OnnxNode(Node):
         graph = self._attributes[name].g
         return self._importer.body(graph, inputs, self._scope, self.source)
 
+    def tried(self, convert: Callable[[], list[Value]]) -> list[Value]:
+        """What convert gives, of which nothing stays in the graph."""
+        with self._importer.within(), self.builder.discarded():
+            return convert()
+
     # ------------------------------------------------------------------------------- output
 
     def call(self, op: str, *args: Value, **attrs: Any) -> Any:

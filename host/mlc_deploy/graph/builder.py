@@ -357,6 +357,12 @@ class BlockBuilder:
         return list(result) if isinstance(result, tuple) else [result]
 
     @contextmanager
+    def discarded(self) -> Iterator[None]:
+        """What is emitted inside leaves no trace."""
+        with self._body("discarded"):
+            yield
+
+    @contextmanager
     def _body(self, name: str) -> Iterator[_Open]:
         """The function of a loop or a branch, which is built inside."""
         before = self._open

@@ -1,4 +1,4 @@
-"""Loops of layers: the few turns that cost more as a loop are written out."""
+"""Loops of layers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...graph.nodes import Value
-from ..node import Node, Step
-from .shapes import select, stacked
+from ...graph.nodes import Constant, Value
+from ..node import Node, Step, shape_of
+from .shapes import joined, rows, select, with_axis
 
 
 def loop(
@@ -20,10 +20,25 @@ def loop(
     read: Sequence[tuple[Value, bool]] = (),
     written: Sequence[bool] = (),
 ) -> tuple[list[Value], list[Value]]:
-    """The last states and the results of a loop, as BlockBuilder.emit_loop has it. A single turn is
-    no loop."""
-    if turns != 1:
+    """The last states and the results of a loop, as BlockBuilder.emit_loop has it.
+
+    A first turn on states that are constant is written out: much of what it computes is constant,
+    too, such as the product of a matrix and zeros.
+    """
+    if turns < 1 or not (turns == 1 or any(isinstance(s, Constant) for s in states)):
         return n.emit_loop(turns, states, step, read=read, written=written)
-    parts = [select(n, x, 0) for x, _ in read]
+    parts = [select(n, x, turns - 1 if back else 0) for x, back in read]
     ends, results = step(n.constant(np.int64(0), "int64"), list(states), parts)
-    return list(ends), [stacked(n, [result]) for result in results]
+    firsts = [with_axis(n, result, 0) for result in results]
+    if turns == 1:
+        return list(ends), firsts
+
+    def later(
+        turn: Value, own: list[Value], elements: list[Value]
+    ) -> tuple[Sequence[Value], Sequence[Value]]:
+        return step(n.emit("add", turn, n.constant(1, "int64")), own, elements)
+
+    rest = [(rows(n, x, 0 if back else 1, shape_of(x)[0] - 1), back) for x, back in read]
+    last, others = n.emit_loop(turns - 1, ends, later, read=rest, written=written)
+    both = zip(firsts, others, written, strict=True)
+    return last, [joined(n, [b, a] if back else [a, b]) for a, b, back in both]
