@@ -114,7 +114,7 @@ def _as_loop(
     if decided and most is None and (going is None or isinstance(going, Constant)):
 
         def step(number: Value, own: list[Value], _: list[Value]) -> Any:
-            _, *given = _turn(n, number, own)
+            given = _turn(n, number, own)[1:]
             return _kept(given[: len(states)], states), given[len(states) :]
 
         if turns == ENDLESS:
