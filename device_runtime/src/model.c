@@ -178,17 +178,22 @@ static bool is_within(const Model *model, const mlc_operand *operand, uint64_t s
                       const mlc_stride *strides, uint32_t count, uint32_t number) {
     uint64_t room = room_of(model, operand);
     if (operand->offset % align != 0 || size > room || operand->offset > room - size) return false;
-    int64_t least = (int64_t)operand->offset, most = (int64_t)(room - size) - least;
+    if (count > 0 && room > INT64_MAX) return false;
+    int64_t least = (int64_t)operand->offset, most = (int64_t)(room - size - operand->offset);
     for (uint32_t i = 0; i < count; i++) {
         const mlc_stride *stride = &strides[i];
-        int64_t moved, *left = stride->bytes < 0 ? &least : &most;
+        int64_t moved;
         if (stride->operand != number) continue;
         if (stride->loop >= model->loop_count || stride->bytes % (int64_t)align != 0) return false;
         uint32_t turns = model->turns[stride->loop];
         if (__builtin_mul_overflow(stride->bytes, turns > 0 ? turns - 1 : 0, &moved)) return false;
-        moved = moved < 0 ? -moved : moved;
-        if (moved > *left) return false;
-        *left -= moved;
+        if (moved < 0)
+            least += moved;
+        else if (moved <= most)
+            most -= moved;
+        else
+            return false;
+        if (least < 0) return false;
     }
     return true;
 }
@@ -211,6 +216,8 @@ static void check_call(Parser *p, const Model *model, const Call *call, uint32_t
         const mlc_operand *operand = &call->operands[i];
         const Param *param = &kernel->params[i];
         uint64_t bytes, size = call->sizes[i], room = room_of(model, operand);
+        if (operand->offset % param->align != 0)
+            refuse(p, "layer '%s': operand %u is not a place in memory", call->layer, i);
         if (!param_bytes(param, &bytes) || bytes > size ||
             !is_within(model, operand, size, param->align, call->strides, call->stride_count, i))
             refuse(p, "call %u (layer '%s'): '%s' lies outside its memory (offset %zu, size %llu, "

@@ -12,7 +12,8 @@ from mlc_targets import object_format as form
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = (ROOT / "device_runtime" / "include" / "mlc_abi.h").read_text()
-READER = (ROOT / "device_runtime" / "src" / "module.c").read_text()
+SOURCES = ROOT / "device_runtime" / "src"
+READER = "".join((SOURCES / name).read_text() for name in ("module.c", "model.c"))
 
 
 def test_constants() -> None:
