@@ -61,10 +61,10 @@ static int32_t run_loop(Walk *walk, const mlc_step *step) {
     int32_t status = MLC_OK;
     for (uint32_t turn = 0; turn < step->turns && status == MLC_OK; turn++) {
         void *data[2];
+        walk->turns[step->loop] = turn;
         locate(walk, &step->places, data);
         if (step->conditional && *(const uint8_t *)data[0] == 0) break;
         if (step->numbered) *(int64_t *)data[1] = (int64_t)turn;
-        walk->turns[step->loop] = turn;
         status = run_steps(walk, step->procedure);
     }
     return status;

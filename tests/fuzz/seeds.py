@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from mlc_deploy.artifact.format import write_file
 from mlc_rpc.link import DEAD_BEATS
 from mlc_rpc.wire import HASH_BYTES, NONCE_BYTES, TAG_BYTES, VERSION
+from mlc_targets.object_format import PROGRAM_ABI
 from tests.runtime.board import metadata_of, model_of
 from tests.runtime.elf_objects import Object, Relocation, Section, Symbol
 from tests.runtime.kernels import MACHINES, object_of
@@ -95,6 +96,14 @@ def table() -> Iterable[bytes]:
     yield msgpack.packb(metadata_of("x86_64", ["symbolic", "workspace"]))
     described = metadata_of("x86_64", ["add64", "double64"])
     yield msgpack.packb(described | {"model": model_of(bytes(256))})
+    moved = [[2, 0, 0, 256, 0, 0], [1, 0, 0, 256], [0, 0, 0, 256, 1, 64]]
+    calls = [[1, "l", [[2, 0, 0, 256, 0, 0], [3, 0, 0, 256, 0, 0]]], [0, "l", moved]]
+    loop = [0, 0, 3, 1, None, [0, 0, 448, 8]]
+    inner = [0, 1, 2, 2, [0, 0, 440, 1], None]
+    branch = [1, [2, 0, 0, 1], 3, 4]
+    procedures = [[0, loop, 0], [inner, branch], [1], [0], []]
+    model = model_of(bytes(256), calls=calls, procedures=procedures)
+    yield msgpack.packb(described | {"abi": PROGRAM_ABI, "model": model})
 
 
 def artifact() -> Iterable[bytes]:

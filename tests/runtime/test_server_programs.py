@@ -1,0 +1,193 @@
+"""Models with loops and branches on the board: what they compute, and which are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime.board import (
+    IN_ARENA,
+    IN_INPUT,
+    IN_OUTPUT,
+    Board,
+    metadata_of,
+    model_of,
+    module_of,
+    refused,
+)
+
+SIZE = 256  # bytes of 64 floats
+STATE = [IN_ARENA, 0, 0, SIZE]
+PROGRAM_ABI = 2
+ROWS = 4
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    with Board() as b:
+        yield b
+
+
+def program(
+    procedures: list[Any], calls: list[Any] | None = None, **changes: Any
+) -> dict[str, Any]:
+    """The state, which begins as 0, is doubled and gets a row of the input in every turn; what it
+    is then goes to a row of the output."""
+    row = [IN_INPUT, 0, 0, SIZE, 0, SIZE]
+    steps = [
+        [1, "double", [STATE, [IN_ARENA, 0, SIZE, SIZE]]],
+        [0, "add", [[IN_ARENA, 0, SIZE, SIZE], row, STATE]],
+        [1, "out", [STATE, [IN_OUTPUT, 0, 0, SIZE, 0, SIZE]]],
+    ]
+    rows = [{"name": n, "dtype": "float32", "shape": [ROWS, 1, 64]} for n in "xy"]
+    said = {"inputs": rows[:1], "outputs": rows[1:], "weights": 0, "weights_hash": b""}
+    return model_of(b"", procedures=procedures, calls=calls or steps, arena=640) | said | changes
+
+
+def object_of(model: dict[str, Any]) -> bytes:
+    return module_of("add64", "double64", says={"abi": PROGRAM_ABI, "model": model})
+
+
+def loop(turns: int, body: int = 1, number: int = 0, **places: Any) -> list[Any]:
+    return [0, number, turns, body, places.get("condition"), places.get("turn")]
+
+
+def ran(board: Board, model: dict[str, Any], x: Any) -> tuple[Any, dict[str, Any]]:
+    module = board.load(object_of(model))
+    args = [board.tensor(x), board.tensor(0 * x)]
+    answer = board.call("run", module["module"], None, args, {})
+    return board.numpy(args[1], x), answer
+
+
+X = np.arange(ROWS * 64, dtype=np.float32).reshape(ROWS, 1, 64)
+
+
+def expected(turns: int) -> Any:
+    state, y = 0 * X[0], 0 * X
+    for turn in range(turns):
+        state = 2 * state + X[turn]
+        y[turn] = 2 * state
+    return y
+
+
+def test_a_loop_runs_its_turns(board: Board) -> None:
+    y, answer = ran(board, program([[loop(ROWS)], [0, 1, 2]]), X)
+    np.testing.assert_array_equal(y, expected(ROWS))
+    assert answer["turns"] == [ROWS] * 3
+    assert len(answer["nanoseconds"]) == 3
+
+
+def test_a_loop_of_no_turns(board: Board) -> None:
+    y, answer = ran(board, program([[loop(0)], [0, 1, 2]]), X)
+    assert not y.any() and answer["turns"] == [0, 0, 0]
+
+
+def test_loops_within_each_other(board: Board) -> None:
+    """The place in the input moves by both loops."""
+    calls = program([])["calls"]
+    calls[1][2][1] = [IN_INPUT, 0, 0, SIZE, 0, 2 * SIZE, 1, SIZE]
+    calls[2][2][1] = [IN_OUTPUT, 0, 0, SIZE, 0, 2 * SIZE, 1, SIZE]
+    nested = [[loop(2)], [loop(2, 2, 1)], [0, 1, 2]]
+    y, answer = ran(board, program(nested, calls), X)
+    np.testing.assert_array_equal(y, expected(ROWS))
+    assert answer["turns"] == [4, 4, 4]
+
+
+def test_a_place_moves_backwards(board: Board) -> None:
+    calls = program([])["calls"]
+    calls[1][2][1] = [IN_INPUT, 0, 3 * SIZE, SIZE, 0, -SIZE]
+    y, _ = ran(board, program([[loop(ROWS)], [0, 1, 2]], calls), X[::-1].copy())
+    np.testing.assert_array_equal(y, expected(ROWS))
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_branch(board: Board, holds: bool) -> None:
+    """The condition is the first byte of the input."""
+    calls = [
+        [1, "then", [[IN_INPUT, 0, 0, SIZE], [IN_OUTPUT, 0, 0, SIZE]]],
+        [1, "otherwise", [[IN_INPUT, 0, SIZE, SIZE], [IN_OUTPUT, 0, 0, SIZE]]],
+    ]
+    x = X.copy()
+    x.view(np.uint8).reshape(-1)[0] = holds
+    y, answer = ran(board, program([[[1, [IN_INPUT, 0, 0, 1], 1, 2]], [0], [1]], calls), x)
+    np.testing.assert_array_equal(y[0], 2 * x[0 if holds else 1])
+    assert answer["turns"] == [int(holds), int(not holds)]
+
+
+def test_a_condition_ends_a_loop(board: Board) -> None:
+    """It is the first byte of the turn's row."""
+    x = X.copy()
+    x.view(np.uint8).reshape(ROWS, -1)[:, 0] = [1, 1, 0, 1]
+    condition = [IN_INPUT, 0, 0, 1, 0, SIZE]
+    _, answer = ran(board, program([[loop(ROWS, condition=condition)], [0, 1, 2]]), x)
+    assert answer["turns"] == [2, 2, 2]
+
+
+def test_the_number_of_a_turn(board: Board) -> None:
+    model = program([[loop(ROWS, turn=[IN_ARENA, 0, 512, 8])], [0, 1, 2]])
+    module = board.load(object_of(model))
+    args = [board.tensor(X), board.tensor(0 * X)]
+    board.call("run", module["module"], None, args, {})
+    arena = board.numpy(module["arena"], np.zeros(80, np.int64))
+    assert arena[64] == ROWS - 1
+
+
+@pytest.mark.parametrize("steps", [[5], [loop(1, 0)], [loop(1, 7)], [loop(1, 1, 3)],
+                                   [loop(1, 1), loop(1, 1, 1)], [[1, None, 1, 2]]])  # fmt: skip
+def test_steps_that_are_not_in_order(board: Board, steps: list[Any]) -> None:
+    name = board.blob(object_of(program([steps, [0], [1]])))
+    assert refused(board, "module.load", name, None).text.endswith(
+        "of procedure 0 is not in order; this runtime takes 256 loops, and 16 within each other"
+    )
+
+
+def test_loops_that_are_nested_too_deep(board: Board) -> None:
+    deep = [[loop(1, n + 1, n)] for n in range(20)]
+    name = board.blob(object_of(program([*deep, [0]])))
+    assert "16 within each other" in refused(board, "module.load", name, None).text
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        [IN_INPUT, 0, 0, SIZE, 0, SIZE + 64],  # beyond the input in the last turn
+        [IN_INPUT, 0, SIZE, SIZE, 0, -SIZE],  # before it
+        [IN_INPUT, 0, 0, SIZE, 1, SIZE],  # by a loop that is not there
+        [IN_INPUT, 0, 0, SIZE, 0, 4],  # to where it is not aligned
+        [IN_INPUT, 0, 0, SIZE, 0, 1 << 62],
+        [IN_INPUT, 0, 0, SIZE, 0, -(1 << 63)],
+        [IN_INPUT, 0, 0, SIZE, 0, SIZE, 0, SIZE],
+    ],
+)
+def test_a_place_that_leaves_its_memory(board: Board, place: list[int]) -> None:
+    calls = program([])["calls"]
+    calls[1][2][1] = place
+    name = board.blob(object_of(program([[loop(ROWS)], [0, 1, 2]], calls)))
+    text = refused(board, "module.load", name, None).text
+    assert text.startswith("call 1 (layer 'add'): 'b' lies outside its memory"), text
+
+
+@pytest.mark.parametrize("places", [{"condition": [IN_ARENA, 0, 640, 1]},
+                                    {"turn": [IN_ARENA, 0, 636, 8]},
+                                    {"turn": [IN_OUTPUT, 0, 0, 8]}])  # fmt: skip
+def test_what_a_loop_reads_and_writes_itself(board: Board, places: dict[str, Any]) -> None:
+    name = board.blob(object_of(program([[loop(ROWS, **places)], [0, 1, 2]])))
+    text = refused(board, "module.load", name, None).text
+    assert text == "a loop's condition or turn lies outside its memory"
+
+
+@pytest.mark.parametrize("steps", [[[0, 0, 1]], [[2, 0, 0, 0]], [-1], ["x"], [[]]])
+def test_what_is_no_step(board: Board, steps: list[Any]) -> None:
+    name = board.blob(object_of(program([steps])))
+    assert "the module's metadata is not in order" in refused(board, "module.load", name, None).text
+
+
+@pytest.mark.parametrize("align", [0, 3, 128])
+def test_alignment_that_is_none(board: Board, align: int) -> None:
+    described = metadata_of("x86_64", ["add64"])
+    described["kernels"][0]["params"][0]["align"] = align
+    name = board.blob(module_of("add64", says={"kernels": described["kernels"]}))
+    assert refused(board, "module.load", name, None).text.endswith("not in order: no alignment")
