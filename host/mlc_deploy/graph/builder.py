@@ -219,11 +219,16 @@ class BlockBuilder:
     # -------------------------------------------------------------------------------------- calls
 
     def emit(
-        self, op: str | AnyCall, *args: Argument, name: str = "", source: str = "", **attrs: Any
+        self,
+        op: str | AnyCall,
+        *args: Argument,
+        name: str | Sequence[str] = "",
+        source: str = "",
+        **attrs: Any,
     ) -> Any:
         """A call, or an operator on args: its output, or a tuple of them where it has several.
 
-        `name` is wanted for the outputs, `source` is the layer they come from.
+        `name` is wanted for the outputs, or a name for each; `source` is the layer they come from.
         """
         if not isinstance(op, str):
             return self._emit(op, name, source)
@@ -410,7 +415,7 @@ class BlockBuilder:
             mend='graph.const(1.0, "float32") for numbers',
         )
 
-    def _emit(self, call: Any, name: str, source: str) -> Any:
+    def _emit(self, call: Any, name: str | Sequence[str], source: str) -> Any:
         here = self._open
         if here.function is not None:
             raise GraphError(f"function '{here.name}' has its output already")
@@ -422,7 +427,10 @@ class BlockBuilder:
                 mend="a call outside of `with bb.dataflow()`",
             )
         wanted, types = _result(call)
-        names = (here.names.fresh(name or wanted) for _ in types)
+        asked = [name or wanted] * len(types) if isinstance(name, str) else name
+        if len(asked) != len(types):
+            asked = [wanted] * len(types)
+        names = map(here.names.fresh, asked)
         outputs = tuple(Var(n, simplified(t)) for n, t in zip(names, types, strict=True))
         here.bindings.append(Binding(outputs, call, source))
         here.known.update(outputs)

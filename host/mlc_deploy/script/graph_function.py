@@ -269,7 +269,7 @@ class _Reader:
 
     def bind_several(self, at: ast.stmt, targets: Sequence[ast.expr], value: ast.expr) -> None:
         names = [t.id for t in targets if isinstance(t, ast.Name)]
-        made = self.expression(value, names[0] if names else "", self.layer(at))
+        made = self.expression(value, names, self.layer(at))
         if not isinstance(made, tuple) or not len(made) == len(names) == len(targets):
             count = len(made) if isinstance(made, tuple) else 1
             self.refuse(value, f"{len(targets)} names, for {count} value{'s' * (count != 1)}")
@@ -287,7 +287,7 @@ class _Reader:
         return made
 
     def expression(
-        self, at: ast.expr, name: str = "", source: str = ""
+        self, at: ast.expr, name: str | Sequence[str] = "", source: str = ""
     ) -> Value | tuple[Value, ...]:
         """The values of an expression. Calls are emitted under `name`."""
         match at:
@@ -314,7 +314,7 @@ class _Reader:
             'R.const(1.0, "float32") for numbers, R.add and the like for operators',
         )
 
-    def call(self, at: ast.Call, name: str, source: str) -> Any:
+    def call(self, at: ast.Call, name: str | Sequence[str], source: str) -> Any:
         """Emits a call."""
         if any(k.arg is None for k in at.keywords):
             self.refuse(at, "'**' is not part of the script language", "name=value")

@@ -1,0 +1,331 @@
+"""Loops and branches: their text, their values, their memory, and what is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mlc_deploy as mlc
+from mlc_deploy.errors import LowerError
+from mlc_deploy.graph import (
+    BlockBuilder,
+    Function,
+    Value,
+    const,
+    evaluate,
+    lower_graph,
+    named_constants,
+    optimize,
+)
+from mlc_deploy.graph.count import multiply_accumulates, operators, parameters
+from mlc_deploy.graph.nodes import CallLoop
+from mlc_deploy.graph.program import BranchStep, LoopStep
+from mlc_deploy.graph.verify import verify
+from mlc_deploy.script import from_script
+from mlc_rpc import Session
+
+
+@pytest.fixture(scope="module")
+def board() -> Iterator[Session]:
+    with mlc.connect("local://") as session:
+        yield session
+
+
+def recurrence(turns: int = 5, size: int = 4, backwards: bool = False) -> Function:
+    """h = h * k + x[t], and all of h."""
+    bb = BlockBuilder("main")
+    x, h, k = (
+        bb.param(n, s) for n, s in (("x", (turns, 1, size)), ("h", (1, size)), ("k", (1, size)))
+    )
+
+    def step(turn: Value, states: list[Value], parts: list[Value]) -> Any:
+        after = bb.emit("add", bb.emit("multiply", states[0], k), parts[0])
+        return [after], [after]
+
+    ends, results = bb.emit_loop(turns, [h], step, read=[(x, backwards)], written=[backwards])
+    return bb.finish([*ends, *results], ["last", "all"])
+
+
+def swapping() -> Function:
+    """Two states change places in every turn; a third stays."""
+    bb = BlockBuilder("main")
+    a, b, c = (bb.param(n, (1, 20)) for n in "abc")
+
+    def step(turn: Value, states: list[Value], _: list[Value]) -> Any:
+        return [states[1], states[0], states[2]], [bb.emit("subtract", states[0], states[2])]
+
+    ends, results = bb.emit_loop(3, [a, b, c], step, written=[False])
+    return bb.finish([*ends, *results], ["a1", "b1", "c1", "all"])
+
+
+def counting() -> Function:
+    """Doubles until it is over 100, and says how often."""
+    bb = BlockBuilder("main")
+    x = bb.param("x", (1,))
+    limit, none = const([100.0], "float32"), const([0], "int64")
+    truth = bb.emit("reshape", bb.emit("less", x, limit), shape=())
+
+    def step(turn: Value, states: list[Value], _: list[Value]) -> Any:
+        twice = bb.emit("add", states[1], states[1])
+        count = bb.emit("reshape", bb.emit("add", turn, const(1, "int64")), shape=(1,))
+        again = bb.emit("reshape", bb.emit("less", twice, limit), shape=())
+        return [again, twice, count], []
+
+    ends, _ = bb.emit_loop(1000, [truth, x, none], step, conditional=True)
+    return bb.finish(ends[1:], ["y", "turns"])
+
+
+def choosing() -> Function:
+    """Within a loop, a branch by the parity of the turn; one side is a loop itself."""
+    bb = BlockBuilder("main")
+    x = bb.param("x", (3, 7))
+
+    def step(turn: Value, states: list[Value], _: list[Value]) -> Any:
+        odd = bb.emit(
+            "equal", bb.emit("mod", turn, const(2, "int64"), truncated=False), const(1, "int64")
+        )
+
+        def inner(number: Value, own: list[Value], rows: list[Value]) -> Any:
+            sum_ = bb.emit("add", own[0], rows[0])
+            return [sum_], [bb.emit("multiply", sum_, rows[0])]
+
+        def then() -> list[Value]:
+            zero = const(np.zeros(7, np.float32))
+            _, results = bb.emit_loop(3, [zero], inner, read=[(states[0], True)], written=[False])
+            return [*results]
+
+        return bb.emit_branch(odd, then, lambda: [bb.emit("negative", states[0])]), []
+
+    ends, _ = bb.emit_loop(4, [x], step)
+    return bb.finish(ends, ["y"])
+
+
+MODELS: dict[str, Callable[[], Function]] = {
+    "recurrence": recurrence,
+    "recurrence_backwards": lambda: recurrence(backwards=True),
+    "recurrence_aligned": lambda: recurrence(6, 32),
+    "swapping": swapping,
+    "counting": counting,
+    "choosing": choosing,
+}
+
+
+def inputs_of(function: Function, seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {p.name: rng.uniform(0.5, 1.5, p.type.sizes).astype(np.float32) for p in function.params}
+
+
+def check_on_board(function: Function, board: Session) -> None:
+    given = inputs_of(function)
+    model = mlc.compile(function, "host")
+    expected = evaluate(function, given)
+    found = board.load(model).run(given)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, 1e-5, 1e-6, err_msg=name)
+        assert found[name].dtype == value.dtype
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_text_parses_back(name: str) -> None:
+    function = MODELS[name]()
+    verify(function)
+    read = from_script(str(function), constants=named_constants(function))
+    assert isinstance(read, Function) and str(read) == str(function)
+    given = inputs_of(function)
+    expected = evaluate(function, given)
+    for key, value in evaluate(read, given).items():
+        np.testing.assert_array_equal(value, expected[key])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_passes_keep_what_is_computed(name: str) -> None:
+    function = MODELS[name]()
+    given = inputs_of(function)
+    expected = evaluate(function, given)
+    for key, value in evaluate(optimize(function), given).items():
+        np.testing.assert_allclose(value, expected[key], 1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_on_the_board(name: str, board: Session) -> None:
+    check_on_board(MODELS[name](), board)
+
+
+def test_values() -> None:
+    found = evaluate(counting(), [np.array([3], np.float32)])
+    assert (found["y"].tolist(), found["turns"].tolist()) == ([192], [6])
+    found = evaluate(counting(), [np.array([300], np.float32)])
+    assert (found["y"].tolist(), found["turns"].tolist()) == ([300], [0])
+
+
+def test_a_program_of_steps() -> None:
+    program = lower_graph(choosing())
+    main, *others = program.procedures
+    loops = [s for steps in program.procedures for s in steps if isinstance(s, LoopStep)]
+    branches = [s for steps in program.procedures for s in steps if isinstance(s, BranchStep)]
+    assert ([s.turns for s in loops], len(branches)) == ([4, 3], 1)
+    assert len(program.calls) == sum(
+        isinstance(s, int) for steps in program.procedures for s in steps
+    )
+    assert isinstance(main[-1], LoopStep) and loops[0].turn is not None and loops[1].turn is None
+    assert len(others) == 4
+
+
+def test_states_stay_where_they_are() -> None:
+    """A recurrence copies its first state in, and each turn's result out, and nothing else."""
+    program = lower_graph(optimize(recurrence(6, 32)))
+    assert [c.kernel for c in program.calls].count("copy") == 2
+    assert program.arena <= 2 * 128
+
+
+def test_a_model_without_loops_has_no_procedures() -> None:
+    bb = BlockBuilder()
+    x = bb.param("x", (1, 4))
+    program = lower_graph(bb.finish([bb.emit("relu", x)], ["y"]))
+    assert program.procedures == () and "procedures" not in program.model_map()
+
+
+def test_what_nobody_reads_is_left_out() -> None:
+    """A result, a sequence, a captured value, and all of a branch's output."""
+    bb = BlockBuilder("main")
+    x, h, k = bb.param("x", (5, 1, 4)), bb.param("h", (1, 4)), bb.param("k", (1, 4))
+
+    def step(turn: Value, states: list[Value], parts: list[Value]) -> Any:
+        return [bb.emit("negative", states[0])], [bb.emit("add", parts[0], k)]
+
+    ends, _ = bb.emit_loop(5, [h], step, read=[(x, False)], written=[False])
+    function = optimize(bb.finish(ends, ["y"]))
+    (loop,) = (b.call for b in function.bindings if isinstance(b.call, CallLoop))
+    assert (len(loop.args), loop.read, loop.written) == (1, (), ())
+    assert len(loop.body.bindings) == 1
+
+
+def test_counts() -> None:
+    bb = BlockBuilder("main")
+    h = bb.param("h", (1, 8))
+    w = const(np.ones((8, 8), np.float32))
+    ends, _ = bb.emit_loop(
+        10, [h], lambda t, s, p: ([bb.emit("dense", s[0], w, transpose_b=False)], [])
+    )
+    function = bb.finish(ends, ["y"])
+    assert sum(map(multiply_accumulates, function.bindings)) == 640
+    assert operators(function) == {"dense": 1} and parameters(function) == 64
+
+
+def test_a_registered_function_within_a_loop() -> None:
+    bb = BlockBuilder("main")
+    x = bb.param("x", (4,))
+
+    def step(turn: Value, states: list[Value], _: list[Value]) -> Any:
+        return [bb.call_dps_packed("test.twice", [states[0]], states[0].type)], []
+
+    ends, _ = bb.emit_loop(2, [x], step)
+    with pytest.raises(LowerError) as caught:
+        lower_graph(bb.finish(ends, ["y"]))
+    what, _, mend = str(caught.value).splitlines()
+    assert what == "'test.twice' runs on this machine, and stands in a loop or branch"
+    assert mend == "  try: an operator, or a call of it outside"
+
+
+def broken(**changes: Any) -> str:
+    function = recurrence()
+    (binding,) = function.bindings
+    assert isinstance(binding.call, CallLoop)
+    call = replace(binding.call, **changes)
+    with pytest.raises(ValueError) as caught:
+        verify(replace(function, bindings=(replace(binding, call=call),)))
+    return str(caught.value).partition("\n")[0]
+
+
+def test_refusals() -> None:
+    assert broken(turns=4) == "a sequence that 4 turns read is float32[5, 1, 4]"
+    assert broken(turns=-1) == "the loop has -1 turns"
+    assert broken(states=7) == "the loop has 3 arguments, for 8 states and sequences"
+    assert broken(conditional=True) == (
+        "a loop ends by its first state, bool[], and collects no results"
+    )
+    assert broken(written=()) == (
+        "the body gives float32[1, 4], float32[1, 4], not float32[1, 4] and 0 results"
+    )
+    assert broken(read=()) == (
+        "the body takes int64[], float32[1, 4], float32[1, 4], float32[1, 4], not int64[], "
+        "float32[1, 4], float32[5, 1, 4], float32[1, 4]"
+    )
+
+
+def random_function(seed: int) -> Function:
+    """Loops and branches within each other, over tensors of one shape."""
+    chance = random.Random(seed)
+    bb = BlockBuilder("main")
+    shape = chance.choice([(16,), (3, 5), (1, 40)])
+    known: list[Value] = [bb.param(f"x{n}", shape) for n in range(2)]
+    unary, binary = ("negative", "sigmoid", "tanh"), ("add", "subtract", "minimum", "multiply")
+
+    def some(values: list[Value], depth: int) -> Value:
+        for _ in range(chance.randrange(1, 4)):
+            kind = chance.random()
+            if kind < 0.2 and depth < 3:
+                values = [*values, *looped(values, depth)]
+            elif kind < 0.35 and depth < 3:
+                values = [*values, *branched(values, depth)]
+            elif kind < 0.6:
+                values = [*values, bb.emit(chance.choice(unary), chance.choice(values))]
+            else:
+                pair = chance.choice(values), chance.choice(values)
+                values = [*values, bb.emit(chance.choice(binary), *pair)]
+        return values[-1]
+
+    def looped(values: list[Value], depth: int) -> list[Value]:
+        turns, count = chance.randrange(1, 4), chance.randrange(1, 3)
+        rows = (
+            bb.emit(
+                "concatenate",
+                *[
+                    bb.emit("reshape", chance.choice(values), shape=(1, *shape))
+                    for _ in range(turns)
+                ],
+                axis=0,
+            )
+            if turns > 1
+            else bb.emit("reshape", values[0], shape=(1, *shape))
+        )
+        back = [chance.random() < 0.5 for _ in range(2)]
+
+        def step(turn: Value, states: list[Value], parts: list[Value]) -> Any:
+            inner = [*values, *states, *parts]
+            after = [some(inner, depth + 1) if chance.random() < 0.8 else chance.choice(states)
+                     for _ in states]  # fmt: skip
+            return after, [some(inner, depth + 1)]
+
+        states = [chance.choice(values) for _ in range(count)]
+        ends, (result,) = bb.emit_loop(
+            turns, states, step, read=[(rows, back[0])], written=[back[1]]
+        )
+        return [*ends, bb.emit("sum", result, axes=(0,), keepdims=False)]
+
+    def branched(values: list[Value], depth: int) -> list[Value]:
+        total = bb.emit("sum", chance.choice(values), axes=tuple(range(len(shape))), keepdims=False)
+        truth = bb.emit("less", total, const(0.0, "float32"))
+        return list(bb.emit_branch(
+            truth, lambda: [some(values, depth + 1)], lambda: [some(values, depth + 1)]
+        ))  # fmt: skip
+
+    return bb.finish([some(known, 0), some(known, 0)], ["y", "z"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_random_programs(board: Session, seed: int) -> None:
+    """Values of the optimized graph and of the board are those of the graph; text parses back."""
+    function = random_function(seed)
+    verify(function)
+    read = from_script(str(function), constants=named_constants(function))
+    assert str(read) == str(function)
+    check_on_board(function, board)
