@@ -54,7 +54,8 @@ def _short(target: str) -> str:
 
 
 def _layers(record: Record) -> Table:
-    """Per layer: its kernel, what it computes, and its cost."""
+    """Per layer: its kernel, what it computes, and its cost; where there are loops, also how many
+    turns that is the cost of."""
     layers: Sequence[Record] = record["layers"]
     if record["instructions"] is not None:
         title, costs = "instructions", [layer["instructions"] for layer in layers]
@@ -67,14 +68,17 @@ def _layers(record: Record) -> Table:
         for layer in layers:
             add_row(table, layer["name"], layer["kernel"], tensor_text(layer))
         return table
-    columns = ("layer", False), ("kernel", False), ("computes", False), (title, True)
-    table = plain_table(*columns, ("share", True))
+    looped = any("turns" in layer for layer in layers)
+    columns = ("layer", False), ("kernel", False), ("computes", False)
+    turns = [("turns", True)] if looped else []
+    table = plain_table(*columns, *turns, (title, True), ("share", True))
     total = sum(costs)
     for layer, cost, text in zip(layers, costs, texts, strict=True):
         share = f"{cost / total:.1%}" if total else ""
-        add_row(table, layer["name"], layer["kernel"], tensor_text(layer), text, share)
+        often = [str(layer.get("turns", 1))] if looped else []
+        add_row(table, layer["name"], layer["kernel"], tensor_text(layer), *often, text, share)
     whole = f"{total:,}" if record["instructions"] is not None else f"{total:,.1f}"
-    add_row(table, "total", "", "", whole, "100.0%", style="bold")
+    add_row(table, "total", "", "", *([""] if looped else []), whole, "100.0%", style="bold")
     return table
 
 

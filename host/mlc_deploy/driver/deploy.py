@@ -41,7 +41,8 @@ The record, as JSON; `null` is what is not known, as everything about a board th
     instructions      executed per inference; null where several threads ran, which are not counted
     layers            [name, kernel (or registered function, which runs on the host, transfers
                       included), shape (of what it computes), dtype, median_us, instructions,
-                      by_class: {mac, vector, load, store, branch, scalar}]
+                      by_class: {mac, vector, load, store, branch, scalar}; turns, where the model
+                      has loops or branches: how often the layer ran, of all of which it speaks]
     interruptions     [what, method, seconds until it was back, rebooted: true, false or null]: how
                       often the board was lost at work, which then began anew; everything above is
                       of the time that went well
@@ -111,6 +112,7 @@ class Layer:
     median_us: float | None = None
     by_class: Mapping[str, int] | None = None  # executed instructions
     on_host: bool = False
+    turns: int | None = None  # how often it ran, all of which the figures are of; None: once
 
     @property
     def instructions(self) -> int | None:
@@ -349,6 +351,7 @@ def _measure(
             )  # fmt: skip
             timing = evaluator(*args)
             runs = _profiles(module.entry, args, repeat, threads, cores, timeout)
+            runs[0] = replace(runs[0], turns=first.turns)
     return _Attempt(outputs, runs, timing, *upload)
 
 
@@ -476,7 +479,7 @@ def cpu_model(device: Device) -> str:
 
 def _measured(layers: Sequence[Layer], runs: Sequence[Run]) -> tuple[Layer, ...]:
     """The layers with what runs say of them; instructions on the host are not counted."""
-    counts = runs[0].counts
+    counts, run_turns = runs[0].counts, runs[0].turns
     numbers = {False: itertools.count(), True: itertools.count()}
     measured: list[Layer] = []
     for layer in layers:
@@ -484,7 +487,8 @@ def _measured(layers: Sequence[Layer], runs: Sequence[Run]) -> tuple[Layer, ...]
         took = [(run.host_nanoseconds if layer.on_host else run.nanoseconds)[n] for run in runs]
         by_class = None if counts is None or layer.on_host else counts[n].by_class
         median_us = statistics.median(took) / 1e3
-        measured.append(replace(layer, median_us=median_us, by_class=by_class))
+        turns = None if run_turns is None or layer.on_host else run_turns[n]
+        measured.append(replace(layer, median_us=median_us, by_class=by_class, turns=turns))
     return tuple(measured)
 
 
@@ -505,6 +509,7 @@ def _tensor(name: str, array: Array) -> dict[str, Any]:
 
 
 def _layer(layer: Layer) -> dict[str, Any]:
+    turns = {} if layer.turns is None else {"turns": layer.turns}
     return {
         "name": layer.name,
         "kernel": layer.kernel,
@@ -513,6 +518,7 @@ def _layer(layer: Layer) -> dict[str, Any]:
         "median_us": layer.median_us,
         "instructions": layer.instructions,
         "by_class": None if layer.by_class is None else dict(layer.by_class),
+        **turns,
     }
 
 

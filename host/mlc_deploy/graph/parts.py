@@ -34,7 +34,8 @@ class Part:
 def part_of(function: Function, loop: CallLoop | None = None) -> Part:
     """The part that a function becomes, as the body of a loop where one is given."""
     states = () if loop is None else function.params[1 : 1 + loop.states]
-    function = own_outputs(own_states(function), dict(enumerate(states)))
+    kept = None if loop is None else dict(enumerate(states))
+    function = own_outputs(own_states(function), kept)
     function = replace(function, bindings=as_kernels(function))
     function, in_place = _states_in_place(function, states)
     calls = tuple(b for b in function.bindings if not is_view(b))
@@ -84,7 +85,8 @@ def _states_in_place(
             in_place[calls[time].outputs[0]] = step
         else:
             copy = Var(names.fresh(f"{state.name}.next"), state.type)
-            copies.append(Binding((copy,), Call("copy", (after,), {}), state.name))
+            source = calls[time].source if time >= 0 else ""
+            copies.append(Binding((copy,), Call("copy", (after,), {}), source))
             outputs[number] = copy
     if not copies:
         return function, in_place

@@ -128,10 +128,12 @@ def own_states(function: Function) -> Function:
 
 def own_outputs(function: Function, kept: Mapping[int, Var] | None = None) -> Function:
     """Every output becomes memory of its own that calls write: what is an input, a constant, or
-    within the memory of another value is copied. kept: outputs that may stay the value given."""
+    within the memory of another value is copied. kept, of a body: outputs that may stay the value
+    given."""
     memory = Memory(function)
     computed = {v for b in function.bindings for v in b.outputs}
     names = Names(v.name for b in function.bindings for v in b.outputs)
+    sources: dict[Value, str] = {v: b.source for b in function.bindings for v in b.outputs}
     taken: set[Value] = set()
     copies: list[Binding] = []
     outputs: list[Value] = []
@@ -142,7 +144,8 @@ def own_outputs(function: Function, kept: Mapping[int, Var] | None = None) -> Fu
         stays = kept is not None and kept.get(number) is value
         if not stays and (root not in computed or root in taken or not memory.is_whole(value)):
             copy = Var(names.fresh(f"{name}.copy"), value.type)
-            copies.append(Binding((copy,), Call("copy", (value,), {}), name))
+            source = name if kept is None else sources.get(root, "")
+            copies.append(Binding((copy,), Call("copy", (value,), {}), source))
             value = copy
         taken.add(root)
         outputs.append(value)
