@@ -10,6 +10,7 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy.graph import Function, evaluate
+from mlc_rpc import errors
 from tests.artifact.test_export import CROSS, classified, compiled, gcc
 from tests.graph.test_control import MODELS, inputs_of
 from tests.runtime.test_run_command import run
@@ -97,8 +98,6 @@ def test_run_on_the_board(name: str, machine: str, tmp_path: Path) -> None:
 
 def test_a_loop_that_never_ends_meets_its_deadline() -> None:
     """The worker ends, and the session goes on."""
-    from mlc_rpc import errors
-
     bb = mlc.graph.BlockBuilder("main")
     x = bb.param("x", (1,))
 
