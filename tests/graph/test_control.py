@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -25,11 +24,13 @@ from mlc_deploy.graph import (
     optimize,
 )
 from mlc_deploy.graph.count import multiply_accumulates, operators, parameters
-from mlc_deploy.graph.nodes import CallLoop
+from mlc_deploy.graph.indices import index_extents
+from mlc_deploy.graph.nodes import CallBranch, CallLoop
 from mlc_deploy.graph.program import BranchStep, LoopStep
 from mlc_deploy.graph.verify import verify
 from mlc_deploy.script import from_script
 from mlc_rpc import Session
+from tests.graph.drawn_programs import program_graph
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +208,46 @@ def test_what_nobody_reads_is_left_out() -> None:
     assert len(loop.body.bindings) == 1
 
 
+def test_constants_are_in_the_body() -> None:
+    """Where a turn multiplies by them, they can be packed; nothing is left to pass."""
+    bb = BlockBuilder("main")
+    c, x = bb.param("c", (), "bool"), bb.param("x", (1, 8))
+    w = bb.emit("negative", const(np.ones((8, 8), np.float32)))
+
+    def product(value: Value) -> Value:
+        made: Value = bb.emit("dense", value, w, transpose_b=True)
+        return made
+
+    ends, _ = bb.emit_loop(3, [x], lambda t, own, _: ([product(own[0])], []))
+    chosen = bb.emit_branch(c, lambda: [product(ends[0])], lambda: [ends[0]])
+    function = bb.finish(chosen, ["y"])
+    made = optimize(function)
+    loop, branch = (b.call for b in made.bindings)
+    assert isinstance(loop, CallLoop) and loop.args == (x,)
+    assert isinstance(branch, CallBranch) and branch.args == (c, *made.bindings[0].outputs)
+    given = [np.array(True), inputs_of(function)["x"]]
+    np.testing.assert_array_equal(evaluate(made, given)["y"], evaluate(function, given)["y"])
+
+
+def test_indices_within_bodies() -> None:
+    bb = BlockBuilder("main")
+    index, c = bb.param("i", (3,), "int64"), bb.param("c", (), "bool")
+    table = const(np.ones((7, 2), np.float32))
+
+    def step(turn: Value, own: list[Value], parts: list[Value]) -> Any:
+        row = bb.emit("gather", table, parts[0], axis=0)
+        return [bb.emit("add", own[0], row)], []
+
+    zero = const(np.zeros(2, np.float32))
+    ends, _ = bb.emit_loop(3, [zero], step, read=[(index, False)])
+    rows = bb.emit_branch(
+        c,
+        lambda: [bb.emit("gather", table, index, axis=1)],
+        lambda: [const(np.zeros((7, 3), np.float32))],
+    )
+    assert index_extents(bb.finish([*ends, *rows], ["y", "z"])) == {"i": 2}
+
+
 def test_counts() -> None:
     bb = BlockBuilder("main")
     h = bb.param("h", (1, 8))
@@ -260,71 +301,11 @@ def test_refusals() -> None:
     )
 
 
-def random_function(seed: int) -> Function:
-    """Loops and branches within each other, over tensors of one shape."""
-    chance = random.Random(seed)
-    bb = BlockBuilder("main")
-    shape = chance.choice([(16,), (3, 5), (1, 40)])
-    known: list[Value] = [bb.param(f"x{n}", shape) for n in range(2)]
-    unary, binary = ("negative", "sigmoid", "tanh"), ("add", "subtract", "minimum", "multiply")
-
-    def some(values: list[Value], depth: int) -> Value:
-        for _ in range(chance.randrange(1, 4)):
-            kind = chance.random()
-            if kind < 0.2 and depth < 3:
-                values = [*values, *looped(values, depth)]
-            elif kind < 0.35 and depth < 3:
-                values = [*values, *branched(values, depth)]
-            elif kind < 0.6:
-                values = [*values, bb.emit(chance.choice(unary), chance.choice(values))]
-            else:
-                pair = chance.choice(values), chance.choice(values)
-                values = [*values, bb.emit(chance.choice(binary), *pair)]
-        return values[-1]
-
-    def looped(values: list[Value], depth: int) -> list[Value]:
-        turns, count = chance.randrange(1, 4), chance.randrange(1, 3)
-        rows = (
-            bb.emit(
-                "concatenate",
-                *[
-                    bb.emit("reshape", chance.choice(values), shape=(1, *shape))
-                    for _ in range(turns)
-                ],
-                axis=0,
-            )
-            if turns > 1
-            else bb.emit("reshape", values[0], shape=(1, *shape))
-        )
-        back = [chance.random() < 0.5 for _ in range(2)]
-
-        def step(turn: Value, states: list[Value], parts: list[Value]) -> Any:
-            inner = [*values, *states, *parts]
-            after = [some(inner, depth + 1) if chance.random() < 0.8 else chance.choice(states)
-                     for _ in states]  # fmt: skip
-            return after, [some(inner, depth + 1)]
-
-        states = [chance.choice(values) for _ in range(count)]
-        ends, (result,) = bb.emit_loop(
-            turns, states, step, read=[(rows, back[0])], written=[back[1]]
-        )
-        return [*ends, bb.emit("sum", result, axes=(0,), keepdims=False)]
-
-    def branched(values: list[Value], depth: int) -> list[Value]:
-        total = bb.emit("sum", chance.choice(values), axes=tuple(range(len(shape))), keepdims=False)
-        truth = bb.emit("less", total, const(0.0, "float32"))
-        return list(bb.emit_branch(
-            truth, lambda: [some(values, depth + 1)], lambda: [some(values, depth + 1)]
-        ))  # fmt: skip
-
-    return bb.finish([some(known, 0), some(known, 0)], ["y", "z"])
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_random_programs(board: Session, seed: int) -> None:
     """Values of the optimized graph and of the board are those of the graph; text parses back."""
-    function = random_function(seed)
+    function = program_graph(seed)
     verify(function)
     read = from_script(str(function), constants=named_constants(function))
     assert str(read) == str(function)

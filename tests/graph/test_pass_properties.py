@@ -14,6 +14,7 @@ from mlc_deploy.driver.model_graph import NEEDS, graph_steps
 from mlc_deploy.graph import Function, evaluate, optimize, verify
 from mlc_deploy.graph.passes import PASSES, Pass, canonicalize_quantized
 from tests.graph.drawn_graphs import graph, layers_graph
+from tests.graph.drawn_programs import program_graph
 from tests.graph.small_graphs import inputs_of
 
 TARGETS = ("aarch64", "armv7a", "x86_64", "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76")
@@ -29,7 +30,7 @@ def passes_for(target: str, precision: str = "float32") -> tuple[Pass, ...]:
 
 EACH = {target: passes_for(target) for target in TARGETS}
 HALVES = passes_for(TARGETS[-1], "float16")
-GRAPHS = (graph, graph, layers_graph)
+GRAPHS = (graph, graph, layers_graph, program_graph)
 SEEDS = st.integers(0, 1 << 24)
 
 

@@ -1,16 +1,27 @@
-"""Loops and branches: what they take and give, and what they compute."""
+"""Loops and branches: what they take and give, what they compute, and what they need not have."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
+from operator import is_
 
 import numpy as np
 
 from ..ops import Array, TensorType
+from ..passes.context import optional
 from .dims import same_types
-from .nodes import Binding, CallBranch, CallLoop, Function, Value, bodies, uses
+from .nodes import (
+    Binding,
+    CallBranch,
+    CallLoop,
+    Constant,
+    Function,
+    Value,
+    bodies,
+    uses,
+)
 
 TURN = TensorType((), "int64")  # the number of a loop's turn
 TRUTH = TensorType((), "bool")
@@ -109,6 +120,55 @@ def run_loop(loop: CallLoop, args: Sequence[Array], run: Run) -> tuple[Array, ..
 def run_branch(branch: CallBranch, args: Sequence[Array], run: Run) -> tuple[Array, ...]:
     """The outputs of a branch; run computes the body that is taken."""
     return tuple(run(branch.then if args[0] else branch.otherwise, args[1:]))
+
+
+# ---------------------------------------------------------------------------------- what is known
+
+
+@optional(level=1)
+def constants_into_bodies(function: Function) -> Function:
+    """loop(body, x, w), branch(c, body, w)   =>   the body holds the constant w, where every turn
+    sees it whole"""
+    bindings = tuple(map(_holding_constants, function.bindings))
+    same = all(map(is_, bindings, function.bindings))
+    return function if same else replace(function, bindings=bindings)
+
+
+def _holding_constants(binding: Binding) -> Binding:
+    match binding.call:
+        case CallLoop(body) as loop:
+            first = loop.states + len(loop.read)
+            args, held = _split(loop.args, first)
+            if not held:
+                return binding
+            call: CallLoop | CallBranch = replace(loop, body=_with(body, held, 1), args=args)
+        case CallBranch() as branch:
+            args, held = _split(branch.args, 1)
+            if not held:
+                return binding
+            then, otherwise = (_with(f, held, -1) for f in bodies(branch))
+            call = CallBranch(then, otherwise, args)
+        case _:
+            return binding
+    return replace(binding, call=call)
+
+
+def _split(args: tuple[Value, ...], first: int) -> tuple[tuple[Value, ...], dict[int, Constant]]:
+    """Arguments without the constants from `first` on, and those by their number."""
+    held = {n: a for n, a in enumerate(args) if n >= first and isinstance(a, Constant)}
+    return tuple(a for n, a in enumerate(args) if n not in held), held
+
+
+def _with(body: Function, held: Mapping[int, Constant], offset: int) -> Function:
+    """A body that holds constants of arguments. Its parameters are `offset` further."""
+    values: dict[Value, Value] = {body.params[n + offset]: c for n, c in held.items()}
+    params = tuple(p for p in body.params if p not in values)
+    bindings = tuple(
+        replace(b, call=replace(b.call, args=tuple(values.get(a, a) for a in b.call.args)))
+        for b in body.bindings
+    )
+    outputs = tuple(values.get(v, v) for v in body.outputs)
+    return replace(body, params=params, bindings=bindings, outputs=outputs)
 
 
 # ---------------------------------------------------------------------------------- what is needed

@@ -8,6 +8,7 @@ from functools import wraps
 from ..passes.context import run_passes
 from .approximate import fast_math
 from .combine import combine_parallel_layers
+from .control import constants_into_bodies
 from .eliminate import eliminate_common_subexpressions, eliminate_dead_code
 from .fold import fold_constants, fold_scale, simplify_inference
 from .moves import canonicalize_transposes, sink_reshapes
@@ -39,6 +40,7 @@ PASSES: tuple[Pass, ...] = (
     tabulate,  # first, as the others may change what floats are rounded to
     simplify_inference,
     fold_constants,
+    constants_into_bodies,
     simplify_expressions,
     canonicalize_transposes,
     eliminate_common_subexpressions,  # before patterns, in which a value stands several times

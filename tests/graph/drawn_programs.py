@@ -1,0 +1,73 @@
+"""Random graphs of loops and branches within each other."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+
+from mlc_deploy.graph import BlockBuilder, Function, Value, const
+
+
+def program_graph(seed: int) -> Function:
+    """Loops and branches within each other, over tensors of one shape."""
+    chance = random.Random(seed)
+    bb = BlockBuilder("main")
+    shape = chance.choice([(16,), (3, 5), (1, 40)])
+    weights = const(np.linspace(-1, 1, math.prod(shape), dtype=np.float32).reshape(shape))
+    known: list[Value] = [bb.param(f"x{n}", shape) for n in range(2)]
+    known.append(bb.emit("negative", weights))
+    unary, binary = ("negative", "sigmoid", "tanh"), ("add", "subtract", "minimum", "multiply")
+
+    def some(values: list[Value], depth: int) -> Value:
+        for _ in range(chance.randrange(1, 4)):
+            kind = chance.random()
+            if kind < 0.2 and depth < 3:
+                values = [*values, *looped(values, depth)]
+            elif kind < 0.35 and depth < 3:
+                values = [*values, *branched(values, depth)]
+            elif kind < 0.6:
+                values = [*values, bb.emit(chance.choice(unary), chance.choice(values))]
+            else:
+                pair = chance.choice(values), chance.choice(values)
+                values = [*values, bb.emit(chance.choice(binary), *pair)]
+        return values[-1]
+
+    def looped(values: list[Value], depth: int) -> list[Value]:
+        turns, count = chance.randrange(1, 4), chance.randrange(1, 3)
+        rows = (
+            bb.emit(
+                "concatenate",
+                *[
+                    bb.emit("reshape", chance.choice(values), shape=(1, *shape))
+                    for _ in range(turns)
+                ],
+                axis=0,
+            )
+            if turns > 1
+            else bb.emit("reshape", values[0], shape=(1, *shape))
+        )
+        back = [chance.random() < 0.5 for _ in range(2)]
+
+        def step(turn: Value, states: list[Value], parts: list[Value]) -> Any:
+            inner = [*values, *states, *parts]
+            after = [some(inner, depth + 1) if chance.random() < 0.8 else chance.choice(states)
+                     for _ in states]  # fmt: skip
+            return after, [some(inner, depth + 1)]
+
+        states = [chance.choice(values) for _ in range(count)]
+        ends, (result,) = bb.emit_loop(
+            turns, states, step, read=[(rows, back[0])], written=[back[1]]
+        )
+        return [*ends, bb.emit("sum", result, axes=(0,), keepdims=False)]
+
+    def branched(values: list[Value], depth: int) -> list[Value]:
+        total = bb.emit("sum", chance.choice(values), axes=tuple(range(len(shape))), keepdims=False)
+        truth = bb.emit("less", total, const(0.0, "float32"))
+        return list(bb.emit_branch(
+            truth, lambda: [some(values, depth + 1)], lambda: [some(values, depth + 1)]
+        ))  # fmt: skip
+
+    return bb.finish([some(known, 0), some(known, 0)], ["y", "z"])
