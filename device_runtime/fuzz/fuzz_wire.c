@@ -128,7 +128,7 @@ static void answer(Session *s) {
     if (chance(2) == 0) {
         static const uint64_t times[] = {1, 300, 70000};
         Writer w = writer_to(reply, sizeof reply);
-        reply_times(&w, times, chance(4));
+        reply_times(&w, times, chance(2) == 0 ? times : NULL, chance(4));
         a.reply = (size_t)(w.at - reply);
         if (chance(4) == 0) reply[chance((uint32_t)a.reply)] ^= (uint8_t)(1 << chance(8));
     }
