@@ -54,6 +54,13 @@ def test_simplified_is_equal(e: Expr, box: Box) -> None:
     same_everywhere(e, simplify_expr(e, box), box)
 
 
+def test_an_index_that_is_cut_twice_is_put_together() -> None:
+    i = Var("i")
+    within = {i: (0, 63)}
+    assert equal(i // 8 * 8 + i % 8 // 2 * 2 + i % 8 % 2, i, within)
+    assert equal((i + 3) % 8 // 2 * 6 + (i + 1) % 2 * 3, (i + 3) % 8 * 3, within)
+
+
 @many
 @given(st.one_of(integers, indices), boxes())
 def test_simplifying_again_changes_nothing(e: Expr, box: Box) -> None:

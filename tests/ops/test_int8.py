@@ -202,6 +202,12 @@ def test_sums_at_the_ends_of_the_range(level: tuple[str, Session]) -> None:
     check(session, LEVELS[name], layers)
 
 
+def test_sums_of_several_rows_and_blocks_begin_with_a_bias(level: tuple[str, Session]) -> None:
+    name, session = level
+    data, weights = (numbers(Random(n), (n, 64), -127) for n in (5, 24))
+    check(session, LEVELS[name], [Layer("dense", data, weights, {"transpose_b": True}, True)])
+
+
 # Executed instructions per ideal one, all of the kernel's: with bias and requantization.
 LIMITS = {
     ("3x3", "i8mm"): 1.76,

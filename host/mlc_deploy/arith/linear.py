@@ -153,6 +153,7 @@ class Linear:
 
 def _recombined(form: Linear) -> Linear:
     """k*d*(x // d) + k*(x % d)   =>   k*x
+    k*d*(x % n // d) + k*(x % d)   =>   k*(x % n), where d divides n
     k*d*(x // d % e) + k*(x % d)   =>   k*(x % (d*e))"""
     for atom, coefficient in form.terms.items():
         if not isinstance(atom, Remainder):
@@ -188,8 +189,17 @@ def _is_quotient_of(atom: Atom, remainder: Remainder) -> TypeGuard[Quotient]:
     remainder does not show."""
     if not isinstance(atom, Quotient) or atom.divisor != remainder.divisor:
         return False
-    difference = atom.form.plus(remainder.form, -1)
+    difference = _unwrapped(atom.form, atom.divisor).plus(remainder.form, -1)
     return not any(c % atom.divisor for c in (difference.constant, *difference.terms.values()))
+
+
+def _unwrapped(form: Linear, divisor: int) -> Linear:
+    """form up to multiples of the divisor: x for x % n, where the divisor divides n."""
+    for atom, c in form.terms.items():
+        if isinstance(atom, Remainder) and atom.divisor % divisor == 0:
+            rest = Linear(form.constant, {a: k for a, k in form.terms.items() if a is not atom})
+            return _unwrapped(rest.plus(atom.form, c), divisor)
+    return form
 
 
 ZERO = Linear(0, {})
