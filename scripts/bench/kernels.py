@@ -30,6 +30,7 @@ from mlc_deploy.graph.lower import lower_fused
 from mlc_deploy.graph.nodes import Call
 from mlc_deploy.ops import TensorType, infer_types
 from mlc_deploy.ops.layout import pack
+from mlc_deploy.ops.plan import Plan
 from mlc_deploy.ops.strategy import plans
 
 TOLERATED = 1.01
@@ -152,14 +153,20 @@ def multiplies(layer: Layer) -> int:
     return out.elements * int(each)
 
 
-def layer_function(layer: Layer, target: mlc.Target, dtype: str = "float32") -> Function:
-    """The layer as a network in the middle has it: data and weights in the target's layouts."""
+def plan_of(layer: Layer, target: mlc.Target, dtype: str) -> Plan | None:
+    """The plan that the target would rather have for a layer; None where it has none."""
     types = [TensorType(s, dtype) for s in (layer.data, layer.weights) if s]
     attrs = dict(layer.attrs)
     if dtype == "int8":  # as weights that onnxruntime quantizes are
         attrs["narrow_weights"] = True
     stated = "winograd_conv2d" if layer.winograd else layer.op
-    plan = next(p for p in plans(layer.op, types, attrs, target) if p.op == stated)
+    return next((p for p in plans(layer.op, types, attrs, target) if p.op == stated), None)
+
+
+def layer_function(layer: Layer, target: mlc.Target, dtype: str = "float32") -> Function:
+    """The layer as a network in the middle has it: data and weights in the target's layouts."""
+    plan = plan_of(layer, target, dtype)
+    assert plan is not None, f"{target} has no plan for {layer.name} of {dtype}"
     builder = BlockBuilder("layer")
     params = [builder.param(f"p{n}", t.shape, dtype) for n, t in enumerate(plan.arguments)]
     value = builder.emit(Call(plan.op, tuple(params), plan.attrs, plan))
@@ -174,9 +181,12 @@ def layer_function(layer: Layer, target: mlc.Target, dtype: str = "float32") -> 
 
 
 def measured_in(layer: Layer, column: Column) -> bool:
-    if column.dtype == "int8":
-        return bool(layer.weights) and not layer.winograd
-    return not layer.winograd or column.dtype == "float32"
+    """Whether a column has the layer. Groups of four channels have plans of float32 alone."""
+    if column.dtype == "int8" and not layer.weights:
+        return False
+    if layer.winograd and column.dtype != "float32":
+        return False
+    return plan_of(layer, mlc.Target(column.target), column.dtype) is not None
 
 
 def peer_of(layer: Layer, column: str) -> float | None:

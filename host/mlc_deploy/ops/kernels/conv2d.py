@@ -1,11 +1,14 @@
-"""conv2d in blocks of channels: a pixel is a vector, whatever the stride and the width.
+"""conv2d of floats: in blocks of channels, and of planes.
 
-A tile of sums is a few neighbouring pixels against a few vectors of output channels. The data of a
-pixel comes as one vector of input channels, whose lanes multiply a vector of weights each. Padding
-takes no copy: what lies outside of the data is left out of the sum, so that whole rows of the
-kernel are passed over, and only the tiles at the ends of a row are code of their own.
+In blocks, a pixel is a vector, whatever the stride and the width. A tile of sums is a few
+neighbouring pixels against a few vectors of output channels. The data of a pixel come as one vector
+of input channels, whose lanes multiply a vector of weights each. Padding takes no copy: what lies
+outside of the data is left out of the sum, so whole rows of the kernel are passed over, and only
+the tiles at the ends of a row are code of their own. The first layer of a network, with few
+channels, reads them as planes and gives blocks.
 
-The first layer of a network, with few channels, reads them as planes and gives blocks.
+Where channels do not divide into blocks, data and results are planes. Then pixels are the vectors
+that are loaded, and padding is a copy.
 """
 
 from __future__ import annotations
@@ -22,117 +25,61 @@ from ...ir import Expr, PrimFunc, Reduce
 from ...schedule import Schedule
 from ...te import Tensor
 from ..half import arithmetic, part_sizes, spare_registers, tile_sum
-from ..plan import Packing, Plan, stated
+from ..plan import Packing, stated
 from ..quantize import product
 from ..registry import Attrs, TensorType
-from ..tile import FEW_TASKS, inline_epilogue, schedule_tile
+from ..shape import padded
+from ..tile import FEW_TASKS, inline_epilogue, schedule_tile, vectorize_rows
+from .contraction import Contraction
+from .intrinsics.microkernels import of_floats
+from .products import sums_alike
 from .shapes import ConvShape, conv_shape
+from .tiles import Tile, Work, best_tile, cost
 
 BLOCKED = ("float32", "float16")
 PLANES = 4  # channels up to which planes are read, in layers that are not in blocks
 MOST_UNROLLED = 192  # about how many multiply-accumulates there are in a turn of the reduction
 MOST_ROW_TAPS = 32  # of a row of the kernel, unrolled: at a row's ends each has a guard of its own
 SHORT_TURNS = 8  # of a kernel one pixel wide are made one
-TURN = 5  # instructions of a turn beside loads and multiply-accumulates
-
-
-# ------------------------------------------------------------------------------------------ tiles
-
-
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """What decides a tile: the result's pixels per row (all pixels where rows do not matter),
-    blocks of output channels per group, taps in a row that are unrolled, channels read together,
-    and registers that are to be left free."""
-
-    row: int
-    blocks: int
-    taps: int
-    together: int
-    spare: int = 0
-
-
-def block(dtype: str, target: Target) -> int:
-    """How many channels are in a block: as many as a vector holds of what they are computed in."""
-    return target.lanes(arithmetic(dtype, target))
-
-
-def best_tile(sums: Sums, lanes: int, target: Target) -> tuple[int, int]:
-    """(pixels, vectors of output channels) of the tile that takes fewest instructions for a row."""
-    most = target.vector_registers
-    tiles = [
-        (pixels, vectors)
-        for pixels in range(1, min(most, sums.row) + 1)
-        for vectors in range(1, sums.blocks + 1)
-        if sums.blocks % vectors == 0 and _registers(pixels, vectors, sums, target) <= most
-    ]
-    cost = {(p, v): row_cost(p, v, sums, lanes, target) / v for p, v in tiles}
-    return min(tiles, key=lambda tile: (cost[tile], tile)) if tiles else (1, 1)
-
-
-def _registers(pixels: int, vectors: int, sums: Sums, target: Target) -> int:
-    held = pixels * vectors
-    if target.arch == "x86_64":  # multiplies a vector by a number in memory, given a register
-        return held + vectors + 1
-    if target.arch == "arm" and sums.taps == 1:  # weights come in pairs of registers
-        return held + pixels + 4
-    return held + pixels + min(2, sums.taps - 1) + 2 + sums.spare
-
-
-def row_cost(pixels: int, vectors: int, sums: Sums, lanes: int, target: Target) -> float:
-    """Instructions for a row of pixels and so many vectors of output channels, of one turn."""
-    whole, rest = divmod(sums.row, pixels)
-    cost = whole * _turn_cost(pixels, vectors, sums, lanes, target)
-    return cost + (_turn_cost(rest, vectors, sums, lanes, target) if rest else 0)
-
-
-def _turn_cost(pixels: int, vectors: int, sums: Sums, lanes: int, target: Target) -> float:
-    steps = sums.taps * sums.together
-    products = pixels * vectors * steps
-    if target.arch == "x86_64":
-        return products + (pixels + vectors) * steps + TURN
-    loads = (pixels + sums.taps - 1) * max(1, sums.together // lanes) + vectors * steps
-    return products + loads / 2 + TURN
-
-
-# ------------------------------------------------------------------------------------------- plan
+STEPS = 4  # of the reduction over channels of planes, that are unrolled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvBlocks(Plan):
-    """A tile of `pixels` against `vectors` of output channels, which `sums` decided. planes: data
-    are plain, of few channels."""
-
-    name = "conv2d_blocks"
+class Convolution(Contraction):
+    """A tile's rows are pixels."""
 
     conv: ConvShape
-    lanes: int
-    planes: bool
-    sums: Sums
-    pixels: int
-    vectors: int
 
     @property
     def kept(self) -> str:
+        """What products are computed and summed up in."""
         return arithmetic(self.conv.dtype, self.target)
 
-    @property
-    def taps_share(self) -> bool:
-        return taps_share(self.conv, self.planes, self.target)
+
+# ----------------------------------------------------------------------------------------- blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvBlocks(Convolution):
+    """work: what decided the tile. planes: data are plain, of few channels."""
+
+    name = "conv2d_blocks"
+
+    planes: bool
+    work: Work
 
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """[N, O/c, H, W, c]; the tile's pixels are one dimension where rows do not matter."""
         x, w = inputs
-        conv, lanes, vectors = self.conv, self.lanes, self.vectors
+        conv, lanes, vectors = self.conv, self.kernel.lanes, self.tile.blocks
         _, kh, depth, kw, *_ = w.shape
         out_blocks, width = conv.out_channels // lanes, conv.size[1]
-        per_group = out_blocks // conv.groups
         c, ky, kx = (te.reduce_axis((0, n), k) for n, k in ((depth, "c"), (kh, "ky"), (kw, "kx")))
         lane = te.reduce_axis((0, 1 if self.planes else lanes), "lane")
         over: tuple[te.IterVar, ...] = (ky, c, kx, lane)
         if self.target.arch == "x86_64":
             over = (ky, c, lane, kx)
-        elif not self.taps_share:
+        elif not taps_share(conv, self.planes, self.target):
             over = (ky, kx, c, lane)
 
         def term(b: Expr, f: Expr, l: Expr, y: Expr, q: Expr) -> Expr:  # noqa: E741
@@ -140,7 +87,7 @@ class ConvBlocks(Plan):
             column = f % vectors * lanes + l
             if self.planes:
                 return product(x[b, c, y, q], w[(*weight, column)], self.kept)
-            of_group = f // per_group * depth + c if conv.groups > 1 else c
+            of_group = f // self.work.blocks * depth + c if conv.groups > 1 else c
             return product(x[b, of_group, y, q, lane], w[(*weight, lane, column)], self.kept)
 
         shape = (conv.batch, out_blocks, *conv.out_size, lanes)
@@ -166,19 +113,18 @@ class ConvBlocks(Plan):
 
     def steps(self, depth: int) -> int:
         """About how many steps of the reduction are one turn, of so many turns over channels."""
-        (kh, kw), sums = self.conv.kernel, self.sums
-        row_taps, steps = min(kw, MOST_ROW_TAPS), sums.taps * sums.together
-        if sums.taps > MOST_ROW_TAPS:
-            steps = row_taps if self.planes else sums.together
+        (kh, kw), taps = self.conv.kernel, self.work.taps
+        together = 1 if self.planes else self.kernel.lanes
+        row_taps, steps = min(kw, MOST_ROW_TAPS), taps * together
+        if taps > MOST_ROW_TAPS:
+            steps = row_taps if self.planes else together
         if self.planes:
             steps *= depth if self.target.arch == "arm" else 1
-        elif (
-            sums.taps == 1
-        ):  # turns are short; of one alone, all weights would be loaded, and spilled
-            depth = part_sizes(self.kept, (kh, kw, depth, sums.together), 2)[2]
+        elif taps == 1:  # turns are short; of one alone, all weights would be loaded, and spilled
+            depth = part_sizes(self.kept, (kh, kw, depth, together), 2)[2]
             steps *= min(SHORT_TURNS, max(1, depth // 2))
         if self.target.arch == "x86_64":  # elsewhere the lanes of a vector have to be seen together
-            steps = min(steps, max(row_taps, MOST_UNROLLED // (self.pixels * self.vectors)))
+            steps = min(steps, max(row_taps, MOST_UNROLLED // (self.tile.rows * self.tile.blocks)))
         return steps
 
     def schedule(self, func: PrimFunc) -> PrimFunc:
@@ -186,27 +132,27 @@ class ConvBlocks(Plan):
         depth = int(func.buffers[1].shape[2])  # type: ignore[arg-type]
         result = inline_epilogue(sch, "conv2d")
         sch.fuse_reduction_epilogue("conv2d_tile", result)
-        pixels, vectors = self.pixels, self.vectors
+        pixels, vectors, lanes = self.tile.rows, self.tile.blocks, self.kernel.lanes
+        cuts, tasks = {1: vectors, 3: pixels, 4: lanes}, 3
         if self.conv.pointwise:
             b, f, y, q, _ = sch.get_loops(result)
             all_pixels = sch.fuse(y, q)
-            cuts, tasks = {1: vectors, 2: pixels, 3: self.lanes}, 2
-            if self.sums.blocks // vectors < FEW_TASKS:  # filters stay in the cache for all pixels
+            cuts, tasks = {1: vectors, 2: pixels, 3: lanes}, 2
+            if self.work.blocks // vectors < FEW_TASKS:  # filters stay in the cache for all pixels
                 sch.reorder(all_pixels, b, f)
-                cuts, tasks = {0: pixels, 2: vectors, 3: self.lanes}, 1
-        else:
-            cuts, tasks = {1: vectors, 3: pixels, 4: self.lanes}, 3
+                cuts, tasks = {0: pixels, 2: vectors, 3: lanes}, 1
         schedule_tile(
             sch,
             "conv2d_tile",
             result,
             cuts,
-            lanes=self.lanes,
+            lanes=lanes,
             steps=self.steps(depth),
             vector_result=True,
             tasks=tasks,
         )
-        tune(sch, self.target)
+        if model := scheduling_model("conv2d", self.target):
+            sch.tune_for(model)
         return sch.func
 
 
@@ -221,20 +167,29 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
     planes = groups == 1 and conv.channels <= PLANES and conv.channels % lanes != 0
     if not planes and conv.per_group % lanes:
         return None
-    sums = _sums(conv, lanes, planes, target)
-    pixels, vectors = best_tile(sums, lanes, target)
+    together = 1 if planes else lanes
+    kernel, work = of_floats(target, lanes, together), _work(conv, lanes, planes, target)
+    tile = best_tile(kernel, work, target)
+    height, width = conv.out_size
+    turns = conv.per_group * conv.kernel[0] * conv.kernel[1] / (work.taps * together)
+    rows = conv.batch * groups * height * width / work.rows
     data, result = "NCHW" if planes else f"NCHW{lanes}c", f"NCHW{lanes}c"
-    weights = f"OHIW{vectors * lanes}o" if planes else f"OHIW{lanes}i{vectors * lanes}o"
+    columns = tile.blocks * lanes
+    weights = f"OHIW{columns}o" if planes else f"OHIW{lanes}i{columns}o"
     return ConvBlocks(
         **in_layouts(types, attrs, target, Packing("OIHW", weights), data, result),
-        cost=_cost(conv, sums, pixels, vectors, lanes, target),
+        cost=rows * turns * cost(kernel, tile, work),
         conv=conv,
-        lanes=lanes,
+        kernel=kernel,
+        tile=tile,
         planes=planes,
-        sums=sums,
-        pixels=pixels,
-        vectors=vectors,
+        work=work,
     )
+
+
+def block(dtype: str, target: Target) -> int:
+    """How many channels are in a block: as many as a vector holds of what they are computed in."""
+    return target.lanes(arithmetic(dtype, target))
 
 
 def in_layouts(
@@ -248,38 +203,28 @@ def in_layouts(
 ) -> dict[str, Any]:
     """The fields of a plan for a convolution in these layouts; `more` are attributes that state it,
     too."""
-    layouts = {"kernel_layout": packing.to, "data_layout": data, "out_layout": result}
+    how = {"kernel_layout": packing.to, "source_layout": packing.source, **more}
+    if result != "NCHW":
+        how |= {"data_layout": data, "out_layout": result}
     return {
         "op": "conv2d",
         "types": tuple(types),
-        "stated": stated(
-            attrs, channels=types[1].shape[0], source_layout=packing.source, **layouts, **more
-        ),
+        "stated": stated(attrs, channels=types[1].shape[0], **how),
         "target": target,
         "data": data if data != "NCHW" else "",
-        "result": result,
+        "result": result if result != "NCHW" else "",
         "packing": packing,
     }
 
 
-def _sums(conv: ConvShape, lanes: int, planes: bool, target: Target) -> Sums:
+def _work(conv: ConvShape, lanes: int, planes: bool, target: Target) -> Work:
     height, width = conv.out_size
-    row = height * width if conv.pointwise else width
-    products = conv.per_group * conv.kernel[0] * conv.kernel[1]
-    spare = spare_registers(conv.dtype, products, target)
     taps = conv.kernel[1] if taps_share(conv, planes, target) else 1
     blocks = conv.out_channels // conv.groups // lanes
-    return Sums(row, blocks, taps, 1 if planes else lanes, spare)
-
-
-def _cost(
-    conv: ConvShape, sums: Sums, pixels: int, vectors: int, lanes: int, target: Target
-) -> float:
-    height, width = conv.out_size
-    rows = conv.batch * height * width / sums.row
-    turns = conv.per_group * conv.kernel[0] * conv.kernel[1] / (sums.taps * sums.together)
-    parts = conv.out_channels / lanes / vectors
-    return rows * turns * parts * row_cost(pixels, vectors, sums, lanes, target)
+    spare = spare_registers(conv.dtype, conv.per_group * conv.kernel[0] * conv.kernel[1], target)
+    if target.arch == "x86_64" or (target.arch == "arm" and taps == 1):
+        spare = 0
+    return Work(height * width if conv.pointwise else width, blocks, taps, spare)
 
 
 def taps_share(conv: ConvShape, planes: bool, target: Target) -> bool:
@@ -315,8 +260,85 @@ def tap(
     return place, te.all_of(*inside)
 
 
-def tune(sch: Schedule, target: Target) -> None:
-    """Takes a scheduling model that keeps few registers in use: others load weights
-    early, and copy or spill what is in their way."""
-    if model := scheduling_model("conv2d", target):
-        sch.tune_for(model)
+# ----------------------------------------------------------------------------------------- planes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvPlanes(Convolution):
+    name = "conv2d_direct"
+
+    def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Pixels of a row against blocks of channels; of the whole image where a kernel of one
+        pixel makes rows and columns one dimension."""
+        x, w = inputs
+        conv = self.conv
+        (sh, sw), (dh, dw), (kh, kw) = conv.strides, conv.dilations, conv.kernel
+        blocks, *_, columns = w.shape
+        height, width = conv.out_size
+        top, left, bottom, right = conv.pads
+        data = padded(x, (0, 0, top, left, 0, 0, bottom, right), conv.border)
+        c, ky, kx = (
+            te.reduce_axis((0, n), k) for n, k in ((conv.channels, "c"), (kh, "ky"), (kw, "kx"))
+        )
+        over = (c,) if conv.pointwise else (c, ky, kx)
+
+        def element(*i: Expr) -> Reduce:
+            b, *pixel, f = i
+            if conv.pointwise:
+                (p,) = pixel
+                value, weight = (
+                    x[b, c, p // width, p % width],
+                    w[f // columns, c, 0, 0, f % columns],
+                )
+            else:
+                y, q = pixel
+                value = data[b, c, y * sh + ky * dh, q * sw + kx * dw]
+                weight = w[f // columns, c, ky, kx, f % columns]
+            return te.sum(product(value, weight, self.kept), over)
+
+        rows = (height * width,) if conv.pointwise else (height, width)
+        tile = tile_sum((conv.batch, *rows, blocks * columns), element, c, "conv2d_tile")
+
+        def result(b: Expr, f: Expr, y: Expr, q: Expr) -> Any:
+            pixel = (y * width + q,) if conv.pointwise else (y, q)
+            return tile[(b, *pixel, f)].astype(x.dtype)
+
+        shape = (conv.batch, conv.out_channels, height, width)
+        return [te.compute(shape, result, name="conv2d")]
+
+    def schedule(self, func: PrimFunc) -> PrimFunc:
+        sch = Schedule(func)
+        result = inline_epilogue(sch, "conv2d")
+        pixels, lanes = 3, self.kernel.lanes
+        if self.conv.pointwise:
+            *_, y, x = sch.get_loops(result)
+            sch.fuse(y, x)
+            pixels = 2
+        schedule_tile(
+            sch,
+            "conv2d_tile",
+            result,
+            {1: self.tile.blocks * lanes, pixels: self.tile.rows},
+            lanes=lanes,
+            steps=STEPS,
+            vector_result=False,
+        )
+        if "pad" in sch.get_blocks():
+            vectorize_rows(sch, "pad", lanes)
+        return sch.func
+
+
+def plan_planes(types: Sequence[TensorType], attrs: Attrs, target: Target) -> ConvPlanes | None:
+    """Of one group, with weights packed by blocks of output channels."""
+    conv = conv_shape(types, attrs)
+    if conv is None or conv.groups != 1 or not sums_alike("conv2d", *types):
+        return None
+    lanes = block(conv.dtype, target)
+    rows, blocks = {32: (12, 2), 16: (4, 2)}.get(target.vector_registers, (4, 4))
+    packing = Packing("OIHW", f"OIHW{blocks * lanes}o")
+    return ConvPlanes(
+        **in_layouts(types, attrs, target, packing, "NCHW", "NCHW"),
+        conv=conv,
+        kernel=of_floats(target, lanes),
+        tile=Tile(rows, blocks),
+    )

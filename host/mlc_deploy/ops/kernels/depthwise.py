@@ -23,7 +23,7 @@ from ..registry import Attrs, TensorType
 from ..shape import padded
 from ..tile import inline_epilogue, schedule_tile, vectorize_rows
 from .conv2d import MOST_ROW_TAPS
-from .gemm import sums_alike
+from .products import sums_alike
 from .shapes import ConvShape, conv_shape
 
 

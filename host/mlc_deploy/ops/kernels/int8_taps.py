@@ -16,7 +16,7 @@ for each strip.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mlc_targets import Target
@@ -30,75 +30,45 @@ from ..plan import Packing, Plan
 from ..quantize import BLOCK
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue, unroll
+from .contraction import TILE, begin_with_bias, schedule_sums
 from .conv2d import in_layouts
-from .int8 import TILE, Level, schedule_sums
-from .int8_bias import begin_with_bias
-from .int8_conv2d import BLOCKS
+from .conv2d_int8 import BLOCKS
 from .int8_windows import KERNEL, STRIP, copy_rows, divisor, rows_of
+from .intrinsics.microkernels import TAPS, Microkernel, has
 from .shapes import ConvShape, conv_shape
 from .windows import even_cut
 
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """key, feature: what a target has. level: its sums for two pixels, in numbers of so many taps.
-    transpose: the intrinsic that turns such taps. unrolled: turns of the reduction at most whose
-    weights stay in registers."""
-
-    key: str
-    feature: str
-    level: Level
-    transpose: str
-    unrolled: int
-
-
-MACHINES = {
-    "aarch64": Machine(
-        "arm_cpu",
-        "dotprod",
-        Level("windows", "aarch64.sdot.windows", 2, BLOCK, "", 0, depth=4),
-        "aarch64.transpose.4x8",
-        3,
-    ),
-    "x86_64": Machine(
-        "cpu",
-        "avx2",
-        Level("windows", "x86.pmaddwd.windows", 2, BLOCK, "", 0, depth=2, data="int16"),
-        "x86.transpose.2x8",
-        6,
-    ),
-}
 BORDERED, TURNED = "int8_bordered_taps", "int8_taps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseTaps(Plan):
-    """level: one pixel or two at once. across: how many vectors of taps a row of the window has.
+    """kernel: of one pixel or two. across: how many vectors of taps a row of the window has.
     groups: how many times so many pixels a row of the result has."""
 
     name = "conv2d_int8_taps"
 
     conv: ConvShape
-    level: Level
+    kernel: Microkernel
     across: int
     groups: int
 
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """int32 [N, C/8, H, W, 8], of data [N, C/8, H, W, 8] and filters [C/8, KH, KW, 1, 8]."""
         x, w = inputs
-        conv, level = self.conv, self.level
+        conv, kernel = self.conv, self.kernel
         batch, blocks, *_, lanes = x.shape
         (kh, kw), (sh, sw), dilation = conv.kernel, conv.strides, conv.dilations[0]
         height, width = conv.out_size
-        pixels, together, columns = level.rows, level.depth, self.across * level.depth
+        pixels, together, columns = kernel.rows, kernel.depth, self.across * kernel.depth
         top, left, bottom, _ = conv.pads
         beyond = (self.groups - 1) * pixels * sw + columns - left - conv.size[1]
-        data = rows_of(x, (top, left, bottom, max(0, beyond)), conv.border, level.data)
+        data = rows_of(x, (top, left, bottom, max(0, beyond)), conv.border, kernel.data)
 
         def bordered(c: Expr, ky: Expr, at: Expr, l: Expr) -> Any:  # noqa: E741
             kx = at - (pixels - 1)
             weight = te.if_then_else(te.all_of(kx >= 0, kx < kw), w[c, ky, kx, 0, l], 0)
-            return weight.astype(level.data)
+            return weight.astype(kernel.data)
 
         border = te.compute((blocks, kh, columns + pixels - 1, lanes), bordered, name=BORDERED)
 
@@ -129,8 +99,8 @@ class DepthwiseTaps(Plan):
         result = inline_epilogue(sch, "depthwise")
         (height, width), (kh, kw) = self.conv.out_size, self.conv.kernel
         stride = self.conv.strides[1]
-        machine, turns = MACHINES[self.target.arch], kh * self.across
-        begin_with_bias(sch, result, self.level, {1: "block", 4: "lane"})
+        way, turns = TAPS[self.target.arch], kh * self.across
+        begin_with_bias(sch, result, self.kernel, {1: "block", 4: "lane"})
         b, c, y, q, lane = sch.get_loops(result)
         size = (width * stride + kw) * self.conv.strides[0] * BLOCK
         rows = divisor(height, max(1, STRIP // size))
@@ -140,14 +110,14 @@ class DepthwiseTaps(Plan):
         inner = [tile_row, pixel, lane]
         sch.reorder(b, c, y, row, q, *inner)
         task = sch.fuse(b, c, y)
-        unrolled = turns if turns <= machine.unrolled else self.across
-        schedule_sums(sch, self.level, q, inner, unrolled, self.target)
+        unrolled = turns if turns <= way.unrolled else self.across
+        schedule_sums(sch, self.kernel, q, inner, unrolled, self.target)
         sch.compute_at("pad", task)
         copy_rows(sch, 2 * BLOCK, whole=True)
         for stage in (TURNED, BORDERED):
             sch.compute_at(stage, task)
         *turned, matrix, _ = sch.get_loops(TURNED)
-        sch.tensorize(matrix, machine.transpose)
+        sch.tensorize(matrix, way.transpose)
         *bordered, vector = sch.get_loops(BORDERED)
         sch.vectorize(vector)
         for around in (turned, bordered):
@@ -165,18 +135,18 @@ def plan_depthwise(
     conv = conv_shape(types, attrs)
     if conv is None or {t.dtype for t in types} != {"int8"} or target.lanes("int8") < BLOCK:
         return None
-    machine = MACHINES.get(target.arch)
-    if machine is None or machine.key not in target.keys or not target.has(machine.feature):
+    way = TAPS.get(target.arch)
+    if way is None or way.key not in target.keys or not has(target, way.kernels[0]):
         return None
     if conv.dilations[1] != 1 or not conv.depthwise or conv.channels % BLOCK:
         return None
     width = conv.out_size[1]
     pixels = 2 if conv.strides[1] == 1 and width > 1 else 1
-    level = replace(machine.level, intrin=f"{machine.level.intrin}{pixels}", rows=pixels)
+    kernel = way.kernels[pixels - 1]
     return DepthwiseTaps(
         **in_layouts(types, attrs, target, Packing("OIHW", KERNEL), BLOCKS, BLOCKS),
         conv=conv,
-        level=level,
-        across=-(-(conv.kernel[1] + pixels - 1) // level.depth),
+        kernel=kernel,
+        across=-(-(conv.kernel[1] + pixels - 1) // kernel.depth),
         groups=-(-width // pixels),
     )

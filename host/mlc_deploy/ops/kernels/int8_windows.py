@@ -25,7 +25,7 @@ from ..quantize import BLOCK
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue, schedule_tile, vectorize_rows
 from .conv2d import in_layouts
-from .int8_conv2d import BLOCKS
+from .conv2d_int8 import BLOCKS
 from .shapes import ConvShape, conv_shape, static
 from .windows import even_cut, pool_fields, reach
 

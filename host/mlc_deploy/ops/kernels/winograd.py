@@ -21,8 +21,10 @@ from ..plan import Packing, Plan
 from ..registry import Attrs, TensorType, compute
 from ..tile import inline_epilogue, schedule_sum
 from ..winograd import KERNEL, TILES
-from .conv2d import Sums, best_tile, block, in_layouts, plan_blocks, row_cost
+from .conv2d import block, in_layouts, plan_blocks
+from .intrinsics.microkernels import of_floats
 from .shapes import ConvShape, conv_shape
+from .tiles import Work, best_tile, cost
 
 L2 = 512 << 10  # bytes: what small boards' cores share
 TASKS = 4  # so many are enough for threads to share
@@ -117,18 +119,18 @@ def _strips(conv: ConvShape, tile: int, lanes: int, target: Target) -> Iterator[
         if down % rows:
             continue
         tiles, strips = rows * across, conv.batch * (down // rows)
-        sums = Sums(tiles, out_blocks, 1, lanes * TURNS)
-        pixels, vectors = best_tile(sums, lanes, target)
-        turn = row_cost(pixels, vectors, sums, lanes, target) / (lanes * TURNS)
-        products = values * turn * conv.channels * (out_blocks // vectors)
+        kernel, work = of_floats(target, lanes, lanes * TURNS), Work(tiles, out_blocks)
+        best = best_tile(kernel, work, target)
+        turns = conv.channels / (lanes * TURNS)
+        products = values * turns * cost(kernel, best, work)
         strip = 4 * values * tiles * conv.channels
         waits = weights * (strips if weights > L2 else 1)
-        waits += strips * strip * (out_blocks // vectors) if strip > L2 else 0
-        groups = _groups(strips, out_blocks // vectors)
+        waits += strips * strip * (out_blocks // best.blocks) if strip > L2 else 0
+        groups = _groups(strips, out_blocks // best.blocks)
         of_strip = products + results * tiles * out_blocks
         of_strip += groups * data * tiles * (conv.channels // lanes)
-        cost = strips * of_strip + PER_BYTE * waits
-        yield Strips(tile, rows, pixels, vectors, groups, strips * groups, cost)
+        whole = strips * of_strip + PER_BYTE * waits
+        yield Strips(tile, rows, best.rows, best.blocks, groups, strips * groups, whole)
 
 
 def _groups(strips: int, parts: int) -> int:

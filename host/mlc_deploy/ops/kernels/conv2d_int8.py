@@ -23,26 +23,16 @@ from ... import te
 from ...ir import Expr, PrimFunc, const
 from ...schedule import Schedule
 from ...te import Tensor
-from ..plan import NARROW, Packing, Plan
+from ..plan import NARROW, Packing
 from ..quantize import BLOCK, product
 from ..registry import Attrs, TensorType
 from ..shape import padded
 from ..tile import inline_epilogue, unroll, vectorize_rows
+from .contraction import Contraction, Place, begin_with_bias, compute_sums, schedule_sums
 from .conv2d import PLANES, in_layouts
-from .int8 import (
-    Level,
-    Place,
-    Tile,
-    best_tile,
-    chosen,
-    compute_sums,
-    level_of,
-    row_cost,
-    schedule_sums,
-    tune,
-)
-from .int8_bias import begin_with_bias
+from .intrinsics.microkernels import Microkernel, of_int8
 from .shapes import ConvShape, conv_shape
+from .tiles import Work, best_tile, chosen, cost
 
 BLOCKS = f"NCHW{BLOCK}c"
 COPY = "int8_data"
@@ -58,20 +48,17 @@ Data = Callable[[Expr, Expr, Expr, Expr, Expr, Expr, Expr], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvInt8(Plan):
-    """level: what sums are computed with; tile: pixels against blocks of output channels. planes:
-    data are plain, and the kernel's taps in a row count as input channels. in_channels: of a group,
-    filled up to what an intrinsic takes. flat: there is a copy for each tap, and tiles run on from
-    row to row."""
+class ConvInt8(Contraction):
+    """A tile's rows are pixels. planes: data are plain, and the kernel's taps in a row count as
+    input channels. in_channels: of a group, filled up to what an intrinsic takes. flat: there is a
+    copy for each tap, and tiles run on from row to row."""
 
     name = "conv2d_int8"
 
     conv: ConvShape
-    level: Level
     planes: bool
     in_channels: int
     flat: bool
-    tile: Tile
 
     @property
     def taps(self) -> int:
@@ -94,31 +81,31 @@ class ConvInt8(Plan):
 
     @property
     def copied(self) -> bool:
-        if not self.pointwise or self.level.depth != BLOCK or self.level.data != "int8":
+        if not self.pointwise or self.kernel.depth != BLOCK or self.kernel.data != "int8":
             return True
-        return self.conv.size[1] % self.level.rows != 0
+        return self.conv.size[1] % self.kernel.rows != 0
 
     # ------------------------------------------------------------------------------------ stages
 
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """[N, O/8, H, W, 8] of int32."""
         x, w = inputs
-        conv, level = self.conv, self.level
+        conv, kernel = self.conv, self.kernel
         data = self._data(x)
-        depth = self.in_channels // level.depth
+        depth = self.in_channels // kernel.depth
         c = te.reduce_axis((0, depth), "c")
         ky, kx = te.reduce_axis((0, conv.kernel[0]), "ky"), te.reduce_axis((0, self.taps), "kx")
-        tiles = BLOCK // level.channels
+        tiles = BLOCK // kernel.columns
 
         def one(lead: Sequence[Expr], at: Place) -> Expr:
             b, f, y = lead
             of_group = f // self.out_blocks * depth + c if conv.groups > 1 else c.var
             weight = w[(f * tiles + at.tile, ky, c, kx, *at.weight)]
-            value = data(b, of_group, y, at.pixel, ky.var, kx.var, at.channel)
+            value = data(b, of_group, y, at.row, ky.var, kx.var, at.k)
             return product(value, weight, "int32")
 
         (rows, pixels), blocks = self.rows, conv.out_channels // BLOCK
-        sums = compute_sums(level, (conv.batch, blocks, rows), pixels, one, (ky, c, kx))
+        sums = compute_sums(kernel, (conv.batch, blocks, rows), pixels, one, (ky, c, kx))
         width = conv.out_size[1]
         shape = (conv.batch, blocks, *conv.out_size, BLOCK)
         if rows > 1:
@@ -128,11 +115,11 @@ class ConvInt8(Plan):
         ]
 
     def _data(self, x: Tensor) -> Data:
-        conv, (in_height, width), depth = self.conv, self.conv.size, self.level.depth
+        conv, (in_height, width), depth = self.conv, self.conv.size, self.kernel.depth
         if not self.copied:
             return lambda b, c, y, q, ky, kx, k: x[b, c, q // width, q % width, k]
         pixels = self.rows[1]
-        whole = -(-pixels // self.level.rows) * self.level.rows
+        whole = -(-pixels // self.kernel.rows) * self.kernel.rows
         blocks = self.in_channels * conv.groups // depth
         known = conv.channels // BLOCK
         odd = blocks * (depth // BLOCK) > known
@@ -149,7 +136,7 @@ class ConvInt8(Plan):
                 c, k = channel(c, k)
                 value = x[b, c, p // width, p % width, k]
                 value = te.if_then_else(p < pixels, value, 0) if whole > pixels else value
-                return value.astype(self.level.data)
+                return value.astype(self.kernel.data)
 
             copy = te.compute((conv.batch, blocks, whole, depth), flat, name=COPY)
             return lambda b, c, y, q, ky, kx, k: copy[b, c, q, k]
@@ -168,7 +155,7 @@ class ConvInt8(Plan):
                 channel = tap // taps
                 value = rows[b, te.minimum(channel, conv.channels - 1), y, q * sw + tap % taps]
                 value = te.if_then_else(channel < conv.channels, value, 0)
-                return value.astype(self.level.data)
+                return value.astype(self.kernel.data)
 
             copy = te.compute((conv.batch, blocks, high, whole, depth), taps_of_row, name=COPY)
             return lambda b, c, y, q, ky, kx, k: copy[b, c, y * sh + ky * dh, q, k]
@@ -177,7 +164,7 @@ class ConvInt8(Plan):
             inside = te.all_of(row >= 0, row < in_height, column >= 0, column < width)
             c, k = channel(c, k)
             value = te.if_then_else(inside, x[b, c, row, column, k], border)
-            return value.astype(self.level.data)
+            return value.astype(self.kernel.data)
 
         if self.flat:
             across = conv.out_size[1]
@@ -211,34 +198,33 @@ class ConvInt8(Plan):
 
     def schedule(self, func: PrimFunc) -> PrimFunc:
         sch = Schedule(func)
-        tile = chosen(sch, self.level, self.tile, self.rows[1], self.out_blocks)
+        tile = chosen(sch, self.kernel, self.tile, Work(self.rows[1], self.out_blocks))
         result = inline_epilogue(sch, "conv2d")
-        begin_with_bias(sch, result, self.level, {1: "block", 4: "lane"})
+        begin_with_bias(sch, result, self.kernel, {1: "block", 4: "lane"})
         b, f, y, q, lane = sch.get_loops(result)
         f, vectors = sch.split(f, [None, tile.blocks])
         if self.pointwise or self.flat:
             q = sch.fuse(y, q)
-            q, pixel = sch.split(q, [None, tile.pixels])
+            q, pixel = sch.split(q, [None, tile.rows])
             by_pixels = self.pointwise and self.copied
             order = [q, b, f] if by_pixels else [b, f, q]
             tasks = order[: 1 if by_pixels else 2]
         else:
             height = self.conv.out_size[0]
             y, row = sch.split(y, [None, max(1, min(TASK_ROWS, height // FEW_TASKS))])
-            q, pixel = sch.split(q, [None, tile.pixels])
+            q, pixel = sch.split(q, [None, tile.rows])
             order = [b, y, f, row, q]
             tasks = order[:2]
         inner = [vectors, pixel, lane]
         sch.reorder(*order, *inner)
         task = sch.fuse(*tasks) if len(tasks) > 1 else tasks[0]
         outer = task if order[-1] in tasks else order[-1]
-        schedule_sums(sch, self.level, outer, inner, self.taps, self.target)
+        schedule_sums(sch, self.kernel, outer, inner, self.taps, self.target)
         if self.flat:
             _schedule_copies(sch, self.conv.out_size[1])
         elif self.copied:
             self._schedule_copy(sch, task)
         sch.parallel(task)
-        tune(sch, self.level, self.target)
         return sch.func
 
     def _schedule_copy(self, sch: Schedule, task: str) -> None:
@@ -279,37 +265,37 @@ def plan_conv2d(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
     filled = 2 * BLOCK if planes else inputs
     if groups == 1 and filled > FEW_BLOCKS * BLOCK:  # an odd block is filled up, too, if it pays
         filled += -filled % (2 * BLOCK)
-    level = level_of(target, pixels, filled, bool(attrs.get(NARROW)))
-    if level is None:
+    kernel = of_int8(target, pixels, filled, bool(attrs.get(NARROW)))
+    if kernel is None:
         return None
     inputs *= row_width(conv.kernel[1]) if planes else 1
-    in_channels = -(-inputs // level.depth) * level.depth
+    in_channels = -(-inputs // kernel.depth) * kernel.depth
     more: dict[str, Any] = {}
     if planes:
         more["row_taps"] = (conv.kernel[1], conv.channels, row_width(conv.kernel[1]))
     elif in_channels > inputs:
         more["in_channels"] = conv.channels
-    packing = Packing("OIHW", f"OHIW{level.weights}", row_width(conv.kernel[1]) if planes else 0)
+    packing = Packing("OIHW", f"OHIW{kernel.weights}", row_width(conv.kernel[1]) if planes else 0)
     data = "NCHW" if planes else BLOCKS
-    flat = not planes and not conv.pointwise and _runs_on(conv, level, in_channels, target)
+    flat = not planes and not conv.pointwise and _runs_on(conv, kernel, in_channels, target)
     shared = 1 if planes or flat else conv.kernel[1]
     pixels = height * width if flat else pixels
     blocks = conv.out_channels // groups // BLOCK
     return ConvInt8(
         **in_layouts(types, attrs, target, packing, data, BLOCKS, **more),
-        cost=_cost(conv, level, in_channels, planes),
+        cost=_cost(conv, kernel, in_channels, planes),
         conv=conv,
-        level=level,
+        kernel=kernel,
         planes=planes,
         in_channels=in_channels,
         flat=flat,
-        tile=best_tile(level, pixels, blocks, shared, target),
+        tile=best_tile(kernel, Work(pixels, blocks, shared), target),
     )
 
 
-def _cost(conv: ConvShape, level: Level, in_channels: int, planes: bool) -> float:
+def _cost(conv: ConvShape, kernel: Microkernel, in_channels: int, planes: bool) -> float:
     taps = conv.kernel[0] * (1 if planes else conv.kernel[1])
-    of_pixel = in_channels * taps * conv.out_channels / level.rate
+    of_pixel = in_channels * taps * conv.out_channels / kernel.rate
     if planes:
         of_pixel += TAP * conv.channels * row_width(conv.kernel[1]) * conv.strides[0]
     return conv.batch * conv.out_size[0] * conv.out_size[1] * of_pixel
@@ -320,21 +306,22 @@ def row_width(taps: int) -> int:
     return 4 if taps <= 4 else -(-taps // BLOCK) * BLOCK
 
 
-def _runs_on(conv: ConvShape, level: Level, in_channels: int, target: Target) -> bool:
+def _runs_on(conv: ConvShape, kernel: Microkernel, in_channels: int, target: Target) -> bool:
     """Whether a copy for each tap, with tiles that run on from row to row, is worth while."""
-    if level.rows == 1:
+    if kernel.rows == 1:
         return False
     height, width = conv.out_size
     taps, blocks = conv.kernel[1], conv.out_channels // conv.groups // BLOCK
 
-    def cost(pixels: int, shared: int) -> float:
-        return row_cost(level, best_tile(level, pixels, blocks, shared, target), pixels, taps)
+    def summing(pixels: int, shared: int) -> float:
+        tile = best_tile(kernel, Work(pixels, blocks, shared), target)
+        return cost(kernel, tile, Work(pixels, blocks, taps))
 
     copies = _copied_rows(conv) * width * conv.strides[0] * taps
     if copies * in_channels * conv.groups > CACHED:
         return False
-    copying = COPIED * (copies - height * width) / conv.kernel[0] / blocks
-    return cost(height * width, 1) + copying < height * cost(width, taps)
+    copying = COPIED * (copies - height * width) / conv.kernel[0]
+    return summing(height * width, 1) + copying < height * summing(width, taps)
 
 
 def _copied_rows(conv: ConvShape) -> int:

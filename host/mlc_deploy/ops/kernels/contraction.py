@@ -1,0 +1,209 @@
+"""Contractions: rows times columns, summed up over k. Dense layers, matrix products and
+convolutions are instances. A *window* says which element of the data a row reads: its own for a
+matrix, that of an index map for a convolution. A *source* says whether data are read where they
+are, copied, or packed at run time.
+
+Floats are summed up in vectors of columns, which LLVM finds instructions for (ops/tile.py). The
+rest of this file states and schedules sums of products of int8, in the form in which a microkernel
+keeps them. Their data come in blocks of eight along k, the eight of a row side by side, on every
+machine: two rows are an operand of `smmla`, and of four `sdot` by lane; one is an operand of
+`smull`, and of four `pmaddwd`, two elements at a time, widened to int16. Weights are packed in the
+order in which a tile reads them.
+
+Their stages are the sums in the kernel's form, vectors of columns where that is another form, and
+the result, which takes the rows that are wanted. All but the last live in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from mlc_targets import Target
+from mlc_targets.scheduling import scheduling_model
+
+from ... import te
+from ...ir import Expr, const
+from ...schedule import Schedule
+from ...schedule.tensor_intrin import get_intrin
+from ...te import IterVar
+from ..plan import Plan
+from ..quantize import BLOCK
+from ..tile import schedule_intrin_sum, unroll
+from .intrinsics.microkernels import Microkernel
+from .tiles import Tile
+
+UNROLLED = 6  # turns of a reduction up to which 16 registers are enough to unroll it as a whole
+TILE, VECTORS = "int8_tile", "int8_vectors"  # the names of the stages
+SPATIAL = {"squares": 4, "quads": 3, "pairs": 2, "windows": 3}  # dimensions of a tile in TILE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contraction(Plan):
+    """kernel: what sums are computed with. tile: what stays in registers."""
+
+    kernel: Microkernel
+    tile: Tile
+
+
+# ------------------------------------------------------------------------------------ sums of int8
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Of one product: the row; which of the kernel's `depth` elements along k; the tile of weights,
+    of those for a block of columns, and where in it the weight is."""
+
+    row: Expr
+    k: Expr
+    tile: Expr
+    weight: tuple[Expr, ...]
+
+
+def compute_sums(
+    kernel: Microkernel,
+    lead: Sequence[int],
+    rows: int,
+    product: Callable[[Sequence[Expr], Place], Expr],
+    over: Sequence[IterVar],
+) -> Callable[..., Any]:
+    """The sums, int32 [*lead, rows, BLOCK], as a function of an index.
+
+    product(index in lead, place): one product. over: what is summed up over beside the `depth`
+    elements that the kernel takes.
+    """
+    n = len(lead)
+    groups = -(-rows // kernel.rows)
+
+    def tile(shape: Sequence[int], at: Callable[..., Place], *inner: IterVar) -> te.Tensor:
+        """Sums of which `at` says the place by an index behind lead, and by `inner` reductions."""
+
+        def element(*i: Expr) -> Expr:
+            return te.sum(product(i[:n], at(*i[n:])), (*over, *inner))
+
+        found: te.Tensor = te.compute((*lead, *shape), element, name=TILE)
+        return found
+
+    match kernel.form:
+        case "quads":
+            k, half = te.reduce_axis((0, 4), "k"), te.reduce_axis((0, 2), "half")
+
+            def quad(group: Expr, row: Expr, column: Expr) -> Place:
+                weight = (half.var, column, k.var)
+                return Place(group * kernel.rows + row, half * 4 + k, const(0), weight)
+
+            quads = tile((groups, kernel.rows, BLOCK), quad, half, k)
+            return lambda *i: quads[(*i[:n], i[n] // kernel.rows, i[n] % kernel.rows, i[-1])]
+        case "pairs":
+            pair, k = te.reduce_axis((0, BLOCK // 2), "pair"), te.reduce_axis((0, 2), "k")
+
+            def of_pairs(row: Expr, column: Expr) -> Place:
+                return Place(row, pair * 2 + k, const(0), (pair.var, column, k.var))
+
+            pairs = tile((rows, BLOCK), of_pairs, pair, k)
+            return lambda *i: pairs[i]
+        case "squares":
+            k = te.reduce_axis((0, BLOCK), "k")
+
+            def square(group: Expr, pair: Expr, row: Expr, column: Expr) -> Place:
+                return Place(group * 2 + row, k.var, const(0), (pair * 2 + column, k.var))
+
+            squares = tile((groups, BLOCK // 2, 2, 2), square, k)
+
+            def vector(*i: Expr) -> Any:
+                group, row, pair, column = i[n:]
+                return squares[(*i[:n], group, pair, row, column)]
+
+            vectors = te.compute((*lead, groups, 2, BLOCK // 2, 2), vector, name=VECTORS)
+            return lambda *i: vectors[(*i[:n], i[n] // 2, i[n] % 2, i[-1] // 2, i[-1] % 2)]
+    eights, half = te.reduce_axis((0, kernel.depth // 8), "eights"), te.reduce_axis((0, 2), "half")
+
+    def part(row: Expr, four: Expr, column: Expr, p: Expr) -> Place:
+        k = eights * 8 + p * 2 + half
+        return Place(row, k, four, (column, k))
+
+    parts = tile((rows, BLOCK // 4, 4, 4), part, eights, half)
+    p = te.reduce_axis((0, 4), "p")
+    fours = te.compute(
+        (*lead, rows, BLOCK // 4, 4), lambda *i: te.sum(parts[(*i, p)], p), name=VECTORS
+    )
+    return lambda *i: fours[(*i[:-1], i[-1] // 4, i[-1] % 4)]
+
+
+def begin_with_bias(
+    sch: Schedule, result: str, kernel: Microkernel, columns: Mapping[int, str]
+) -> None:
+    """Schedule.fuse_reduction_epilogue for a bias that depends on the column alone.
+
+    columns: by number, the iterations of block `result` that are "block", "lane" (the block of
+    columns, and which of it) or "column" (both in one). int32 wraps, so the order of additions does
+    not matter. Sums that are kept in parts begin with zeros: a bias in one of the parts costs as
+    much as adding it.
+    """
+    if kernel.form == "parts":
+        return
+    spatial = [n for n, i in enumerate(sch.block(TILE).iters) if i.kind == "spatial"]
+    block = spatial[1] if len(spatial) - SPATIAL[kernel.form] > 1 else spatial[0]
+    lane = [spatial[-3], 2, spatial[-1], 1] if kernel.form == "squares" else [spatial[-1], 1]
+    is_what = {"block": [block, 1], "lane": lane, "column": [block, BLOCK, *lane]}
+    read = VECTORS if kernel.vectors else None
+    at = [[n, *is_what[what]] for n, what in columns.items()]
+    sch.fuse_reduction_epilogue(TILE, result, read, at)
+
+
+def schedule_sums(
+    sch: Schedule, kernel: Microkernel, outer: str, inner: Sequence[str], taps: int, target: Target
+) -> None:
+    """Schedules the stages of compute_sums inside loop `outer` of the result, the last around its
+    tile, whose loops are `inner`; the last of them is over columns. taps: the extent of the
+    innermost reduction, which is unrolled."""
+    if kernel.vectors:
+        sch.compute_at(VECTORS, outer)
+        sch.set_scope(VECTORS, 0, "local")
+    around, at = outer, ""
+    if kernel.form == "parts":
+        spatial, over = _own_loops(sch, VECTORS, outer)
+        *rows, around, at = spatial
+        sch.reorder(around, *rows, at, *over)
+        sch.unroll(around)
+    sch.compute_at(TILE, around)
+    sch.set_scope(TILE, 0, "local")
+    steps = partial(_steps, kernel, taps, target)
+    schedule_intrin_sum(sch, TILE, around, get_intrin(kernel.intrin), steps)
+    match kernel.form:
+        case "parts":
+            sch.tensorize(at, kernel.vectors)
+            unroll(sch, rows)
+        case "squares":
+            (*spatial, row, pair, column), _ = _own_loops(sch, VECTORS, outer)
+            four, pair = sch.split(pair, [None, 2])
+            sch.reorder(four, row, pair, column)
+            sch.tensorize(row, kernel.vectors)
+            unroll(sch, [*spatial, four])
+    unroll(sch, inner[:-1])
+    sch.vectorize(inner[-1])
+    if kernel.form == "parts" and (model := scheduling_model("parts", target)):
+        sch.tune_for(model)
+
+
+def _steps(kernel: Microkernel, taps: int, target: Target, turns: int) -> int:
+    """How many turns of the reduction are unrolled: more of them hide the loop's own instructions,
+    and are more for LLVM to keep in registers."""
+    if kernel.form == "pairs":
+        return 4
+    if kernel.form != "parts":
+        return 2 * taps if taps > 1 else 4
+    if target.vector_registers < 32:
+        return turns if turns <= UNROLLED else taps
+    return 4 if taps == 1 else taps if taps <= 3 else 1
+
+
+def _own_loops(sch: Schedule, block: str, around: str) -> tuple[list[str], list[str]]:
+    """A block's loops inside loop `around`: (spatial, reductions)."""
+    reduced = {i.binding for i in sch.block(block).iters if i.kind == "reduce"}
+    loops: list[str] = list(sch.get_loops(block))
+    loops = loops[loops.index(around) + 1 :]
+    over = [n for n in loops if sch.loop(n).var in reduced]
+    return [n for n in loops if n not in over], over

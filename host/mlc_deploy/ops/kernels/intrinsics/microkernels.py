@@ -1,0 +1,233 @@
+"""Microkernels: the instructions that sum up products of rows and columns, as register tiles use
+them. An instruction's loop, its emission and the features it needs are its tensor intrinsic; forms
+of operands, registers and costs stand here. Floats have no intrinsic: LLVM finds the instructions
+in loops over a tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mlc_targets import Target
+
+from ....schedule.tensor_intrin import get_intrin
+from ...quantize import BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a tile takes of something: for each row of each block of columns, for each row, for each
+    block, and once."""
+
+    each: float
+    row: float
+    block: float
+    once: float
+
+    def of(self, rows: int, blocks: int) -> float:
+        return self.each * rows * blocks + self.row * rows + self.block * blocks + self.once
+
+
+@dataclass(frozen=True, slots=True)
+class Microkernel:
+    """An instruction that adds products to sums.
+
+    form: what it keeps sums in, and how it takes operands:
+        lanes     vectors of columns; a lane of the data times a vector of weights
+        squares   squares of two rows by two columns
+        quads     vectors of columns; four neighbours along k are a lane of the data
+        pairs     vectors of columns; two neighbours along k are a lane of the data
+        parts     four parts of each sum, of neighbours along k
+        windows   vectors of channels, each with data and weights of its own
+    registers: of a tile, and sharing where neighbouring taps keep data they share in registers.
+    instructions: of one turn, of `depth` steps along k, for each tap; `once` for a turn.
+    shares: whether neighbouring taps load the data that they share once.
+    most_blocks: of columns, in a tile.
+    intrin: the tensor intrinsic, for so many rows and `depth` along k. columns: of a tile of packed
+    weights, laid out as the layout tiles `weights` say, `o` for columns and `i` along k.
+    vectors: the intrinsic that makes vectors of columns of the sums, where they are none.
+    lanes: columns in a vector of sums. data: the dtype in which it takes data.
+    rate: multiply-accumulates per executed instruction of a convolution, copies aside:
+    scripts/bench/kernels.py counts them on a Cortex-A72, A76 and i8mm, with LLVM 22. x86-64's
+    are set such that costs compare with those of float32 as times do (`--target host` of
+    scripts/bench/seconds.py): an instruction of AVX2 on int8 takes less time than one on floats.
+    """
+
+    form: Literal["lanes", "squares", "quads", "pairs", "parts", "windows"]
+    registers: Counts
+    instructions: Counts
+    sharing: Counts | None = None
+    shares: bool = False
+    most_blocks: int = 32
+    intrin: str = ""
+    rows: int = 1
+    columns: int = BLOCK
+    depth: int = BLOCK
+    weights: str = ""
+    vectors: str = ""
+    lanes: int = 4
+    data: str = "int8"
+    rate: float = 0.0
+
+
+# ----------------------------------------------------------------------------------------- floats
+
+TURN = 5  # instructions of a loop's turn, beside loads and multiply-accumulates
+
+
+def of_floats(target: Target, lanes: int, depth: int = 1) -> Microkernel:
+    """Vectors of columns, which `depth` elements of the data multiply in a turn, one by one. ARM
+    loads vectors of data and multiplies by their lanes; two vectors are one load. x86-64 multiplies
+    by a number in memory, given a register for all of its lanes."""
+    sharing = None
+    if target.arch == "x86_64":
+        registers, instructions = Counts(1, 0, 1, 1), Counts(depth, depth, depth, TURN)
+    else:
+        # 32-bit ARM loads weights in pairs of registers.
+        registers = Counts(1, 1, 0, 4 if target.arch == "arm" else 2)
+        sharing = Counts(1, 1, 0, 4)
+        instructions = Counts(depth, max(1, depth // lanes) / 2, depth / 2, TURN)
+    return Microkernel(
+        "lanes", registers, instructions, sharing, shares=target.arch != "x86_64", lanes=lanes
+    )
+
+
+# ------------------------------------------------------------------------------------------- int8
+
+SQUARES = Microkernel(
+    "squares",
+    registers=Counts(2, 0, 4, 2),
+    sharing=Counts(2, 1 / 2, 4, 0),
+    instructions=Counts(2, 0.3, 2.4, 4),
+    most_blocks=1,
+    intrin="aarch64.smmla",
+    rows=2,
+    weights="8o8i",
+    vectors="aarch64.zip.squares",
+    rate=20.0,
+)
+QUADS, QUADS_OF_ONE = (
+    Microkernel(
+        "quads",
+        registers=Counts(2, 0, 2 * rows, 2),
+        sharing=Counts(2, 1 / rows, 2 * rows, 0),
+        instructions=Counts(4, 0.6 / rows, 2.4, 4),
+        most_blocks=4,
+        intrin=f"aarch64.sdot.rows{rows}",
+        rows=rows,
+        weights="2i8o4i",
+        rate=12.0,
+    )
+    for rows in (2, 1)
+)
+PAIRS, PAIRS_OF_SSE2 = (
+    Microkernel(
+        "pairs",
+        registers=Counts(vectors, 0, vectors, 2),
+        instructions=Counts(8 * vectors, 4, 4 * vectors, 4),
+        most_blocks=8,
+        intrin=f"x86.pmaddwd.{BLOCK // vectors}",
+        weights="4i8o2i",
+        lanes=BLOCK // vectors,
+        data="int16",
+        rate=rate,
+    )
+    for vectors, rate in ((1, 20.0), (2, 6.0))
+)
+
+
+def _parts(machine: str, intrin: str, depth: int, rate: float) -> Microkernel:
+    per_block = 8 / depth  # a turn is of eight channels, whatever the intrinsic takes
+    return Microkernel(
+        "parts",
+        registers=Counts(4, 1, 0, 6 if machine == "aarch64" else 8),
+        instructions=Counts(4 * (1 + 2 * per_block), per_block, 4 * per_block, 4),
+        most_blocks=1,
+        intrin=f"{machine}.{intrin}",
+        columns=4,
+        depth=depth,
+        weights=f"4o{depth}i",
+        vectors=f"{machine}.{'addp' if machine == 'aarch64' else 'vpadd'}.fours",
+        rate=rate,
+    )
+
+
+PARTS = {  # products by themselves; pairs of narrow weights, whose sum an int16 holds; wide loads
+    "aarch64": (
+        _parts("aarch64", "smull.sadalp", 8, 2.6),
+        _parts("aarch64", "smlal.sadalp", 16, 3.6),
+        _parts("aarch64", "smull.sadalp.16", 16, 2.6),
+    ),
+    "arm": (
+        _parts("arm", "vmull.vpadal", 8, 2.6),
+        _parts("arm", "vmlal.vpadal", 16, 3.6),
+        _parts("arm", "vmull.vpadal.16", 16, 2.6),
+    ),
+}
+
+# ----------------------------------------------------------------------------- depthwise, of int8
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """How a CPU sums up the taps of a depthwise convolution: by `key`, the target's; by kernels of
+    two rows, or one; and by the intrinsic that turns pixels of channels into taps of each channel.
+    unrolled: turns of the reduction at most whose weights stay in registers."""
+
+    key: str
+    kernels: tuple[Microkernel, Microkernel]
+    transpose: str
+    unrolled: int
+
+
+def _windows(intrin: str, depth: int, data: str) -> tuple[Microkernel, Microkernel]:
+    one, two = (
+        Microkernel(
+            "windows",
+            registers=Counts(0, 0, 0, 0),
+            instructions=Counts(0, 0, 0, 0),
+            intrin=f"{intrin}{rows}",
+            rows=rows,
+            depth=depth,
+            data=data,
+        )
+        for rows in (1, 2)
+    )
+    return one, two
+
+
+TAPS = {
+    "aarch64": Taps(
+        "arm_cpu", _windows("aarch64.sdot.windows", 4, "int8"), "aarch64.transpose.4x8", 3
+    ),
+    "x86_64": Taps("cpu", _windows("x86.pmaddwd.windows", 2, "int16"), "x86.transpose.2x8", 6),
+}
+
+
+# --------------------------------------------------------------------------------------- choosing
+
+
+def of_int8(
+    target: Target, rows: int, depth: int, narrow: bool, wide: bool = False
+) -> Microkernel | None:
+    """The best that the target has for so many rows, and elements along k; None where it has none.
+    narrow: whether weights are within ±127. wide: whether weights are packed with zeros at the end
+    of k, so that a load may take as much as a register holds."""
+    if target.kind == "c" or not target.vector_registers:
+        return None
+    if target.arch == "x86_64":
+        found = (PAIRS, PAIRS_OF_SSE2)
+    elif "arm_cpu" not in target.keys:
+        return None
+    else:
+        single, pair, long = PARTS[target.arch]
+        of_parts = long if wide else pair if narrow and depth % pair.depth == 0 else single
+        squares_or_quads = (SQUARES, QUADS) if rows > 1 else (QUADS_OF_ONE,)
+        found = (*squares_or_quads, of_parts)
+    return next((k for k in found if has(target, k)), None)
+
+
+def has(target: Target, kernel: Microkernel) -> bool:
+    """Whether the target has the features that the kernel's intrinsic needs."""
+    needed = get_intrin(kernel.intrin).features.get(target.arch)
+    return needed is not None and all(map(target.has, needed))

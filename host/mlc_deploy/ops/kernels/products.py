@@ -1,0 +1,381 @@
+"""Matrix products: dense layers, whose weights are packed at compile time, and products of two
+matrices of data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mlc_targets import Target
+
+from ... import te
+from ...ir import Expr, PrimFunc, Reduce, const
+from ...schedule import Schedule
+from ...te import Tensor
+from ..elementwise import broadcast_shape, element_at
+from ..half import arithmetic, tile_sum
+from ..plan import NARROW, Packing, stated
+from ..quantize import BLOCK, product, sum_dtype
+from ..registry import Attrs, TensorType
+from ..tile import inline_epilogue, schedule_tile
+from .contraction import Contraction, Place, begin_with_bias, compute_sums, schedule_sums
+from .intrinsics.microkernels import of_floats, of_int8
+from .shapes import static
+from .tiles import Tile, Work, best_tile, chosen
+
+PANEL = 8  # rows of a tile at most, where they are packed
+MANY_COLUMNS = 64  # for which that pays
+LEAST = 1 << 9  # products, below which packing at run time is not worth while
+COPY, PACKED = "int8_rows", "int8_columns"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product(Contraction):
+    """[..., M, K] times K x N: `batch` are the leading dimensions, which broadcast; `columns` is N.
+    copied: whether rows are copied side by side first."""
+
+    batch: tuple[int, ...] = ()
+    columns: int
+    copied: bool
+
+    @property
+    def rows(self) -> int:
+        return self.types[0].sizes[-2]
+
+    @property
+    def depth(self) -> int:
+        return self.types[0].sizes[-1]
+
+
+# ----------------------------------------------------------------------------------------- floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatProduct(Product):
+    """Of a weight's vector of columns times one element of the data. steps: of the reduction, that
+    are unrolled."""
+
+    steps: int
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.op}_tile"
+
+    def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        a, b = inputs
+        over, kept = te.reduce_axis((0, self.depth), "k"), arithmetic(a.dtype, self.target)
+        across, columns = self.columns, self.tile.blocks * self.kernel.lanes
+        if self.packing is not None:
+            across = -(-across // columns) * columns
+        a_at = self._in_panels(a, kept) if self.copied else lambda *i: element_at(a, i)
+
+        def element(*i: Expr) -> Reduce:
+            *_, j = i
+            if self.packing is not None:
+                weight = b[j // columns, over, j % columns]
+            else:
+                weight = element_at(b, (*i[:-2], over.var, j))
+            return te.sum(product(a_at(*i[:-1], over.var), weight, kept), over)
+
+        tile = tile_sum((*self.batch, self.rows, across), element, over, self.name)
+        shape = (*self.batch, self.rows, self.columns)
+        return [te.compute(shape, lambda *i: tile[i].astype(a.dtype), name=self.op)]
+
+    def schedule(self, func: PrimFunc) -> PrimFunc:
+        sch = Schedule(func)
+        rank, lanes = len(self.batch) + 2, self.kernel.lanes
+        rows = schedule_tile(
+            sch,
+            self.name,
+            inline_epilogue(sch, self.op),
+            {rank - 2: self.tile.rows, rank - 1: self.tile.blocks * lanes},
+            lanes=lanes,
+            steps=self.steps,
+            vector_result=True,
+            tasks=rank - 1,
+        )
+        if self.copied:
+            sch.compute_at("panel", rows)
+            *_, row, lane = sch.get_loops("panel")
+            sch.unroll(row)
+            sch.vectorize(lane)
+        return sch.func
+
+    def _in_panels(self, x: Tensor, kept: str) -> Callable[..., Expr]:
+        """x's elements by row and k, from panels of a tile's rows, in which vectors of neighbours
+        along k stand side by side."""
+        rows, height, lanes = self.rows, self.tile.rows, self.kernel.lanes
+
+        def element(p: Expr, k: Expr, i: Expr, l: Expr) -> Expr:  # noqa: E741
+            value = x[p * height + i, k * lanes + l].astype(kept)
+            return value if rows % height == 0 else te.if_then_else(p * height + i < rows, value, 0)
+
+        shape = (-(-rows // height), self.depth // lanes, height, lanes)
+        panel = te.compute(shape, element, name="panel")
+        return lambda i, k: panel[i // height, k // lanes, i % height, k % lanes]
+
+
+def dense_tile(dtype: str, rows: int, channels: int, target: Target) -> tuple[Tile, int]:
+    """(tile, steps) where each row of the data has a vector of its own, of neighbours along k. Of a
+    single row every weight is used once, so that many columns make up for what a turn costs."""
+    lanes = target.lanes(arithmetic(dtype, target))
+    if rows == 1 and target.vector_registers:
+        vectors = -(-channels // lanes)
+        best = min(range(4, 9), key=lambda n: (-(-vectors // n) * (n + 1), -n))
+        return Tile(1, best), max(4, lanes) if target.arch != "x86_64" else 4
+    match target.vector_registers:
+        case 32:
+            return Tile(5, 4), 8
+        case 16:
+            return Tile(4, 2), 16
+    return Tile(4, 4), 4
+
+
+def panel_tile(
+    dtype: str, rows: int, depth: int, channels: int, target: Target
+) -> tuple[Tile, int] | None:
+    """(tile, steps) where it is worth while to lay the rows of a tile side by side first, vector by
+    vector: two are then loaded at once, and they are read for every tile of columns."""
+    lanes = target.lanes(arithmetic(dtype, target))
+    few = rows < 2 * PANEL or channels < MANY_COLUMNS or depth % lanes
+    if target.arch != "aarch64" or lanes == 1 or few:
+        return None
+    return Tile(-(-rows // -(-rows // PANEL)), 2), 4 * lanes
+
+
+def plan_dense(types: Sequence[TensorType], attrs: Attrs, target: Target) -> FloatProduct | None:
+    """With weights packed in columns of tiles."""
+    x, w = types
+    if "kernel_layout" in attrs or not static(x, w) or not sums_alike("dense", x, w):
+        return None
+    (rows, depth), (source, columns) = x.sizes, _weights(w, attrs)
+    panels = panel_tile(x.dtype, rows, depth, columns, target)
+    tile, steps = panels or dense_tile(x.dtype, rows, columns, target)
+    kernel = of_floats(target, target.lanes(arithmetic(x.dtype, target)))
+    packing = Packing(source, f"NK{tile.blocks * kernel.lanes}n")
+    return FloatProduct(
+        op="dense",
+        types=tuple(types),
+        stated=_with_packed(attrs, packing, columns),
+        target=target,
+        packing=packing,
+        columns=columns,
+        kernel=kernel,
+        tile=tile,
+        steps=steps,
+        copied=panels is not None,
+    )
+
+
+def plan_matmul(types: Sequence[TensorType], attrs: Attrs, target: Target) -> FloatProduct | None:
+    """Where rows of the second matrix are whole vectors, which need no packing."""
+    a, b = types
+    if attrs.get("transpose_b") or not static(a, b) or not sums_alike("matmul", a, b):
+        return None
+    lanes = target.lanes(arithmetic(a.dtype, target))
+    if lanes == 1 or b.sizes[-1] % lanes:
+        return None
+    tile, steps = dense_tile(a.dtype, a.sizes[-2], b.sizes[-1], target)
+    return FloatProduct(
+        op="matmul",
+        types=tuple(types),
+        stated=stated(attrs),
+        target=target,
+        batch=_batch(a, b),
+        columns=b.sizes[-1],
+        kernel=of_floats(target, lanes),
+        tile=tile,
+        steps=steps,
+        copied=False,
+    )
+
+
+def sums_alike(op: str, x: TensorType, w: TensorType) -> bool:
+    """Whether sums are of the data's own dtype: 8-bit numbers have wider ones."""
+    return sum_dtype(op, x.dtype, w.dtype) == x.dtype
+
+
+# ------------------------------------------------------------------------------------------- int8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegerProduct(Product):
+    """Of int8, in int32. A second matrix of data is packed at run time as weights are at compile
+    time. What a load reads beyond the end of k, rows or columns is zeros."""
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.op}_int8"
+
+    @property
+    def work(self) -> Work:
+        return Work(self.rows, -(-self.columns // BLOCK))
+
+    @property
+    def blocks(self) -> int:
+        """Turns along k."""
+        return -(-self.depth // self.kernel.depth)
+
+    def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        a, b = inputs
+        data = self._copied(a) if self.copied else a
+        weights = self._packed(b) if self.packing is None else b
+        leads = [t.sizes[:-2] for t in self.types]
+        c = te.reduce_axis((0, self.blocks), "c")
+        tiles = BLOCK // self.kernel.columns
+
+        def one(lead: Sequence[Expr], at: Place) -> Expr:
+            *outer, block = lead
+            own = (at.row, c * self.kernel.depth + at.k)
+            value = data[(*_leading(leads[0], outer), *((c, at.row, at.k) if self.copied else own))]
+            place = (block * tiles + at.tile, c, *at.weight)
+            return product(value, weights[(*_leading(leads[1], outer), *place)], "int32")
+
+        sums = compute_sums(self.kernel, (*self.batch, self.work.blocks), self.rows, one, (c,))
+
+        def element(*i: Expr) -> Expr:
+            *outer, row, column = i
+            found: Expr = sums(*outer, column // BLOCK, row, column % BLOCK)
+            return found
+
+        return [te.compute((*self.batch, self.rows, self.columns), element, name=self.op)]
+
+    def _copied(self, a: Tensor) -> Tensor:
+        """[..., k / depth, rows, depth]: rows side by side, and filled up."""
+        kernel = self.kernel
+
+        def element(*i: Expr) -> Expr:
+            *lead, block, row, k = i
+            k = block * kernel.depth + k
+            limits = (row, self.rows, kernel.rows), (k, self.depth, kernel.depth)
+            return _or_zero(a[(*lead, row, k)], *limits).astype(kernel.data)
+
+        whole = -(-self.rows // kernel.rows) * kernel.rows
+        shape = (*self.types[0].sizes[:-2], self.blocks, whole, kernel.depth)
+        copy: Tensor = te.compute(shape, element, name=COPY)
+        return copy
+
+    def _packed(self, b: Tensor) -> Tensor:
+        """Rows along k of the second matrix, as the kernel's weights are packed."""
+        kernel, n = self.kernel, b.ndim - 2
+        tile = [(int(size), axis) for size, axis in re.findall(r"(\d+)([oi])", kernel.weights)]
+
+        def element(*i: Expr) -> Expr:
+            at: dict[str, Expr] = {"o": const(0), "i": const(0)}
+            for (size, axis), inside in zip(tile, i[n + 2 :], strict=True):
+                at[axis] = at[axis] * size + inside
+            column, k = i[n] * kernel.columns + at["o"], i[n + 1] * kernel.depth + at["i"]
+            limits = (column, self.columns, BLOCK), (k, self.depth, kernel.depth)
+            return _or_zero(b[(*i[:n], column, k)], *limits)
+
+        many = self.work.blocks * (BLOCK // kernel.columns)
+        shape = (*self.types[1].sizes[:-2], many, self.blocks, *(size for size, _ in tile))
+        packed: Tensor = te.compute(shape, element, name=PACKED)
+        return packed
+
+    def schedule(self, func: PrimFunc) -> PrimFunc:
+        sch = Schedule(func)
+        tile = chosen(sch, self.kernel, self.tile, self.work)
+        result = inline_epilogue(sch, self.op)
+        if not self.batch:
+            begin_with_bias(sch, result, self.kernel, {1: "column"})
+        *batch, i, j = sch.get_loops(result)
+        i, row = sch.split(i, [None, tile.rows])
+        j, vectors, lane = sch.split(j, [None, tile.blocks, BLOCK])
+        inner = [vectors, row, lane]
+        copies_own_rows = self.copied and self.packing is not None and self.rows > 1
+        task, outer = (i, j) if copies_own_rows else (j, i)
+        sch.reorder(*batch, task, outer, *inner)
+        task = sch.fuse(*batch, task) if batch else task
+        schedule_sums(sch, self.kernel, outer, inner, 1, self.target)
+        for copy in (PACKED, COPY):
+            if copy not in sch.get_blocks():
+                continue
+            if self.packing is not None:
+                sch.compute_at(copy, task)
+            first, second, *_, lane = sch.get_loops(copy)
+            sch.vectorize(lane)
+            if self.packing is None:  # of all tasks
+                sch.parallel(sch.fuse(first, second))
+        sch.parallel(task)
+        return sch.func
+
+
+def plan_dense_int8(
+    types: Sequence[TensorType], attrs: Attrs, target: Target
+) -> IntegerProduct | None:
+    """Where the target has instructions for it, and blocks of eight divide k and the columns."""
+    x, w = types[:2]
+    if "kernel_layout" in attrs or not static(x, w) or {x.dtype, w.dtype} != {"int8"}:
+        return None
+    (rows, depth), (source, columns) = x.sizes, _weights(w, attrs)
+    kernel = of_int8(target, rows, depth, bool(attrs.get(NARROW)))
+    if kernel is None or depth % BLOCK or columns % BLOCK:
+        return None
+    weights = kernel.weights.replace("o", "n").replace("i", "k")  # in the letters of a matrix
+    packing = Packing(source, f"NK{weights}")
+    return IntegerProduct(
+        op="dense",
+        types=tuple(types),
+        stated=_with_packed(attrs, packing, columns),
+        target=target,
+        packing=packing,
+        columns=columns,
+        kernel=kernel,
+        tile=best_tile(kernel, Work(rows, columns // BLOCK), target),
+        copied=kernel.rows > 1 or kernel.data != "int8",
+    )
+
+
+def plan_matmul_int8(
+    types: Sequence[TensorType], attrs: Attrs, target: Target
+) -> IntegerProduct | None:
+    """Of two matrices of data, the second with its rows along k."""
+    a, b = types
+    if not static(a, b) or {a.dtype, b.dtype} != {"int8"} or not attrs.get("transpose_b"):
+        return None
+    (rows, depth), columns = a.sizes[-2:], b.sizes[-2]
+    kernel = of_int8(target, rows, depth, narrow=False, wide=True)
+    if kernel is None or rows * depth * columns < LEAST:
+        return None
+    return IntegerProduct(
+        op="matmul",
+        types=tuple(types),
+        stated=stated(attrs),
+        target=target,
+        batch=_batch(a, b),
+        columns=columns,
+        kernel=kernel,
+        tile=best_tile(kernel, Work(rows, -(-columns // BLOCK)), target),
+        copied=kernel.rows > 1 or kernel.data != "int8" or depth % kernel.depth != 0,
+    )
+
+
+def _or_zero(value: Expr, *limits: tuple[Expr, int, int]) -> Expr:
+    """value where each (index, size, block) lies inside; zeros fill up the last block."""
+    inside = [at < size for at, size, block in limits if size % block]
+    return te.if_then_else(te.all_of(*inside), value, 0) if inside else value
+
+
+# ------------------------------------------------------------------------------------------- both
+
+
+def _weights(w: TensorType, attrs: Attrs) -> tuple[str, int]:
+    """The layout of plain weights of dense, and their columns."""
+    return ("NK", w.sizes[0]) if attrs["transpose_b"] else ("KN", w.sizes[1])
+
+
+def _with_packed(attrs: Attrs, packing: Packing, columns: int) -> tuple[tuple[str, object], ...]:
+    return stated(attrs, kernel_layout=packing.to, source_layout=packing.source, channels=columns)
+
+
+def _batch(a: TensorType, b: TensorType) -> tuple[int, ...]:
+    batch = broadcast_shape("matmul", [a.shape[:-2], b.shape[:-2]])
+    return tuple(int(n) for n in batch)  # type: ignore[arg-type]
+
+
+def _leading(sizes: Sequence[int], index: Sequence[Expr]) -> list[Expr]:
+    """The index of a matrix, where leading dimensions broadcast."""
+    own = index[len(index) - len(sizes) :]
+    return [const(0) if n == 1 else i for n, i in zip(sizes, own, strict=True)]

@@ -1,0 +1,77 @@
+"""Register tiles: how many rows and blocks of columns stay in registers together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlc_targets import Target
+
+from ...schedule import Schedule
+from .intrinsics.microkernels import Microkernel
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows of the data against blocks of columns."""
+
+    rows: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What tiles are cut from: neighbouring rows, and blocks of columns. taps: neighbours of a row
+    that a turn of the reduction reads. spare: registers that are to be left free."""
+
+    rows: int
+    blocks: int
+    taps: int = 1
+    spare: int = 0
+
+
+def best_tile(kernel: Microkernel, work: Work, target: Target) -> Tile:
+    """The tile that takes fewest instructions; of equal ones the one of fewest rows."""
+    most = target.vector_registers
+    rows = range(kernel.rows, min(work.rows, most) + kernel.rows, kernel.rows)
+    tiles = [
+        tile
+        for tile in (Tile(n, m) for n in rows for m in range(1, kernel.most_blocks + 1))
+        if work.blocks % tile.blocks == 0 and _registers(kernel, tile, work) <= most
+    ]
+    fallback = Tile(kernel.rows, 1)
+    return min(
+        tiles, key=lambda t: (round(cost(kernel, t, work), 6), t.rows, t.blocks), default=fallback
+    )
+
+
+def chosen(sch: Schedule, kernel: Microkernel, tile: Tile, work: Work) -> Tile:
+    """The tile; a tuner tries others, of up to twice as many sums."""
+    most = 2 * tile.rows * tile.blocks
+    fit = (
+        n
+        for n in range(1, kernel.most_blocks + 1)
+        if work.blocks % n == 0 and n * kernel.rows <= most
+    )
+    blocks = sch.choice(tile.blocks, sorted({tile.blocks, *fit}))
+    rows = range(kernel.rows, min(work.rows + kernel.rows - 1, most // blocks) + 1, kernel.rows)
+    return Tile(sch.choice(min(tile.rows, rows[-1]), rows), blocks)
+
+
+def cost(kernel: Microkernel, tile: Tile, work: Work) -> float:
+    """Instructions of a turn of the reduction, for all rows and blocks of columns."""
+    whole, rest = divmod(work.rows, tile.rows)
+    turns = whole * _turn(kernel, tile.rows, tile.blocks, work.taps)
+    turns += _turn(kernel, rest, tile.blocks, work.taps) if rest else 0
+    return turns / tile.blocks * work.blocks
+
+
+def _turn(kernel: Microkernel, rows: int, blocks: int, taps: int) -> float:
+    """Instructions of a turn of the reduction, for one tile."""
+    rows, count = -(-rows // kernel.rows) * kernel.rows, kernel.instructions
+    loaded = rows + taps - 1 if kernel.shares else rows * taps
+    return taps * (count.each * rows + count.block) * blocks + count.row * loaded + count.once
+
+
+def _registers(kernel: Microkernel, tile: Tile, work: Work) -> float:
+    held = kernel.sharing if kernel.sharing and work.taps > 2 else kernel.registers
+    return held.of(tile.rows, tile.blocks) + work.spare
