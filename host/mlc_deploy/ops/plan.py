@@ -114,6 +114,30 @@ def stated(attrs: Attrs, **more: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(frozen_attrs({**attrs, **more}).items())
 
 
+def fields(
+    op: str,
+    types: Sequence[TensorType],
+    attrs: Attrs,
+    target: Target,
+    packing: Packing | None = None,
+    data: str = "",
+    result: str = "",
+    **more: Any,
+) -> dict[str, Any]:
+    """The fields that every plan has; `more` are attributes that state the call, too."""
+    if packing is not None:
+        more |= {"kernel_layout": packing.to, "source_layout": packing.source}
+    return {
+        "op": op,
+        "types": tuple(types),
+        "stated": stated(attrs, **more),
+        "target": target,
+        "packing": packing,
+        "data": data,
+        "result": result,
+    }
+
+
 def laid_out(of: TensorType, source: str, to: str) -> TensorType:
     """A type in plain layout `source`, in layout `to`."""
     sizes = dict(zip(layout(source).axes, of.sizes, strict=True))

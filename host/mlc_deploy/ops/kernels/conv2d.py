@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from mlc_targets import Target
 from mlc_targets.scheduling import scheduling_model
@@ -25,7 +25,7 @@ from ...ir import Expr, PrimFunc, Reduce
 from ...schedule import Schedule
 from ...te import Tensor
 from ..half import arithmetic, part_sizes, spare_registers, tile_sum
-from ..plan import Packing, stated
+from ..plan import Packing, fields
 from ..quantize import product
 from ..registry import Attrs, TensorType
 from ..shape import padded
@@ -82,34 +82,30 @@ class ConvBlocks(Convolution):
         elif not taps_share(conv, self.planes, self.target):
             over = (ky, kx, c, lane)
 
-        def term(b: Expr, f: Expr, l: Expr, y: Expr, q: Expr) -> Expr:  # noqa: E741
-            weight = (f // vectors, ky, c, kx)
-            column = f % vectors * lanes + l
+        def element(b: Expr, f: Expr, *of: Expr) -> Reduce:
+            *pixel, l = of  # noqa: E741
+            if conv.pointwise:
+                (p,), inside = pixel, te.all_of()
+                y, q = p // width, p % width
+            else:
+                (y, q), inside = conv.window.tap(pixel, (ky, kx), conv.size)
+            weight, column = (f // vectors, ky, c, kx), f % vectors * lanes + l
             if self.planes:
-                return product(x[b, c, y, q], w[(*weight, column)], self.kept)
-            of_group = f // self.work.blocks * depth + c if conv.groups > 1 else c
-            return product(x[b, of_group, y, q, lane], w[(*weight, lane, column)], self.kept)
+                term = product(x[b, c, y, q], w[(*weight, column)], self.kept)
+            else:
+                of_group = f // self.work.blocks * depth + c if conv.groups > 1 else c
+                term = product(x[b, of_group, y, q, lane], w[(*weight, lane, column)], self.kept)
+            return te.sum(term, over, where=inside)
+
+        rows = (conv.out_size[0] * width,) if conv.pointwise else conv.out_size
+        tile = tile_sum((conv.batch, out_blocks, *rows, lanes), element, c, "conv2d_tile")
+
+        def result(b: Expr, f: Expr, y: Expr, q: Expr, l: Expr) -> Any:  # noqa: E741
+            pixel = (y * width + q,) if conv.pointwise else (y, q)
+            return tile[(b, f, *pixel, l)].astype(x.dtype)
 
         shape = (conv.batch, out_blocks, *conv.out_size, lanes)
-        if conv.pointwise:
-            flat = (conv.batch, out_blocks, conv.size[0] * width, lanes)
-
-            def pixel(b: Expr, f: Expr, p: Expr, l: Expr) -> Reduce:  # noqa: E741
-                return te.sum(term(b, f, l, p // width, p % width), over)
-
-            tile = tile_sum(flat, pixel, c, "conv2d_tile")
-
-            def at(b: Expr, f: Expr, y: Expr, q: Expr, l: Expr) -> Any:  # noqa: E741
-                return tile[b, f, y * width + q, l].astype(x.dtype)
-
-            return [te.compute(shape, at, name="conv2d")]
-
-        def element(b: Expr, f: Expr, y: Expr, q: Expr, l: Expr) -> Reduce:  # noqa: E741
-            (y, q), inside = tap((y, q), (ky, kx), conv.size, conv)
-            return te.sum(term(b, f, l, y, q), over, where=inside)
-
-        tile = tile_sum(shape, element, c, "conv2d_tile")
-        return [te.compute(shape, lambda *i: tile[i].astype(x.dtype), name="conv2d")]
+        return [te.compute(shape, result, name="conv2d")]
 
     def steps(self, depth: int) -> int:
         """About how many steps of the reduction are one turn, of so many turns over channels."""
@@ -203,18 +199,20 @@ def in_layouts(
 ) -> dict[str, Any]:
     """The fields of a plan for a convolution in these layouts; `more` are attributes that state it,
     too."""
-    how = {"kernel_layout": packing.to, "source_layout": packing.source, **more}
     if result != "NCHW":
-        how |= {"data_layout": data, "out_layout": result}
-    return {
-        "op": "conv2d",
-        "types": tuple(types),
-        "stated": stated(attrs, channels=types[1].shape[0], **how),
-        "target": target,
-        "data": data if data != "NCHW" else "",
-        "result": result if result != "NCHW" else "",
-        "packing": packing,
-    }
+        more |= {"data_layout": data, "out_layout": result}
+    plain = {"NCHW": ""}
+    return fields(
+        "conv2d",
+        types,
+        attrs,
+        target,
+        packing,
+        plain.get(data, data),
+        plain.get(result, result),
+        channels=types[1].shape[0],
+        **more,
+    )
 
 
 def _work(conv: ConvShape, lanes: int, planes: bool, target: Target) -> Work:
@@ -231,33 +229,6 @@ def taps_share(conv: ConvShape, planes: bool, target: Target) -> bool:
     """Whether neighbouring taps are unrolled together, since most of what they read is the same.
     With a stride it is too little for the registers that it takes."""
     return planes or conv.strides[1] == 1 or target.arch == "x86_64"
-
-
-class Window(Protocol):
-    """strides, dilations, and pads (beginnings, then ends) of any number of dimensions."""
-
-    @property
-    def strides(self) -> Sequence[int]: ...
-    @property
-    def dilations(self) -> Sequence[int]: ...
-    @property
-    def pads(self) -> Sequence[int]: ...
-
-
-def tap(
-    at: Sequence[Expr], kernel: Sequence[te.IterVar], size: Sequence[Any], window: Window
-) -> tuple[list[Expr], Expr]:
-    """Where in the data a tap of the window at an output pixel lies, and whether that is inside."""
-    rank = len(size)
-    pads = window.pads
-    place: list[Expr] = []
-    inside: list[Expr] = []
-    for n, (o, k) in enumerate(zip(at, kernel, strict=True)):
-        i = o * window.strides[n] + k.var * window.dilations[n] - pads[n]
-        place.append(i)
-        inside += [i >= 0] if pads[n] else []
-        inside += [i < size[n]] if pads[rank + n] else []
-    return place, te.all_of(*inside)
 
 
 # ----------------------------------------------------------------------------------------- planes

@@ -16,7 +16,7 @@ from ...ir import PrimFunc
 from ...schedule import Schedule
 from ...te import Tensor
 from ..lookup import ROWS, place
-from ..plan import Plan, stated
+from ..plan import Plan, fields
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue
 from .shapes import static
@@ -78,9 +78,6 @@ def plan_lookup(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Lo
         return None
     fits = [n for n in TOGETHER if rows % n == 0]
     return LookupRows(
-        op="lookup",
-        types=tuple(types),
-        stated=stated(attrs),
-        target=target,
+        **fields("lookup", types, attrs, target),
         together=fits[0] if in_vectors(target) else 1,
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from mlc_targets import Target
 
@@ -15,7 +16,7 @@ from ...schedule import Schedule
 from ...te import Tensor
 from ..elementwise import broadcast_shape, element_at
 from ..half import arithmetic, tile_sum
-from ..plan import NARROW, Packing, stated
+from ..plan import NARROW, Packing, fields
 from ..quantize import BLOCK, product, sum_dtype
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue, schedule_tile
@@ -68,7 +69,7 @@ class FloatProduct(Product):
         across, columns = self.columns, self.tile.blocks * self.kernel.lanes
         if self.packing is not None:
             across = -(-across // columns) * columns
-        a_at = self._in_panels(a, kept) if self.copied else lambda *i: element_at(a, i)
+        a_at = self._in_panels(a, kept) if self.copied else partial(element_at, a)
 
         def element(*i: Expr) -> Reduce:
             *_, j = i
@@ -76,7 +77,7 @@ class FloatProduct(Product):
                 weight = b[j // columns, over, j % columns]
             else:
                 weight = element_at(b, (*i[:-2], over.var, j))
-            return te.sum(product(a_at(*i[:-1], over.var), weight, kept), over)
+            return te.sum(product(a_at((*i[:-1], over.var)), weight, kept), over)
 
         tile = tile_sum((*self.batch, self.rows, across), element, over, self.name)
         shape = (*self.batch, self.rows, self.columns)
@@ -102,7 +103,7 @@ class FloatProduct(Product):
             sch.vectorize(lane)
         return sch.func
 
-    def _in_panels(self, x: Tensor, kept: str) -> Callable[..., Expr]:
+    def _in_panels(self, x: Tensor, kept: str) -> Callable[[Sequence[Expr]], Expr]:
         """x's elements by row and k, from panels of a tile's rows, in which vectors of neighbours
         along k stand side by side."""
         rows, height, lanes = self.rows, self.tile.rows, self.kernel.lanes
@@ -113,7 +114,13 @@ class FloatProduct(Product):
 
         shape = (-(-rows // height), self.depth // lanes, height, lanes)
         panel = te.compute(shape, element, name="panel")
-        return lambda i, k: panel[i // height, k // lanes, i % height, k % lanes]
+
+        def at(index: Sequence[Expr]) -> Expr:
+            i, k = index
+            found: Expr = panel[i // height, k // lanes, i % height, k % lanes]
+            return found
+
+        return at
 
 
 def dense_tile(dtype: str, rows: int, channels: int, target: Target) -> tuple[Tile, int]:
@@ -155,11 +162,7 @@ def plan_dense(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Flo
     kernel = of_floats(target, target.lanes(arithmetic(x.dtype, target)))
     packing = Packing(source, f"NK{tile.blocks * kernel.lanes}n")
     return FloatProduct(
-        op="dense",
-        types=tuple(types),
-        stated=_with_packed(attrs, packing, columns),
-        target=target,
-        packing=packing,
+        **fields("dense", types, attrs, target, packing, channels=columns),
         columns=columns,
         kernel=kernel,
         tile=tile,
@@ -178,10 +181,7 @@ def plan_matmul(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Fl
         return None
     tile, steps = dense_tile(a.dtype, a.sizes[-2], b.sizes[-1], target)
     return FloatProduct(
-        op="matmul",
-        types=tuple(types),
-        stated=stated(attrs),
-        target=target,
+        **fields("matmul", types, attrs, target),
         batch=_batch(a, b),
         columns=b.sizes[-1],
         kernel=of_floats(target, lanes),
@@ -316,11 +316,7 @@ def plan_dense_int8(
     weights = kernel.weights.replace("o", "n").replace("i", "k")  # in the letters of a matrix
     packing = Packing(source, f"NK{weights}")
     return IntegerProduct(
-        op="dense",
-        types=tuple(types),
-        stated=_with_packed(attrs, packing, columns),
-        target=target,
-        packing=packing,
+        **fields("dense", types, attrs, target, packing, channels=columns),
         columns=columns,
         kernel=kernel,
         tile=best_tile(kernel, Work(rows, columns // BLOCK), target),
@@ -340,10 +336,7 @@ def plan_matmul_int8(
     if kernel is None or rows * depth * columns < LEAST:
         return None
     return IntegerProduct(
-        op="matmul",
-        types=tuple(types),
-        stated=stated(attrs),
-        target=target,
+        **fields("matmul", types, attrs, target),
         batch=_batch(a, b),
         columns=columns,
         kernel=kernel,
@@ -364,10 +357,6 @@ def _or_zero(value: Expr, *limits: tuple[Expr, int, int]) -> Expr:
 def _weights(w: TensorType, attrs: Attrs) -> tuple[str, int]:
     """The layout of plain weights of dense, and their columns."""
     return ("NK", w.sizes[0]) if attrs["transpose_b"] else ("KN", w.sizes[1])
-
-
-def _with_packed(attrs: Attrs, packing: Packing, columns: int) -> tuple[tuple[str, object], ...]:
-    return stated(attrs, kernel_layout=packing.to, source_layout=packing.source, channels=columns)
 
 
 def _batch(a: TensorType, b: TensorType) -> tuple[int, ...]:

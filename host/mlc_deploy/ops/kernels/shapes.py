@@ -1,4 +1,4 @@
-"""Convolutions in plain numbers, as all kernels ask for them."""
+"""Convolutions and their windows in plain numbers, as all kernels ask for them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ... import te
+from ...ir import Expr
 from ..nn import window_extent
 from ..registry import Attrs, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which element of the data a result reads, by each tap of a kernel. pads: at the beginnings,
+    then at the ends."""
+
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+
+    def tap(
+        self, at: Sequence[Expr], kernel: Sequence[te.IterVar], size: Sequence[Any]
+    ) -> tuple[list[Expr], Expr]:
+        """Where in data of a size a tap of the window at `at` lies, and whether that is inside."""
+        place: list[Expr] = []
+        inside: list[Expr] = []
+        for n, (o, k) in enumerate(zip(at, kernel, strict=True)):
+            i = o * self.strides[n] + k.var * self.dilations[n] - self.pads[n]
+            place.append(i)
+            inside += [i >= 0] if self.pads[n] else []
+            inside += [i < size[n]] if self.pads[len(size) + n] else []
+        return place, te.all_of(*inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +59,10 @@ class ConvShape:
         steps = zip(padded, self.kernel, self.strides, self.dilations, strict=True)
         height, width = (window_extent(*step) for step in steps)
         return height, width
+
+    @property
+    def window(self) -> Window:
+        return Window(self.strides, self.dilations, self.pads)
 
     @property
     def pointwise(self) -> bool:

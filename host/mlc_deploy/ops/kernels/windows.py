@@ -1,98 +1,176 @@
-"""Windows over blocks of channels, each channel by itself: depthwise convolution and pooling.
+"""Windows over channels, each by itself: depthwise convolution and pooling.
 
-A tile is a few neighbouring pixels of a row, each a vector of channels; what the windows of
-neighbours share is loaded once. As in conv2d.py, padding takes no copy.
+In blocks of channels, a tile is a few neighbouring pixels of a row, each a vector of channels; what
+the windows of neighbours share is loaded once. Floats are read where they are: taps outside of the
+data are left out, as in conv2d.py. Numbers of 8 bits are copied in strips of rows, with the padding
+value around them, so that no tap is guarded. Two products of int8 fit in int16 where weights are
+within ±127: such taps go in pairs, by smull and smlal, and each pair is added to int32 sums by
+saddw. Other weights, and data of other signs, are widened to int16 first.
+
+In planes, a tile's vectors are neighbouring pixels of a row. It is several rows high, so that a row
+of the data that is loaded serves every row of results that it reaches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import product as combinations
+from operator import add
 from typing import Any
 
 from mlc_targets import Target
+from mlc_targets.scheduling import scheduling_model
 
 from ... import te
-from ...ir import Expr, PrimFunc
+from ...ir import Expr, PrimFunc, const, value_range
 from ...schedule import Schedule
 from ...te import Tensor
 from ..half import arithmetic, sums
-from ..plan import Packing, Plan, stated
+from ..plan import NARROW, Packing, Plan, fields
 from ..pool import pool_extents, tap_count
-from ..quantize import product
+from ..quantize import BLOCK, product
 from ..registry import Attrs, TensorType
-from ..tile import inline_epilogue, schedule_tile
-from .conv2d import BLOCKED, MOST_ROW_TAPS, block, in_layouts, tap
-from .shapes import ConvShape, conv_shape, static
+from ..shape import padded
+from ..tile import inline_epilogue, schedule_tile, vectorize_rows
+from .conv2d import BLOCKED, MOST_ROW_TAPS, block, in_layouts
+from .products import sums_alike
+from .shapes import ConvShape, Window, conv_shape, static
 
-MOST_TAPS = 25  # of a window that is unrolled as a whole
+MOST_TAPS = 25  # of a window of floats that is unrolled as a whole
+BYTES = ("int8", "uint8")
+KERNEL = f"OHWI{BLOCK}o"  # filters of 8 bits
+ALL_AT_ONCE = 9  # taps up to which a window of 8 bits is summed up as a whole, else row by row
+MOST_COPIED = 64  # vectors of a row that one turn copies
+STRIP = 1 << 14  # bytes of data, about, that are copied together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows(Plan):
-    """`stage` is the name of its stages."""
+    """`stage` is the name of its stages. copied: whether data are copied, with their padding."""
 
     stage: str
     lanes: int
     kernel: tuple[int, int]
     strides: tuple[int, int]
+    copied: bool
 
     def schedule(self, func: PrimFunc) -> PrimFunc:
         sch = Schedule(func)
         result = inline_epilogue(sch, self.stage)
-        taps = self.kernel[0] * self.kernel[1]
-        row = int(sch.block(result).iters[3].extent)  # type: ignore[call-overload]
+        schedule = self._in_strips if self.copied else self._in_place
+        schedule(sch, result, *(int(i.extent) for i in sch.block(result).iters[2:4]))  # type: ignore[call-overload]
+        return sch.func
+
+    def _in_place(self, sch: Schedule, result: str, _: int, width: int) -> None:
+        taps, wide = self.kernel[0] * self.kernel[1], self.target.vector_registers >= 32
+        most = 14 if wide else 7 if self.kernel[1] <= 3 else 4  # sums, filters and data fit
+        if self.strides[1] > 1:
+            most = 8 if wide else 4
         schedule_tile(
             sch,
             f"{self.stage}_tile",
             result,
-            {3: even_cut(row, self._most_pixels()), 4: self.lanes},
+            {3: even_cut(width, most), 4: self.lanes},
             lanes=self.lanes,
             steps=taps if taps <= MOST_TAPS else min(self.kernel[1], MOST_ROW_TAPS),
             vector_result=True,
             tasks=3,
         )
-        return sch.func
 
-    def _most_pixels(self) -> int:
-        """How many sums, a row of filters and the data of a row stay in registers, as counted."""
-        many = self.target.vector_registers >= 32
-        if self.strides[1] > 1:
-            return 8 if many else 4
-        return 14 if many else 7 if self.kernel[1] <= 3 else 4
+    def _in_strips(self, sch: Schedule, result: str, height: int, width: int) -> None:
+        taps, wide = self.kernel[0] * self.kernel[1], self.target.arch == "aarch64"
+        apart = self.strides[1] > 1
+        row = (width * self.strides[1] + self.kernel[1]) * self.strides[0] * BLOCK
+        rows = _strip(height, row if wide else 2 * row)
+        sch.split(sch.get_loops(result)[2], [None, rows])
+        high, most = (2, 2) if wide and not apart and rows % 2 == 0 else (1, 4 if wide else 2)
+        task = schedule_tile(
+            sch,
+            f"{self.stage}_tile",
+            result,
+            {3: high, 4: even_cut(width, most if wide or not apart else 1), 5: BLOCK},
+            lanes=BLOCK,
+            steps=self.kernel[0] if self.op == "conv2d" else taps,
+            vector_result=True,
+            tasks=3,
+        )
+        if "pad" in sch.get_blocks():
+            sch.compute_at("pad", task)
+            copy_rows(sch, self.target.lanes("int8"), whole=wide or apart)
+        if model := scheduling_model("windows", self.target):
+            sch.tune_for(model)
+
+
+# -------------------------------------------------------------------------------------- depthwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseBlocks(Windows):
+    """narrow: whether weights of int8 are within ±127."""
+
     name = "conv2d_depthwise_blocks"
 
     conv: ConvShape
+    narrow: bool
 
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Data [N, C/c, H, W, c], filters [C/c, KH, KW, 1, c]."""
-        x, w = inputs
-        conv, kept = self.conv, arithmetic(x.dtype, self.target)
+        """[N, C/c, H, W, c] of data [N, C/c, H, W, c] and filters [C/c, KH, KW, 1, c]; of 8 bits in
+        int32."""
+        x, _ = inputs
+        shape = (*x.shape[:2], *self.conv.out_size, self.lanes)
+        element = self._sum_of_bytes(*inputs) if self.copied else self._sum(*inputs)
+        tile = te.compute(shape, element, name="depthwise_tile")
+        dtype = tile.dtype if self.copied else x.dtype
+        return [te.compute(shape, lambda *i: tile[i].astype(dtype), name="depthwise")]
+
+    def _sum(self, x: Tensor, w: Tensor) -> Callable[..., Expr]:
+        kept = arithmetic(x.dtype, self.target)
         ky, kx = (te.reduce_axis((0, n), k) for n, k in zip(self.kernel, ("ky", "kx"), strict=True))
 
         def element(b: Expr, c: Expr, y: Expr, q: Expr, l: Expr) -> Expr:  # noqa: E741
-            (y, q), inside = tap((y, q), (ky, kx), conv.size, conv)
+            (y, q), inside = self.conv.window.tap((y, q), (ky, kx), self.conv.size)
             value = product(x[b, c, y, q, l], w[c, ky, kx, 0, l], kept)
             return te.sum(value, (ky, kx), where=inside)
 
-        shape = (*x.shape[:2], *conv.out_size, self.lanes)
-        tile = te.compute(shape, element, name="depthwise_tile")
-        return [te.compute(shape, lambda *i: tile[i].astype(x.dtype), name="depthwise")]
+        return element
+
+    def _sum_of_bytes(self, x: Tensor, w: Tensor) -> Callable[..., Expr]:
+        (kh, kw), (sh, sw), (dh, dw) = self.kernel, self.strides, self.conv.dilations
+        data = rows_of(x, self.conv.pads, self.conv.border)
+        rows = kh if kh * kw <= ALL_AT_ONCE else 1
+        ky = te.reduce_axis((0, kh // rows), "ky")
+        together, held = (2, "int16") if self.narrow else (1, "int32")
+        taps = list(combinations(range(rows), range(kw)))
+        groups = [taps[n : n + together] for n in range(0, len(taps), together)]
+
+        def element(b: Expr, c: Expr, y: Expr, q: Expr, l: Expr) -> Expr:  # noqa: E741
+            def term(row: int, column: int) -> Expr:
+                tap = ky * rows + row
+                value = data(b, c, y * sh + tap * dh, q * sw + column * dw, l).astype("int16")
+                return product(value, w[c, tap, column, 0, l].astype("int16"), held)
+
+            of_groups = (reduce(add, (term(*tap) for tap in group)) for group in groups)
+            return te.sum(reduce(add, (s.astype("int32") for s in of_groups)), ky)
+
+        return element
 
 
 def plan_depthwise(
     types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> DepthwiseBlocks | None:
-    """Of floats, where the channels divide into blocks."""
+    """Where the channels divide into blocks: of floats, of as many as a vector holds."""
     conv = conv_shape(types, attrs)
-    if conv is None or conv.dtype not in BLOCKED or types[1].dtype != conv.dtype or conv.border:
+    if conv is None or not conv.depthwise:
         return None
-    lanes = block(conv.dtype, target)
-    if lanes == 1 or not conv.depthwise or conv.channels % lanes:
+    dtypes, copied = {t.dtype for t in types}, conv.dtype in BYTES
+    lanes = BLOCK if copied else block(conv.dtype, target)
+    if copied and (dtypes - set(BYTES) or target.lanes("int8") < BLOCK):
+        return None
+    if not copied and (conv.dtype not in BLOCKED or len(dtypes) > 1 or conv.border):
+        return None
+    if lanes == 1 or conv.channels % lanes:
         return None
     blocks, packing = f"NCHW{lanes}c", Packing("OIHW", f"OHWI{lanes}o")
     return DepthwiseBlocks(
@@ -101,22 +179,74 @@ def plan_depthwise(
         lanes=lanes,
         kernel=conv.kernel,
         strides=conv.strides,
+        copied=copied,
         conv=conv,
+        narrow=dtypes == {"int8"} and bool(attrs.get(NARROW)),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """A window whose pads at the ends are as large as it reaches, 1 where beyond the data: `tap`
-    asks only whether there are any."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthwisePlanes(Plan):
+    name = "conv2d_depthwise"
 
-    strides: tuple[int, int]
-    dilations: tuple[int, int]
-    pads: tuple[int, ...]
+    conv: ConvShape
+    lanes: int
+
+    def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        x, w = inputs
+        conv, kept = self.conv, arithmetic(self.conv.dtype, self.target)
+        (sh, sw), (dh, dw), (kh, kw) = conv.strides, conv.dilations, conv.kernel
+        top, left, bottom, _ = conv.pads
+        height, width = conv.out_size
+        whole = -(-width // self.lanes) * self.lanes  # whole vectors, so that no lane has a guard
+        beyond = max((whole - 1) * sw + (kw - 1) * dw + 1 - conv.size[1] - left, 0)
+        data = padded(x, (0, 0, top, left, 0, 0, bottom, beyond), 0)
+        ky, kx = te.reduce_axis((0, kh), "ky"), te.reduce_axis((0, kw), "kx")
+
+        def element(b: Expr, c: Expr, y: Expr, x: Expr) -> Expr:
+            value = data[b, c, y * sh + ky * dh, x * sw + kx * dw]
+            return te.sum(product(value, w[c, 0, ky, kx], kept), (ky, kx))
+
+        tile = te.compute((*x.shape[:2], height, whole), element, name="depthwise_tile")
+        shape = (*x.shape[:2], height, width)
+        return [te.compute(shape, lambda *i: tile[i].astype(x.dtype), name="depthwise")]
+
+    def schedule(self, func: PrimFunc) -> PrimFunc:
+        sch = Schedule(func)
+        taps, width = self.conv.kernel[0] * self.conv.kernel[1], self.conv.kernel[1]
+        channel = schedule_tile(
+            sch,
+            "depthwise_tile",
+            inline_epilogue(sch, "depthwise"),
+            {2: 8 if self.target.vector_registers >= 32 else 4, 3: self.lanes},
+            lanes=self.lanes,
+            steps=taps if taps <= MOST_TAPS else min(width, MOST_ROW_TAPS),
+            vector_result=True,
+        )
+        if "pad" in sch.get_blocks():
+            sch.compute_at("pad", channel)
+            vectorize_rows(sch, "pad", self.lanes)
+        return sch.func
+
+
+def plan_depthwise_planes(
+    types: Sequence[TensorType], attrs: Attrs, target: Target
+) -> DepthwisePlanes | None:
+    """Of data in planes, where every channel has a filter of its own, and one result."""
+    conv = conv_shape(types, attrs)
+    if conv is None or not conv.depthwise or not sums_alike("conv2d", *types):
+        return None
+    if target.lanes(conv.dtype) == 1:
+        return None
+    lanes = block(conv.dtype, target)
+    return DepthwisePlanes(**fields("conv2d", types, attrs, target), conv=conv, lanes=lanes)
+
+
+# ---------------------------------------------------------------------------------------- pooling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolBlocks(Windows):
+class Pool(Windows):
     @property
     def name(self) -> str:  # type: ignore[override]
         return f"{self.op}_blocks"
@@ -124,66 +254,107 @@ class PoolBlocks(Windows):
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """[N, C/c, H, W, c]"""
         (x,) = inputs
-        average, attrs = self.op == "avg_pool", self.attrs
+        average, attrs, size = self.op == "avg_pool", self.attrs, x.shape[2:4]
         taps = [te.reduce_axis((0, k), f"k{n}") for n, k in enumerate(self.kernel)]
         kept = sums(x.dtype) if average else arithmetic(x.dtype, self.target)
-        window = reach(x.shape[2:4], attrs)
-        reduce = te.sum if average else te.max
+        window, data = reach(size, attrs), rows_of(x, (0, 0, 0, 0), 0)
+        if self.copied:
+            data = rows_of(x, window.pads, int(value_range(x.dtype)[0]))
+            window = Window(window.strides, window.dilations, (0, 0, 0, 0))
+        over = te.sum if average else te.max
 
         def element(b: Expr, c: Expr, y: Expr, q: Expr, l: Expr) -> Expr:  # noqa: E741
-            (y, q), inside = tap((y, q), taps, x.shape[2:4], window)
-            return reduce(x[b, c, y, q, l].astype(kept), taps, where=inside)
+            (y, q), inside = window.tap((y, q), taps, size)
+            return over(data(b, c, y, q, l).astype(kept), taps, where=inside)
 
         shape = (*x.shape[:2], *pool_extents(x.shape[:4], attrs), self.lanes)
         tile = te.compute(shape, element, name="pool_tile")
-        if not average:
-            return [te.compute(shape, lambda *i: tile[i].astype(x.dtype), name="pool")]
 
-        def mean(*i: Expr) -> Any:
-            value = tile[i] / tap_count(x.shape[:4], attrs, i).astype(kept)
-            return value.astype(x.dtype)
+        def result(*i: Expr) -> Any:
+            count = tap_count(x.shape[:4], attrs, i).astype(kept) if average else None
+            return (tile[i] if count is None else tile[i] / count).astype(x.dtype)
 
-        return [te.compute(shape, mean, name="pool")]
+        return [te.compute(shape, result, name="pool")]
 
 
-def plan_pool(
-    op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
-) -> PoolBlocks | None:
-    """max_pool or avg_pool of floats in two dimensions, where channels divide into blocks."""
+def plan_pool(op: str, types: Sequence[TensorType], attrs: Attrs, target: Target) -> Pool | None:
+    """max_pool or avg_pool of two dimensions, where channels divide into blocks; of 8 bits only
+    max_pool."""
     (x,) = types
-    lanes = block(x.dtype, target)
-    if not static(x) or len(x.shape) != 4 or lanes == 1 or x.dtype not in BLOCKED:
+    copied = x.dtype in BYTES and op == "max_pool"
+    if not static(x) or len(x.shape) != 4 or not (copied or x.dtype in BLOCKED):
         return None
-    if x.sizes[1] % lanes:
+    lanes = BLOCK if copied else block(x.dtype, target)
+    if lanes == 1 or x.sizes[1] % lanes or (copied and target.lanes("int8") < BLOCK):
         return None
-    return PoolBlocks(**pool_fields(op, types, attrs, target, lanes), stage="pool", lanes=lanes)
-
-
-def pool_fields(
-    op: str, types: Sequence[TensorType], attrs: Attrs, target: Target, lanes: int
-) -> dict[str, Any]:
-    """The fields of a plan for pooling in blocks of so many channels."""
     blocks = f"NCHW{lanes}c"
-    return {
-        "op": op,
-        "types": tuple(types),
-        "stated": stated(attrs, layout=blocks),
-        "target": target,
-        "data": blocks,
-        "result": blocks,
-        "kernel": tuple(attrs["kernel"]),
-        "strides": tuple(attrs["strides"]),
-    }
+    return Pool(
+        **fields(op, types, attrs, target, data=blocks, result=blocks, layout=blocks),
+        stage="pool",
+        lanes=lanes,
+        kernel=tuple(attrs["kernel"]),
+        strides=tuple(attrs["strides"]),
+        copied=copied,
+    )
 
 
-def reach(size: Sequence[Any], attrs: Attrs) -> Reach:
+def reach(size: Sequence[Any], attrs: Attrs) -> Window:
+    """A pool's window, whose pads at the ends are as large as it reaches beyond the data."""
     rank, strides, dilations = len(size), tuple(attrs["strides"]), tuple(attrs["dilations"])
     ends = []
     for n, extent in enumerate(pool_extents((1, 1, *size), attrs)):
         last = (extent - 1) * strides[n] - attrs["pads"][n]
         last += dilations[n] * (attrs["kernel"][n] - 1)
         ends.append(max(0, last + 1 - size[n]))
-    return Reach(strides, dilations, (*attrs["pads"][:rank], *ends))
+    return Window(strides, dilations, (*attrs["pads"][:rank], *ends))
+
+
+# ----------------------------------------------------------------------------------------- copies
+
+
+def rows_of(x: Tensor, pads: Sequence[int], value: int, copied_as: str = "") -> Callable[..., Expr]:
+    """x within its border of `value`, as a function of an index; x itself where there is none,
+    unless a copy of some dtype is wanted in any case. A row with all its channels is one dimension,
+    whose vectors need not end where pixels do."""
+    if not any(pads) and not copied_as:
+        return lambda *i: x[i]
+    batch, blocks, height, width, lanes = x.shape
+    top, left, bottom, right = pads
+
+    def element(b: Expr, c: Expr, y: Expr, e: Expr) -> Expr:
+        row, at = y - top, e - left * lanes
+        inside = te.all_of(row >= 0, row < height, at >= 0, at < width * lanes)
+        found = x[b, c, row, at // lanes, at % lanes]
+        return te.if_then_else(inside, found, const(value, x.dtype)).astype(copied_as or x.dtype)
+
+    shape = (batch, blocks, top + height + bottom, (left + width + right) * lanes)
+    rows = te.compute(shape, element, name="pad")
+    return lambda b, c, y, q, l: rows[b, c, y, q * lanes + l]  # noqa: E741
+
+
+def copy_rows(sch: Schedule, lanes: int, whole: bool) -> None:
+    """Rows in vectors, each as a whole in one turn where wanted and not too long."""
+    row = sch.get_loops("pad")[-1]
+    vectors = -(-int(sch.loop(row).extent) // lanes)  # type: ignore[call-overload]
+    if whole and vectors <= MOST_COPIED:
+        _, vector, lane = sch.split(row, [None, vectors, lanes])
+        sch.unroll(vector)
+        sch.vectorize(lane)
+    else:
+        vectorize_rows(sch, "pad", lanes)
+
+
+def _strip(height: int, size: int) -> int:
+    """How many rows, of so many bytes: half of all at most, where that divides. Around more than
+    one strip LLVM keeps the filters in registers, and spills them where copying and summing up are
+    in one loop."""
+    most = max(1, STRIP // size)
+    return divisor(height, min(most, height // 2 if height % 2 == 0 else height))
+
+
+def divisor(extent: int, most: int) -> int:
+    """The largest divisor of extent that is no more than `most`."""
+    return next(n for n in range(min(extent, most), 0, -1) if extent % n == 0)
 
 
 def even_cut(extent: int, most: int) -> int:

@@ -33,10 +33,9 @@ from ..tile import inline_epilogue, unroll
 from .contraction import TILE, begin_with_bias, schedule_sums
 from .conv2d import in_layouts
 from .conv2d_int8 import BLOCKS
-from .int8_windows import KERNEL, STRIP, copy_rows, divisor, rows_of
 from .intrinsics.microkernels import TAPS, Microkernel, has
 from .shapes import ConvShape, conv_shape
-from .windows import even_cut
+from .windows import KERNEL, STRIP, copy_rows, divisor, even_cut, rows_of
 
 BORDERED, TURNED = "int8_bordered_taps", "int8_taps"
 
