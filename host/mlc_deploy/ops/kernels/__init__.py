@@ -10,12 +10,13 @@ from . import conv2d, conv2d_int8, lookup, products, taps, windows, winograd
 
 # Operator, name, plan, level, and what it needs, in the words of `mlc-deploy inspect`.
 for op, name, plan, level, needs in (
-    ("dense", "dense_tile", products.plan_dense, 10, "sizes that are known, constant weights"),
-    ("dense", "dense_int8", products.plan_dense_int8, 20,
+    ("dense", "dense_tile", partial(products.plan_floats, "dense"), 10,
+     "sizes that are known, constant weights"),
+    ("dense", "dense_int8", partial(products.plan_integers, "dense"), 20,
      "int8, k and channels in blocks of eight, constant weights"),
-    ("matmul", "matmul_tile", products.plan_matmul, 10,
+    ("matmul", "matmul_tile", partial(products.plan_floats, "matmul"), 10,
      "sizes that are known, rows of the second matrix in whole vectors"),
-    ("matmul", "matmul_int8", products.plan_matmul_int8, 20,
+    ("matmul", "matmul_int8", partial(products.plan_integers, "matmul"), 20,
      "int8, rows of the second matrix along k"),
     ("conv2d", "conv2d_direct", conv2d.plan_planes, 10,
      "sizes that are known, one group, constant weights"),
@@ -44,7 +45,7 @@ register_implementation(
     level=40,
     needs="a kernel of 3 x 3, and a lower cost than that of direct convolution",
     switch="choose_winograd",
-    reason=winograd.reason,
+    reason=lambda *call: winograd.decide(*call).reason,
 )
 
 OWN_IMPLEMENTATIONS = frozenset(implementations())  # users may register more

@@ -3,41 +3,99 @@ convolutions are instances. A *window* says which element of the data a row read
 matrix, that of an index map for a convolution. A *source* says whether data are read where they
 are, copied, or packed at run time.
 
-Floats are summed up in vectors of columns, which LLVM finds instructions for (ops/tile.py). The
-rest of this file states and schedules sums of products of int8, in the form in which a microkernel
-keeps them. Their data come in blocks of eight along k, the eight of a row side by side, on every
-machine: two rows are an operand of `smmla`, and of four `sdot` by lane; one is an operand of
-`smull`, and of four `pmaddwd`, two elements at a time, widened to int16. Weights are packed in the
-order in which a tile reads them.
-
-Their stages are the sums in the kernel's form, vectors of columns where that is another form, and
-the result, which takes the rows that are wanted. All but the last live in registers.
+A *tile* of sums stays in registers: some neighbouring rows against some blocks of columns. Floats
+are summed up in vectors of columns, which LLVM finds instructions for (ops/tile.py). Sums of int8
+are stated in the form of an instruction (intrinsics/forms.py), and scheduled here: all stages but
+the result, which takes the rows that are wanted, live in registers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from mlc_targets import Target
 from mlc_targets.scheduling import scheduling_model
 
-from ... import te
-from ...ir import Expr, const
 from ...schedule import Schedule
 from ...schedule.tensor_intrin import get_intrin
-from ...te import IterVar
 from ..plan import Plan
 from ..quantize import BLOCK
 from ..tile import schedule_intrin_sum, unroll
+from .intrinsics.forms import SPATIAL, TILE, VECTORS
 from .intrinsics.microkernels import Microkernel
-from .tiles import Tile
 
 UNROLLED = 6  # turns of a reduction up to which 16 registers are enough to unroll it as a whole
-TILE, VECTORS = "int8_tile", "int8_vectors"  # the names of the stages
-SPATIAL = {"squares": 4, "quads": 3, "pairs": 2, "windows": 3}  # dimensions of a tile in TILE
+
+# ------------------------------------------------------------------------------------------ tiles
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows of the data against blocks of columns."""
+
+    rows: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What tiles are cut from: neighbouring rows, and blocks of columns. taps: neighbours of a row
+    that a turn of the reduction reads. spare: registers that are to be left free."""
+
+    rows: int
+    blocks: int
+    taps: int = 1
+    spare: int = 0
+
+
+def best_tile(kernel: Microkernel, work: Work, target: Target) -> Tile:
+    """The tile that takes fewest instructions; of equal ones the one of fewest rows."""
+    most = target.vector_registers
+    rows = range(kernel.rows, min(work.rows, most) + kernel.rows, kernel.rows)
+    tiles = [
+        tile
+        for tile in (Tile(n, m) for n in rows for m in range(1, kernel.most_blocks + 1))
+        if work.blocks % tile.blocks == 0 and _registers(kernel, tile, work) <= most
+    ]
+    fallback = Tile(kernel.rows, 1)
+    return min(
+        tiles, key=lambda t: (round(cost(kernel, t, work), 6), t.rows, t.blocks), default=fallback
+    )
+
+
+def chosen(sch: Schedule, kernel: Microkernel, tile: Tile, work: Work) -> Tile:
+    """The tile; a tuner tries others, of up to twice as many sums."""
+    most = 2 * tile.rows * tile.blocks
+    fit = (
+        n
+        for n in range(1, kernel.most_blocks + 1)
+        if work.blocks % n == 0 and n * kernel.rows <= most
+    )
+    blocks = sch.choice(tile.blocks, sorted({tile.blocks, *fit}))
+    rows = range(kernel.rows, min(work.rows + kernel.rows - 1, most // blocks) + 1, kernel.rows)
+    return Tile(sch.choice(min(tile.rows, rows[-1]), rows), blocks)
+
+
+def cost(kernel: Microkernel, tile: Tile, work: Work) -> float:
+    """Instructions of a turn of the reduction, for all rows and blocks of columns."""
+    whole, rest = divmod(work.rows, tile.rows)
+    turns = whole * _turn(kernel, tile.rows, tile.blocks, work.taps)
+    turns += _turn(kernel, rest, tile.blocks, work.taps) if rest else 0
+    return turns / tile.blocks * work.blocks
+
+
+def _turn(kernel: Microkernel, rows: int, blocks: int, taps: int) -> float:
+    """Instructions of a turn of the reduction, for one tile."""
+    rows, count = -(-rows // kernel.rows) * kernel.rows, kernel.instructions
+    loaded = rows + taps - 1 if kernel.shares else rows * taps
+    return taps * (count.each * rows + count.block) * blocks + count.row * loaded + count.once
+
+
+def _registers(kernel: Microkernel, tile: Tile, work: Work) -> float:
+    held = kernel.sharing if kernel.sharing and work.taps > 2 else kernel.registers
+    return held.of(tile.rows, tile.blocks) + work.spare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,87 +107,6 @@ class Contraction(Plan):
 
 
 # ------------------------------------------------------------------------------------ sums of int8
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Of one product: the row; which of the kernel's `depth` elements along k; the tile of weights,
-    of those for a block of columns, and where in it the weight is."""
-
-    row: Expr
-    k: Expr
-    tile: Expr
-    weight: tuple[Expr, ...]
-
-
-def compute_sums(
-    kernel: Microkernel,
-    lead: Sequence[int],
-    rows: int,
-    product: Callable[[Sequence[Expr], Place], Expr],
-    over: Sequence[IterVar],
-) -> Callable[..., Any]:
-    """The sums, int32 [*lead, rows, BLOCK], as a function of an index.
-
-    product(index in lead, place): one product. over: what is summed up over beside the `depth`
-    elements that the kernel takes.
-    """
-    n = len(lead)
-    groups = -(-rows // kernel.rows)
-
-    def tile(shape: Sequence[int], at: Callable[..., Place], *inner: IterVar) -> te.Tensor:
-        """Sums of which `at` says the place by an index behind lead, and by `inner` reductions."""
-
-        def element(*i: Expr) -> Expr:
-            return te.sum(product(i[:n], at(*i[n:])), (*over, *inner))
-
-        found: te.Tensor = te.compute((*lead, *shape), element, name=TILE)
-        return found
-
-    match kernel.form:
-        case "quads":
-            k, half = te.reduce_axis((0, 4), "k"), te.reduce_axis((0, 2), "half")
-
-            def quad(group: Expr, row: Expr, column: Expr) -> Place:
-                weight = (half.var, column, k.var)
-                return Place(group * kernel.rows + row, half * 4 + k, const(0), weight)
-
-            quads = tile((groups, kernel.rows, BLOCK), quad, half, k)
-            return lambda *i: quads[(*i[:n], i[n] // kernel.rows, i[n] % kernel.rows, i[-1])]
-        case "pairs":
-            pair, k = te.reduce_axis((0, BLOCK // 2), "pair"), te.reduce_axis((0, 2), "k")
-
-            def of_pairs(row: Expr, column: Expr) -> Place:
-                return Place(row, pair * 2 + k, const(0), (pair.var, column, k.var))
-
-            pairs = tile((rows, BLOCK), of_pairs, pair, k)
-            return lambda *i: pairs[i]
-        case "squares":
-            k = te.reduce_axis((0, BLOCK), "k")
-
-            def square(group: Expr, pair: Expr, row: Expr, column: Expr) -> Place:
-                return Place(group * 2 + row, k.var, const(0), (pair * 2 + column, k.var))
-
-            squares = tile((groups, BLOCK // 2, 2, 2), square, k)
-
-            def vector(*i: Expr) -> Any:
-                group, row, pair, column = i[n:]
-                return squares[(*i[:n], group, pair, row, column)]
-
-            vectors = te.compute((*lead, groups, 2, BLOCK // 2, 2), vector, name=VECTORS)
-            return lambda *i: vectors[(*i[:n], i[n] // 2, i[n] % 2, i[-1] // 2, i[-1] % 2)]
-    eights, half = te.reduce_axis((0, kernel.depth // 8), "eights"), te.reduce_axis((0, 2), "half")
-
-    def part(row: Expr, four: Expr, column: Expr, p: Expr) -> Place:
-        k = eights * 8 + p * 2 + half
-        return Place(row, k, four, (column, k))
-
-    parts = tile((rows, BLOCK // 4, 4, 4), part, eights, half)
-    p = te.reduce_axis((0, 4), "p")
-    fours = te.compute(
-        (*lead, rows, BLOCK // 4, 4), lambda *i: te.sum(parts[(*i, p)], p), name=VECTORS
-    )
-    return lambda *i: fours[(*i[:-1], i[-1] // 4, i[-1] % 4)]
 
 
 def begin_with_bias(

@@ -30,11 +30,10 @@ from ..quantize import product
 from ..registry import Attrs, TensorType
 from ..shape import padded
 from ..tile import FEW_TASKS, inline_epilogue, schedule_tile, vectorize_rows
-from .contraction import Contraction
+from .contraction import Contraction, Tile, Work, best_tile, cost
 from .intrinsics.microkernels import of_floats
 from .products import sums_alike
 from .shapes import ConvShape, conv_shape
-from .tiles import Tile, Work, best_tile, cost
 
 BLOCKED = ("float32", "float16")
 PLANES = 4  # channels up to which planes are read, in layers that are not in blocks

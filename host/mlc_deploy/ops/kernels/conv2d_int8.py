@@ -28,11 +28,11 @@ from ..quantize import BLOCK, product
 from ..registry import Attrs, TensorType
 from ..shape import padded
 from ..tile import inline_epilogue, unroll, vectorize_rows
-from .contraction import Contraction, Place, begin_with_bias, compute_sums, schedule_sums
+from .contraction import Contraction, Work, begin_with_bias, best_tile, chosen, cost, schedule_sums
 from .conv2d import PLANES, in_layouts
+from .intrinsics.forms import Place, compute_sums
 from .intrinsics.microkernels import Microkernel, of_int8
 from .shapes import ConvShape, conv_shape
-from .tiles import Work, best_tile, chosen, cost
 
 BLOCKS = f"NCHW{BLOCK}c"
 COPY = "int8_data"
@@ -108,11 +108,11 @@ class ConvInt8(Contraction):
         sums = compute_sums(kernel, (conv.batch, blocks, rows), pixels, one, (ky, c, kx))
         width = conv.out_size[1]
         shape = (conv.batch, blocks, *conv.out_size, BLOCK)
-        if rows > 1:
-            return [te.compute(shape, lambda *i: sums(*i), name="conv2d")]
-        return [
-            te.compute(shape, lambda b, f, y, q, k: sums(b, f, 0, y * width + q, k), name="conv2d")
-        ]
+
+        def result(b: Expr, f: Expr, y: Expr, q: Expr, k: Expr) -> Any:
+            return sums(b, f, y, q, k) if rows > 1 else sums(b, f, 0, y * width + q, k)
+
+        return [te.compute(shape, result, name="conv2d")]
 
     def _data(self, x: Tensor) -> Data:
         conv, (in_height, width), depth = self.conv, self.conv.size, self.kernel.depth
@@ -130,16 +130,6 @@ class ConvInt8(Contraction):
             at = c * (depth // BLOCK) + k // BLOCK
             return te.minimum(at, known - 1) if odd else at, k % BLOCK  # times weights of zero
 
-        if self.pointwise:
-
-            def flat(b: Expr, c: Expr, p: Expr, k: Expr) -> Expr:
-                c, k = channel(c, k)
-                value = x[b, c, p // width, p % width, k]
-                value = te.if_then_else(p < pixels, value, 0) if whole > pixels else value
-                return value.astype(self.kernel.data)
-
-            copy = te.compute((conv.batch, blocks, whole, depth), flat, name=COPY)
-            return lambda b, c, y, q, ky, kx, k: copy[b, c, q, k]
         (sh, sw), (dh, dw) = conv.strides, conv.dilations
         top, left, *_ = conv.pads
         border = const(conv.border, "int8")
@@ -160,30 +150,35 @@ class ConvInt8(Contraction):
             copy = te.compute((conv.batch, blocks, high, whole, depth), taps_of_row, name=COPY)
             return lambda b, c, y, q, ky, kx, k: copy[b, c, y * sh + ky * dh, q, k]
 
-        def at(b: Expr, c: Expr, row: Expr, column: Expr, k: Expr) -> Expr:
-            inside = te.all_of(row >= 0, row < in_height, column >= 0, column < width)
+        def at(b: Expr, c: Expr, row: Expr, column: Expr, k: Expr, inside: Expr) -> Expr:
             c, k = channel(c, k)
             value = te.if_then_else(inside, x[b, c, row, column, k], border)
             return value.astype(self.kernel.data)
 
-        if self.flat:
+        def within(row: Expr, column: Expr) -> Expr:
+            return te.all_of(row >= 0, row < in_height, column >= 0, column < width)
+
+        if self.flat or self.pointwise:
             across = conv.out_size[1]
+            size = whole if self.pointwise else _copied_rows(conv) * across
 
-            def tap_by_tap(b: Expr, c: Expr, phase: Expr, tap: Expr, p: Expr, k: Expr) -> Expr:
+            def by_tap(b: Expr, c: Expr, phase: Expr, tap: Expr, p: Expr, k: Expr) -> Expr:
                 row, column = p // across * sh + phase - top, p % across * sw + tap * dw - left
-                return at(b, c, row, column, k)
+                inside = p < pixels if self.pointwise else within(row, column)
+                return at(b, c, row, column, k, inside)
 
-            shape = (conv.batch, blocks, sh, self.taps, _copied_rows(conv) * across, depth)
-            copies = te.compute(shape, tap_by_tap, name=COPY)
+            shape: tuple[int, ...] = (conv.batch, blocks, sh, self.taps, size, depth)
+            copies = te.compute(shape, by_tap, name=COPY)
 
             def of_tap(b: Expr, c: Expr, y: Expr, q: Expr, ky: Expr, kx: Expr, k: Expr) -> Any:
-                tap = ky * dh
-                return copies[b, c, tap % sh, kx, q + tap // sh * across, k]
+                row, phase = ky * dh // sh, ky * dh % sh
+                return copies[b, c, phase, kx, q + row * across, k]
 
             return of_tap
 
         def by_phase(b: Expr, c: Expr, y: Expr, phase: Expr, q: Expr, k: Expr) -> Expr:
-            return at(b, c, y - top, q * sw + phase - left, k)
+            row, column = y - top, q * sw + phase - left
+            return at(b, c, row, column, k, within(row, column))
 
         shape = (conv.batch, blocks, high, sw, whole + (self.taps - 1) * dw // sw, depth)
         copy = te.compute(shape, by_phase, name=COPY)

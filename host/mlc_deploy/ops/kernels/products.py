@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from mlc_targets import Target
 
@@ -20,10 +21,10 @@ from ..plan import NARROW, Packing, fields
 from ..quantize import BLOCK, product, sum_dtype
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue, schedule_tile
-from .contraction import Contraction, Place, begin_with_bias, compute_sums, schedule_sums
+from .contraction import Contraction, Tile, Work, begin_with_bias, best_tile, chosen, schedule_sums
+from .intrinsics.forms import Place, compute_sums
 from .intrinsics.microkernels import of_floats, of_int8
 from .shapes import static
-from .tiles import Tile, Work, best_tile, chosen
 
 PANEL = 8  # rows of a tile at most, where they are packed
 MANY_COLUMNS = 64  # for which that pays
@@ -123,72 +124,50 @@ class FloatProduct(Product):
         return at
 
 
-def dense_tile(dtype: str, rows: int, channels: int, target: Target) -> tuple[Tile, int]:
-    """(tile, steps) where each row of the data has a vector of its own, of neighbours along k. Of a
-    single row every weight is used once, so that many columns make up for what a turn costs."""
-    lanes = target.lanes(arithmetic(dtype, target))
-    if rows == 1 and target.vector_registers:
-        vectors = -(-channels // lanes)
-        best = min(range(4, 9), key=lambda n: (-(-vectors // n) * (n + 1), -n))
-        return Tile(1, best), max(4, lanes) if target.arch != "x86_64" else 4
-    match target.vector_registers:
-        case 32:
-            return Tile(5, 4), 8
-        case 16:
-            return Tile(4, 2), 16
-    return Tile(4, 4), 4
-
-
-def panel_tile(
-    dtype: str, rows: int, depth: int, channels: int, target: Target
-) -> tuple[Tile, int] | None:
-    """(tile, steps) where it is worth while to lay the rows of a tile side by side first, vector by
-    vector: two are then loaded at once, and they are read for every tile of columns."""
-    lanes = target.lanes(arithmetic(dtype, target))
-    few = rows < 2 * PANEL or channels < MANY_COLUMNS or depth % lanes
-    if target.arch != "aarch64" or lanes == 1 or few:
-        return None
-    return Tile(-(-rows // -(-rows // PANEL)), 2), 4 * lanes
-
-
-def plan_dense(types: Sequence[TensorType], attrs: Attrs, target: Target) -> FloatProduct | None:
-    """With weights packed in columns of tiles."""
-    x, w = types
-    if "kernel_layout" in attrs or not static(x, w) or not sums_alike("dense", x, w):
-        return None
-    (rows, depth), (source, columns) = x.sizes, _weights(w, attrs)
-    panels = panel_tile(x.dtype, rows, depth, columns, target)
-    tile, steps = panels or dense_tile(x.dtype, rows, columns, target)
-    kernel = of_floats(target, target.lanes(arithmetic(x.dtype, target)))
-    packing = Packing(source, f"NK{tile.blocks * kernel.lanes}n")
-    return FloatProduct(
-        **fields("dense", types, attrs, target, packing, channels=columns),
-        columns=columns,
-        kernel=kernel,
-        tile=tile,
-        steps=steps,
-        copied=panels is not None,
-    )
-
-
-def plan_matmul(types: Sequence[TensorType], attrs: Attrs, target: Target) -> FloatProduct | None:
-    """Where rows of the second matrix are whole vectors, which need no packing."""
+def plan_floats(
+    op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
+) -> FloatProduct | None:
+    """dense with weights packed in columns of tiles, and matmul where rows of the second matrix are
+    whole vectors, which need no packing."""
     a, b = types
-    if attrs.get("transpose_b") or not static(a, b) or not sums_alike("matmul", a, b):
+    if "kernel_layout" in attrs or not static(a, b) or not sums_alike(op, a, b):
         return None
-    lanes = target.lanes(arithmetic(a.dtype, target))
-    if lanes == 1 or b.sizes[-1] % lanes:
+    lanes, packed = target.lanes(arithmetic(a.dtype, target)), op == "dense"
+    source, columns = _columns(b, attrs)
+    if not packed and (source == "NK" or lanes == 1 or columns % lanes):
         return None
-    tile, steps = dense_tile(a.dtype, a.sizes[-2], b.sizes[-1], target)
+    tile, steps, copied = _float_tile(a.sizes[-2:], columns, lanes, packed, target)
+    packing = Packing(source, f"NK{tile.blocks * lanes}n") if packed else None
+    more: dict[str, Any] = {"channels": columns} if packed else {}
     return FloatProduct(
-        **fields("matmul", types, attrs, target),
+        **fields(op, types, attrs, target, packing, **more),
         batch=_batch(a, b),
-        columns=b.sizes[-1],
+        columns=columns,
         kernel=of_floats(target, lanes),
         tile=tile,
         steps=steps,
-        copied=False,
+        copied=copied,
     )
+
+
+def _float_tile(
+    data: Sequence[int], columns: int, lanes: int, packed: bool, target: Target
+) -> tuple[Tile, int, bool]:
+    """(tile, steps, whether it is worth while to lay the rows of a tile side by side first, vector
+    by vector: two are then loaded at once, and they are read for every tile of columns).
+
+    Elsewhere each row of the data has a vector of its own, of neighbours along k. Of a single row
+    every weight is used once, so that many columns make up for what a turn costs."""
+    rows, depth = data
+    many = rows >= 2 * PANEL and columns >= MANY_COLUMNS and lanes > 1 and depth % lanes == 0
+    if packed and many and target.arch == "aarch64":
+        return Tile(-(-rows // -(-rows // PANEL)), 2), 4 * lanes, True
+    if rows == 1 and target.vector_registers:
+        vectors = -(-columns // lanes)
+        best = min(range(4, 9), key=lambda n: (-(-vectors // n) * (n + 1), -n))
+        return Tile(1, best), max(4, lanes) if target.arch != "x86_64" else 4, False
+    wide, half = (Tile(5, 4), 8, False), (Tile(4, 2), 16, False)
+    return {32: wide, 16: half}.get(target.vector_registers, (Tile(4, 4), 4, False))
 
 
 def sums_alike(op: str, x: TensorType, w: TensorType) -> bool:
@@ -302,41 +281,29 @@ class IntegerProduct(Product):
         return sch.func
 
 
-def plan_dense_int8(
-    types: Sequence[TensorType], attrs: Attrs, target: Target
+def plan_integers(
+    op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> IntegerProduct | None:
-    """Where the target has instructions for it, and blocks of eight divide k and the columns."""
-    x, w = types[:2]
-    if "kernel_layout" in attrs or not static(x, w) or {x.dtype, w.dtype} != {"int8"}:
+    """dense where blocks of eight divide k and the columns, and matmul of two matrices of data, the
+    second with its rows along k; where the target has instructions for it."""
+    a, b = types[:2]
+    if "kernel_layout" in attrs or not static(a, b) or {a.dtype, b.dtype} != {"int8"}:
         return None
-    (rows, depth), (source, columns) = x.sizes, _weights(w, attrs)
-    kernel = of_int8(target, rows, depth, bool(attrs.get(NARROW)))
-    if kernel is None or depth % BLOCK or columns % BLOCK:
+    (rows, depth), packed = a.sizes[-2:], op == "dense"
+    source, columns = _columns(b, attrs)
+    if packed and (depth % BLOCK or columns % BLOCK):
+        return None
+    if not packed and (source != "NK" or rows * depth * columns < LEAST):
+        return None
+    narrow = packed and bool(attrs.get(NARROW))
+    kernel = of_int8(target, rows, depth, narrow, wide=not packed)
+    if kernel is None:
         return None
     weights = kernel.weights.replace("o", "n").replace("i", "k")  # in the letters of a matrix
-    packing = Packing(source, f"NK{weights}")
+    packing = Packing(source, f"NK{weights}") if packed else None
+    more: dict[str, Any] = {"channels": columns} if packed else {}
     return IntegerProduct(
-        **fields("dense", types, attrs, target, packing, channels=columns),
-        columns=columns,
-        kernel=kernel,
-        tile=best_tile(kernel, Work(rows, columns // BLOCK), target),
-        copied=kernel.rows > 1 or kernel.data != "int8",
-    )
-
-
-def plan_matmul_int8(
-    types: Sequence[TensorType], attrs: Attrs, target: Target
-) -> IntegerProduct | None:
-    """Of two matrices of data, the second with its rows along k."""
-    a, b = types
-    if not static(a, b) or {a.dtype, b.dtype} != {"int8"} or not attrs.get("transpose_b"):
-        return None
-    (rows, depth), columns = a.sizes[-2:], b.sizes[-2]
-    kernel = of_int8(target, rows, depth, narrow=False, wide=True)
-    if kernel is None or rows * depth * columns < LEAST:
-        return None
-    return IntegerProduct(
-        **fields("matmul", types, attrs, target),
+        **fields(op, types, attrs, target, packing, **more),
         batch=_batch(a, b),
         columns=columns,
         kernel=kernel,
@@ -354,9 +321,9 @@ def _or_zero(value: Expr, *limits: tuple[Expr, int, int]) -> Expr:
 # ------------------------------------------------------------------------------------------- both
 
 
-def _weights(w: TensorType, attrs: Attrs) -> tuple[str, int]:
-    """The layout of plain weights of dense, and their columns."""
-    return ("NK", w.sizes[0]) if attrs["transpose_b"] else ("KN", w.sizes[1])
+def _columns(b: TensorType, attrs: Attrs) -> tuple[str, int]:
+    """The layout of a plain second matrix, and its columns."""
+    return ("NK", b.sizes[-2]) if attrs.get("transpose_b") else ("KN", b.sizes[-1])
 
 
 def _batch(a: TensorType, b: TensorType) -> tuple[int, ...]:

@@ -30,9 +30,10 @@ from ..plan import Packing, Plan
 from ..quantize import BLOCK
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue, unroll
-from .contraction import TILE, begin_with_bias, schedule_sums
+from .contraction import begin_with_bias, schedule_sums
 from .conv2d import in_layouts
 from .conv2d_int8 import BLOCKS
+from .intrinsics.forms import TILE
 from .intrinsics.microkernels import TAPS, Microkernel, has
 from .shapes import ConvShape, conv_shape
 from .windows import KERNEL, STRIP, copy_rows, divisor, even_cut, rows_of

@@ -21,10 +21,10 @@ from ..plan import Packing, Plan
 from ..registry import Attrs, TensorType, compute
 from ..tile import inline_epilogue, schedule_sum
 from ..winograd import KERNEL, TILES
+from .contraction import Work, best_tile, cost
 from .conv2d import block, in_layouts, plan_blocks
 from .intrinsics.microkernels import of_floats
 from .shapes import ConvShape, conv_shape
-from .tiles import Work, best_tile, cost
 
 L2 = 512 << 10  # bytes: what small boards' cores share
 TASKS = 4  # so many are enough for threads to share
@@ -93,11 +93,6 @@ def decide(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Decisio
     name = f"F({best.tile} x {best.tile}, 3 x 3)"
     reason = f"{name} costs {share:.2f} of what direct convolution does"
     return Decision(best if share <= GAIN else None, reason)
-
-
-def reason(types: Sequence[TensorType], attrs: Attrs, target: Target) -> str:
-    """Why Winograd's filtering is taken or not."""
-    return decide(types, attrs, target).reason
 
 
 def best_strips(conv: ConvShape, tile: int, target: Target) -> Strips:
