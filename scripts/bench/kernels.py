@@ -5,8 +5,9 @@
 Counted under QEMU with the CPU named. `ratio` is all instructions of one call, divided by
 multiply-accumulates / 4 (what a machine does that only multiplies, four at a time), or / 8 where it
 does that with float16, / 16 and / 32 where an instruction sums up so many products of int8. Layers
-of int8 end in a bias and a requantization. With --against the exit status is 1 where a layer takes
-over 1 % more than in that file.
+of int8 end in a bias and a requantization. `cost` is what the plan says that it costs, divided by
+the instructions. With --against the exit status is 1 where a layer takes over 1 % more than in that
+file.
 """
 
 from __future__ import annotations
@@ -198,6 +199,7 @@ def peer_of(layer: Layer, column: str) -> float | None:
 
 def measure(layer: Layer, session: Any, column: Column) -> dict[str, Any]:
     target = mlc.Target(column.target)
+    plan = plan_of(layer, target, column.dtype)
     func = lower_fused(layer_function(layer, target, column.dtype), target, "layer")
     library = mlc.build(func, target=target)
     module = session.load(library)
@@ -208,6 +210,7 @@ def measure(layer: Layer, session: Any, column: Column) -> dict[str, Any]:
     return {
         "instructions": counts.total,
         "ratio": round(counts.total / ideal, 4),
+        "cost": 0.0 if plan is None else round(plan.cost / counts.total, 4),
         "by_class": counts.by_class,
         "object_bytes": len(library.object_bytes),
     }
@@ -239,13 +242,19 @@ def main(arguments: Sequence[str]) -> int:
 
 def show(cpu: str, measured: dict[str, Any]) -> None:
     table = Table(title=cpu)
-    for column in ("layer", "instructions", "ratio", "best peer", "loads", "object bytes"):
+    for column in ("layer", "instructions", "ratio", "best peer", "loads", "cost", "object bytes"):
         table.add_column(column, justify="left" if column == "layer" else "right")
     peers = {layer.name: peer_of(layer, cpu) for layer in LAYERS}
     for name, m in measured.items():
         loads = m["by_class"]["load"] / m["instructions"] * m["ratio"]
         peer = "" if peers[name] is None else f"{peers[name]:.3f}"
-        numbers = (f"{m['instructions']:,}", f"{m['ratio']:.3f}", peer, f"{loads:.3f}")
+        numbers = (
+            f"{m['instructions']:,}",
+            f"{m['ratio']:.3f}",
+            peer,
+            f"{loads:.3f}",
+            f"{m['cost']:.2f}",
+        )
         table.add_row(name, *numbers, f"{m['object_bytes']:,}")
     Console(width=100).print(table)
 

@@ -16,7 +16,7 @@ from mlc_deploy.driver.build import build
 from mlc_deploy.ir import IRModule
 from mlc_deploy.ir.interp import run
 from mlc_deploy.ops import TensorType, compute, evaluate, infer_types
-from mlc_deploy.ops.kernels.shapes import conv_shape
+from mlc_deploy.ops.convolution import conv_shape
 from mlc_deploy.ops.kernels.winograd import MOST_CHANNELS, best_strips, decide, planned
 from mlc_deploy.ops.layout import pack
 from mlc_deploy.ops.winograd import (

@@ -83,6 +83,8 @@ def _number(value: int) -> Constant:
 def _worth_while(call: Call, w: Constant, target: Target) -> bool:
     """Whether sums are exact, and there is a plan for floats that takes fewer instructions."""
     x = call.args[0]
+    if w.value.shape[1] == 1 < call.attrs["groups"]:
+        return False  # depthwise layers convert as many numbers as they read
     if SPAN * np.abs(w.value.astype(np.int64)).sum(axis=(1, 2, 3)).max(initial=0) > EXACT:
         return False
     given = plan_of_blocks(call, target)
@@ -90,7 +92,7 @@ def _worth_while(call: Call, w: Constant, target: Target) -> bool:
     types = [TensorType(t.shape, "float32") for t in (x.type, w.type)]
     plan = best_plan("conv2d", types, floats, target)
     if given is None or not given.cost or plan is None or not plan.result or plan.op != "conv2d":
-        return False  # Winograd's filtering is not exact; depthwise layers have no costs
+        return False  # Winograd's filtering is not exact
     (out,) = infer_types("conv2d", types, floats)
     pixels = math.prod((out.sizes[0], *out.sizes[2:]))
     read = int(math.prod(call.attrs["strides"])) * x.type.sizes[1]

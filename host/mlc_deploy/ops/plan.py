@@ -64,7 +64,7 @@ class Plan(ABC):
     types: of the plain arguments. stated: the operator and the attributes that state the call in
     the plan's layouts. data: the layout that the first argument is to come in, and result that of
     the result; "" where they are plain. packing: of constant weights; None where they are taken as
-    they are. cost: about how many instructions one call executes; 0 where nobody compares it.
+    they are. cost: about how many instructions one call executes; 0 where that is not known.
     """
 
     name: ClassVar[str]

@@ -28,7 +28,7 @@ from .. import te
 from ..ir import Expr, dtype_of, value_range
 from ..te import Tensor
 from .elementwise import broadcast_shape, element_at, same_extent
-from .registry import Array, Attrs, Operator, register, require
+from .registry import Array, Attrs, Operator, TensorType, register, require
 
 # What quantized numbers are kept in: sums of the first two are int32.
 STORED = ("int8", "uint8", "int16", "uint16")
@@ -147,6 +147,11 @@ def sum_dtype(op: str, x: str, w: str) -> str:
         return SUMS
     require(x == w, f"{op}: data is {x}, weights are {w}")
     return x
+
+
+def sums_alike(op: str, x: TensorType, w: TensorType) -> bool:
+    """Whether sums are of the data's own dtype: 8-bit numbers have wider ones."""
+    return sum_dtype(op, x.dtype, w.dtype) == x.dtype
 
 
 def product(a: Expr, b: Expr, dtype: str) -> Expr:

@@ -304,3 +304,13 @@ def schedule_result(sch: Schedule, inner: Sequence[str], lanes: int, vector_resu
         sch.vectorize(vector)
         loops[-1] = outer
     unroll(sch, loops)
+
+
+def divisor(extent: int, most: int) -> int:
+    """The largest divisor of extent that is no more than `most`."""
+    return next(n for n in range(min(extent, most), 0, -1) if extent % n == 0)
+
+
+def even_cut(extent: int, most: int) -> int:
+    """The size of the parts, of at most `most`, into which extent is cut as evenly as can be."""
+    return -(-extent // -(-extent // most))

@@ -29,7 +29,7 @@ for op, name, plan, level, needs in (
     ("conv2d", "conv2d_int8", conv2d_int8.plan_conv2d, 30,
      "int8, channels of a group in blocks of eight (or a few), constant weights"),
     ("conv2d", "conv2d_depthwise_blocks", windows.plan_depthwise, 30,
-     "one filter for each channel, channels in whole vectors (of 8 bits: in blocks of eight)"),
+     "one filter for each channel, channels in whole blocks"),
     ("lookup", "lookup_vectors", lookup.plan_lookup, 10, "data in whole vectors"),
     ("max_pool", "max_pool_blocks", partial(windows.plan_pool, "max_pool"), 10,
      "channels in blocks, as the layer before has them"),

@@ -4,29 +4,19 @@ matrix, that of an index map for a convolution. A *source* says whether data are
 are, copied, or packed at run time.
 
 A *tile* of sums stays in registers: some neighbouring rows against some blocks of columns. Floats
-are summed up in vectors of columns, which LLVM finds instructions for (ops/tile.py). Sums of int8
-are stated in the form of an instruction (intrinsics/forms.py), and scheduled here: all stages but
-the result, which takes the rows that are wanted, live in registers.
+are summed up in vectors of columns, which LLVM finds instructions for (ops/tile.py), and int8 in
+the form of an instruction (intrinsics/forms.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from mlc_targets import Target
-from mlc_targets.scheduling import scheduling_model
 
 from ...schedule import Schedule
-from ...schedule.tensor_intrin import get_intrin
 from ..plan import Plan
-from ..quantize import BLOCK
-from ..tile import schedule_intrin_sum, unroll
-from .intrinsics.forms import SPATIAL, TILE, VECTORS
 from .intrinsics.microkernels import Microkernel
-
-UNROLLED = 6  # turns of a reduction up to which 16 registers are enough to unroll it as a whole
 
 # ------------------------------------------------------------------------------------------ tiles
 
@@ -104,83 +94,3 @@ class Contraction(Plan):
 
     kernel: Microkernel
     tile: Tile
-
-
-# ------------------------------------------------------------------------------------ sums of int8
-
-
-def begin_with_bias(
-    sch: Schedule, result: str, kernel: Microkernel, columns: Mapping[int, str]
-) -> None:
-    """Schedule.fuse_reduction_epilogue for a bias that depends on the column alone.
-
-    columns: by number, the iterations of block `result` that are "block", "lane" (the block of
-    columns, and which of it) or "column" (both in one). int32 wraps, so the order of additions does
-    not matter. Sums that are kept in parts begin with zeros: a bias in one of the parts costs as
-    much as adding it.
-    """
-    if kernel.form == "parts":
-        return
-    spatial = [n for n, i in enumerate(sch.block(TILE).iters) if i.kind == "spatial"]
-    block = spatial[1] if len(spatial) - SPATIAL[kernel.form] > 1 else spatial[0]
-    lane = [spatial[-3], 2, spatial[-1], 1] if kernel.form == "squares" else [spatial[-1], 1]
-    is_what = {"block": [block, 1], "lane": lane, "column": [block, BLOCK, *lane]}
-    read = VECTORS if kernel.vectors else None
-    at = [[n, *is_what[what]] for n, what in columns.items()]
-    sch.fuse_reduction_epilogue(TILE, result, read, at)
-
-
-def schedule_sums(
-    sch: Schedule, kernel: Microkernel, outer: str, inner: Sequence[str], taps: int, target: Target
-) -> None:
-    """Schedules the stages of compute_sums inside loop `outer` of the result, the last around its
-    tile, whose loops are `inner`; the last of them is over columns. taps: the extent of the
-    innermost reduction, which is unrolled."""
-    if kernel.vectors:
-        sch.compute_at(VECTORS, outer)
-        sch.set_scope(VECTORS, 0, "local")
-    around, at = outer, ""
-    if kernel.form == "parts":
-        spatial, over = _own_loops(sch, VECTORS, outer)
-        *rows, around, at = spatial
-        sch.reorder(around, *rows, at, *over)
-        sch.unroll(around)
-    sch.compute_at(TILE, around)
-    sch.set_scope(TILE, 0, "local")
-    steps = partial(_steps, kernel, taps, target)
-    schedule_intrin_sum(sch, TILE, around, get_intrin(kernel.intrin), steps)
-    match kernel.form:
-        case "parts":
-            sch.tensorize(at, kernel.vectors)
-            unroll(sch, rows)
-        case "squares":
-            (*spatial, row, pair, column), _ = _own_loops(sch, VECTORS, outer)
-            four, pair = sch.split(pair, [None, 2])
-            sch.reorder(four, row, pair, column)
-            sch.tensorize(row, kernel.vectors)
-            unroll(sch, [*spatial, four])
-    unroll(sch, inner[:-1])
-    sch.vectorize(inner[-1])
-    if kernel.form == "parts" and (model := scheduling_model("parts", target)):
-        sch.tune_for(model)
-
-
-def _steps(kernel: Microkernel, taps: int, target: Target, turns: int) -> int:
-    """How many turns of the reduction are unrolled: more of them hide the loop's own instructions,
-    and are more for LLVM to keep in registers."""
-    if kernel.form == "pairs":
-        return 4
-    if kernel.form != "parts":
-        return 2 * taps if taps > 1 else 4
-    if target.vector_registers < 32:
-        return turns if turns <= UNROLLED else taps
-    return 4 if taps == 1 else taps if taps <= 3 else 1
-
-
-def _own_loops(sch: Schedule, block: str, around: str) -> tuple[list[str], list[str]]:
-    """A block's loops inside loop `around`: (spatial, reductions)."""
-    reduced = {i.binding for i in sch.block(block).iters if i.kind == "reduce"}
-    loops: list[str] = list(sch.get_loops(block))
-    loops = loops[loops.index(around) + 1 :]
-    over = [n for n in loops if sch.loop(n).var in reduced]
-    return [n for n in loops if n not in over], over

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from mlc_targets import Target
@@ -24,16 +25,15 @@ from ... import te
 from ...ir import Expr, PrimFunc, Reduce
 from ...schedule import Schedule
 from ...te import Tensor
+from ..convolution import ConvShape, conv_shape
 from ..half import arithmetic, part_sizes, spare_registers, tile_sum
 from ..plan import Packing, fields
-from ..quantize import product
+from ..quantize import product, sums_alike
 from ..registry import Attrs, TensorType
 from ..shape import padded
 from ..tile import FEW_TASKS, inline_epilogue, schedule_tile, vectorize_rows
 from .contraction import Contraction, Tile, Work, best_tile, cost
 from .intrinsics.microkernels import of_floats
-from .products import sums_alike
-from .shapes import ConvShape, conv_shape
 
 BLOCKED = ("float32", "float16")
 PLANES = 4  # channels up to which planes are read, in layers that are not in blocks
@@ -168,7 +168,7 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
     height, width = conv.out_size
     turns = conv.per_group * conv.kernel[0] * conv.kernel[1] / (work.taps * together)
     rows = conv.batch * groups * height * width / work.rows
-    data, result = "NCHW" if planes else f"NCHW{lanes}c", f"NCHW{lanes}c"
+    data, result = "" if planes else f"NCHW{lanes}c", f"NCHW{lanes}c"
     columns = tile.blocks * lanes
     weights = f"OHIW{columns}o" if planes else f"OHIW{lanes}i{columns}o"
     return ConvBlocks(
@@ -192,26 +192,16 @@ def in_layouts(
     attrs: Attrs,
     target: Target,
     packing: Packing,
-    data: str,
-    result: str,
+    data: str = "",
+    result: str = "",
     **more: Any,
 ) -> dict[str, Any]:
-    """The fields of a plan for a convolution in these layouts; `more` are attributes that state it,
-    too."""
-    if result != "NCHW":
-        more |= {"data_layout": data, "out_layout": result}
-    plain = {"NCHW": ""}
-    return fields(
-        "conv2d",
-        types,
-        attrs,
-        target,
-        packing,
-        plain.get(data, data),
-        plain.get(result, result),
-        channels=types[1].shape[0],
-        **more,
-    )
+    """The fields of a plan for a convolution in these layouts, "" for plain ones; `more` are
+    attributes that state it, too."""
+    if result:
+        more |= {"data_layout": data or "NCHW", "out_layout": result}
+    channels = types[1].shape[0]
+    return fields("conv2d", types, attrs, target, packing, data, result, channels=channels, **more)
 
 
 def _work(conv: ConvShape, lanes: int, planes: bool, target: Target) -> Work:
@@ -305,10 +295,13 @@ def plan_planes(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
         return None
     lanes = block(conv.dtype, target)
     rows, blocks = {32: (12, 2), 16: (4, 2)}.get(target.vector_registers, (4, 4))
-    packing = Packing("OIHW", f"OIHW{blocks * lanes}o")
+    packing, tile = Packing("OIHW", f"OIHW{blocks * lanes}o"), Tile(rows, blocks)
+    work = Work(conv.batch * prod(conv.out_size), -(-conv.out_channels // lanes))
+    turns = conv.channels * prod(conv.kernel) / STEPS
     return ConvPlanes(
-        **in_layouts(types, attrs, target, packing, "NCHW", "NCHW"),
+        **in_layouts(types, attrs, target, packing),
+        cost=turns * cost(of_floats(target, lanes, STEPS), tile, work),
         conv=conv,
         kernel=of_floats(target, lanes),
-        tile=Tile(rows, blocks),
+        tile=tile,
     )

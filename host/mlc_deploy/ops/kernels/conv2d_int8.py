@@ -23,16 +23,16 @@ from ... import te
 from ...ir import Expr, PrimFunc, const
 from ...schedule import Schedule
 from ...te import Tensor
+from ..convolution import ConvShape, conv_shape
 from ..plan import NARROW, Packing
 from ..quantize import BLOCK, product
 from ..registry import Attrs, TensorType
 from ..shape import padded
 from ..tile import inline_epilogue, unroll, vectorize_rows
-from .contraction import Contraction, Work, begin_with_bias, best_tile, chosen, cost, schedule_sums
-from .conv2d import PLANES, in_layouts
-from .intrinsics.forms import Place, compute_sums
+from .contraction import Work, best_tile, chosen, cost
+from .conv2d import PLANES, Convolution, in_layouts
+from .intrinsics.forms import Place, begin_with_bias, compute_sums, schedule_sums
 from .intrinsics.microkernels import Microkernel, of_int8
-from .shapes import ConvShape, conv_shape
 
 BLOCKS = f"NCHW{BLOCK}c"
 COPY = "int8_data"
@@ -48,14 +48,13 @@ Data = Callable[[Expr, Expr, Expr, Expr, Expr, Expr, Expr], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvInt8(Contraction):
-    """A tile's rows are pixels. planes: data are plain, and the kernel's taps in a row count as
+class ConvInt8(Convolution):
+    """planes: data are plain, and the kernel's taps in a row count as
     input channels. in_channels: of a group, filled up to what an intrinsic takes. flat: there is a
     copy for each tap, and tiles run on from row to row."""
 
     name = "conv2d_int8"
 
-    conv: ConvShape
     planes: bool
     in_channels: int
     flat: bool
@@ -132,7 +131,7 @@ class ConvInt8(Contraction):
 
         (sh, sw), (dh, dw) = conv.strides, conv.dilations
         top, left, *_ = conv.pads
-        border = const(conv.border, "int8")
+        border = const(0 if self.pointwise else conv.border, "int8")
         high = (conv.out_size[0] - 1) * sh + (conv.kernel[0] - 1) * dh + 1
         if self.planes:
             taps = row_width(conv.kernel[1])
@@ -271,13 +270,12 @@ def plan_conv2d(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
     elif in_channels > inputs:
         more["in_channels"] = conv.channels
     packing = Packing("OIHW", f"OHIW{kernel.weights}", row_width(conv.kernel[1]) if planes else 0)
-    data = "NCHW" if planes else BLOCKS
     flat = not planes and not conv.pointwise and _runs_on(conv, kernel, in_channels, target)
     shared = 1 if planes or flat else conv.kernel[1]
     pixels = height * width if flat else pixels
     blocks = conv.out_channels // groups // BLOCK
     return ConvInt8(
-        **in_layouts(types, attrs, target, packing, data, BLOCKS, **more),
+        **in_layouts(types, attrs, target, packing, "" if planes else BLOCKS, BLOCKS, **more),
         cost=_cost(conv, kernel, in_channels, planes),
         conv=conv,
         kernel=kernel,

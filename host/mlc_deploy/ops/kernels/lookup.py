@@ -15,11 +15,11 @@ from ... import te
 from ...ir import PrimFunc
 from ...schedule import Schedule
 from ...te import Tensor
+from ..convolution import static
 from ..lookup import ROWS, place
 from ..plan import Plan, fields
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue
-from .shapes import static
 
 TOGETHER = (4, 3, 2, 5, 7, 1)  # vectors that may be one turn, the best first
 TASK = 1 << 10  # vectors, about, that a task looks up
@@ -79,5 +79,6 @@ def plan_lookup(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Lo
     fits = [n for n in TOGETHER if rows % n == 0]
     return LookupRows(
         **fields("lookup", types, attrs, target),
+        cost=rows * 8.0 if in_vectors(target) else 3.0 * rows * lanes,
         together=fits[0] if in_vectors(target) else 1,
     )

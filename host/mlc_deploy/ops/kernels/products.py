@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any
 
 from mlc_targets import Target
@@ -15,16 +16,16 @@ from ... import te
 from ...ir import Expr, PrimFunc, Reduce, const
 from ...schedule import Schedule
 from ...te import Tensor
+from ..convolution import static
 from ..elementwise import broadcast_shape, element_at
 from ..half import arithmetic, tile_sum
 from ..plan import NARROW, Packing, fields
-from ..quantize import BLOCK, product, sum_dtype
+from ..quantize import BLOCK, product, sums_alike
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue, schedule_tile
-from .contraction import Contraction, Tile, Work, begin_with_bias, best_tile, chosen, schedule_sums
-from .intrinsics.forms import Place, compute_sums
+from .contraction import Contraction, Tile, Work, best_tile, chosen, cost
+from .intrinsics.forms import Place, begin_with_bias, compute_sums, schedule_sums
 from .intrinsics.microkernels import of_floats, of_int8
-from .shapes import static
 
 PANEL = 8  # rows of a tile at most, where they are packed
 MANY_COLUMNS = 64  # for which that pays
@@ -136,12 +137,15 @@ def plan_floats(
     source, columns = _columns(b, attrs)
     if not packed and (source == "NK" or lanes == 1 or columns % lanes):
         return None
-    tile, steps, copied = _float_tile(a.sizes[-2:], columns, lanes, packed, target)
+    (rows, depth), work = a.sizes[-2:], Work(a.sizes[-2], -(-columns // lanes))
+    tile, steps, copied = _float_tile(rows, depth, columns, lanes, packed, target)
     packing = Packing(source, f"NK{tile.blocks * lanes}n") if packed else None
+    batch = tuple(int(n) for n in broadcast_shape(op, [a.shape[:-2], b.shape[:-2]]))  # type: ignore[arg-type]
     more: dict[str, Any] = {"channels": columns} if packed else {}
     return FloatProduct(
         **fields(op, types, attrs, target, packing, **more),
-        batch=_batch(a, b),
+        cost=prod(batch) * depth / lanes * cost(of_floats(target, lanes, lanes), tile, work),
+        batch=batch,
         columns=columns,
         kernel=of_floats(target, lanes),
         tile=tile,
@@ -151,14 +155,13 @@ def plan_floats(
 
 
 def _float_tile(
-    data: Sequence[int], columns: int, lanes: int, packed: bool, target: Target
+    rows: int, depth: int, columns: int, lanes: int, packed: bool, target: Target
 ) -> tuple[Tile, int, bool]:
     """(tile, steps, whether it is worth while to lay the rows of a tile side by side first, vector
     by vector: two are then loaded at once, and they are read for every tile of columns).
 
     Elsewhere each row of the data has a vector of its own, of neighbours along k. Of a single row
     every weight is used once, so that many columns make up for what a turn costs."""
-    rows, depth = data
     many = rows >= 2 * PANEL and columns >= MANY_COLUMNS and lanes > 1 and depth % lanes == 0
     if packed and many and target.arch == "aarch64":
         return Tile(-(-rows // -(-rows // PANEL)), 2), 4 * lanes, True
@@ -168,11 +171,6 @@ def _float_tile(
         return Tile(1, best), max(4, lanes) if target.arch != "x86_64" else 4, False
     wide, half = (Tile(5, 4), 8, False), (Tile(4, 2), 16, False)
     return {32: wide, 16: half}.get(target.vector_registers, (Tile(4, 4), 4, False))
-
-
-def sums_alike(op: str, x: TensorType, w: TensorType) -> bool:
-    """Whether sums are of the data's own dtype: 8-bit numbers have wider ones."""
-    return sum_dtype(op, x.dtype, w.dtype) == x.dtype
 
 
 # ------------------------------------------------------------------------------------------- int8
@@ -301,10 +299,12 @@ def plan_integers(
         return None
     weights = kernel.weights.replace("o", "n").replace("i", "k")  # in the letters of a matrix
     packing = Packing(source, f"NK{weights}") if packed else None
+    batch = tuple(int(n) for n in broadcast_shape(op, [a.shape[:-2], b.shape[:-2]]))  # type: ignore[arg-type]
     more: dict[str, Any] = {"channels": columns} if packed else {}
     return IntegerProduct(
         **fields(op, types, attrs, target, packing, **more),
-        batch=_batch(a, b),
+        cost=prod(batch) * rows * columns * depth / kernel.rate,
+        batch=batch,
         columns=columns,
         kernel=kernel,
         tile=best_tile(kernel, Work(rows, -(-columns // BLOCK)), target),
@@ -324,11 +324,6 @@ def _or_zero(value: Expr, *limits: tuple[Expr, int, int]) -> Expr:
 def _columns(b: TensorType, attrs: Attrs) -> tuple[str, int]:
     """The layout of a plain second matrix, and its columns."""
     return ("NK", b.sizes[-2]) if attrs.get("transpose_b") else ("KN", b.sizes[-1])
-
-
-def _batch(a: TensorType, b: TensorType) -> tuple[int, ...]:
-    batch = broadcast_shape("matmul", [a.shape[:-2], b.shape[:-2]])
-    return tuple(int(n) for n in batch)  # type: ignore[arg-type]
 
 
 def _leading(sizes: Sequence[int], index: Sequence[Expr]) -> list[Expr]:

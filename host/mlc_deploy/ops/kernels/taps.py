@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from mlc_targets import Target
@@ -26,18 +27,19 @@ from ... import te
 from ...ir import Expr, PrimFunc
 from ...schedule import Schedule
 from ...te import Tensor
+from ..convolution import ConvShape, conv_shape
 from ..plan import Packing, Plan
 from ..quantize import BLOCK
 from ..registry import Attrs, TensorType
-from ..tile import inline_epilogue, unroll
-from .contraction import begin_with_bias, schedule_sums
+from ..tile import divisor, even_cut, inline_epilogue, unroll
 from .conv2d import in_layouts
 from .conv2d_int8 import BLOCKS
-from .intrinsics.forms import TILE
+from .intrinsics.forms import TILE, begin_with_bias, schedule_sums
 from .intrinsics.microkernels import TAPS, Microkernel, has
-from .shapes import ConvShape, conv_shape
-from .windows import KERNEL, STRIP, copy_rows, divisor, even_cut, rows_of
+from .windows import KERNEL, STRIP, copy_rows, rows_of
 
+# Instructions for a tap of a block: scripts/bench/kernels.py on a Cortex-A76, with LLVM 22.
+OF_TAP = 2.6
 BORDERED, TURNED = "int8_bordered_taps", "int8_taps"
 
 
@@ -86,13 +88,11 @@ class DepthwiseTaps(Plan):
             return te.sum(value.astype("int32") * weight.astype("int32"), (ky, n, t))
 
         tile = te.compute((batch, blocks, height, self.groups, pixels, lanes), element, name=TILE)
-        return [
-            te.compute(
-                (batch, blocks, height, width, lanes),
-                lambda b, c, y, q, *of: tile[(b, c, y, q // pixels, q % pixels, *of)],
-                name="depthwise",
-            )
-        ]
+
+        def result(b: Expr, c: Expr, y: Expr, q: Expr, l: Expr) -> Any:  # noqa: E741
+            return tile[b, c, y, q // pixels, q % pixels, l]
+
+        return [te.compute((batch, blocks, height, width, lanes), result, name="depthwise")]
 
     def schedule(self, func: PrimFunc) -> PrimFunc:
         sch = Schedule(func)
@@ -145,6 +145,7 @@ def plan_depthwise(
     kernel = way.kernels[pixels - 1]
     return DepthwiseTaps(
         **in_layouts(types, attrs, target, Packing("OIHW", KERNEL), BLOCKS, BLOCKS),
+        cost=OF_TAP * conv.batch * conv.channels // BLOCK * prod(conv.out_size) * prod(conv.kernel),
         conv=conv,
         kernel=kernel,
         across=-(-(conv.kernel[1] + pixels - 1) // kernel.depth),

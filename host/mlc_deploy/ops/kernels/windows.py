@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product as combinations
+from math import prod
 from operator import add
 from typing import Any
 
@@ -27,16 +28,15 @@ from ... import te
 from ...ir import Expr, PrimFunc, const, value_range
 from ...schedule import Schedule
 from ...te import Tensor
+from ..convolution import ConvShape, Window, conv_shape, static
 from ..half import arithmetic, sums
 from ..plan import NARROW, Packing, Plan, fields
 from ..pool import pool_extents, tap_count
-from ..quantize import BLOCK, product
+from ..quantize import BLOCK, product, sums_alike
 from ..registry import Attrs, TensorType
 from ..shape import padded
-from ..tile import inline_epilogue, schedule_tile, vectorize_rows
+from ..tile import divisor, even_cut, inline_epilogue, schedule_tile, vectorize_rows
 from .conv2d import BLOCKED, MOST_ROW_TAPS, block, in_layouts
-from .products import sums_alike
-from .shapes import ConvShape, Window, conv_shape, static
 
 MOST_TAPS = 25  # of a window of floats that is unrolled as a whole
 BYTES = ("int8", "uint8")
@@ -44,6 +44,10 @@ KERNEL = f"OHWI{BLOCK}o"  # filters of 8 bits
 ALL_AT_ONCE = 9  # taps up to which a window of 8 bits is summed up as a whole, else row by row
 MOST_COPIED = 64  # vectors of a row that one turn copies
 STRIP = 1 << 14  # bytes of data, about, that are copied together
+TURN = 5  # instructions of a tile beside its taps, loads and stores
+# Instructions for a tap of a block of int8: scripts/bench/kernels.py, on a Cortex-A72 and -A7, with
+# LLVM 22; on x86-64 as many as ARM's.
+OF_TAP = {"aarch64": 3.2, "arm": 4.5, "x86_64": 3.2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +68,12 @@ class Windows(Plan):
         return sch.func
 
     def _in_place(self, sch: Schedule, result: str, _: int, width: int) -> None:
-        taps, wide = self.kernel[0] * self.kernel[1], self.target.vector_registers >= 32
-        most = 14 if wide else 7 if self.kernel[1] <= 3 else 4  # sums, filters and data fit
-        if self.strides[1] > 1:
-            most = 8 if wide else 4
+        taps = self.kernel[0] * self.kernel[1]
         schedule_tile(
             sch,
             f"{self.stage}_tile",
             result,
-            {3: even_cut(width, most), 4: self.lanes},
+            {3: _pixels(width, self.kernel, self.strides, self.target), 4: self.lanes},
             lanes=self.lanes,
             steps=taps if taps <= MOST_TAPS else min(self.kernel[1], MOST_ROW_TAPS),
             vector_result=True,
@@ -101,6 +102,25 @@ class Windows(Plan):
             copy_rows(sch, self.target.lanes("int8"), whole=wide or apart)
         if model := scheduling_model("windows", self.target):
             sch.tune_for(model)
+
+
+def _pixels(width: int, kernel: Sequence[int], strides: Sequence[int], target: Target) -> int:
+    """Of a row, in a tile of floats: sums, a row of filters and its data fit into registers."""
+    wide = target.vector_registers >= 32
+    most = 14 if wide else 7 if kernel[1] <= 3 else 4
+    return even_cut(width, (8 if wide else 4) if strides[1] > 1 else most)
+
+
+def instructions(
+    result: Sequence[int], kernel: Sequence[int], strides: Sequence[int], target: Target
+) -> float:
+    """About how many a plan executes for floats, result being [vectors of channels, height, width]:
+    in a tile, a tap is an instruction, and two vectors are loaded or stored by one.
+    scripts/bench/kernels.py shows costs beside counts: 0.85 to 1.01 of them on a Cortex-A72, 0.67
+    to 0.87 on a Cortex-A7, with LLVM 22."""
+    pixels, taps = _pixels(result[2], kernel, strides, target), prod(kernel)
+    loaded = kernel[0] * ((pixels - 1) * strides[1] + kernel[1]) + taps + pixels
+    return prod(result) / pixels * (pixels * taps + loaded / 2 + TURN)
 
 
 # -------------------------------------------------------------------------------------- depthwise
@@ -173,8 +193,14 @@ def plan_depthwise(
     if lanes == 1 or conv.channels % lanes:
         return None
     blocks, packing = f"NCHW{lanes}c", Packing("OIHW", f"OHWI{lanes}o")
+    result, window = (
+        (conv.batch * conv.channels // lanes, *conv.out_size),
+        (conv.kernel, conv.strides),
+    )
+    each = OF_TAP[target.arch] * prod(conv.kernel)
     return DepthwiseBlocks(
         **in_layouts(types, attrs, target, packing, blocks, blocks),
+        cost=each * prod(result) if copied else instructions(result, *window, target),
         stage="depthwise",
         lanes=lanes,
         kernel=conv.kernel,
@@ -239,7 +265,14 @@ def plan_depthwise_planes(
     if target.lanes(conv.dtype) == 1:
         return None
     lanes = block(conv.dtype, target)
-    return DepthwisePlanes(**fields("conv2d", types, attrs, target), conv=conv, lanes=lanes)
+    height, width = conv.out_size
+    result = (conv.batch * conv.channels, height, -(-width // lanes))
+    return DepthwisePlanes(
+        **fields("conv2d", types, attrs, target),
+        cost=instructions(result, conv.kernel, conv.strides, target),
+        conv=conv,
+        lanes=lanes,
+    )
 
 
 # ---------------------------------------------------------------------------------------- pooling
@@ -287,13 +320,15 @@ def plan_pool(op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
     lanes = BLOCK if copied else block(x.dtype, target)
     if lanes == 1 or x.sizes[1] % lanes or (copied and target.lanes("int8") < BLOCK):
         return None
-    blocks = f"NCHW{lanes}c"
+    blocks, window = f"NCHW{lanes}c", (tuple(attrs["kernel"]), tuple(attrs["strides"]))
+    result = (prod(x.sizes[:2]) // lanes, *pool_extents(x.shape, attrs))
     return Pool(
         **fields(op, types, attrs, target, data=blocks, result=blocks, layout=blocks),
+        cost=instructions(result, *window, target),
         stage="pool",
         lanes=lanes,
-        kernel=tuple(attrs["kernel"]),
-        strides=tuple(attrs["strides"]),
+        kernel=window[0],
+        strides=window[1],
         copied=copied,
     )
 
@@ -350,13 +385,3 @@ def _strip(height: int, size: int) -> int:
     in one loop."""
     most = max(1, STRIP // size)
     return divisor(height, min(most, height // 2 if height % 2 == 0 else height))
-
-
-def divisor(extent: int, most: int) -> int:
-    """The largest divisor of extent that is no more than `most`."""
-    return next(n for n in range(min(extent, most), 0, -1) if extent % n == 0)
-
-
-def even_cut(extent: int, most: int) -> int:
-    """The size of the parts, of at most `most`, into which extent is cut as evenly as can be."""
-    return -(-extent // -(-extent // most))

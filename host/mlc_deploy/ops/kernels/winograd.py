@@ -17,6 +17,7 @@ from ...ir import PrimFunc, walk
 from ...lower.annotations import PHASE, WHOLE
 from ...schedule import Schedule
 from ...te import Tensor
+from ..convolution import ConvShape, conv_shape
 from ..plan import Packing, Plan
 from ..registry import Attrs, TensorType, compute
 from ..tile import inline_epilogue, schedule_sum
@@ -24,7 +25,6 @@ from ..winograd import KERNEL, TILES
 from .contraction import Work, best_tile, cost
 from .conv2d import block, in_layouts, plan_blocks
 from .intrinsics.microkernels import of_floats
-from .shapes import ConvShape, conv_shape
 
 L2 = 512 << 10  # bytes: what small boards' cores share
 TASKS = 4  # so many are enough for threads to share

@@ -6,22 +6,30 @@ are an operand of `smmla`, and of four `sdot` by lane; one is an operand of `smu
 reads them.
 
 Sums are stated as a stage in the kernel's form, and where that has no vectors of columns, as such
-vectors in another.
+vectors in another. They live in registers. The result takes the rows that are wanted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from mlc_targets import Target
+from mlc_targets.scheduling import scheduling_model
 
 from .... import te
 from ....ir import Expr, const
+from ....schedule import Schedule
+from ....schedule.tensor_intrin import get_intrin
 from ....te import IterVar
 from ...quantize import BLOCK
+from ...tile import schedule_intrin_sum, unroll
 from .microkernels import Microkernel
 
 TILE, VECTORS = "int8_tile", "int8_vectors"  # the names of the stages
+UNROLLED = 6  # turns of a reduction up to which 16 registers are enough to unroll it as a whole
 SPATIAL = {"squares": 4, "quads": 3, "pairs": 2, "windows": 3}  # dimensions of a tile in TILE
 
 
@@ -104,3 +112,83 @@ def compute_sums(
         (*lead, rows, BLOCK // 4, 4), lambda *i: te.sum(parts[(*i, p)], p), name=VECTORS
     )
     return lambda *i: fours[(*i[:-1], i[-1] // 4, i[-1] % 4)]
+
+
+# --------------------------------------------------------------------------------------- schedule
+
+
+def begin_with_bias(
+    sch: Schedule, result: str, kernel: Microkernel, columns: Mapping[int, str]
+) -> None:
+    """Schedule.fuse_reduction_epilogue for a bias that depends on the column alone.
+
+    columns: by number, the iterations of block `result` that are "block", "lane" (the block of
+    columns, and which of it) or "column" (both in one). int32 wraps, so the order of additions does
+    not matter. Sums that are kept in parts begin with zeros: a bias in one of the parts costs as
+    much as adding it.
+    """
+    if kernel.form == "parts":
+        return
+    spatial = [n for n, i in enumerate(sch.block(TILE).iters) if i.kind == "spatial"]
+    block = spatial[1] if len(spatial) - SPATIAL[kernel.form] > 1 else spatial[0]
+    lane = [spatial[-3], 2, spatial[-1], 1] if kernel.form == "squares" else [spatial[-1], 1]
+    is_what = {"block": [block, 1], "lane": lane, "column": [block, BLOCK, *lane]}
+    read = VECTORS if kernel.vectors else None
+    at = [[n, *is_what[what]] for n, what in columns.items()]
+    sch.fuse_reduction_epilogue(TILE, result, read, at)
+
+
+def schedule_sums(
+    sch: Schedule, kernel: Microkernel, outer: str, inner: Sequence[str], taps: int, target: Target
+) -> None:
+    """Schedules the stages of compute_sums inside loop `outer` of the result, the last around its
+    tile, whose loops are `inner`; the last of them is over columns. taps: the extent of the
+    innermost reduction, which is unrolled."""
+    if kernel.vectors:
+        sch.compute_at(VECTORS, outer)
+        sch.set_scope(VECTORS, 0, "local")
+    around, at = outer, ""
+    if kernel.form == "parts":
+        spatial, over = _own_loops(sch, VECTORS, outer)
+        *rows, around, at = spatial
+        sch.reorder(around, *rows, at, *over)
+        sch.unroll(around)
+    sch.compute_at(TILE, around)
+    sch.set_scope(TILE, 0, "local")
+    steps = partial(_steps, kernel, taps, target)
+    schedule_intrin_sum(sch, TILE, around, get_intrin(kernel.intrin), steps)
+    match kernel.form:
+        case "parts":
+            sch.tensorize(at, kernel.vectors)
+            unroll(sch, rows)
+        case "squares":
+            (*spatial, row, pair, column), _ = _own_loops(sch, VECTORS, outer)
+            four, pair = sch.split(pair, [None, 2])
+            sch.reorder(four, row, pair, column)
+            sch.tensorize(row, kernel.vectors)
+            unroll(sch, [*spatial, four])
+    unroll(sch, inner[:-1])
+    sch.vectorize(inner[-1])
+    if kernel.form == "parts" and (model := scheduling_model("parts", target)):
+        sch.tune_for(model)
+
+
+def _steps(kernel: Microkernel, taps: int, target: Target, turns: int) -> int:
+    """How many turns of the reduction are unrolled: more of them hide the loop's own instructions,
+    and are more for LLVM to keep in registers."""
+    if kernel.form == "pairs":
+        return 4
+    if kernel.form != "parts":
+        return 2 * taps if taps > 1 else 4
+    if target.vector_registers < 32:
+        return turns if turns <= UNROLLED else taps
+    return 4 if taps == 1 else taps if taps <= 3 else 1
+
+
+def _own_loops(sch: Schedule, block: str, around: str) -> tuple[list[str], list[str]]:
+    """A block's loops inside loop `around`: (spatial, reductions)."""
+    reduced = {i.binding for i in sch.block(block).iters if i.kind == "reduce"}
+    loops: list[str] = list(sch.get_loops(block))
+    loops = loops[loops.index(around) + 1 :]
+    over = [n for n in loops if sch.loop(n).var in reduced]
+    return [n for n in loops if n not in over], over

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ... import te
-from ...ir import Expr
-from ..nn import window_extent
-from ..registry import Attrs, TensorType
+from .. import te
+from ..ir import Expr
+from .nn import window_extent
+from .registry import Attrs, TensorType
 
 
 @dataclass(frozen=True, slots=True)
