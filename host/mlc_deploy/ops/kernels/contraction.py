@@ -18,8 +18,6 @@ from ...schedule import Schedule
 from ..plan import Plan
 from .intrinsics.microkernels import Microkernel
 
-# ------------------------------------------------------------------------------------------ tiles
-
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -44,28 +42,24 @@ def best_tile(kernel: Microkernel, work: Work, target: Target) -> Tile:
     """The tile that takes fewest instructions; of equal ones the one of fewest rows."""
     most = target.vector_registers
     rows = range(kernel.rows, min(work.rows, most) + kernel.rows, kernel.rows)
-    tiles = [
-        tile
-        for tile in (Tile(n, m) for n in rows for m in range(1, kernel.most_blocks + 1))
-        if work.blocks % tile.blocks == 0 and _registers(kernel, tile, work) <= most
-    ]
-    fallback = Tile(kernel.rows, 1)
-    return min(
-        tiles, key=lambda t: (round(cost(kernel, t, work), 6), t.rows, t.blocks), default=fallback
-    )
+    tiles = (Tile(n, m) for n in rows for m in _divisors(kernel, work))
+    fit = (t for t in tiles if _registers(kernel, t, work) <= most)
+    key = {t: (round(cost(kernel, t, work), 6), t.rows, t.blocks) for t in fit}
+    return min(key, key=lambda t: key[t], default=Tile(kernel.rows, 1))
 
 
 def chosen(sch: Schedule, kernel: Microkernel, tile: Tile, work: Work) -> Tile:
     """The tile; a tuner tries others, of up to twice as many sums."""
     most = 2 * tile.rows * tile.blocks
-    fit = (
-        n
-        for n in range(1, kernel.most_blocks + 1)
-        if work.blocks % n == 0 and n * kernel.rows <= most
-    )
+    fit = {n for n in _divisors(kernel, work) if n * kernel.rows <= most}
     blocks = sch.choice(tile.blocks, sorted({tile.blocks, *fit}))
     rows = range(kernel.rows, min(work.rows + kernel.rows - 1, most // blocks) + 1, kernel.rows)
     return Tile(sch.choice(min(tile.rows, rows[-1]), rows), blocks)
+
+
+def _divisors(kernel: Microkernel, work: Work) -> list[int]:
+    """Numbers of blocks that tiles may have."""
+    return [n for n in range(1, kernel.most_blocks + 1) if work.blocks % n == 0]
 
 
 def cost(kernel: Microkernel, tile: Tile, work: Work) -> float:

@@ -204,10 +204,10 @@ class IntegerProduct(Product):
 
         def one(lead: Sequence[Expr], at: Place) -> Expr:
             *outer, block = lead
-            own = (at.row, c * self.kernel.depth + at.k)
-            value = data[(*_leading(leads[0], outer), *((c, at.row, at.k) if self.copied else own))]
-            place = (block * tiles + at.tile, c, *at.weight)
-            return product(value, weights[(*_leading(leads[1], outer), *place)], "int32")
+            own, copy = (at.row, c * self.kernel.depth + at.k), (c, at.row, at.k)
+            value = data[(*_leading(leads[0], outer), *(copy if self.copied else own))]
+            weight = (*_leading(leads[1], outer), block * tiles + at.tile, c, *at.weight)
+            return product(value, weights[weight], "int32")
 
         sums = compute_sums(self.kernel, (*self.batch, self.work.blocks), self.rows, one, (c,))
 
@@ -316,9 +316,6 @@ def _or_zero(value: Expr, *limits: tuple[Expr, int, int]) -> Expr:
     """value where each (index, size, block) lies inside; zeros fill up the last block."""
     inside = [at < size for at, size, block in limits if size % block]
     return te.if_then_else(te.all_of(*inside), value, 0) if inside else value
-
-
-# ------------------------------------------------------------------------------------------- both
 
 
 def _columns(b: TensorType, attrs: Attrs) -> tuple[str, int]:

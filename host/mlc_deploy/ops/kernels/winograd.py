@@ -116,14 +116,13 @@ def _strips(conv: ConvShape, tile: int, lanes: int, target: Target) -> Iterator[
         tiles, strips = rows * across, conv.batch * (down // rows)
         kernel, work = of_floats(target, lanes, lanes * TURNS), Work(tiles, out_blocks)
         best = best_tile(kernel, work, target)
-        turns = conv.channels / (lanes * TURNS)
-        products = values * turns * cost(kernel, best, work)
+        products = values * conv.channels / (lanes * TURNS) * cost(kernel, best, work)
         strip = 4 * values * tiles * conv.channels
         waits = weights * (strips if weights > L2 else 1)
         waits += strips * strip * (out_blocks // best.blocks) if strip > L2 else 0
         groups = _groups(strips, out_blocks // best.blocks)
-        of_strip = products + results * tiles * out_blocks
-        of_strip += groups * data * tiles * (conv.channels // lanes)
+        in_and_out = groups * data * (conv.channels // lanes) + results * out_blocks
+        of_strip = products + tiles * in_and_out
         whole = strips * of_strip + PER_BYTE * waits
         yield Strips(tile, rows, best.rows, best.blocks, groups, strips * groups, whole)
 
@@ -189,9 +188,8 @@ def planned(types: Sequence[TensorType], attrs: Attrs, target: Target, strips: S
     conv = conv_shape(types, attrs)
     assert conv is not None
     lanes = block(conv.dtype, target)
-    blocks = f"NCHW{lanes}c"
     packing = Packing("OIHW", f"OHWI{lanes}i{strips.vectors * lanes}o", tile=strips.tile)
-    own = {"tile": strips.tile, "pads": conv.pads}
+    own, blocks = {"tile": strips.tile, "pads": conv.pads}, f"NCHW{lanes}c"
     fields = in_layouts(types, own, target, packing, blocks, blocks)
     return Winograd(
         **{**fields, "op": "winograd_conv2d"},
