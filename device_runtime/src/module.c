@@ -83,6 +83,8 @@ static Param parse_param(Parser *p, const Kernel *kernel) {
             for (uint32_t i = 0; i < param.rank; i++) param.shape[i] = parse_dimension(p, kernel);
         } else if (bytes_are(key, "output")) {
             param.output = read_bool(&p->r);
+        } else if (!kernel && bytes_are(key, "state")) {
+            param.state = take_str(p);
         } else if (kernel && bytes_are(key, "align")) {
             uint64_t align = read_uint(&p->r);
             if (align == 0 || MLC_ALIGNMENT % align != 0) read_fail(&p->r, "no alignment");

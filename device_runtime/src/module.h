@@ -20,7 +20,8 @@ typedef struct {
     uint32_t rank;
     Dimension *shape;
     bool output;
-    uint32_t align; /* bytes that its address is a multiple of */
+    uint32_t align;    /* bytes that its address is a multiple of */
+    const char *state; /* of a model's output that a run finds as the last left it: that input's name */
 } Param;
 
 typedef struct {

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,7 +30,7 @@ typedef struct {
     uint32_t input_count;
     const char *cores;
     uint32_t threads; /* 0: as many as there are cores */
-    bool time;
+    bool time, stream;
 } Options;
 
 /* Written in the box, by the run and perhaps by a kernel that goes astray; read after its end. */
@@ -49,6 +50,7 @@ typedef struct {
     mlc_run run;
     Instruments instruments;
     void *tensors[MLC_MAX_OPERANDS]; /* inputs, then outputs */
+    bool streamed[MLC_MAX_OPERANDS]; /* those that come and go by --stream */
     Result *result;
     Failure failure;
 } Job;
@@ -171,9 +173,9 @@ static bool allocate(void) {
         TensorType type = type_of(param);
         uint64_t bytes;
         if (!tensor_bytes(&type, &bytes)) bytes = UINT64_MAX;
-        bool output = i >= inputs;
         job.tensors[i] =
-            tensor_memory(output ? "output" : "input", param->name, bytes, output);
+            tensor_memory(i < inputs ? "input" : "output", param->name, bytes, true);
+        job.streamed[i] = i >= inputs && !param->state;
         if (!job.tensors[i]) return false;
     }
     job.run.inputs = job.tensors;
@@ -184,14 +186,27 @@ static bool allocate(void) {
 
 /* ---- Inputs ---- */
 
+/* What a tensor of job.tensors is and is called as an input; NULL for an output that is none. */
+static const Param *input_of(uint32_t i, const char **name) {
+    const Model *model = &job.about.model;
+    bool state = i >= model->input_count;
+    const Param *param = state ? &model->outputs[i - model->input_count] : &model->inputs[i];
+    *name = state ? param->state : param->name;
+    return *name ? param : NULL;
+}
+
+static uint32_t tensor_count(void) {
+    return job.about.model.input_count + job.about.model.output_count;
+}
+
 /* The names of the model's inputs, for a message; as many as fit. */
 static const char *input_names(char *text, size_t size) {
-    const Model *model = &job.about.model;
+    const char *name;
     size_t used = 0;
     text[0] = 0;
-    for (uint32_t i = 0; i < model->input_count && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "",
-                                 model->inputs[i].name);
+    for (uint32_t i = 0; i < tensor_count() && used < size; i++)
+        if (input_of(i, &name))
+            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", name);
     return used > 0 ? text : "none";
 }
 
@@ -204,10 +219,10 @@ static bool find_input(const char *given, uint32_t *index, const char **path) {
     *index = 0;
     if (!equals && model->input_count == 1) return true;
     size_t length = equals ? (size_t)(equals - given) : 0;
-    for (uint32_t i = 0; equals && i < model->input_count; i++) {
+    for (uint32_t i = 0; equals && i < tensor_count(); i++) {
+        const char *name;
         *index = i;
-        if (strlen(model->inputs[i].name) == length &&
-            memcmp(model->inputs[i].name, given, length) == 0)
+        if (input_of(i, &name) && strlen(name) == length && memcmp(name, given, length) == 0)
             return true;
     }
     if (!equals)
@@ -221,14 +236,13 @@ static bool find_input(const char *given, uint32_t *index, const char **path) {
 
 static bool read_input(const char *given, bool *seen) {
     uint32_t index;
-    const char *path;
+    const char *path, *name;
     Bytes file;
     Npy npy;
     if (!find_input(given, &index, &path) || !map_file(path, &file)) return false;
-    const Param *param = &job.about.model.inputs[index];
+    const Param *param = input_of(index, &name);
     const TensorType *type = &npy.type;
-    if (seen[index])
-        return fail(&job.failure, REFUSED, "input '%s' is given twice", param->name);
+    if (seen[index]) return fail(&job.failure, REFUSED, "input '%s' is given twice", name);
     seen[index] = true;
     bool ok = npy_read(&npy, file.data, file.size, path, &job.failure) &&
               params_accept(param, 1, NULL, NULL, 0, &type, path, &job.failure);
@@ -243,10 +257,12 @@ static bool read_inputs(void) {
     bool seen[MLC_MAX_OPERANDS] = {false};
     for (uint32_t i = 0; i < job.options.input_count; i++)
         if (!read_input(job.options.inputs[i], seen)) return false;
-    for (uint32_t i = 0; i < model->input_count; i++)
-        if (!seen[i])
+    for (uint32_t i = 0; i < model->input_count; i++) {
+        job.streamed[i] = !seen[i];
+        if (!seen[i] && !job.options.stream)
             return fail(&job.failure, REFUSED, "input '%s' is missing; try: --input %s=FILE.npy",
                         model->inputs[i].name, model->inputs[i].name);
+    }
     return true;
 }
 
@@ -291,10 +307,24 @@ static bool time_runs(double once) {
     return time_evaluate(&options, &timed, &job.result->samples, &job.result->failure);
 }
 
+/* Runs once for each packet, and answers with another, until the outside closes its end. */
+static bool serve_frames(void) {
+    char byte = 0;
+    struct iovec place = {&byte, 1};
+    struct msghdr packet = {.msg_iov = &place, .msg_iovlen = 1};
+    while (recvmsg(BOX_SOCKET, &packet, 0) == 1)
+        if (!run_once(NULL) || send(BOX_SOCKET, &byte, 1, MSG_NOSIGNAL) != 1) return false;
+    return true;
+}
+
 static _Noreturn void work(int socket, uint32_t held) {
     Result *result = job.result;
     box_enter(socket, held, &result->forbidden, &result->failure);
     result->loaded = !result->failure.failed && load_program(&result->failure);
+    if (job.options.stream) {
+        result->done = result->loaded && serve_frames();
+        _exit(0);
+    }
     uint64_t begin = mlc_nanoseconds();
     bool ran = result->loaded && run_once(NULL);
     double once = (double)(mlc_nanoseconds() - begin) / 1e9;
@@ -316,6 +346,54 @@ static void tell_death(int status) {
     box_tell(&job.failure, where, BY_ITSELF, status, forbidden, signal);
 }
 
+typedef enum { WHOLE, END, BROKEN } Frame;
+
+/* The bytes of the inputs that come by the stream. The last frame may be followed by none. */
+static Frame read_frame(void) {
+    const Model *model = &job.about.model;
+    size_t whole = 0, got = 0;
+    for (uint32_t i = 0; i < model->input_count; i++) {
+        uint64_t bytes = 0;
+        TensorType type = type_of(&model->inputs[i]);
+        if (!job.streamed[i] || !tensor_bytes(&type, &bytes)) continue;
+        whole += (size_t)bytes;
+        for (uint8_t *at = job.tensors[i]; bytes > 0;) {
+            ssize_t more = read(STDIN_FILENO, at, (size_t)bytes);
+            if (more < 0 && errno == EINTR) continue;
+            if (more < 0) return file_failure("cannot be read", "standard input"), BROKEN;
+            if (more == 0 && got == 0) return END;
+            if (more == 0)
+                return fail(&job.failure, REFUSED, "standard input ends within a frame: after %zu "
+                            "bytes of it", got), BROKEN;
+            at += more, got += (size_t)more, bytes -= (uint64_t)more;
+        }
+    }
+    if (whole > 0) return WHOLE;
+    return fail(&job.failure, REFUSED, "no input is left for --stream; try: without --input for "
+                "what comes frame by frame"), BROKEN;
+}
+
+static bool write_results(void) {
+    const Model *model = &job.about.model;
+    for (uint32_t i = 0; i < model->output_count; i++) {
+        uint64_t bytes = 0;
+        TensorType type = type_of(&model->outputs[i]);
+        if (!job.streamed[model->input_count + i] || !tensor_bytes(&type, &bytes)) continue;
+        if (!write_all(STDOUT_FILENO, job.run.outputs[i], (size_t)bytes))
+            return file_failure("cannot be written", "standard output");
+    }
+    return true;
+}
+
+/* Frame after frame through the box, until its end or the input's. */
+static void stream(int socket) {
+    char byte = 0;
+    while (read_frame() == WHOLE && send(socket, &byte, 1, MSG_NOSIGNAL) == 1 &&
+           recv(socket, &byte, 1, 0) == 1 && write_results())
+        continue;
+    shutdown(socket, SHUT_RDWR);
+}
+
 static bool run_in_box(void) {
     int socket;
     uint32_t held;
@@ -323,7 +401,9 @@ static bool run_in_box(void) {
     pid_t pid = box_fork(&socket, &held, &job.failure);
     if (pid < 0) return false;
     if (pid == 0) work(socket, held);
+    if (job.options.stream) stream(socket);
     int status = box_await(pid);
+    if (job.failure.failed) return false;
     const Samples *samples = &result->samples;
     bool timed = samples->count - 1 < MOST_SAMPLES && samples->rows - 1 < MAX_ROWS;
     if (status == 0 && result->done == 1 && (timed || !job.options.time)) return true;
@@ -409,7 +489,7 @@ static bool write_outputs(void) {
         tensor_bytes(&type, &bytes);
         snprintf(path, sizeof path, "%s/%s.npy", folder, name);
         if (!write_file(path, head, head_size, job.run.outputs[i], (size_t)bytes)) return false;
-        printf("%s\n", path);
+        if (!job.options.stream) printf("%s\n", path);
     }
     return true;
 }
@@ -440,6 +520,8 @@ static int parse(int count, char **arguments) {
         const char *value = valued ? arguments[++i] : "";
         if (strcmp(word, "--time") == 0) {
             o->time = true;
+        } else if (strcmp(word, "--stream") == 0) {
+            o->stream = true;
         } else if (strcmp(word, "--output") == 0) {
             o->output = value;
         } else if (strcmp(word, "--cores") == 0) {
@@ -461,6 +543,7 @@ static int parse(int count, char **arguments) {
             o->model = word;
         }
     }
+    if (o->time && o->stream) return misused("--time and --stream do not go together", "");
     return o->model ? OK : misused("no model is named", "");
 }
 

@@ -3,9 +3,14 @@
 #define MLC_RUN_COMMAND_H
 
 #define RUN_USAGE                                                                               \
-    "run MODEL.mlc [--input [NAME=]FILE.npy]... [--output DIR] [--threads N] [--cores C] [--time]"
+    "run MODEL.mlc [--input [NAME=]FILE.npy]... [--output DIR] [--threads N] [--cores C] "        \
+    "[--time | --stream]"
 
-/* Arguments are those after "run". Returns the exit status: 0 the model ran and its outputs are
+/* With --stream it runs once for each frame on standard input, and writes each result to standard
+ * output: the bytes of the inputs that no --input gives, and of the outputs that are no states, in the
+ * model's order. States go from each run to the next, and begin as zero, or as --input says.
+ *
+ * Arguments are those after "run". Returns the exit status: 0 the model ran and its outputs are
  * written, 1 it did not (the reason stands on standard error), 2 bad usage. */
 int run_command(int count, char **arguments);
 

@@ -128,7 +128,7 @@ class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
             self.close()
             function, self._bound = import_for(self._model, given)
             target = Target("host") if self._board == LOCAL else target_of(session.device)
-            self._compiled = compile(function, target, workers=1)
+            self._compiled = compile(function, target, workers=1, states={})
             self._module = session.load(self._compiled)
             self._key = self._key_of(given)
         return self._compiled, self._module

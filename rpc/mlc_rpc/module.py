@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from mlc_rpc.counters import CallCounts, per_index
 from mlc_rpc.errors import Refused
 from mlc_rpc.host_call import HostCall, pieces, run_host_call, sample_on_host
+from mlc_rpc.stream import Stream
 from mlc_rpc.tensor import Handles, RemoteTensor
 from mlc_rpc.timing import Timing, parse_conditions
 from mlc_targets.object_format import Metadata, Model, Param
@@ -297,8 +299,8 @@ class RemoteModule:
         threads: int = 1,
         cores: str = "",
     ) -> dict[str, NDArray[Any]]:
-        """The model's outputs by name, the same bits on any number of threads. Raises Refused when
-        an input is missing or unknown."""
+        """The model's outputs by name, the same bits on any number of threads. A state that is not
+        among the inputs is zero. Raises Refused when an input is missing or unknown."""
         args = self._bind(inputs)
         self.entry(*args, threads=threads, cores=cores, timeout=timeout)
         return self._results()
@@ -333,10 +335,39 @@ class RemoteModule:
         )
         return evaluator(*args)
 
+    def stream(
+        self, *, threads: int = 1, cores: str = "", timeout: float = RUN_SECONDS
+    ) -> Stream:
+        """The model step by step, with states of its own (mlc_rpc/stream.py)."""
+        return Stream(self, threads=threads, cores=cores, timeout=timeout)
+
+    def step(self, inputs: Mapping[str, NDArray[Any]] | NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """As Stream.step, of a stream that the module has for itself."""
+        return self._own_stream.step(inputs)
+
+    def reset(self) -> None:
+        """States of `step` are zero again."""
+        self._own_stream.reset()
+
+    def save_state(self) -> dict[str, NDArray[Any]]:
+        """The states of `step` by the names of their inputs."""
+        return self._own_stream.save_state()
+
+    def load_state(self, states: Mapping[str, NDArray[Any]]) -> None:
+        """The next `step` begins with these states."""
+        self._own_stream.load_state(states)
+
+    @cached_property
+    def _own_stream(self) -> Stream:
+        return self.stream()
+
     def close(self) -> None:
         """Unloads the object and frees its model's tensors."""
         for tensor in (self._inputs or []) + (self._outputs or []):
             tensor.close()
+        if "_own_stream" in vars(self):
+            self._own_stream.close()
+            del self._own_stream
         self._inputs = self._outputs = None
         self._handles.free(self.handle, self.session.timeout)
 
@@ -362,10 +393,10 @@ class RemoteModule:
     def _bind(self, inputs: Mapping[str, NDArray[Any]]) -> list[RemoteTensor]:
         """Inputs written to the board, and the outputs after them."""
         model = self.model
-        names = [param.name for param in model.inputs]
-        if set(inputs) != set(names):
+        names, states = [param.name for param in model.inputs], model.states
+        if set(inputs) - set(states) != set(names):
             missing = ", ".join(n for n in names if n not in inputs)
-            unknown = ", ".join(n for n in inputs if n not in names)
+            unknown = ", ".join(n for n in inputs if n not in names and n not in states)
             said = (missing and f"missing: {missing}", unknown and f"unknown: {unknown}")
             raise Refused(
                 f"the model's inputs are not these ({'; '.join(filter(None, said))})",
@@ -377,6 +408,11 @@ class RemoteModule:
             self._outputs = [self._allocate(param) for param in model.outputs]
         for name, tensor in zip(names, self._inputs, strict=True):
             tensor.write(np.asarray(inputs[name]))
+        for param, tensor in zip(model.outputs, self._outputs, strict=True):
+            if param.state in inputs:
+                tensor.write(np.asarray(inputs[param.state]))
+            elif param.state:
+                tensor.fill("zero")
         return self._inputs + self._outputs
 
     def _allocate(self, param: Param) -> RemoteTensor:

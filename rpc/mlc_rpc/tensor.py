@@ -88,14 +88,8 @@ class RemoteTensor:
     def write(self, array: NDArray[Any]) -> None:
         """Sends the array, which must have this tensor's shape and dtype (ValueError otherwise)."""
         array = np.asarray(array)
-        expected = carrier(self.dtype)
-        if array.shape != self.shape or array.dtype != expected:
-            raise ValueError(
-                f"tensor is {self.dtype}{list(self.shape)}, "
-                f"the array {array.dtype.name}{list(array.shape)}\n"
-                "  try: array.astype(...) or array.reshape(...)"
-            )
-        flat = np.ascontiguousarray(array, dtype=expected).reshape(-1).view(np.uint8)
+        self._require(array)
+        flat = np.ascontiguousarray(array, dtype=carrier(self.dtype)).reshape(-1).view(np.uint8)
         data = flat.data
         requests = (
             Request((self.handle, at), data[at : at + step]) for at, step in chunks(self.nbytes)
@@ -106,6 +100,32 @@ class RemoteTensor:
     def numpy(self) -> NDArray[Any]:
         """The content as an array of this shape and dtype."""
         return self.read_bytes(0, self.nbytes).view(carrier(self.dtype)).reshape(self.shape)
+
+    def put(self, array: NDArray[Any]) -> None:
+        """As `write`; straight into the tensor's memory where that is a process of this machine.
+        For what is written again and again."""
+        mapping = self.mapped()
+        if mapping is None:
+            self.write(array)
+            return
+        self._require(array)
+        np.copyto(mapping.view(carrier(self.dtype)).reshape(self.shape), array)
+
+    def take(self) -> NDArray[Any]:
+        """As `numpy`; a copy of the tensor's memory where that is a process of this machine."""
+        mapping = self.mapped()
+        if mapping is None:
+            return self.numpy()
+        return mapping.view(carrier(self.dtype)).reshape(self.shape).copy()
+
+    def _require(self, array: NDArray[Any]) -> None:
+        expected = carrier(self.dtype)
+        if array.shape != self.shape or array.dtype != expected:
+            raise ValueError(
+                f"tensor is {self.dtype}{list(self.shape)}, "
+                f"the array {array.dtype.name}{list(array.shape)}\n"
+                "  try: array.astype(...) or array.reshape(...)"
+            )
 
     def read_bytes(self, offset: int, size: int) -> NDArray[np.uint8]:
         """`size` bytes of the content from `offset`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 import msgpack
@@ -37,6 +37,7 @@ class ParamMap(TypedDict):
     shape: Sequence[int | str]
     output: NotRequired[bool]  # of kernels' parameters alone
     align: NotRequired[int]  # likewise: bytes, where it is less than ALIGNMENT
+    state: NotRequired[str]  # of models' outputs alone: the input that it is, as the last run left it
 
 
 class SignatureMap(TypedDict):
@@ -85,12 +86,15 @@ class MetadataMap(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A tensor that a kernel or model takes or gives. A `str` extent is a symbolic dimension."""
+    """A tensor that a kernel or model takes or gives. A `str` extent is a symbolic dimension.
+    `state`, of an output that a run finds as the run before left it: the model's input that it is.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | str, ...]
     output: bool = False
+    state: str = ""
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -165,6 +169,11 @@ class Model:
     weights_hash: bytes  # BLAKE2b-256; empty where there are none
     procedures: tuple[tuple[Step, ...], ...] = ()
 
+    @property
+    def states(self) -> dict[str, Param]:
+        """Outputs that a run finds as the run before left them, by the names of their inputs."""
+        return {p.state: p for p in self.outputs if p.state}
+
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
@@ -188,7 +197,7 @@ def parse_metadata(data: bytes) -> Metadata:
     if found := root.get("model"):
         model = Model(
             _params(found["inputs"]),
-            tuple(Param(p.name, p.dtype, p.shape, True) for p in _params(found["outputs"])),
+            tuple(replace(p, output=True) for p in _params(found["outputs"])),
             tuple(
                 Call(kernels[kernel].name, str(layer), tuple(map(_arg, args)))
                 for kernel, layer, args in found["calls"]
@@ -209,7 +218,10 @@ def parse_metadata(data: bytes) -> Metadata:
 
 def _params(rows: Sequence[ParamMap]) -> tuple[Param, ...]:
     return tuple(
-        Param(str(r["name"]), str(r["dtype"]), tuple(r["shape"]), bool(r.get("output", False)))
+        Param(
+            str(r["name"]), str(r["dtype"]), tuple(r["shape"]), bool(r.get("output", False)),
+            str(r.get("state", "")),
+        )
         for r in rows
     )
 

@@ -29,6 +29,7 @@ Value = TypeVar("Value")
 
 SHIPPED = Path(__file__).parents[1] / "models"  # models and images that come with the package
 SHIPPED_MODEL = SHIPPED / "digits_cnn.onnx"
+NO_STATES = "none"
 LABEL = "label"  # the array of an .npz that holds the right classes
 
 
@@ -42,6 +43,7 @@ class Reading:
 
     shape: tuple[str, ...]
     bind: tuple[str, ...]
+    state: tuple[str, ...]
     own: str | None
     asked_precision: str | None
     trust: bool
@@ -65,12 +67,17 @@ class Reading:
         return {
             "shapes": shapes(self.shape), "dims": dims(self.bind),
             "converters": converters(self.own), "precision": self.precision, "trust": self.trust,
+            "states": states(self.state),
         }  # fmt: skip
 
 
 READING = (
     click.option("--shape", multiple=True, metavar="NAME=1,3,…", help="set the shape of an input"),
     click.option("--bind", multiple=True, metavar="NAME=N", help="set a named dimension"),
+    click.option(
+        "--state", multiple=True, metavar="IN=OUT",
+        help="keep an input on the board; output OUT is its next value (none: keep none)",
+    ),
     click.option(
         "--converters", "own", metavar="FILE.py",
         help="run a Python file whose CONVERTERS convert operators of the model",
@@ -152,6 +159,13 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 def dims(texts: Sequence[str]) -> dict[str, int]:
     return named("--bind", texts, lambda _, text: int(text), "NAME=128")
+
+
+def states(texts: Sequence[str]) -> dict[str, str] | None:
+    """The states by input; None where the option is not given, and names say which there are."""
+    if texts in ((NO_STATES,), ()):
+        return {} if texts else None
+    return named("--state", texts, lambda _, text: text, "h_in=h_out")
 
 
 def _extents(text: str) -> tuple[int, ...]:

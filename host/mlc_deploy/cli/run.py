@@ -53,6 +53,7 @@ from .options import (
     one_level,
     reads_models,
     shapes,
+    states,
 )
 from .place import NONE, choose
 from .progress import Progress
@@ -151,7 +152,8 @@ def run(
         path,
         {"--target": target, "--shape": reading.shape, "--bind": reading.bind,
          "--converters": reading.own, "--save": saves, "--emit": emit,
-         "--precision": reading.asked_precision, "--db": db, "--trust": reading.trust},
+         "--precision": reading.asked_precision, "--db": db, "--trust": reading.trust,
+         "--state": reading.state},
     )  # fmt: skip
     to_json = JsonFile(json_file, (model, db))
     levels = levels_of(target) if target else ()
@@ -196,7 +198,7 @@ def run(
             with progress.stage("compile"):
                 assert graph is not None
                 model_for_board = made = _compiled(
-                    graph, path.stem, levels, reading.precision, db, progress
+                    graph, path.stem, levels, reading, db, progress
                 )
             first = made.programs[0]
             for save in saves:
@@ -259,7 +261,8 @@ def _signature(
     assert model is not None
     if isinstance(model, SavedModel):
         described = described_model(model)
-        return {p.name: p for p in described.inputs}, {p.name: p for p in described.outputs}
+        inputs = {p.name: p for p in described.inputs} | described.states
+        return inputs, {p.name: p for p in described.outputs}
 
     def params(named: Iterable[tuple[str, Value]]) -> dict[str, Param]:
         return {name: Param(name, v.type.dtype, v.type.sizes) for name, v in named}
@@ -274,14 +277,14 @@ def _compiled(
     graph: Function,
     name: str,
     levels: Sequence[tuple[str, Target]],
-    precision: str,
+    reading: Reading,
     db: str | None,
     progress: Progress,
 ) -> CompiledLevels:
     from ..driver.levels import compile_levels  # here: a saved model does without the compiler
 
     made = compile_levels(
-        graph, levels, precision=precision, db=db,
+        graph, levels, precision=reading.precision, db=db, states=states(reading.state),
         watch=lambda name, _, changed: progress.note(name if changed else f"{name} (unchanged)"),
     )  # fmt: skip
     made = replace(made, programs=tuple(replace(p, name=name) for p in made.programs))

@@ -106,6 +106,7 @@ def compile(
     precision: str = "float32",
     db: Database | str | Path | None = None,
     trust: bool = False,
+    states: Mapping[str, str] | None = None,
 ) -> CompiledModel:
     """Compiles a model for a target: an .onnx or .pt2 file, a program of torch.export, what
     torch.fx traced, a graph function, or a module's `main`.
@@ -117,7 +118,9 @@ def compile(
     or "float16": then what is float32 computes in float16 where that serves as well. db: a database
     of tuned kernels, or its file; kernels that it knows for this target are scheduled as it says,
     and layers compute in the layouts that were found best. trust: a .pt2 file may run what its
-    author put into it; without, one that could is refused.
+    author put into it; without, one that could is refused. states: inputs that the model passes on
+    to itself, each with the output that is its value in the next run; by default those whose names
+    say so (graph/states.py). They stay on the board.
     Raises ImporterError, GraphError, LowerError, CodegenError, TargetError, TuneError.
     """
     began = time.perf_counter()
@@ -126,7 +129,9 @@ def compile(
     if db is not None:
         db = existing(db)
         how = partial(known_layouts, db, target=to, precision=precision)
-    graphs = model_graph(model, to, shapes, dims, converters, watch, precision, how, trust)
+    graphs = model_graph(
+        model, to, shapes, dims, converters, watch, precision, how, trust, states
+    )
     program = lower_graph(graphs.optimized, graphs.module)
     if db is not None:
         of_db = tuned(program.kernels, to, db)

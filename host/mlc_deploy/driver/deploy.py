@@ -259,9 +259,8 @@ def deploy(
         model = model.fitting(board.device.machine, board.device.features)
     refuse_unfit(model.target, board.board, board.device)
     described = described_model(model)
-    inputs_of, outputs_of = (
-        {p.name: p for p in ps} for ps in (described.inputs, described.outputs)
-    )
+    inputs_of = {p.name: p for p in described.inputs} | described.states
+    outputs_of = {p.name: p for p in described.outputs}
     given = fitting("input", inputs or {}, inputs_of)
     expected = fitting("output", expect or {}, outputs_of)
     every = {
@@ -332,8 +331,11 @@ def _measure(
     with stage("upload"):
         began, sent = time.perf_counter(), board.sent_bytes
         module = board.load(model)
-        tensors = [board.tensor(inputs[name]) for name in inputs]
-        results = [board.empty(_shape(p), p.dtype) for p in described.outputs]
+        tensors = [board.tensor(inputs[p.name]) for p in described.inputs]
+        results = [
+            board.tensor(inputs[p.state]) if p.state else board.empty(_shape(p), p.dtype)
+            for p in described.outputs
+        ]
         upload = time.perf_counter() - began, board.sent_bytes - sent
     args = (*tensors, *results)
     with stage("run"):

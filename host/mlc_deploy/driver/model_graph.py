@@ -19,6 +19,7 @@ from ..graph.layouts import choose_plans
 from ..graph.passes import PASSES, Pass, canonicalize_quantized, fold_constants
 from ..graph.precision import in_precision, known_precision
 from ..graph.specialize import resolve_calls, specialize
+from ..graph.states import stateful
 from ..graph.tabulate import rows_of_lookups
 from ..graph.verify import verify
 from ..graph.views import concatenate_in_place
@@ -76,6 +77,7 @@ def model_graph(
     precision: str = "float32",
     layouts: Callable[[Function], Mapping[str, str]] | None = None,
     trust: bool = False,
+    states: Mapping[str, str] | None = None,
 ) -> ModelGraph:
     """The graph of a model, with arguments as `compile` takes them. layouts says of the
     reference what graph.layouts is to be. Raises ImporterError, GraphError and TargetError."""
@@ -91,6 +93,7 @@ def model_graph(
         function, module = specialize(static(function, shapes, dims), module)
     else:
         function = from_model(model, shapes, dims, converters, trust)
+    function = stateful(function, states)
     reference = optimize(function, (canonicalize_quantized,), watch)
     chosen = layouts(reference) if layouts else None
     optimized = optimized_graph(reference, target, precision, chosen, watch)

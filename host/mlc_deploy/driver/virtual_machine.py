@@ -37,7 +37,7 @@ class VirtualMachine:
         self._own = connect(device) if isinstance(device, str) else None
         self.session: Session = self._own or device  # type: ignore[assignment]
         self._exec = exec
-        self._names = [name for name, _ in exec.program.inputs]
+        self._names = [param.name for param in exec.reference.params]
         self.module = self.session.load(exec)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:

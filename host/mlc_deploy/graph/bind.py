@@ -107,7 +107,11 @@ def _with_params(function: Function, params: Mapping[str, Array]) -> Function:
             mend="astype and reshape of numpy",
         )
     constants: dict[Value, Value] = {p: Constant(a, p.name) for p, a in known.items()}
-    kept = replace(function, params=tuple(p for p in function.params if p not in known))
+    kept = replace(
+        function,
+        params=tuple(p for p in function.params if p not in known),
+        states=tuple(state for state in function.states if state[0] not in params),
+    )
     return _rebuilt(kept, constants, dims)
 
 

@@ -180,11 +180,15 @@ class Binding(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Function(Node):
+    """`states`: names of parameters, each with that of the output that is its value in the run
+    after this one (graph/states.py)."""
+
     name: str
     params: tuple[Var, ...]
     bindings: tuple[Binding, ...]
     outputs: tuple[Value, ...]
     output_names: tuple[str, ...]
+    states: tuple[tuple[str, str], ...] = ()
 
     # How a module prints it: see printer.module_lines.
     module_lines: ClassVar[Callable[[Function, str, Mapping[str, str], Names], Iterator[str]]]

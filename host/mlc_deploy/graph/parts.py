@@ -1,8 +1,8 @@
 """A function before its memory is placed: the model, and in it the bodies of loops and branches.
 
-The states of a loop stay where they are. What a turn leaves is written over what it began with,
-where nothing of that turn reads the state any more, and is copied there at the end of the turn
-otherwise.
+The states of a loop, and those of the model, stay where they are. What a turn leaves is written
+over what it began with, where nothing of that turn reads the state any more, and is copied there at
+the end of the turn otherwise.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ..ir.names import Names
 from .lower import as_kernels
 from .nodes import Binding, Call, CallFused, CallLoop, Function, Value, Var, bodies
+from .states import state_outputs
 from .plan import MemoryPlan, own_outputs, own_states, plan_memory, read_in_step
 from .views import Memory, is_view
 
@@ -33,9 +34,11 @@ class Part:
 
 def part_of(function: Function, loop: CallLoop | None = None) -> Part:
     """The part that a function becomes, as the body of a loop where one is given."""
-    states = () if loop is None else function.params[1 : 1 + loop.states]
-    kept = None if loop is None else dict(enumerate(states))
-    function = own_outputs(own_states(function), kept)
+    if loop is None:
+        states = state_outputs(function)
+    else:
+        states = dict(enumerate(function.params[1 : 1 + loop.states]))
+    function = own_outputs(own_states(function), states, body=loop is not None)
     function = replace(function, bindings=as_kernels(function))
     function, in_place = _states_in_place(function, states)
     calls = tuple(b for b in function.bindings if not is_view(b))
@@ -57,11 +60,11 @@ def part_of(function: Function, loop: CallLoop | None = None) -> Part:
 
 
 def _states_in_place(
-    function: Function, states: tuple[Var, ...]
+    function: Function, states: Mapping[int, Var]
 ) -> tuple[Function, dict[Var, int]]:
-    """The body of a loop whose first outputs may all be written to the memory of its states; and
-    the outputs of which an element is computed from the same element of the state, with the number
-    of that argument."""
+    """A function whose outputs of these numbers may all be written to the memory of these states;
+    and the outputs of which an element is computed from the same element of the state, with the
+    number of that argument."""
     memory = Memory(function)
     calls = [b for b in function.bindings if not is_view(b)]
     made: dict[Value, int] = {out: time for time, b in enumerate(calls) for out in b.outputs}
@@ -72,7 +75,7 @@ def _states_in_place(
     in_place: dict[Var, int] = {}
     copies: list[Binding] = []
     outputs = list(function.outputs)
-    for number, state in enumerate(states):
+    for number, state in states.items():
         after = outputs[number]
         if after is state:
             continue

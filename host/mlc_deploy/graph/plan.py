@@ -126,10 +126,10 @@ def own_states(function: Function) -> Function:
     return replace(function, bindings=tuple(bindings))
 
 
-def own_outputs(function: Function, kept: Mapping[int, Var] | None = None) -> Function:
+def own_outputs(function: Function, states: Mapping[int, Var], body: bool = False) -> Function:
     """Every output becomes memory of its own that calls write: what is an input, a constant, or
-    within the memory of another value is copied. kept, of a body: outputs that may stay the value
-    given."""
+    within the memory of another value is copied. states: parameters that outputs may stay, by their
+    numbers. Copies are layers of the outputs' names, and in a body of those they copy."""
     memory = Memory(function)
     computed = {v for b in function.bindings for v in b.outputs}
     names = Names(v.name for b in function.bindings for v in b.outputs)
@@ -141,10 +141,10 @@ def own_outputs(function: Function, kept: Mapping[int, Var] | None = None) -> Fu
         zip(function.outputs, function.output_names, strict=True)
     ):
         root, _ = memory.region(value)
-        stays = kept is not None and kept.get(number) is value
+        stays = states.get(number) is value
         if not stays and (root not in computed or root in taken or not memory.is_whole(value)):
             copy = Var(names.fresh(f"{name}.copy"), value.type)
-            source = name if kept is None else sources.get(root, "")
+            source = sources.get(root, "") if body else name
             copies.append(Binding((copy,), Call("copy", (value,), {}), source))
             value = copy
         taken.add(root)

@@ -40,6 +40,7 @@ PRIMITIVE = "Primitive"  # its calls are one kernel
 BODY = "Body"  # a loop or branch runs it
 INPUT_NAMES = "input_names"  # where they are no identifiers
 OUTPUT_NAMES = "output_names"  # where they are not the variables' own
+STATES = "states"  # by the names of inputs, those of the outputs that they become
 
 LAYER = "layer "  # begins the comment that says where a binding comes from
 WORDS = frozenset({*keyword.kwlist, "T", "R", "I", "cls", "float"})
@@ -250,6 +251,8 @@ def _attributes(
         said[INPUT_NAMES] = inputs
     if list(f.output_names) != list(outputs):
         said[OUTPUT_NAMES] = list(f.output_names)
+    if f.states:
+        said[STATES] = dict(f.states)
     return said
 
 

@@ -31,6 +31,7 @@ from .nodes import (
 )
 from .parts import Part, part_of
 from .plan import Place, align
+from .states import state_outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ class GraphProgram:
     `procedures` are lists of steps, the first of them the model's; a model without loops and
     branches has none, and is its `calls` in order. `arena` is in bytes, `arena_lower_bound` what no
     plan could go below. `weights_hash` is the BLAKE2b-256 of `weights` (both empty where there are
-    none). `function` is the graph as lowered, and `bindings` are its calls, those in loops and
+    none). `states` are outputs, by number, that a run finds as the run before left them; each has
+    the name of the input that it is in the model. `function` is the graph as lowered, and `bindings` are its calls, those in loops and
     branches, too, in the order of their numbers. `externals` are the calls of registered functions
     among them, which the executor knows nothing of.
     """
@@ -89,6 +91,7 @@ class GraphProgram:
     arena_lower_bound: int
     weights: bytes
     weights_hash: bytes
+    states: Mapping[int, str]
     bindings: tuple[Binding, ...]
     externals: tuple[ExternalCall, ...] = ()
 
@@ -97,7 +100,9 @@ class GraphProgram:
         numbers = {name: n for n, name in enumerate(self.kernels)}
         made: ModelMap = {
             "inputs": [_signature(name, t) for name, t in self.inputs],
-            "outputs": [_signature(name, t) for name, t in self.outputs],
+            "outputs": [
+                _signature(name, t, self.states.get(n)) for n, (name, t) in enumerate(self.outputs)
+            ],
             "arena": self.arena,
             "weights": len(self.weights),
             "weights_hash": self.weights_hash,
@@ -127,8 +132,9 @@ def _step(step: Step) -> StepMap:
             return step
 
 
-def _signature(name: str, t: TensorType) -> ParamMap:
-    return {"name": name, "dtype": t.dtype, "shape": t.sizes}
+def _signature(name: str, t: TensorType, state: str | None = None) -> ParamMap:
+    made: ParamMap = {"name": name, "dtype": t.dtype, "shape": t.sizes}
+    return made if state is None else {**made, "state": state}
 
 
 class _Weights:
@@ -154,11 +160,16 @@ def lower_graph(function: Function, module: IRModule | None = None) -> GraphProg
     """The program of an optimized graph; module holds the PrimFuncs that it calls."""
     part = part_of(function)
     function = part.function
+    states = state_outputs(function)
+    inputs = [p for p in function.params if p not in states.values()]
     fixed: dict[Value, Place] = {
-        p: Place("input", n, 0, p.type.bytes) for n, p in enumerate(function.params)
+        p: Place("input", n, 0, p.type.bytes) for n, p in enumerate(inputs)
     }
     for n, value in enumerate(function.outputs):
-        fixed[part.plan.memory.region(value)[0]] = Place("output", n, 0, value.type.bytes)
+        place = Place("output", n, 0, value.type.bytes)
+        fixed[part.plan.memory.region(value)[0]] = place
+        if n in states:
+            fixed[states[n]] = place
     bindings = tuple(_every_call(part))
     lowering = _Lowering(module, iter(_layers(bindings)))
     lowering.procedure(part, fixed, 0)
@@ -168,7 +179,7 @@ def lower_graph(function: Function, module: IRModule | None = None) -> GraphProg
         kernels=lowering.kernels.sources,
         calls=tuple(lowering.calls),
         procedures=tuple(map(tuple, lowering.procedures)) if part.parts else (),
-        inputs=tuple((p.name, p.type) for p in function.params),
+        inputs=tuple((p.name, p.type) for p in inputs),
         outputs=tuple(
             (n, v.type) for n, v in zip(function.output_names, function.outputs, strict=True)
         ),
@@ -176,6 +187,7 @@ def lower_graph(function: Function, module: IRModule | None = None) -> GraphProg
         arena_lower_bound=part.plan.lower_bound,
         weights=blob,
         weights_hash=hashlib.blake2b(blob, digest_size=32).digest() if blob else b"",
+        states={n: state.name for n, state in states.items()},
         bindings=bindings,
         externals=tuple(lowering.externals),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..errors import GraphError
 from ..ir import IRModule, PrimFunc
 from ..ops import infer_types
 from .control import given_types, listed
@@ -23,6 +24,7 @@ from .nodes import (
     bodies,
 )
 from .printer import script
+from .states import with_states
 
 Where = Callable[[], str]  # the line that an error quotes
 
@@ -59,6 +61,10 @@ def verify(function: Function, module: IRModule | None = None) -> None:
         _hold(there, f"'{value.name}' is returned but not defined", last)
     count = len(function.outputs)
     _hold(count == len(function.output_names), f"{count} outputs, but not as many names", last)
+    try:
+        with_states(function, dict(function.states))
+    except GraphError as error:
+        raise ValueError(f"{error.what}\n  in:  {last()}") from error
 
 
 def _line(node: Binding) -> Where:

@@ -31,7 +31,8 @@ from ..graph import (
 )
 from ..graph import const as constant
 from ..graph.dims import same_type, symbol, tensor_type
-from ..graph.printer import BODY, INPUT_NAMES, LAYER, OUTPUT_NAMES, PRIMITIVE, type_text
+from ..graph.printer import BODY, INPUT_NAMES, LAYER, OUTPUT_NAMES, PRIMITIVE, STATES, type_text
+from ..graph.states import with_states
 from ..graph.verify import verify
 from ..ir.printer import GLOBAL_SYMBOL
 from ..ops import OPERATORS
@@ -43,7 +44,7 @@ WORDS = (
     "Tensor", "branch", "call_dps_packed", "call_tir", "const", "dataflow", "func_attr", "loop",
     "output",
 )  # fmt: skip
-ATTRIBUTES = (BODY, GLOBAL_SYMBOL, INPUT_NAMES, OUTPUT_NAMES, PRIMITIVE)
+ATTRIBUTES = (BODY, GLOBAL_SYMBOL, INPUT_NAMES, OUTPUT_NAMES, PRIMITIVE, STATES)
 TYPE = 'x: R.Tensor((1, 16), "float32")'
 LOOP = "R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False])"
 BRANCH = "R.branch(condition, cls.then, cls.otherwise, (x,))"
@@ -133,6 +134,7 @@ class _Reader:
         symbol = str(self.attrs.get(GLOBAL_SYMBOL, self.definition.name))
         with self.builder.function(symbol, params):
             function = self.statements(body)
+        function = self.checked(self.definition, with_states, function, self.states())
         self.checked(self.definition, verify, function)
         is_body = bool(self.attrs.get(BODY))
         inner = is_body or self.attrs.get(PRIMITIVE)
@@ -167,6 +169,14 @@ class _Reader:
         if not isinstance(names, (list, tuple)) or [type(n) for n in names] != [str] * count:
             self.refuse(self.definition, f"{key} is no list of {count} names")
         return list(names)
+
+    def states(self) -> dict[str, str]:
+        states = self.attrs.get(STATES, {})
+        words = (*states, *states.values()) if isinstance(states, dict) else (None,)
+        if not all(isinstance(word, str) for word in words):
+            mend = '{"h": "h_out"}'
+            self.refuse(self.definition, f"{STATES} are no names of inputs and outputs", mend)
+        return dict(states)
 
     def param(self, arg: ast.arg, name: str) -> Var:
         if arg.annotation is None:

@@ -1,0 +1,122 @@
+"""A model with states, step by step: what it passes on to itself stays on the board.
+
+    with board.load(model).stream() as stream:
+        for frame in frames:
+            probability = stream.step({"input": frame})["output"]
+
+Streams of one module share its weights, and each has states of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlc_rpc.errors import Refused
+from mlc_rpc.tensor import RemoteTensor
+from mlc_targets.object_format import Param
+
+if TYPE_CHECKING:
+    from mlc_rpc.module import RemoteModule
+
+Array = NDArray[Any]
+
+
+class Stream:
+    """The inputs, outputs and states of one use of a module's model. States are zero at first.
+
+    threads, cores and timeout (in seconds, of each step) are as RemoteModule.run takes them.
+    """
+
+    def __init__(
+        self, module: RemoteModule, *, threads: int = 1, cores: str = "", timeout: float
+    ) -> None:
+        self.module = module
+        self._how: dict[str, Any] = {"threads": threads, "cores": cores, "timeout": timeout}
+        model = module.model
+        self._inputs = {p.name: self._allocated(p) for p in model.inputs}
+        every = [(p, self._allocated(p)) for p in model.outputs]
+        self._states = {p.state: tensor for p, tensor in every if p.state}
+        self._outputs = {p.name: tensor for p, tensor in every if not p.state}
+        self._args = (*self._inputs.values(), *(tensor for _, tensor in every))
+        self._missing = set(self._inputs)  # inputs that no step has been given so far
+
+    def step(self, inputs: Mapping[str, Array] | Array) -> dict[str, Array]:
+        """Runs the model once, from the states that the step before left. Returns the outputs by
+        name, without the states.
+
+        inputs: arrays by name, or the only array that the model takes. One that is not given stays
+        as in the step before. Raises Refused for an unknown input, and for one that was never
+        given; ValueError for an array of another shape or dtype.
+        """
+        given = inputs if isinstance(inputs, Mapping) else {self._only(): inputs}
+        unknown = [name for name in given if name not in self._inputs]
+        missing = self._missing.difference(given)
+        if unknown or missing:
+            said = [f"unknown: {', '.join(unknown)}"] if unknown else []
+            said += [f"missing: {', '.join(sorted(missing))}"] if missing else []
+            raise self._refusal(f"the step's inputs are not the model's ({'; '.join(said)})")
+        for name, array in given.items():
+            self._inputs[name].put(np.asarray(array))
+        self._missing.clear()
+        self.module.entry(*self._args, **self._how)
+        return {name: tensor.take() for name, tensor in self._outputs.items()}
+
+    def reset(self) -> None:
+        """States are zero again, as before the first step."""
+        for tensor in self._states.values():
+            tensor.fill("zero")
+
+    def save_state(self) -> dict[str, Array]:
+        """The states by the names of their inputs, for `load_state` of any stream of the model."""
+        return {name: tensor.numpy() for name, tensor in self._states.items()}
+
+    def load_state(self, states: Mapping[str, Array]) -> None:
+        """The next step begins with these states; those that are not named stay as they are.
+        Raises Refused for a name that is no state; ValueError for another shape or dtype."""
+        for name in states:
+            if name not in self._states:
+                known = ", ".join(self._states) or "none: the model has no states"
+                raise Refused(
+                    f"the model has no state '{name}'", board=self._board, attempt=known
+                )
+        for name, array in states.items():
+            self._states[name].write(np.asarray(array))
+
+    def close(self) -> None:
+        """Frees what the stream has on the board. Safe to call again."""
+        for tensor in self._args:
+            tensor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def _board(self) -> str:
+        return self.module.session.board
+
+    def _allocated(self, param: Param) -> RemoteTensor:
+        return self.module.session.empty([int(n) for n in param.shape], param.dtype)
+
+    def _only(self) -> str:
+        """The name of the one input that an array without a name is for."""
+        names = list(self._inputs)
+        if len(names) != 1:
+            raise self._refusal("an array without a name is for a model of one input")
+        return names[0]
+
+    def _refusal(self, what: str) -> Refused:
+        every = ", ".join(f"{p.name}: {p}" for p in self.module.model.inputs)
+        return Refused(what, board=self._board, attempt=f"inputs {every}")
