@@ -121,6 +121,10 @@ class TuneError(MlcError):
     without a candidate, boards that are all gone."""
 
 
+class ModelWarning(UserWarning):
+    """What was decided about a model that says two things; its user should know of it."""
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """An OSError says where: the system's own names no file once that is open."""

@@ -335,9 +335,7 @@ class RemoteModule:
         )
         return evaluator(*args)
 
-    def stream(
-        self, *, threads: int = 1, cores: str = "", timeout: float = RUN_SECONDS
-    ) -> Stream:
+    def stream(self, *, threads: int = 1, cores: str = "", timeout: float = RUN_SECONDS) -> Stream:
         """The model step by step, with states of its own (mlc_rpc/stream.py)."""
         return Stream(self, threads=threads, cores=cores, timeout=timeout)
 

@@ -81,9 +81,7 @@ class Stream:
         for name in states:
             if name not in self._states:
                 known = ", ".join(self._states) or "none: the model has no states"
-                raise Refused(
-                    f"the model has no state '{name}'", board=self._board, attempt=known
-                )
+                raise Refused(f"the model has no state '{name}'", board=self._board, attempt=known)
         for name, array in states.items():
             self._states[name].write(np.asarray(array))
 

@@ -37,7 +37,9 @@ class ParamMap(TypedDict):
     shape: Sequence[int | str]
     output: NotRequired[bool]  # of kernels' parameters alone
     align: NotRequired[int]  # likewise: bytes, where it is less than ALIGNMENT
-    state: NotRequired[str]  # of models' outputs alone: the input that it is, as the last run left it
+    state: NotRequired[
+        str
+    ]  # of models' outputs alone: the input that it is, as the last run left it
 
 
 class SignatureMap(TypedDict):
@@ -219,7 +221,10 @@ def parse_metadata(data: bytes) -> Metadata:
 def _params(rows: Sequence[ParamMap]) -> tuple[Param, ...]:
     return tuple(
         Param(
-            str(r["name"]), str(r["dtype"]), tuple(r["shape"]), bool(r.get("output", False)),
+            str(r["name"]),
+            str(r["dtype"]),
+            tuple(r["shape"]),
+            bool(r.get("output", False)),
             str(r.get("state", "")),
         )
         for r in rows

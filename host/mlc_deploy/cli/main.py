@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
+from ..errors import ModelWarning
 from .ending import signalled
 from .errors import FAILED, MISUSED, OK, complain, exit_status, message
 from .options import Misuse
+from .progress import Progress
 
 RUN = "run"  # `mlc-deploy` without the name of a command
 # What --help lists: commands by group, with the first sentence of their own help. It stands here so
@@ -70,11 +74,20 @@ def cli() -> None:
     pass
 
 
+def _tell(said: Warning | str, kind: type[Warning], *place: Any) -> None:
+    """A warning about the model, as the others are shown; other packages' warnings are not."""
+    if issubclass(kind, ModelWarning):
+        Progress(False).warn(str(said))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
     args = list(sys.argv[1:] if argv is None else argv)
     try:
-        status = cli.main(args, prog_name="mlc-deploy", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", ModelWarning)
+            warnings.showwarning = _tell
+            status = cli.main(args, prog_name="mlc-deploy", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)

@@ -43,6 +43,7 @@ class Reading:
 
     shape: tuple[str, ...]
     bind: tuple[str, ...]
+    const: tuple[str, ...]
     state: tuple[str, ...]
     own: str | None
     asked_precision: str | None
@@ -67,13 +68,17 @@ class Reading:
         return {
             "shapes": shapes(self.shape), "dims": dims(self.bind),
             "converters": converters(self.own), "precision": self.precision, "trust": self.trust,
-            "states": states(self.state),
+            "states": states(self.state), "values": constants(self.const),
         }  # fmt: skip
 
 
 READING = (
     click.option("--shape", multiple=True, metavar="NAME=1,3,…", help="set the shape of an input"),
     click.option("--bind", multiple=True, metavar="NAME=N", help="set a named dimension"),
+    click.option(
+        "--const", multiple=True, metavar="NAME=N",
+        help="make an input a constant: a number, numbers, or an .npy file",
+    ),
     click.option(
         "--state", multiple=True, metavar="IN=OUT",
         help="keep an input on the board; output OUT is its next value (none: keep none)",
@@ -166,6 +171,19 @@ def states(texts: Sequence[str]) -> dict[str, str] | None:
     if texts in ((NO_STATES,), ()):
         return {} if texts else None
     return named("--state", texts, lambda _, text: text, "h_in=h_out")
+
+
+def constants(texts: Sequence[str]) -> dict[str, Any]:
+    return named("--const", texts, _constant, "NAME=16000")
+
+
+def _constant(name: str, text: str) -> Array | bool | int | float | list[float]:
+    if Path(text).suffix in (".npy", ".npz"):
+        return _load("--const", name, Path(text))[0]
+    if text in ("true", "false"):
+        return text == "true"
+    numbers = [float(part) if set(part) & set(".einf") else int(part) for part in text.split(",")]
+    return numbers if len(numbers) > 1 else numbers[0]
 
 
 def _extents(text: str) -> tuple[int, ...]:

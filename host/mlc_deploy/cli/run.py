@@ -46,6 +46,7 @@ from .options import (
     Reading,
     above_zero,
     arrays,
+    constants,
     converters,
     dims,
     folder,
@@ -153,7 +154,7 @@ def run(
         {"--target": target, "--shape": reading.shape, "--bind": reading.bind,
          "--converters": reading.own, "--save": saves, "--emit": emit,
          "--precision": reading.asked_precision, "--db": db, "--trust": reading.trust,
-         "--state": reading.state},
+         "--state": reading.state, "--const": reading.const},
     )  # fmt: skip
     to_json = JsonFile(json_file, (model, db))
     levels = levels_of(target) if target else ()
@@ -197,9 +198,7 @@ def run(
                 levels = (levels[best_level((t for _, t in levels), on.machine, on.features)],)
             with progress.stage("compile"):
                 assert graph is not None
-                model_for_board = made = _compiled(
-                    graph, path.stem, levels, reading, db, progress
-                )
+                model_for_board = made = _compiled(graph, path.stem, levels, reading, db, progress)
             first = made.programs[0]
             for save in saves:
                 save_model(made, save, path.stem)
@@ -251,7 +250,10 @@ def _graph(path: Path, given: Mapping[str, Any], reading: Reading) -> Function:
     from ..frontend import from_model  # here: a saved model does without the compiler
 
     extents = {name: array.shape for name, array in given.items()} | shapes(reading.shape)
-    return from_model(path, extents, dims(reading.bind), converters(reading.own), reading.trust)
+    return from_model(
+        path, extents, dims(reading.bind), converters(reading.own), reading.trust,
+        constants(reading.const),
+    )  # fmt: skip
 
 
 def _signature(

@@ -107,6 +107,7 @@ def compile(
     db: Database | str | Path | None = None,
     trust: bool = False,
     states: Mapping[str, str] | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> CompiledModel:
     """Compiles a model for a target: an .onnx or .pt2 file, a program of torch.export, what
     torch.fx traced, a graph function, or a module's `main`.
@@ -120,7 +121,7 @@ def compile(
     and layers compute in the layouts that were found best. trust: a .pt2 file may run what its
     author put into it; without, one that could is refused. states: inputs that the model passes on
     to itself, each with the output that is its value in the next run; by default those whose names
-    say so (graph/states.py). They stay on the board.
+    say so (graph/states.py). They stay on the board. values makes inputs constants.
     Raises ImporterError, GraphError, LowerError, CodegenError, TargetError, TuneError.
     """
     began = time.perf_counter()
@@ -130,7 +131,7 @@ def compile(
         db = existing(db)
         how = partial(known_layouts, db, target=to, precision=precision)
     graphs = model_graph(
-        model, to, shapes, dims, converters, watch, precision, how, trust, states
+        model, to, shapes, dims, converters, watch, precision, how, trust, states, values
     )
     program = lower_graph(graphs.optimized, graphs.module)
     if db is not None:

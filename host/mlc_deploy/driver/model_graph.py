@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mlc_targets import Target
 
 from ..frontend import Converter, from_model
+from ..frontend.values import with_values
 from ..graph import Function, graph_function, optimize
 from ..graph.bind import static
 from ..graph.channels import fill_channels
@@ -78,6 +79,7 @@ def model_graph(
     layouts: Callable[[Function], Mapping[str, str]] | None = None,
     trust: bool = False,
     states: Mapping[str, str] | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> ModelGraph:
     """The graph of a model, with arguments as `compile` takes them. layouts says of the
     reference what graph.layouts is to be. Raises ImporterError, GraphError and TargetError."""
@@ -85,14 +87,15 @@ def model_graph(
     module = None
     if isinstance(model, Function):
         verify(model)
-        function = static(model, shapes, dims)
+        function = with_values(static(model, shapes, dims), values or {}, model.name)
     elif isinstance(model, IRModule):
         module = resolve_calls(model)
         function = graph_function(module)
         verify(function, module)
+        function = with_values(function, values or {}, function.name)
         function, module = specialize(static(function, shapes, dims), module)
     else:
-        function = from_model(model, shapes, dims, converters, trust)
+        function = from_model(model, shapes, dims, converters, trust, values)
     function = stateful(function, states)
     reference = optimize(function, (canonicalize_quantized,), watch)
     chosen = layouts(reference) if layouts else None

@@ -12,6 +12,7 @@ from .onnx import from_onnx
 from .onnx_node import NeedsValue, OnnxNode
 from .torch import from_torch, is_program
 from .torch_node import Converter, TorchNode
+from .values import with_values
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -36,13 +37,17 @@ def from_model(
     dims: Mapping[str, int] | None = None,
     converters: Mapping[Any, Converter] | None = None,
     trust: bool = False,
+    values: Mapping[str, Any] | None = None,
 ) -> Function:
     """The graph of an .onnx file, a PyTorch program, a .pt2 file or a graph that torch.fx traced.
 
-    from_onnx, from_torch and from_fx describe the other arguments. Raises ImporterError.
+    from_onnx, from_torch and from_fx describe the other arguments; values makes inputs constants.
+    Raises ImporterError.
     """
     if is_traced(model):
-        return from_fx(model, shapes, converters=converters)
-    if is_program(model) or not isinstance(model, (str, Path)) or Path(model).suffix == ".pt2":
-        return from_torch(model, shapes, dims, converters=converters, trust=trust)
-    return from_onnx(model, shapes, dims, converters=converters)
+        function = from_fx(model, shapes, converters=converters)
+    elif is_program(model) or not isinstance(model, (str, Path)) or Path(model).suffix == ".pt2":
+        function = from_torch(model, shapes, dims, converters=converters, trust=trust)
+    else:
+        return from_onnx(model, shapes, dims, values=values, converters=converters)
+    return with_values(function, values or {}, "the program")

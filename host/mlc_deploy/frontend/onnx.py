@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto
 
 from ..errors import ImporterError
@@ -31,12 +29,15 @@ from .onnx_file import (
     parse_model,
     read_model,
     refuse_later_format,
+    sort_nodes,
     to_array,
 )
 from .onnx_import import Importer, Scope
 from .onnx_node import Converter
 from .onnx_ops import CONVERTERS
-from .onnx_shapes import bound_shapes
+from .onnx_shapes import bound_shapes, declared_shape
+from .refusals import refuse_unknown_inputs
+from .values import fitted
 
 
 def from_onnx(
@@ -44,15 +45,15 @@ def from_onnx(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     *,
-    values: Mapping[str, NDArray[Any]] | None = None,
+    values: Mapping[str, Any] | None = None,
     converters: Mapping[str, Converter] | None = None,
 ) -> Function:
     """The graph of an ONNX model, not optimized.
 
     shapes gives whole shapes of inputs; dims gives values of named dimensions; values makes inputs
-    constants. converters adds to the table or overrides it: the key is the operator's name, or
-    "domain::name", the value a function of an OnnxNode. Raises ImporterError, and NeedsValue if the
-    values of inputs decide about shapes.
+    constants, of arrays or of one number. converters adds to the table or overrides it: the key is
+    the operator's name, or "domain::name", the value a function of an OnnxNode. Raises
+    ImporterError, and NeedsValue if the values of inputs decide about shapes.
     """
     where, path = "the model", None
     if isinstance(model, (str, Path)):
@@ -75,13 +76,14 @@ def _convert(
     where: str,
     shapes: Mapping[str, Sequence[int]],
     dims: Mapping[str, int],
-    values: Mapping[str, NDArray[Any]],
+    values: Mapping[str, Any],
     converters: Mapping[str, Converter],
 ) -> Function:
     check_names(model, where)
     refuse_later_format(model, where)
     opset = opset_of(model, where)
     check_external_data(model, path, where)
+    sort_nodes(model.graph)
     if all(_in_standard(n, opset) for n in model.graph.node):
         check_model(model, path, where)
     graph = model.graph
@@ -99,8 +101,13 @@ def _convert(
         scope.values[tensor.name] = Constant(array, tensor.name)
     if graph.sparse_initializer:
         raise ImporterError("sparse weights are not supported", where=where)
-    for name, array in values.items():
-        scope.values[name] = Constant(np.asarray(array), name)
+    kinds = {i.name: i for i in graph.input}
+    refuse_unknown_inputs(values, kinds, "model", where)
+    for name, value in values.items():
+        own = kinds[name].type.tensor_type
+        dtype = dtype_name(own.elem_type, f"input '{name}'", where)
+        array = fitted(name, value, dtype, declared_shape(kinds[name], where), where)
+        scope.values[name] = Constant(array, name)
     inputs = [i for i in graph.input if i.name not in scope.values]
     for info, shape in zip(inputs, bound_shapes(inputs, shapes, dims, where), strict=True):
         dtype = dtype_name(info.type.tensor_type.elem_type, f"input '{info.name}'", where)

@@ -8,18 +8,20 @@ shapes.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..errors import ImporterError
+from ..errors import ImporterError, ModelWarning
 from ..graph.nodes import Constant, Value
 from ..ops.shape import normal_axis
 from .layers.loops import loop
 from .layers.shapes import reshape, select, stacked
 from .node import MOST_TURNS, shape_of
 from .onnx_node import Converter, OnnxNode
+from .refusals import MISTAKES
 
 ENDLESS = (1 << 31) - 1  # turns of a loop that only its condition ends
 
@@ -29,10 +31,31 @@ class Unlike(Exception):
 
 
 def _if(n: OnnxNode) -> Any:
-    """A constant condition takes its branch; the bodies of another give results of one type."""
+    """A constant condition takes its branch; the bodies of another give results of one type. Where
+    one branch cannot be, as that for another shape, the other one is taken."""
     condition = n.input(0)
     if isinstance(condition, Constant):
         return n.body("then_branch" if condition.value.all() else "else_branch")
+    try:
+        return _branch(n, condition)
+    except ImporterError as error:
+        if not isinstance(error.__cause__, MISTAKES):
+            raise
+        mistake = error
+    for name in ("then_branch", "else_branch"):
+        try:
+            n.tried(lambda name=name: n.body(name))  # type: ignore[misc]
+        except ImporterError as error:
+            if not isinstance(error.__cause__, MISTAKES):
+                raise
+        else:
+            said = f"{n.place}: only its {name} fits the shapes, and is taken whatever the"
+            warnings.warn(f"{said} condition is ({mistake.what})", ModelWarning, stacklevel=2)
+            return n.body(name)
+    raise mistake
+
+
+def _branch(n: OnnxNode, condition: Value) -> list[Value]:
     types: list[list[Any]] = []
 
     def taken(name: str) -> list[Value]:

@@ -107,11 +107,15 @@ class OnnxNode(Node):
         constant."""
         value = self.input(number)
         if not isinstance(value, Constant):
+            origins = self._importer.origins.get(value, frozenset())
+            fixed = " ".join(f"--const {name}=…" for name in sorted(origins))
             raise NeedsValue(
                 f"'{what}' depends on the model's data, but must be known when it is compiled",
                 self.place,
-                f"a model in which '{value.name}' is constant",
-                self._importer.origins.get(value, frozenset()),
+                f"{fixed} (values= in Python), where that is always the same"
+                if fixed
+                else f"a model in which '{value.name}' is constant",
+                origins,
             )
         return value.value
 

@@ -71,6 +71,8 @@ def _recurrent(n: OnnxNode) -> Any:
     ]
     if n.attr("input_forget", 0):
         raise n.refuse("coupled gates (input_forget) are not supported")
+    if (rank := len(n.shape())) != 3:
+        raise ValueError(f"{n.op} takes a tensor of 3 dimensions, and this one has {rank}")
     x, batch_first = n.input(0), n.attr("layout", 0)
     initial = [n.optional(k) for k in ((5, 6) if n.op == "LSTM" else (5,))]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 
 from onnx import ValueInfoProto
 
-from ..errors import ImporterError, ShapeError
+from ..errors import ImporterError, ModelWarning, ShapeError
 from .refusals import refuse_unknown_inputs, shape_text, unknown_shapes
+
+UNKNOWN = (1, 3, 224, 224)  # a shape to try where not even the rank is known
 
 
 def bound_shapes(
@@ -19,11 +22,12 @@ def bound_shapes(
     """The shapes of all inputs. Raises ShapeError that names the unknown ones and the options."""
     names = [i.name for i in inputs]
     refuse_unknown_inputs(shapes, names, "model", where)
-    declared = [_declared(i, where) for i in inputs]
+    declared = [declared_shape(i, where) for i in inputs]
     named = _named_dims(declared, shapes, dims, names, where)
     result: list[tuple[int, ...]] = []
     unbound: list[str] = []
     hints: list[str] = []
+    examples: dict[str | int, int] = {}  # of dimensions by name, which are alike in all inputs
     for info, own in zip(inputs, declared, strict=True):
         given = shapes.get(info.name)
         if given is not None:
@@ -34,13 +38,23 @@ def bound_shapes(
             result.append(tuple(d for d in bound if isinstance(d, int)))
             continue
         unbound.append(f"'{info.name}' {_text(own)}")
-        hints.append(f"--shape {info.name}={_example(bound)}")
+        tried = (
+            [
+                examples.setdefault(d, _example(d, len(bound), n))
+                if d != "?"
+                else _example(d, len(bound), n)
+                for n, d in enumerate(bound)
+            ]
+            if bound is not None
+            else UNKNOWN
+        )
+        hints.append(f"--shape {info.name}={','.join(map(str, tried))}")
     if unbound:
         raise unknown_shapes(unbound, where, " ".join(hints))
     return result
 
 
-def _declared(info: ValueInfoProto, where: str) -> list[int | str] | None:
+def declared_shape(info: ValueInfoProto, where: str) -> list[int | str] | None:
     """The shape in the model. Unknown dimensions are names, or "?" without a name."""
     kind = info.type.WhichOneof("value")
     if kind != "tensor_type":
@@ -78,11 +92,11 @@ def _named_dims(
     for name, own in zip(names, declared, strict=True):
         for d, value in zip(own or (), shapes.get(name, ()), strict=False):
             if isinstance(d, str) and d != "?" and result.setdefault(d, int(value)) != value:
-                raise ShapeError(
-                    f"dimension '{d}' is bound to {result[d]} and, by the shape of '{name}', "
-                    f"to {value}",
-                    where=where,
-                )
+                said = f"dimension '{d}' is {result[d]}, and {value} by the shape of '{name}'"
+                if d in dims:
+                    raise ShapeError(said, where=where, mend=f"--bind {d}={value}, or none")
+                said += ": the model calls two dimensions by one name"
+                warnings.warn(said, ModelWarning, stacklevel=2)
     return result
 
 
@@ -113,10 +127,10 @@ def _text(own: list[int | str] | None) -> str:
     return "of unknown rank" if own is None else f"[{', '.join(map(str, own))}]"
 
 
-def _example(bound: Sequence[int | str] | None) -> str:
-    """A shape to try: the unknown dimension in front is 1, others are 224."""
-    if bound is None:
-        return "1,3,224,224"
-    return ",".join(
-        str(d) if isinstance(d, int) else ("1" if n == 0 else "224") for n, d in enumerate(bound)
-    )
+def _example(name: str | int, rank: int, position: int) -> int:
+    """A number to try for a dimension: batches are 1, sides of images 224."""
+    if isinstance(name, int):
+        return name
+    if position == 0 or "batch" in name.lower():
+        return 1
+    return 224 if rank == 4 else 128

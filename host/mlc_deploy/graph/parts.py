@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from ..ir.names import Names
 from .lower import as_kernels
 from .nodes import Binding, Call, CallFused, CallLoop, Function, Value, Var, bodies
-from .states import state_outputs
 from .plan import MemoryPlan, own_outputs, own_states, plan_memory, read_in_step
+from .states import state_outputs
 from .views import Memory, is_view
 
 

@@ -29,9 +29,7 @@ def with_states(function: Function, states: Mapping[str, str]) -> Function:
     """function with these states: by the name of each input that of the output it becomes. Raises
     GraphError where there are no such, or their types differ."""
     params = {p.name: p.type for p in function.params}
-    outputs = {
-        n: v.type for n, v in zip(function.output_names, function.outputs, strict=True)
-    }
+    outputs = {n: v.type for n, v in zip(function.output_names, function.outputs, strict=True)}
     for before, after in states.items():
         for kind, name, known in (("input", before, params), ("output", after, outputs)):
             if name not in known:
