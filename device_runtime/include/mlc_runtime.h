@@ -130,7 +130,8 @@ typedef struct {
 } mlc_model;
 
 /* Runs a model once. inputs and outputs are in the model's order, `memory` is memory_bytes of
- * scratch; neither is kept. Every pointer is aligned to MLC_ALIGNMENT; what has no bytes may be
+ * scratch; neither is kept. An output that is a state is read, too: its memory is to be as the last
+ * run left it, and zero before the first. Every pointer is aligned to MLC_ALIGNMENT; what has no bytes may be
  * NULL. Returns MLC_OK, an mlc_error, or a kernel's status. */
 int32_t mlc_model_run(const mlc_model *model, const void *weights, void *memory,
                       void *const *inputs, void *const *outputs);

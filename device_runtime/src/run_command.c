@@ -307,14 +307,16 @@ static bool time_runs(double once) {
     return time_evaluate(&options, &timed, &job.result->samples, &job.result->failure);
 }
 
-/* Runs once for each packet, and answers with another, until the outside closes its end. */
+/* Tells the outside that it is ready, and runs once for each answer, until there is none. */
 static bool serve_frames(void) {
     char byte = 0;
     struct iovec place = {&byte, 1};
     struct msghdr packet = {.msg_iov = &place, .msg_iovlen = 1};
-    while (recvmsg(BOX_SOCKET, &packet, 0) == 1)
-        if (!run_once(NULL) || send(BOX_SOCKET, &byte, 1, MSG_NOSIGNAL) != 1) return false;
-    return true;
+    bool ran = true;
+    while (ran && send(BOX_SOCKET, &byte, 1, MSG_NOSIGNAL) == 1 &&
+           recvmsg(BOX_SOCKET, &packet, 0) == 1)
+        ran = run_once(NULL);
+    return ran;
 }
 
 static _Noreturn void work(int socket, uint32_t held) {
@@ -388,9 +390,9 @@ static bool write_results(void) {
 /* Frame after frame through the box, until its end or the input's. */
 static void stream(int socket) {
     char byte = 0;
-    while (read_frame() == WHOLE && send(socket, &byte, 1, MSG_NOSIGNAL) == 1 &&
-           recv(socket, &byte, 1, 0) == 1 && write_results())
-        continue;
+    bool ready = recv(socket, &byte, 1, 0) == 1;
+    while (ready && read_frame() == WHOLE && send(socket, &byte, 1, MSG_NOSIGNAL) == 1)
+        ready = recv(socket, &byte, 1, 0) == 1 && write_results();
     shutdown(socket, SHUT_RDWR);
 }
 

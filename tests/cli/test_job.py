@@ -57,6 +57,7 @@ SCHEMA: dict[str, Any] = {
     "object_bytes": int,
     "weights_bytes": int,
     "arena_bytes": int,
+    "states": dict,
     "latency": {
         "n": int,
         "median_ms": float,

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
-from mlc_deploy.errors import ImporterError
+from mlc_deploy.errors import ImporterError, ModelWarning
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.graph import evaluate
 from tests.onnx_models import reference
@@ -96,8 +96,50 @@ def test_branches_of_different_shapes() -> None:
         "'the condition of branches of different shapes' depends on the model's data, but must be "
         "known when it is compiled\n"
         "  in:  the model, node 'if' (If)\n"
-        "  try: a model in which 'c' is constant"
+        "  try: --const c=… (values= in Python), where that is always the same"
     )
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_branch_that_cannot_be(first: bool) -> None:
+    """It is for another shape; the other one is taken, and that is said."""
+    impossible = [node("MatMul", ["x", "w"], ["r"], name="product")]
+    relu = [node("Relu", ["x"], ["r"])]
+    m = model(
+        [choice(relu, impossible) if first else choice(impossible, relu)],
+        [value("x"), value("c", BOOL, [])], [value("y")], {"w": np.ones((7, 4), np.float32)},
+    )  # fmt: skip
+    with pytest.warns(ModelWarning) as warned:
+        function = from_onnx(m)
+    (said,) = [str(w.message) for w in warned]
+    taken = "then_branch" if first else "else_branch"
+    assert said.startswith(
+        f"the model, node 'if' (If): only its {taken} fits the shapes, and is taken whatever the "
+        "condition is (dense: "
+    )
+    given = {"x": X, "c": np.array(not first)}
+    np.testing.assert_array_equal(evaluate(function, given)["y"], np.maximum(X, 0))
+
+
+def test_branches_of_which_none_can_be() -> None:
+    impossible = [node("MatMul", ["x", "w"], ["r"], name="product")]
+    m = model(
+        [choice(impossible, impossible)], [value("x"), value("c", BOOL, [])], [value("y")],
+        {"w": np.ones((7, 4), np.float32)},
+    )  # fmt: skip
+    assert "node 'if' (MatMul)" in refusal(m)
+
+
+def test_nodes_in_another_order() -> None:
+    """Also in a graph within a node."""
+    late = [node("Neg", ["a"], ["r"]), node("Relu", ["x"], ["a"])]
+    nodes = [
+        node("Add", ["y0", "n"], ["y"]), choice(late, late[::-1]), node("Neg", ["x"], ["n"]),
+    ]  # fmt: skip
+    nodes[1].output[0] = "y0"
+    m = model(nodes, [value("x"), value("c", BOOL, [])], [value("y")])
+    found = evaluate(from_onnx(m), {"x": X, "c": np.array(True)})["y"]
+    np.testing.assert_array_equal(found, -np.maximum(X, 0) - X)
 
 
 # ----------------------------------------------------------------------------------------- loops

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mlc_deploy as mlc
-from mlc_deploy.errors import ImporterError
+from mlc_deploy.errors import ImporterError, ModelWarning
 from mlc_deploy.frontend import OnnxNode, from_onnx
 from mlc_deploy.graph import evaluate
 from tests.onnx_models import one_node
@@ -46,6 +46,14 @@ def test_no_such_file() -> None:
 def test_a_folder(tmp_path: Path) -> None:
     assert refusal(tmp_path) == (
         f"the model is a folder\n  in:  {tmp_path}\n  try: the .onnx file in it"
+    )
+
+
+def test_onnxruntimes_own_format() -> None:
+    assert refusal(b"\x18\0\0\0ORTM" + bytes(40)) == (
+        "this is a model in onnxruntime's own format (.ort)\n"
+        "  in:  the model\n"
+        "  try: the .onnx file that it was made from"
     )
 
 
@@ -190,7 +198,7 @@ def test_shape_that_depends_on_data() -> None:
     assert refusal(model) == (
         "'shape' depends on the model's data, but must be known when it is compiled\n"
         "  in:  the model, node 'node' (Reshape)\n"
-        "  try: a model in which 'shape' is constant"
+        "  try: --const shape=… (values= in Python), where that is always the same"
     )
     function = from_onnx(model, values={"shape": np.array([3, 2])})
     assert evaluate(function, [X])["y"].shape == (3, 2)
@@ -274,14 +282,72 @@ def test_weights_that_do_not_fill_their_shape() -> None:
             "  try: batch",
         ),
         (
-            ["n", "n"],
-            {"shapes": {"x": (2, 3)}},
-            "dimension 'n' is bound to 2 and, by the shape of 'x', to 3\n  in:  the model",
+            ["n", 3],
+            {"shapes": {"x": (2, 3)}, "dims": {"n": 4}},
+            "dimension 'n' is 4, and 2 by the shape of 'x'\n"
+            "  in:  the model\n"
+            "  try: --bind n=2, or none",
         ),
     ],
 )
 def test_shapes(shape: Any, options: Any, message: str) -> None:
     assert refusal(dynamic(shape), **options) == message
+
+
+def test_a_shape_that_is_given_counts_more_than_a_name() -> None:
+    with pytest.warns(ModelWarning) as warned:
+        function = from_onnx(dynamic(["n", "n"]), shapes={"x": (2, 3)})
+    assert [str(w.message) for w in warned] == [
+        "dimension 'n' is 2, and 3 by the shape of 'x': the model calls two dimensions by one name"
+    ]
+    assert function.params[0].type.shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tried"),
+    [
+        (["n", 3, "h", "w"], "1,3,224,224"), (["seq", "batch", 40], "1,1,40"),
+        (["time", "time"], "1,1"), (["b", "time"], "1,128"), ([None, None, 8], "1,128,8"),
+        (None, "1,3,224,224"),
+    ],
+)  # fmt: skip
+def test_shapes_that_are_suggested(shape: Any, tried: str) -> None:
+    """What is suggested is taken."""
+    assert refusal(dynamic(shape)).endswith(f"  try: --shape x={tried}")
+    extents = tuple(map(int, tried.split(",")))
+    function = from_onnx(dynamic(shape), shapes={"x": extents})
+    assert function.params[0].type.shape == extents
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"z": 1}, "the model has no input 'z'\n  in:  the model\n  try: x, shape"),
+        (
+            {"shape": 2.5},
+            "input 'shape' is int64, which cannot hold 2.5\n  in:  the model",
+        ),
+        (
+            {"shape": [1, 2, 3]},
+            "input 'shape' is int64[2], and the value given has the shape [3]\n"
+            "  in:  the model\n"
+            "  try: one number for all elements, or an array of that shape",
+        ),
+    ],
+)
+def test_values(values: Any, message: str) -> None:
+    model = one_node("Reshape", {"x": X, "shape": np.array([3, 2])})
+    assert refusal(model, values=values) == message
+
+
+def test_a_value_of_another_dtype_and_shape() -> None:
+    """One number stands for all elements, whatever its dtype."""
+    model = one_node("Add", {"x": X, "k": X})
+    function = from_onnx(model, values={"k": 2})
+    assert [p.name for p in function.params] == ["x"]
+    np.testing.assert_array_equal(evaluate(function, [X])["y"], X + 2)
+    made = mlc.compile(function, "aarch64", values={"x": 1})
+    assert not made.program.inputs
 
 
 @pytest.mark.parametrize(

@@ -23,16 +23,22 @@ from tests.runtime.board import model_of, module_of
 
 Golden = Callable[..., None]
 LOCAL = "x86_64"
+TARGETS = {"x86_64": "x86_64", "aarch64": "aarch64", "arm": "armv7a"}
 
 
 def run(*arguments: str | Path, at: Path, machine: str = LOCAL) -> subprocess.CompletedProcess[str]:
-    command = [str(runtime_file(machine)), "run", *map(str, arguments)]
-    if machine != LOCAL:
-        emulator = shutil.which(f"qemu-{machine}")
-        if emulator is None:
-            pytest.skip("no QEMU here: apt install qemu-user")
-        command.insert(0, emulator)
+    command = [*emulated(machine), str(runtime_file(machine)), "run", *map(str, arguments)]
     return subprocess.run(command, cwd=at, capture_output=True, text=True, timeout=60)
+
+
+def emulated(machine: str) -> list[str]:
+    """What runs a program of the machine here."""
+    if machine == LOCAL:
+        return []
+    emulator = shutil.which(f"qemu-{machine}")
+    if emulator is None:
+        pytest.skip("no QEMU here: apt install qemu-user")
+    return [emulator]
 
 
 @pytest.fixture
@@ -200,6 +206,77 @@ def test_which_input_is_meant(tmp_path: Path) -> None:
         "error: input 'b' is missing; try: --input b=FILE.npy\n",
         "",
     ]
+
+
+def running_sum(to: Path, machine: str) -> mlc.CompiledModel:
+    """sum_out = sum_in + k * x, and its double."""
+    bb = BlockBuilder("main")
+    x, k, total = (bb.param(n, (1, 20)) for n in ("x", "k", "sum_in"))
+    after = bb.emit("add", total, bb.emit("multiply", k, x))
+    twice = bb.emit("add", after, after)
+    function = bb.finish([twice, after], ["twice", "sum_out"])
+    made = mlc.compile(function, TARGETS[machine], states={"sum_in": "sum_out"})
+    made.save(to / "sum.mlc")
+    np.save(to / "k.npy", np.full((1, 20), 0.5, np.float32))
+    return made
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64", "arm"])
+def test_stream(machine: str, tmp_path: Path) -> None:
+    """Frames come by standard input, results go to standard output, and the state goes on, from
+    the last run's file, too."""
+    running_sum(tmp_path, machine)
+    frames = np.random.default_rng(0).uniform(-1, 1, (50, 1, 20)).astype(np.float32)
+    words = ["run", "sum.mlc", "--stream", "--input", "k=k.npy", "--threads", "1"]
+    command = [str(runtime_file(machine)), *words, "--output", "out"]
+    command = [*emulated(machine), *command]
+    right = np.cumsum(frames * np.float32(0.5), axis=0)
+    ended = subprocess.run(command, cwd=tmp_path, input=frames[:30].tobytes(), capture_output=True)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    got = np.frombuffer(ended.stdout, np.float32).reshape(30, 1, 20)
+    np.testing.assert_allclose(got, 2 * right[:30], rtol=1e-4, atol=1e-5)
+    assert sorted(os.listdir(tmp_path / "out")) == ["sum_out.npy", "twice.npy"]
+    shutil.move(tmp_path / "out" / "sum_out.npy", tmp_path / "state.npy")
+    ended = subprocess.run(
+        [*command, "--input", "sum_in=state.npy"], cwd=tmp_path, input=frames[30:].tobytes(),
+        capture_output=True,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    got = np.frombuffer(ended.stdout, np.float32).reshape(20, 1, 20)
+    np.testing.assert_allclose(got, 2 * right[30:], rtol=1e-4, atol=1e-5)
+
+
+def test_stream_refusals(tmp_path: Path, golden: Golden) -> None:
+    running_sum(tmp_path, LOCAL)
+    told = []
+    for frames, given in (
+        (b"", ["--input", "k=k.npy"]), (bytes(81), ["--input", "k=k.npy"]),
+        (bytes(80), ["--input", "k=k.npy", "--input", "x=k.npy"]),
+        (bytes(80), ["--input", "k=k.npy", "--time"]), (b"", ["--input", "twice=k.npy"]),
+    ):  # fmt: skip
+        command = [str(runtime_file(LOCAL)), "run", "sum.mlc", "--stream", *given]
+        ended = subprocess.run(command, cwd=tmp_path, input=frames, capture_output=True)
+        words = " ".join(command[1:])
+        out = f"{len(ended.stdout)} bytes of results"
+        told.append(f"$ {words}\n{ended.stderr.decode()}{out}, -> {ended.returncode}")
+    golden("\n\n".join(told), "run_command_stream")
+
+
+def test_a_kernel_that_crashes_in_a_stream(tmp_path: Path) -> None:
+    weights = bytes(256)
+    described = model_of(weights)
+    described["calls"][2] = [2, "features.3", [[0, 0, 0, 64]]]
+    code = module_of("add64", "double64", "wild", machine=LOCAL, says={"model": described})
+    program = {
+        "level": "base", "target": LOCAL, "machine": LOCAL, "features": [], "object": 0,
+        "weights": 1, "indices": {},
+    }  # fmt: skip
+    write_file(tmp_path / "m.mlc", {"programs": [program]}, [code, weights])
+    command = [str(runtime_file(LOCAL)), "run", "m.mlc", "--stream"]
+    ended = subprocess.run(command, cwd=tmp_path, input=bytes(512), capture_output=True)
+    where = b"error: SIGSEGV in kernel 'wild' (layer 'features.3', call 2)"
+    assert ended.returncode == 1 and ended.stderr.startswith(where), ended.stderr
+    assert ended.stdout == b""
 
 
 @pytest.mark.parametrize("kernel", ["wild", "status"])

@@ -158,6 +158,7 @@ def header_text(called: str, metadata: Metadata, model: Model, embedded: bool) -
         " *",
         *(f" *   input  {n}  {_line(p)}" for n, p in enumerate(model.inputs)),
         *(f" *   output {n}  {_line(p)}" for n, p in enumerate(model.outputs)),
+        *_about_states(model),
         " *",
         " * mlc_runtime.h says how to run it. */",
         f"#ifndef {guard}",
@@ -179,6 +180,18 @@ def header_text(called: str, metadata: Metadata, model: Model, embedded: bool) -
         lines.append(f"extern const unsigned char {called}_weights[{prefix}_WEIGHTS_BYTES];")
     lines += ["", "#ifdef __cplusplus", "}", "#endif", "", "#endif"]
     return "\n".join(lines) + "\n"
+
+
+def _about_states(model: Model) -> list[str]:
+    if not model.states:
+        return []
+    pairs = (f" *   {_comment(p.name)} is {_comment(p.state)}" for p in model.states.values())
+    return [
+        " *",
+        " * These outputs are states: a run reads them as the run before left them. Their memory",
+        " * stays the same from run to run, and is zero before the first.",
+        *pairs,
+    ]
 
 
 def _line(p: Param) -> str:

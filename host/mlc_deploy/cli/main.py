@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", ModelWarning)
-            warnings.showwarning = _tell
+            warnings.showwarning = _tell  # type: ignore[assignment]
             status = cli.main(args, prog_name="mlc-deploy", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:

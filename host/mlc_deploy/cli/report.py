@@ -113,6 +113,8 @@ def _facts(record: Record) -> Iterable[tuple[str, str, str]]:
         text = f"{output['name']} {tensor_text(output)}: error {size}{relative}"
         verdict = "ok" if output["ok"] else "WRONG"
         yield "output", f"{text}: {verdict}", GOOD if output["ok"] else BAD
+    for begin, end in record.get("states", {}).items():
+        yield "state", f"{begin} stays on the board; {end} is its next value", ""
     for lost in record["interruptions"] or ():
         rebooted = ", rebooted" if lost["rebooted"] else ""
         back = f"back after {_time(lost['seconds'] * 1e3)}{rebooted}; all was done again"

@@ -29,6 +29,8 @@ The record, as JSON; `null` is what is not known, as everything about a board th
     upload_s          seconds for object, weights and inputs; upload_bytes, with the wire's framing
     object_bytes      of the ELF object; weights_bytes, of the weights; both before sending
     threads           that shared the work of each layer
+    states            by the name of each input that stays on the board from run to run, that of
+                      the output that is its next value
     arena_bytes       what the model needs on the board for its intermediate tensors and the
                       workspaces of all threads
     latency           n, median_ms, p95_ms, mad_ms, samples [ms], number [of runs in each], outliers
@@ -226,6 +228,7 @@ def compiled_record(model: Deployable, name: str = "") -> dict[str, Any]:
         "object_bytes": len(model.object_bytes),
         "weights_bytes": len(model.weights_bytes),
         "arena_bytes": arena_bytes(model),
+        "states": {p.state: p.name for p in described_model(model).states.values()},
         "layers": [_layer(layer) for layer in layers_of(model)],
     } | dict.fromkeys(absent)
 

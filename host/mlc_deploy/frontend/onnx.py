@@ -83,9 +83,9 @@ def _convert(
     refuse_later_format(model, where)
     opset = opset_of(model, where)
     check_external_data(model, path, where)
-    sort_nodes(model.graph)
+    moved = sort_nodes(model.graph)
     if all(_in_standard(n, opset) for n in model.graph.node):
-        check_model(model, path, where)
+        check_model(model, None if moved else path, where)
     graph = model.graph
     importer = Importer(
         builder=BlockBuilder("main"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,15 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, ValueInfoProto, checker, numpy_helper
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    checker,
+    numpy_helper,
+)
 
 from ..errors import ImporterError
 from ..files.outside import read_file, refuse_special
@@ -49,6 +58,9 @@ def parse_model(data: bytes, where: str) -> ModelProto:
     except (DecodeError, UnicodeDecodeError):
         # A ModelProto begins with field 1, ir_version, as a small number.
         begun, whole = data[:1] == b"\x08" and 0 < len(data) and data[1:2] < b"\x40", False
+    if not begun and data[4:8] == b"ORTM":
+        what = "this is a model in onnxruntime's own format (.ort)"
+        raise ImporterError(what, where=where, mend="the .onnx file that it was made from")
     if not begun:
         raise ImporterError(
             "this is not an ONNX model",
@@ -113,6 +125,51 @@ def check_names(model: ModelProto, where: str) -> None:
             where=where,
             mend=AGAIN,
         )
+
+
+def sort_nodes(graph: GraphProto) -> bool:
+    """Puts the nodes of a graph, and of the graphs in them, into an order in which each comes after
+    those that it reads from; nodes of a circle come last. Returns whether another one was needed.
+    """
+    inner = [sort_nodes(inner) for node in graph.node for inner in graphs_of(node)]
+    makers = {name: n for n, node in enumerate(graph.node) for name in node.output if name}
+    needs = [{makers[name] for name in _read_by(node) if name in makers} for node in graph.node]
+    if all(max(needed, default=-1) < n for n, needed in enumerate(needs)):
+        return any(inner)
+    readers: list[list[int]] = [[] for _ in needs]
+    for n, needed in enumerate(needs):
+        for maker in needed:
+            readers[maker].append(n)
+    left = [len(needed) for needed in needs]
+    ready = [n for n, count in enumerate(left) if not count]
+    order: list[int] = []
+    while ready:
+        order.append(n := heappop(ready))
+        for reader in readers[n]:
+            left[reader] -= 1
+            if not left[reader]:
+                heappush(ready, reader)
+    order += sorted(set(range(len(needs))).difference(order))
+    nodes = [NodeProto.FromString(graph.node[n].SerializeToString()) for n in order]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return True
+
+
+def graphs_of(node: NodeProto) -> list[GraphProto]:
+    """The graphs in a node's attributes."""
+    found = [a.g for a in node.attribute if a.HasField("g")]
+    return found + [graph for a in node.attribute for graph in a.graphs]
+
+
+def _read_by(node: NodeProto) -> set[str]:
+    """The names that a node reads, also in its graphs."""
+    names = set(node.input)
+    for inner in graphs_of(node):
+        own = {name for n in inner.node for name in n.output} | {i.name for i in inner.input}
+        read = {name for n in inner.node for name in _read_by(n)} | {o.name for o in inner.output}
+        names |= read - own
+    return names
 
 
 def check_model(model: ModelProto, path: str | Path | None, where: str) -> None:

@@ -16,7 +16,7 @@ from ..errors import ImporterError
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Value
 from .node import shape_of
-from .onnx_file import DTYPES, to_array
+from .onnx_file import DTYPES, graphs_of, to_array
 from .onnx_node import Converter, OnnxNode, TensorList
 from .refusals import missing_operators, mistakes_at
 
@@ -308,8 +308,8 @@ def _with_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> No
             continue
         copy = result.attribute.add()
         copy.CopyFrom(attribute)
-        for graph in (copy.g, *copy.graphs) if attribute.HasField("g") else copy.graphs:
-            nodes = [_with_attributes(n, given) for n in graph.node]
-            del graph.node[:]
-            graph.node.extend(nodes)
+    for graph in graphs_of(result):
+        nodes = [_with_attributes(n, given) for n in graph.node]
+        del graph.node[:]
+        graph.node.extend(nodes)
     return result

@@ -10,8 +10,6 @@ from onnx import ValueInfoProto
 from ..errors import ImporterError, ModelWarning, ShapeError
 from .refusals import refuse_unknown_inputs, shape_text, unknown_shapes
 
-UNKNOWN = (1, 3, 224, 224)  # a shape to try where not even the rank is known
-
 
 def bound_shapes(
     inputs: Sequence[ValueInfoProto],
@@ -27,7 +25,7 @@ def bound_shapes(
     result: list[tuple[int, ...]] = []
     unbound: list[str] = []
     hints: list[str] = []
-    examples: dict[str | int, int] = {}  # of dimensions by name, which are alike in all inputs
+    examples: dict[str, int] = {}
     for info, own in zip(inputs, declared, strict=True):
         given = shapes.get(info.name)
         if given is not None:
@@ -38,17 +36,7 @@ def bound_shapes(
             result.append(tuple(d for d in bound if isinstance(d, int)))
             continue
         unbound.append(f"'{info.name}' {_text(own)}")
-        tried = (
-            [
-                examples.setdefault(d, _example(d, len(bound), n))
-                if d != "?"
-                else _example(d, len(bound), n)
-                for n, d in enumerate(bound)
-            ]
-            if bound is not None
-            else UNKNOWN
-        )
-        hints.append(f"--shape {info.name}={','.join(map(str, tried))}")
+        hints.append(f"--shape {info.name}={_examples(bound, examples)}")
     if unbound:
         raise unknown_shapes(unbound, where, " ".join(hints))
     return result
@@ -127,10 +115,19 @@ def _text(own: list[int | str] | None) -> str:
     return "of unknown rank" if own is None else f"[{', '.join(map(str, own))}]"
 
 
-def _example(name: str | int, rank: int, position: int) -> int:
+def _examples(bound: Sequence[int | str] | None, known: dict[str, int]) -> str:
+    """A shape to try. known: what is tried for dimensions with names; it grows."""
+    if bound is None:
+        return "1,3,224,224"
+    tried: list[int] = []
+    for n, d in enumerate(bound):
+        number = d if isinstance(d, int) else _example(d, len(bound), n)
+        tried.append(number if isinstance(d, int) or d == "?" else known.setdefault(d, number))
+    return ",".join(map(str, tried))
+
+
+def _example(name: str, rank: int, position: int) -> int:
     """A number to try for a dimension: batches are 1, sides of images 224."""
-    if isinstance(name, int):
-        return name
     if position == 0 or "batch" in name.lower():
         return 1
     return 224 if rank == 4 else 128

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ..ir.names import Names
 from .lower import as_kernels
 from .nodes import Binding, Call, CallFused, CallLoop, Function, Value, Var, bodies
+from .order import frugal
 from .plan import MemoryPlan, own_outputs, own_states, plan_memory, read_in_step
 from .states import state_outputs
 from .views import Memory, is_view
@@ -40,6 +41,19 @@ def part_of(function: Function, loop: CallLoop | None = None) -> Part:
         states = dict(enumerate(function.params[1 : 1 + loop.states]))
     function = own_outputs(own_states(function), states, body=loop is not None)
     function = replace(function, bindings=as_kernels(function))
+    params = {*(function.params if loop is None else function.params[1:])}
+    part = _laid_out(function, states, params)
+    if part.parts:
+        return part
+    memory = Memory(function)
+    other = frugal(function, params.union(memory.region(v)[0] for v in function.outputs))
+    if other is function:
+        return part
+    return min(part, _laid_out(other, states, params), key=lambda p: p.plan.arena)
+
+
+def _laid_out(function: Function, states: Mapping[int, Var], params: set[Value]) -> Part:
+    """A function with its calls in their order. params: those whose memory lies elsewhere."""
     function, in_place = _states_in_place(function, states)
     calls = tuple(b for b in function.bindings if not is_view(b))
     parts = {
@@ -51,8 +65,7 @@ def part_of(function: Function, loop: CallLoop | None = None) -> Part:
         if bodies(binding.call)
     }
     memory = Memory(function)
-    params = function.params if loop is None else function.params[1:]
-    fixed = {*params, *(memory.region(v)[0] for v in function.outputs)}
+    fixed = params.union(memory.region(v)[0] for v in function.outputs)
     taken = {b: max(p.plan.arena for p in inner) for b, inner in parts.items()}
     plan = plan_memory(function, fixed, taken)
     plan = replace(plan, in_place={**plan.in_place, **in_place})

@@ -76,9 +76,10 @@ class GraphProgram:
     branches has none, and is its `calls` in order. `arena` is in bytes, `arena_lower_bound` what no
     plan could go below. `weights_hash` is the BLAKE2b-256 of `weights` (both empty where there are
     none). `states` are outputs, by number, that a run finds as the run before left them; each has
-    the name of the input that it is in the model. `function` is the graph as lowered, and `bindings` are its calls, those in loops and
-    branches, too, in the order of their numbers. `externals` are the calls of registered functions
-    among them, which the executor knows nothing of.
+    the name of the input that it is in the model. `function` is the graph as lowered, and
+    `bindings` are its calls, those in loops and branches, too, in the order of their numbers.
+    `externals` are the calls of registered functions among them, which the executor knows nothing
+    of.
     """
 
     function: Function
