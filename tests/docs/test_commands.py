@@ -102,6 +102,18 @@ def relu(file: str, shape: list[int | str], op: str = "Relu", domain: str = "") 
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file)
 
 
+def stream(file: str) -> None:
+    """y = h_in + x, which is h_out, too."""
+    value = helper.make_tensor_value_info
+    nodes = [helper.make_node("Add", ["x", "h_in"], ["h_out"]),
+             helper.make_node("Neg", ["h_out"], ["y"])]  # fmt: skip
+    inputs = [value(name, TensorProto.FLOAT, [1, 8]) for name in ("x", "h_in")]
+    outputs = [value(name, TensorProto.FLOAT, [1, 8]) for name in ("y", "h_out")]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file)
+
+
 OWN = """def twice(node):
     return node.emit("add", node.input(0), node.input(0))
 
@@ -123,6 +135,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: sshd.Server |
     np.save("image.npy", np.load(MODELS / "digits.npz")["image"])
     relu("dynamic.onnx", ["batch", 3, 8, 8])
     relu("text.onnx", [1, "seq"])
+    stream("stream.onnx")
+    Path("frames.raw").write_bytes(bytes(320))
     relu("custom.onnx", [2, 3], "Twice", "my.domain")
     Path("own.py").write_text(OWN)
     for name in ("tuned.jsonl", "theirs.jsonl"):
@@ -160,9 +174,12 @@ def runner(mlc_deploy: Command, files: Path, monkeypatch: pytest.MonkeyPatch,
         words = [sys.executable if w in ("python", ".venv/bin/python") else w for w in words]
         if words[0] == "pytest":
             words[:1] = [sys.executable, "-m", "pytest"]
+        redirected = any(word in words for word in "<>|")
+        words = [*words, *shortened(words)]
         done = subprocess.run(
-            [*words, *shortened(words)], cwd=ROOT if in_sources else None, timeout=SECONDS,
-            env={**os.environ, **line.env}, capture_output=True, text=True,
+            " ".join(words) if redirected else words, shell=redirected,
+            cwd=ROOT if in_sources else None, timeout=SECONDS, env={**os.environ, **line.env},
+            capture_output=True, text=True,
         )  # fmt: skip
         said = done.stdout[-2000:] + done.stderr[-2000:]
         assert done.returncode in allowed, f"{line.text}\n{said}"

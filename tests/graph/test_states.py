@@ -117,9 +117,7 @@ def test_text() -> None:
 
 def test_constants_are_no_states() -> None:
     function = model({"x": 8, "h_in": 4}, {"y": "x", "h_out": "h_in"})
-    made = mlc.compile(
-        with_states(function, {"h_in": "h_out"}), "aarch64", values={"h_in": 1.0}
-    )
+    made = mlc.compile(with_states(function, {"h_in": "h_out"}), "aarch64", values={"h_in": 1.0})
     assert made.reference.states == () and not made.program.states
 
 

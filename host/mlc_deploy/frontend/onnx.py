@@ -106,9 +106,11 @@ def _convert(
     for name, value in values.items():
         own = kinds[name].type.tensor_type
         dtype = dtype_name(own.elem_type, f"input '{name}'", where)
-        array = fitted(name, value, dtype, declared_shape(kinds[name], where), where)
+        shape = shapes.get(name, declared_shape(kinds[name], where))
+        array = fitted(name, value, dtype, shape, where)
         scope.values[name] = Constant(array, name)
     inputs = [i for i in graph.input if i.name not in scope.values]
+    shapes = {name: shape for name, shape in shapes.items() if name not in values}
     for info, shape in zip(inputs, bound_shapes(inputs, shapes, dims, where), strict=True):
         dtype = dtype_name(info.type.tensor_type.elem_type, f"input '{info.name}'", where)
         scope.values[info.name] = importer.param(info.name, shape, dtype)

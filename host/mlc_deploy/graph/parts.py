@@ -41,7 +41,7 @@ def part_of(function: Function, loop: CallLoop | None = None) -> Part:
         states = dict(enumerate(function.params[1 : 1 + loop.states]))
     function = own_outputs(own_states(function), states, body=loop is not None)
     function = replace(function, bindings=as_kernels(function))
-    params = {*(function.params if loop is None else function.params[1:])}
+    params: set[Value] = {*(function.params if loop is None else function.params[1:])}
     part = _laid_out(function, states, params)
     if part.parts:
         return part
