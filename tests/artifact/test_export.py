@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
 
+import mlc_deploy as mlc
 from mlc_deploy.artifact.export import symbol_of
 from mlc_deploy.codegen.elf import read_object
+from mlc_deploy.graph import BlockBuilder
 from tests.artifact.models import digits, expected, images
 
 Golden = Callable[..., None]
@@ -282,3 +284,14 @@ def test_example_builds_itself(tmp_path: Path) -> None:
         ["./classify", "images.f32", "digits.weights"], cwd=tmp_path, capture_output=True, text=True
     )
     assert (run.stdout, run.stderr) == (right(), "")
+
+
+def test_the_header_names_states(tmp_path: Path) -> None:
+    builder = BlockBuilder("main")
+    x, h = (builder.param(name, (1, 4)) for name in ("x", "h_in"))
+    after = builder.emit("add", x, h)
+    function = builder.finish([builder.emit("negative", after), after], ["y", "h_out"])
+    header = mlc.compile(function, "aarch64").export(tmp_path, "summing")
+    text = header.read_text()
+    assert " * These outputs are states" in text and " *   h_out is h_in\n" in text
+    assert "SUMMING_INPUTS 1\n" in text and "SUMMING_OUTPUTS 2\n" in text

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlc_deploy.frontend import from_onnx
-from mlc_deploy.graph import BlockBuilder, Function, GraphProgram, evaluate, lower_graph, optimize
+from mlc_deploy.graph import (
+    BlockBuilder,
+    Function,
+    GraphProgram,
+    Value,
+    evaluate,
+    lower_graph,
+    optimize,
+)
 from mlc_deploy.graph.fuse import fuse_operators
 from mlc_deploy.graph.lower import lower_kernel
 from mlc_deploy.graph.plan import Interval, Place, lower_bound, place_intervals
@@ -289,3 +297,25 @@ def test_arena_of_models(name: str, limit: float) -> None:
     function = from_onnx(shipped if shipped.exists() else light_model(name))
     p = program(fused(function))
     assert p.arena_lower_bound <= p.arena <= limit * p.arena_lower_bound
+
+
+def test_a_shortcut_that_comes_first_costs_no_memory() -> None:
+    """The calls run in an order in which the main path, which widens and narrows again, comes
+    before it."""
+
+    def arena(shortcut_first: bool) -> int:
+        bb = BlockBuilder("main")
+        entry = bb.emit("tanh", bb.param("x", (1, 64, 64)))
+
+        def widened(value: Value) -> Value:
+            wide: Value = bb.emit("exp", bb.emit("concatenate", *[value] * 4, axis=0))
+            return wide
+
+        aside = widened(entry) if shortcut_first else None
+        wide = widened(bb.emit("matmul", entry, entry))
+        narrow = bb.emit("sum", bb.emit("matmul", wide, wide), axes=(0,), keepdims=True)
+        aside = aside or widened(entry)
+        function = bb.finish([bb.emit("matmul", aside, narrow)], ["y"])
+        return lower_graph(optimize(function)).arena
+
+    assert arena(True) == arena(False)

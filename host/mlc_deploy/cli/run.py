@@ -31,7 +31,7 @@ from ..driver.deploy import (
     refuse_cores,
     refuse_unfit,
 )
-from ..errors import writing
+from ..errors import GraphError, writing
 from ..files.unfinished import replacing
 from .errors import FAILED, OK, complain
 from .json_file import JsonFile
@@ -248,12 +248,18 @@ def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None
 def _graph(path: Path, given: Mapping[str, Any], reading: Reading) -> Function:
     """The model's graph; inputs have the shapes of --shape, or of the arrays that are given."""
     from ..frontend import from_model  # here: a saved model does without the compiler
+    from ..graph.states import stateful
 
     extents = {name: array.shape for name, array in given.items()} | shapes(reading.shape)
-    return from_model(
+    function = from_model(
         path, extents, dims(reading.bind), converters(reading.own), reading.trust,
         constants(reading.const),
     )  # fmt: skip
+    try:
+        return stateful(function, states(reading.state))
+    except GraphError as error:
+        where = " ".join(f"--state {text}" for text in reading.state)
+        raise Misuse(error.what, where=where, mend=error.mend) from None
 
 
 def _signature(

@@ -1,7 +1,7 @@
 """The order of calls, where another one than the model's needs less memory.
 
 A greedy list schedule: of the calls whose arguments are there, the next is the one after which the
-least is alive (B. Goodwin and W. Hsu's choice for registers, here for tensors).
+least is alive, and of equal ones that which goes on with what was computed last.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def frugal(function: Function, fixed: Container[Value]) -> Function:
     alive: set[Value] = set()
     ready = {n for n, count in enumerate(waiting) if not count}
     order: list[int] = []
+    when: dict[int, int] = {}
 
     def grows(n: int) -> int:
         """Bytes that are alive after a call and were not before it."""
@@ -42,9 +43,13 @@ def frugal(function: Function, fixed: Container[Value]) -> Function:
         freed = {root for root in touched[n] if left[root] == 1}
         return _bytes(made - alive - freed, fixed) - _bytes(freed & alive, fixed)
 
+    def age(n: int) -> int:
+        return -max((when[maker] for maker in needs[n]), default=-1)
+
     while ready:
-        n = min(ready, key=lambda n: (not is_view(bindings[n]), grows(n), n))
+        n = min(ready, key=lambda n: (not is_view(bindings[n]), grows(n), age(n), n))
         ready.remove(n)
+        when[n] = len(order)
         order.append(n)
         left.subtract(touched[n])
         alive |= touched[n]
