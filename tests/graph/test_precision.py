@@ -83,18 +83,19 @@ def test_infinity_fits() -> None:
 @given(st.integers(0, 1 << 24))
 def test_drawn_graphs(seed: int) -> None:
     """Parameters, outputs and their types stay; what is computed differs as float16 does, where
-    nothing that is drawn is large, or has steps."""
+    nothing that is drawn is large, or has steps, as what comparisons decide."""
     function = optimize(graph(seed), PASSES)
     result = to_float16(function)
     verify(result)
     assert [v.type for v in result.outputs] == [v.type for v in function.outputs]
     inputs = inputs_of(function, seed)
     expected, found = evaluate(function, inputs), evaluate(result, inputs)
+    steps = any(v.type.dtype == "bool" for b in function.bindings for v in b.outputs)
     assert list(found) == list(expected)
     for name, wanted in expected.items():
         assert found[name].dtype == wanted.dtype
         largest = np.abs(wanted[np.isfinite(wanted)]).max(initial=0) if wanted.size else 0
-        if wanted.dtype.kind == "f" and largest < 1000:
+        if wanted.dtype.kind == "f" and largest < 1000 and not steps:
             scale = max(1.0, float(largest))
             np.testing.assert_allclose(found[name], wanted, rtol=3e-2, atol=3e-2 * scale)
 
