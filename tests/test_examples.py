@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import mlc_deploy as mlc
-from tests.sessions import aarch64, board_named, local
+from tests import own_tables
+from tests.sessions import aarch64, armv7, board_named, local
 
-__all__ = ["aarch64", "local"]  # fixtures
+__all__ = ["aarch64", "armv7", "local"]  # fixtures
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "scripts" / "examples"
@@ -101,18 +102,20 @@ def test_quantize_says_what_is_wrong(
 
 FROM_TVM = sorted(p.stem for p in (EXAMPLES / "from_tvm").glob("*.py") if p.stem != "running")
 BOARDS = ("local", "aarch64")
-TUNING = ("template", "tune_tir")  # on emulated boards, where instructions count: not on this
-# machine, whose times a tuner takes again until they are steady
+ARM32 = ("relax_mlp",)  # that run on the other ARM, too
 
 
-@pytest.mark.parametrize("board", BOARDS)
-@pytest.mark.parametrize("name", [n for n in FROM_TVM if n != "from_fx"])
+@pytest.mark.parametrize(
+    ("name", "board"),
+    [
+        *((n, b) for n in FROM_TVM if n != "from_fx" for b in BOARDS),
+        *((n, "armv7") for n in ARM32),
+    ],
+)
 def test_from_tvm(
     name: str, board: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """What TVM's texts teach runs as they write it; each example checks its results itself."""
-    if name in TUNING and board == "local":
-        pytest.skip("tuning by times would wait for a machine at rest")
     monkeypatch.syspath_prepend(str(EXAMPLES / "from_tvm"))
     importlib.import_module(name).main(board_named(request, board))
 
@@ -129,3 +132,10 @@ def test_from_fx(
 def test_the_table_of_examples_is_whole() -> None:
     text = (ROOT / "docs" / "reference" / "from_tvm.md").read_text()
     assert [name for name in FROM_TVM if f"`{name}.py`" not in text] == []
+
+
+@pytest.fixture(autouse=True)
+def tables() -> Iterator[None]:
+    """What an example registers is gone after it."""
+    with own_tables.restored():
+        yield

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from mlc_deploy.graph import BlockBuilder, Constant, Function, Value
+from mlc_deploy import te
+from mlc_deploy.graph import BlockBuilder, CallTIR, Constant, Function, TensorType, Value
 from mlc_deploy.graph.constants import shape_of
+from mlc_deploy.graph.definition import definition_of
 
 SIZES = (1, 2, 3, 4, 6)
 
@@ -324,12 +326,32 @@ def _dead(d: Draw) -> Any:
     return None
 
 
+def _user_function(d: Draw) -> Any:
+    """Read as operators; or left as it is, to be fused: what is elementwise, moves, has stages."""
+    x = d.any()
+    name = d.rng.choice(("scaled", "turned", "reversed", "in_stages"))
+    given = te.placeholder(shape_of(x), x.type.dtype, "x")
+    match name:
+        case "scaled":
+            made = te.compute(given.shape, lambda *i: te.max(given(*i) * 0.5, -1.0))
+        case "turned":
+            made = te.compute(given.shape[::-1], lambda *i: given(*i[::-1]))
+        case "reversed":
+            made = te.compute(given.shape, lambda *i: given(*i[:-1], given.shape[-1] - 1 - i[-1]))
+        case _:
+            half = te.compute(given.shape, lambda *i: given(*i) * 0.5)
+            made = te.compute(given.shape, lambda *i: half(*i) - given(*i))
+    func = te.create_prim_func([given, made], name)
+    out = TensorType(tuple(made.shape), x.type.dtype)
+    return d.builder.emit(CallTIR(name, (x,), (out,), definition=definition_of(func, 1)))
+
+
 KINDS: tuple[Callable[[Draw], Any], ...] = (
     _unary, _clip, _with_constant, _with_constant, _power, _binary, _binary, _cast, _where,
     _broadcast, _constants, _integers, _integers, _integers, _transpose, _transpose, _reshape,
     _reshape, _slice, _concatenate, _pad, _gather, _conv2d, _conv2d, _matrix, _matrix,
     _scaled_layer, _scaled_layer, _parallel, _pool, _reduce, _batch_norm, _layer_norm, _softmax,
-    _activation, _activation, _dead,
+    _activation, _activation, _dead, _user_function,
 )  # fmt: skip
 
 

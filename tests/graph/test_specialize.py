@@ -11,7 +11,7 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy import graph, te
-from mlc_deploy.errors import GraphError
+from mlc_deploy.errors import GraphError, ScriptError
 from mlc_deploy.graph import BlockBuilder, CallTIR, Var, op, tensor_type
 from mlc_deploy.graph.specialize import specialize
 from mlc_deploy.ir import IRModule
@@ -165,4 +165,137 @@ def half(x: T.handle, y: T.handle):
         with_extents(func, [tensor_type((8,)), tensor_type((8,))])
     assert str(error.value) == (
         "no argument of 'half' says what 'n' is\n  try: a tensor of which n is a whole dimension"
+    )
+
+
+SCALARS = """
+@I.ir_module
+class Module:
+    @T.prim_func(private=True)
+    def halves(x: T.handle, y: T.handle, n: T.int64, factor: T.int64):
+        X = T.match_buffer(x, (n * 2,), "float32")
+        Y = T.match_buffer(y, (n,), "float32")
+        for i in range(n):
+            with T.block("Y"):
+                vi = T.axis.spatial(n, i)
+                Y[vi] = X[vi + n] * T.cast(factor, "float32")
+
+    @R.function(private=True)
+    def main(x: R.Tensor((12,), "float32"), z: R.Tensor(shape=("m",), dtype="float32")):
+        m, k = T.int64()
+        cls = Module
+        with R.dataflow():
+            y = R.call_tir(
+                cls.halves, (x,), out_sinfo=R.Tensor((6,), "float32"), tir_vars=R.shape([6, m])
+            )
+            R.output(y)
+        return y, z
+"""
+
+
+@pytest.mark.parametrize(
+    ("board", "target"), [("local://", "host"), ("qemu://cortex-a7", "armv7a")]
+)
+def test_scalars_become_part_of_the_function(board: str, target: str) -> None:
+    """Also where nothing else says what a dimension is."""
+    module = from_script(SCALARS)
+    assert isinstance(module, IRModule)
+    text = str(module)
+    assert 'tir_vars=R.shape([6, "m"])' in text and str(from_script(text)) == text
+    x, z = np.arange(12, dtype=np.float32), np.zeros(3, np.float32)
+    with mlc.connect(board) as session:
+        model = mlc.compile(module, target, dims={"m": 3})
+        done = mlc.deploy(model, session, {"x": x, "z": z})
+    assert done.ok
+    np.testing.assert_array_equal(done.outputs["y"], x[6:] * 3)
+
+
+def test_other_scalars_than_the_function_takes() -> None:
+    for given, what in (
+        ("R.shape([6])", "'halves' takes the integers n, factor, and tir_vars gives 1"),
+        ("6", "tir_vars is a list of integers and dimensions"),
+    ):
+        with pytest.raises(ScriptError) as error:
+            from_script(SCALARS.replace("R.shape([6, m])", given))
+        assert error.value.what == what
+
+
+ROWS = """
+@I.ir_module
+class Module:
+    @T.prim_func
+    def rows(x: T.handle, y: T.handle, begin: T.int64, count: T.int32):
+        n, m = T.int64(), T.int64()
+        X = T.match_buffer(x, (n, m), "float32")
+        Y = T.match_buffer(y, (count, m), "float32")
+        Z = T.alloc_buffer((count, m), "float32")
+        for i, j in T.grid(count, m):
+            with T.block("Z"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                Z[vi, vj] = X[vi + begin, vj]
+        for i, j in T.grid(count, m):
+            with T.block("Y"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                Y[vi, vj] = Z[vi, vj] * T.Cast("float32", begin)
+
+    @R.function
+    def main(x: R.Tensor(("n", 6), "float32")):
+        n = T.int64()
+        with R.dataflow():
+            last = R.call_tir(
+                cls.rows, (x,), R.Tensor((2, 6), "float32"), tir_vars=R.shape([n - 2, 2])
+            )
+            half = R.call_tir(
+                cls.rows, (x,), out_sinfo=R.Tensor((n // 2, 6)), tir_vars=R.shape([1, n // 2])
+            )
+            R.output(last, half)
+        return last, half
+"""
+
+
+def read(text: str) -> IRModule:
+    module = from_script(text)
+    assert isinstance(module, IRModule)
+    return module
+
+
+@pytest.mark.parametrize("rows", [4, 9])
+def test_integer_parameters(rows: int) -> None:
+    """Numbers and dimensions that a graph passes to a function: as an argument, as an extent."""
+    module = read(ROWS)
+    assert str(from_script(str(module))) == str(module)
+    x = RNG.integers(-9, 9, (rows, 6)).astype(np.float32)
+    right = {"last": (rows - 2) * x[-2:], "half": x[1 : 1 + rows // 2]}
+    open_ = graph.evaluate(module["main"], [x], module=module)
+    bound = graph.bind_dims(module, {"n": rows})
+    for name, values in graph.evaluate(bound["main"], [x], module=bound).items():
+        np.testing.assert_array_equal(values, right[name])
+        np.testing.assert_array_equal(open_[name], right[name])
+    for board, target in (("local://", "host"), ("qemu://cortex-a7", "armv7a")):
+        with mlc.connect(board) as session:
+            done = mlc.deploy(mlc.compile(module, target, dims={"n": rows}), session, {"x": x})
+        assert done.ok
+        for name, values in right.items():
+            np.testing.assert_array_equal(done.outputs[name], values)
+
+
+def test_integer_parameters_by_the_builder() -> None:
+    rows = read(ROWS)["rows"]
+    b = BlockBuilder()
+    x = Var("x", tensor_type(("n", 6)))
+    with b.function("main", [x]):
+        y = b.call_tir(rows, [x], tir_vars=["n - 1", 1])
+        b.emit_func_output(y)
+    assert list(y.type.shape) == [1, 6]
+    model = mlc.compile(b.get(), "host", dims={"n": 3})
+    assert [len(k.computes.params) for k in model.program.kernels.values()] == [2]
+    with pytest.raises(ValueError) as error:
+        c = BlockBuilder()
+        with c.function("main", [x]):
+            c.emit_func_output(c.call_tir(rows, [x], tensor_type((2, 6)), tir_vars=[1]))
+        c.get()
+    assert str(error.value) == (
+        "'rows' takes the integers begin, count, and tir_vars gives 1\n"
+        '  in:  rows: R.Tensor((2, 6), "float32") = R.call_tir(cls.rows, (x,), '
+        'R.Tensor((2, 6), "float32"), tir_vars=R.shape([1]))'
     )

@@ -121,6 +121,12 @@ def elementwise(op: str, rng: Random) -> AwkwardCall:
     return call(op, *given, **ATTRS.get(op, {}))
 
 
+def pointwise(op: str, rng: Random) -> AwkwardCall:
+    whole, kind = shape(rng), rng.choice(FLOATS)
+    steps = ((rng.choice("+-*"), 0, 1), ("const", kind, "0.5"), (rng.choice(("max", "/")), 2, 3))
+    return call(op, (whole, kind), (narrowed(rng, whole), kind), function="f", steps=steps)
+
+
 def cast(op: str, rng: Random) -> AwkwardCall:
     return call(op, (shape(rng), dtype(rng)), dtype=dtype(rng))
 
@@ -507,6 +513,7 @@ OWN = (
     matmul,
     pad,
     pad_with,
+    pointwise,
     resample,
     reshape,
     sample,

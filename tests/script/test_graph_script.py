@@ -179,6 +179,61 @@ def test_module() -> None:
     round_trip(Mixed)
 
 
+PRINTED_BY_TVM = """# from tvm.script import ir as I
+# from tvm.script import tir as T
+# from tvm.script import relax as R
+
+@I.ir_module
+class Module:
+    @T.prim_func(private=True)
+    def rows(var_x: T.handle, var_y: T.handle, begin: T.int64):
+        T.func_attr({"op_pattern": 2, "tir.noalias": T.bool(True)})
+        n, m = T.int64(), T.int64()
+        x = T.match_buffer(var_x, (n, T.int64(8)))
+        y = T.match_buffer(var_y, (m, T.int64(8)))
+        # with T.block("root"):
+        for i, j in T.grid(m, T.int64(8)):
+            with T.block("y"):
+                v_i, v_j = T.axis.remap("SS", [i, j])
+                T.reads(x[v_i + begin, v_j])
+                T.writes(y[v_i, v_j])
+                y[v_i, v_j] = x[v_i + begin, v_j]
+
+    @R.function(private=True)
+    def main(
+        x: R.Tensor(("n", 8), dtype="float32"),
+        y: R.Tensor(("n - 2", 8), dtype="float32", ndim=2, vdevice="llvm:0"),
+        z: R.Tensor(dtype="float32", ndim=2),
+        s: R.Tensor((), dtype="float32"),
+    ) -> R.Tuple(R.Tensor(("n - 2", 8), dtype="float32"), R.Tensor(dtype="float32", ndim=2)):
+        n = T.int64()
+        R.func_attr({"num_input": 2})
+        with R.dataflow():
+            cls = Module
+            lv = R.call_tir(cls.rows, R.tuple(x), out_sinfo=R.Tensor((n - 2, 8), dtype="float32"),
+                            tir_vars=R.shape([2]))
+            lv1: R.Tensor((n - 2, 8), dtype="float32") = lv
+            lv2: R.Tensor("float32", ndim=2) = R.add(lv1, y)
+            lv3: R.Tensor = R.multiply(z, s)
+            gv: R.Tuple(R.Tensor((n - 2, 8), dtype="float32"), R.Tensor) = lv2, lv3
+            R.output(gv)
+        return gv
+"""
+
+
+def test_what_tvm_prints() -> None:
+    module = from_script(PRINTED_BY_TVM)
+    assert isinstance(module, IRModule)
+    main = module["main"]
+    types = [str(p.type) for p in main.params]
+    assert types == ["float32[n, 8]", "float32[n - 2, 8]", "float32[z_0, z_1]", "float32[]"]
+    x, z = np.arange(40, dtype=np.float32).reshape(5, 8), np.ones((3, 2), np.float32)
+    found = evaluate(main, [x, x[:3], z, np.asarray(2, np.float32)], module=module)
+    np.testing.assert_array_equal(found["lv2"], x[2:] + x[:3])
+    np.testing.assert_array_equal(found["lv3"], 2 * z)
+    round_trip(module)
+
+
 def test_words_outside_of_a_script_make_calls() -> None:
     b = BlockBuilder()
     x = Var("x", R.Tensor((2, "n"), "float32"))
@@ -187,8 +242,8 @@ def test_words_outside_of_a_script_make_calls() -> None:
         b.emit_func_output(y, params=[x])
     kinds = [type(binding.call) for binding in b.get()["main"].bindings]
     assert kinds == [CallPacked, Call]
-    assert str(R.call_tir("g", (x,), x.type)) == (
-        'R.call_tir(cls.g, (x,), R.Tensor((2, "n"), "float32"))'
+    assert str(R.call_tir("g", (x,), x.type, R.shape(["n", 4]))) == (
+        'R.call_tir(cls.g, (x,), R.Tensor((2, "n"), "float32"), tir_vars=R.shape(["n", 4]))'
     )
     with pytest.raises(AttributeError, match="no operator 'rellu'\n  try: relu"):
         R.rellu(x)
@@ -235,9 +290,28 @@ REFUSED = {
     "unknown dtype": '@R.function\ndef f(x: R.Tensor((4,), "float31")):\n    return x\n',
     "unknown name": body("return z"),
     "unknown word": body("return R.rellu(x)"),
+    "word of a group": body("return R.nn.relu(x)"),
+    "word that TVM has for it": body("return R.permute_dims(x, axes=[1, 0])"),
     "number as an argument": body("return R.add(x, 1.0)"),
     "arguments that an operator refuses": body("return R.add(x, y)"),
     "attribute that is none": body("return R.relu(x, alpha=1)"),
+    "type without a shape": body('return R.call_tir(cls.g, (x,), R.Tensor(dtype="float32"))'),
+    "dimensions that are not as many": body("z: R.Tensor((4, 4), ndim=3) = x\nreturn z"),
+    "number of dimensions that is none": body("z: R.Tensor((4, 4), ndim=(2,)) = x\nreturn z"),
+    "too many dimensions": "@R.function\ndef f(x: R.Tensor(ndim=1000000000)):\n    return x\n",
+    "unknown argument of a type": body('z: R.Tensor((4, 4), dype="int8") = x\nreturn z'),
+    "too many arguments of a type": body("z: R.Tensor((4, 4), 'int8', 1, 2, 3) = x\nreturn z"),
+    "wrong dtype": body('z: R.Tensor("int32", ndim=2) = x\nreturn z'),
+    "wrong number of dimensions": body("z: R.Tensor(ndim=3) = x\nreturn z"),
+    "other values than said": body("z: R.Tuple(R.Tensor, R.Tensor) = x\nreturn z"),
+    "result of another type": (
+        "@R.function\ndef f(x: R.Tensor((4, 4))) -> R.Tensor((4, 5)):\n    return x\n"
+    ),
+    "result of a type that is none": (
+        "@R.function\ndef f(x: R.Tensor((4, 4))) -> int:\n    return x\n"
+    ),
+    "integers that are none": body(f"return R.call_tir(cls.g, (x,), {OUT}, tir_vars=R.shape(2))"),
+    "integers that nobody takes": module(f"R.call_tir(cls.g, (x,), {OUT}, tir_vars=R.shape([2]))"),
     "wrong type": body('z: R.Tensor((4, 5), "float32") = R.relu(x)\nreturn z'),
     "too many names": body("a, b = R.relu(x)\nreturn a"),
     "statement that is none": body("for i in range(4):\n    pass\nreturn x"),

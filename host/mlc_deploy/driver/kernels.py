@@ -31,8 +31,9 @@ from ..codegen.machine_code import empty_object
 from ..codegen.merge import KERNEL, merge
 from ..errors import CodegenError
 from ..graph import Function
+from ..graph.definition import Definition
 from ..graph.lower import KernelSource, lower_kernel
-from ..graph.nodes import Call
+from ..graph.nodes import AnyCall, Call, CallTIR
 from ..ir import Buffer, PrimFunc, walk
 from ..lower import LLVM_STEPS, STEPS, Kernel, lower
 from ..ops import OWN_IMPLEMENTATIONS, OWN_INTRINS, OWN_OPERATORS
@@ -156,17 +157,27 @@ def _is_own(source: KernelSource) -> bool:
     """Whether a worker knows all that the kernel is made of."""
     match source.computes:
         case Function(bindings=bindings):
-            return all(isinstance(b.call, Call) and _is_own_call(b.call) for b in bindings)
-        case PrimFunc(body=body):
-            others = [i.calls for i in registered_intrins() if i not in OWN_INTRINS]
-            foreign = frozenset().union(*others)
-            return not any(isinstance(n, ir.Call) and n.name in foreign for n in walk(body))
+            return all(_is_own_call(b.call) for b in bindings)
+        case PrimFunc() as func:
+            return _is_own_func(func)
 
 
-def _is_own_call(call: Call) -> bool:
-    """Whether the operator is one of this package's, and so is whatever may have planned it."""
-    others = {i.op for i in implementations() if i not in OWN_IMPLEMENTATIONS}
-    return call.op in OWN_OPERATORS and call.op not in others
+def _is_own_func(func: PrimFunc) -> bool:
+    others = [i.calls for i in registered_intrins() if i not in OWN_INTRINS]
+    foreign = frozenset().union(*others)
+    return not any(isinstance(n, ir.Call) and n.name in foreign for n in walk(func.body))
+
+
+def _is_own_call(call: AnyCall) -> bool:
+    """Whether the operator is one of this package's, and so is whatever may have planned it; or the
+    function calls nothing but what is."""
+    match call:
+        case Call(op):
+            others = {i.op for i in implementations() if i not in OWN_IMPLEMENTATIONS}
+            return op in OWN_OPERATORS and op not in others
+        case CallTIR(definition=Definition(func)):
+            return _is_own_func(func)
+    return False
 
 
 def _loops_context() -> PassContext:

@@ -13,7 +13,7 @@ from ..errors import GraphError
 from ..ir import Dim, IRModule
 from ..ir import Var as Symbol
 from ..ops import Array, TensorType
-from .dims import bound, fit, symbol, symbols
+from .dims import bound, bound_dims, fit, symbol, symbols
 from .evaluate import type_of
 from .nodes import (
     AnyCall,
@@ -167,7 +167,10 @@ def _rebuilt(
 
 def _with_dims(call: AnyCall, dims: Mapping[Symbol, Dim]) -> AnyCall:
     match call:
-        case CallTIR() | CallPacked():
+        case CallTIR(types=types, tir_vars=tir_vars):
+            types = tuple(bound(t, dims) for t in types)
+            return replace(call, types=types, tir_vars=bound_dims(tir_vars, dims))
+        case CallPacked():
             return replace(call, types=tuple(bound(t, dims) for t in call.types))
         case CallFused() if dims:
             return replace(call, function=_rebuilt(call.function, {}, dims))

@@ -25,6 +25,7 @@ import numpy as np
 from .. import te
 from ..errors import GraphError
 from ..ir import Dim, IRModule, PrimFunc, structural_hash, with_fields
+from ..ir import Var as Symbol
 from ..ir.names import Names
 from ..ir.printer import identifier
 from ..ops import TensorType, frozen_attrs, infer_types
@@ -273,14 +274,17 @@ class BlockBuilder:
         args: Sequence[Argument],
         out: Types | None = None,
         *,
+        tir_vars: Sequence[Dim | str] = (),
         name: str = "",
         source: str = "",
     ) -> Any:
         """A call of a PrimFunc (which joins the module), whose last buffers, those beyond args, are
-        its outputs. `out` is needed where `func` names a PrimFunc that is not there yet."""
+        its outputs. `out` is needed where `func` names a PrimFunc that is not there yet. tir_vars
+        are its integer parameters: numbers and dimensions."""
         key = self.add_func(func) if isinstance(func, PrimFunc) else func
         values = tuple(self._value(a) for a in args)
         types = None if out is None else _types(out)
+        integers = tensor_type(tir_vars).shape
         found = self._functions.get(key)
         if types is None:
             if not isinstance(found, PrimFunc):
@@ -288,8 +292,8 @@ class BlockBuilder:
                 raise GraphError(
                     f"call_tir: there is no PrimFunc '{key}'", mend=", ".join(near) or "out=…"
                 )
-            types = output_types(found, [v.type for v in values])
-        return self._emit(CallTIR(key, values, types), name, source)
+            types = output_types(found, [v.type for v in values], integers)
+        return self._emit(CallTIR(key, values, types, integers), name, source)
 
     def call_dps_packed(
         self,
@@ -451,10 +455,13 @@ def _taking(function: Function, own: Mapping[Var, Var], captured: Sequence[Var])
     return replace(function, params=tuple(params))
 
 
-def output_types(func: PrimFunc, args: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def output_types(
+    func: PrimFunc, args: Sequence[TensorType], tir_vars: Sequence[Dim] = ()
+) -> tuple[TensorType, ...]:
     """The types of a PrimFunc's outputs, its buffers beyond args. Raises GraphError where args do
     not fit."""
-    buffers = [TensorType(b.shape, b.dtype) for b in func.buffers]
+    given = dict(zip((p for p in func.params if isinstance(p, Symbol)), tir_vars, strict=False))
+    buffers = [bound(TensorType(b.shape, b.dtype), given) for b in func.buffers]
     taken, left = buffers[: len(args)], buffers[len(args) :]
     values, misfit = fit(taken, args)
     if misfit is not None or not left:

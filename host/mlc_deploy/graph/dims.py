@@ -92,9 +92,15 @@ def bound(t: TensorType, values: Mapping[Var, Dim]) -> TensorType:
     """t with the dimensions that `values` names put in their place."""
     if all(isinstance(d, int) for d in t.shape):
         return t
+    return TensorType(bound_dims(t.shape, values), t.dtype)
+
+
+def bound_dims(dims: Sequence[Dim], values: Mapping[Var, Dim]) -> tuple[Dim, ...]:
+    """dims with those that `values` names put in their place, in their simplest form."""
     known = {v: d if isinstance(d, Expr) else binary("+", d, 0) for v, d in values.items()}
-    shape = tuple(substitute(d, known) if isinstance(d, Expr) else d for d in t.shape)
-    return simplified(TensorType(tuple(map(dim, shape)), t.dtype))
+    return tuple(
+        dim(simplify_expr(substitute(d, known), {})) if isinstance(d, Expr) else d for d in dims
+    )
 
 
 def fit(

@@ -64,8 +64,8 @@ def _key(binding: Binding, args: tuple[Value, ...]) -> Hashable | None:
     match binding.call:
         case Call(op, _, attrs):
             return ("operator", op, args, tuple(sorted(attrs.items())))
-        case CallTIR(func, _, types):
-            return ("tir", func, args, types)
+        case CallTIR(func, _, types, tir_vars):
+            return ("tir", func, args, types, tir_vars)
         case CallPacked(func, _, types, pure=True):
             return ("packed", func, args, types)
     return None

@@ -7,13 +7,13 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from ..ir import Dim, IRModule
+from ..ir import Dim, IRModule, PrimFunc
 from ..ir import Var as Symbol
 from ..ir.interp import run
 from ..ops import Array, TensorType
 from ..ops import evaluate as evaluate_op
 from .control import run_branch, run_loop
-from .dims import bound, fit, same_type
+from .dims import bound, bound_dims, fit, same_type
 from .external import call_external, passable
 from .nodes import (
     Binding,
@@ -118,18 +118,20 @@ def _call(
     match binding.call:
         case Call(op, _, attrs):
             return evaluate_op(op, args, attrs)
-        case CallTIR(func, _, types):
-            if module is None:
+        case CallTIR(func, _, types, tir_vars, definition):
+            called = definition.func if definition else module and module.functions.get(func)
+            if not isinstance(called, PrimFunc):
                 raise ValueError(f"call_tir of '{func}' needs the module that holds it")
             outputs = _outputs(types, dims)
-            run(module[func], *map(passable, args), *outputs)
+            integers = (int(n) for n in bound_dims(tir_vars, dims))  # type: ignore[arg-type]
+            run(called, *map(passable, args), *outputs, *integers)
             return outputs
         case CallPacked(func, _, types):
             outputs = _outputs(types, dims)
             call_external(func, list(map(passable, args)), outputs, str(binding))
             return outputs
         case CallFused(function):
-            return tuple(evaluate(function, args).values())
+            return tuple(evaluate(function, args, None, module).values())
         case CallLoop() as loop:
             return run_loop(loop, args, run_body)
         case CallBranch() as branch:

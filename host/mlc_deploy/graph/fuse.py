@@ -11,10 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ..ir.names import Names
+from ..ir.printer import identifier
 from ..ops import operator
+from ..ops.pointwise import FUNCTION
 from ..ops.strategy import ANCHORS
 from ..passes.context import optional
-from .nodes import Binding, Call, CallFused, Constant, Function, Value, Var
+from .definition import Definition
+from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value, Var
 from .views import is_view
 
 # Calls in one kernel, each counted for every index at which one element of the result asks for it:
@@ -25,8 +28,9 @@ NAMED_CALLS = 4  # a kernel's name tells so many of its operators
 
 @optional(level=1)
 def fuse_operators(function: Function) -> Function:
-    """Calls of operators   =>   kernels: elementwise calls join the convolution, matrix product or
-    reduction before them; injective calls each other, and the reduction behind them."""
+    """Calls of operators and functions   =>   kernels: elementwise calls join the convolution,
+    matrix product or reduction before them; injective calls each other, and the reduction behind
+    them."""
     members = _Graph(function).groups()
     if not members:
         return function
@@ -35,13 +39,20 @@ def fuse_operators(function: Function) -> Function:
         if number not in members:
             bindings.append(binding)
         elif members[number][-1] == number:
-            bindings.append(fused([function.bindings[n] for n in members[number]]))
+            group = [function.bindings[n] for n in members[number]]
+            alone = len(group) == 1 and isinstance(binding.call, CallTIR)
+            bindings.append(binding if alone else fused(group))
     return replace(function, bindings=tuple(bindings))
 
 
 def is_fusible(binding: Binding) -> bool:
-    """Whether the binding is an operator's call that needs a kernel."""
-    return isinstance(binding.call, Call) and not is_view(binding)
+    """Whether the binding is a call that needs a kernel, and may share it."""
+    match binding.call:
+        case Call():
+            return not is_view(binding)
+        case CallTIR(definition=definition):
+            return definition is not None
+    return False
 
 
 def fused(bindings: Sequence[Binding]) -> Binding:
@@ -90,14 +101,28 @@ def _is_scalar(value: Value) -> bool:
 
 
 def kernel_name(bindings: Sequence[Binding]) -> str:
-    """The operators' names; of a long chain, the first ones and how many more."""
-    ops = [b.call.op for b in bindings if isinstance(b.call, Call)]
+    """The operators' and functions' names; of a long chain, the first ones and how many more."""
+    ops = [_called(b) for b in bindings]
     more = len(ops) - NAMED_CALLS
     return "_".join(ops if more <= 1 else [*ops[:NAMED_CALLS], f"{more}_more"])
 
 
+def _called(binding: Binding) -> str:
+    match binding.call:
+        case Call(op, attrs=attrs):
+            return identifier(str(attrs.get(FUNCTION, op)))
+        case CallTIR(func):
+            return identifier(func)
+    raise AssertionError(f"{binding} needs no kernel that others share")
+
+
 def pattern(binding: Binding) -> str:
-    return operator(binding.call.op).pattern if isinstance(binding.call, Call) else "opaque"
+    match binding.call:
+        case Call(op):
+            return operator(op).pattern
+        case CallTIR(definition=Definition(pattern=found)):
+            return found
+    return "opaque"
 
 
 class _Graph:

@@ -18,6 +18,7 @@ from ..ops.cpu import default_schedule
 from ..ops.plan import Plan
 from ..ops.strategy import ANCHORS, plain_plan
 from ..schedule import IS_SCHEDULED, Schedule, Trace
+from .definition import Definition
 from .fuse import fused, is_fusible
 from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value, Var
 
@@ -81,9 +82,12 @@ def _canonical(function: Function) -> Iterator[str]:
     yield ", ".join(f"{name(p)}: {p.type}" for p in function.params)
     for binding in function.bindings:
         call = binding.call
-        assert isinstance(call, Call), f"{binding} is no operator's call"
         args, outputs = (", ".join(map(name, values)) for values in (call.args, binding.outputs))
-        yield f"{outputs} = {call.op}({args}; {sorted(call.attrs.items())}) by {call.plan!r}"
+        match call:
+            case Call(op, _, attrs, plan):
+                yield f"{outputs} = {op}({args}; {sorted(attrs.items())}) by {plan!r}"
+            case CallTIR(definition=Definition(func)):
+                yield f"{outputs} = {structural_hash(func)}({args})"
     yield ", ".join(map(name, function.outputs))
 
 
@@ -103,7 +107,9 @@ def kernel_source(binding: Binding, module: IRModule | None = None) -> KernelSou
 
 def as_kernels(function: Function) -> tuple[Binding, ...]:
     """The bindings, every operator that needs a kernel in one: alone where fusion left it so."""
-    return tuple(fused([b]) if is_fusible(b) else b for b in function.bindings)
+    return tuple(
+        fused([b]) if is_fusible(b) and isinstance(b.call, Call) else b for b in function.bindings
+    )
 
 
 def lower_kernel(source: KernelSource, target: Target) -> PrimFunc:
@@ -151,8 +157,11 @@ def unscheduled_fused(function: Function, target: Target, name: str) -> Unschedu
     chosen: Plan | None = None
     for binding in function.bindings:
         call = binding.call
-        assert isinstance(call, Call), f"{binding} is no operator's call"
         inputs = [tensors[a] if a in tensors else _scalar(a) for a in call.args]
+        if isinstance(call, CallTIR) and call.definition is not None:
+            tensors.update(zip(binding.outputs, call.definition.compute(inputs), strict=True))
+            continue
+        assert isinstance(call, Call), f"{binding} is no operator's call"
         plan = call.plan
         if plan is None and operator(call.op).pattern in ANCHORS:
             types = [TensorType(t.shape, t.dtype) for t in inputs]

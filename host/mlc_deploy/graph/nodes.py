@@ -19,9 +19,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..ir import Dim
 from ..ir.names import Names
 from ..ops import TensorType
 from ..ops.plan import Plan
+from .definition import Definition
 
 __all__ = [
     "AnyCall",
@@ -98,11 +100,15 @@ class Call(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallTIR(Node):
-    """The PrimFunc `func` of the module, given args and then, to be written, `types` as outputs."""
+    """The PrimFunc `func` of the module, given args, then, to be written, `types` as outputs, and
+    then the integers `tir_vars`, of which a board knows nothing: they become part of its function.
+    definition is what it computes, where that is known."""
 
     func: str
     args: tuple[Value, ...]
     types: tuple[TensorType, ...]
+    tir_vars: tuple[Dim, ...] = ()
+    definition: Definition | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,9 +126,10 @@ class CallPacked(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallFused(Node):
-    """Calls of operators that one kernel computes: those of `function`, given args.
+    """Calls that one kernel computes: those of `function`, given args.
 
-    Its bindings are Calls; its constants are scalars, which become part of the kernel.
+    Its bindings are Calls, and CallTIRs with definitions; its constants are scalars, which become
+    part of the kernel.
     """
 
     function: Function

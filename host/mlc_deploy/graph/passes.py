@@ -11,6 +11,7 @@ from .combine import combine_parallel_layers
 from .control import constants_into_bodies
 from .eliminate import eliminate_common_subexpressions, eliminate_dead_code
 from .fold import fold_constants, fold_scale, simplify_inference
+from .functions import recognize_functions
 from .moves import canonicalize_transposes, sink_reshapes
 from .nodes import Function, in_bodies
 from .quantize import canonicalize_quantized
@@ -37,6 +38,7 @@ Pass = Callable[[Function], Function]
 
 PASSES: tuple[Pass, ...] = (
     eliminate_dead_code,
+    recognize_functions,  # before all others, which know operators only
     tabulate,  # first, as the others may change what floats are rounded to
     simplify_inference,
     fold_constants,

@@ -16,7 +16,7 @@ from math import gcd
 from mlc_targets.object_format import ALIGNMENT, Space
 
 from ..ir.names import Names
-from ..ops import operator
+from .fuse import pattern
 from .nodes import Binding, Call, CallFused, CallLoop, Function, Value, Var
 from .views import Memory, is_view
 
@@ -223,10 +223,9 @@ def read_in_step(function: Function) -> list[int]:
         for binding in function.bindings:
             if reached.intersection(binding.call.args):
                 reached.update(binding.outputs)
-                assert isinstance(binding.call, Call)
                 call = binding.call
-                elementwise = operator(call.op).pattern == "elementwise" or (
-                    call.op == "lookup" and call.args[0] in reached
+                elementwise = pattern(binding) == "elementwise" or (
+                    isinstance(call, Call) and call.op == "lookup" and call.args[0] in reached
                 )
                 shapes = {v.type.shape for v in binding.outputs}
                 in_step = in_step and elementwise and shapes == {out.type.shape}

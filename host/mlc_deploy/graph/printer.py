@@ -11,7 +11,7 @@ import keyword
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..ir import Expr, IRModule
+from ..ir import Dim, Expr, IRModule
 from ..ir.names import Names
 from ..ir.printer import GLOBAL_SYMBOL, RESERVED, identifier, literal
 from ..ops import Array
@@ -113,8 +113,11 @@ def _inner(function: Function) -> Iterator[tuple[Function, str]]:
 
 def type_text(t: TensorType) -> str:
     """R.Tensor((1, "m"), "float32")"""
-    shape = _tuple([f'"{d}"' if isinstance(d, Expr) else str(d) for d in t.shape])
-    return f'R.Tensor({shape}, "{t.dtype}")'
+    return f'R.Tensor({_tuple(list(map(_dim, t.shape)))}, "{t.dtype}")'
+
+
+def _dim(d: Dim) -> str:
+    return f'"{d}"' if isinstance(d, Expr) else str(d)
 
 
 def _tuple(parts: Sequence[str]) -> str:
@@ -178,9 +181,10 @@ class _Printer:
             case Call(op, _, attrs):
                 args += [f"{key}={literal(value)}" for key, value in attrs.items()]
                 return f"R.{op}({', '.join(args)})"
-            case CallTIR(func, _, types):
+            case CallTIR(func, _, types, tir_vars):
                 name = self.names.get(func, identifier(func))
-                return f"R.call_tir(cls.{name}, {_tuple(args)}, {_types_text(types)})"
+                rest = f", tir_vars=R.shape([{', '.join(map(_dim, tir_vars))}])" if tir_vars else ""
+                return f"R.call_tir(cls.{name}, {_tuple(args)}, {_types_text(types)}{rest})"
             case CallPacked(func, _, types, pure):
                 rest = "" if pure else ", pure=False"
                 name = literal(func)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..arith import simplify_expr
@@ -24,8 +24,9 @@ from ..ir.names import Names
 from ..ir.nodes import dim
 from ..ir.rewrite import replace_buffers, substitute, with_fields
 from ..ops import TensorType
+from .definition import definition_of
 from .dims import fit
-from .nodes import Binding, CallPacked, CallTIR, Function, Value
+from .nodes import Binding, CallPacked, CallTIR, Function, Value, in_bodies
 from .nodes import substitute as rewritten
 
 
@@ -49,12 +50,13 @@ def _resolved(function: Function, module: IRModule) -> Function:
             return None
         return replace(binding, call=CallTIR(call.func, args, call.types))
 
-    return rewritten(function, resolve)
+    return rewritten(in_bodies(function, lambda body: _resolved(body, module)), resolve)
 
 
 def specialize(function: Function, module: IRModule) -> tuple[Function, IRModule]:
     """call_tir(f, x)   =>   call_tir(f_1, x), of each shape-polymorphic f that a function without
-    symbolic dimensions calls: f_1 is f for the extents of that call.
+    symbolic dimensions calls: f_1 is f for the extents of that call. Calls know from here on what
+    their functions compute.
 
     Returns the function and the module with what it calls. Raises GraphError where the arguments do
     not say what every dimension of f is.
@@ -68,17 +70,26 @@ def specialize(function: Function, module: IRModule) -> tuple[Function, IRModule
         if not isinstance(call, CallTIR):
             return None
         func = functions.get(call.func)
-        if not isinstance(func, PrimFunc) or not symbols_of(func):
+        if not isinstance(func, PrimFunc) or call.definition is not None:
             return None
+        if not symbols_of(func) and not call.tir_vars:
+            known = definition_of(func, len(args))
+            if known is None:
+                return None
+            return replace(binding, call=replace(call, args=args, definition=known))
         types = [*(a.type for a in call.args), *call.types]
-        found = with_extents(func, types, str(binding))
+        found = with_extents(with_scalars(func, call.tir_vars), types, str(binding))
         key = structural_hash(found)
         if key not in made:
             made[key] = names.fresh(func.name)
             functions[made[key]] = with_fields(found, name=made[key])
-        return replace(binding, call=CallTIR(made[key], args, call.types))
+        known = definition_of(functions[made[key]], len(args))
+        return replace(binding, call=CallTIR(made[key], args, call.types, definition=known))
 
-    return rewritten(function, definite), IRModule(functions)
+    def everywhere(outer: Function) -> Function:
+        return rewritten(in_bodies(outer, everywhere), definite)
+
+    return everywhere(function), IRModule(functions)
 
 
 def symbols_of(func: PrimFunc) -> set[Symbol]:
@@ -105,9 +116,24 @@ def with_extents(func: PrimFunc, types: list[TensorType], where: str = "") -> Pr
     known: dict[Symbol, Expr] = {}
     for symbol, extent in values.items():
         known[symbol] = extent if isinstance(extent, Expr) else const(extent, symbol.dtype)
+    return _bound(func, known)
+
+
+def with_scalars(func: PrimFunc, values: Sequence[Dim]) -> PrimFunc:
+    """The PrimFunc with integers in the place of its scalar parameters, one for each."""
+    scalars = [p for p in func.params if isinstance(p, Symbol)]
+    known: dict[Symbol, Expr] = {}
+    for scalar, value in zip(scalars, values, strict=True):
+        known[scalar] = value if isinstance(value, Expr) else const(value, scalar.dtype)
+    return _bound(func, known) if known else func
+
+
+def _bound(func: PrimFunc, known: Mapping[Symbol, Expr]) -> PrimFunc:
+    """The PrimFunc with values for variables, which are no parameters then."""
     buffers = {b: _sized(b, known) for b in (*func.buffers, *_scratch(func))}
     changed = {b: other for b, other in buffers.items() if other is not b}
-    params = tuple(changed.get(p, p) if isinstance(p, Buffer) else p for p in func.params)
+    left = (p for p in func.params if isinstance(p, Buffer) or p not in known)
+    params = tuple(changed.get(p, p) if isinstance(p, Buffer) else p for p in left)
     body = substitute(replace_buffers(func.body, changed), known)
     return with_fields(func, params=params, body=body)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..errors import GraphError
-from ..ir import IRModule, PrimFunc
+from ..ir import Dim, IRModule, PrimFunc
+from ..ir import Var as Symbol
 from ..ops import infer_types
 from .control import given_types, listed
-from .dims import fit, same_types, symbols
+from .dims import bound, fit, same_types, symbols
 from .nodes import (
     Binding,
     Call,
@@ -53,7 +54,8 @@ def verify(function: Function, module: IRModule | None = None) -> None:
         _check_types(binding, module, line)
         for var in binding.outputs:
             define(var, line)
-        for dim in symbols([v.type for v in binding.outputs]):
+        integers = binding.call.tir_vars if isinstance(binding.call, CallTIR) else ()
+        for dim in symbols([*(v.type for v in binding.outputs), TensorType(integers, "int64")]):
             _hold(dim in known, f"no parameter says what dimension '{dim.name}' is", line)
     last = _returned(function)
     for value in function.outputs:
@@ -89,9 +91,9 @@ def _check_types(binding: Binding, module: IRModule | None, line: Where) -> None
                 expected: tuple[TensorType, ...] = infer_types(op, args, attrs)
             except (ValueError, KeyError) as error:
                 raise ValueError(f"{error.args[0]}\n  in:  {line()}") from error
-        case CallTIR(func, _, expected):
+        case CallTIR(func, _, expected, tir_vars):
             if module is not None:
-                _check_signature(module, func, [*args, *expected], line)
+                _check_signature(module, func, [*args, *expected], tir_vars, line)
         case CallPacked(_, _, expected, pure):
             _hold(bool(expected) or not pure, "a pure call gives nothing", line)
         case CallFused(function):
@@ -109,19 +111,29 @@ def _check_types(binding: Binding, module: IRModule | None, line: Where) -> None
     )
 
 
-def _check_signature(module: IRModule, name: str, types: Sequence[TensorType], line: Where) -> None:
+def _check_signature(
+    module: IRModule, name: str, types: Sequence[TensorType], tir_vars: Sequence[Dim], line: Where
+) -> None:
     func = module.functions.get(name)
     if not isinstance(func, PrimFunc):
         raise ValueError(f"the module has no PrimFunc '{name}'\n  in:  {line()}")
-    taken = [TensorType(b.shape, b.dtype) for b in func.buffers]
-    fits = len(taken) == len(func.params) and fit(taken, types)[1] is None
+    integers = tuple(p for p in func.params if isinstance(p, Symbol))
+    last = func.params == (*func.buffers, *integers)
+    _hold(last, f"'{name}' has integer parameters before tensors; a graph passes them last", line)
+    names = ", ".join(p.name for p in integers)
+    what = f"'{name}' takes {'the integers ' + names if names else 'no integers'}"
+    as_many = len(integers) == len(tir_vars)
+    _hold(as_many, f"{what}, and tir_vars gives {len(tir_vars)}", line)
+    given = dict(zip(integers, tir_vars, strict=True))
+    taken = [bound(TensorType(b.shape, b.dtype), given) for b in func.buffers]
+    fits = fit(taken, types)[1] is None
     _hold(fits, f"'{name}' takes {listed(taken)}, not {listed(types)}", line)
 
 
 def _check_fused(function: Function, args: Sequence[TensorType], line: Where) -> None:
     """A fused function is one of calls of operators, its constants scalars, and takes args."""
     for binding in function.bindings:
-        is_call = isinstance(binding.call, Call)
+        is_call = isinstance(binding.call, Call | CallTIR)
         _hold(is_call, f"'{function.name}' fuses what is no operator: {binding}", line)
         for arg in binding.call.args:
             scalar = not isinstance(arg, Constant) or arg.value.size == 1

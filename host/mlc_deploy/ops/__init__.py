@@ -8,6 +8,7 @@ from . import (  # noqa: F401
     lookup,
     nn,
     norm,
+    pointwise,
     pool,
     quantize,
     reduction,

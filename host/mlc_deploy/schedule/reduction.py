@@ -254,11 +254,23 @@ def _partial_block(
     at = list(place)
     at.insert(axis, part.var)
     store = Store(partial, tuple(at), binary(combine, load(partial, at), substitute(value, values)))
-    init = Store(partial, tuple(at), _neutral(block))
+    init = Store(partial, tuple(at), _neutral(block, combine))
     return refreshed(with_fields(block, iters=(*iters, *loops.values()), body=store, init=init))
 
 
-def _neutral(block: Block) -> Expr:
+def _neutral(block: Block, combine: str) -> Expr:
+    """What each part begins with. The block's own init counts once, so for "+" and "*" it stays in
+    the block that takes the parts together; for "min" and "max" it may count any number of times."""
+    begin = _init(block)
+    match combine:
+        case "+":
+            return const(0, begin.dtype)
+        case "*":
+            return const(1, begin.dtype)
+    return begin
+
+
+def _init(block: Block) -> Expr:
     assert isinstance(block.init, Store)
     return block.init.value
 
@@ -291,5 +303,6 @@ def _final_nest(
     at = list(here)
     at.insert(axis, var)
     store = Store(out, here, binary(combine, load(out, here), load(partial, at)))
-    final = Block(block.name, tuple(iters), (), (), store, Store(out, here, _neutral(block)))
+    init = Store(out, here, substitute(_init(block), swap))
+    final = Block(block.name, tuple(iters), (), (), store, init)
     return loop_nest(loops, refreshed(final))

@@ -7,18 +7,20 @@ called outside of a decorated function they raise ScriptError.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from ..graph import Call, CallPacked, CallTIR, TensorType, const, op
-from ..graph import tensor_type as Tensor
-from .graph_function import decorated
+from ..graph import Call, CallPacked, CallTIR, TensorType, const, op, tensor_type
+from ..ir import Dim
+from .graph_function import Form, decorated
 from .source import misplaced
 
 __all__ = [
     "Tensor",
+    "Tuple",
     "branch",
     "call_dps_packed",
     "call_tir",
@@ -28,7 +30,31 @@ __all__ = [
     "function",
     "loop",
     "output",
+    "shape",
+    "tuple",
 ]
+
+
+def Tensor(
+    shape: Sequence[Dim | str] | None = None,
+    dtype: str = "float32",
+    vdevice: Any = None,
+    ndim: int = -1,
+) -> Any:
+    """A type: `R.Tensor((1, "m"), "float32")`. A script may leave the shape out: parameters have
+    dimensions of their own then, and annotations say the dtype alone. vdevice is TVM's and has no
+    effect: there is one device."""
+    return Form(None, dtype, ndim) if shape is None else tensor_type(shape, dtype)
+
+
+def Tuple(*types: Any) -> builtins.tuple[Any, ...]:
+    """The type of several values: `-> R.Tuple(R.Tensor((4,)), R.Tensor((8,)))`."""
+    return types
+
+
+def tuple(*values: Any) -> Any:
+    """Several values as one: `R.call_tir(cls.f, R.tuple(x, w), ...)`, or `(x, w)`."""
+    raise _misplaced("R.tuple")
 
 
 def __getattr__(name: str) -> Callable[..., Call]:
@@ -44,21 +70,31 @@ def function(definition: Callable[..., Any] | None = None, *, private: bool = Fa
     return partial(decorated, depth=1) if definition is None else decorated(definition)
 
 
-def call_tir(func: str, args: Sequence[Any], out: TensorType | Sequence[TensorType]) -> CallTIR:
+def call_tir(
+    func: str,
+    args: Sequence[Any],
+    out: TensorType | Sequence[TensorType],
+    tir_vars: Sequence[Dim] = (),
+) -> CallTIR:
     """`R.call_tir(cls.f, (x, w), R.Tensor((1, 128), "float32"))` calls f of the module with args
-    and with tensors of the types `out`, which f writes."""
-    return CallTIR(func, tuple(args), _types(out))
+    and with tensors of the types `out`, which f writes. tir_vars: f's integer parameters."""
+    return CallTIR(func, builtins.tuple(args), _types(out), shape(tir_vars))
+
+
+def shape(dims: Sequence[Dim | str]) -> builtins.tuple[Dim, ...]:
+    """`tir_vars=R.shape([n, 16])`: the integers of a call. "n" is a dimension."""
+    return tensor_type(dims).shape
 
 
 def call_dps_packed(
     func: str, args: Sequence[Any], out: TensorType | Sequence[TensorType], pure: bool = True
 ) -> CallPacked:
     """As call_tir, for a registered Python function. pure: it has no side effects."""
-    return CallPacked(func, tuple(args), _types(out), pure)
+    return CallPacked(func, builtins.tuple(args), _types(out), pure)
 
 
-def _types(out: TensorType | Sequence[TensorType]) -> tuple[TensorType, ...]:
-    return (out,) if isinstance(out, TensorType) else tuple(out)
+def _types(out: TensorType | Sequence[TensorType]) -> builtins.tuple[TensorType, ...]:
+    return (out,) if isinstance(out, TensorType) else builtins.tuple(out)
 
 
 _misplaced = partial(misplaced, "@R.function")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, NoReturn
@@ -41,9 +41,11 @@ from .source import Source, definition_of, parameters_of
 from .values import Values, is_vocabulary
 
 WORDS = (
-    "Tensor", "branch", "call_dps_packed", "call_tir", "const", "dataflow", "func_attr", "loop",
-    "output",
+    "Tensor", "Tuple", "branch", "call_dps_packed", "call_tir", "const", "dataflow", "func_attr",
+    "loop", "output", "shape", "tuple",
 )  # fmt: skip
+TVM_NAMES = {"permute_dims": "transpose", "concat": "concatenate", "match_cast": "Tensor"}
+IGNORED = ("num_input",)  # an attribute of TVM's: how many parameters are no weights
 ATTRIBUTES = (BODY, GLOBAL_SYMBOL, INPUT_NAMES, OUTPUT_NAMES, PRIMITIVE, STATES)
 TYPE = 'x: R.Tensor((1, 16), "float32")'
 LOOP = "R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False])"
@@ -62,6 +64,19 @@ class Primitive:
 
     function: Function
     body: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What R.Tensor(shape, dtype, ndim=) says, as it stands there; None is left open."""
+
+    shape: Sequence[Any] | None = None
+    dtype: Any = None
+    ndim: Any = None
+
+
+MOST_DIMS = 64
+FORM = ("shape", "dtype", "vdevice", "ndim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +161,11 @@ class _Reader:
             match statement:
                 case ast.Pass() | ast.Expr(ast.Constant(str())):
                     pass
-                case ast.Assign([ast.Name("cls")], ast.Name()):  # as TVM writes it
-                    pass
                 case ast.Expr(ast.Call(func, [given], [])) if self.word(func) == "func_attr":
                     attrs = self.values.value(given)
                     if not isinstance(attrs, dict):
                         self.refuse(given, "attributes are a dict")
+                    attrs = {key: value for key, value in attrs.items() if key not in IGNORED}
                     for key in attrs:
                         if key not in ATTRIBUTES:
                             near = get_close_matches(str(key), ATTRIBUTES, 2) or ATTRIBUTES
@@ -181,7 +195,10 @@ class _Reader:
     def param(self, arg: ast.arg, name: str) -> Var:
         if arg.annotation is None:
             self.refuse(arg, f"parameter '{arg.arg}' has no type", TYPE)
-        var = Var(name, self.type(arg.annotation))
+        form = self.form(arg.annotation)
+        if form is not None and form.shape is None and form.ndim is not None:
+            form = replace(form, shape=tuple(f"{arg.arg}_{n}" for n in range(form.ndim)))
+        var = Var(name, self.type(arg.annotation, form))
         self.scope[arg.arg] = var
         return var
 
@@ -203,10 +220,9 @@ class _Reader:
         self.refuse(self.definition, f"function '{self.definition.name}' returns nothing", "return")
 
     def result(self, at: ast.Return, value: ast.expr | None) -> Function:
-        given: Sequence[ast.expr] = () if value is None else (value,)
-        if isinstance(value, ast.Tuple):
-            given = value.elts
-        outputs = tuple(self.value(v) for v in given)
+        outputs = () if value is None else self.values_of(value)
+        if self.definition.returns is not None:
+            self.held("the function gives", outputs, self.definition.returns)
         known = {id(v): key for key, v in self.scope.items()}
         names = [known.get(id(v), v.name) or f"output{n}" for n, v in enumerate(outputs)]
         names = self.named(OUTPUT_NAMES, names)
@@ -223,7 +239,8 @@ class _Reader:
             match last:
                 case ast.Expr(ast.Call(func, args, [])) if self.word(func) == "output":
                     for arg in args:
-                        self.checked(arg, self.builder.emit_output, self.value(arg))
+                        for value in self.values_of(arg):
+                            self.checked(arg, self.builder.emit_output, value)
                         if isinstance(arg, ast.Name):
                             outside[arg.id] = self.scope[arg.id]
                 case _:
@@ -233,6 +250,8 @@ class _Reader:
 
     def statement(self, statement: ast.stmt) -> None:
         match statement:
+            case ast.Assign([ast.Name("cls")], ast.Name(module)) if module not in self.scope:
+                pass  # as TVM writes it
             case ast.Assign([target], value) if self.declares(value):
                 self.dimensions(target, value)
             case ast.Assign([ast.Name(name)], value):
@@ -271,10 +290,7 @@ class _Reader:
     def bind(self, at: ast.stmt, name: str, value: ast.expr, annotation: ast.expr | None) -> None:
         made = self.expression(value, name, self.layer(at))
         if annotation is not None:
-            wanted = self.type(annotation)
-            if isinstance(made, tuple) or not same_type(wanted, made.type):
-                is_ = f"{len(made)} values" if isinstance(made, tuple) else type_text(made.type)
-                self.refuse(annotation, f"'{name}' is {is_}, not {type_text(wanted)}")
+            self.held(f"'{name}' is", made if isinstance(made, tuple) else (made,), annotation)
         self.scope[name] = made
 
     def bind_several(self, at: ast.stmt, targets: Sequence[ast.expr], value: ast.expr) -> None:
@@ -311,6 +327,10 @@ class _Reader:
                 self.refuse(at, f"name '{known}' is not defined here", mend)
             case ast.Call(func) if self.word(func) == "const":
                 return self.constant(at)
+            case ast.Tuple(parts):
+                return tuple(map(self.value, parts))
+            case ast.Call(func, parts, []) if self.word(func) == "tuple":
+                return tuple(map(self.value, parts))
             case ast.Call():
                 made: Value | tuple[Value, ...] = self.call(at, name, source)
                 return made
@@ -332,7 +352,11 @@ class _Reader:
         match self.word(at.func), at.args:
             case "call_tir" | "call_dps_packed" as word, [func, args, *rest]:
                 pure = keywords.pop("pure", None) if word == "call_dps_packed" else None
-                named = {} if pure is None else {"pure": bool(self.values.value(pure))}
+                named: dict[str, Any] = {}
+                if pure is not None:
+                    named["pure"] = bool(self.values.value(pure))
+                if word == "call_tir" and "tir_vars" in keywords:
+                    named["tir_vars"] = self.dims(keywords.pop("tir_vars"))
                 types = self.out(at, rest, keywords)
                 callee = self.prim_func(func) if word == "call_tir" else self.registered(func)
                 emit = getattr(self.builder, word)
@@ -391,8 +415,22 @@ class _Reader:
         return found.function
 
     def several(self, at: ast.expr) -> list[Value]:
-        items = at.elts if isinstance(at, (ast.Tuple, ast.List)) else [at]
-        return [self.value(item) for item in items]
+        items = at.elts if isinstance(at, ast.List) else [at]
+        return [value for item in items for value in self.values_of(item)]
+
+    def values_of(self, at: ast.expr) -> tuple[Value, ...]:
+        made = self.expression(at)
+        return made if isinstance(made, tuple) else (made,)
+
+    def dims(self, at: ast.expr) -> list[Any]:
+        """The dimensions of R.shape([n, 16]), or of a plain list."""
+        match at:
+            case ast.Call(func, [listed], []) if self.word(func) == "shape":
+                at = listed
+        given = self.values.value(at)
+        if not isinstance(given, (list, tuple)):
+            self.refuse(at, "tir_vars is a list of integers and dimensions", "R.shape([n, 16])")
+        return list(given)
 
     def registered(self, at: ast.expr) -> str:
         name = self.values.value(at)
@@ -452,17 +490,65 @@ class _Reader:
             self.refuse(at, f"constant '{name}' is {wanted}, and the array given is {made.type}")
         return made
 
-    def type(self, at: ast.expr) -> TensorType:
+    def type(self, at: ast.expr, form: Form | None = None) -> TensorType:
+        form = form or self.form(at)
+        if form is None:
+            self.refuse(at, f"'{ast.unparse(at)}' is no type", TYPE)
+        if form.shape is None:
+            self.refuse(at, "nothing says the shape", '(1, 16), or (1, "m")')
+        made: TensorType = self.checked(at, tensor_type, form.shape, form.dtype or "float32")
+        return made
+
+    def form(self, at: ast.expr) -> Form | None:
+        """What R.Tensor says of a type; None where that is not what stands there."""
         match at:
-            case ast.Call(func, [shape, *rest], keywords) if self.word(func) == "Tensor":
-                extents = self.values.value(shape)
-                if not isinstance(extents, (list, tuple)):
-                    self.refuse(shape, "a shape is a tuple", '(1, 16), or (1, "m")')
-                given = [*rest, *(k.value for k in keywords if k.arg == "dtype")]
-                dtypes = [self.values.value(r) for r in given] or ["float32"]
-                made: TensorType = self.checked(at, tensor_type, extents, *dtypes)
-                return made
-        self.refuse(at, f"'{ast.unparse(at)}' is no type", TYPE)
+            case ast.Call(func, given, keywords) if self.word(func) == "Tensor":
+                pass
+            case ast.Attribute() if self.word(at) == "Tensor":
+                given, keywords = [], []
+            case _:
+                return None
+        # TVM's order, with the dtype first where there is no shape.
+        order = FORM[1:] if given and isinstance(self.values.value(given[0]), str) else FORM
+        said = {key: self.values.value(v) for key, v in zip(order, given, strict=False)}
+        for k in keywords:
+            if k.arg not in FORM or k.arg in said:
+                self.refuse(k.value, f"R.Tensor does not take {k.arg}", ", ".join(FORM))
+            said[k.arg] = self.values.value(k.value)
+        if len(given) > len(order):
+            self.refuse(at, f"R.Tensor takes {len(order)} arguments", TYPE)
+        said.pop("vdevice", None)  # there is one device
+        form = Form(**said)
+        if not isinstance(form.shape, (list, tuple, type(None))):
+            self.refuse(at, "a shape is a tuple", '(1, 16), or (1, "m")')
+        if form.ndim is not None and not (type(form.ndim) is int and -1 <= form.ndim <= MOST_DIMS):
+            self.refuse(at, f"ndim is {form.ndim!r}, not a number up to {MOST_DIMS}", "ndim=2")
+        form = replace(form, ndim=None) if form.ndim == -1 else form
+        if form.shape is not None and form.ndim not in (None, len(form.shape)):
+            self.refuse(at, f"a shape of {len(form.shape)} dimensions, and ndim={form.ndim}")
+        return form
+
+    def held(self, what: str, made: Sequence[Value], annotation: ast.expr) -> None:
+        """Refuses values that are not what an annotation says."""
+        parts: Sequence[ast.expr] = (annotation,)
+        match annotation:
+            case ast.Call(func, listed, []) if self.word(func) == "Tuple":
+                parts = listed
+        if len(parts) != len(made):
+            self.refuse(annotation, f"{what} {len(made)} values, not {len(parts)}")
+        for value, at in zip(made, parts, strict=True):
+            form = self.form(at)
+            if form is None:
+                self.refuse(at, f"'{ast.unparse(at)}' is no type", TYPE)
+            if form.shape is None:
+                is_ = form.dtype in (None, value.type.dtype)
+                is_ = is_ and form.ndim in (None, len(value.type.shape))
+                wanted = ast.unparse(at)
+            else:
+                is_ = same_type(of := self.type(at, form), value.type)
+                wanted = type_text(of)
+            if not is_:
+                self.refuse(at, f"{what} {type_text(value.type)}, not {wanted}")
 
     # -------------------------------------------------------------------------------------- words
 
@@ -473,11 +559,17 @@ class _Reader:
                 self.around.names.get(module)
             ):
                 if word not in OPERATORS and word not in WORDS:
-                    near = get_close_matches(word, [*WORDS, *OPERATORS], 3)
-                    self.refuse(at, f"there is no {module}.{word}",
-                                ", ".join(f"{module}.{n}" for n in near))  # fmt: skip
+                    self.no_word(at, module, word, word)
                 return word
+            case ast.Attribute(ast.Attribute(ast.Name(module), group), word) if is_graph_words(
+                self.around.names.get(module)
+            ):
+                self.no_word(at, module, f"{group}.{word}", word)
         return None
+
+    def no_word(self, at: ast.expr, module: str, said: str, word: str) -> NoReturn:
+        near = get_close_matches(TVM_NAMES.get(word, word), [*WORDS, *OPERATORS], 3)
+        self.refuse(at, f"there is no {module}.{said}", ", ".join(f"{module}.{n}" for n in near))
 
     def refuse(self, at: ast.AST, what: str, mend: str = "") -> NoReturn:
         raise self.source.error(at, what, mend)
