@@ -11,6 +11,7 @@ from mlc_deploy import te
 from mlc_deploy.ir import PrimFunc, numpy_dtype
 from mlc_deploy.ir.interp import run
 from mlc_deploy.schedule import Schedule
+from mlc_deploy.script import from_script
 from tests.schedule.draws import Step
 from tests.schedule.programs import fixed
 from tests.schedule.small_programs import (
@@ -169,3 +170,30 @@ def test_a_padded_block_stays_whole() -> None:
     sch.split("j", [None, 3])
     sch.compute_at("P", "j_0")
     check_same(padded(), sch.func)
+
+
+@pytest.mark.parametrize("combined", ["{} + {}", "{} * {}", "T.min({}, {})", "T.max({}, {})"])
+def test_parts_of_a_reduction_begin_once(combined: str) -> None:
+    """rfactor where a reduction begins with a number of each row's, that is not neutral."""
+    func = from_script(
+        f"""
+@T.prim_func
+def f(X: T.Buffer((3, 8), "int32"), B: T.Buffer((3,), "int32"), Y: T.Buffer((3,), "int32")):
+    for i, k in T.grid(3, 8):
+        with T.block("Y"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                Y[vi] = B[vi]
+            Y[vi] = {combined.format("Y[vi]", "X[vi, vk]")}
+"""
+    )
+    assert isinstance(func, PrimFunc)
+    sch = Schedule(func)
+    _, inner = sch.split("k", [None, 4])
+    sch.rfactor(inner, 1)
+    rng = np.random.default_rng(0)
+    x, b = rng.integers(-3, 4, (3, 8), np.int32), rng.integers(2, 9, 3, np.int32)
+    parts, whole = np.zeros(3, np.int32), np.zeros(3, np.int32)
+    run(sch.func, x, b, parts)
+    run(func, x, b, whole)
+    np.testing.assert_array_equal(parts, whole)
