@@ -95,9 +95,15 @@ def te_softmax(x: te.Tensor) -> Any:
     return te.compute(x.shape, lambda i, j: e[i, j] / total[i])
 
 
+def scores(bb: BlockBuilder, x: Var) -> Any:
+    """Of four batches of rows, each with each of its batch."""
+    x = bb.emit(op.reshape(x, shape=(4, 4, 32)))
+    return bb.emit(op.matmul(x, bb.emit(op.transpose(x, axes=(0, 2, 1)))))
+
+
 def softmax(x: np.ndarray) -> np.ndarray:
-    e = np.exp(x - x.max(1, keepdims=True))
-    return np.asarray(e / e.sum(1, keepdims=True))
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return np.asarray(e / e.sum(-1, keepdims=True))
 
 
 def module(make: Make, shape: tuple[int, ...] = (16, 32)) -> IRModule:
@@ -175,10 +181,20 @@ CASES: dict[str, tuple[Make, Callable[[], np.ndarray], list[str]]] = {
     ),
     "transpose, matmul, softmax": (
         lambda bb, x: bb.emit_te(
-            te_softmax, bb.emit_te(te_matmul, x, bb.emit_te(te_transpose, W.T.copy()))
+            te_softmax, bb.emit_te(te_matmul, bb.emit_te(te_transpose, x), W[:16].copy())
         ),
-        lambda: softmax(X @ W),
+        lambda: softmax(X.T @ W[:16]),
+        ["transpose_dense", "te_softmax"],
+    ),
+    "transpose of the other matrix": (
+        lambda bb, x: bb.emit_te(te_softmax, bb.emit_te(te_matmul, x, bb.emit_te(te_transpose, x))),
+        lambda: softmax(X @ X.T),
         ["dense", "te_softmax"],
+    ),
+    "of batches, by operators": (
+        lambda bb, x: bb.emit(op.softmax(scores(bb, x), axis=-1)),
+        lambda: softmax(X.reshape(4, 4, 32) @ X.reshape(4, 4, 32).transpose(0, 2, 1)),
+        ["transpose_matmul", "softmax"],
     ),
     "a product of its own": (
         lambda bb, x: bb.emit(op.relu(bb.emit_te(te_double, bb.emit_te(te_gram, x, x)))),

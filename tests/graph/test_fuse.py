@@ -105,6 +105,34 @@ def test_reductions() -> None:
     assert kernels(b, y) == ["exp", "sum", "divide"]
 
 
+def test_a_transposed_matrix_joins_the_product_that_alone_reads_it() -> None:
+    def product(*axes: tuple[int, ...] | None, end: str = "matmul") -> list[str]:
+        b = BlockBuilder()
+        matrices = []
+        for name, turned in zip("xy", axes, strict=True):
+            m: Any = b.param(name, (4, 4, 4))
+            matrices.append(m if turned is None else b.emit("transpose", m, axes=turned))
+        return kernels(b, b.emit("softmax", b.emit(end, *matrices), axis=-1))
+
+    assert product((0, 2, 1), None) == ["transpose_matmul", "softmax"]
+    assert product(None, (0, 2, 1)) == ["transpose_matmul", "softmax"]
+    assert product((0, 2, 1), (0, 2, 1)) == ["transpose_transpose_matmul", "softmax"]
+    assert product((1, 0, 2), None) == ["transpose", "matmul", "softmax"]  # of batches
+    assert product((0, 2, 1), None, end="add") == ["transpose_add", "softmax"]
+    b = BlockBuilder()
+    x = b.param("x", (4, 4))
+    turned = b.emit("transpose", x, axes=(1, 0))
+    y = b.emit("relu", b.emit("dense", turned, x, transpose_b=False))
+    assert kernels(b, b.emit("sum", y, axes=(1,), keepdims=False)) == ["transpose_dense_relu", "sum"]
+    b = BlockBuilder()
+    turned = b.emit("transpose", b.param("x", (4, 4)), axes=(1, 0))
+    assert kernels(b, b.emit("dense", turned, turned, transpose_b=False)) == ["transpose", "dense"]
+    b = BlockBuilder()
+    turned = b.emit("transpose", b.emit("exp", b.param("x", (4, 4))), axes=(1, 0))
+    y = b.emit("dense", turned, constant((4, 4)), transpose_b=False)
+    assert kernels(b, y) == ["exp_transpose", "dense"]
+
+
 def test_views_are_no_kernels() -> None:
     b = BlockBuilder()
     y = b.emit("reshape", b.emit("relu", b.param("x", (4, 6))), shape=(24,))

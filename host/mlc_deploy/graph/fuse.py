@@ -24,13 +24,14 @@ from .views import is_view
 # its expression has as many parts. Beyond that, compiling takes longer than is saved.
 MOST_CALLS = 64
 NAMED_CALLS = 4  # a kernel's name tells so many of its operators
+PRODUCTS = ("dense", "matmul")  # that may turn a matrix first
 
 
 @optional(level=1)
 def fuse_operators(function: Function) -> Function:
     """Calls of operators and functions   =>   kernels: elementwise calls join the convolution,
     matrix product or reduction before them; injective calls each other, and the reduction behind
-    them."""
+    them; the transpose of a matrix joins the product behind it."""
     members = _Graph(function).groups()
     if not members:
         return function
@@ -172,6 +173,8 @@ class _Graph:
         for number in reversed(anchors):
             self._extend(number)
         for number in range(self.exit):
+            if self._turn(number):
+                continue
             if self.pattern[number] in ("elementwise", "injective"):
                 self._extend(number)
         kernels = [n for n, b in enumerate(self.bindings) if is_fusible(b)]
@@ -191,6 +194,26 @@ class _Graph:
                 for number in joined:
                     self.group[number] = joined
             here = end
+
+    def _turn(self, number: int) -> bool:
+        """Joins the transpose of a matrix with the product that alone reads it; whether it did. The
+        kernel turns the matrix, then multiplies: a product that read a matrix across its rows would
+        load element by element."""
+        call, reader = self.bindings[number].call, self.dominator[number]
+        if reader == self.exit or self.readers[number] != [reader] or len(self.group[number]) > 1:
+            return False
+        product = self.bindings[reader].call
+        if not isinstance(product, Call) or product.op not in PRODUCTS:
+            return False
+        if not isinstance(call, Call) or call.op != "transpose":
+            return False
+        *kept, row, column = range(len(call.attrs["axes"]))
+        joined = self.group[number] | self.group[reader]
+        if tuple(call.attrs["axes"]) != (*kept, column, row) or not self._is_small(joined):
+            return False
+        for other in joined:
+            self.group[other] = joined
+        return True
 
     def _is_read_wide(self, number: int) -> bool:
         """Whether the call dequantizes what only the kernel of another anchor reads, which had

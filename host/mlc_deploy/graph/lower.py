@@ -14,10 +14,12 @@ from ..ir import IN_PLACE, Buffer, IRModule, PrimFunc, const, structural_hash, w
 from ..ir.names import LIBRARY_NAMES
 from ..ir.rewrite import replace_buffers
 from ..ops import TensorType, compute, operator
-from ..ops.cpu import default_schedule
+from ..ops.cpu import default_schedule, schedule_apart
 from ..ops.plan import Plan
 from ..ops.strategy import ANCHORS, plain_plan
 from ..schedule import IS_SCHEDULED, Schedule, Trace
+from ..te.program import topological
+from ..te.tensor import Operation
 from .definition import Definition
 from .fuse import fused, is_fusible
 from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value, Var
@@ -54,20 +56,27 @@ class KernelSource:
 
 @dataclass(frozen=True, slots=True)
 class Unscheduled:
-    """What a kernel computes, and the plan of its anchor, where there is one."""
+    """What a kernel computes, and the plan of its anchor, where there is one; before: the blocks
+    that make the anchor's inputs."""
 
     func: PrimFunc
     target: Target
     plan: Plan | None = None
+    before: tuple[str, ...] = ()
 
     def schedule(self, func: PrimFunc) -> PrimFunc:
         """`func`, or another with the same blocks, scheduled when nothing else is said. One that
         carries a schedule is left as it is."""
         if IS_SCHEDULED in func.attrs:
             return func
-        return (
-            default_schedule(func, self.target) if self.plan is None else self.plan.schedule(func)
-        )
+        if self.plan is None:
+            return default_schedule(func, self.target, self.before)
+        if self.before:
+            sch = Schedule(func)
+            for name in self.before:
+                sch = schedule_apart(sch, name, self.target)
+            func = sch.func
+        return self.plan.schedule(func)
 
 
 def _canonical(function: Function) -> Iterator[str]:
@@ -155,6 +164,7 @@ def unscheduled_fused(function: Function, target: Target, name: str) -> Unschedu
         p: te.placeholder(p.type.shape, p.type.dtype, p.name) for p in function.params
     }
     chosen: Plan | None = None
+    before: set[Operation] = set()
     for binding in function.bindings:
         call = binding.call
         inputs = [tensors[a] if a in tensors else _scalar(a) for a in call.args]
@@ -166,12 +176,17 @@ def unscheduled_fused(function: Function, target: Target, name: str) -> Unschedu
         if plan is None and operator(call.op).pattern in ANCHORS:
             types = [TensorType(t.shape, t.dtype) for t in inputs]
             plan = plain_plan(call.op, types, call.attrs, target)
+        if operator(call.op).pattern == "anchor":
+            before = {tensors[a].op for a in call.args if a in tensors}
         outputs = compute(call.op, inputs, call.attrs) if plan is None else plan.compute(inputs)
         chosen = plan or chosen
         tensors.update(zip(binding.outputs, outputs, strict=True))
     params = [*function.params, *(v for v in function.outputs if isinstance(v, Var))]
-    func = te.create_prim_func([tensors[v] for v in params], name)
-    return Unscheduled(func, target, chosen)
+    made = [tensors[v] for v in params]
+    func = te.create_prim_func(made, name)
+    stages = dict.fromkeys(t.op for t in topological(made) if isinstance(t.op, te.ComputeOp))
+    blocks = zip(Schedule(func).get_blocks(), stages, strict=True)
+    return Unscheduled(func, target, chosen, tuple(b for b, stage in blocks if stage in before))
 
 
 def _scalar(value: Value) -> te.Tensor:

@@ -44,22 +44,30 @@ MOST_TURNS = 4  # of parts of vectors, that are unrolled
 CHUNK = 1 << 12  # elements of a task where how many there are is known only at run time
 
 
-def default_schedule(func: PrimFunc, target: Target) -> PrimFunc:
-    """func with a schedule that computes every block reasonably; func must carry no schedule."""
+def default_schedule(func: PrimFunc, target: Target, apart: Sequence[str] = ()) -> PrimFunc:
+    """func with a schedule that computes every block reasonably; func must carry no schedule. apart:
+    blocks that are made before the others begin."""
     sch = Schedule(func)
-    inline_elementwise(sch)
+    inline_elementwise(sch, apart)
     for name in sch.get_blocks():
         sch = part_reduction(sch, name, target)
-    sch, row = by_rows(sch)
+    sch, row = (sch, None) if apart else by_rows(sch)
     for name in sch.get_blocks():
-        squares = in_squares(sch, name, target) if row is None else None
-        if squares is not None:
-            sch = squares
+        if row is None:
+            sch = schedule_apart(sch, name, target)
         else:
             schedule_block(sch, name, target, row)
     if row is not None:
         sch.parallel(row)
     return sch.func
+
+
+def schedule_apart(sch: Schedule, name: str, target: Target) -> Schedule:
+    """The schedule with one block scheduled in loops of its own."""
+    squares = in_squares(sch, name, target)
+    if squares is None:
+        schedule_block(sch, name, target)
+    return squares or sch
 
 
 def by_rows(sch: Schedule) -> tuple[Schedule, str | None]:
@@ -95,11 +103,12 @@ def _turns(sch: Schedule, block: str) -> int:
     return prod(_extent(sch, loop) for loop in sch.get_loops(block))
 
 
-def inline_elementwise(sch: Schedule) -> None:
+def inline_elementwise(sch: Schedule, apart: Sequence[str] = ()) -> None:
     """Inlines every block that computes each element by one expression of its inputs' elements,
-    unless a reduction would compute it anew in every step."""
+    unless a reduction would compute it anew in every step, or it stands apart."""
     for name in sch.get_blocks():
-        inline_block(sch, name)
+        if name not in apart:
+            inline_block(sch, name)
 
 
 def inline_block(sch: Schedule, name: str) -> None:
