@@ -33,8 +33,6 @@ def fuse_operators(function: Function) -> Function:
     matrix product or reduction before them; injective calls each other, and the reduction behind
     them; the transpose of a matrix joins the product behind it."""
     members = _Graph(function).groups()
-    if not members:
-        return function
     bindings: list[Binding] = []
     for number, binding in enumerate(function.bindings):
         if number not in members:
@@ -43,7 +41,8 @@ def fuse_operators(function: Function) -> Function:
             group = [function.bindings[n] for n in members[number]]
             alone = len(group) == 1 and isinstance(binding.call, CallTIR)
             bindings.append(binding if alone else fused(group))
-    return replace(function, bindings=tuple(bindings))
+    unchanged = all(a is b for a, b in zip(bindings, function.bindings, strict=False))
+    return function if unchanged else replace(function, bindings=tuple(bindings))
 
 
 def is_fusible(binding: Binding) -> bool:
