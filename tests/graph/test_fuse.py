@@ -123,7 +123,10 @@ def test_a_transposed_matrix_joins_the_product_that_alone_reads_it() -> None:
     x = b.param("x", (4, 4))
     turned = b.emit("transpose", x, axes=(1, 0))
     y = b.emit("relu", b.emit("dense", turned, x, transpose_b=False))
-    assert kernels(b, b.emit("sum", y, axes=(1,), keepdims=False)) == ["transpose_dense_relu", "sum"]
+    assert kernels(b, b.emit("sum", y, axes=(1,), keepdims=False)) == [
+        "transpose_dense_relu",
+        "sum",
+    ]
     b = BlockBuilder()
     turned = b.emit("transpose", b.param("x", (4, 4)), axes=(1, 0))
     assert kernels(b, b.emit("dense", turned, turned, transpose_b=False)) == ["transpose", "dense"]

@@ -74,11 +74,18 @@ class Layers:
         return out
 
 
+BOARDS = [("local://", "host"), ("qemu://cortex-a7", "armv7a"), ("qemu://cortex-a72", "aarch64")]
 RNG = np.random.default_rng(0)
 PARAMS = {
     name: RNG.normal(0, 0.3, shape).astype(np.float32)
     for name, shape in {"w0": (16, 24), "b0": (16,), "w1": (5, 16), "b1": (5,)}.items()
 }
+
+
+def read(text: str) -> IRModule:
+    module = from_script(text)
+    assert isinstance(module, IRModule)
+    return module
 
 
 def wanted(x: np.ndarray) -> np.ndarray:
@@ -94,10 +101,7 @@ def test_text_prints_and_reads_back() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 32])
-@pytest.mark.parametrize(
-    ("board", "target"),
-    [("local://", "host"), ("qemu://cortex-a7", "armv7a"), ("qemu://cortex-a72", "aarch64")],
-)
+@pytest.mark.parametrize(("board", "target"), BOARDS)
 def test_a_module_of_open_shapes_runs(board: str, target: str, rows: int) -> None:
     module = graph.bind_params(Layers, PARAMS)
     x = RNG.random((rows, 24), np.float32)
@@ -110,6 +114,18 @@ def test_a_module_of_open_shapes_runs(board: str, target: str, rows: int) -> Non
             done = mlc.deploy(model, session, {"x": x})
             assert done.ok
             np.testing.assert_allclose(done.outputs["out"], wanted(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 32])
+def test_a_main_of_static_shapes(rows: int) -> None:
+    text = str(Layers).replace('"n"', str(rows))
+    module = graph.bind_params(read(text), PARAMS)
+    x = RNG.random((rows, 24), np.float32)
+    for board, target in BOARDS:
+        with mlc.connect(board) as session:
+            done = mlc.deploy(mlc.compile(module, target), session, {"x": x})
+        assert done.ok
+        np.testing.assert_allclose(done.outputs["out"], wanted(x), rtol=1e-4, atol=1e-5)
 
 
 def test_each_call_has_its_extents_and_equal_ones_are_one_function() -> None:
@@ -138,7 +154,7 @@ def test_what_te_makes_of_open_shapes() -> None:
         b.emit_func_output(y, names=["y"])
     given = RNG.normal(size=(1, 13)).astype(np.float32)
     positive = np.maximum(given, 0)
-    for board, target in (("local://", "host"), ("qemu://cortex-a7", "armv7a")):
+    for board, target in BOARDS:
         with mlc.connect(board) as session:
             model = mlc.compile(b.get(), target, dims={"m": 13})
             outputs = session.load(model).run({"x": given})
@@ -193,9 +209,7 @@ class Module:
 """
 
 
-@pytest.mark.parametrize(
-    ("board", "target"), [("local://", "host"), ("qemu://cortex-a7", "armv7a")]
-)
+@pytest.mark.parametrize(("board", "target"), BOARDS)
 def test_scalars_become_part_of_the_function(board: str, target: str) -> None:
     """Also where nothing else says what a dimension is."""
     module = from_script(SCALARS)
@@ -253,12 +267,6 @@ class Module:
 """
 
 
-def read(text: str) -> IRModule:
-    module = from_script(text)
-    assert isinstance(module, IRModule)
-    return module
-
-
 @pytest.mark.parametrize("rows", [4, 9])
 def test_integer_parameters(rows: int) -> None:
     """Numbers and dimensions that a graph passes to a function: as an argument, as an extent."""
@@ -271,7 +279,7 @@ def test_integer_parameters(rows: int) -> None:
     for name, values in graph.evaluate(bound["main"], [x], module=bound).items():
         np.testing.assert_array_equal(values, right[name])
         np.testing.assert_array_equal(open_[name], right[name])
-    for board, target in (("local://", "host"), ("qemu://cortex-a7", "armv7a")):
+    for board, target in BOARDS:
         with mlc.connect(board) as session:
             done = mlc.deploy(mlc.compile(module, target, dims={"n": rows}), session, {"x": x})
         assert done.ok

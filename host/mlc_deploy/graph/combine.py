@@ -14,7 +14,7 @@ from ..passes.context import optional
 from .constants import is_static, shape_of, with_constant
 from .eliminate import eliminate_dead_code
 from .nodes import Binding, Call, Constant, Function, TensorType, Value, Var, uses
-from .views import slice_offset
+from .views import is_view, slice_offset
 
 
 @optional(level=3)
@@ -22,7 +22,7 @@ def combine_parallel_layers(function: Function) -> Function:
     """relu(layer(x, v) + a), relu(layer(x, w) + b)   =>   parts of relu(layer(x, [v, w]) + [a, b])
 
     for layers with constant weights, alike but for the number of outputs, where each of the outputs
-    lies in one piece of the combined one: then nothing is copied.
+    lies in one piece of the combined one and stays in the function: then nothing is copied.
     """
     branches: dict[Hashable, list[_Branch]] = {}
     for branch in _branches(function):
@@ -109,7 +109,7 @@ def _how(call: Call) -> Hashable:
 
 
 def _branches(function: Function) -> list[_Branch]:
-    counts = uses(function)
+    counts, given = uses(function), _given(function)
     readers = {arg: b for b in function.bindings for arg in b.call.args}
     found: list[_Branch] = []
     for binding in function.bindings:
@@ -125,7 +125,17 @@ def _branches(function: Function) -> list[_Branch]:
                     after = _only(readers, counts, branch.out)
                 if after is not None and _is_activation(after):
                     branch = _Branch(binding, branch.biased, after)
-                found.append(branch)
+                if branch.out not in given:
+                    found.append(branch)
+    return found
+
+
+def _given(function: Function) -> set[Value]:
+    """What a caller gets, and what lies in the same memory."""
+    found = set(function.outputs)
+    for binding in reversed(function.bindings):
+        if is_view(binding) and not found.isdisjoint(binding.outputs):
+            found.update(binding.call.args)
     return found
 
 

@@ -45,8 +45,8 @@ CHUNK = 1 << 12  # elements of a task where how many there are is known only at 
 
 
 def default_schedule(func: PrimFunc, target: Target, apart: Sequence[str] = ()) -> PrimFunc:
-    """func with a schedule that computes every block reasonably; func must carry no schedule. apart:
-    blocks that are made before the others begin."""
+    """func with a schedule that computes every block reasonably; func must carry no schedule.
+    apart: blocks that are computed whole before the others begin."""
     sch = Schedule(func)
     inline_elementwise(sch, apart)
     for name in sch.get_blocks():
