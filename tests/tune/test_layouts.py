@@ -249,6 +249,18 @@ def small() -> Function:
     )
 
 
+def transposed(other: str, target: Target) -> Task:
+    """A kernel that turns a matrix, then multiplies."""
+    b = BlockBuilder("transposed")
+    shape = (3, 24, 16) if other == "batches" else (24, 16)
+    x = b.param("x", shape)
+    turned = b.emit("transpose", x, axes=(0, 2, 1) if other == "batches" else (1, 0))
+    y = weights(24, 32) if other == "weights" else b.param("y", (*shape[:-1], 32))
+    function = b.finish([b.emit("matmul", turned, y)])
+    (task,) = Model(model_graph(function, target), target).plan({}).tasks
+    return task
+
+
 @pytest.mark.parametrize("target", ["aarch64", "armv7a", "host", "llvm -mcpu=cortex-a72"])
 def test_every_default_schedule_is_a_candidate(target: str) -> None:
     """With a bias that sums begin with, and LLVM's tuning: a trace gives the very same program."""
@@ -259,7 +271,9 @@ def test_every_default_schedule_is_a_candidate(target: str) -> None:
         pads = (kernel // 2,) * 4
         x = b.emit("conv2d", x, weights(16, 16, kernel, kernel), pads=pads, **CONV)
         x = b.emit("relu", b.emit("add", x, weights(16, 1, 1)))
-    for task in Model(model_graph(b.finish([x]), to), to).plan({}).tasks:
+    tasks = Model(model_graph(b.finish([x]), to), to).plan({}).tasks
+    turned = [transposed(other, to) for other in ("weights", "data", "batches")]
+    for task in [*tasks, *turned]:
         found = default_candidate(task)
         assert found is not None, task.name
         assert found.program == structural_hash(task.default(task.func))

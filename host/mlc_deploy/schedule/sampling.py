@@ -45,6 +45,10 @@ class Chooser:
     def note(self, sch: Schedule) -> None:
         """A schedule that asks this chooser has come about."""
 
+    def maker(self, func: PrimFunc) -> Schedule | None:
+        """The schedule that made the function, where the chooser knows one."""
+        return None
+
     def copy(self) -> Chooser:
         """One with the same choices to come."""
         other = Chooser()

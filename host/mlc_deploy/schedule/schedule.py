@@ -103,8 +103,10 @@ class Schedule:
         self._several = self._module is not None and len(self._module.functions) > 1
         chooser = sampling.in_force() if seed is None else None
         self._chooser = chooser or Chooser(Random(seed))
+        # What another schedule made, in the same search, this one goes on with.
+        maker = self._chooser.maker(self._func)
+        self._recorder: Recorder = Recorder() if maker is None else maker._recorder.copy()
         self._chooser.note(self)
-        self._recorder = Recorder()
 
     @property
     def func(self) -> PrimFunc:

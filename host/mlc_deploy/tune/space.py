@@ -20,7 +20,7 @@ from random import Random
 from typing import Any, Protocol
 
 from ..errors import MlcError, TuneError
-from ..ir import structural_hash
+from ..ir import PrimFunc, structural_hash
 from ..schedule import Schedule
 from ..schedule.sampling import Chooser, deciding, in_force
 from ..schedule.trace import Trace, sampling_instructions
@@ -69,6 +69,9 @@ class Decider(Chooser):
 
     def note(self, sch: Schedule) -> None:
         self.schedules.append(sch)
+
+    def maker(self, func: PrimFunc) -> Schedule | None:
+        return next((s for s in reversed(self.schedules) if s.func.body is func.body), None)
 
     def copy(self) -> Chooser:
         return self
@@ -197,16 +200,13 @@ class Default:
     def schedule(self, task: Task) -> Schedule:
         chooser = in_force()
         assert isinstance(chooser, Decider), "a space is used where a chooser is in force"
-        func = task.default(task.func)
-        # functions that schedule return what they made of a function: its schedule is the last one
-        # that has it
-        made = [s for s in chooser.schedules if s.func.body is func.body]
-        if not made:
+        made = chooser.maker(task.default(task.func))
+        if made is None:
             raise TuneError(
                 f"the default schedule of task '{task.name}' has no trace",
                 mend="a default that works on a Schedule of the task's function",
             )
-        return made[-1]
+        return made
 
 
 @dataclass(frozen=True)
