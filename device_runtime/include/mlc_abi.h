@@ -20,7 +20,9 @@
  *                                                         names the scalar that says how many)
  *                                   "workspace": uint}    bytes per thread
  *   "model"     map       present when the object holds a model:
- *       "inputs", "outputs"  [{"name": str, "dtype": str, "shape": [uint]}]
+ *       "inputs", "outputs"  [{"name": str, "dtype": str, "shape": [uint],
+ *                   "state": str}]  of an output that a run finds as the run before left it, zero at
+ *                             first: what it is called as an input
  *       "arena"     uint      bytes, kernel workspaces not included
  *       "weights"   uint      bytes of the weights blob (0: none)
  *       "weights_hash"  bin   BLAKE2b-256 of that blob (empty: none)

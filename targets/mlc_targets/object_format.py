@@ -18,6 +18,7 @@ import msgpack
 ABI_VERSION = 1
 PROGRAM_ABI = 2
 METADATA_SECTION = ".mlc"
+MAX_OPERANDS = 64  # of a kernel, and of a model: its inputs and outputs
 ALIGNMENT = 64  # bytes: of every tensor, and of every offset in the arena and in the weights
 
 Space = Literal["arena", "weights", "input", "output"]

@@ -451,3 +451,13 @@ def layers_graph(seed: int, calls: int = 4) -> Function:
         y = d.emit("conv2d", y, w, strides=(1, 1), dilations=(1, 1), pads=(1,) * 4, groups=1)
     side = d.emit("relu", _side_by_side(d, d.builder.param("row", (1, 16))))
     return d.builder.finish([x, y, side, *(o for o in outputs if o is not x)])
+
+
+def wide_graph(seed: int) -> Function:
+    """A concatenation of as many tensors as no kernel takes, and more."""
+    rng = random.Random(seed)
+    bb = BlockBuilder("main")
+    xs = [bb.param(f"x{n}", (2, 3)) for n in range(4)]
+    values = [bb.emit("tanh", rng.choice(xs)) if rng.random() < 0.5 else rng.choice(xs)
+              for _ in range(rng.randrange(64, 90))]  # fmt: skip
+    return bb.finish([bb.emit("concatenate", *values, axis=rng.randrange(2))], ["y"])

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlc_deploy.graph import BlockBuilder, CallFused, Function, Value, evaluate
+import mlc_deploy as mlc
+from mlc_deploy.graph import BlockBuilder, CallFused, Function, Value, const, evaluate
 from mlc_deploy.graph.fuse import MOST_CALLS, fuse_operators
 from mlc_deploy.graph.lower import kernel_source
 from mlc_deploy.graph.verify import verify
 from mlc_deploy.passes.context import PassContext
+from mlc_targets.object_format import MAX_OPERANDS
 from tests.graph.test_graph import constant
 
 CONV: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}
@@ -226,3 +229,26 @@ def test_any_graph_keeps_its_meaning(steps: list[tuple[str, int, int]]) -> None:
             case _:
                 values.append(b.emit(op, x))
     kernels(b, values[-1], values[len(values) // 2])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("parts", ["alike", "computed"])
+def test_more_operands_than_a_kernel_takes(parts: str, axis: int) -> None:
+    """They are several kernels, which give the same."""
+    bb = BlockBuilder("main")
+    params = [bb.param(f"x{n}", (1, 10)) for n in range(5)]
+    values: list[Value] = [params[n % 5] for n in range(150)]
+    if parts == "computed":
+        factors = np.arange(1500, dtype=np.float32).reshape(150, 1, 10)
+        values = [bb.emit("multiply", v, const(f)) for v, f in zip(values, factors, strict=True)]
+        total = values[0]
+        for value in values[1:]:
+            total = bb.emit("add", total, value)
+        values.append(total)
+    function = bb.finish([bb.emit("concatenate", *values, axis=axis)], ["y"])
+    model = mlc.compile(function, "host")
+    assert max(len(call.args) for call in model.program.calls) <= MAX_OPERANDS
+    inputs = {p.name: np.full((1, 10), n, np.float32) for n, p in enumerate(function.params)}
+    with mlc.connect("local://") as board:
+        found = board.load(model).run(inputs)["y"]
+    np.testing.assert_allclose(found, evaluate(function, inputs)["y"], rtol=1e-5)

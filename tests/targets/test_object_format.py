@@ -25,6 +25,11 @@ def test_constants() -> None:
     }
 
 
+def test_most_operands() -> None:
+    header = (ROOT / "device_runtime" / "include" / "mlc_runtime.h").read_text()
+    assert f"MLC_MAX_OPERANDS = {form.MAX_OPERANDS}," in header
+
+
 def test_spaces() -> None:
     (listed,) = re.findall(r"^enum mlc_space \{(.*)\};$", HEADER, re.MULTILINE)
     expected = (f"MLC_{name.upper()} = {n}" for n, name in enumerate(form.SPACES))
@@ -37,7 +42,7 @@ def test_spaces() -> None:
         (form.MetadataMap, '"abi"', '"params"'),
         (form.KernelMap, '"name": str (the symbol)', '"model"  '),
         (form.ModelMap, '"inputs"', "*/"),
-        (form.ParamMap, '"params"', '"scalars"'),
+        (form.ParamMap, '"params"', '"arena"'),
     ],
 )
 def test_names(map_: type, begin: str, end: str) -> None:

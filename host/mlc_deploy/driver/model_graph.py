@@ -24,6 +24,7 @@ from ..graph.states import stateful
 from ..graph.tabulate import rows_of_lookups
 from ..graph.verify import verify
 from ..graph.views import concatenate_in_place
+from ..graph.wide import split_concatenations
 from ..ir import IRModule
 from ..passes.context import option, options
 
@@ -63,6 +64,7 @@ def graph_steps(target: Target, precision: str = "float32") -> tuple[Pass | str,
         rows_of_lookups(target),
         fold_constants,
         concatenate_in_place,
+        split_concatenations,
         fuse_operators,
         "optimized",
     )

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from mlc_targets.object_format import MAX_OPERANDS
+
 from ..ir.names import Names
 from ..ir.printer import identifier
 from ..ops import operator
@@ -94,6 +96,10 @@ def fused(bindings: Sequence[Binding]) -> Binding:
 def _var(value: Value) -> Var:
     assert isinstance(value, Var)
     return value
+
+
+def _is_concatenation(binding: Binding) -> bool:
+    return isinstance(binding.call, Call) and binding.call.op == "concatenate"
 
 
 def _is_scalar(value: Value) -> bool:
@@ -257,7 +263,7 @@ class _Graph:
         """Whether one expression for the last of joined has at most MOST_CALLS of them. What is
         read twice at one index is computed once; what is read through calls that move elements is
         computed for each way through them."""
-        if len(joined) > MOST_CALLS:
+        if len(joined) > MOST_CALLS or self._operands(joined) > MAX_OPERANDS:
             return False
         indices: dict[int, set[tuple[int, ...]]] = {}  # by the calls that moved it
         total = 0
@@ -272,6 +278,16 @@ class _Graph:
             if total > MOST_CALLS:
                 return False
         return True
+
+    def _operands(self, joined: set[int]) -> int:
+        """How many operands one kernel for the calls has; or how many pieces it puts together, each
+        of them in a loop of its own, where these are more."""
+        calls = [self.bindings[n] for n in joined]
+        made = {v for b in calls for v in b.outputs}
+        read = {a for b in calls for a in b.call.args if not _is_scalar(a)}
+        operands = len(read - made) + len(self.bindings[max(joined)].outputs)
+        pieces = (len(b.call.args) for b in calls if _is_concatenation(b))
+        return max(operands, sum(pieces))
 
     def _same_shape(self, numbers: set[int]) -> bool:
         return len({self.bindings[n].outputs[0].type.shape for n in numbers}) == 1

@@ -1,0 +1,45 @@
+"""Calls of more operands than a kernel takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mlc_targets.object_format import MAX_OPERANDS
+
+from ..ir.names import Names
+from ..ops import infer_types
+from .nodes import Binding, Call, Function, Value, Var
+from .views import is_view
+
+
+def split_concatenations(function: Function) -> Function:
+    """concatenate(a, …, z)   =>   concatenate(concatenate(a, …), …, concatenate(…, z)), where a
+    kernel would take more operands than boards do."""
+    names = Names(v.name for b in function.bindings for v in b.outputs)
+    bindings: list[Binding] = []
+    for binding in function.bindings:
+        match binding.call:
+            case Call("concatenate", args) if len(args) >= MAX_OPERANDS and not is_view(binding):
+                bindings += _split(binding, args, names)
+            case _:
+                bindings.append(binding)
+    if len(bindings) == len(function.bindings):
+        return function
+    return replace(function, bindings=tuple(bindings))
+
+
+def _split(binding: Binding, args: Sequence[Value], names: Names) -> list[Binding]:
+    """The binding after those that make parts of it, by as many arguments as a kernel takes."""
+    call, most = binding.call, MAX_OPERANDS - 1
+    assert isinstance(call, Call)
+    made: list[Binding] = []
+    parts: list[Value] = []
+    for begin in range(0, len(args), most):
+        some = tuple(args[begin : begin + most])
+        (kind,) = infer_types("concatenate", [v.type for v in some], call.attrs)
+        part = Var(names.fresh(binding.outputs[0].name), kind)
+        made.append(Binding((part,), replace(call, args=some), binding.source))
+        parts.append(part)
+    whole = replace(binding, call=replace(call, args=tuple(parts)))
+    return made + (_split(whole, parts, names) if len(parts) > most else [whole])
