@@ -9,10 +9,12 @@ from mlc_targets.object_format import MAX_OPERANDS
 
 from ..ir.names import Names
 from ..ops import infer_types
+from ..passes.context import required
 from .nodes import Binding, Call, Function, Value, Var
 from .views import is_view
 
 
+@required
 def split_concatenations(function: Function) -> Function:
     """concatenate(a, …, z)   =>   concatenate(concatenate(a, …), …, concatenate(…, z)), where a
     kernel would take more operands than boards do."""
