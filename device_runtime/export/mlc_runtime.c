@@ -2,14 +2,7 @@
  * and the header, each with what it includes, are what an export writes. */
 #include "../include/mlc_runtime.h"
 
-#include "../src/blake2b.h"
-
-#include "../src/blake2b.c"
 #include "../src/execute.c"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Whether there is memory for `bytes`, where a kernel wants it. */
 static int32_t check_pointer(const void *pointer, size_t bytes) {
@@ -55,6 +48,16 @@ int32_t mlc_model_run(const mlc_model *model, const void *weights, void *memory,
     return mlc_model_run_with(model, weights, memory, inputs, outputs, NULL, NULL);
 }
 
+#ifndef MLC_NO_FILES
+
+#include "../src/blake2b.h"
+
+#include "../src/blake2b.c"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 void *mlc_memory_new(size_t bytes) {
     size_t whole = bytes > 0 ? bytes : 1;
     if (whole > SIZE_MAX - MLC_ALIGNMENT) return NULL;
@@ -91,6 +94,8 @@ int32_t mlc_weights_read(const mlc_model *model, const char *path, void **weight
         free(memory);
     return status;
 }
+
+#endif
 
 const char *mlc_status_text(int32_t status) {
     switch (status) {

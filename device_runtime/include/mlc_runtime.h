@@ -1,5 +1,6 @@
 /* The executor: runs a compiled model by walking its call table. C11 and nothing else: no threads,
- * no files, no memory of its own, unless mlc_weights_read or mlc_memory_new is called.
+ * no files, no memory of its own, unless mlc_weights_read or mlc_memory_new is called. Compiled with
+ * -DMLC_NO_FILES it has neither of these, and needs no more of C's library than <stdint.h>.
  *
  *   #include "digits.h"                  which names the model `digits`, and says its sizes
  *
@@ -141,11 +142,15 @@ int32_t mlc_model_run_with(const mlc_model *model, const void *weights, void *me
                            void *const *inputs, void *const *outputs, mlc_invoke *invoke,
                            void *context);
 
+#ifndef MLC_NO_FILES
+
 /* Reads a model's weights from a file and checks them against the model. free() them. */
 int32_t mlc_weights_read(const mlc_model *model, const char *path, void **weights);
 
 /* Aligned memory, zeroed; free() it. NULL when there is none. */
 void *mlc_memory_new(size_t bytes);
+
+#endif
 
 const char *mlc_status_text(int32_t status);
 

@@ -45,6 +45,10 @@ static bool starts_with(const char *text, const char *prefix) {
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
+static void unsupported(Loader *l, const char *noun, const char *name, const char *what) {
+    mlc_elf_fail(&l->elf, "%s '%s' is %s, which is not supported", noun, name, what);
+}
+
 /* Which part of the image a section belongs to. Unwind tables are skipped: nothing unwinds. */
 static Part part_of(Loader *l, const mlc_elf_section *s) {
     if (s->type == SHT_CREL || s->type == SHT_RELR || s->type == SHT_SYMTAB_SHNDX)
@@ -53,10 +57,8 @@ static Part part_of(Loader *l, const mlc_elf_section *s) {
     if (!(s->flags & SHF_ALLOC) || s->type == SHT_UNWIND || s->type == SHT_NOTE) return SKIPPED;
     const char *name = mlc_elf_section_name(&l->elf, s);
     if (starts_with(name, ".eh_frame") || starts_with(name, ".ARM.ex")) return SKIPPED;
-    if (s->flags & SHF_TLS)
-        mlc_elf_fail(&l->elf, "section '%s' is thread-local, which is not supported", name);
-    if (s->flags & SHF_COMPRESSED)
-        mlc_elf_fail(&l->elf, "section '%s' is compressed, which is not supported", name);
+    if (s->flags & SHF_TLS) unsupported(l, "section", name, "thread-local");
+    if (s->flags & SHF_COMPRESSED) unsupported(l, "section", name, "compressed");
     if (s->type != SHT_PROGBITS && s->type != SHT_NOBITS)
         mlc_elf_fail(&l->elf, "section '%s' of type %u is not supported", name, s->type);
     if ((s->flags & SHF_WRITE) && (s->flags & SHF_EXECINSTR))
@@ -86,8 +88,7 @@ static void find_symbols(Loader *l) {
         mlc_elf_section s = mlc_elf_section_at(&l->elf, i);
         if (s.type != SHT_SYMTAB) continue;
         if (l->symbol_table)
-            mlc_elf_fail(&l->elf, "object has two symbol tables, sections %u and %u",
-                         l->symbol_table, i);
+            mlc_elf_fail(&l->elf, "object has two symbol tables");
         l->symbol_table = i;
         l->symbols = s;
         l->strings = mlc_elf_section_at(&l->elf, s.link);
@@ -159,8 +160,7 @@ static const char *symbol_name(Loader *l, const mlc_elf_symbol *symbol) {
 static uint64_t defined_address(Loader *l, const mlc_elf_symbol *symbol) {
     if (symbol->section == SHN_ABS) return symbol->value;
     if (symbol->section == SHN_COMMON)
-        mlc_elf_fail(&l->elf, "symbol '%s' is common, which is not supported; try: -fno-common",
-                     symbol_name(l, symbol));
+        unsupported(l, "symbol", symbol_name(l, symbol), "common");
     else if (symbol->section >= SHN_LORESERVE)
         mlc_elf_fail(&l->elf, "symbol '%s' is in section %u, which is reserved",
                      symbol_name(l, symbol), symbol->section);
@@ -185,15 +185,16 @@ static void resolve_globals(Loader *l) {
         const char *name = mlc_elf_string(&l->elf, &l->strings, symbol.name);
         names[i] = NOWHERE;
         if (l->elf.failed) return;
-        if (symbol.section == SHN_UNDEF) {
+        if (symbol.section == SHN_UNDEF && strcmp(name, "_GLOBAL_OFFSET_TABLE_") == 0) {
+            values[i] = l->address + l->values;
+        } else if (symbol.section == SHN_UNDEF) {
             values[i] = l->memory->helper(name);
-            if (values[i])
-                l->arch->write_veneer(l->base + l->veneers + (size_t)i * MLC_VENEER_SIZE,
-                                      values[i]);
         } else if (symbol.section >= l->elf.sections || l->placed[symbol.section] != NOWHERE) {
             values[i] = defined_address(l, &symbol);
             names[i] = symbol.name;
         }
+        if (values[i])
+            l->arch->write_veneer(l->base + l->veneers + (size_t)i * MLC_VENEER_SIZE, values[i]);
     }
 }
 
@@ -202,20 +203,18 @@ static void resolve(Loader *l, uint32_t index, mlc_relocation *r) {
     if (index == 0) /* no symbol: the addend is all */
         return;
     mlc_elf_symbol symbol = mlc_elf_symbol_at(&l->elf, &l->symbols, index);
-    if (symbol.type == STT_TLS)
-        mlc_elf_fail(&l->elf, "symbol '%s' is thread-local, which is not supported",
-                     symbol_name(l, &symbol));
-    if (symbol.type == STT_GNU_IFUNC)
-        mlc_elf_fail(&l->elf, "symbol '%s' is an indirect function, which is not supported",
-                     symbol_name(l, &symbol));
+    if (symbol.type == STT_TLS || symbol.type == STT_GNU_IFUNC)
+        unsupported(l, "symbol", symbol_name(l, &symbol),
+                    symbol.type == STT_TLS ? "thread-local" : "an indirect function");
     if (l->elf.failed) return;
     uint64_t value = 0;
     if (index >= l->first_global) {
         uint64_t slot = index - l->first_global;
-        r->got = l->address + l->values + slot * sizeof(uint64_t);
+        r->got = r->origin + slot * sizeof(uint64_t);
+        r->bridge = l->address + l->veneers + slot * MLC_VENEER_SIZE;
         memcpy(&value, l->base + l->values + slot * sizeof(uint64_t), sizeof value);
-        r->veneer = symbol.section == SHN_UNDEF && value != 0;
-        r->symbol = r->veneer ? l->address + l->veneers + slot * MLC_VENEER_SIZE : value;
+        r->veneer = symbol.section == SHN_UNDEF && value != 0 && value != r->origin;
+        r->symbol = r->veneer ? r->bridge : value;
     }
     if (symbol.section != SHN_UNDEF) {
         r->symbol = defined_address(l, &symbol);
@@ -251,6 +250,7 @@ static void relocate_section(Loader *l, const mlc_elf_section *table) {
             .room = target.size - entry.offset,
             .at = l->address + offset,
             .addend = entry.addend,
+            .origin = l->address + l->values,
         };
         resolve(l, entry.symbol, &r);
         if (l->elf.failed) return;

@@ -17,6 +17,8 @@ typedef struct {
     uint64_t symbol;      /* S; Thumb functions have bit 0 set */
     int64_t addend;       /* A; 0 where it stands in the bytes */
     uint64_t got;         /* address of an 8-byte word that holds S; 0 for a local symbol */
+    uint64_t origin;      /* GOT_ORG: where the words of all global symbols begin */
+    uint64_t bridge;      /* address of code that jumps to S; 0 for a local symbol */
     bool function;        /* the symbol is a function */
     bool veneer;          /* S is the symbol's veneer: the function itself is outside the image */
 } mlc_relocation;

@@ -25,6 +25,7 @@ enum {
     R_AARCH64_LDST128_ABS_LO12_NC = 299,
     R_AARCH64_ADR_GOT_PAGE = 311,
     R_AARCH64_LD64_GOT_LO12_NC = 312,
+    R_AARCH64_LD64_GOTPAGE_LO15 = 313,
     R_AARCH64_PLT32 = 314
 };
 
@@ -123,6 +124,12 @@ static const char *relocate(const mlc_relocation *r) {
         return r->got ? put_adrp(r->place, r->got + (uint64_t)r->addend, r->at) : mlc_reloc_local;
     case R_AARCH64_LD64_GOT_LO12_NC:
         return r->got ? put_lo12(r->place, r->got + (uint64_t)r->addend, 3) : mlc_reloc_local;
+    case R_AARCH64_LD64_GOTPAGE_LO15: {
+        uint64_t at = r->got + (uint64_t)r->addend - (r->origin & ~UINT64_C(0xfff));
+        if (!r->got || at & 7 || at >> 15) return mlc_reloc_range;
+        put_field(r->place, 10, 12, at >> 3);
+        return NULL;
+    }
     default:
         if (r->type >= R_AARCH64_MOVW_UABS_G0 && r->type <= R_AARCH64_MOVW_UABS_G3)
             return put_movw(r, value);

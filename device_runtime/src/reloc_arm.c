@@ -9,6 +9,9 @@ enum {
     R_ARM_ABS32 = 2,
     R_ARM_REL32 = 3,
     R_ARM_THM_CALL = 10,
+    R_ARM_GOTOFF32 = 24,
+    R_ARM_BASE_PREL = 25,
+    R_ARM_GOT_BREL = 26,
     R_ARM_CALL = 28,
     R_ARM_JUMP24 = 29,
     R_ARM_THM_JUMP24 = 30,
@@ -88,6 +91,10 @@ static const char *branch_arm(const mlc_relocation *r, uint32_t symbol, bool thu
     uint32_t i = get_word(r->place);
     bool exchange = (i & 0xfe000000) == BLX, always = i >> 28 == 0xe;
     bool link = exchange || (i & 0x0f000000) == 0x0b000000;
+    if (thumb && !exchange && (!link || !always) && r->bridge) {
+        symbol = (uint32_t)r->bridge; /* its first entry is ARM code */
+        thumb = false;
+    }
     uint32_t addend = sign_extend(i << 2, 26) | (exchange ? i >> 23 & 2 : 0);
     uint32_t distance = symbol + addend - (uint32_t)r->at;
     if (thumb && !exchange && (!link || !always)) return mlc_reloc_state;
@@ -106,6 +113,10 @@ static const char *branch_thumb(const mlc_relocation *r, uint32_t symbol, bool t
     enum { NOT_EXCHANGE = 1 << 12, LINK = 1 << 14 };
     uint32_t i = get_thumb(r->place);
     bool link = i & LINK;
+    if (!thumb && !link && r->bridge) {
+        symbol = (uint32_t)r->bridge + THUMB_ENTRY;
+        thumb = true;
+    }
     uint32_t distance = symbol + thumb_branch_distance(i) - (uint32_t)r->at;
     if (!thumb && !link) return mlc_reloc_state;
     if (thumb) {
@@ -136,6 +147,14 @@ static const char *relocate(const mlc_relocation *r) {
     case R_ARM_ABS32:
         put_word(r->place, (symbol + word) | bit);
         return NULL;
+    case R_ARM_GOTOFF32:
+        put_word(r->place, ((symbol + word) | bit) - (uint32_t)r->origin);
+        return NULL;
+    case R_ARM_GOT_BREL:
+        if (!r->got) return mlc_reloc_local;
+        put_word(r->place, (uint32_t)(r->got - r->origin) + word);
+        return NULL;
+    case R_ARM_BASE_PREL: /* of _GLOBAL_OFFSET_TABLE_ */
     case R_ARM_REL32:
         put_word(r->place, ((symbol + word) | bit) - at);
         return NULL;

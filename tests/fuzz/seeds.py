@@ -26,8 +26,8 @@ from tests.runtime.elf_objects import Object, Relocation, Section, Symbol
 from tests.runtime.kernels import MACHINES, object_of
 
 RELOCATIONS = {
-    "aarch64": (257, 258, 260, 261, 263, 269, 275, 277, 280, 283, 285, 299, 311, 312),
-    "arm": (2, 3, 10, 28, 29, 30, 40, 42, 43, 44, 45, 46, 47, 48, 49, 50, 96),
+    "aarch64": (257, 258, 260, 261, 263, 269, 275, 277, 280, 283, 285, 299, 311, 312, 313),
+    "arm": (2, 3, 10, 24, 25, 26, 28, 29, 30, 40, 42, 43, 44, 45, 46, 47, 48, 49, 50, 96),
     "x86_64": (1, 2, 4, 9, 10, 11, 24, 41, 42),
 }
 

@@ -199,7 +199,7 @@ SYMBOLS = {
     ),
     "common": (
         Symbol("foo", COMMON, 4),
-        "symbol 'foo' is common, which is not supported; try: -fno-common",
+        "symbol 'foo' is common, which is not supported",
     ),
     "reserved": (Symbol("foo", 0xFFFF), "symbol 'foo' is in section 65535, which is reserved"),
     "no_such_section": (Symbol("foo", 99), "object refers to section 99, but has 6"),

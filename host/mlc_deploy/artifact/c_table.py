@@ -172,7 +172,7 @@ def _procedures(t: Table, model: Model) -> tuple[Field, Field]:
     """Arrays of mlc_step and mlc_procedure."""
     if not model.procedures:
         return NULL, NULL
-    begins = _begins(model.procedures)
+    begins = begins_of(model.procedures)
     steps = [
         _step(t, step, begin)
         for procedure, own in zip(model.procedures, begins, strict=True)
@@ -183,7 +183,7 @@ def _procedures(t: Table, model: Model) -> tuple[Field, Field]:
     return t.array(steps), t.array(list(zip(firsts, counts, strict=False)))
 
 
-def _begins(procedures: Sequence[Sequence[Step]]) -> list[list[int]]:
+def begins_of(procedures: Sequence[Sequence[Step]]) -> list[list[int]]:
     """The number of the first call in each step, or after it."""
     found: list[list[int]] = [[] for _ in procedures]
     following = 0

@@ -32,13 +32,13 @@ from ..codegen.elf import (
     LOCAL,
     OBJECT,
     PROGBITS,
-    TABLES,
     UNDEFINED,
     WRITE,
     Object,
     Section,
     Symbol,
     read_object,
+    without_tables,
     write_object,
 )
 from ..files.unfinished import write_whole
@@ -91,7 +91,7 @@ def symbol_of(name: str) -> str:
 
 def linkable(kernels: Object, metadata: Metadata, called: str) -> Object:
     """An object of kernels, as it goes to a board, with the call table that C programs want."""
-    sections = _without_tables(kernels)
+    sections = without_tables(kernels)
     table = model_table(kernels.machine, metadata, called)
     content, number = bytes(table.content), len(sections)
     locals_ = [s for s in kernels.symbols if s.binding == LOCAL]
@@ -119,7 +119,7 @@ def linkable(kernels: Object, metadata: Metadata, called: str) -> Object:
 
 def weights_object(kernels: Object, weights: bytes, called: str) -> Object:
     """An object of constant data, to be linked with what was made for the same machine."""
-    attributes = (s for s in _without_tables(kernels) if s.type == ATTRIBUTES)
+    attributes = (s for s in without_tables(kernels) if s.type == ATTRIBUTES)
     sections = (
         Section(""),
         Section(".rodata", PROGBITS, ALLOC, weights, ALIGNMENT),
@@ -128,13 +128,6 @@ def weights_object(kernels: Object, weights: bytes, called: str) -> Object:
     )
     symbol = Symbol(f"{called}_weights", GLOBAL, OBJECT, 1, 0, len(weights))
     return Object(kernels.machine, kernels.flags, sections, (Symbol(""), symbol), {})
-
-
-def _without_tables(o: Object) -> tuple[Section, ...]:
-    """Sections, without those that `write_object` makes: they are the last ones."""
-    count = 1 + sum(s.type not in TABLES for s in o.sections)
-    assert all(s.type in TABLES for s in o.sections[count:])
-    return o.sections[:count]
 
 
 def _own(symbol: Symbol, called: str) -> Symbol:

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from ..graph.nodes import Value
 
 SAVE_HELP = "write the model: .mlc, or a folder with its runtime; or its kernels: .o, .s, .ll, .c"
+LINK_HELP = "put C functions that kernels call beside them: a .o or .c file"
 BOARD_HELP = "run on B: qemu://[CPU], local://, ssh://[user@]host, tcp://host:port, a name, or none"
 
 
@@ -96,6 +97,7 @@ class Job(click.Command):
 @click.option("--save", "saves", multiple=True, metavar="FILE", help=SAVE_HELP)
 @click.option("--emit", type=click.Choice(tuple(FORMS)), help="print the compiled model and stop")
 @click.option("--db", metavar="FILE", help=DB_HELP)
+@click.option("--link", "link", multiple=True, metavar="FILE", help=LINK_HELP)
 @click.option(
     "--threads", type=int, metavar="N",
     help="use N threads on the board (default: one per fast core; 1 on QEMU)",
@@ -119,6 +121,7 @@ def run(
     saves: tuple[str, ...],
     emit: str | None,
     db: str | None,
+    link: tuple[str, ...],
     threads: int | None,
     cores: str,
     timeout: float,
@@ -154,7 +157,7 @@ def run(
         {"--target": target, "--shape": reading.shape, "--bind": reading.bind,
          "--converters": reading.own, "--save": saves, "--emit": emit,
          "--precision": reading.asked_precision, "--db": db, "--trust": reading.trust,
-         "--state": reading.state, "--const": reading.const},
+         "--state": reading.state, "--const": reading.const, "--link": link},
     )  # fmt: skip
     to_json = JsonFile(json_file, (model, db))
     levels = levels_of(target) if target else ()
@@ -198,7 +201,9 @@ def run(
                 levels = (levels[best_level((t for _, t in levels), on.machine, on.features)],)
             with progress.stage("compile"):
                 assert graph is not None
-                model_for_board = made = _compiled(graph, path.stem, levels, reading, db, progress)
+                model_for_board = made = _compiled(
+                    graph, path.stem, levels, reading, db, link, progress
+                )
             first = made.programs[0]
             for save in saves:
                 save_model(made, save, path.stem)
@@ -287,12 +292,14 @@ def _compiled(
     levels: Sequence[tuple[str, Target]],
     reading: Reading,
     db: str | None,
+    link: Sequence[str],
     progress: Progress,
 ) -> CompiledLevels:
     from ..driver.levels import compile_levels  # here: a saved model does without the compiler
 
     made = compile_levels(
-        graph, levels, precision=reading.precision, db=db, states=states(reading.state),
+        graph, levels, precision=reading.precision, db=db, link=link,
+        states=states(reading.state),
         watch=lambda name, _, changed: progress.note(name if changed else f"{name} (unchanged)"),
     )  # fmt: skip
     made = replace(made, programs=tuple(replace(p, name=name) for p in made.programs))

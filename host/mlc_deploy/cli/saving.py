@@ -14,6 +14,8 @@ from .options import Misuse, writable
 from .tables import tell
 
 if TYPE_CHECKING:
+    from mlc_targets import Target
+
     from ..driver.compile import CompiledModel
     from ..driver.levels import CompiledLevels
 
@@ -51,6 +53,7 @@ def save_model(model: CompiledLevels, text: str, name: str) -> None:
 
     to = saved(text)
     first, *more = model.programs
+    refuse_machine_code(model.target, f"--save {text}", to.suffix)
     if is_folder(text):
         save_folder(to, first, name, more)
     elif to.suffix == MODEL:
@@ -65,12 +68,23 @@ def save_model(model: CompiledLevels, text: str, name: str) -> None:
         first.library.save(to)
 
 
+def refuse_machine_code(target: Target, where: str, suffix: str) -> None:
+    """Raises Misuse for machine code of the target "c", which is for no machine."""
+    if target.kind == "c" and suffix in (".o", ".s", ".ll"):
+        raise Misuse(
+            "the target 'c' is C for any machine, and has no machine code",
+            where=where,
+            mend="--emit c --output DIR, or --target with a machine: armv7a, aarch64",
+        )
+
+
 def emit_model(model: CompiledModel, form: str, to: Path | None, name: str) -> None:
     """Prints the model in one of FORMS, or writes it to a folder; "obj" there gives all files that
-    a C program needs. Raises MlcError, OSError."""
+    a C program needs, and "c" does for the target "c". Raises MlcError, OSError."""
+    refuse_machine_code(model.target, f"--emit {form}", FORMS[form])
     if to is None:
         _print(model, form)
-    elif form == "obj":
+    elif form == "obj" or (form == "c" and model.target.kind == "c"):
         model.export(to, name)
     elif form == "ir":
         write_whole(to / f"{name}{FORMS[form]}", _ir(model))

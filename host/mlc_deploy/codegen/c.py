@@ -33,7 +33,11 @@ from ..ir import (
     Stmt,
     Store,
     Var,
+    addressed,
     dtype_of,
+    extern_name,
+    externs_of,
+    is_address,
     walk,
 )
 from ..ir.names import Names
@@ -79,12 +83,29 @@ def c_source(library: Library, header_name: str = "") -> tuple[str, str]:
     Raises CodegenError for kernels that have no form in C.
     """
     header_name = header_name or f"{identifier(library.name)}.h"
-    names, helpers = Names(RESERVED), dict[str, str]()
-    writers = [_Writer(kernel, names, helpers) for kernel in library.kernels]
+    source, writers = _source(library, header_name)
+    return source + "\n", _header(header_name, writers)
+
+
+def c_kernels(
+    library: Library, header_name: str, taken: Sequence[str]
+) -> tuple[str, dict[str, str]]:
+    """(source of a library's kernels that only their own file sees, what each is called in it).
+    Names in `taken` are left to others. Raises CodegenError."""
+    source, writers = _source(library, header_name, taken, "static ")
+    return source, {writer.kernel.name: writer.symbol for writer in writers}
+
+
+def _source(
+    library: Library, header_name: str, taken: Sequence[str] = (), linkage: str = ""
+) -> tuple[str, Sequence[_Writer]]:
+    externs = frozenset[str]().union(*(externs_of(k.body) for k in library.kernels))
+    names, helpers = Names((*RESERVED, *externs, *taken)), dict[str, str]()
+    writers = [_Writer(kernel, names, helpers, linkage) for kernel in library.kernels]
     functions = ["\n".join(writer.functions()) for writer in writers]
     includes = "#include <math.h>\n#include <stdbool.h>\n#include <stddef.h>"
     parts = [SOURCE_NOTE, f'#include "{header_name}"\n\n{includes}', *helpers.values(), *functions]
-    return "\n\n".join(parts) + "\n", _header(header_name, writers)
+    return "\n\n".join(parts), writers
 
 
 def _header(header_name: str, writers: Sequence[_Writer]) -> str:
@@ -115,15 +136,18 @@ class _Writer:
     names and helpers are the file's: what is taken, and the helper functions wanted so far.
     """
 
-    def __init__(self, kernel: Kernel, names: Names, helpers: dict[str, str]) -> None:
+    def __init__(
+        self, kernel: Kernel, names: Names, helpers: dict[str, str], linkage: str = ""
+    ) -> None:
         self.kernel = kernel
         self.helpers = helpers
         self.symbol = names.fresh(identifier(kernel.name))
         self.body_symbol = names.fresh(f"{self.symbol}_body")
         self.entry = (
-            f"int32_t {self.symbol}(const mlc_args *args, int32_t task_begin, int32_t task_end)"
+            f"{linkage}int32_t {self.symbol}"
+            "(const mlc_args *args, int32_t task_begin, int32_t task_end)"
         )
-        self.local = Names((*RESERVED, self.symbol, self.body_symbol))
+        self.local = Names((*RESERVED, self.symbol, self.body_symbol, *externs_of(kernel.body)))
         self.called: dict[Var | Buffer, str] = {}
         self.indices: set[Var] = set(scalars_of(kernel))  # variables of the index type
         self.ranges: dict[Var, Bounds] = dict.fromkeys(self.indices, (0, None))
@@ -173,7 +197,7 @@ class _Writer:
         nodes = list(walk(self.code))
         used = {n for n in nodes if isinstance(n, Var)}
         used_buffers = {n.buffer for n in nodes if isinstance(n, (Load, Store))}
-        written = {n.buffer for n in nodes if isinstance(n, Store)}
+        written = {n.buffer for n in nodes if isinstance(n, Store)} | addressed(self.code)
         params: list[tuple[str, str]] = []
         for n, buffer in enumerate(self.kernel.body.buffers):
             if buffer in used_buffers:
@@ -274,6 +298,9 @@ class _Writer:
             case Evaluate(Call("prefetch", (Load(buffer, (index,)),))):
                 offset = f"(uintptr_t)({self.index(index)}) * sizeof *{self.name(buffer)}"
                 yield f"{self.helper('prefetch')}((uintptr_t){self.name(buffer)} + {offset});"
+            case Evaluate(Call(args=args) as called) if extern_name(called) is not None:
+                yield from self.begun(*args)
+                yield f"(void){self.extern(called)};"
             case Evaluate(value):
                 yield from self.begun(value)
                 yield f"(void)({self.expr(value)});"
@@ -483,7 +510,30 @@ class _Writer:
     def call_text(self, name: str, dtype: str, *args: str) -> Text:
         return f"{self.helper(name, dtype)}({', '.join(args)})", ATOM
 
+    def extern(self, e: Call) -> str:
+        """The call of a function of the user's, which is declared above."""
+        name = extern_name(e)
+        assert name is not None
+        types = ["void *" if is_address(a) else value_type(a.dtype) for a in e.args]
+        declared = f"{value_type(e.dtype)} {name}({', '.join(types) or 'void'});"
+        if self.helpers.setdefault(name, declared) != declared:
+            raise CodegenError(
+                f"'{name}' is called as {declared} and as {self.helpers[name]}",
+                where=self.kernel.name,
+                mend="arguments of the same types: .astype",
+            )
+        given = (self.address(a) if is_address(a) else self.expr(a) for a in e.args)
+        return f"{name}({', '.join(given)})"
+
+    def address(self, e: Expr) -> str:
+        match e:
+            case Call(args=(Load(buffer, (index,)),)):
+                return f"{self.name(buffer)} + {self.index(index, SUM + 1)}"
+        raise AssertionError(f"no address: {e}")
+
     def call(self, e: Call) -> Text:
+        if extern_name(e) is not None:
+            return self.extern(e), ATOM
         if dtype_of(e.dtype).kind != "float" or e.name not in (*MATH, "fma", "sigmoid"):
             raise CodegenError(
                 f"no C for T.{e.name} of {e.dtype}",

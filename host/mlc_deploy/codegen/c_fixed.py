@@ -130,9 +130,10 @@ strcpy strlen printf putchar puts scanf sprintf isalnum isalpha isdigit islower 
 tolower toupper float_t double_t ptrdiff_t size_t wchar_t intptr_t uintptr_t intmax_t uintmax_t
 """
 
+MATH_NAMES = frozenset(name + suffix for name in _MATH_H.split() for suffix in ("", "f", "l"))
 RESERVED = frozenset(
     [
-        *(name + suffix for name in _MATH_H.split() for suffix in ("", "f", "l")),
+        *MATH_NAMES,
         *_OTHERS.split(),
         *(f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)),
     ]

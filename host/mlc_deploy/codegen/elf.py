@@ -13,12 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 ARM, X86_64, AARCH64 = 40, 62, 183  # machines
+MACHINES = {ARM: "arm", X86_64: "x86_64", AARCH64: "aarch64"}
 NULL, PROGBITS, SYMTAB, STRTAB, RELA, REL = 0, 1, 2, 3, 4, 9  # types of sections
+NOTE, NOBITS = 7, 8
 ATTRIBUTES, UNWIND = 0x70000003, 0x70000001  # of 32-bit ARM's
 WRITE, ALLOC, EXECINSTR, MERGE, STRINGS, INFO_LINK = 1, 2, 4, 0x10, 0x20, 0x40  # their flags
+TLS = 0x400
 MOST_ALIGNMENT = 4096  # bytes; LLVM asks for at most a vector's, or a page
-UNDEFINED = 0  # in place of a section's number
-LOCAL, GLOBAL = 0, 1  # bindings of symbols
+UNDEFINED, ABSOLUTE, COMMON = 0, 0xFFF1, 0xFFF2  # in place of a section's number
+LOCAL, GLOBAL, WEAK = 0, 1, 2  # bindings of symbols
 NOTYPE, OBJECT, FUNC, SECTION, FILE = 0, 1, 2, 3, 4  # their types
 
 TABLES = (NULL, SYMTAB, STRTAB, RELA, REL)
@@ -27,11 +30,14 @@ RELOCATABLE, VERSION = 1, 1
 
 @dataclass(frozen=True, slots=True)
 class Section:
+    """`zeros` is the size of one of type NOBITS, which has no content."""
+
     name: str
     type: int = NULL
     flags: int = 0
     content: bytes = b""
     alignment: int = 1
+    zeros: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +113,8 @@ def read_object(data: bytes) -> Object:
     """The object whose bytes these are; ValueError for what is not of this form."""
     try:
         return _read(data)
-    except (struct.error, IndexError) as error:
-        raise ValueError(f"no ELF object: {error}") from None
+    except (struct.error, IndexError):
+        raise ValueError("no ELF object, or one that is cut off") from None
 
 
 def _read(data: bytes) -> Object:
@@ -121,10 +127,10 @@ def _read(data: bytes) -> Object:
     fields = form.file.unpack_from(data)
     table, flags, count, name_section = fields[6], fields[7], fields[12], fields[13]
     headers = [form.section.unpack_from(data, table + n * form.section.size) for n in range(count)]
-    contents = [data[h[4] : h[4] + h[5]] for h in headers]
+    contents = [b"" if h[1] == NOBITS else data[h[4] : h[4] + h[5]] for h in headers]
     sections = tuple(
         Section(_string(contents[name_section], h[0]), h[1], h[2],
-                b"" if h[1] in TABLES else content, h[8])
+                b"" if h[1] in TABLES else content, h[8], h[5] if h[1] == NOBITS else 0)
         for h, content in zip(headers, contents, strict=True)
     )  # fmt: skip
     if any(s.alignment > MOST_ALIGNMENT for s in sections):
@@ -144,6 +150,13 @@ def _read(data: bytes) -> Object:
     return Object(machine, flags, sections, symbols, relocations)
 
 
+def without_tables(o: Object) -> tuple[Section, ...]:
+    """Sections, without those that `write_object` makes: they are the last ones."""
+    count = 1 + sum(s.type not in TABLES for s in o.sections)
+    assert all(s.type in TABLES for s in o.sections[count:])
+    return o.sections[:count]
+
+
 def write_object(o: Object) -> bytes:
     """The object's bytes: its sections, then tables of relocations, symbols and names."""
     form = _Form(o.machine)
@@ -155,6 +168,7 @@ def write_object(o: Object) -> bytes:
     rows = [  # name, type, flags, content, link, info, alignment, entry size
         (s.name, s.type, s.flags, s.content, 0, 0, s.alignment, 0) for s in o.sections
     ]
+    zeros = [s.zeros for s in o.sections]
     for section, entries in o.relocations.items():
         kind, prefix = (RELA, ".rela") if form.wide else (REL, ".rel")
         content = b"".join(map(form.relocation_bytes, entries))
@@ -168,11 +182,12 @@ def write_object(o: Object) -> bytes:
 
     data = bytearray(form.file.size)
     headers = bytearray()
-    for name, kind, flags, content, link, info, alignment, size in rows:
+    for n, (name, kind, flags, content, link, info, alignment, size) in enumerate(rows):
         _pad(data, alignment)
         at = len(data) if kind != NULL else 0
         headers += form.section.pack(
-            names.offset(name), kind, flags, 0, at, len(content), link, info,
+            names.offset(name), kind, flags, 0, at,
+            zeros[n] if kind == NOBITS else len(content), link, info,
             alignment if kind != NULL else 0, size,
         )  # fmt: skip
         data += content

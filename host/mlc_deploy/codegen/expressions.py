@@ -9,6 +9,7 @@ from llvmlite import ir as ll
 from mlc_targets import Target
 
 from ..arith import linear
+from ..errors import CodegenError
 from ..ir import (
     Binary,
     Broadcast,
@@ -25,13 +26,16 @@ from ..ir import (
     Shuffle,
     Var,
     dtype_of,
+    extern_name,
+    is_address,
 )
 from ..schedule.tensor_intrin import is_llvm
 from . import operators, products, saturate
 from .addresses import Addresses
+from .calls import call_named
 from .machine_calls import machine_call
 from .saturate import saturated
-from .types import element_type
+from .types import element_type, memory_type, undefined
 
 Value = Any
 
@@ -70,6 +74,8 @@ class Expressions(Addresses):
                 return self.conditional(c, a, b)
             case Call("reinterpret", (a,)):
                 return self.b.bitcast(self.expr(a), element_type(e.dtype))
+            case Call() if (function := extern_name(e)) is not None:
+                return self.extern(e, function)
             case Call(name, args):
                 values = list(map(self.expr, args))
                 if is_llvm(name):
@@ -82,6 +88,46 @@ class Expressions(Addresses):
             case Shuffle(vectors, lanes):
                 return self.shuffle([self.expr(v) for v in vectors], lanes)
         raise AssertionError(f"no code for {type(e).__name__}\n{e}")
+
+    def extern(self, e: Call, function: str) -> Value:
+        """The call of a function of the user's; for vectors, one per lane. Raises CodegenError for
+        one that is called with other types elsewhere in the kernel."""
+        kind = dtype_of(e.dtype)
+        given = [self.pointer_to(a) if is_address(a) else self.expr(a) for a in e.args]
+        one = element_type(kind.scalar)
+
+        def called(args: list[Value]) -> Value:
+            known = self.b.module.globals.get(function)
+            wanted = ll.FunctionType(one, [a.type for a in args])
+            if known is not None and known.function_type != wanted:
+                raise CodegenError(
+                    f"'{function}' is called as {wanted} and as {known.function_type}",
+                    where=self.name,
+                    mend="arguments of the same types: .astype",
+                )
+            return call_named(self.b, function, one, *args)
+
+        if kind.lanes == 1:
+            return called(given)
+        lanes: Value = undefined(element_type(e.dtype))
+        for n in range(kind.lanes):
+            at = ll.Constant(ll.IntType(32), n)
+            each = [
+                self.b.extract_element(a, at) if isinstance(a.type, ll.VectorType) else a
+                for a in given
+            ]
+            lanes = self.b.insert_element(lanes, called(each), at)
+        return lanes
+
+    def pointer_to(self, e: Expr) -> Value:
+        """Where an element is, as a pointer."""
+        assert isinstance(e, Call)
+        match e.args[0]:
+            case Load(buffer, (index,)) if dtype_of(index.dtype).lanes == 1:
+                there, memory = [self.integer(index)], memory_type(buffer.dtype)
+                return self.b.gep(self.pointers[buffer], there, False, "", memory)
+        raise CodegenError("the address of a vector's elements is given away", where=self.name,
+                           mend="a serial loop around the call")  # fmt: skip
 
     def narrowed(self, value: Value, dtype: str) -> Value:
         """A loop variable as data of its dtype."""

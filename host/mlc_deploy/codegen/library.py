@@ -17,6 +17,7 @@ from ..files.unfinished import write_whole
 from ..ir.names import LIBRARY_NAMES
 from ..lower import Kernel
 from .c import c_source
+from .link import LinkedObject, link
 from .machine_code import (
     KernelObject,
     compile_kernel,
@@ -33,7 +34,8 @@ class Library:
     """One module for one target. `model` is the call table of a whole model, where it holds one.
 
     `lowered` gives the kernels' loops; `compiled` are the kernels' objects by name, in the same
-    order, where they are there already. The rest is made when it is asked for. Objects are
+    order, where they are there already; `linked` are the
+    user's objects that kernels call. The rest is made when it is asked for. Objects are
     identical bytes for identical kernels, whatever the hash seed.
     """
 
@@ -42,6 +44,7 @@ class Library:
     lowered: Callable[[], Iterable[Kernel]]
     compiled: Mapping[str, KernelObject] | None = None
     model: ModelMap | None = None
+    linked: tuple[LinkedObject, ...] = ()
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -61,7 +64,8 @@ class Library:
         if compiled is None:
             compiled = {k.name: compile_kernel(k, self.target) for k in self.kernels}
         objects = [(name, o.code) for name, o in compiled.items()]
-        return merge(objects or [("", empty_object(self.target))], msgpack.packb(metadata(self)))
+        said = msgpack.packb(metadata(self))
+        return link(merge(objects or [("", empty_object(self.target))], said), self.linked)
 
     @property
     def weights_bytes(self) -> bytes:

@@ -31,6 +31,7 @@ from ..ir import (
     Stmt,
     Store,
     Var,
+    addressed,
     statements,
     walk,
 )
@@ -61,7 +62,7 @@ class _Emitter(Expressions):
     def __init__(self, module: ll.Module, kernel: Kernel, target: Target, symbol: str) -> None:
         self.code = kernel.machine.body
         written = {s.buffer for s in statements(self.code) if isinstance(s, Store)}
-        super().__init__(target, written | kernel.aliased, kernel.name)
+        super().__init__(target, written | kernel.aliased | addressed(self.code), kernel.name)
         self.module = module
         self.kernel = kernel
         self.symbol = symbol

@@ -4,6 +4,7 @@ or to its loops."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, overload
 
 from mlc_targets import Target
@@ -17,6 +18,7 @@ from ..ops.cpu import default_schedule
 from ..schedule import IS_SCHEDULED, Schedule
 from ..schedule.stages import default_args, stage_program
 from ..te import StageSchedule, Tensor, create_prim_func
+from .linked import FileName, linked_objects
 
 Buildable = PrimFunc | Schedule | StageSchedule | IRModule | Sequence[Tensor | Var]
 
@@ -26,13 +28,15 @@ def build(
     args: Sequence[Tensor | Var] | None = None,
     target: Target | str | None = None,
     name: str | None = None,
+    link: Sequence[FileName] = (),
 ) -> Library:
     """Compiles loops for a target (the one in scope, or this machine, when none is given).
 
     program: a PrimFunc, a Schedule, an IRModule of PrimFuncs, a schedule of te.create_schedule with
     the tensors it is a function of in args (left out, its inputs, then its outputs), or tensor
     expressions (which args may also be). A function that carries no schedule gets the target's
-    default. Raises LowerError, ScheduleError, CodegenError, TargetError.
+    default. link: object and C files with the functions that it calls by te.call_extern.
+    Raises LowerError, ScheduleError, CodegenError, TargetError.
     """
     to = Target(target) if target is not None else (Target.current() or Target("host"))
     if isinstance(program, StageSchedule) and not program.is_scheduled:
@@ -40,7 +44,8 @@ def build(
     funcs = _functions(program, args, name)
     scheduled = [f if IS_SCHEDULED in f.attrs else default_schedule(f, to) for f in funcs]
     kernels = [lower_function(f, to) for f in scheduled]
-    return compile_kernels(name or funcs[0].name, kernels, to)
+    linked = linked_objects(link, to)
+    return replace(compile_kernels(name or funcs[0].name, kernels, to), linked=linked)
 
 
 @overload

@@ -16,15 +16,21 @@ from mlc_targets import BASE, Target
 from mlc_targets.object_format import Metadata, parse_metadata
 
 from ..artifact import save
+from ..artifact.c_model import export_c
 from ..artifact.export import export
 from ..codegen import Library, metadata
+from ..codegen.c_fixed import MATH_NAMES
+from ..codegen.link import undefined
 from ..frontend import Converter
 from ..graph import ExternalCall, Function, GraphProgram, evaluate, lower_graph
 from ..graph.indices import index_extents
 from ..ir import IRModule
 from ..tuned import Database, existing, known_layouts, tuned
 from .kernels import compile_sources, loops_of
+from .linked import FileName, linked_objects
 from .model_graph import Watch, model_graph
+
+GENERATED = MATH_NAMES | set("memcpy memmove memset memcmp bcmp roundeven roundevenf".split())
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -85,7 +91,10 @@ class CompiledModel:
 
     def export(self, folder: str | Path, name: str = "", *, embed_weights: bool = False) -> Path:
         """Writes the model, called `name`, as part of a C program (artifact/export.py says which
-        files) and returns its header's path. Raises ArtifactError, InstallError, OSError."""
+        files) and returns its header's path. For the target "c" all of it is C, weights included
+        (artifact/c_model.py). Raises ArtifactError, CodegenError, InstallError, OSError."""
+        if self.target.kind == "c":
+            return export_c(folder, self, self.library, name)
         return export(folder, self, name, embed_weights=embed_weights)
 
     @property
@@ -108,6 +117,7 @@ def compile(
     trust: bool = False,
     states: Mapping[str, str] | None = None,
     values: Mapping[str, Any] | None = None,
+    link: Sequence[FileName] = (),
 ) -> CompiledModel:
     """Compiles a model for a target: an .onnx or .pt2 file, a program of torch.export, what
     torch.fx traced, a graph function, or a module's `main`.
@@ -121,7 +131,8 @@ def compile(
     and layers compute in the layouts that were found best. trust: a .pt2 file may run what its
     author put into it; without, one that could is refused. states: inputs that the model passes on
     to itself, each with the output that is its value in the next run; by default those whose names
-    say so (graph/states.py). They stay on the board. values makes inputs constants.
+    say so (graph/states.py). They stay on the board. values makes inputs constants. link: object
+    and C files with the functions that PrimFuncs call by te.call_extern.
     Raises ImporterError, GraphError, LowerError, CodegenError, TargetError, TuneError.
     """
     began = time.perf_counter()
@@ -137,6 +148,7 @@ def compile(
     if db is not None:
         of_db = tuned(program.kernels, to, db)
         program = replace(program, kernels=of_db.sources)
+    linked = linked_objects(link, to)
     layers: dict[str, list[str]] = {}
     for call in program.calls:
         layers.setdefault(call.kernel, []).append(call.layer)
@@ -147,6 +159,7 @@ def compile(
         lowered=lambda: [loops_of(source, to) for source in program.kernels.values()],
         compiled=kernels.objects,
         model=program.model_map(),
+        linked=linked,
     )
     assert library.object_bytes  # merged here, so that the seconds are compilation's
     return CompiledModel(
@@ -161,5 +174,14 @@ def compile(
         kernels_compiled=len(kernels.objects) - kernels.cached,
         kernels_cached=kernels.cached,
         kernels_tuned=tuple(of_db.found) if of_db else (),
-        notes=of_db.notes if of_db else (),
+        notes=(*(of_db.notes if of_db else ()), *_missing(library)),
     )
+
+
+def _missing(library: Library) -> tuple[str, ...]:
+    """What a user should know of functions that are called and that nobody defines. Names that
+    generated code calls by itself are the runtime's, or the linker's of a C program."""
+    called = undefined(library.object_bytes)
+    names = [n for n in called if n not in GENERATED and not n.startswith("_")]
+    what = f"no linked object defines {', '.join(names)}, so boards refuse the model"
+    return (f"{what} (--link FILE.o)",) if names else ()

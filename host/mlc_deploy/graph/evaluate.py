@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from ..ops import Array, TensorType
 from ..ops import evaluate as evaluate_op
 from .control import run_branch, run_loop
 from .dims import bound, bound_dims, fit, same_type
-from .external import call_external, passable
+from .external import call_external, passable, reference_of
 from .nodes import (
     Binding,
     Call,
@@ -124,7 +125,8 @@ def _call(
                 raise ValueError(f"call_tir of '{func}' needs the module that holds it")
             outputs = _outputs(types, dims)
             integers = (int(n) for n in bound_dims(tir_vars, dims))  # type: ignore[arg-type]
-            run(called, *map(passable, args), *outputs, *integers)
+            externs = partial(reference_of, str(binding))
+            run(called, *map(passable, args), *outputs, *integers, externs=externs)
             return outputs
         case CallPacked(func, _, types):
             outputs = _outputs(types, dims)

@@ -112,6 +112,31 @@ def _registered(name: str, where: str) -> External:
     return _REGISTERED[name]
 
 
+def reference_of(where: str, name: str) -> External:
+    """What stands for a C function of the user's where the host computes what is right: a
+    registered function of the same name and arguments. Raises ExternalError."""
+    if name not in _REGISTERED:
+        raise ExternalError(
+            f"'{name}' is C on the board; the reference needs a Python function of its name",
+            where=where,
+            mend=f'@mlc.register_func("{name}") above a function of the same arguments, or the '
+            "right outputs (--expect)",
+        )
+    function = _REGISTERED[name]
+
+    def called(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception as error:
+            raise ExternalError(
+                f"'{name}' raised {type(error).__name__}: {error}",
+                where=where,
+                mend="a function of the arguments that the C function has; addresses are arrays",
+            ) from error
+
+    return called
+
+
 def call_external(
     name: str, inputs: Sequence[Array], outputs: Sequence[Array], where: str = ""
 ) -> None:

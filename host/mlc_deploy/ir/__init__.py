@@ -17,6 +17,7 @@ from .build import (
     seq,
 )
 from .dtypes import DType, dtype_of, numpy_dtype, value_range, with_lanes
+from .extern import address_of, addressed, call_extern, extern_name, externs_of, is_address
 from .flat import reduced
 from .nodes import (
     IN_PLACE,
@@ -74,6 +75,12 @@ from .structural import same_expr, structural_equal, structural_hash
 Node.methods = Methods(script, reduced, binary, compare, cast, load)
 
 __all__ = [
+    "is_address",
+    "externs_of",
+    "extern_name",
+    "call_extern",
+    "addressed",
+    "address_of",
     "Binary",
     "Block",
     "Broadcast",

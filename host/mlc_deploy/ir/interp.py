@@ -7,7 +7,7 @@ understands blocks and flat loops alike, vectors included, and checks every inde
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .build import is_const, is_root
 from .dtypes import dtype_of, numpy_dtype
+from .extern import ADDRESS, Reference, extern_name, from_element
 from .nodes import (
     Binary,
     Block,
@@ -47,9 +48,12 @@ from .rewrite import statements, walk
 Array = NDArray[Any]
 
 
-def run(func: PrimFunc, *args: Array | int) -> int:
+def run(
+    func: PrimFunc, *args: Array | int, externs: Callable[[str], Reference] | None = None
+) -> int:
     """Runs func on its parameters in order; outputs are written in place. Returns the status that
-    a kernel returns: 0, unless the program says otherwise.
+    a kernel returns: 0, unless the program says otherwise. externs gives the functions that stand
+    for those of the user's which func calls, by name.
 
     Raises ValueError where an argument does not fit its parameter, IndexError for an access
     outside its buffer.
@@ -63,7 +67,7 @@ def run(func: PrimFunc, *args: Array | int) -> int:
             scalars[param] = int(given)
         else:
             arrays[param] = _argument(param, np.asarray(given), scalars)
-    program = _Program(func, scalars)
+    program = _Program(func, scalars, externs)
     for buffer in program.allocs:
         shape = tuple(_value(extent, scalars) for extent in buffer.shape)
         arrays[buffer] = np.full(shape, _poison(buffer.dtype), numpy_dtype(buffer.dtype))
@@ -118,12 +122,14 @@ def _value(extent: Dim, scalars: dict[Var, int]) -> int:
 class _Program:
     """func compiled to Python source, with what its names mean."""
 
-    def __init__(self, func: PrimFunc, scalars: dict[Var, int]) -> None:
+    def __init__(
+        self, func: PrimFunc, scalars: dict[Var, int], externs: Callable[[str], Reference] | None
+    ) -> None:
         self.allocs = [b for n in statements(func.body) if isinstance(n, Block) for b in n.allocs]
         used = [n.buffer for n in walk(func.body) if isinstance(n, (Load, Store))]
         buffers = {b: f"b{n}" for n, b in enumerate(dict.fromkeys([*func.buffers, *used]))}
         names = {v: f"s{n}" for n, v in enumerate(scalars)}
-        writer = _Writer(buffers, names)
+        writer = _Writer(buffers, names, externs)
         lines = [f"    {line}" for line in writer.stmt(func.body)] or ["    pass"]
         source = "\n".join([f"def program({', '.join(buffers.values())}):", *lines])
         scope: dict[str, Any] = {
@@ -142,9 +148,15 @@ class _Program:
 
 
 class _Writer:
-    def __init__(self, buffers: dict[Buffer, str], names: dict[Var, str]) -> None:
+    def __init__(
+        self,
+        buffers: dict[Buffer, str],
+        names: dict[Var, str],
+        externs: Callable[[str], Reference] | None = None,
+    ) -> None:
         self.buffers = buffers
         self.names = names
+        self.externs = externs
         self.constants: dict[str, Any] = {}
         self.parts = Parts()  # of the statement that is being written
         self.named = 0
@@ -204,6 +216,9 @@ class _Writer:
                 yield f"return {self.expr(status)}"
             case Evaluate(Call("prefetch")):
                 yield "pass"
+            case Evaluate(Call(args=args) as called) if extern_name(called) is not None:
+                yield from self.begun(*args)
+                yield self.extern(called)
             case Evaluate(value):
                 yield from self.begun(value)
                 yield self.expr(value)
@@ -278,6 +293,12 @@ class _Writer:
                 return f"({self.expr(a)} if {self.expr(c)} else {self.expr(b)})"
             case Call("reinterpret", (a,), dtype):
                 return f"{self.expr(a)}.view({self.constant(numpy_dtype(dtype))})"
+            case Call(name, (Load(buffer, indices),)) if name == ADDRESS:
+                at = "".join(f"check({self.expr(i)}, {self.extent(n)}), "
+                             for i, n in zip(indices, buffer.shape, strict=True))  # fmt: skip
+                return f"from_element({self.buffers[buffer]}, ({at}))"
+            case Call() if extern_name(e) is not None:
+                return f"cast_({self.constant(numpy_dtype(e.dtype).type)}, {self.extern(e)})"
             case Call(name) if f"{name}_" not in INTRINSICS:
                 raise TypeError(f"cannot interpret the call of '{name}': {e}")
             case Call(name, args, dtype):
@@ -291,6 +312,13 @@ class _Writer:
                 parts = ", ".join(self.expr(v) for v in vectors)
                 return f"concatenate([atleast_1d(p) for p in ({parts},)])[{list(lanes)}]"
         raise TypeError(f"cannot interpret {type(e).__name__}: {e}")
+
+    def extern(self, e: Call) -> str:
+        name = extern_name(e)
+        if self.externs is None or name is None:
+            raise TypeError(f"cannot interpret the call of '{name}': {e}")
+        function = self.constant(self.externs(name))
+        return f"{function}({', '.join(self.expr(a) for a in e.args)})"
 
     def constant(self, value: Any) -> str:
         name = f"c{len(self.constants)}"
@@ -324,6 +352,7 @@ def _erf(x: Any) -> Any:
 
 INTRINSICS: dict[str, Any] = {
     "check": _check,
+    "from_element": from_element,
     "arange": np.arange,
     "logical_and": np.logical_and,
     "logical_or": np.logical_or,

@@ -17,6 +17,7 @@ from typing import Any
 
 from . import build
 from .dtypes import dtype_of, numpy_dtype
+from .extern import NUMBERS, extern_name, is_address
 from .names import Names
 from .nodes import (
     Binary,
@@ -249,8 +250,11 @@ class _Printer:
             case Cast(dtype, a):
                 return f'T.Cast("{dtype}", {self.typed(a)})', ATOM
             case Call(name, args, dtype):
-                if _is_plain_call(e):
+                if _is_plain_call(e) or is_address(e):
                     return f"T.{name}({self.args(args)})", ATOM
+                if (function := extern_name(e)) is not None and dtype in NUMBERS:
+                    rest = "".join(f", {self.expr(a)}" for a in args)
+                    return f'T.call_extern("{dtype}", {literal(function)}{rest})', ATOM
                 rest = "".join(f", {self.expr(a)}" for a in args)
                 return f'T.call_intrin("{dtype}", {literal(name)}{rest})', ATOM
             case Ramp(base, stride, lanes):

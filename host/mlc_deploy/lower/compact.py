@@ -21,9 +21,11 @@ from ..ir import (
     Stmt,
     Store,
     Var,
+    addressed,
     bottom_up,
     children,
     const,
+    expr,
     load,
     once,
     rebuild,
@@ -57,8 +59,12 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
     uses: dict[Buffer, list[Access]] = {b: [] for b in root.allocs}
     _collect(root.body, (), uses)
     shrunk: dict[Buffer, tuple[Buffer, list[Interval]]] = {}
+    given = addressed(root.body)  # functions of the user's know these by their whole shapes
     for buffer, found in uses.items():
-        if found:
+        if buffer in given:
+            whole: list[Interval] = [(const(0), expr(n)) for n in buffer.shape]
+            shrunk[buffer] = (buffer, whole)
+        elif found:
             box = _live_box(buffer, found)
             shape = tuple(int(n) if isinstance(n, Const) else n for _, n in box)
             shrunk[buffer] = (buffer.replace(shape=shape), box)

@@ -28,6 +28,7 @@ from ..ir import (
     dtype_of,
     expr,
     if_then_else,
+    is_address,
     load,
     once,
     rebuild,
@@ -247,6 +248,8 @@ def _widened(v: _Lanes, e: Expr) -> Expr:
                 if not all(safe(part, v.known()) for part in m.args):
                     raise _Scalar
                 return select(*(broadcast(visit(x), v.count) for x in m.args))
+            case Call() if is_address(m):
+                raise _Scalar
             case Call(name, args):
                 wide = tuple(broadcast(visit(a), v.count) for a in args)
                 return Call(name, wide, with_lanes(m.dtype, v.count))

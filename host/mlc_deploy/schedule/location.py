@@ -21,6 +21,7 @@ from ..ir import (
     Stmt,
     Store,
     Var,
+    addressed,
     all_of,
     const,
     expr,
@@ -82,6 +83,9 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         refuse(primitive, f"nothing reads '{buffer.name}'", target)
     for reader in readers(func, buffer):
         require_leaf(primitive, reader)
+        if buffer in addressed(reader.body):
+            refuse(primitive, f"block '{reader.name}' gives away the address of '{buffer.name}'",
+                   target)  # fmt: skip
     func = with_allocs(replace(func, target, None), drop=[buffer])
 
     elements: dict[bytes, Expr] = {}  # by what the loads of them say: each is computed once

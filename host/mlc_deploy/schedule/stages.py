@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from ..errors import ScheduleError
 from ..ir import Buffer, Const, IterVar, PrimFunc, Var, replace_buffers
 from ..ir.pragmas import DOUBLE_BUFFER, PREFETCH
-from ..te import ComputeOp, Stage, StageSchedule, Tensor, create_prim_func
+from ..te import ComputeOp, ExternOp, PlaceholderOp, Stage, StageSchedule, Tensor, create_prim_func
 from ..te.program import topological
 from ..te.stage import Fuse, Mark, Pragma, Prefetch, Reorder, Split, Tensorize
 from ..te.stage_schedule import outputs_of
@@ -51,7 +51,7 @@ def stage_program(
 def default_args(s: StageSchedule) -> list[Tensor | Var]:
     """The inputs of a schedule in the order met, then its outputs."""
     tensors = topological([t for op in s.outputs for t in outputs_of(op)])
-    inputs = [t for t in tensors if not isinstance(t.op, ComputeOp)]
+    inputs = [t for t in tensors if isinstance(t.op, PlaceholderOp)]
     return [*inputs, *(t for t in tensors if t.op in s.outputs)]
 
 
@@ -61,17 +61,16 @@ def _current(
     """(args as tensors of what their stages compute now, the stages that they need in the order
     of their blocks)."""
     made: dict[Tensor, Tensor] = {}
-    ops: dict[Stage, ComputeOp] = {}
+    ops: dict[Stage, ComputeOp | ExternOp] = {}
 
     def visit(tensor: Tensor) -> Tensor:
         stage = s[tensor] if tensor in s else None
-        if tensor in made or stage is None or not isinstance(stage.op, ComputeOp):
+        if tensor in made or stage is None or isinstance(stage.op, PlaceholderOp):
             return made.setdefault(tensor, tensor)
         if stage not in ops:
             sources = {t: visit(t) for t in stage.op.input_tensors}
             moved: dict[Buffer, Buffer] = {t: to for t, to in sources.items() if t is not to}
-            body = tuple(replace_buffers(e, moved) for e in stage.op.body)
-            ops[stage] = ComputeOp(stage.op.name, stage.op.axis, body, stage.op.attrs)
+            ops[stage] = _reading(stage.op, moved)
         op = ops[stage]
         made[tensor] = Tensor(tensor.name, tensor.shape, tensor.dtype, op, tensor.output)
         return made[tensor]
@@ -80,6 +79,17 @@ def _current(
     order = topological([t for t in tensors if isinstance(t, Tensor)])
     of = {op: stage for stage, op in ops.items()}
     return tensors, [of[op] for op in dict.fromkeys(t.op for t in order) if op in of]
+
+
+def _reading(op: ComputeOp | ExternOp, moved: dict[Buffer, Buffer]) -> ComputeOp | ExternOp:
+    """The operation with other tensors in the places of some that it reads."""
+    match op:
+        case ExternOp(name, inputs, places, body):
+            others = tuple(moved.get(t, t) for t in inputs)
+            tensors = tuple(t for t in others if isinstance(t, Tensor))
+            return ExternOp(name, tensors, places, replace_buffers(body, moved))
+        case ComputeOp(name, axis, bodies, attrs):
+            return ComputeOp(name, axis, tuple(replace_buffers(e, moved) for e in bodies), attrs)
 
 
 KINDS: dict[str, Callable[[Schedule, str], None]] = {

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..ir import Buffer, Expr, PrimFunc, Var, free_vars
+from ..ir import Block, Buffer, Expr, PrimFunc, Var, addressed, free_vars, walk
 from ..ir.printer import GLOBAL_SYMBOL, identifier
 from ..ir.verify import verify
 from .source import Source, definition_of, parameters_of
@@ -60,6 +60,9 @@ def _parse(definition: ast.FunctionDef, reader: Statements) -> tuple[str, PrimFu
     params = [_parameter(reader, arg) for arg in args]
     said = reader.root
     body = reader.suite(_in_root(definition.body))
+    if addressed(body) and not any(isinstance(n, Block) for n in walk(body)):
+        mend = 'with T.block("call"): T.reads(…); T.writes(…), and the call below them'
+        reader.refuse(definition, "an address is given away outside of a block", mend)
     root = said.made("root", body, said.reads or (), said.writes or ())
     for arg, param in zip(args, params, strict=True):
         if isinstance(param, Handle) and param.name not in reader.matched:

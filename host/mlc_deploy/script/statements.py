@@ -29,6 +29,7 @@ from ..ir import (
     Stmt,
     Store,
     Var,
+    addressed,
     const,
     dtype_of,
     expr,
@@ -435,6 +436,13 @@ class Statements:
             body = self.suite(statements)
         reads, writes = said.reads, said.writes
         if reads is None or writes is None:
+            if addressed(body):
+                self.refuse(
+                    phrase.at,
+                    f"block '{name}' gives addresses away, and does not say what is read and "
+                    "written through them",
+                    "T.reads(A[0:64]) and T.writes(B[0:64]), both, in the block",
+                )
             found = block_regions(body, said.init, tuple(said.allocs))
             reads = found[0] if reads is None else reads
             writes = found[1] if writes is None else writes

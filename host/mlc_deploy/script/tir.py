@@ -15,7 +15,7 @@ from typing import Any
 
 from ..ir import Broadcast as BroadcastNode
 from ..ir import Cast as CastNode
-from ..ir import Expr, ExprLike, const, dtype_of, expr, with_lanes
+from ..ir import Expr, ExprLike, address_of, call_extern, const, dtype_of, expr, with_lanes
 from ..ir import Ramp as RampNode
 from ..ir import Shuffle as ShuffleNode
 from ..ir import cast as converted
@@ -50,14 +50,14 @@ from .source import misplaced
 from .values import known_dtype
 
 __all__ = [
-    "abs", "alloc_buffer", "axis", "block", "block_attr", "bool", "Broadcast", "Buffer",
-    "call_intrin", "Cast", "cast", "ceil", "cos", "erf", "evaluate", "exp", "float16", "float32",
-    "float64", "floor", "floordiv", "floormod", "fma", "fmod", "func_attr", "grid", "handle",
-    "if_then_else", "init", "int16", "int32", "int64", "int8", "LetStmt", "likely", "log",
-    "match_buffer", "max", "max_value", "meta_var", "min", "min_value", "parallel", "pow",
-    "prim_func", "Ramp", "reads", "round", "rsqrt", "Select", "serial", "Shuffle", "sigmoid", "sin",
-    "span", "sqrt", "tan", "tanh", "trunc", "truncdiv", "truncmod", "uint16", "uint32", "uint64",
-    "uint8", "unroll", "unrolled", "var", "vectorized", "where", "writes",
+    "abs", "address_of", "alloc_buffer", "axis", "block", "block_attr", "bool", "Broadcast",
+    "Buffer", "call_extern", "call_intrin", "Cast", "cast", "ceil", "cos", "erf", "evaluate", "exp",
+    "float16", "float32", "float64", "floor", "floordiv", "floormod", "fma", "fmod", "func_attr",
+    "grid", "handle", "if_then_else", "init", "int16", "int32", "int64", "int8", "LetStmt",
+    "likely", "log", "match_buffer", "max", "max_value", "meta_var", "min", "min_value", "parallel",
+    "pow", "prim_func", "Ramp", "reads", "round", "rsqrt", "Select", "serial", "Shuffle", "sigmoid",
+    "sin", "span", "sqrt", "tan", "tanh", "trunc", "truncdiv", "truncmod", "uint16", "uint32",
+    "uint64", "uint8", "unroll", "unrolled", "var", "vectorized", "where", "writes",
 ]  # fmt: skip
 
 Shape = Sequence[Any] | int

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..ir import Buffer, Expr, Region, cast, const, dtype_of, load
+from ..ir import Buffer, Expr, Region, address_of, call_extern, cast, const, dtype_of, load
 from ..ir.build import FOLD
 from ..ir.printer import slice_extent
 from .operators import choose_lazily, invert, operate, relate
@@ -350,6 +350,11 @@ class Values:
                 return Word(ast.unparse(at), lambda dtype: cast(known_dtype(dtype), base))
             case Buffer(), "shape":
                 return base.shape
+            case Buffer(), "data":
+                return self.apply(at, address_of, base[(const(0),) * base.ndim])
+            case Buffer(), "access_ptr":
+                whole = self.apply(at, address_of, base[(const(0),) * base.ndim])
+                return Word(ast.unparse(at), lambda access_mask="rw": whole)
         if is_vocabulary(base):
             holder, known = base, base.__all__
         elif isinstance(base, Word) and base.target.__name__ == "axis":
@@ -387,8 +392,9 @@ class Values:
             return Phrase("var", {"dtype": word.target.dtype}, at)
         name = "serial" if word.text == "range" else getattr(word.target, "__qualname__", "")
         if name not in PHRASES:
+            refused = (Phrase, Region, Word, *(() if word.target is call_extern else (Buffer,)))
             for value, where in zip(args, at.args, strict=False):
-                if isinstance(value, (Phrase, Region, Buffer, Word)):
+                if isinstance(value, refused):
                     self.as_expr(where, value)
             return self.apply(at, word.target, *args, **named)
         try:

@@ -4,7 +4,7 @@ from typing import Any
 
 import mlc_deploy
 
-from ..ir import IterVar
+from ..ir import IterVar, address_of, call_extern
 from ..ir.build import all_of, any_of, if_then_else, not_, select
 from .intrinsics import (
     abs,
@@ -33,9 +33,11 @@ from .stage import Stage
 from .stage_schedule import StageSchedule, create_schedule
 from .tensor import (
     ComputeOp,
+    ExternOp,
     PlaceholderOp,
     Tensor,
     compute,
+    extern,
     max,
     max_value,
     maximum,
@@ -63,6 +65,7 @@ from .threads import ThreadAxis, thread_axis
 __all__ = [
     "ComputeOp",
     "DeclaredIntrin",
+    "ExternOp",
     "IterVar",
     "PlaceholderOp",
     "Stage",
@@ -70,8 +73,10 @@ __all__ = [
     "Tensor",
     "ThreadAxis",
     "abs",
+    "address_of",
     "all_of",
     "any_of",
+    "call_extern",
     "call_llvm_pure_intrin",
     "ceil",
     "compute",
@@ -82,6 +87,7 @@ __all__ = [
     "decl_tensor_intrin",
     "erf",
     "exp",
+    "extern",
     "floor",
     "fma",
     "fmod",

@@ -11,6 +11,7 @@ from ..ir import (
     IterVar,
     PrimFunc,
     Reduce,
+    Region,
     Stmt,
     Store,
     Var,
@@ -26,7 +27,7 @@ from ..ir import (
 from ..ir.build import loop_nest
 from ..ir.names import Names
 from ..ir.regions import point_regions
-from .tensor import ComputeOp, PlaceholderOp, Tensor
+from .tensor import ComputeOp, ExternOp, Operation, PlaceholderOp, Tensor
 
 
 def create_prim_func(args: Sequence[Tensor | Var], name: str = "main") -> PrimFunc:
@@ -51,12 +52,17 @@ def create_prim_func(args: Sequence[Tensor | Var], name: str = "main") -> PrimFu
         unique = names.fresh(tensor.name)
         buffers[tensor] = Buffer(unique, tensor.shape, tensor.dtype, tensor.strides)
     body: list[Stmt] = []
-    done: set[ComputeOp] = set()
+    done: set[Operation] = set()
     for tensor in order:
-        if isinstance(tensor.op, ComputeOp) and tensor.op not in done:
-            done.add(tensor.op)
-            outputs = sorted((t for t in order if t.op is tensor.op), key=lambda t: t.output)
-            body.append(_nest(tensor.op, outputs, buffers, names, block_names))
+        op = tensor.op
+        if isinstance(op, PlaceholderOp) or op in done:
+            continue
+        done.add(op)
+        outputs = sorted((t for t in order if t.op is op), key=lambda t: t.output)
+        if isinstance(op, ExternOp):
+            body.append(_calls(op, outputs, buffers, names, block_names))
+        else:
+            body.append(_nest(op, outputs, buffers, names, block_names))
     inner = tuple(b for t, b in buffers.items() if t not in tensors)
     root = Block("root", (), (), (), seq(body), allocs=inner)
     params = tuple(buffers[a] if isinstance(a, Tensor) else a for a in args)
@@ -69,7 +75,7 @@ def topological(outputs: Sequence[Tensor]) -> list[Tensor]:
     stack = list(reversed(outputs))
     while stack:
         tensor = stack[-1]
-        sources = tensor.op.input_tensors if isinstance(tensor.op, ComputeOp) else ()
+        sources = tensor.op.input_tensors
         left = [source for source in sources if source not in order]
         if left:
             stack.extend(reversed(left))
@@ -122,6 +128,38 @@ def _nest(
         annotations=dict(op.attrs),
     )
     return loop_nest(loops, block)
+
+
+def _calls(
+    op: ExternOp,
+    outputs: Sequence[Tensor],
+    buffers: dict[Buffer, Buffer],
+    names: Names,
+    block_names: Names,
+) -> Stmt:
+    """One block that calls functions of the user's. An output that nobody asks for is one of its
+    own."""
+    made = {t.output: buffers[t] for t in outputs}
+    inner = [
+        Buffer(names.fresh(p.name), p.shape, p.dtype) for n, p in enumerate(op.places)
+        if n not in made
+    ]  # fmt: skip
+    rest = iter(inner)
+    written = [made[n] if n in made else next(rest) for n in range(len(op.places))]
+    moved = buffers | dict[Buffer, Buffer](zip(op.places, written, strict=True))
+    iters = (_unit_iter(names),)
+    return Block(
+        block_names.fresh(op.name),
+        iters,
+        tuple(_all_of(buffers[t]) for t in dict.fromkeys(op.inputs)),
+        tuple(_all_of(b) for b in written),
+        replace_buffers(op.body, moved),
+        allocs=tuple(inner),
+    )
+
+
+def _all_of(b: Buffer) -> Region:
+    return Region(b, (const(0),) * b.ndim, tuple(expr(n) for n in b.shape))
 
 
 def _unit_iter(names: Names) -> IterVar:

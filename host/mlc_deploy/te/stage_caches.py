@@ -20,7 +20,7 @@ from ..ir import (
 from ..ir.build import compare
 from ..ir.nodes import TRUE, Scope
 from .stage import Fuse, Split, Stage, known_scope
-from .tensor import ComputeOp, Operation, Tensor, compute
+from .tensor import ComputeOp, ExternOp, Operation, Tensor, compute
 
 if TYPE_CHECKING:
     from .stage_schedule import StageSchedule
@@ -122,7 +122,8 @@ def rfactor(s: StageSchedule, tensor: Tensor, axis: IterVar, factor_axis: int = 
 def _single(primitive: str, stage: Stage) -> ComputeOp:
     """The operation of a stage with one output."""
     if not isinstance(stage.op, ComputeOp):
-        stage.refuse(primitive, f"'{stage.name}' is an input; it has no loops")
+        what = "calls functions" if isinstance(stage.op, ExternOp) else "is an input"
+        stage.refuse(primitive, f"'{stage.name}' {what}; it has no loops")
     if len(stage.op.body) > 1:
         stage.refuse(primitive, f"stage '{stage.name}' has several outputs")
     return stage.op

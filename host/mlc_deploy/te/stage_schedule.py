@@ -21,7 +21,7 @@ from ..ir.nodes import Scope
 from . import stage_caches
 from .program import topological
 from .stage import Stage, caller
-from .tensor import ComputeOp, Operation, PlaceholderOp, Tensor
+from .tensor import ComputeOp, ExternOp, Operation, PlaceholderOp, Tensor
 
 
 class StageSchedule:
@@ -79,7 +79,7 @@ class StageSchedule:
         readers: Tensor | Operation | Sequence[Tensor | Operation],
     ) -> Tensor:
         """See stage_caches.cache_read."""
-        one = isinstance(readers, (Tensor, ComputeOp, PlaceholderOp))
+        one = isinstance(readers, (Tensor, Operation))
         given = cast("Sequence[Tensor | Operation]", [readers] if one else readers)
         return stage_caches.cache_read(self, tensor, scope, given)
 
@@ -100,7 +100,7 @@ def create_schedule(
     ops: Operation | Tensor | Sequence[Operation | Tensor],
 ) -> StageSchedule:
     """A schedule of operations and all that they read, nothing of it transformed yet."""
-    given = [ops] if isinstance(ops, (ComputeOp, PlaceholderOp, Tensor)) else list(ops)
+    given = [ops] if isinstance(ops, (Operation, Tensor)) else list(ops)
     tensors = [t for op in given for t in ([op] if isinstance(op, Tensor) else outputs_of(op))]
     if not tensors:
         raise ScheduleError("create_schedule: no operation is given", where=caller())
@@ -111,6 +111,8 @@ def outputs_of(op: Operation) -> list[Tensor]:
     """Tensors that stand for an operation's outputs."""
     if isinstance(op, PlaceholderOp):
         raise ScheduleError(f"create_schedule: '{op.name}' is an input", where=caller())
+    if isinstance(op, ExternOp):
+        return [Tensor(p.name, p.shape, p.dtype, op, n) for n, p in enumerate(op.places)]
     shape = [axis.extent for axis in op.axis]
     return [
         Tensor(op.name if n == 0 else f"{op.name}_{n}", shape, e.dtype, op, n)

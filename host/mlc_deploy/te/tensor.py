@@ -10,16 +10,21 @@ from typing import Any
 from ..ir import (
     Buffer,
     Dim,
+    Evaluate,
     Expr,
     ExprLike,
     IterVar,
     Reduce,
+    Stmt,
     Var,
+    address_of,
     binary,
     const,
     dtype_of,
     expr,
+    extern_name,
     loads,
+    seq,
     value_range,
     walk,
 )
@@ -72,7 +77,30 @@ class ComputeOp:
         return tuple(found)
 
 
-Operation = PlaceholderOp | ComputeOp
+@dataclass(frozen=True, slots=True, eq=False)
+class ExternOp:
+    """Outputs that functions of the user's write: `body` calls them, with addresses in `inputs` and
+    in `places`, which stand for the outputs."""
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    places: tuple[Tensor, ...]
+    body: Stmt
+
+    @property
+    def axis(self) -> tuple[IterVar, ...]:
+        return ()
+
+    @property
+    def reduce_axis(self) -> tuple[IterVar, ...]:
+        return ()
+
+    @property
+    def input_tensors(self) -> tuple[Tensor, ...]:
+        return self.inputs
+
+
+Operation = PlaceholderOp | ComputeOp | ExternOp
 Over = IterVar | Sequence[IterVar]  # what a reduction goes over
 
 
@@ -96,6 +124,13 @@ class Tensor(Buffer):
 
     def __call__(self, *indices: ExprLike) -> Expr:
         return self[indices]
+
+    def access_ptr(self, access_mask: str = "rw", offset: int = 0) -> Expr:
+        """Where the tensor begins, for te.call_extern. What is read and written is known by ins and
+        outs; te.address_of is an element's address."""
+        if offset:
+            raise TypeError("access_ptr: offset is not 0\n  try: te.address_of(A[i, j])")
+        return address_of(self[(0,) * self.ndim])
 
     def __repr__(self) -> str:
         return f"Tensor(name={self.name!r}, shape={self.shape}, dtype={self.dtype!r})"
@@ -159,6 +194,47 @@ def compute(
         Tensor(name if n == 0 else f"{name}_{n}", dims, e.dtype, op, n) for n, e in enumerate(body)
     )
     return outputs if several else outputs[0]
+
+
+def extern(
+    shape: Sequence[Dim] | Sequence[Sequence[Dim]],
+    inputs: Sequence[Tensor],
+    fcompute: Callable[[Sequence[Tensor], Sequence[Tensor]], Any],
+    name: str = "extern",
+    dtype: str | Sequence[str] | None = None,
+) -> Any:
+    """The tensor of `shape` that functions of the user's compute; of several shapes, a list.
+
+    fcompute(ins, outs) gives a call of te.call_extern, or several in order; a tensor among its
+    arguments is the address of its first element. All inputs are read and all outputs written, and
+    nothing else. dtype: one, or one per output; left out, that of the inputs. Raises TypeError.
+    """
+    several = bool(shape) and isinstance(shape[0], (tuple, list))
+    shapes: list[Any] = list(shape) if several else [tuple(shape)]
+    known = {t.dtype for t in inputs}
+    if dtype is None and len(known) != 1:
+        raise TypeError(f"te.extern '{name}': no dtype is given\n  try: dtype=\"float32\"")
+    dtypes = [dtype or known.pop()] * len(shapes) if not isinstance(dtype, (list, tuple)) else dtype
+    places = tuple(
+        placeholder(s, str(d), name if n == 0 else f"{name}_{n}")
+        for n, (s, d) in enumerate(zip(shapes, dtypes, strict=True))
+    )
+    made = fcompute(list(inputs), list(places))
+    body = seq(_called(name, m) for m in (made if isinstance(made, (list, tuple)) else [made]))
+    op = ExternOp(name, tuple(inputs), places, body)
+    outputs = [Tensor(p.name, p.shape, p.dtype, op, n) for n, p in enumerate(places)]
+    return outputs if several else outputs[0]
+
+
+def _called(name: str, made: object) -> Stmt:
+    if isinstance(made, Stmt):
+        return made
+    if isinstance(made, Expr) and extern_name(made) is not None:
+        return Evaluate(made)
+    raise TypeError(
+        f"te.extern '{name}': its function gives {made!r}\n"
+        '  try: te.call_extern("int32", "name", ins[0], outs[0])'
+    )
 
 
 def _axis_names(fcompute: Callable[..., Any], ndim: int) -> list[str]:

@@ -28,6 +28,7 @@ from ...ir import (
     Region,
     Store,
     Var,
+    addressed,
     substitute,
     walk,
 )
@@ -48,6 +49,11 @@ def default_schedule(func: PrimFunc, target: Target, apart: Sequence[str] = ()) 
     """func with a schedule that computes every block reasonably; func must carry no schedule.
     apart: blocks that are computed whole before the others begin."""
     sch = Schedule(func)
+    if addressed(func.body):
+        for name in sch.get_blocks():
+            if not addressed(sch.block(name).body):  # what calls functions is as it was written
+                schedule_block(sch, name, target)
+        return sch.func
     inline_elementwise(sch, apart)
     for name in sch.get_blocks():
         sch = part_reduction(sch, name, target)

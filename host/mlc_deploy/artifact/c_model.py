@@ -1,0 +1,190 @@
+"""A whole model as C11: what `--target c --emit c --output DIR` writes, for a model called digits.
+
+    digits.c            kernels and call table
+    digits_weights.c    the weights, as constants: in flash where a machine has it
+    digits.h            what is in them: names, sizes, and how to call it
+    mlc_runtime.c       the executor; and its header
+    mlc_runtime.h
+
+Any C11 compiler for any little-endian machine takes them: cc main.c digits*.c mlc_runtime.c -lm.
+With -DMLC_NO_FILES the executor needs neither files nor a heap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlc_targets.object_format import Arg, Branch, Call, Loop, Metadata, Model, Param, Step
+
+from ..board.runtime_files import executor_files
+from ..codegen.c import c_kernels
+from ..files.unfinished import write_whole
+from .c_table import arena_and_memory, begins_of, param_bytes
+from .export import header_text, symbol_of
+from .save import refuse_host_calls
+
+if TYPE_CHECKING:
+    from ..codegen import Library
+    from .save import Savable
+
+ROW = 32  # bytes of weights on a line
+TABLE = "operands strides calls layers steps procedures shapes inputs outputs weights_hash".split()
+SAME_ORDER = """\
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the weights are for little-endian machines"
+#endif"""
+
+
+def export_c(folder: str | Path, model: Savable, library: Library, name: str = "") -> Path:
+    """Writes a model, called `name` or by its own name, as C into a folder, which is made. Returns
+    the header's path. Raises ArtifactError, CodegenError, InstallError, OSError."""
+    refuse_host_calls(model)
+    to = Path(folder)
+    to.mkdir(parents=True, exist_ok=True)
+    called = symbol_of(name or model.name)
+    described = model.metadata.model
+    assert described is not None
+    kernels, symbols = c_kernels(library, f"{called}.h", (called, f"{called}_weights", *TABLE))
+    table = "\n\n".join(_Table(model.metadata, described, symbols, called).parts())
+    write_whole(to / f"{called}.c", f"{kernels}\n\n{table}\n")
+    if model.weights_bytes:
+        write_whole(to / f"{called}_weights.c", weights_text(called, bytes(model.weights_bytes)))
+    for file in executor_files():
+        write_whole(to / file.name, file.read_bytes())
+    header = to / f"{called}.h"
+    write_whole(header, header_text(called, model.metadata, described, bool(model.weights_bytes)))
+    return header
+
+
+def weights_text(called: str, weights: bytes) -> str:
+    rows = (weights[at : at + ROW] for at in range(0, len(weights), ROW))
+    lines = "\n".join("    " + "".join(f"{b}," for b in row) for row in rows)
+    return (
+        f'#include "{called}.h"\n\n{SAME_ORDER}\n\n'
+        f"_Alignas(MLC_ALIGNMENT) const unsigned char {called}_weights[{len(weights)}] = {{\n"
+        f"{lines}\n}};\n"
+    )
+
+
+class _Table:
+    """An mlc_model and what it points to, as C."""
+
+    def __init__(
+        self, metadata: Metadata, model: Model, symbols: dict[str, str], called: str
+    ) -> None:
+        self.metadata, self.model, self.symbols, self.called = metadata, model, symbols, called
+        self.operands: list[str] = []
+        self.strides: list[str] = []
+
+    def parts(self) -> Iterator[str]:
+        """Arrays, each after those that it points to."""
+        model = self.model
+        calls = [self.call(call) for call in model.calls]
+        steps, procedures = self.procedures()
+        yield from _array("mlc_operand", "operands", self.operands)
+        yield from _array("mlc_stride", "strides", self.strides)
+        yield from _array("mlc_call", "calls", calls)
+        layers = [_string(call.layer) for call in model.calls]
+        yield from _array("char *const", "layers", layers)
+        yield from _array("mlc_step", "steps", steps)
+        yield from _array("mlc_procedure", "procedures", procedures)
+        shapes: list[str] = []
+        tensors = {
+            kind: [_tensor(p, shapes) for p in params]
+            for kind, params in (("inputs", model.inputs), ("outputs", model.outputs))
+        }
+        yield from _array("size_t", "shapes", shapes)
+        for kind, rows in tensors.items():
+            yield from _array("mlc_tensor", kind, rows)
+        if model.weights_bytes:
+            yield from _array("uint8_t", "weights_hash", [", ".join(map(str, model.weights_hash))])
+        arena, memory = arena_and_memory(self.metadata)
+        fields = {
+            "name": _string(self.called),
+            "target": _string(self.metadata.target),
+            "input_count": len(model.inputs),
+            "output_count": len(model.outputs),
+            "call_count": len(model.calls),
+            "inputs": _name("inputs", model.inputs),
+            "outputs": _name("outputs", model.outputs),
+            "calls": _name("calls", calls),
+            "layers": _name("layers", layers),
+            "steps": _name("steps", steps),
+            "procedures": _name("procedures", procedures),
+            "arena_bytes": arena,
+            "memory_bytes": memory,
+            "weights_bytes": model.weights_bytes,
+            "weights_hash": "weights_hash" if model.weights_bytes else "NULL",
+        }
+        lines = "\n".join(f"    .{key} = {value}," for key, value in fields.items())
+        yield f"const mlc_model {self.called} = {{\n{lines}\n}};"
+
+    def call(self, call: Call) -> str:
+        tasks = int(self.metadata.kernels[call.kernel].tasks)
+        return self.places(self.symbols[call.kernel], call.args, tasks)
+
+    def places(self, kernel: str, args: Sequence[Arg | None], tasks: int = 0) -> str:
+        """An mlc_call; an argument that is not there is the arena's begin."""
+        every = [arg or Arg(0, 0, 0, 0) for arg in args]
+        moved = [(n, loop, step) for n, arg in enumerate(every) for loop, step in arg.strides]
+        where = _at("operands", self.operands, len(every))
+        steps = _at("strides", self.strides, len(moved))
+        self.operands += (f"{{{a.space}, {a.index}, {a.offset}}}" for a in every)
+        self.strides += (f"{{{n}, {loop}, {step}}}" for n, loop, step in moved)
+        return f"{{{kernel}, {where}, {len(every)}, {tasks}, NULL, {steps}, {len(moved)}}}"
+
+    def procedures(self) -> tuple[list[str], list[str]]:
+        if not self.model.procedures:
+            return [], []
+        steps: list[str] = []
+        procedures = []
+        begins = begins_of(self.model.procedures)
+        for procedure, own in zip(self.model.procedures, begins, strict=True):
+            procedures.append(f"{{{len(steps)}, {len(procedure)}}}")
+            steps += (self.step(s, begin) for s, begin in zip(procedure, own, strict=True))
+        return steps, procedures
+
+    def step(self, step: Step, begin: int) -> str:
+        match step:
+            case Loop(number, turns, procedure, condition, turn):
+                places = self.places("NULL", (condition, turn))
+                flags = f"{int(condition is not None)}, {int(turn is not None)}"
+                return (
+                    f"{{MLC_LOOP, {begin}, {number}, {turns}, {procedure}, 0, {flags}, {places}}}"
+                )
+            case Branch(condition, procedure, otherwise):
+                places = self.places("NULL", (condition, None))
+                return f"{{MLC_BRANCH, {begin}, 0, 0, {procedure}, {otherwise}, 1, 0, {places}}}"
+            case int():
+                return f"{{MLC_CALL, {begin}, 0, 0, 0, 0, 0, 0, {self.places('NULL', ())}}}"
+
+
+def _array(kind: str, name: str, rows: Sequence[str]) -> Iterator[str]:
+    """Nothing where there are no rows: C has no empty arrays."""
+    if rows:
+        lines = "\n".join(f"    {row}," for row in rows)
+        yield f"static const {kind} {name}[] = {{\n{lines}\n}};"
+
+
+def _name(name: str, rows: Sequence[object]) -> str:
+    return name if rows else "NULL"
+
+
+def _at(name: str, rows: Sequence[str], count: int) -> str:
+    return f"&{name}[{len(rows)}]" if count else "NULL"
+
+
+def _tensor(p: Param, shapes: list[str]) -> str:
+    where = _at("shapes", shapes, len(p.shape))
+    shapes += map(str, p.shape)
+    return f"{{{_string(p.name)}, {_string(p.dtype)}, {len(p.shape)}, {where}, {param_bytes(p)}}}"
+
+
+def _string(text: str) -> str:
+    """A C string of the text's UTF-8; three octal digits end by themselves."""
+    plain = (
+        chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode()
+    )
+    return f'"{"".join(plain)}"'
