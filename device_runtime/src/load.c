@@ -160,7 +160,8 @@ static const char *symbol_name(Loader *l, const mlc_elf_symbol *symbol) {
 static uint64_t defined_address(Loader *l, const mlc_elf_symbol *symbol) {
     if (symbol->section == SHN_ABS) return symbol->value;
     if (symbol->section == SHN_COMMON)
-        unsupported(l, "symbol", symbol_name(l, symbol), "common");
+        mlc_elf_fail(&l->elf, "symbol '%s' is common, which is not supported; try: -fno-common",
+                     symbol_name(l, symbol));
     else if (symbol->section >= SHN_LORESERVE)
         mlc_elf_fail(&l->elf, "symbol '%s' is in section %u, which is reserved",
                      symbol_name(l, symbol), symbol->section);

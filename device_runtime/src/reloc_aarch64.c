@@ -126,7 +126,8 @@ static const char *relocate(const mlc_relocation *r) {
         return r->got ? put_lo12(r->place, r->got + (uint64_t)r->addend, 3) : mlc_reloc_local;
     case R_AARCH64_LD64_GOTPAGE_LO15: {
         uint64_t at = r->got + (uint64_t)r->addend - (r->origin & ~UINT64_C(0xfff));
-        if (!r->got || at & 7 || at >> 15) return mlc_reloc_range;
+        if (!r->got) return mlc_reloc_local;
+        if (at & 7 || at >> 15) return mlc_reloc_range;
         put_field(r->place, 10, 12, at >> 3);
         return NULL;
     }

@@ -199,7 +199,7 @@ SYMBOLS = {
     ),
     "common": (
         Symbol("foo", COMMON, 4),
-        "symbol 'foo' is common, which is not supported",
+        "symbol 'foo' is common, which is not supported; try: -fno-common",
     ),
     "reserved": (Symbol("foo", 0xFFFF), "symbol 'foo' is in section 65535, which is reserved"),
     "no_such_section": (Symbol("foo", 99), "object refers to section 99, but has 6"),
@@ -265,6 +265,13 @@ RELOCATIONS = {
         {"binding": LOCAL},
         "type 311 needs a global symbol",
     ),
+    "a64_gotpage": (
+        "aarch64",
+        Relocation(313, 1),
+        {"binding": LOCAL},
+        "type 313 needs a global symbol",
+    ),
+    "arm_got_brel": ("arm", Relocation(26, 1), {"binding": LOCAL}, "type 26 needs a global symbol"),
     "arm_unknown": ("arm", Relocation(123, 1), {}, "type 123 is not supported"),
     "arm_tls": ("arm", Relocation(104, 1), {}, "type 104 is not supported"),
     "arm_call": ("arm", Relocation(28, 1), FAR, "type 28 is out of range"),
@@ -275,13 +282,13 @@ RELOCATIONS = {
     "arm_jump_to_thumb": (
         "arm",
         Relocation(29, 1),
-        {"value": 1},
+        {"value": 1, "binding": LOCAL},
         "type 29 branches between ARM and Thumb code without a link",
     ),
     "thumb_jump_to_arm": (
         "arm",
         Relocation(30, 1),
-        {},
+        {"binding": LOCAL},
         "type 30 branches between ARM and Thumb code without a link",
     ),
 }
