@@ -455,7 +455,7 @@ def layers_graph(seed: int, calls: int = 4) -> Function:
 
 def wide_graph(seed: int) -> Function:
     """A concatenation of as many tensors as no kernel takes, and more."""
-    rng = random.Random(seed)
+    rng = Random(seed)
     bb = BlockBuilder("main")
     xs = [bb.param(f"x{n}", (2, 3)) for n in range(4)]
     values = [bb.emit("tanh", rng.choice(xs)) if rng.random() < 0.5 else rng.choice(xs)
