@@ -211,7 +211,7 @@ def _unknown_cpu(arch: str, mcpu: str, from_host: bool) -> TargetError:
     if re.match(r"(cortex-[mr]\d|sc[03]00)", mcpu):
         return TargetError(
             f"mcpu '{mcpu}': M- and R-profile (microcontroller) cores are not supported",
-            "a Cortex-A core: " + suggest("cortex-a", CPUS["arm"]),
+            f"{FOR_TOO_OLD}; or a Cortex-A core: " + suggest("cortex-a", CPUS["arm"]),
         )
     if arch == "arm" and is_before_armv7(mcpu):
         return TargetError(f"mcpu '{mcpu}' {TOO_OLD}", FOR_TOO_OLD)
