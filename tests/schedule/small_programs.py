@@ -51,6 +51,14 @@ def vast() -> PrimFunc:
     return te.create_prim_func([a, te.compute((65536, 65536), lambda i, j: a[0], name="B")])
 
 
+def addressed() -> PrimFunc:
+    """B = A + 1, whose first element's address D gives away."""
+    a = te.placeholder((16,), name="A")
+    b = te.compute((16,), lambda i: a[i] + 1, name="B")
+    d = te.compute((16,), lambda i: te.call_extern("float32", "f", te.address_of(b[0])), name="D")
+    return te.create_prim_func([a, d])
+
+
 def an_argument() -> PrimFunc:
     """C[i, j] = B[j, i] + 1, twice as many rows as B has columns, of B that is an output, too."""
     a = te.placeholder((6, 4), name="A")

@@ -15,6 +15,7 @@ from mlc_deploy.schedule import Schedule, caching, location, loops, notes, reduc
 from tests.schedule.draws import Step
 from tests.schedule.small_programs import (
     Program,
+    addressed,
     an_argument,
     chain,
     diamond,
@@ -131,6 +132,7 @@ REFUSALS: dict[str, list[Case]] = {
         ),
         case(unread, ("compute_inline", "B")),
         case(repeated, ("compute_inline", "B")),
+        case(addressed, ("compute_inline", "B")),
     ],
     "reverse_compute_inline": [
         case(chain, ("reverse_compute_inline", "B")),
