@@ -167,7 +167,9 @@ def _unknown(name: str) -> TargetError:
         return TargetError(f"{name} {TOO_OLD}", FOR_TOO_OLD)
     try:
         read_triple(name)
-    except TargetError:
+    except TargetError as error:
+        if name.count("-") >= 2 and "/" not in name:  # a triple, too, which is not supported
+            return error
         names = {*KINDS, "host", *SHORT_NAMES, *board_names(), *_TAGS}
         near = suggest(name.lower(), names)
         listed = f"{', '.join((*SHORT_NAMES, 'host'))}, or llvm -mtriple=... -mcpu=..."

@@ -28,6 +28,8 @@ REFUSED: dict[str, list[Any]] = {
         "lvm -mtriple=aarch64-linux-gnu",
         "cortex-a72",
         "armv7a-linux-gnueabihf",
+        "arm64-apple-darwin",
+        "aarch64-pc-windows-msvc",
         f"{A64} -host=nothing",
     ],
     "text": [
