@@ -17,6 +17,7 @@ from mlc_deploy.ops.layout import layout
 from mlc_deploy.ops.special import SPECIAL
 from mlc_deploy.ops.winograd import KERNEL, TILES
 from mlc_targets import Target
+from mlc_targets.object_format import MAX_OPERANDS
 from tests.ops.planned import plan_for
 
 SMALL = (1, 1, 2, 3, 4, 7, 8, 16, 31)
@@ -186,10 +187,10 @@ def tile(op: str, rng: Random) -> AwkwardCall:
 
 
 def concatenate(op: str, rng: Random) -> AwkwardCall:
-    """Up to 500 inputs, which the code generator takes as one kernel."""
+    """Up to as many inputs as a kernel takes besides its output."""
     whole, kind = list(shape(rng, 1, 4)), dtype(rng)
     axis, parts = rng.randrange(len(whole)), []
-    for _ in range(rng.choice((1, 2, 3, 7, 64, 500))):
+    for _ in range(rng.choice((1, 2, 3, 7, MAX_OPERANDS - 1))):
         parts.append(
             [rng.choice((1, 1, 2, 7, 100)) if n == axis else m for n, m in enumerate(whole)]
         )
@@ -463,6 +464,8 @@ def matmul(op: str, rng: Random) -> AwkwardCall:
         rng.choice(("float32", "float16", "int8")),
     )
     transposed = rng.random() < 0.5
+    if prod(lead) * max(rows * depth, depth * columns, rows * columns) > MOST_ELEMENTS:
+        return matmul(op, rng)
     w = (columns, depth) if transposed else (depth, columns)
     attrs = {"transpose_b": True} if transposed else {}
     return call(op, ((*lead, rows, depth), kind), ((*lead, *w), kind), **attrs)

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 import mlc_deploy as mlc
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.graph import BlockBuilder, Function
+from mlc_deploy.graph.nodes import const
 from mlc_deploy.ops import TensorType
 from mlc_deploy.ops.strategy import best_plan
 from mlc_targets import Target
@@ -29,11 +30,16 @@ __all__ = ["level"]  # the fixture: a session with each level's CPU
 
 @dataclass(frozen=True)
 class Product:
-    """[..., M, K] times [..., K, N], of these dtypes."""
+    """[..., M, K] times [..., K, N], of these dtypes; and a bias of the columns and relu, fused."""
 
     left: tuple[int, ...]
     right: tuple[int, ...]
     dtypes: tuple[str, str] = ("int8", "int8")
+    biased: bool = False
+
+    @property
+    def bias(self) -> Array:
+        return np.arange(-5, self.right[-1] - 5, dtype=np.int32) * 1000
 
     def arrays(self) -> tuple[Array, Array]:
         rng = np.random.default_rng(7)
@@ -47,12 +53,14 @@ class Product:
     def wanted(self) -> Array:
         a, b = self.arrays()
         found: Array = np.matmul(a.astype(np.int32), b.astype(np.int32))
-        return found
+        return np.maximum(found + self.bias, 0) if self.biased else found
 
 
 PRODUCTS = (
     Product((2, 16, 32), (2, 32, 24)),  # whole blocks
     Product((1, 17), (17, 35)),  # one row
+    Product((1, 31), (31, 35), biased=True),
+    Product((2, 9, 70), (2, 70, 1)),  # one column
     Product((3, 1, 9, 17), (1, 2, 17, 11)),  # batches broadcast
     Product((2, 9, 40), (40, 13)),  # one matrix for all
     Product((6, 19), (19, 16), ("uint8", "uint8")),
@@ -68,7 +76,8 @@ def function_of(products: tuple[Product, ...]) -> Function:
             b.param(f"{name}{n}", shape, dtype)
             for name, shape, dtype in zip("xy", (p.left, p.right), p.dtypes, strict=True)
         )
-        outputs.append(b.emit("matmul", x, y))
+        made = b.emit("matmul", x, y)
+        outputs.append(b.emit("relu", b.emit("add", made, const(p.bias))) if p.biased else made)
     return b.finish(outputs)
 
 

@@ -255,7 +255,7 @@ class IntegerProduct(Product):
         sch = Schedule(func)
         tile = chosen(sch, self.kernel, self.tile, self.work)
         result = inline_epilogue(sch, self.op)
-        if not self.batch:
+        if not self.batch and self.columns % BLOCK == 0:
             begin_with_bias(sch, result, self.kernel, {1: "column"})
         *batch, i, j = sch.get_loops(result)
         i, row = sch.split(i, [None, tile.rows])
@@ -291,7 +291,7 @@ def plan_integers(
     source, columns = _columns(b, attrs)
     if packed and (depth % BLOCK or columns % BLOCK):
         return None
-    if not packed and (source != "NK" or rows * depth * columns < LEAST):
+    if not packed and (source != "NK" or columns == 1 or rows * depth * columns < LEAST):
         return None
     narrow = packed and bool(attrs.get(NARROW))
     kernel = of_int8(target, rows, depth, narrow, wide=not packed)
