@@ -31,6 +31,7 @@ from .board.connect import connect, target_of
 from .driver.compile import CompiledModel, compile
 from .errors import ImporterError
 from .frontend import NeedsValue, from_onnx
+from .frontend.narrow import declared_kind, shown, stored
 from .graph import Function
 
 if TYPE_CHECKING:
@@ -108,7 +109,9 @@ class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
         tensors = [session.tensor(given[name]) for name, _ in compiled.program.inputs]
         results = [session.empty(_ints(t.shape), t.dtype) for _, t in compiled.program.outputs]
         module.entry(*tensors, *results)
-        return tuple(result.numpy() for result in results)
+        kinds = [declared_kind(o) for o in self._model.graph.output]
+        arrays = (result.numpy() for result in results)
+        return tuple(map(shown, arrays, kinds))
 
     def _by_name(self, inputs: Any) -> dict[str, Array]:
         if isinstance(inputs, np.ndarray):
@@ -118,7 +121,7 @@ class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
         for name in self._names:
             if name not in inputs:
                 raise ImporterError(f"no value is given for the input '{name}'", where="run")
-        return {name: np.asarray(inputs[name]) for name in self._names}
+        return {name: stored(inputs[name]) for name in self._names}
 
     def _loaded(
         self, given: Mapping[str, Array], session: Session

@@ -19,18 +19,18 @@ from ..errors import ImporterError
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Function
 from ..graph.verify import verify
+from .narrow import declared_kind, stored
 from .onnx_file import (
     AGAIN,
+    carrier_of,
     check_external_data,
     check_model,
     check_names,
-    dtype_name,
     opset_of,
     parse_model,
     read_model,
     refuse_later_format,
     sort_nodes,
-    to_array,
 )
 from .onnx_import import Importer, Scope
 from .onnx_node import Converter
@@ -97,25 +97,24 @@ def _convert(
     scope = Scope(imports={o.domain: o.version for o in model.opset_import} | {"": opset})
     importer.refuse_missing(graph.node, scope)
     for tensor in graph.initializer:
-        array = to_array(tensor, where, importer.folder)
-        scope.values[tensor.name] = Constant(array, tensor.name)
+        scope.values[tensor.name] = importer.constant(tensor, where, tensor.name)
     if graph.sparse_initializer:
         raise ImporterError("sparse weights are not supported", where=where)
     kinds = {i.name: i for i in graph.input}
     refuse_unknown_inputs(values, kinds, "model", where)
     for name, value in values.items():
         own = kinds[name].type.tensor_type
-        dtype = dtype_name(own.elem_type, f"input '{name}'", where)
+        dtype = carrier_of(own.elem_type, f"input '{name}'", where)
         shape = shapes.get(name, declared_shape(kinds[name], where))
-        array = fitted(name, value, dtype, shape, where)
-        scope.values[name] = Constant(array, name)
+        array = fitted(name, stored(value), dtype, shape, where)
+        scope.values[name] = importer.marked(Constant(array, name), declared_kind(kinds[name]))
     inputs = [i for i in graph.input if i.name not in scope.values]
     shapes = {name: shape for name, shape in shapes.items() if name not in values}
     for info, shape in zip(inputs, bound_shapes(inputs, shapes, dims, where), strict=True):
-        dtype = dtype_name(info.type.tensor_type.elem_type, f"input '{info.name}'", where)
-        scope.values[info.name] = importer.param(info.name, shape, dtype)
+        code = info.type.tensor_type.elem_type
+        scope.values[info.name] = importer.param(info.name, shape, code)
     importer.nodes(graph.node, scope)
-    outputs = [importer.output(o.name, scope) for o in graph.output]
+    outputs = [importer.result(o, scope) for o in graph.output]
     function = importer.builder.finish(outputs, [o.name for o in graph.output])
     verify(function)
     return function

@@ -8,6 +8,7 @@ from typing import Any
 from ..graph.nodes import Constant, Value
 from ..ops.shape import normal_axis
 from .layers.shapes import reshape
+from .narrow import BY_CODE
 from .node import shape_of
 from .onnx_file import dtype_name
 from .onnx_node import REQUIRED, Converter, OnnxNode
@@ -106,6 +107,9 @@ def _bit_shift(n: OnnxNode) -> Any:
 
 
 def _bit_cast(n: OnnxNode) -> Any:
+    kind = n.kind(0)
+    if kind is not None and kind.bits % 8:
+        raise n.refuse(f"the bits of {kind.name} are not supported")
     return n.emit("bitcast", n.input(0), dtype=dtype_name(n.attr("to"), "the result", n.place))
 
 
@@ -132,8 +136,12 @@ def _prelu(n: OnnxNode) -> Any:
 
 def _cast(n: OnnxNode) -> Any:
     like = n.op == "CastLike"
+    kind = n.kind(1) if like else BY_CODE.get(n.attr("to"))
+    if kind is not None:
+        mode = n.attr("round_mode", "up")
+        return n.written(n.real(0), kind, saturate=bool(n.attr("saturate", 1)), mode=mode)
     dtype = n.dtype(1) if like else dtype_name(n.attr("to"), "the result", n.place)
-    return n.cast(n.input(0), dtype)
+    return n.cast(n.real(0), dtype)
 
 
 # ----------------------------------------------------------------------------------- reductions

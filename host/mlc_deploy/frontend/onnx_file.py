@@ -24,6 +24,7 @@ from onnx import (
 
 from ..errors import ImporterError
 from ..files.outside import read_file, refuse_special
+from .narrow import BY_CODE, Narrow, from_bytes, from_tensor, size_of
 from .refusals import reading
 
 OLDEST_OPSET = 6
@@ -271,18 +272,27 @@ def dtype_name(code: int, what: str, where: str) -> str:
     return names[code]
 
 
+def carrier_of(code: int, what: str, where: str) -> str:
+    """As dtype_name; of a narrow type it gives the carrier."""
+    return BY_CODE[code].carrier if code in BY_CODE else dtype_name(code, what, where)
+
+
 def to_array(tensor: TensorProto, where: str, folder: Path | None = None) -> NDArray[Any]:
-    """The tensor's values. External data is mapped from its file. Raises ImporterError for dtypes
-    that are not supported, for data of another size than the shape, and for unreadable files."""
+    """The tensor's values, narrow ones in their carrier. External data is mapped from its file.
+    Raises ImporterError for dtypes that are not supported, for data of another size than the shape,
+    and for unreadable files."""
     what = f"tensor '{tensor.name}'"
-    dtype = dtype_name(tensor.data_type, what, where)
+    dtype = carrier_of(tensor.data_type, what, where)
+    kind = BY_CODE.get(tensor.data_type)
     if any(extent < 0 for extent in tensor.dims):
         raise ImporterError(
             f"{what} has the shape {list(tensor.dims)}", where=where, mend="export the model again"
         )
     try:
         if _is_external(tensor):
-            return _mapped(tensor, dtype, folder or Path())
+            return _mapped(tensor, dtype, kind, folder or Path())
+        if kind is not None:
+            return from_tensor(tensor, kind, tensor.dims)
         array = numpy_helper.to_array(tensor)
         shape = tuple(tensor.dims)
         if array.shape != shape:
@@ -293,14 +303,15 @@ def to_array(tensor: TensorProto, where: str, folder: Path | None = None) -> NDA
         raise ImporterError(f"{what} cannot be read: {text}", where=where) from error
 
 
-def _mapped(tensor: TensorProto, dtype: str, folder: Path) -> NDArray[Any]:
+def _mapped(tensor: TensorProto, dtype: str, kind: Narrow | None, folder: Path) -> NDArray[Any]:
     """External data, as a view of its file. Raises ValueError, OSError."""
     location, offset, length = _placed(tensor, tensor.name)
     if not (folder / location).resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"the weights in '{location}' are outside of the model's folder")
     refuse_special(folder / location)
     shape = tuple(tensor.dims)
-    size = math.prod(shape) * np.dtype(dtype).itemsize
+    count = math.prod(shape)
+    size = count * np.dtype(dtype).itemsize if kind is None else size_of(kind, count)
     there = (folder / location).stat().st_size - offset
     if not (0 <= size <= there and 0 <= offset) or (length or size) != size:
         raise ValueError(
@@ -309,6 +320,8 @@ def _mapped(tensor: TensorProto, dtype: str, folder: Path) -> NDArray[Any]:
         )
     if not size:
         return np.zeros(shape, dtype)
+    if kind is not None:
+        return from_bytes(np.memmap(folder / location, np.uint8, "r", offset, size), kind, shape)
     little = np.dtype(dtype).newbyteorder("<")
     mapped = np.memmap(folder / location, little, "r", offset, shape)
     return np.asarray(mapped).astype(dtype, copy=False)

@@ -10,13 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+)
 
 from ..errors import ImporterError
 from ..graph.builder import BlockBuilder
-from ..graph.nodes import Constant, Value
+from ..graph.nodes import Constant, Value, Var
+from .narrow import AWARE, BY_CODE, Flow, Narrow, carried, declared_kind, flow_of
 from .node import shape_of
-from .onnx_file import DTYPES, graphs_of, to_array
+from .onnx_file import DTYPES, carrier_of, graphs_of, to_array
 from .onnx_node import Converter, OnnxNode, TensorList
 from .refusals import missing_operators, mistakes_at
 
@@ -63,7 +72,8 @@ class Scope:
 
 @dataclass(slots=True)
 class Importer:
-    """The state of one import. `origins` holds the parameters that each value depends on."""
+    """The state of one import. `origins` holds the parameters that each value depends on, `narrow`
+    the types of values that stand in a carrier."""
 
     builder: BlockBuilder
     table: Mapping[str, Converter]
@@ -71,13 +81,28 @@ class Importer:
     where: str
     folder: Path | None
     origins: dict[Value, frozenset[str]] = field(default_factory=dict)
+    narrow: dict[Value, Narrow] = field(default_factory=dict)
     depth: int = 0
     called: dict[tuple[Any, ...], list[Value | None]] = field(default_factory=dict)
     expanded: int = 0  # nodes of functions and of graphs inside nodes, as often as they were read
 
-    def param(self, name: str, shape: Sequence[int], dtype: str) -> Value:
+    def param(self, name: str, shape: Sequence[int], code: int) -> Value:
+        """A parameter; code is ONNX's number of its dtype. Raises ImporterError."""
+        dtype = carrier_of(code, f"input '{name}'", self.where)
         value = self.builder.param(name, shape, dtype)
         self.origins[value] = frozenset([name])
+        return self.marked(value, BY_CODE.get(code))
+
+    def constant(self, tensor: TensorProto, where: str, name: str) -> Constant:
+        """A model's tensor. Raises ImporterError."""
+        value = Constant(to_array(tensor, where, self.folder), name)
+        self.marked(value, BY_CODE.get(tensor.data_type))
+        return value
+
+    def marked(self, value: Value, kind: Narrow | None) -> Value:
+        """value, known as the carrier of numbers of that type."""
+        if kind is not None:
+            self.narrow[value] = kind
         return value
 
     def emit(self, op: str, args: Sequence[Value], **options: Any) -> Any:
@@ -109,6 +134,15 @@ class Importer:
             raise ImporterError(what, where=self.where)
         return value
 
+    def result(self, info: ValueInfoProto, scope: Scope) -> Value:
+        """An output of the model. Raises ImporterError if narrow numbers lost their type."""
+        value, kind = self.output(info.name, scope), declared_kind(info)
+        if kind is not (own := self.narrow.get(value)):
+            said, given = (k.name if k else "no narrow type" for k in (kind, own))
+            what = f"output '{info.name}' is said to be {said} and computed as {given}"
+            raise ImporterError(what, where=self.where, mend="a Cast in front of the output")
+        return value
+
     # --------------------------------------------------------------------------------- nodes
 
     def nodes(self, nodes: Iterable[NodeProto], scope: Scope, source: str = "") -> None:
@@ -129,19 +163,36 @@ class Importer:
         if unknown:
             raise ImporterError(f"nothing computes the input '{unknown[0]}'", where=place)
         inputs = [scope[i] if i else None for i in proto.input]
-        convert = self.table.get(_key(proto))
+        node = OnnxNode(proto, inputs, scope, self, source)
         with mistakes_at(place):
-            if convert is not None:
-                result = convert(OnnxNode(proto, inputs, scope, self, source))
-            else:
-                result = self._call(proto, inputs, scope, source)
-        several = isinstance(result, (list, tuple)) and not isinstance(result, TensorList)
-        results = list(result) if several else [result]
+            flow = self._flow(proto, inputs, scope)
+            for k, kind in flow.read.items():
+                node.inputs[k] = kind.read(node, node.input(k))
+            convert = self.table.get(_key(proto))
+            result = convert(node) if convert else self._call(proto, node.inputs, scope, source)
+            several = isinstance(result, (list, tuple)) and not isinstance(result, TensorList)
+            results: list[Any] = list(result) if several else [result]
+            for k, kind in flow.written.items():
+                if k < len(results) and results[k] is not None:
+                    value = results[k] if flow.moves else kind.write(node, results[k])
+                    results[k] = self.marked(value, kind)
         for name, value in zip(proto.output, results, strict=False):
             scope.values[name] = value
         absent = [name for name in proto.output[len(results) :] if name]
         if absent:
             raise ImporterError(f"output '{absent[0]}' is not supported", where=place)
+
+    def _flow(self, proto: NodeProto, inputs: Sequence[object], scope: Scope) -> Flow:
+        """Which inputs and outputs of a node are read and written as narrow numbers."""
+        if proto.op_type in AWARE or (proto.domain, proto.op_type) in self.functions:
+            outputs = [o for g in graphs_of(proto)[:1] for o in g.output]
+            return carried(map(declared_kind, outputs[proto.op_type == "Loop" :]))
+        kinds = {
+            k: self.narrow[value]
+            for k, value in enumerate(inputs)
+            if isinstance(value, (Var, Constant)) and value in self.narrow
+        }
+        return flow_of(proto, kinds, _schema(proto, scope)) if kinds else carried(())
 
     def body(
         self, graph: GraphProto, inputs: Sequence[Value], scope: Scope, source: str
@@ -151,11 +202,9 @@ class Importer:
         if len(inputs) != len(graph.input):
             raise ValueError(f"{len(inputs)} inputs for the {len(graph.input)} of '{graph.name}'")
         for info, value in zip(graph.input, inputs, strict=True):
-            inner.values[info.name] = value
+            inner.values[info.name] = self.marked(value, declared_kind(info))
         for tensor in graph.initializer:
-            inner.values[tensor.name] = Constant(
-                to_array(tensor, self.where, self.folder), tensor.name
-            )
+            inner.values[tensor.name] = self.constant(tensor, self.where, tensor.name)
         self.refuse_missing(graph.node, inner)
         self.nodes(graph.node, inner, source)
         return [self.output(o.name, inner) for o in graph.output]

@@ -12,6 +12,7 @@ from onnx import AttributeProto, NodeProto, helper
 from ..errors import ImporterError
 from ..graph.nodes import Constant, Value
 from ..ops.shape import normal_axis
+from .narrow import Narrow
 from .node import Branch, Node, Step, shape_of
 from .onnx_file import dtype_name, to_array
 
@@ -152,6 +153,7 @@ class OnnxNode(Node):
                 raise ValueError(f"attribute '{name}' is missing")
             return default
         if found.type == AttributeProto.TENSOR:
+            dtype_name(found.t.data_type, f"attribute '{name}'", self.place)
             return to_array(found.t, self.place, self._importer.folder)
         value = helper.get_attribute_value(found)
         if isinstance(value, bytes):
@@ -160,10 +162,40 @@ class OnnxNode(Node):
             return value
         return [v.decode() if isinstance(v, bytes) else v for v in value]
 
+    def tensor(self, name: str, default: Constant | None = None) -> Constant:
+        """An attribute that is a tensor, of narrow numbers in their carrier. Raises ValueError if
+        it is missing and there is no default."""
+        if name not in self._attributes:
+            if default is None:
+                raise ValueError(f"attribute '{name}' is missing")
+            return default
+        return self._importer.constant(self._attributes[name].t, self.place, self.outputs[0])
+
     def axis(self, default: Any = REQUIRED, rank: int | None = None) -> int:
         """The attribute `axis`, counted from the front. rank: of another tensor than input 0."""
         axis = self.attr("axis", default)
         return normal_axis(self.op, axis, len(self.shape()) if rank is None else rank)
+
+    # ----------------------------------------------------------------------- narrow numbers
+
+    def kind(self, number: int) -> Narrow | None:
+        """The narrow type of an input whose dtype is that of its carrier."""
+        return self.kind_of(self.optional(number))
+
+    def kind_of(self, value: Value | None) -> Narrow | None:
+        return self._importer.narrow.get(value) if value is not None else None
+
+    def real(self, number: int) -> Value:
+        """An input; a narrow one is read."""
+        value, kind = self.input(number), self.kind(number)
+        return value if kind is None else kind.read(self, value)
+
+    def written(self, value: Value, kind: Narrow, **how: Any) -> Value:
+        return self.marked(kind.write(self, value, **how), kind)
+
+    def marked(self, value: Value, kind: Narrow | None) -> Value:
+        """value, known as the carrier of numbers of that type."""
+        return self._importer.marked(value, kind)
 
     def dtype_of(self, name: str, default: str) -> str:
         """The dtype in an attribute, which is ONNX's number; the default if there is none, or 0."""

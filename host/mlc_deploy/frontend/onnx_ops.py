@@ -169,13 +169,14 @@ def _constant(n: OnnxNode) -> Any:
         for name in (key, f"{key}s"):
             if (value := n.attr(name, None)) is not None:
                 return n.constant(value, dtype)
-    return Constant(n.attr("value"), n.outputs[0])
+    return n.tensor("value")
 
 
 def _constant_of_shape(n: OnnxNode) -> Any:
     shape = n.known(0, "shape").reshape(-1).tolist()
-    value = n.attr("value", np.zeros(1, np.float32))
-    return n.emit("broadcast_to", Constant(value.reshape(())), shape=shape)
+    value = n.tensor("value", n.constant(0, "float32"))
+    wide = n.emit("broadcast_to", reshape(n, value, ()), shape=shape)
+    return n.marked(wide, n.kind_of(value))
 
 
 def _non_zero(n: OnnxNode) -> Any:

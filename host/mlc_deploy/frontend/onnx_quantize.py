@@ -14,6 +14,7 @@ from ..ops.quantize import STORED, SUMS
 from ..ops.shape import normal_axis
 from .layers.shapes import expand, reshape, rows, vector_along, with_axis
 from .layers.windows import conv, global_pool
+from .narrow import BY_CODE, NarrowFloat, NarrowInteger
 from .node import shape_of
 from .onnx_layers import conv_window
 from .onnx_node import Converter, OnnxNode
@@ -54,9 +55,28 @@ def _linear(n: OnnxNode, dtype: str) -> tuple[Value, Value]:
 
 def _quantize_linear(n: OnnxNode) -> Any:
     zero = n.optional(2)
+    kind = BY_CODE.get(n.attr("output_dtype", 0)) if zero is None else n.kind(2)
+    for k in (0, 1):
+        n.inputs[k] = n.real(k)
+    match kind:
+        case NarrowFloat():
+            scale, shift = _linear_floats(n)
+            y = n.emit("divide", n.cast(n.input(0), scale.type.dtype), scale)
+            y = y if shift is None else n.emit("add", n.cast(y, "float32"), shift)
+            return n.written(y, kind, saturate=bool(n.attr("saturate", 1)))
+        case NarrowInteger(range=(low, high)):
+            y = n.emit("quantize", n.input(0), *_linear(n, kind.carrier))
+            return n.marked(n.emit("clip", y, min=low, max=high), kind)
     dtype = n.dtype_of("output_dtype", "uint8") if zero is None else zero.type.dtype
     _refuse_unstored(n, dtype)
     return n.emit("quantize", n.input(0), *_linear(n, dtype))
+
+
+def _linear_floats(n: OnnxNode) -> tuple[Value, Value | None]:
+    """Scale and zero point where the quantized numbers are narrow floats."""
+    zero, where = n.optional(2), (n.shape(), n.attr("axis", 1), n.attr("block_size", 0))
+    shift = None if _is_zero(zero) else _along(n, n.real(2), *where)
+    return _along(n, n.input(1), *where), shift
 
 
 def _refuse_unstored(n: OnnxNode, dtype: str) -> None:
@@ -68,9 +88,20 @@ def _refuse_unstored(n: OnnxNode, dtype: str) -> None:
 def _dequantize_linear(n: OnnxNode) -> Any:
     """Constants stay quantized: integer operators take them as they are."""
     q = n.input(0)
-    if q.type.dtype != SUMS:
-        _refuse_unstored(n, q.type.dtype)
-    result: Value = n.call("dequantize", q, *_linear(n, q.type.dtype))
+    kind = BY_CODE.get(n.attr("output_dtype", 0)) or n.kind(1)
+    n.inputs[1] = n.real(1)
+    result: Value
+    if isinstance(n.kind(0), NarrowFloat):
+        scale, shift = _linear_floats(n)
+        x = n.real(0) if shift is None else n.emit("subtract", n.real(0), shift)
+        result = n.emit("multiply", x, n.cast(scale, "float32"))
+        result = n.cast(result, scale.type.dtype)
+    else:
+        if q.type.dtype != SUMS:
+            _refuse_unstored(n, q.type.dtype)
+        result = n.call("dequantize", q, *_linear(n, q.type.dtype))
+    if kind is not None:
+        return n.written(result, kind)
     return n.cast(result, n.dtype_of("output_dtype", result.type.dtype))
 
 
