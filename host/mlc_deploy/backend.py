@@ -14,6 +14,8 @@ process.
 from __future__ import annotations
 
 import atexit
+import weakref
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -87,6 +89,7 @@ class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
         self._key: object = None
         self._compiled: CompiledModel | None = None
         self._module: RemoteModule | None = None
+        self._finalizer: Any = None
 
     @property
     def bound(self) -> frozenset[str]:
@@ -132,7 +135,12 @@ class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
             function, self._bound = import_for(self._model, given)
             target = Target("host") if self._board == LOCAL else target_of(session.device)
             self._compiled = compile(function, target, workers=1, states={})
+            _free_unused(self._board)
             self._module = session.load(self._compiled)
+            # No call to the board from here: garbage is collected also within such calls.
+            held = (self._module, self._compiled)
+            self._finalizer = weakref.finalize(self, _unused[self._board].append, held)
+            self._finalizer.atexit = False
             self._key = self._key_of(given)
         return self._compiled, self._module
 
@@ -142,14 +150,26 @@ class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
         return values, tuple((n, a.shape, a.dtype.name) for n, a in given.items())
 
     def close(self) -> None:
-        """Frees what the model holds on the board."""
-        if self._module is not None and self._compiled is not None:
-            self._module.close()
-            session = session_on(self._board)
-            for data in (self._compiled.object_bytes, self._compiled.weights_bytes):
-                with suppress(Refused):  # another model's module needs the same
-                    session.forget(session.put(data))
-        self._module = self._compiled = None
+        """Frees what the model holds on the board. It is also freed once nothing refers to the
+        model, before the next one is loaded."""
+        if self._finalizer is not None:
+            self._finalizer()
+            _free_unused(self._board)
+        self._module = self._compiled = self._finalizer = None
+
+
+# What models hold on boards that nothing refers to.
+_unused: defaultdict[str, list[tuple[RemoteModule, CompiledModel]]] = defaultdict(list)
+
+
+def _free_unused(board: str) -> None:
+    session = session_on(board)
+    while _unused[board]:
+        module, compiled = _unused[board].pop()
+        module.close()
+        for data in (compiled.object_bytes, compiled.weights_bytes):
+            with suppress(Refused):  # another model's module needs the same
+                session.forget(session.put(data))
 
 
 def _ints(shape: Sequence[Any]) -> tuple[int, ...]:

@@ -23,12 +23,14 @@ from .onnx_control import CONTROL
 from .onnx_elementwise import ELEMENTWISE
 from .onnx_index import INDEXING
 from .onnx_layers import LAYERS
+from .onnx_ml import LEARNT
 from .onnx_node import Converter, OnnxNode
 from .onnx_quantize import QUANTIZED
 from .onnx_recurrent import RECURRENT
 from .onnx_sampling import SAMPLING
 from .onnx_sequence import SEQUENCES
 from .onnx_signal import SIGNAL
+from .onnx_trees import TREES
 
 # --------------------------------------------------------------------------------------- shapes
 
@@ -207,8 +209,8 @@ def _dropout(n: OnnxNode) -> Any:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **CONTROL, **ELEMENTWISE, **INDEXING, **LAYERS, **QUANTIZED, **RECURRENT, **SAMPLING,
-    **SEQUENCES, **SIGNAL, "Constant": _constant,
+    **CONTROL, **ELEMENTWISE, **INDEXING, **LAYERS, **LEARNT, **QUANTIZED, **RECURRENT, **SAMPLING,
+    **SEQUENCES, **SIGNAL, **TREES, "Constant": _constant,
     "ConstantOfShape": _constant_of_shape, "DepthToSpace": _depth_to_space, "Dropout": _dropout,
     "Expand": _expand, "Flatten": _flatten, "Gather": _gather, "Identity": _identity,
     "NonZero": _non_zero, "Pad": _pad, "Range": _range, "Reshape": _reshape, "Shape": _shape,

@@ -1,0 +1,262 @@
+"""Converters of ai.onnx.ml, what scikit-learn's models are exported to, for numbers. Trees are in
+onnx_trees.py."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from ..graph.nodes import Value
+from .layers.products import scaled
+from .layers.shapes import iota, reshape, with_axis
+from .node import limited, shape_of
+from .onnx_node import Converter, OnnxNode
+
+
+def as_table(n: OnnxNode) -> tuple[Value, str]:
+    """The input as rows of features, and their dtype, which is one of floats."""
+    dtype = n.dtype() if n.dtype() in ("float32", "float64") else "float32"
+    x = n.cast(n.input(0), dtype)
+    return (reshape(n, x, (1, *shape_of(x))) if len(shape_of(x)) == 1 else x), dtype
+
+
+def labels(n: OnnxNode, name: str) -> list[int]:
+    """The classes. Raises ImporterError where they are text."""
+    found: list[int] = n.attr(name, [])
+    if not found:
+        raise n.refuse("labels that are text are not supported", "a model whose labels are numbers")
+    return found
+
+
+def transformed(n: OnnxNode, y: Value, how: str) -> Value:
+    """Scores [N, C] as an attribute post_transform says."""
+    match how:
+        case "NONE":
+            return y
+        case "LOGISTIC":
+            return n.emit("sigmoid", y)
+        case "SOFTMAX":
+            return n.emit("softmax", y, axis=1)
+        case "SOFTMAX_ZERO":  # what is 0 stays 0
+            zero = n.constant(0, y.type.dtype)
+            most = n.emit("max", y, axes=[1], keepdims=True)
+            powers = n.emit("exp", n.emit("subtract", y, most))
+            kept = n.emit("where", n.emit("equal", y, zero), zero, powers)
+            return n.emit("divide", kept, n.emit("sum", kept, axes=[1], keepdims=True))
+    raise n.refuse(f"post_transform '{how}' is not supported")
+
+
+def class_scores(
+    n: OnnxNode, y: Value, names: list[int], post: str, positive: bool = False
+) -> list[Value]:
+    """The classes of rows, and all scores. One score for two classes is that of the second; the
+    first one's is what it lacks to 1 if scores are positive, else its opposite."""
+    scores, dtype = transformed(n, y, post), y.type.dtype
+    if shape_of(y)[1] > 1:
+        chosen = n.emit("argmax", y, axis=1, keepdims=False, last=False)
+    else:
+        half = n.constant(0.5 if positive else 0, dtype)
+        chosen = reshape(n, n.cast(n.emit("greater", y, half), "int64"), shape_of(y)[:1])
+        if positive:
+            both = [n.emit("subtract", n.constant(1, dtype), y), y]
+        else:
+            both = [n.emit("negative", y), y]
+        scores = n.emit("concatenate", *both, axis=1)
+        scores = scores if positive else transformed(n, scores, post)
+        names = names if len(names) > 1 else [0, *names]
+    return [n.emit("gather", n.constant(names, "int64"), chosen, axis=0), n.cast(scores, "float32")]
+
+
+# ----------------------------------------------------------------------------------- linear models
+
+
+def _linear(n: OnnxNode, count: int) -> Value:
+    """x [N, F] times coefficients [count, F], plus intercepts."""
+    x, dtype = as_table(n)
+    weights = np.reshape(n.attr("coefficients"), (count, shape_of(x)[1]))
+    y = n.emit("dense", x, n.constant(weights, dtype), transpose_b=True)
+    shift = n.attr("intercepts", [])
+    return n.emit("add", y, n.constant(shift, dtype)) if shift else y
+
+
+def _linear_regressor(n: OnnxNode) -> Any:
+    y = _linear(n, n.attr("targets", 1))
+    return n.cast(transformed(n, y, n.attr("post_transform", "NONE")), "float32")
+
+
+def _linear_classifier(n: OnnxNode) -> Any:
+    names = labels(n, "classlabels_ints")
+    count = len(n.attr("coefficients")) // n.shape()[-1]
+    return class_scores(n, _linear(n, count), names, n.attr("post_transform", "NONE"))
+
+
+def _kernel(n: OnnxNode, x: Value, vectors: Any) -> Value:
+    """What a support vector machine's kernel makes of rows [N, F] and vectors [S, F]: [N, S]."""
+    dtype = x.type.dtype
+    gamma, offset, degree = (*n.attr("kernel_params", []), 0.0, 0.0, 0.0)[:3]
+    kind = n.attr("kernel_type", "LINEAR")
+    if kind == "RBF":
+        apart = n.emit("subtract", with_axis(n, x, 1), n.constant(vectors, dtype))
+        squares = n.emit("sum", n.emit("multiply", apart, apart), axes=[2], keepdims=False)
+        return n.emit("exp", scaled(n, squares, -gamma))
+    y = n.emit("dense", x, n.constant(vectors, dtype), transpose_b=True)
+    if kind == "LINEAR":
+        return y
+    y = n.emit("add", scaled(n, y, gamma), n.constant(offset, dtype))
+    if kind == "SIGMOID":
+        return n.emit("tanh", y)
+    return n.emit("power", y, n.constant(degree, dtype))
+
+
+def _svm_regressor(n: OnnxNode) -> Any:
+    x, dtype = as_table(n)
+    weights, count = n.attr("coefficients"), n.attr("n_supports", 0)
+    if count:
+        x = _kernel(n, x, np.reshape(n.attr("support_vectors"), (count, -1)))
+    y = n.emit("dense", x, n.constant([weights], dtype), transpose_b=True)
+    y = n.emit("add", y, n.constant(n.attr("rho"), dtype))
+    if n.attr("one_class", 0):
+        above = n.emit("greater", y, n.constant(0, dtype))
+        y = n.emit("where", above, n.constant(1, dtype), n.constant(-1, dtype))
+    return n.cast(transformed(n, y, n.attr("post_transform", "NONE")), "float32")
+
+
+def _svm_classifier(n: OnnxNode) -> Any:
+    """Each pair of classes has a score; the class that wins most pairs is taken."""
+    names, dtype = labels(n, "classlabels_ints"), as_table(n)[1]
+    owned = n.attr("vectors_per_class", [])
+    if not owned or n.attr("prob_a", []):
+        what = "without support vectors" if not owned else "with probabilities (prob_a)"
+        raise n.refuse(f"a support vector machine {what} is not supported")
+    vectors, classes = sum(owned), len(owned)
+    first = np.cumsum([0, *owned])
+    given = np.reshape(n.attr("coefficients"), (classes - 1, vectors))
+    pairs = [*combinations(range(classes), 2)]
+    weights, votes = np.zeros((len(pairs), vectors)), np.zeros((2, len(pairs), classes))
+    for k, (i, j) in enumerate(pairs):
+        own, other = slice(first[i], first[i + 1]), slice(first[j], first[j + 1])
+        weights[k, own], weights[k, other] = given[j - 1, own], given[i, other]
+        votes[0, k, i] = votes[1, k, j] = 1
+    y = _kernel(n, as_table(n)[0], np.reshape(n.attr("support_vectors"), (vectors, -1)))
+    y = n.emit("dense", y, n.constant(weights, dtype), transpose_b=True)
+    y = n.emit("add", y, n.constant(n.attr("rho"), dtype))
+    won = n.cast(n.emit("greater", y, n.constant(0, dtype)), dtype)
+    # A pair won counts for its first class, a pair lost for its second.
+    count = n.emit("dense", won, n.constant(votes[0] - votes[1], dtype), transpose_b=False)
+    count = n.emit("add", count, n.constant(votes[1].sum(0), dtype))
+    chosen = n.emit("argmax", count, axis=1, keepdims=False, last=False)
+    label = n.emit("gather", n.constant(names, "int64"), chosen, axis=0)
+    if len(pairs) == 1:
+        y = n.emit("concatenate", y, n.emit("negative", y), axis=1)
+    return [label, n.cast(transformed(n, y, n.attr("post_transform", "NONE")), "float32")]
+
+
+# ---------------------------------------------------------------------------------- preprocessing
+
+
+def _array_feature_extractor(n: OnnxNode) -> Any:
+    x = n.input(0)
+    y = n.emit("gather", x, reshape(n, n.input(1), (math.prod(n.shape(1)),)), axis=len(shape_of(x)) - 1)
+    return reshape(n, y, (1, *shape_of(y))) if len(shape_of(y)) == 1 else y
+
+
+def _binarizer(n: OnnxNode) -> Any:
+    x = n.input(0)
+    return n.cast(n.emit("greater", x, n.constant(n.attr("threshold", 0.0), n.dtype())), n.dtype())
+
+
+def _feature_vectorizer(n: OnnxNode) -> Any:
+    every = n.every()
+    parts = [reshape(n, n.cast(x, "float32"), (shape_of(x)[0], -1)) for x in every]
+    return n.emit("concatenate", *parts, axis=1)
+
+
+def _imputer(n: OnnxNode) -> Any:
+    """Puts values, of the columns or of all, where a number is missing or is NaN."""
+    x, dtype = n.input(0), n.dtype()
+    what = "int64s" if dtype.startswith("int") else "floats"
+    values = n.attr(f"imputed_value_{what}")
+    absent = n.attr(f"replaced_value_{what[:-1]}", 0)
+    same = (
+        n.emit("isnan", x) if math.isnan(absent) else n.emit("equal", x, n.constant(absent, dtype))
+    )
+    return n.emit("where", same, n.constant(values, dtype), x)
+
+
+def _label_encoder(n: OnnxNode) -> Any:
+    """A table from numbers to numbers; what is not in it becomes a default value."""
+    found: dict[str, Any] = {}
+    for what in ("keys", "values"):
+        for name in (f"{what}_{kind}" for kind in ("tensor", "int64s", "floats")):
+            if (own := n.attr(name, None)) is not None:
+                found[what] = np.asarray(own)
+    if len(found) < 2:
+        raise n.refuse("text is not supported", "keys and values that are numbers")
+    keys, values = found["keys"], found["values"]
+    dtype = (
+        str(values.dtype)
+        if n.attr("values_tensor", None) is not None
+        else ("int64" if values.dtype.kind == "i" else "float32")
+    )
+    plain = n.attr("default_int64", -1) if dtype == "int64" else n.attr("default_float", -0.0)
+    default = np.reshape(n.attr("default_tensor", plain), (1,))
+    x, rank = n.input(0), len(n.shape())
+    limited(math.prod(n.shape()) * len(keys), "a table of keys")
+    same = n.emit("equal", with_axis(n, x, rank), n.constant(keys, x.type.dtype))
+    if keys.dtype.kind == "f" and np.isnan(keys).any():
+        nan = n.emit(
+            "logical_and",
+            n.emit("isnan", with_axis(n, x, rank)),
+            n.constant(np.isnan(keys), "bool"),
+        )
+        same = n.emit("logical_or", same, nan)
+    number = n.emit("add", iota(n, len(keys), rank + 1, rank, "int32"), n.constant(1, "int32"))
+    place = n.emit("where", same, number, n.constant(0, "int32"))
+    place = n.emit("max", place, axes=[rank], keepdims=False)
+    table = np.concatenate([default.astype(dtype), values.astype(dtype)])
+    return n.emit("gather", n.constant(table, dtype), place, axis=0)
+
+
+def _normalizer(n: OnnxNode) -> Any:
+    x, dtype = as_table(n)
+    how = n.attr("norm", "MAX")
+    op = {"MAX": "max", "L1": "sum", "L2": "sum"}[how]
+    size = n.emit("multiply", x, x) if how == "L2" else n.emit("abs", x)
+    size = n.emit(op, size, axes=[1], keepdims=True)
+    size = n.emit("sqrt", size) if how == "L2" else size
+    zero, one = n.constant(0, dtype), n.constant(1, dtype)
+    size = n.emit("where", n.emit("equal", size, zero), one, size)
+    return n.cast(reshape(n, n.emit("divide", x, size), n.shape()), "float32")
+
+
+def _one_hot_encoder(n: OnnxNode) -> Any:
+    """All zeros where a number is no category; zeros=0 promises that each is one."""
+    names = labels(n, "cats_int64s")
+    x = n.cast(n.input(0), "int64")
+    same = n.emit("equal", with_axis(n, x, len(n.shape())), n.constant(names, "int64"))
+    return n.cast(same, "float32")
+
+
+def _scaler(n: OnnxNode) -> Any:
+    x = n.cast(n.input(0), "float32")
+    offset, scale = (
+        n.constant(n.attr(name, default), "float32")
+        for name, default in (("offset", [0.0]), ("scale", [1.0]))
+    )
+    return n.emit("multiply", n.emit("subtract", x, offset), scale)
+
+
+LEARNT: dict[str, Converter] = {
+    f"ai.onnx.ml::{name}": convert
+    for name, convert in {
+        "ArrayFeatureExtractor": _array_feature_extractor, "Binarizer": _binarizer,
+        "FeatureVectorizer": _feature_vectorizer, "Imputer": _imputer,
+        "LabelEncoder": _label_encoder, "LinearClassifier": _linear_classifier,
+        "LinearRegressor": _linear_regressor, "Normalizer": _normalizer,
+        "OneHotEncoder": _one_hot_encoder, "SVMClassifier": _svm_classifier,
+        "SVMRegressor": _svm_regressor, "Scaler": _scaler,
+    }.items()
+}  # fmt: skip
