@@ -1,4 +1,4 @@
-"""ONNX models, from opset 6 on, to graphs.
+"""ONNX models to graphs.
 
     bytes --onnx_file--> checked ModelProto --here--> onnx_import, node by node --onnx_*--> graph
 
@@ -26,6 +26,7 @@ from .onnx_file import (
     check_external_data,
     check_model,
     check_names,
+    modern,
     opset_of,
     parse_model,
     read_model,
@@ -81,6 +82,7 @@ def _convert(
 ) -> Function:
     check_names(model, where)
     refuse_later_format(model, where)
+    model = modern(model)
     opset = opset_of(model, where)
     check_external_data(model, path, where)
     moved = sort_nodes(model.graph)

@@ -210,15 +210,28 @@ def _collected(n: OnnxNode, parts: Sequence[Value], axis: int = 0) -> Value:
 
 
 def _scan(n: OnnxNode) -> Any:
-    """Before opset 9 there is a batch dimension in front, and an input of lengths."""
     if n.opset < 9:
-        raise n.refuse("Scan before opset 9 is not supported")
+        return _scan_batches(n)
+    return _scan_of(n, n.every())
+
+
+def _scan_batches(n: OnnxNode) -> Any:
+    """Before opset 9 there is a batch dimension in front of all, and an input of lengths."""
+    if n.optional(0) is not None:
+        raise n.refuse("lengths of sequences are not supported", "Scan of opset 9")
+    values = [n.input(k) for k in range(1, len(n.inputs))]
+    batches = range(shape_of(values[0])[0])
+    every = [_scan_of(n, [select(n, v, batch) for v in values]) for batch in batches]
+    return [stacked(n, parts) for parts in zip(*every, strict=True)]
+
+
+def _scan_of(n: OnnxNode, values: list[Value]) -> list[Value]:
     count = n.attr("num_scan_inputs")
-    values = n.every()
     states, inputs = values[: len(values) - count], values[len(values) - count :]
     outputs = len(n.outputs) - len(states)
     axes = n.attr("scan_input_axes", [0] * count)
-    backwards = [bool(d) for d in n.attr("scan_input_directions", [0] * count)]
+    way = "directions" if n.opset < 9 else "scan_input_directions"
+    backwards = [bool(d) for d in n.attr(way, [0] * count)]
     axes = [normal_axis(n.op, a, len(shape_of(v))) for a, v in zip(axes, inputs, strict=True)]
     turns = {shape_of(v)[a] for a, v in zip(axes, inputs, strict=True)}
     if len(turns) != 1:

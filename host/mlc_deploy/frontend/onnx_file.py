@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from onnx import (
     ValueInfoProto,
     checker,
     numpy_helper,
+    version_converter,
 )
 
 from ..errors import ImporterError
@@ -88,6 +90,17 @@ def refuse_later_format(model: ModelProto, where: str) -> None:
         )
 
 
+def modern(model: ModelProto) -> ModelProto:
+    """A model of opset 1 to 5 as one of OLDEST_OPSET, as far as onnx knows how; any other as it
+    is."""
+    versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    if not versions or not 0 < versions[0] < OLDEST_OPSET:
+        return model
+    with suppress(RuntimeError):  # opset_of refuses what cannot be converted
+        return version_converter.convert_version(model, OLDEST_OPSET)
+    return model
+
+
 def opset_of(model: ModelProto, where: str) -> int:
     """The version of ONNX's own operators. Raises ImporterError if it is too old or too new."""
     versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
@@ -97,7 +110,7 @@ def opset_of(model: ModelProto, where: str) -> int:
         raise ImporterError(
             f"the model is of opset {opset}; the oldest that can be read is {OLDEST_OPSET}",
             where=where,
-            mend=f"onnx.version_converter.convert_version(model, {newest})",
+            mend="export it again, of a later opset (onnx.version_converter cannot convert it)",
         )
     if opset > newest:
         raise ImporterError(

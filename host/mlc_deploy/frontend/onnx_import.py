@@ -34,12 +34,13 @@ REASONS = {
     operator: reason
     for operators, reason in {
         "NonMaxSuppression Unique": "its output's shape depends on the data",
-        "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike":
-            "random numbers would make every run another one; pass them as an input",
-        "Adagrad Adam Gradient Momentum": "models are run here, not trained",
+        "Multinomial": "random numbers are not drawn on boards; pass them as an input",
+        "Gradient": "gradients are not computed",
         "Optional OptionalGetElement OptionalHasElement": "optionals are not supported",
-        "RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer":
+        "ai.onnx.ml::CategoryMapper RegexFullMatch StringConcat StringNormalizer StringSplit":
             "text is not supported",
+        "ai.onnx.ml::DictVectorizer ai.onnx.ml::ZipMap":
+            "maps are not supported; skl2onnx writes tensors with options={'zipmap': False}",
         "ImageDecoder": "files of images are not supported",
     }.items()
     for operator in operators.split()

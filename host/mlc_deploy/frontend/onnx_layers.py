@@ -10,7 +10,7 @@ import numpy as np
 
 from ..graph.nodes import Value
 from .layers.norms import group_norm, lp_norm, squared_deviations
-from .layers.products import matmul, scaled
+from .layers.products import determinant, matmul, scaled
 from .layers.shapes import reshape
 from .layers.windows import (
     Window,
@@ -95,6 +95,10 @@ def _gemm(n: OnnxNode) -> Any:
 
 def _matmul(n: OnnxNode) -> Any:
     return matmul(n, n.input(0), n.input(1))
+
+
+def _det(n: OnnxNode) -> Any:
+    return determinant(n, n.input(0))
 
 
 def _pool(n: OnnxNode) -> Any:
@@ -197,7 +201,7 @@ def _instance_norm(n: OnnxNode) -> Any:
 
 LAYERS: dict[str, Converter] = {
     "AveragePool": _pool, "BatchNormalization": _batch_norm, "Col2Im": _col2im, "Conv": _conv,
-    "ConvTranspose": _conv_transpose, "Gemm": _gemm, "GlobalAveragePool": _global_pool,
+    "ConvTranspose": _conv_transpose, "Det": _det, "Gemm": _gemm, "GlobalAveragePool": _global_pool,
     "GlobalLpPool": _global_pool, "GlobalMaxPool": _global_pool,
     "InstanceNormalization": _instance_norm, "LpNormalization": _lp_normalization,
     "LpPool": _pool, "MatMul": _matmul, "MaxPool": _pool, "MaxUnpool": _max_unpool,

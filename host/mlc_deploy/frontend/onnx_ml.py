@@ -4,14 +4,14 @@ onnx_trees.py."""
 from __future__ import annotations
 
 import math
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
 
 from ..graph.nodes import Value
 from .layers.products import scaled
-from .layers.shapes import iota, reshape, with_axis
+from .layers.shapes import iota, joined, reshape, with_axis
 from .node import limited, shape_of
 from .onnx_node import Converter, OnnxNode
 
@@ -159,7 +159,9 @@ def _svm_classifier(n: OnnxNode) -> Any:
 
 def _array_feature_extractor(n: OnnxNode) -> Any:
     x = n.input(0)
-    y = n.emit("gather", x, reshape(n, n.input(1), (math.prod(n.shape(1)),)), axis=len(shape_of(x)) - 1)
+    y = n.emit(
+        "gather", x, reshape(n, n.input(1), (math.prod(n.shape(1)),)), axis=len(shape_of(x)) - 1
+    )
     return reshape(n, y, (1, *shape_of(y))) if len(shape_of(y)) == 1 else y
 
 
@@ -249,6 +251,54 @@ def _scaler(n: OnnxNode) -> Any:
     return n.emit("multiply", n.emit("subtract", x, offset), scale)
 
 
+def _tf_idf(n: OnnxNode) -> Any:
+    """How often sequences of numbers stand in rows [N, C] or in one row [C], also with equal steps
+    over others between their members."""
+    if n.attr("pool_strings", []):
+        raise n.refuse("text is not supported", "a vocabulary of numbers (pool_int64s)")
+    pool, begins = n.attr("pool_int64s"), n.attr("ngram_counts")
+    x = n.cast(n.input(0), "int64")
+    x = x if len(shape_of(x)) == 2 else reshape(n, x, (1, *shape_of(x)))
+    rows, length = shape_of(x)
+    shortest, longest = n.attr("min_gram_length"), n.attr("max_gram_length")
+    steps = n.attr("max_skip_count") + 1
+    columns, counts, seen = n.attr("ngram_indexes"), list[Value](), 0
+    used: list[int] = []
+    for size, (begin, end) in enumerate(pairwise([*begins, len(pool)]), 1):
+        grams = np.reshape(pool[begin:end], (-1, size))
+        own = columns[seen : seen + len(grams)]
+        seen += len(grams)
+        if not len(grams) or not shortest <= size <= longest:
+            continue
+        places = [
+            start + step * np.arange(size)
+            for step in range(1, 1 + (steps if size > 1 else 1))
+            for start in range(length - step * (size - 1))
+        ]
+        limited(rows * len(places) * grams.size, "a table of sequences")
+        if not places:
+            continue
+        there = n.emit("gather", x, n.constant(np.array(places), "int64"), axis=1)
+        same = n.emit("equal", with_axis(n, there, 2), n.constant(grams, "int64"))
+        alike = n.emit("min", n.cast(same, "uint8"), axes=[3], keepdims=False)
+        counts.append(n.emit("sum", n.cast(alike, "float32"), axes=[1], keepdims=False))
+        used += own
+    width = max(columns) + 1
+    onto = np.zeros((len(used), width))
+    onto[np.arange(len(used)), used] = 1
+    y: Value = n.constant(np.zeros((rows, width)), "float32")
+    if counts:
+        y = joined(n, counts, 1)
+        y = n.emit("dense", y, n.constant(onto, "float32"), transpose_b=False)
+    if n.attr("mode") == "IDF":
+        y = n.cast(n.emit("greater", y, n.constant(0, "float32")), "float32")
+    if n.attr("mode") != "TF" and (weights := n.attr("weights", [])):
+        by_column = np.zeros(width)
+        by_column[columns] = weights
+        y = n.emit("multiply", y, n.constant(by_column, "float32"))
+    return reshape(n, y, (*n.shape()[:-1], width))
+
+
 LEARNT: dict[str, Converter] = {
     f"ai.onnx.ml::{name}": convert
     for name, convert in {
@@ -260,3 +310,4 @@ LEARNT: dict[str, Converter] = {
         "SVMRegressor": _svm_regressor, "Scaler": _scaler,
     }.items()
 }  # fmt: skip
+LEARNT["TfIdfVectorizer"] = _tf_idf

@@ -30,6 +30,7 @@ from .onnx_recurrent import RECURRENT
 from .onnx_sampling import SAMPLING
 from .onnx_sequence import SEQUENCES
 from .onnx_signal import SIGNAL
+from .onnx_training import TRAINING
 from .onnx_trees import TREES
 
 # --------------------------------------------------------------------------------------- shapes
@@ -198,20 +199,10 @@ def _identity(n: OnnxNode) -> Any:
     return n.input(0)
 
 
-def _dropout(n: OnnxNode) -> Any:
-    """Nothing is dropped when a model runs; the mask says so."""
-    training = n.opset >= 12 and n.optional(2) is not None and n.fixed(2, "training_mode").item()
-    if training:
-        raise n.refuse("it is in training mode, which is not supported")
-    if len(n.outputs) == 1:
-        return n.input(0)
-    return [n.input(0), n.constant(np.ones(n.shape(), bool), "bool")]
-
-
 CONVERTERS: dict[str, Converter] = {
     **CONTROL, **ELEMENTWISE, **INDEXING, **LAYERS, **LEARNT, **QUANTIZED, **RECURRENT, **SAMPLING,
-    **SEQUENCES, **SIGNAL, **TREES, "Constant": _constant,
-    "ConstantOfShape": _constant_of_shape, "DepthToSpace": _depth_to_space, "Dropout": _dropout,
+    **SEQUENCES, **SIGNAL, **TRAINING, **TREES, "Constant": _constant,
+    "ConstantOfShape": _constant_of_shape, "DepthToSpace": _depth_to_space,
     "Expand": _expand, "Flatten": _flatten, "Gather": _gather, "Identity": _identity,
     "NonZero": _non_zero, "Pad": _pad, "Range": _range, "Reshape": _reshape, "Shape": _shape,
     "Size": _size, "Slice": _slice, "SpaceToDepth": _space_to_depth, "Split": _split,

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from ..graph.nodes import Value
+from ..graph.nodes import Constant, Value
 from ..ir import dtype_of, value_range
 from ..ops.shape import normal_axis
 from .layers.products import scaled
-from .layers.resize import Table, grid_sample, interpolated, nearest, source_coordinates
-from .layers.shapes import expand, reshape, rows, within
+from .layers.resize import (
+    Table,
+    at_places,
+    crop_places,
+    grid_sample,
+    interpolated,
+    nearest,
+    source_coordinates,
+)
+from .layers.shapes import expand, reshape, rows, select, vector_along, with_axis, within
 from .layers.windows import by_channel
 from .node import shape_of
 from .onnx_layers import window_of
@@ -48,6 +58,8 @@ def _resize(n: OnnxNode) -> Any:
     transform = n.attr("coordinate_transformation_mode", "asymmetric" if plain else "half_pixel")
     region = [0.0] * len(axes) + [1.0] * len(axes)
     if transform == "tf_crop_and_resize":
+        if not isinstance(n.input(1), Constant):
+            return _crop(n, axes, sizes, scales)
         region = [float(v) for v in n.fixed(1, "roi")]
     shown: dict[int, Table] = {}
     steps = zip(axes, sizes, scales, region[: len(axes)], region[len(axes) :], strict=True)
@@ -75,6 +87,37 @@ def _resize(n: OnnxNode) -> Any:
     return _whole(n, real, n.dtype())
 
 
+def _crop(n: OnnxNode, axes: list[int], sizes: list[int], scales: list[float]) -> Any:
+    """Resizes a region that is data."""
+    mode = n.attr("mode", "nearest")
+    if (
+        mode == "cubic"
+        or n.attr("antialias", 0)
+        or (
+            mode == "nearest"
+            and n.attr("nearest_mode", "round_prefer_floor") != "round_prefer_floor"
+        )
+    ):
+        raise n.refuse(
+            "this way of sampling a region that is data is not supported",
+            "mode linear, or a model in which 'roi' is constant",
+        )
+    own, rank, dtype = n.dtype(), len(n.shape()), n.dtype()
+    real = n.input(0) if own.startswith("float") else n.cast(n.input(0), "float32")
+    value = n.constant(n.attr("extrapolation_value", 0.0), real.type.dtype)
+    region = [select(n, n.input(1), k) for k in range(2 * len(axes))]
+    edges = zip(axes, sizes, scales, region[: len(axes)], region[len(axes) :], strict=True)
+    inside: list[Value] = []
+    for axis, size, scale, begin, end in edges:
+        extent = n.shape()[axis]
+        places = crop_places(n, begin, end, extent, size, scale)
+        inside.append(vector_along(n, within(n, places, 0, extent - 1), axis, rank))
+        real = at_places(n, real, axis, places, mode == "linear")
+    for along in inside:
+        real = n.emit("where", along, real, value)
+    return _whole(n, real, dtype)
+
+
 def _whole(n: OnnxNode, value: Value, dtype: str) -> Value:
     """Interpolated numbers in the input's dtype: integers are truncated and saturated."""
     if value.type.dtype == dtype:
@@ -95,11 +138,11 @@ def _grid_sample(n: OnnxNode) -> Any:
 
 
 def _roi_align(n: OnnxNode) -> Any:
-    """The mean of samples at fixed fractions of each region."""
+    """The mean of samples at fixed fractions of each region, or the largest term of their sums."""
     ratio, mode = n.attr("sampling_ratio", 0), n.attr("mode", "avg")
-    if ratio <= 0 or mode != "avg":
+    if ratio <= 0:
         what = "a number of samples that depends on the regions (sampling_ratio 0)"
-        raise n.refuse(f"{what if mode == 'avg' else f'mode {mode}'} is not supported")
+        raise n.refuse(f"{what} is not supported")
     default = "half_pixel" if n.opset >= 16 else "output_half_pixel"
     half = n.attr("coordinate_transformation_mode", default) == "half_pixel"
     count, channels = n.shape(1)[0], n.shape(0)[1]
@@ -128,12 +171,34 @@ def _roi_align(n: OnnxNode) -> Any:
         places.append(expand(n, place, (count, height * ratio, width * ratio, 1)))
     images = n.emit("gather", n.input(0), n.input(2), axis=0)
     place = n.emit("concatenate", *places, axis=3)
-    y = n.emit("sample", images, place, mode="linear", padding="border", corners=True)
+    if mode == "max":
+        y = _largest_term(n, images, place)
+    else:
+        y = n.emit("sample", images, place, mode="linear", padding="border", corners=True)
     kept = n.emit("logical_and", *inside)
     kept = reshape(n, kept, (count, 1, height * ratio, width * ratio))
     y = n.emit("where", kept, y, n.constant(0, n.dtype()))
     y = reshape(n, y, (count, channels, height, ratio, width, ratio))
-    return n.emit("mean", y, axes=[3, 5], keepdims=False)
+    return n.emit("max" if mode == "max" else "mean", y, axes=[3, 5], keepdims=False)
+
+
+def _largest_term(n: OnnxNode, images: Value, place: Value) -> Value:
+    """The largest product of a neighbour and its weight, as onnx and onnxruntime define mode max,
+    of images [N, C, H, W] at places [N, …, 2]."""
+    dtype = place.type.dtype
+    last = n.constant([extent - 1 for extent in shape_of(images)[2:]], dtype)
+    zero, one = n.constant(0, dtype), n.constant(1, dtype)
+    place = n.emit("minimum", n.emit("maximum", place, zero), last)
+    low = n.emit("floor", place)
+    up = n.emit("subtract", place, low)
+    sides = ((low, n.emit("subtract", one, up)), (n.emit("add", low, one), up))
+    terms: list[Value] = []
+    for (y, y_share), (x, x_share) in product(sides, sides):
+        corner = n.emit("concatenate", rows(n, y, 0, 1, 3), rows(n, x, 1, 1, 3), axis=3)
+        share = n.emit("multiply", select(n, y_share, 0, 3), select(n, x_share, 1, 3))
+        found = n.emit("sample", images, corner, mode="nearest", padding="border", corners=True)
+        terms.append(n.emit("multiply", found, with_axis(n, n.cast(share, n.dtype()), 1)))
+    return reduce(lambda a, b: n.emit("maximum", a, b), terms)
 
 
 def _deform_conv(n: OnnxNode) -> Any:

@@ -85,4 +85,24 @@ def _stft(n: OnnxNode) -> Any:
     return _transform(n, frames, 2, None, False, bool(n.attr("onesided", 1)))
 
 
-SIGNAL: dict[str, Converter] = {"DFT": _dft, "STFT": _stft}
+def _mel_weight_matrix(n: OnnxNode) -> Any:
+    """Triangles between bins that are equally far apart in mel, 2595 log10(1 + f / 700)."""
+    names = "num_mel_bins dft_length sample_rate lower_edge_hertz upper_edge_hertz".split()
+    count, length, rate, low, high = (n.known(k, name).item() for k, name in enumerate(names))
+    rows = limited(length // 2 + 1, "a table of frequencies")
+    limited(rows * count, "a table of frequencies")
+    first, last = (2595 * math.log10(1 + edge / 700) for edge in (low, high))
+    mel = first + np.arange(count + 2) * (last - first) / (count + 2)
+    bins = np.floor((length + 1) * 700 * (10 ** (mel / 2595) - 1) / rate)
+    left, middle, right = bins[:-2], bins[1:-1], bins[2:]
+    place = np.arange(rows)[:, None]
+    rising = np.where(middle > left, (place - left) / np.maximum(middle - left, 1), 1)
+    falling = (right - place) / np.maximum(right - middle, 1)
+    matrix = np.where((left <= place) & (place <= middle), rising, 0)
+    matrix = np.where((middle <= place) & (place < right), falling, matrix)
+    return n.constant(matrix, n.dtype_of("output_datatype", "float32"))
+
+
+SIGNAL: dict[str, Converter] = {
+    "DFT": _dft, "MelWeightMatrix": _mel_weight_matrix, "STFT": _stft,
+}  # fmt: skip

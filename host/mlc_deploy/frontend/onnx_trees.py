@@ -116,7 +116,7 @@ def walked(n: OnnxNode, x: Value, forest: Forest, roots: Sequence[int]) -> Value
     turns = forest.depth(roots)
     if turns:
         (place,), _ = loop(n, turns, [place], step)
-    return table(forest.leaf, "int32")(place)
+    return n.emit("gather", n.constant(forest.leaf, "int32"), place, axis=0)
 
 
 def aggregated(n: OnnxNode, leaves: Value, weights: NDArray[Any], how: str) -> Value:

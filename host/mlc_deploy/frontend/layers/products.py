@@ -6,7 +6,8 @@ import math
 
 from ...graph.nodes import Value
 from ..node import Node, shape_of
-from .shapes import reshape
+from .loops import loop
+from .shapes import expand, iota, reshape, with_axis
 
 
 def matmul(n: Node, a: Value, b: Value) -> Value:
@@ -35,3 +36,38 @@ def rows_times(n: Node, x: Value, w: Value, transpose: bool = False) -> Value:
 
 def scaled(n: Node, x: Value, factor: float) -> Value:
     return x if factor == 1 else n.emit("multiply", x, n.constant(factor, x.type.dtype))
+
+
+def determinant(n: Node, x: Value) -> Value:
+    """The determinants of matrices x [..., K, K], by elimination with the largest pivot of each
+    column. Raises ValueError for matrices that are not square."""
+    *front, rows, size = shape_of(x)
+    if rows != size:
+        raise ValueError(f"a determinant of {list(shape_of(x))}")
+    count, dtype = math.prod(front), x.type.dtype
+    places, zero = iota(n, size, 2, 1), n.constant(0, dtype)
+
+    def step(turn: Value, own: list[Value], _: list[Value]) -> tuple[list[Value], list[Value]]:
+        matrix, product = own
+        column = n.emit("gather", matrix, reshape(n, turn, ()), axis=2)
+        left = n.emit("greater_equal", places, turn)
+        largest = n.emit("where", left, n.emit("abs", column), n.constant(-1, dtype))
+        pivot = n.emit("argmax", largest, axis=1, keepdims=True, last=False)
+        other = n.emit("where", n.emit("equal", places, pivot), turn, places)
+        other = n.emit("where", n.emit("equal", places, turn), pivot, other)
+        swapped = expand(n, with_axis(n, other, 2), (count, size, size))
+        matrix = n.emit("gather_elements", matrix, swapped, axis=1)
+        row = n.emit("gather", matrix, reshape(n, turn, ()), axis=1)
+        column = n.emit("gather", matrix, reshape(n, turn, ()), axis=2)
+        own_pivot = n.emit("gather", row, reshape(n, turn, (1,)), axis=1)
+        none = n.emit("equal", own_pivot, zero)
+        share = n.emit("divide", column, n.emit("where", none, n.constant(1, dtype), own_pivot))
+        share = n.emit("where", n.emit("greater", places, turn), share, zero)
+        taken = n.emit("multiply", with_axis(n, share, 2), with_axis(n, row, 1))
+        still = n.emit("equal", pivot, turn)
+        signed = n.emit("where", still, own_pivot, n.emit("negative", own_pivot))
+        return [n.emit("subtract", matrix, taken), n.emit("multiply", product, signed)], []
+
+    ones = expand(n, n.constant(1, dtype), (count, 1))
+    ends, _ = loop(n, size, [reshape(n, x, (count, size, size)), ones], step)
+    return reshape(n, ends[1], front)

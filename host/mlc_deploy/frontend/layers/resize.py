@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...graph.nodes import Value
 from ..node import Node, limited, shape_of
 from .products import scaled
+from .shapes import stacked, with_axis
 
 Table = NDArray[Any]
 
@@ -91,6 +92,32 @@ def interpolated(
         total = weights.sum(1, keepdims=True)
         weights = weights / np.where(total == 0, 1, total)
     return resampled(n, x, axis, np.clip(taps, 0, extent - 1), weights)
+
+
+def crop_places(n: Node, begin: Value, end: Value, extent: int, size: int, scale: float) -> Value:
+    """source_coordinates of tf_crop_and_resize in float32, for a region that is data: scalars."""
+    o, length = np.arange(limited(size, "an axis")), scale * extent
+    share = o / (length - 1) if length != 1 else np.full(size, 0.5)
+    ends = zip((begin, end), (1 - share, share), strict=True)
+    near, far = (
+        n.emit("multiply", n.cast(edge, "float32"), n.constant((extent - 1) * part, "float32"))
+        for edge, part in ends
+    )
+    return n.emit("add", near, far)
+
+
+def at_places(n: Node, x: Value, axis: int, places: Value, linear: bool) -> Value:
+    """x along an axis at places [P] that are data, float32: of linear weights, or the nearest, of
+    two the lower one."""
+    low = n.emit("floor", places)
+    up = n.emit("subtract", places, low)
+    if not linear:
+        half, one = n.constant(0.5, "float32"), n.constant(1, "float32")
+        up = n.emit("where", n.emit("greater", up, half), one, n.constant(0, "float32"))
+    down = n.emit("subtract", n.constant(1, "float32"), up)
+    weights = n.cast(stacked(n, [down, up], 1), x.type.dtype)
+    taps = n.emit("add", with_axis(n, n.cast(low, "int32"), 1), n.constant([0, 1], "int32"))
+    return n.emit("resample", x, taps, weights, axis=axis)
 
 
 def resampled(n: Node, x: Value, axis: int, places: Table, weights: Table) -> Value:
