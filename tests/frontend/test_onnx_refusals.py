@@ -88,20 +88,21 @@ def test_invalid() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("opset", "message"),
-    [
-        (5, "the model is of opset 5; the oldest that can be read is 6"),
-        (99, f"the model is of opset 99; the installed onnx {onnx.__version__} knows "),
-    ],
-)
-def test_opset(opset: int, message: str) -> None:
+def test_an_old_opset_that_onnx_cannot_convert() -> None:
+    assert refusal(one_node("Cast", {"x": X}, 5, to="FLOAT")) == (
+        "the model is of opset 5; the oldest that can be read is 6\n"
+        "  in:  the model\n"
+        "  try: export it again, of a later opset (onnx.version_converter cannot convert it)"
+    )
+
+
+def test_a_later_opset() -> None:
     newest = onnx.defs.onnx_opset_version()
-    ends = {
-        5: f"\n  in:  the model\n  try: onnx.version_converter.convert_version(model, {newest})",
-        99: f"{newest}\n  in:  the model\n  try: pip install --upgrade onnx",
-    }
-    assert refusal(one_node("Relu", {"x": X}, opset)) == message + ends[opset]
+    assert refusal(one_node("Relu", {"x": X}, 99)) == (
+        f"the model is of opset 99; the installed onnx {onnx.__version__} knows {newest}\n"
+        "  in:  the model\n"
+        "  try: pip install --upgrade onnx"
+    )
 
 
 def test_a_later_file_format() -> None:

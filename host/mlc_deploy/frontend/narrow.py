@@ -48,7 +48,7 @@ class NarrowInteger:
         low = -(1 << self.bits - 1) if self.signed else 0
         return low, low + (1 << self.bits) - 1
 
-    def from_bits(self, bits: NDArray[np.uint8]) -> NDArray[Any]:
+    def from_bits(self, bits: NDArray[Any]) -> NDArray[Any]:
         """The carrier of numbers that stand in the low bits of bytes."""
         low, _ = self.range
         return ((bits.astype(np.int16) + low) % (1 << self.bits) + low).astype(self.carrier)
@@ -91,7 +91,7 @@ class NarrowFloat:
     def top(self) -> int:
         return 1 << self.bits - 1
 
-    def from_bits(self, bits: NDArray[np.uint8]) -> NDArray[Any]:
+    def from_bits(self, bits: NDArray[Any]) -> NDArray[Any]:
         return bits
 
     def table(self) -> NDArray[np.float32]:

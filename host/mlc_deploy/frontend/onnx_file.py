@@ -21,6 +21,7 @@ from onnx import (
     ValueInfoProto,
     checker,
     numpy_helper,
+    shape_inference,
     version_converter,
 )
 
@@ -96,7 +97,8 @@ def modern(model: ModelProto) -> ModelProto:
     versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
     if not versions or not 0 < versions[0] < OLDEST_OPSET:
         return model
-    with suppress(RuntimeError):  # opset_of refuses what cannot be converted
+    errors = (RuntimeError, version_converter.ConvertError, shape_inference.InferenceError)
+    with suppress(*errors):  # opset_of refuses what cannot be converted
         return version_converter.convert_version(model, OLDEST_OPSET)
     return model
 

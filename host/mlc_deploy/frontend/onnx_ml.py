@@ -52,20 +52,19 @@ def transformed(n: OnnxNode, y: Value, how: str) -> Value:
 def class_scores(
     n: OnnxNode, y: Value, names: list[int], post: str, positive: bool = False
 ) -> list[Value]:
-    """The classes of rows, and all scores. One score for two classes is that of the second; the
-    first one's is what it lacks to 1 if scores are positive, else its opposite."""
-    scores, dtype = transformed(n, y, post), y.type.dtype
+    """The classes of rows, and all scores. One score for two classes is that of the second, which
+    is taken from 0 on; where scores are positive, from a half on. The first one's is the opposite,
+    or what is missing to 1."""
+    dtype = y.type.dtype
     if shape_of(y)[1] > 1:
+        scores = transformed(n, y, post)
         chosen = n.emit("argmax", y, axis=1, keepdims=False, last=False)
     else:
         half = n.constant(0.5 if positive else 0, dtype)
         chosen = reshape(n, n.cast(n.emit("greater", y, half), "int64"), shape_of(y)[:1])
-        if positive:
-            both = [n.emit("subtract", n.constant(1, dtype), y), y]
-        else:
-            both = [n.emit("negative", y), y]
-        scores = n.emit("concatenate", *both, axis=1)
-        scores = scores if positive else transformed(n, scores, post)
+        whole = n.constant(1 if positive and post == "NONE" else 0, dtype)
+        scores = n.emit("concatenate", n.emit("subtract", whole, y), y, axis=1)
+        scores = transformed(n, scores, post)
         names = names if len(names) > 1 else [0, *names]
     return [n.emit("gather", n.constant(names, "int64"), chosen, axis=0), n.cast(scores, "float32")]
 
@@ -150,7 +149,7 @@ def _svm_classifier(n: OnnxNode) -> Any:
     chosen = n.emit("argmax", count, axis=1, keepdims=False, last=False)
     label = n.emit("gather", n.constant(names, "int64"), chosen, axis=0)
     if len(pairs) == 1:
-        y = n.emit("concatenate", y, n.emit("negative", y), axis=1)
+        y = n.emit("concatenate", n.emit("negative", y), y, axis=1)
     return [label, n.cast(transformed(n, y, n.attr("post_transform", "NONE")), "float32")]
 
 
@@ -172,7 +171,10 @@ def _binarizer(n: OnnxNode) -> Any:
 
 def _feature_vectorizer(n: OnnxNode) -> Any:
     every = n.every()
-    parts = [reshape(n, n.cast(x, "float32"), (shape_of(x)[0], -1)) for x in every]
+    parts = [
+        reshape(n, n.cast(x, "float32"), (shape_of(x)[0], math.prod(shape_of(x)[1:])))
+        for x in every
+    ]
     return n.emit("concatenate", *parts, axis=1)
 
 

@@ -29,8 +29,8 @@ OPPOSITE = {"GT": "LEQ", "GTE": "LT", "NEQ": "EQ"}
 
 @dataclass(slots=True)
 class Forest:
-    """Nodes by number. yes and no are the next nodes; a leaf's are itself, and `leaf` counts the
-    leaves. missing: NaN goes to yes."""
+    """Nodes by number. yes and no are the next nodes, a leaf's are itself; `leaf` is the number
+    among leaves, or -1. missing: NaN goes to yes."""
 
     feature: list[int] = field(default_factory=list)
     value: list[float] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Forest:
         self.missing.append(missing)
         self.yes.append(number)
         self.no.append(number)
-        self.leaf.append(self.leaves if leaf else 0)
+        self.leaf.append(self.leaves if leaf else -1)
         self.leaves += leaf
         return number
 
@@ -76,7 +76,7 @@ class Forest:
         """The questions in front of the deepest leaf. Raises ValueError for a circle."""
         level, depth = set(roots), 0
         while True:
-            inner = {k for k in level if self.yes[k] != k}
+            inner = {k for k in level if self.leaf[k] < 0}
             if not inner:
                 return depth
             if depth > len(self.feature):
