@@ -122,3 +122,14 @@ def test_on_boards(board: str, request: pytest.FixtureRequest) -> None:
     (found,) = session.load(compiled).run({"x": data}).values()
     (wanted,) = evaluate(function, [data]).values()
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_one_channel_that_broadcasts_stays_one() -> None:
+    """It may be cut from a whole block of them."""
+    graph = BlockBuilder("main")
+    x, y = graph.param("x", (1, 8), "float32"), graph.param("y", (1, 8), "float32")
+    one = graph.emit("slice", y, begin=(0, 0), step=(1, 1), shape=(1, 1))
+    function = graph.finish([graph.emit("divide", x, one)], ["z"])
+    given = [np.arange(8, dtype=np.float32)[None], np.arange(2, 10, dtype=np.float32)[None]]
+    filled = fill_channels(Target("aarch64"))(function)
+    np.testing.assert_array_equal(evaluate(filled, given)["z"], evaluate(function, given)["z"])

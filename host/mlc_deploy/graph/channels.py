@@ -252,6 +252,10 @@ def _cut_later(graph: Rewriting, out: Var, call: Call) -> Value | None:
         isinstance(a, Constant) or a.type.shape == out.type.shape for a in others
     ):
         return None
+    # One channel that broadcasts is not the first of several.
+    cut_shapes = [a.type.shape for a, c in zip(call.args, cuts, strict=True) if c is not None]
+    if any(len(s) != len(out.type.shape) or s[1] != out.type.shape[1] for s in cut_shapes):
+        return None
     ((channels, parts),) = found
     args: list[Value] = []
     for n, (arg, cut) in enumerate(zip(call.args, cuts, strict=True)):
