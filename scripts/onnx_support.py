@@ -4,7 +4,8 @@ others do not.
     python scripts/onnx_support.py [--check]
 
 It runs every test through the graph's evaluator; with --check it only says whether the document is
-that of these sources, by its exit status.
+that of these sources, by its exit status. The public scoreboard's count is that of
+tests/frontend/onnx_scoreboard.txt, which tests/frontend/onnx_scoreboard.py writes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import onnx
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tests.frontend.onnx_scoreboard import counted as scored  # noqa: E402
 from tests.frontend.onnx_suite import (  # noqa: E402
     GROUPS,
     SuiteTest,
@@ -72,6 +74,7 @@ def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 def document() -> str:
     listed = passing()
+    version, count, failing = scored()
     every = Counter(case.group for case in cases().values())
     counted = Counter(name.partition("/")[0] for name in listed)
     lines = [
@@ -89,6 +92,12 @@ def document() -> str:
                 *((g, str(every[g]), str(counted[g])) for g in GROUPS),
             ]
         ),
+        "",
+        f"By the rule of ONNX's public scoreboard, {count - len(failing):,} of {count:,} tests pass",
+        f"with onnx {version}. Onnx's own runner counts every test of every group, also those",
+        "whose outputs the compiler computes, and those of text, of files of images and of random",
+        "numbers without a seed.",
+        "`python -m tests.frontend.onnx_scoreboard` counts them.",
         "",
         "## Tests that do not pass",
         "",
