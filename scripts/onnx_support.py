@@ -93,7 +93,7 @@ def document() -> str:
             ]
         ),
         "",
-        f"By the rule of ONNX's public scoreboard, {count - len(failing):,} of {count:,} tests pass",
+        f"By the rule of the public scoreboard, {count - len(failing):,} of {count:,} tests pass",
         f"with onnx {version}. Onnx's own runner counts every test of every group, also those",
         "whose outputs the compiler computes, and those of text, of files of images and of random",
         "numbers without a seed.",

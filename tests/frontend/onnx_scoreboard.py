@@ -27,7 +27,7 @@ COUNT = Path(__file__).with_name("onnx_scoreboard.txt")
 
 def tests(pattern: str = ".") -> Iterator[unittest.TestCase]:
     """The tests of the suite on this machine whose names match."""
-    classes: dict[str, Any] = BackendTest(backend, __name__).test_cases
+    classes: dict[str, Any] = BackendTest(backend.MlcBackend, __name__).test_cases
     for made in classes.values():
         for name in sorted(vars(made)):
             if name.startswith("test_") and name.endswith("_cpu") and re.search(pattern, name):

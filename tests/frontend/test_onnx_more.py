@@ -132,7 +132,7 @@ def test_random_numbers_of_a_seed() -> None:
         graph = helper.make_graph([node, add], "graph", [names[0]], [names[1]])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
         x = floats(1, 4, 5)
-        (theirs,) = ReferenceEvaluator(model).run(None, {"x": x})
+        theirs: Any = ReferenceEvaluator(model).run(None, {"x": x})[0]
         np.testing.assert_allclose(evaluate(from_onnx(model), [x])["y"], theirs, rtol=1e-6)
 
 
@@ -147,8 +147,8 @@ def test_random_numbers_without_a_seed() -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_dropout_decided_by_an_input(training: bool) -> None:
-    given = {"x": floats(2, 6, 7), "ratio": np.float32(0.3), "training": np.array(training)}
-    given = {name: np.asarray(value) for name, value in given.items()}
+    ratio, decided = np.array(0.3, np.float32), np.array(training)
+    given: dict[str, Array] = {"x": floats(2, 6, 7), "ratio": ratio, "training": decided}
     model = one_node("Dropout", given, 13, ("y", "mask"), seed=3)
     model.graph.output[1].type.tensor_type.elem_type = TensorProto.BOOL
     found = evaluate(from_onnx(model), given)
@@ -196,7 +196,7 @@ def test_mel_weights() -> None:
     given = {k: np.array(v, dtypes[k]) for k, v in values.items()}
     model = one_node("MelWeightMatrix", given, 17, constants=tuple(given))
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
-    (theirs,) = ReferenceEvaluator(model).run(None, {})
+    theirs: Any = ReferenceEvaluator(model).run(None, {})[0]
     np.testing.assert_allclose(evaluate(from_onnx(model), [])["y"], theirs, atol=1e-6)
 
 

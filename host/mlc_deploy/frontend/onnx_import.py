@@ -45,6 +45,7 @@ REASONS = {
     }.items()
     for operator in operators.split()
 }  # fmt: skip
+STANDARD = 23  # the opset of ONNX's operators that stand for onnxruntime's
 # The most nodes that functions and loops make, each of some kilobytes. A few lines of functions
 # that call others twice would fill any memory.
 MOST_EXPANDED = 100_000
@@ -182,6 +183,20 @@ class Importer:
         absent = [name for name in proto.output[len(results) :] if name]
         if absent:
             raise ImporterError(f"output '{absent[0]}' is not supported", where=place)
+
+    def standard(
+        self, op: str, inputs: Sequence[Value | None], outputs: int, source: str,
+        attributes: Iterable[AttributeProto],
+    ) -> list[Value]:  # fmt: skip
+        """The outputs of an operator of ONNX, as a node of the model would have them."""
+        given = {f"i{k}": value for k, value in enumerate(inputs) if value is not None}
+        names = [f"i{k}" if f"i{k}" in given else "" for k in range(len(inputs))]
+        node = onnx.helper.make_node(op, names, [f"o{k}" for k in range(outputs)])
+        node.attribute.extend(attributes)
+        scope = Scope({"": min(onnx.defs.onnx_opset_version(), STANDARD)}, {**given})
+        self.refuse_missing([node], scope)
+        self.nodes([node], scope, source)
+        return [self.output(name, scope) for name in node.output]
 
     def _flow(self, proto: NodeProto, inputs: Sequence[object], scope: Scope) -> Flow:
         """Which inputs and outputs of a node are read and written as narrow numbers."""

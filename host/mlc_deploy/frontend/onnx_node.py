@@ -216,6 +216,15 @@ class OnnxNode(Node):
 
     # ------------------------------------------------------------------------------- output
 
+    def standard(
+        self, op: str, *inputs: Value | None, outputs: int = 1, keep: Sequence[str] = (), **own: Any
+    ) -> list[Value]:
+        """The outputs of an operator of ONNX, with the attributes `own` and, of this node's, those
+        named in `keep`."""
+        kept = [self._attributes[name] for name in keep if name in self._attributes]
+        made = [helper.make_attribute(name, value) for name, value in own.items()]
+        return self._importer.standard(op, inputs, outputs, self.source, [*kept, *made])
+
     def call(self, op: str, *args: Value, **attrs: Any) -> Any:
         name = next((o for o in self.outputs if o), "")
         return self._importer.emit(op, args, name=name or op, source=self.source, **attrs)

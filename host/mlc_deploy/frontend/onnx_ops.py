@@ -27,6 +27,7 @@ from .onnx_ml import LEARNT
 from .onnx_node import Converter, OnnxNode
 from .onnx_quantize import QUANTIZED
 from .onnx_recurrent import RECURRENT
+from .onnx_runtime import RUNTIME
 from .onnx_sampling import SAMPLING
 from .onnx_sequence import SEQUENCES
 from .onnx_signal import SIGNAL
@@ -200,8 +201,8 @@ def _identity(n: OnnxNode) -> Any:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **CONTROL, **ELEMENTWISE, **INDEXING, **LAYERS, **LEARNT, **QUANTIZED, **RECURRENT, **SAMPLING,
-    **SEQUENCES, **SIGNAL, **TRAINING, **TREES, "Constant": _constant,
+    **CONTROL, **ELEMENTWISE, **INDEXING, **LAYERS, **LEARNT, **QUANTIZED, **RECURRENT, **RUNTIME,
+    **SAMPLING, **SEQUENCES, **SIGNAL, **TRAINING, **TREES, "Constant": _constant,
     "ConstantOfShape": _constant_of_shape, "DepthToSpace": _depth_to_space,
     "Expand": _expand, "Flatten": _flatten, "Gather": _gather, "Identity": _identity,
     "NonZero": _non_zero, "Pad": _pad, "Range": _range, "Reshape": _reshape, "Shape": _shape,

@@ -230,6 +230,21 @@ def _qlinear_matmul(n: OnnxNode) -> Any:
 
 # ------------------------------------------------------ onnxruntime's own: numbers in between
 
+POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
+
+
+def channels_first(convert: Converter) -> Converter:
+    """The operator of data whose channels stand in front, for data where they may stand behind."""
+
+    def converted(n: OnnxNode) -> Any:
+        if not (n.op.startswith("Nhwc") or n.attr("channels_last", 0)):
+            return convert(n)
+        rank = len(n.shape())
+        n.inputs[0] = n.emit("transpose", n.input(0), axes=(0, rank - 1, *range(1, rank - 1)))
+        return n.emit("transpose", convert(n), axes=(0, *range(2, rank), 1))
+
+    return converted
+
 
 def _real(n: OnnxNode, first: int) -> Value:
     """The real numbers of three inputs from `first` on: a tensor, its scale, its zero point."""
@@ -256,9 +271,19 @@ def _qlinear_unary(n: OnnxNode) -> Any:
             y = n.emit("leaky_relu", x, alpha=n.attr("alpha", 0.01))
         case "QLinearSoftmax":
             y = n.emit("softmax", x, axis=n.axis(-1))
+        case "QLinearAveragePool":
+            (y,) = n.standard("AveragePool", x, keep=POOL)
+        case "QLinearReduceMean":
+            axes = n.attr("axes", list(range(len(n.shape()))))
+            y = n.emit("mean", x, axes=axes, keepdims=bool(n.attr("keepdims", 1)))
         case _:
             y = global_pool(n, "mean", x)
     return _stored(n, y, 3, n.dtype())
+
+
+def _qlinear_where(n: OnnxNode) -> Any:
+    y = n.emit("where", n.input(0), _real(n, 1), _real(n, 4))
+    return _stored(n, y, 7, n.dtype(1))
 
 
 def _qlinear_concat(n: OnnxNode) -> Any:
@@ -294,9 +319,13 @@ QUANTIZED: dict[str, Converter] = {
     "QLinearMatMul": _qlinear_matmul, "QuantizeLinear": _quantize_linear,
     "com.microsoft::DequantizeLinear": _dequantize_linear, "com.microsoft::QGemm": _qgemm,
     "com.microsoft::QLinearAdd": _qlinear_binary, "com.microsoft::QLinearConcat": _qlinear_concat,
-    "com.microsoft::QLinearGlobalAveragePool": _qlinear_unary,
+    "com.microsoft::QLinearAveragePool": channels_first(_qlinear_unary),
+    "com.microsoft::QLinearConv": channels_first(_qlinear_conv),
+    "com.microsoft::QLinearGlobalAveragePool": channels_first(_qlinear_unary),
+    "com.microsoft::QLinearReduceMean": _qlinear_unary,
     "com.microsoft::QLinearLeakyRelu": _qlinear_unary, "com.microsoft::QLinearMul": _qlinear_binary,
     "com.microsoft::QLinearSigmoid": _qlinear_unary,
     "com.microsoft::QLinearSoftmax": _qlinear_unary,
+    "com.microsoft::QLinearWhere": _qlinear_where,
     "com.microsoft::QuantizeLinear": _quantize_linear,
 }  # fmt: skip
