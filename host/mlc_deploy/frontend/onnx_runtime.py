@@ -26,7 +26,7 @@ def _activation(n: OnnxNode, y: Value, numbers: Sequence[float]) -> Value:
     """y through the function that the attribute `activation` names."""
     name = n.attr("activation", "")
     keys = {"LeakyRelu": ["alpha"], "HardSigmoid": ["alpha", "beta"], "Clip": ["min", "max"]}
-    own = dict(zip(keys.get(name, []), numbers, strict=False))
+    own: dict[str, Any] = dict(zip(keys.get(name, []), numbers, strict=False))
     match name:
         case "":
             return y
@@ -251,6 +251,7 @@ def _unpacked(data: Any, bits: int, shape: Sequence[int]) -> Any:
 
 def _dynamic_matmul(n: OnnxNode) -> Any:
     """x times quantized weights; what is not quantized is, by its least and largest number."""
+    zeros: tuple[Value | None, Value | None]
     if n.op == "DynamicQuantizeMatMul":
         x, x_scale, zero = n.standard("DynamicQuantizeLinear", n.input(0), outputs=3)
         w, w_scale, zeros, bias = n.input(1), n.input(2), (zero, n.optional(3)), n.optional(4)
