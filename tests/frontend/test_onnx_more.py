@@ -136,6 +136,13 @@ def test_random_numbers_of_a_seed(op: str, attributes: dict[str, Any]) -> None:
     np.testing.assert_allclose(evaluate(from_onnx(model), [x])["y"], theirs, rtol=1e-6)
 
 
+def test_bernoulli_of_a_seed() -> None:
+    x = np.repeat(np.array([0.1, 0.5, 0.9], np.float32), 2000).reshape(3, 2000)
+    found = evaluate(from_onnx(one_node("Bernoulli", {"x": x}, 22, seed=1.0)), [x])["y"]
+    assert set(np.unique(found)) == {0, 1}
+    np.testing.assert_allclose(found.mean(1), x.mean(1), atol=0.03)
+
+
 def test_random_numbers_without_a_seed() -> None:
     x = floats(1, 4)
     assert refusal(one_node("RandomNormalLike", {"x": x})) == (

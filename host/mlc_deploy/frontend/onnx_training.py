@@ -115,6 +115,13 @@ def _random(n: OnnxNode) -> Any:
     return n.constant(np.asarray(drawn, dtype) * step + base, dtype)
 
 
+def _bernoulli(n: OnnxNode) -> Any:
+    """1 with the probability x. The function that onnx gives has that of 0 in its place."""
+    limited(math.prod(n.shape()), "a table of random numbers")
+    drawn = n.constant(_generator(n).rand(*n.shape()), n.dtype())
+    return n.cast(n.emit("less", drawn, n.input(0)), n.dtype_of("dtype", n.dtype()))
+
+
 def _dropout(n: OnnxNode) -> Any:
     """Nothing is dropped when a model runs, but where an input says that it is trained."""
     x, training = n.input(0), n.optional(2) if n.opset >= 12 else None
@@ -135,7 +142,7 @@ def _dropout(n: OnnxNode) -> Any:
 
 
 TRAINING: dict[str, Converter] = {
-    "Dropout": _dropout, "RandomNormal": _random, "RandomNormalLike": _random,
+    "Bernoulli": _bernoulli, "Dropout": _dropout, "RandomNormal": _random, "RandomNormalLike": _random,
     "RandomUniform": _random, "RandomUniformLike": _random,
     "ai.onnx.preview.training::Adagrad": _each(_adagrad, 1),
     "ai.onnx.preview.training::Adam": _each(_adam, 2),
