@@ -18,6 +18,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from mlc_deploy.errors import ImporterError
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.graph import Function, evaluate, optimize, verify
+from tests.frontend.onnx_suite import cases
 from tests.onnx_models import one_node
 
 DIGITS = Path(__file__).parents[2] / "host" / "mlc_deploy" / "models" / "digits_cnn.onnx"
@@ -296,3 +297,17 @@ def test_structure() -> None:
 def test_much_structure() -> None:
     taken, compared = agree(range(200, 1500))
     assert taken >= 250 and compared >= 180
+
+
+SUITE = (
+    "ai_onnx_ml_tree_ensemble_set_membership", "tfidfvectorizer_tf_batch_uniandbigrams_skip5",
+    "dequantizelinear_int4", "quantizelinear_e4m3fn", "cast_FLOAT8E5M2_to_FLOAT", "det_nd", "adam",
+    "training_dropout", "resize_tf_crop_and_resize", "scan_sum", "melweightmatrix",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SUITE)
+def test_damaged_models_of_the_suite(name: str) -> None:
+    data = cases()[f"node/test_{name}"].model.SerializeToString()
+    for seed in range(60):
+        refused_or_valid(mutated(data, random.Random(f"{name} {seed}")), seed)

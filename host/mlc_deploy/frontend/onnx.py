@@ -82,7 +82,7 @@ def _convert(
 ) -> Function:
     check_names(model, where)
     refuse_later_format(model, where)
-    model = modern(model)
+    model = modern(model, where)
     opset = opset_of(model, where)
     check_external_data(model, path, where)
     moved = sort_nodes(model.graph)

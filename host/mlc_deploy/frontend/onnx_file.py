@@ -91,12 +91,13 @@ def refuse_later_format(model: ModelProto, where: str) -> None:
         )
 
 
-def modern(model: ModelProto) -> ModelProto:
+def modern(model: ModelProto, where: str) -> ModelProto:
     """A model of opset 1 to 5 as one of OLDEST_OPSET, as far as onnx knows how; any other as it
-    is."""
+    is. Raises ImporterError for a damaged one."""
     versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
     if not versions or not 0 < versions[0] < OLDEST_OPSET:
         return model
+    check_model(model, None, where)
     errors = (RuntimeError, version_converter.ConvertError, shape_inference.InferenceError)
     with suppress(*errors):  # opset_of refuses what cannot be converted
         return version_converter.convert_version(model, OLDEST_OPSET)

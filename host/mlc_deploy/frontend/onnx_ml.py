@@ -263,7 +263,7 @@ def _tf_idf(n: OnnxNode) -> Any:
     x = x if len(shape_of(x)) == 2 else reshape(n, x, (1, *shape_of(x)))
     rows, length = shape_of(x)
     shortest, longest = n.attr("min_gram_length"), n.attr("max_gram_length")
-    steps = n.attr("max_skip_count") + 1
+    steps = min(n.attr("max_skip_count") + 1, length)
     columns, counts, seen = n.attr("ngram_indexes"), list[Value](), 0
     used: list[int] = []
     for size, (begin, end) in enumerate(pairwise([*begins, len(pool)]), 1):
@@ -272,12 +272,12 @@ def _tf_idf(n: OnnxNode) -> Any:
         seen += len(grams)
         if not len(grams) or not shortest <= size <= longest:
             continue
+        limited(rows * length * steps * grams.size, "a table of sequences")
         places = [
             start + step * np.arange(size)
             for step in range(1, 1 + (steps if size > 1 else 1))
             for start in range(length - step * (size - 1))
         ]
-        limited(rows * len(places) * grams.size, "a table of sequences")
         if not places:
             continue
         there = n.emit("gather", x, n.constant(np.array(places), "int64"), axis=1)

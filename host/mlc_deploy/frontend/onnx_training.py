@@ -142,8 +142,8 @@ def _dropout(n: OnnxNode) -> Any:
 
 
 TRAINING: dict[str, Converter] = {
-    "Bernoulli": _bernoulli, "Dropout": _dropout, "RandomNormal": _random, "RandomNormalLike": _random,
-    "RandomUniform": _random, "RandomUniformLike": _random,
+    "Bernoulli": _bernoulli, "Dropout": _dropout, "RandomNormal": _random,
+    "RandomNormalLike": _random, "RandomUniform": _random, "RandomUniformLike": _random,
     "ai.onnx.preview.training::Adagrad": _each(_adagrad, 1),
     "ai.onnx.preview.training::Adam": _each(_adam, 2),
     "ai.onnx.preview.training::Momentum": _each(_momentum, 1),

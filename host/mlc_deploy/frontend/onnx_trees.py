@@ -74,15 +74,21 @@ class Forest:
 
     def depth(self, roots: Sequence[int]) -> int:
         """The questions in front of the deepest leaf. Raises ValueError for a circle."""
-        level, depth = set(roots), 0
-        while True:
-            inner = {k for k in level if self.leaf[k] < 0}
-            if not inner:
-                return depth
-            if depth > len(self.feature):
+        below: dict[int, int] = {}
+        stack, begun = [*roots], set[int]()
+        while stack:
+            node = stack[-1]
+            following = [] if self.leaf[node] >= 0 else [self.yes[node], self.no[node]]
+            left = [k for k in following if k not in below]
+            if not left:
+                below[node] = 1 + max((below[k] for k in following), default=-1)
+                stack.pop()
+            elif node in begun:
                 raise ValueError("the nodes of a tree form a circle")
-            level = {self.yes[k] for k in inner} | {self.no[k] for k in inner}
-            depth += 1
+            else:
+                begun.add(node)
+                stack += left
+        return max((below[root] for root in roots), default=0)
 
 
 def walked(n: OnnxNode, x: Value, forest: Forest, roots: Sequence[int]) -> Value:
