@@ -169,6 +169,17 @@ def test_weights(code: int, external: bool, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, w.astype(np.float32))
 
 
+@pytest.mark.parametrize("code", list(BY_CODE), ids=lambda c: BY_CODE[c].name)
+def test_weights_that_are_no_raw_data(code: int) -> None:
+    """An int32 for each, or for the numbers of each byte."""
+    values = [1.0, 0.5, 0.0] if code in FLOATS and code != E8M0 else [1.0, 1.0, 1.0]
+    tensor = helper.make_tensor("w", code, [3], np.array(values, dtype_of(code)))
+    assert tensor.int32_data and not tensor.raw_data
+    node = helper.make_node("Cast", ["w"], ["y"], to=TensorProto.FLOAT)
+    (found,) = evaluate(from_onnx(model([node], {}, {"y": 1}, (tensor,))), []).values()
+    np.testing.assert_array_equal(found, values)
+
+
 def test_weights_of_another_size() -> None:
     tensor = TensorProto(name="w", data_type=TensorProto.INT4, dims=[3], raw_data=b"\x21")
     node = helper.make_node("Cast", ["w"], ["y"], to=TensorProto.FLOAT)

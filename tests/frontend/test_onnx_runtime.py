@@ -211,6 +211,18 @@ def test_multi_head_attention(form: str) -> None:
     agrees(model("MultiHeadAttention", inputs, outputs, num_heads=2), inputs)
 
 
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("apart", [False, True])
+def test_rotary_embedding(apart: bool, first: bool, interleaved: int) -> None:
+    places = np.array([2], np.int64) if first else np.array([[2, 0, 4], [1, 1, 3]], np.int64)
+    inputs: dict[str, Array | None] = {
+        "x": f32(0, 2, 2, 3, 8) if apart else f32(0, 2, 3, 16), "p": places,
+        "c": f32(1, 6, 4), "s": f32(2, 6, 4),
+    }  # fmt: skip
+    agrees(model("RotaryEmbedding", inputs, interleaved=interleaved, num_heads=2), inputs)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("board", ["", "qemu://cortex-a7"])

@@ -270,6 +270,8 @@ def from_tensor(tensor: TensorProto, kind: Narrow, shape: Sequence[int]) -> NDAr
     if tensor.HasField("raw_data"):
         return from_bytes(np.frombuffer(tensor.raw_data, np.uint8), kind, shape)
     each = np.array(tensor.int32_data, np.int64).astype("<u2" if kind.bits > 8 else "<u1")
+    if kind.bits == 6:  # bytes share no number, so each number has an entry
+        return (each & np.uint8(0x3F)).reshape(shape)
     return from_bytes(each.view(np.uint8), kind, shape)
 
 

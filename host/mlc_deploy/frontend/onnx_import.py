@@ -223,7 +223,7 @@ class Importer:
             inner.values[tensor.name] = self.constant(tensor, self.where, tensor.name)
         self.refuse_missing(graph.node, inner)
         self.nodes(graph.node, inner, source)
-        return [self.output(o.name, inner) for o in graph.output]
+        return [self.result(o, inner) for o in graph.output]
 
     # ----------------------------------------------------------------------------- functions
 

@@ -220,6 +220,19 @@ def _multi_head_attention(n: OnnxNode) -> Any:
     return _attend(n, every[0], every[1], every[2], n.optional(4), n.optional(5), past)
 
 
+def _rotary(n: OnnxNode) -> Any:
+    """Places are given one by one, [B, S], or as the first one, [1]."""
+    if n.attr("is_packed_batching", 0) or n.attr("scale", 1.0) != 1:
+        raise n.refuse("packed batches and a scale are not supported")
+    x, places = n.input(0), n.input(1)
+    batch, rows = shape_of(x)[0], shape_of(x)[-2]
+    if len(shape_of(places)) == 1:
+        places = n.emit("add", places, iota(n, rows, 2, 1))
+        places = n.emit("broadcast_to", places, shape=(batch, rows))
+    keep = ["interleaved", "num_heads", "rotary_embedding_dim"]
+    return n.standard("RotaryEmbedding", x, n.input(2), n.input(3), places, keep=keep)[0]
+
+
 # ------------------------------------------------------------------------------ quantized weights
 
 
@@ -295,7 +308,7 @@ RUNTIME: Mapping[str, Converter] = {
             "FusedMatMul": _fused_matmul, "Gelu": _gelu, "MatMulIntegerToFloat": _dynamic_matmul,
             "MatMulNBits": _matmul_n_bits, "MultiHeadAttention": _multi_head_attention,
             "NhwcMaxPool": channels_first(_max_pool), "QAttention": _quantized_attention,
-            "QuickGelu": _gelu, "SkipLayerNormalization": _skip_norm,
+            "QuickGelu": _gelu, "RotaryEmbedding": _rotary, "SkipLayerNormalization": _skip_norm,
             "SkipSimplifiedLayerNormalization": _skip_norm, "TransposeMatMul": _fused_matmul,
         }.items()
     },
