@@ -25,7 +25,7 @@ from mlc_deploy import backend
 COUNT = Path(__file__).with_name("onnx_scoreboard.txt")
 
 
-def tests(pattern: str = ".") -> Iterator[unittest.TestCase]:
+def every(pattern: str = ".") -> Iterator[unittest.TestCase]:
     """The tests of the suite on this machine whose names match."""
     classes: dict[str, Any] = BackendTest(backend.MlcBackend, __name__).test_cases
     for made in classes.values():
@@ -50,10 +50,10 @@ def counted() -> tuple[str, int, list[str]]:
 
 
 def main() -> None:
-    every = list(tests())
-    failing = sorted(t.id().rpartition(".")[2][:-4] for t in every if not passes(t))
-    COUNT.write_text("\n".join([f"{onnx.__version__} {len(every)}", *failing]) + "\n")
-    print(f"{len(every) - len(failing)} of {len(every)} with onnx {onnx.__version__}")
+    found = list(every())
+    failing = sorted(t.id().rpartition(".")[2][:-4] for t in found if not passes(t))
+    COUNT.write_text("\n".join([f"{onnx.__version__} {len(found)}", *failing]) + "\n")
+    print(f"{len(found) - len(failing)} of {len(found)} with onnx {onnx.__version__}")
 
 
 if __name__ == "__main__":
