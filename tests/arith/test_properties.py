@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ from mlc_deploy.ir import (
     const,
     is_const,
     not_,
+    select,
     walk,
 )
 from tests.arith.expressions import (
@@ -198,3 +201,12 @@ def test_vectors_of_a_tensor_are_one_row(sizes: tuple[int, ...], lanes: int) -> 
         at, rest, stride = at + rest % size * stride, rest // size, stride * size
     ranges = {turn: (0, 1000), lane: (0, lanes - 1)}
     assert equal(at + rest * stride, whole, ranges)
+
+
+def test_a_deep_expression_may_hold_infinity() -> None:
+    """Of floats nothing is asked, and no integer is as large."""
+    x, i = Var("x", "float32"), Var("i", "int32")
+    e: Expr = i
+    for k in range(100):
+        e = select(compare("<", x + float(k), const(math.inf, "float32")), e + 1, const(0))
+    assert simplify_expr(e, {}).dtype == "int32"

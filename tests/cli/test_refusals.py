@@ -43,7 +43,7 @@ def files(folder: Path) -> None:
     onnx.save(one_node("Relu", {"x": x}), "relu.onnx")
     missing = [
         helper.make_node(op, ["x"], [f"y{n}"], name=f"node{n}")
-        for n, op in enumerate(("Det", "NonZero", "Det"))
+        for n, op in enumerate(("Multinomial", "NonZero", "Multinomial"))
     ]
     save_graph("missing.onnx", missing, [1, 3])
     save_graph("dynamic.onnx", [helper.make_node("Relu", ["x"], ["y0"])], ["batch", 3])

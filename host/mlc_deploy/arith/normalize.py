@@ -45,6 +45,8 @@ from .linear import (
 def linear(e: Expr, ranges: Ranges) -> Linear:
     """The normal form of a scalar integer expression."""
     if type(e) is Const:
+        if dtype_of(e.dtype).kind == "float":  # met on the way through a deep expression
+            return Linear(0, {Opaque(content(e), e): 1})
         return Linear(int(e.value), {})
     if type(e) is Var:
         low, high = ranges.get(e, UNBOUNDED)
