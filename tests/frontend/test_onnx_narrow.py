@@ -202,6 +202,19 @@ def test_arithmetic_is_rounded_after_each_operator() -> None:
     np.testing.assert_array_equal(bits(y), bits(x * x + x))
 
 
+def test_what_is_dropped_is_computed_with() -> None:
+    node = helper.make_node("Dropout", ["x", "ratio", "training"], ["y"], seed=1)
+    known = (
+        numpy_helper.from_array(np.array(0.25, np.float32), "ratio"),
+        numpy_helper.from_array(np.array(True), "training"),
+    )
+    x = np.linspace(-3, 3, 64).astype(dtype_of(BFLOAT16))
+    (y,) = backend.run_model(model([node], {"x": (BFLOAT16, (64,))}, {"y": BFLOAT16}, known), [x])
+    kept = np.random.RandomState(1).uniform(0, 1, 64) >= 0.25
+    theirs = np.where(kept, x.astype(np.float32) / np.float32(0.75), 0).astype(x.dtype)
+    np.testing.assert_array_equal(y.astype("f4"), theirs.astype("f4"))
+
+
 def test_branches_and_loops_pass_narrow_values_on() -> None:
     """The body's declarations say what they are."""
     info = helper.make_tensor_value_info

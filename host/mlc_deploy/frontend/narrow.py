@@ -199,7 +199,7 @@ AWARE = frozenset(
     "Size".split()
 )
 MOVES = frozenset(
-    "CenterCropPad Compress Concat DepthToSpace Dropout Expand Flatten Gather GatherElements "
+    "CenterCropPad Compress Concat DepthToSpace Expand Flatten Gather GatherElements "
     "GatherND Identity OneHot Reshape ReverseSequence Slice SpaceToDepth Split Squeeze "
     "TensorScatter Tile Transpose Unsqueeze Where".split()
 )
