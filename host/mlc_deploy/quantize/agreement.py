@@ -1,0 +1,126 @@
+"""How well one model does, or two agree: the number that a budget is about.
+
+With labels it is the share of right answers. Without, it is the agreement with the float model,
+by what an output looks like:
+
+    classes     rows that sum to 1: the share of rows with the same largest entry
+    decisions   numbers from 0 to 1: of those above 0.5 and of those below, the share that stays on
+                its side; the mean of both
+    whole       integers: the share that is equal
+    numbers     anything else: the cosine of the angle between both
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .net import Array
+from .run import Sample
+
+KINDS = ("classes", "decisions", "whole", "numbers")
+HALF = 0.5
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What outputs are held against. kinds: by output; labels: one for each row of `labelled`."""
+
+    right: tuple[Sample, ...]
+    kinds: Mapping[str, str]
+    labels: Array | None = None
+    labelled: str = ""
+
+    @property
+    def measure(self) -> str:
+        if self.labels is not None:
+            return "accuracy"
+        return "agreement with the float model"
+
+    def score(self, outputs: Sequence[Sample]) -> float:
+        """From 0 to 1; of several outputs the least."""
+        if self.labels is not None:
+            found = np.concatenate([o[self.labelled].argmax(-1).reshape(-1) for o in outputs])
+            return float(np.mean(found == self.labels[: found.size]))
+        return min(
+            _agreement(kind, _joined(self.right, name), _joined(outputs, name))
+            for name, kind in self.kinds.items()
+        )
+
+    def error(self, outputs: Sequence[Sample]) -> float:
+        """The relative error of outputs: of each its root mean square, and of those the mean."""
+        shares = []
+        for name in self.kinds:
+            right, found = _joined(self.right, name), _joined(outputs, name)
+            size = float(np.linalg.norm(right.astype(np.float64)))
+            miss = float(np.linalg.norm(right.astype(np.float64) - found))
+            shares.append(miss / size if size else float(miss > 0))
+        return float(np.mean(shares))
+
+    def of_first(self, count: int) -> Judge:
+        """The same for the first runs alone; without labels."""
+        return Judge(self.right[:count], self.kinds)
+
+
+def judge(
+    right: Sequence[Sample], labels: Array | None = None, kind: str | None = None
+) -> Judge:
+    """The judge by the float model's outputs. Raises ValueError where no output has a row per
+    label."""
+    kinds = {
+        name: kind or kind_of([r[name] for r in right]) for name in right[0] if right[0][name].size
+    }
+    if labels is None:
+        return Judge(tuple(right), kinds)
+    flat = labels.reshape(-1)
+    for name in right[0]:
+        rows = sum(r[name].size // r[name].shape[-1] for r in right if r[name].ndim)
+        if rows == flat.size:
+            return Judge(tuple(right), kinds, flat, name)
+    rows_of = ", ".join(
+        f"'{n}' has {sum(r[n].size // r[n].shape[-1] for r in right if r[n].ndim)}"
+        for n in right[0]
+    )
+    raise ValueError(f"{flat.size} labels, and of rows to label {rows_of}")
+
+
+def kind_of(arrays: Sequence[Array]) -> str:
+    first = arrays[0]
+    if first.dtype.kind != "f":
+        return "whole"
+    least, most = min(float(a.min()) for a in arrays), max(float(a.max()) for a in arrays)
+    if least < 0 or most > 1 + 1e-4:
+        return "numbers"
+    wide = first.ndim and first.shape[-1] > 1
+    if wide and all(np.allclose(a.sum(-1), 1, atol=1e-3) for a in arrays):
+        return "classes"
+    return "decisions" if most > HALF else "numbers"
+
+
+def _joined(outputs: Sequence[Sample], name: str) -> Array:
+    """An output of all runs: its rows, one after the other."""
+    arrays = [o[name] for o in outputs]
+    width = arrays[0].shape[-1] if arrays[0].ndim else 1
+    if any(a.shape[-1:] != arrays[0].shape[-1:] for a in arrays):
+        width = 1
+    return np.concatenate([a.reshape(-1, width) for a in arrays])
+
+
+def _agreement(kind: str, right: Array, found: Array) -> float:
+    if not np.all(np.isfinite(found)):
+        return 0.0
+    match kind:
+        case "classes":
+            return float(np.mean(right.argmax(-1) == found.argmax(-1)))
+        case "whole":
+            return float(np.mean(right == found))
+        case "decisions":
+            over, above = right > HALF, found > HALF
+            same = over == above
+            sides = [np.mean(same[side]) for side in (over, ~over) if side.any()]
+            return float(np.mean(sides))
+    a, b = right.reshape(-1).astype(np.float64), found.reshape(-1).astype(np.float64)
+    sizes = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b / sizes) if sizes else float(np.array_equal(a, b))

@@ -1,0 +1,197 @@
+"""Calibration: from runs of the float model to a range for every tensor that layers read.
+
+Which rule's range a tensor gets is decided by what it costs the layers that read it: a layer is
+linear, so that it makes of the range's rounding error exactly the error of its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import InputError
+from .insert import rounded_weights
+from .net import Array, Layer, Net
+from .ranges import KEPT, Range, Seen, proposals
+from .run import Sample, alone, run
+
+JUDGED = 4  # runs by which ranges are compared
+# What gives some of its input's numbers unchanged: its result keeps the input's range, so that
+# integers pass.
+PASSES = (
+    "DepthToSpace", "Expand", "Flatten", "Gather", "MaxPool", "Reshape", "Slice", "SpaceToDepth",
+    "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """outputs: of the float model, run by run. ranges: by tensor. data: what layers read in the
+    first runs, by tensor."""
+
+    outputs: tuple[Sample, ...]
+    ranges: Mapping[str, Range]
+    data: Mapping[str, tuple[Array, ...]]
+
+
+def calibrate(net: Net, samples: Sequence[Sample]) -> Calibration:
+    """Raises ImporterError, and InputError where a tensor is no number."""
+    wanted = list(dict.fromkeys(layer.data for layer in net.layers))
+    seen = {name: Seen() for name in wanted}
+    data: dict[str, list[Array]] = {name: [] for name in wanted}
+    outputs: list[Sample] = []
+    share = max(1, KEPT // max(len(samples), 1))
+    for number, found in enumerate(run(net, samples, wanted)):
+        for name in wanted:
+            if not np.all(np.isfinite(found[name])):
+                raise InputError(
+                    f"the float model makes NaN or infinity of run {number + 1}: "
+                    f"its tensor '{name}'",
+                    mend="calibration data without such numbers; the model's own --preprocess",
+                )
+            seen[name].add(found[name], share)
+            if number < JUDGED:
+                data[name].append(found[name])
+        outputs.append({name: found[name] for name in net.outputs})
+    kept = {name: tuple(arrays) for name, arrays in data.items()}
+    ranges = {}
+    for name in wanted:
+        layers = [layer for layer in net.layers if layer.data == name]
+        ranges[name] = _best(net, layers, proposals(seen[name]), kept[name])
+    return Calibration(tuple(outputs), _passed(net, ranges), kept)
+
+
+def _best(
+    net: Net, layers: Sequence[Layer], ranges: Sequence[Range], data: Sequence[Array]
+) -> Range:
+    """The range of which the layers' results keep most."""
+    if len(ranges) == 1:
+        return ranges[0]
+
+    def cost(of: Range) -> float:
+        errors = [of.rounded(x) - x for x in data]
+        total = 0.0
+        for layer in layers:
+            results = [alone(net, layer, e, layer.weights) for e in errors]
+            total += sum(float(np.square(r, dtype=np.float64).sum()) for r in results)
+        return total
+
+    return min(ranges, key=cost)
+
+
+def _passed(net: Net, ranges: Mapping[str, Range]) -> dict[str, Range]:
+    """Tensors whose numbers were quantized before take that range."""
+
+    def source(name: str) -> str:
+        node = net.makers.get(name)
+        while node is not None and node.op_type in PASSES:
+            name = node.input[0]
+            if name in ranges:
+                break
+            node = net.makers.get(name)
+        return name
+
+    found = dict(ranges)
+    for name in ranges:  # in the order of the nodes
+        origin = source(name)
+        if origin in found:
+            found[name] = found[origin]
+    return found
+
+
+def corrected_biases(net: Net, calibration: Calibration) -> dict[str, Array]:
+    """By layer: the bias less the mean error that integers make in each output (Nagel et al.,
+    "Data-Free Quantization through Weight Equalization and Bias Correction", ICCV 2019), measured
+    on what the layer reads in the float model."""
+    found = {}
+    for layer in net.layers:
+        if not layer.bias:
+            continue
+        mean = _mean_error(net, layer, calibration)
+        bias = net.constants[layer.bias].reshape(-1)
+        found[layer.name] = (bias - mean).astype(np.float32)
+    return found
+
+
+def _mean_error(net: Net, layer: Layer, calibration: Calibration) -> Array:
+    """Of each output of a layer, over places and runs."""
+    of, weights = calibration.ranges[layer.data], rounded_weights(layer)
+    sums, count = np.zeros(layer.weights.shape[layer.axis]), 0
+    for x in calibration.data[layer.data]:
+        miss = alone(net, layer, of.rounded(x), weights) - alone(net, layer, x, layer.weights)
+        rows = np.moveaxis(miss, layer.channel, -1).reshape(-1, sums.size)
+        sums += rows.sum(0, dtype=np.float64)
+        count += len(rows)
+    return sums / max(count, 1)
+
+
+def layer_error(net: Net, layer: Layer, calibration: Calibration) -> float:
+    """The relative error of a layer's result in integers, on what it reads in the float model."""
+    of, weights = calibration.ranges[layer.data], rounded_weights(layer)
+    miss = size = 0.0
+    for x in calibration.data[layer.data]:
+        right = alone(net, layer, x, layer.weights)
+        found = alone(net, layer, of.rounded(x), weights)
+        miss += float(np.square(found - right, dtype=np.float64).sum())
+        size += float(np.square(right, dtype=np.float64).sum())
+    return float(np.sqrt(miss / size)) if size else 0.0
+
+
+# ------------------------------------------------------------------------------- equalization
+
+EQUAL_AFTER = ("Relu",)  # f(s * x) = s * f(x), for s > 0
+LEAST, MOST = 1e-2, 1e2  # scales beyond these say that a channel is dead
+
+
+def equalized(net: Net) -> Net:
+    """Layers that follow each other share their ranges: conv2(relu(conv1(x, w)), v)   =>
+    conv2(relu(conv1(x, w * s)), v / s), with s by channel so that weights are alike in size (Nagel
+    et al., as above). It computes the same; the net itself where no layers follow so."""
+    for _ in range(2):  # pairs overlap: what one changes the next sees
+        for layer in net.layers:
+            net = _equal_pair(net, layer.name)
+    return net
+
+
+def _equal_pair(net: Net, name: str) -> Net:
+    first = next(layer for layer in net.layers if layer.name == name)
+    tensor, node = first.node.output[0], first.node
+    while True:
+        readers = net.readers.get(tensor, ())
+        if len(readers) != 1 or tensor in net.outputs or len(node.output) != 1:
+            return net
+        node = readers[0]
+        if node.op_type not in EQUAL_AFTER:
+            break
+        tensor = node.output[0]
+    second = next((layer for layer in net.layers if layer.name == node.name), None)
+    if second is None or second.data != tensor or {first.axis, second.axis} != {0}:
+        return net
+    if first.node.op_type != "Conv" or second.node.op_type != "Conv":
+        return net
+    if any(len(net.readers[layer.node.input[1]]) != 1 for layer in (first, second)):
+        return net
+    outputs = first.weights.shape[0]
+    depthwise = second.weights.shape[1] == 1 and second.weights.shape[0] == outputs
+    if not depthwise and second.weights.shape[1] != outputs:
+        return net
+    along = 0 if depthwise else 1
+    rest = tuple(a for a in range(second.weights.ndim) if a != along)
+    top = np.abs(first.weights).reshape(outputs, -1).max(1)
+    bottom = np.abs(second.weights).max(axis=rest)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.sqrt(bottom / top)
+    scale = np.where(np.isfinite(scale) & (scale > LEAST) & (scale < MOST), scale, 1)
+    scale = scale.astype(np.float32)
+    constants = dict(net.constants)
+    own, other = [-1] + [1] * (first.weights.ndim - 1), [1] * second.weights.ndim
+    other[along] = -1
+    constants[first.node.input[1]] = first.weights * scale.reshape(own)
+    constants[second.node.input[1]] = second.weights / scale.reshape(other)
+    if first.bias:
+        if len(net.readers[first.bias]) != 1:
+            return net
+        constants[first.bias] = constants[first.bias] * scale
+    return net.with_(net.nodes, constants)

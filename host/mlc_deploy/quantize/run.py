@@ -1,0 +1,55 @@
+"""Runs of a net by the reference evaluator: what its tensors are for given inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+from onnx import ModelProto, helper
+
+from ..frontend import from_onnx
+from ..graph import Function, evaluate
+from ..graph.passes import eliminate_dead_code, fold_constants, optimize
+from .net import WEIGHTS, Array, Layer, Net, with_inputs
+
+Sample = Mapping[str, Array]  # the inputs of one run, by name
+
+
+def run(net: Net, samples: Iterable[Sample], tapped: Sequence[str] = ()) -> Iterator[Sample]:
+    """The outputs of each run by name, and the tensors that are `tapped`. Raises ImporterError."""
+    proto = net.proto(tapped)
+    functions: dict[tuple[tuple[int, ...], ...], Function] = {}
+    for sample in samples:
+        key = tuple(a.shape for a in sample.values())
+        if key not in functions:
+            functions[key] = _function(proto, sample)
+        yield evaluate(functions[key], sample)
+
+
+def _function(proto: ModelProto, sample: Sample) -> Function:
+    shapes = {name: array.shape for name, array in sample.items()}
+    return optimize(from_onnx(proto, shapes), (fold_constants, eliminate_dead_code))
+
+
+def alone(net: Net, layer: Layer, x: Array, weights: Array) -> Array:
+    """What a layer makes of data with these weights, without its bias."""
+    outputs = weights.shape[layer.axis]
+    inputs = ["x", "w"]
+    constants = {"w": weights}
+    if layer.bias:
+        inputs.append("b")
+        constants["b"] = np.zeros(outputs, np.float32)
+    node = with_inputs(layer.node, inputs)
+    assert node.input[WEIGHTS] == "w"
+    name = node.output[0]
+    graph = helper.make_graph(
+        [node],
+        "layer",
+        [helper.make_tensor_value_info("x", 1, x.shape)],
+        [helper.make_tensor_value_info(name, 1, None)],
+    )
+    source = helper.make_model(graph, opset_imports=net.source.opset_import)
+    source.ir_version = net.source.ir_version
+    function = from_onnx(Net(source, (node,), constants).proto())
+    (result,) = evaluate(function, {"x": x}).values()
+    return result
