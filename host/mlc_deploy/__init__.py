@@ -55,10 +55,12 @@ if TYPE_CHECKING:
         LowerError,
         MlcError,
         PassError,
+        QuantizeError,
         ScheduleError,
         ScriptError,
         TuneError,
     )
+    from .quantize.api import Quantized, quantize
 
 __all__ = [
     "ArtifactError",
@@ -81,6 +83,8 @@ __all__ = [
     "PassError",
     "PrimFunc",
     "PrintInstrument",
+    "QuantizeError",
+    "Quantized",
     "SavedModel",
     "Schedule",
     "ScheduleError",
@@ -101,6 +105,7 @@ __all__ = [
     "ir_module",
     "load_model",
     "lower",
+    "quantize",
     "register_func",
     "te",
     "tune",
@@ -115,13 +120,15 @@ _HOMES = {
     "VirtualMachine": ".driver.virtual_machine",
     "connect": ".board.connect",
     "deploy": ".driver.deploy",
+    "Quantized": ".quantize.api",
+    "quantize": ".quantize.api",
     "load_model": ".artifact",
 }
 
 
 class _FrontDoor(ModuleType):
-    """This package. Its function `lower` is called like one of its rooms, whose import must not put
-    the room in the function's place."""
+    """This package. Its functions `lower` and `quantize` are called like rooms of it, whose import
+    must not put the room in the function's place."""
 
     def __getattr__(self, name: str) -> object:
         """All is imported when it is first asked for: boards, and models that are saved, do without
@@ -137,7 +144,7 @@ class _FrontDoor(ModuleType):
         return getattr(module, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not (isinstance(value, ModuleType) and name == "lower"):
+        if not (isinstance(value, ModuleType) and name in ("lower", "quantize")):
             super().__setattr__(name, value)
 
 

@@ -14,6 +14,7 @@
       ├ ArtifactError    a saved model's file is damaged; a model cannot be saved
       ├ DeployError      a board cannot run what was compiled for a target
       ├ InputError       an array that was given does not fit the model's input or output
+      ├ QuantizeError    no layer of a model can be made int8 within the budget
       └ TuneError        a database, a space or boards with which nothing can be tuned
 
 `mlc_targets.TargetError` and `mlc_rpc.RpcError` have the same form and are roots of their own,
@@ -114,6 +115,10 @@ class DeployError(MlcError):
 
 class InputError(MlcError):
     """An array that was given does not fit the model's input or output."""
+
+
+class QuantizeError(MlcError):
+    """A model with no layer for small integers, or none that keeps the budget and costs less."""
 
 
 class TuneError(MlcError):

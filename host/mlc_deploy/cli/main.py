@@ -27,6 +27,7 @@ GROUPS = {
     "Commands about a model": {
         "inspect": "Shows what MODEL holds, and how its kernels compute.",
         "tune": "Searches faster schedules of MODEL's kernels on boards.",
+        "quantize": "Makes a model of small integers from MODEL and data to calibrate with.",
         "compare": "Compares two records of --json, layer by layer.",
     },
     "Commands about your boards": {

@@ -64,9 +64,7 @@ class Judge:
         return Judge(self.right[:count], self.kinds)
 
 
-def judge(
-    right: Sequence[Sample], labels: Array | None = None, kind: str | None = None
-) -> Judge:
+def judge(right: Sequence[Sample], labels: Array | None = None, kind: str | None = None) -> Judge:
     """The judge by the float model's outputs. Raises ValueError where no output has a row per
     label."""
     kinds = {

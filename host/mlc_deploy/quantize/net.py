@@ -93,7 +93,7 @@ class Net:
         made.CopyFrom(self.source)
         graph = made.graph
         for part in ("node", "initializer", "value_info", "input"):
-            graph.ClearField(part)  # type: ignore[arg-type]
+            graph.ClearField(part)
         graph.input.extend(self.inputs)
         graph.node.extend(self.nodes)
         graph.initializer.extend(to_tensor(name, a) for name, a in self.constants.items())
@@ -168,9 +168,7 @@ def with_inputs(node: NodeProto, inputs: Sequence[str], **changed: Any) -> NodeP
     kept = [a for a in copy.attribute if a.name not in changed]
     copy.ClearField("attribute")
     copy.attribute.extend(kept)
-    copy.attribute.extend(
-        helper.make_attribute(k, v) for k, v in changed.items() if v is not None
-    )
+    copy.attribute.extend(helper.make_attribute(k, v) for k, v in changed.items() if v is not None)
     return copy
 
 

@@ -202,9 +202,7 @@ def _folded_once(net: Net) -> Net | None:
         gone[node.name] = source
     if not made:
         return None
-    nodes = [
-        made.get(n.output[0], n) if n.output else n for n in net.nodes if n.name not in gone
-    ]
+    nodes = [made.get(n.output[0], n) if n.output else n for n in net.nodes if n.name not in gone]
     return net.with_(nodes, constants)
 
 

@@ -1,0 +1,192 @@
+"""`mlc-deploy quantize MODEL --data D -o FILE`: a float model becomes one of small integers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TextIO
+
+import click
+import numpy as np
+
+from ..files import npy
+from ..quantize.agreement import KINDS
+from ..quantize.api import MAX_DROP, SAMPLES, SCHEMES, STATIC
+from ..quantize.api import quantize as quantized
+from ..quantize.data import LABEL
+from ..quantize.net import Array
+from .json_file import JsonFile
+from .options import (
+    DEBUG,
+    JSON_HELP,
+    SHIPPED,
+    TARGET_HELP,
+    Misuse,
+    above_zero,
+    dims,
+    one_level,
+    shapes,
+    source_file,
+    writable,
+)
+from .progress import Progress
+from .tables import Record, add_row, bytes_text, console_for, labelled, line, plain_table
+
+SHIPPED_DATA = SHIPPED / "digits.npz"
+DATA_HELP = (
+    "calibrate with D: an .npy or .npz file, a folder of those or of images, or FILE.py:NAME"
+)
+PREPROCESS_HELP = "make inputs of images: 'resize=224x224 mean=… std=… layout=NCHW color=RGB'"
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--data", metavar="D", help=DATA_HELP)
+@click.option("-o", "--output", metavar="FILE", required=True, help="write the model to FILE")
+@click.option("--target", metavar="T", help=f"{TARGET_HELP}; what costs more there stays float")
+@click.option(
+    "--max-drop", type=float, default=MAX_DROP, metavar="PERCENT",
+    help=f"lose at most PERCENT of accuracy or agreement (default: {MAX_DROP:g})",
+)  # fmt: skip
+@click.option("--labels", metavar="FILE", help="measure accuracy by the right classes, an .npy")
+@click.option("--preprocess", metavar="TEXT", help=PREPROCESS_HELP)
+@click.option(
+    "--scheme", type=click.Choice(SCHEMES), default=STATIC,
+    help=f"quantize this way (default: {STATIC})",
+)  # fmt: skip
+@click.option(
+    "--metric",
+    type=click.Choice(KINDS),
+    help="compare outputs so (default: by what they look like)",
+)
+@click.option(
+    "--samples", type=int, default=SAMPLES, metavar="N",
+    help=f"take at most N runs of the data (default: {SAMPLES})",
+)  # fmt: skip
+@click.option("--matmul-nbits", is_flag=True, help="write narrow weights as MatMulNBits")
+@click.option("--shape", multiple=True, metavar="NAME=1,3,…", help="set the shape of an input")
+@click.option("--bind", multiple=True, metavar="NAME=N", help="set a named dimension")
+@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
+@DEBUG
+def quantize(
+    model: str | None,
+    data: str | None,
+    output: str,
+    target: str | None,
+    max_drop: float,
+    labels: str | None,
+    preprocess: str | None,
+    scheme: str,
+    metric: str | None,
+    samples: int,
+    matmul_nbits: bool,
+    shape: tuple[str, ...],
+    bind: tuple[str, ...],
+    json_file: str | None,
+) -> int:
+    """Makes a model of small integers from MODEL and data to calibrate with.
+
+    MODEL is an .onnx file of floats (default: the model that ships with the package, with its
+    images as data). The result is an ONNX file that other engines run, too: layers compute in int8
+    where that keeps --max-drop, and with --target where it executes no more instructions there.
+
+    The scheme 'dynamic' finds ranges at run time, 'int8-weights' and 'int4-weights' store narrow
+    weights alone; these need no data.
+    """
+    above_zero({"--samples": samples})
+    if not 0 <= max_drop <= 100:
+        where = f"--max-drop {max_drop:g}"
+        raise Misuse("--max-drop is a share in percent, from 0 to 100", where=where)
+    path = source_file(model, ("quantize",))
+    if data is None and model is None:
+        data = str(SHIPPED_DATA)
+    to_json = JsonFile(json_file, (model, data, output, labels))
+    to = _output(output, (path, *(Path(f) for f in (data, labels) if f)))
+    wanted = one_level(target, "quantize takes") if target else None
+    progress = Progress(False)
+    made = quantized(
+        path, data, target=wanted, max_drop=max_drop,
+        labels=None if labels is None else read_labels(labels), preprocess=preprocess,
+        scheme=scheme, samples=samples, shapes=shapes(shape), dims=dims(bind), metric=metric,
+        matmul_nbits=matmul_nbits, stage=progress.stage,
+    )  # fmt: skip
+    made.save(to)
+    for note in made.notes:
+        progress.warn(note)
+    record = {
+        "model": path.stem, "output": str(to), "bytes_before": path.stat().st_size,
+        "bytes_after": to.stat().st_size, **made.record(),
+    }  # fmt: skip
+    show(record, to_json.beside)
+    to_json.write(record)
+    return 0
+
+
+def _output(text: str, others: tuple[Path, ...]) -> Path:
+    """The file to write. Raises Misuse for one that cannot be written, or is one of the others."""
+    path = writable("--output", text)
+    if any(path.resolve() == other.resolve() for other in others):
+        raise Misuse(
+            "the result would overwrite another file of this command",
+            where=f"--output {text}",
+            mend="another name",
+        )
+    return path
+
+
+def read_labels(text: str) -> Array:
+    """The right classes: an .npy, or the array `label` of an .npz. Raises Misuse."""
+    where = f"--labels {text}"
+    try:
+        with npy.opened(Path(text)) as loaded:
+            found = loaded.get(LABEL) if isinstance(loaded, npy.Arrays) else np.asarray(loaded)
+    except (npy.Unreadable, OSError) as error:
+        reason = str(error) if isinstance(error, npy.Unreadable) else error.strerror or str(error)
+        raise Misuse(f"cannot be read: {reason}", where=where, mend="numpy.save") from None
+    if found is None or found.dtype.kind not in "iu":
+        what = f"no array '{LABEL}'" if found is None else f"numbers of {found.dtype.name}"
+        raise Misuse(f"labels are integers, and the file holds {what}", where=where)
+    return found
+
+
+def show(record: Record, stream: TextIO) -> None:
+    """Prints the record as a table and lines."""
+    console = console_for(stream)
+    console.print(line(f"{record['model']} in small integers: {record['scheme']}", "bold"))
+    console.print()
+    counted = record["instructions_before"] is not None
+    columns = [("layer", False), ("operator", False), ("bits", True), ("error", True)]
+    costs = [("instructions before", True), ("after", True)] if counted else []
+    table = plain_table(*columns, *costs, ("", False))
+    for layer in record["layers"]:
+        error = "" if layer["error"] is None else f"{layer['error']:.2%}"
+        numbers = [layer["instructions_before"], layer["instructions_after"]] if counted else []
+        add_row(
+            table, layer["name"], layer["operator"], str(layer["bits"]), error,
+            *(f"{n:,}" if n else "" for n in numbers), layer["reason"],
+        )  # fmt: skip
+    if counted:
+        whole = [record["instructions_before"], record["instructions_after"]]
+        add_row(table, "whole model", "", "", "", *(f"{n:,}" for n in whole), "", style="bold")
+    console.print(table)
+    console.print()
+    for label, text in _facts(record):
+        console.print(labelled(label, text), soft_wrap=True)
+
+
+def _facts(record: Record) -> list[tuple[str, str]]:
+    integers = sum(layer["bits"] < 32 for layer in record["layers"])
+    found = [("layers", f"{integers} of {len(record['layers'])} in small integers")]
+    if record["mended"]:
+        found.append(("mended", ", ".join(record["mended"])))
+    if record["measure"]:
+        was, now = record["before"], record["after"]
+        drop = max(was - now, 0)
+        runs = f"{record['runs']} runs"
+        found.append(
+            (record["measure"].split()[0],
+             f"{was:.2f} % before, {now:.2f} % after, of {runs}: {drop:.2f} % lost, of "
+             f"{record['max_drop']:g} %")
+        )  # fmt: skip
+    sizes = bytes_text(record["bytes_before"]), bytes_text(record["bytes_after"])
+    found.append(("written", f"{record['output']}: {sizes[0]} before, {sizes[1]} after"))
+    return found

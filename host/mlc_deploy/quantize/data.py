@@ -1,0 +1,310 @@
+"""Data to calibrate with: from files, folders, images or a function to runs of the model."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from onnx import helper
+
+from ..errors import InputError
+from ..files import npy
+from .images import EXAMPLE, SUFFIXES, Preprocess, parse, read_image
+from .net import Array, Net
+from .run import Sample
+
+Source: TypeAlias = "str | Path | Mapping[str, Array] | Array | Iterable[Any]"
+
+LABEL = "label"  # the array of an .npz that holds the right classes
+ARRAYS = (".npy", ".npz")
+
+
+@dataclass(frozen=True)
+class Data:
+    """runs: the inputs of each, by name; labels: the right classes of all runs, where the data hold
+    them."""
+
+    runs: tuple[Sample, ...] = ()
+    labels: Array | None = None
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of the model; None for an extent that it leaves open."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    def __str__(self) -> str:
+        sizes = ", ".join("?" if n is None else str(n) for n in self.shape)
+        return f"{self.dtype}[{sizes}]"
+
+
+def inputs_of(
+    net: Net, shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int]
+) -> tuple[Input, ...]:
+    """The model's inputs, with extents that are given by name."""
+    found = []
+    for info in net.inputs:
+        kind = info.type.tensor_type
+        shape: tuple[int | None, ...] = tuple(
+            d.dim_value if d.dim_value > 0 else dims.get(d.dim_param) for d in kind.shape.dim
+        )
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)).name
+        found.append(Input(info.name, dtype, tuple(shapes.get(info.name, shape))))
+    return tuple(found)
+
+
+def samples_of(
+    net: Net,
+    source: Source,
+    preprocess: str | None,
+    most: int,
+    shapes: Mapping[str, Sequence[int]],
+    dims: Mapping[str, int],
+) -> Data:
+    """At most so many runs. Raises InputError."""
+    inputs = inputs_of(net, shapes, dims)
+    if isinstance(source, (str, Path)):
+        made = _of_path(inputs, str(source), preprocess)
+    elif isinstance(source, Mapping):
+        made = _of_arrays(inputs, source, "data")
+    elif isinstance(source, np.ndarray):
+        made = _of_arrays(inputs, {inputs[0].name: source}, "data")
+    else:
+        made = _of_many(inputs, source, "data")
+    runs = tuple(islice(made.runs, most))
+    if not runs:
+        raise InputError(
+            "there is nothing to calibrate with", where=made.where, mend=_forms(inputs)
+        )
+    labels = None if made.labels is None else made.labels.reshape(-1)
+    if labels is not None:
+        per_run = max(1, -(-labels.size // max(made.count or len(runs), 1)))
+        labels = labels[: per_run * len(runs)]
+    return Data(runs, labels)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """where: what the runs come from; count: how many there are, where it is known."""
+
+    runs: Iterator[Sample]
+    where: str
+    labels: Array | None = None
+    count: int | None = None
+
+
+def _forms(inputs: Sequence[Input]) -> str:
+    wanted = ", ".join(f"'{i.name}' {i}" for i in inputs)
+    return f"an .npy or .npz file, a folder of those or of images: runs of {wanted}"
+
+
+def _of_path(inputs: Sequence[Input], text: str, preprocess: str | None) -> _Made:
+    path = Path(text)
+    if path.is_dir():
+        return _of_folder(inputs, path, preprocess)
+    if path.suffix in ARRAYS and path.is_file():
+        return _of_arrays(inputs, _loaded(inputs, path), str(path))
+    file, colon, name = text.rpartition(":")
+    if colon and file.endswith(".py"):
+        return _of_many(inputs, _called(Path(file), name, text), text)
+    if not path.exists():
+        raise InputError("there is no such file or folder", where=text, mend=_forms(inputs))
+    raise InputError("these are no data to calibrate with", where=text, mend=_forms(inputs))
+
+
+def _of_folder(inputs: Sequence[Input], folder: Path, preprocess: str | None) -> _Made:
+    files = sorted(p for p in folder.iterdir() if p.suffix.lower() in (*ARRAYS, *SUFFIXES))
+    if not files:
+        raise InputError(
+            "the folder holds no .npy or .npz file and no image",
+            where=str(folder),
+            mend=_forms(inputs),
+        )
+    images = [p for p in files if p.suffix.lower() in SUFFIXES]
+    if images and len(images) < len(files):
+        raise InputError(
+            "the folder holds both images and arrays", where=str(folder), mend="one folder each"
+        )
+    if images:
+        if preprocess is None:
+            raise InputError(
+                "what is to become of the images is not said", where=str(folder), mend=EXAMPLE
+            )
+        if len(inputs) != 1 or len(inputs[0].shape) != 4:
+            raise InputError(
+                "images are for a model with one input of four dimensions",
+                where=str(folder),
+                mend="a folder of .npz files with an array per input",
+            )
+        return _of_images(inputs[0], images, parse(preprocess))
+    parts = [_of_arrays(inputs, _loaded(inputs, path), str(path)) for path in files]
+    labels = [part.labels for part in parts]
+    together = np.concatenate([a.reshape(-1) for a in labels if a is not None] or [np.zeros(0)])
+    return _Made(
+        (run for part in parts for run in part.runs),
+        str(folder),
+        together.astype(np.int64) if all(a is not None for a in labels) else None,
+        sum(part.count or 0 for part in parts),
+    )
+
+
+def _of_images(of: Input, paths: Sequence[Path], how: Preprocess) -> _Made:
+    def runs() -> Iterator[Sample]:
+        for path in paths:  # one after the other: all at once might not fit into memory
+            for x in _runs_of(of, read_image(path, how, of.shape), str(path)):
+                yield {of.name: x}
+
+    return _Made(runs(), str(paths[0].parent), None, len(paths))
+
+
+def _loaded(inputs: Sequence[Input], path: Path) -> dict[str, Array]:
+    """The arrays of a file: of an .npy for the only input."""
+    try:
+        with npy.opened(path) as loaded:
+            if isinstance(loaded, npy.Arrays):
+                return {name: loaded[name] for name in loaded}
+            if len(inputs) > 1:
+                raise InputError(
+                    f"the model has {len(inputs)} inputs, and the file one array",
+                    where=str(path),
+                    mend=f"an .npz file with {', '.join(i.name for i in inputs)}",
+                )
+            return {inputs[0].name: np.asarray(loaded)}
+    except npy.Unreadable as error:
+        raise InputError(str(error), where=str(path), mend="numpy.save(file, array)") from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
+
+
+def _of_arrays(inputs: Sequence[Input], arrays: Mapping[str, Array], where: str) -> _Made:
+    """Runs of arrays that hold one run or several."""
+    names = [name for name in arrays if name not in (LABEL, "index")]
+    if len(inputs) == 1 and inputs[0].name not in arrays and len(names) == 1:
+        arrays = {
+            inputs[0].name: arrays[names[0]],
+            **{k: v for k, v in arrays.items() if k == LABEL},
+        }
+    runs: dict[str, list[Array]] = {}
+    for of in inputs:
+        if of.name not in arrays:
+            raise InputError(
+                f"there is no array for the input '{of.name}'",
+                where=where,
+                mend=f"an .npz file with {', '.join(i.name for i in inputs)}",
+            )
+        runs[of.name] = _runs_of(of, np.asarray(arrays[of.name]), where)
+    counts = {len(found) for found in runs.values()}
+    if len(counts) > 1:
+        text = ", ".join(f"{len(found)} of '{name}'" for name, found in runs.items())
+        raise InputError(f"there are not as many runs of every input: {text}", where=where)
+    together = [dict(zip(runs, each, strict=True)) for each in zip(*runs.values(), strict=True)]
+    labels = arrays.get(LABEL)
+    of_labels = None if labels is None else np.asarray(labels)
+    return _Made(iter(together), where, of_labels, len(together))
+
+
+def _of_many(inputs: Sequence[Input], given: Iterable[Any], where: str) -> _Made:
+    """Runs that somebody gives one by one: by name, in order, or the only input's array."""
+
+    def runs() -> Iterator[Sample]:
+        for number, each in enumerate(given, 1):
+            place = f"{where}, run {number}"
+            if isinstance(each, Mapping):
+                arrays = dict(each)
+            elif isinstance(each, (tuple, list)) and len(each) == len(inputs):
+                arrays = {i.name: a for i, a in zip(inputs, each, strict=True)}
+            else:
+                arrays = {inputs[0].name: each}
+            yield from _of_arrays(inputs, arrays, place).runs
+
+    return _Made(runs(), where)
+
+
+def _called(file: Path, name: str, where: str) -> Iterable[Any]:
+    """What a function of a Python file gives. The file is run. Raises InputError."""
+    mend = f'python -c \'import runpy; list(runpy.run_path("{file}")["{name}"]())\''
+    try:
+        source = file.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=where) from None
+    names: dict[str, Any] = {"__name__": "calibration", "__file__": str(file)}
+    try:
+        exec(compile(source, str(file), "exec"), names)
+        function: Callable[[], Iterable[Any]] | None = names.get(name)
+        if function is not None and callable(function):
+            yield from function()
+            return
+    except InputError:
+        raise
+    except Exception as error:  # anything that the user's code raises
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f.lineno for f in frames if f.filename == str(file)]
+        place = f"{where}, line {lines[-1]}" if lines else where
+        raise InputError(f"{type(error).__name__}: {error}", where=place, mend=mend) from error
+    raise InputError(
+        f"the file has no function '{name}'", where=where, mend=f"def {name}(): yield a run"
+    )
+
+
+def _runs_of(of: Input, array: Array, where: str) -> list[Array]:
+    """The runs that an array holds for an input: itself, one without its first axis of 1, or many
+    along the first axis. Raises InputError."""
+    array = _of_dtype(of, array, where)
+    rank = len(of.shape)
+
+    def fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
+        return len(shape) == len(wanted) and all(
+            n in (None, m) for n, m in zip(wanted, shape, strict=True)
+        )
+
+    first = of.shape[0] if rank else None
+    found: list[Array] | None = None
+    if rank == 0 and array.ndim == 0:
+        found = [array]
+    elif array.ndim == rank + 1 and fits(array.shape[1:], of.shape):
+        found = list(array)
+    elif rank and array.ndim == rank - 1 and first in (None, 1) and fits(array.shape, of.shape[1:]):
+        found = [array[None]]
+    elif rank and array.ndim == rank and fits(array.shape[1:], of.shape[1:]):
+        size = first or 1
+        found = [array[k : k + size] for k in range(0, len(array) - size + 1, size)]
+    if not found:
+        raise InputError(
+            f"the input '{of.name}' is {of}, and the data are {array.dtype.name}"
+            f"{list(array.shape)}",
+            where=where,
+            mend=f"arrays of {of}, or of many of those along the first axis",
+        )
+    if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
+        raise InputError(
+            f"the data of the input '{of.name}' hold NaN or infinity",
+            where=where,
+            mend="data as the model takes them in earnest",
+        )
+    return [np.ascontiguousarray(a).reshape(a.shape) for a in found]
+
+
+def _of_dtype(of: Input, array: Array, where: str) -> Array:
+    """The array in the input's dtype: floats of another size, integers that fit."""
+    if array.dtype.name == of.dtype:
+        return array
+    wanted = np.dtype(of.dtype)
+    if array.dtype.kind == "f" and wanted.kind == "f":
+        return array.astype(wanted)
+    if array.dtype.kind in "iub" and wanted.kind in "iu" and array.size:
+        limits = np.iinfo(wanted)
+        if limits.min <= int(array.min()) and int(array.max()) <= limits.max:
+            return array.astype(wanted)
+    raise InputError(
+        f"the input '{of.name}' is {of}, and the data are {array.dtype.name}{list(array.shape)}",
+        where=where,
+        mend=f"numbers of {of.dtype}, scaled as the model takes them",
+    )

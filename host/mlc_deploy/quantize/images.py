@@ -1,0 +1,137 @@
+"""Images as what a model takes: --preprocess, said once.
+
+resize=256 crop=224 mean=0.485,0.456,0.406 std=0.229,0.224,0.225 layout=NCHW
+
+resize  HEIGHTxWIDTH, or N for the shorter side (default: the model's own height and width)
+crop    HEIGHTxWIDTH or N, from the middle (default: none)
+scale   numbers that pixels are divided by (default: 255)
+mean    subtracted then, for each channel (default: 0)
+std     divided by at last, for each channel (default: 1)
+color   RGB, BGR or GRAY (default: RGB, or GRAY where the model has one channel)
+layout  NCHW or NHWC (default: as the model's input is)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from .net import Array
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
+COLORS = ("RGB", "BGR", "GRAY")
+LAYOUTS = ("NCHW", "NHWC")
+KEYS = ("resize", "crop", "scale", "mean", "std", "color", "layout")
+EXAMPLE = "--preprocess 'resize=224x224 mean=0.485,0.456,0.406 std=0.229,0.224,0.225'"
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """What becomes of an image. resize: (height, width), one number for the shorter side, or None;
+    crop: (height, width) or None."""
+
+    resize: tuple[int, ...] | None = None
+    crop: tuple[int, int] | None = None
+    scale: float = 255.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    color: str | None = None
+    layout: str | None = None
+
+
+def parse(text: str) -> Preprocess:
+    """Raises InputError for text of another form."""
+    found: dict[str, Any] = {}
+    for part in text.replace(";", " ").split():
+        key, equals, value = part.partition("=")
+        try:
+            if not equals or key not in KEYS or key in found:
+                raise ValueError
+            found[key] = _value(key, value)
+        except ValueError:
+            raise InputError(
+                f"'{part}' says nothing of images", where=f"--preprocess {text}", mend=EXAMPLE
+            ) from None
+    return Preprocess(**found)
+
+
+def _value(key: str, text: str) -> Any:
+    """Raises ValueError."""
+    match key:
+        case "resize" | "crop":
+            sizes = tuple(int(n) for n in text.split("x"))
+            if len(sizes) > 2 or min(sizes) < 1:
+                raise ValueError(text)
+            return sizes if key == "resize" or len(sizes) == 2 else sizes * 2
+        case "mean" | "std" | "scale":
+            numbers = tuple(float(n) for n in text.split(","))
+            if key != "mean" and not all(numbers):
+                raise ValueError(text)
+            if key == "scale" and len(numbers) > 1:
+                raise ValueError(text)
+            return numbers[0] if key == "scale" else numbers
+        case _:
+            if text not in (COLORS if key == "color" else LAYOUTS):
+                raise ValueError(text)
+            return text
+
+
+def read_image(path: Path, how: Preprocess, shape: Sequence[int | None]) -> Array:
+    """An image as float32 [1, C, H, W] or [1, H, W, C], for an input of that shape. Raises
+    InputError."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise InputError(
+            "reading images needs Pillow, which is not installed",
+            where=str(path),
+            mend="pip install 'mlc-deploy[images]', or .npy files",
+        ) from None
+    layout = how.layout or _layout(shape)
+    height, width, channels = (shape[layout.index(axis)] for axis in "HWC")
+    color = how.color or ("GRAY" if channels == 1 else "RGB")
+    try:
+        with Image.open(path) as opened:
+            image = opened.convert("L" if color == "GRAY" else "RGB")
+    except Exception as error:  # of damaged files, whatever Pillow's readers raise
+        raise InputError(
+            f"this is no image that can be read: {' '.join(str(error).split())[:120]}",
+            where=str(path),
+            mend="take it out of the folder, or save it again",
+        ) from None
+    size = how.resize or ((height, width) if height and width and not how.crop else None)
+    if size is not None:
+        if len(size) == 1:  # the shorter side
+            least = min(image.size)
+            to = tuple(max(1, round(n * size[0] / least)) for n in image.size)
+        else:
+            to = (size[1], size[0])
+        image = image.resize(to, Image.Resampling.BILINEAR)  # type: ignore[arg-type]
+    if how.crop is not None:
+        tall, wide = how.crop
+        left, top = (image.size[0] - wide) // 2, (image.size[1] - tall) // 2
+        image = image.crop((left, top, left + wide, top + tall))
+    pixels = np.asarray(image, np.float32)
+    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    if color == "BGR":
+        pixels = pixels[..., ::-1]
+    for numbers, name in ((how.mean, "mean"), (how.std, "std")):
+        if len(numbers) not in (1, pixels.shape[-1]):
+            raise InputError(
+                f"{name} has {len(numbers)} numbers, and the image {pixels.shape[-1]} channels",
+                where=str(path),
+                mend=EXAMPLE,
+            )
+    mean, std = np.asarray(how.mean, np.float32), np.asarray(how.std, np.float32)
+    x = (pixels / np.float32(how.scale) - mean) / std
+    x = x.transpose(2, 0, 1) if layout == "NCHW" else x
+    return np.ascontiguousarray(x[None], np.float32)
+
+
+def _layout(shape: Sequence[int | None]) -> str:
+    return "NHWC" if len(shape) == 4 and shape[-1] in (1, 3) and shape[1] not in (1, 3) else "NCHW"
