@@ -30,6 +30,12 @@ Value = TypeVar("Value")
 SHIPPED = Path(__file__).parents[1] / "models"  # models and images that come with the package
 SHIPPED_MODEL = SHIPPED / "digits_cnn.onnx"
 NO_STATES = "none"
+SHIPPED_DATA = SHIPPED / "digits.npz"  # images for the shipped model
+INT8 = "int8"  # a precision that is made of data, by quantization
+DATA_HELP = (
+    "calibrate with D: an .npy or .npz file, a folder of those or of images, or FILE.py:NAME"
+)
+PREPROCESS_HELP = "make inputs of images: 'resize=224x224 mean=… std=… layout=NCHW color=RGB'"
 LABEL = "label"  # the array of an .npz that holds the right classes
 
 
@@ -54,17 +60,29 @@ class Reading:
             return
         from ..graph.precision import PRECISIONS  # here: a saved model does without the compiler
 
-        if self.asked_precision not in PRECISIONS:
+        known = (*PRECISIONS, INT8)
+        if self.asked_precision not in known:
             where = f"--precision {self.asked_precision}"
-            raise Misuse("there is no such precision", where=where, mend=" or ".join(PRECISIONS))
+            raise Misuse("there is no such precision", where=where, mend=" or ".join(known))
 
     @property
     def precision(self) -> str:
         return self.asked_precision or "float32"
 
     @property
+    def rest(self) -> str:
+        """What the layers compute in that no data made int8."""
+        return "float32" if self.precision == INT8 else self.precision
+
+    @property
     def arguments(self) -> dict[str, Any]:
-        """What model_graph and compile take. Raises Misuse."""
+        """What model_graph and compile take. Raises Misuse, for int8 too, which needs data."""
+        if self.precision == INT8:
+            raise Misuse(
+                "this command takes the model of small integers itself",
+                where=f"--precision {INT8}",
+                mend="mlc-deploy quantize MODEL --data D -o FILE.onnx, then FILE.onnx",
+            )
         return {
             "shapes": shapes(self.shape), "dims": dims(self.bind),
             "converters": converters(self.own), "precision": self.precision, "trust": self.trust,
@@ -89,7 +107,7 @@ READING = (
     ),
     click.option(
         "--precision", "asked_precision", metavar="P",
-        help="compute in float32 or float16 (default: float32)",
+        help="compute in float32, float16 or int8 (default: float32)",
     ),
     click.option("--trust", is_flag=True, help="let a .pt2 file run code on this machine"),
 )  # fmt: skip

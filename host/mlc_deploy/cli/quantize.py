@@ -16,9 +16,11 @@ from ..quantize.data import LABEL
 from ..quantize.net import Array
 from .json_file import JsonFile
 from .options import (
+    DATA_HELP,
     DEBUG,
     JSON_HELP,
-    SHIPPED,
+    PREPROCESS_HELP,
+    SHIPPED_DATA,
     TARGET_HELP,
     Misuse,
     above_zero,
@@ -30,12 +32,6 @@ from .options import (
 )
 from .progress import Progress
 from .tables import Record, add_row, bytes_text, console_for, labelled, line, plain_table
-
-SHIPPED_DATA = SHIPPED / "digits.npz"
-DATA_HELP = (
-    "calibrate with D: an .npy or .npz file, a folder of those or of images, or FILE.py:NAME"
-)
-PREPROCESS_HELP = "make inputs of images: 'resize=224x224 mean=… std=… layout=NCHW color=RGB'"
 
 
 @click.command()

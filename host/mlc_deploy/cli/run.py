@@ -37,10 +37,13 @@ from .errors import FAILED, OK, complain
 from .json_file import JsonFile
 from .options import (
     CORES,
+    DATA_HELP,
     DB_HELP,
     DEBUG,
+    INT8,
     JSON_HELP,
-    SHIPPED,
+    PREPROCESS_HELP,
+    SHIPPED_DATA,
     TARGET_HELP,
     Misuse,
     Reading,
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from ..driver.levels import CompiledLevels
     from ..graph import Function
     from ..graph.nodes import Value
+    from ..quantize.api import Quantized
 
 SAVE_HELP = "write the model: .mlc, or a folder with its runtime; or its kernels: .o, .s, .ll, .c"
 LINK_HELP = "put C functions that kernels call beside them: a .o or .c file"
@@ -92,6 +96,8 @@ class Job(click.Command):
 @click.option("--input", "inputs", multiple=True, metavar="NAME=FILE", help="read an .npy or .npz")
 @click.option("--expect", "expected", multiple=True, metavar="NAME=FILE", help="the right output")
 @reads_models
+@click.option("--data", metavar="D", help=f"{DATA_HELP} (with --precision int8)")
+@click.option("--preprocess", metavar="TEXT", help=f"{PREPROCESS_HELP} (of --data)")
 @click.option("--output", metavar="DIR", help="write the outputs there, or what --emit makes")
 @click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
 @click.option("--save", "saves", multiple=True, metavar="FILE", help=SAVE_HELP)
@@ -116,6 +122,8 @@ def run(
     inputs: tuple[str, ...],
     expected: tuple[str, ...],
     reading: Reading,
+    data: str | None,
+    preprocess: str | None,
     output: str | None,
     json_file: str | None,
     saves: tuple[str, ...],
@@ -147,7 +155,20 @@ def run(
     progress = Progress(verbose)
     path = model_file(model, ("inspect", "tune"))
     if model is None and not inputs:
-        inputs = (f"image={SHIPPED / 'digits.npz'}",)
+        inputs = (f"image={SHIPPED_DATA}",)
+    if reading.precision == INT8:
+        for option, values in (("--const", reading.const), ("--state", reading.state)):
+            if values:
+                raise Misuse(
+                    f"{option} is not taken while a model is quantized",
+                    where=f"--precision {INT8} {option} {values[0]}",
+                    mend="mlc-deploy quantize MODEL --data D -o FILE.onnx, then FILE.onnx with it",
+                )
+        data = data or (str(SHIPPED_DATA) if model is None else None)
+    else:
+        without = {"--data": data, "--preprocess": preprocess}
+        of = f"--precision {reading.precision}"
+        refuse_unused(without, of, "nothing is quantized", f"with --precision {INT8}")
     given, labels = arrays("--input", inputs)
     right, _ = arrays("--expect", expected)
     for save in saves:
@@ -156,8 +177,9 @@ def run(
         path,
         {"--target": target, "--shape": reading.shape, "--bind": reading.bind,
          "--converters": reading.own, "--save": saves, "--emit": emit,
-         "--precision": reading.asked_precision, "--db": db, "--trust": reading.trust,
-         "--state": reading.state, "--const": reading.const, "--link": link},
+         "--precision": reading.asked_precision, "--data": data, "--db": db,
+         "--trust": reading.trust, "--state": reading.state, "--const": reading.const,
+         "--link": link},
     )  # fmt: skip
     to_json = JsonFile(json_file, (model, db))
     levels = levels_of(target) if target else ()
@@ -171,6 +193,7 @@ def run(
         refuse_unused(unused, f"--emit {emit}" if emit else f"--board {NONE}")
     results = folder("--output", output) if output is not None else None
     graph = None
+    small: Quantized | None = None
     if ready is None:
         with progress.stage("read"):
             graph = _graph(path, given, reading)
@@ -189,6 +212,9 @@ def run(
             wanted = wanted or target_of(session.device)
             if ready is None:
                 refuse_unfit(wanted, session.board, session.device)
+        if reading.precision == INT8 and ready is None:
+            assert wanted is not None
+            small, graph = _in_int8(path, data, preprocess, wanted, given, reading, progress)
         if ready is not None:
             model_for_board: CompiledLevels | SavedModel = ready
             first: Deployable = ready
@@ -218,20 +244,46 @@ def run(
                 cores=cores, timeout=timeout, stage=progress.stage,
             )  # fmt: skip
     record = done.record(path.stem) if done else compiled_record(first, path.stem)
+    if small is not None:
+        record["quantized"] = small.record()
     show(record, to_json.beside, verbose)
     to_json.write(record)
     return _results(done, results) if done else 0
 
 
-def refuse_unused(options: Mapping[str, object], reason: str) -> None:
-    """Raises Misuse for an option without effect where the model is not run."""
+def refuse_unused(
+    options: Mapping[str, object], reason: str, when: str = "the model is not run",
+    mend: str = "with a board",
+) -> None:  # fmt: skip
+    """Raises Misuse for an option without effect."""
     for option, value in options.items():
         if value:
             raise Misuse(
-                f"{option} has no effect where the model is not run",
+                f"{option} has no effect where {when}",
                 where=reason,
-                mend=f"without {option}, or with a board",
+                mend=f"without {option}, or {mend}",
             )
+
+
+def _in_int8(
+    path: Path, data: str | None, preprocess: str | None, target: Target,
+    given: Mapping[str, Any], reading: Reading, progress: Progress,
+) -> tuple[Quantized, Function]:  # fmt: skip
+    """The model in small integers, and its graph."""
+    from ..frontend import from_onnx  # here: a saved model does without the compiler
+    from ..quantize.api import quantize
+    from ..quantize.costs import counted
+
+    extents = {name: array.shape for name, array in given.items()} | shapes(reading.shape)
+    made = quantize(
+        path, data, target=target if counted(target) else None, preprocess=preprocess,
+        shapes=extents, dims=dims(reading.bind), stage=progress.stage,
+    )  # fmt: skip
+    for note in made.notes:
+        progress.warn(note)
+    progress.note(f"{sum(layer.bits < 32 for layer in made.layers)} layers in int8")
+    table = converters(reading.own)
+    return made, from_onnx(made.model, extents, dims(reading.bind), converters=table)
 
 
 def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None:
@@ -298,8 +350,7 @@ def _compiled(
     from ..driver.levels import compile_levels  # here: a saved model does without the compiler
 
     made = compile_levels(
-        graph, levels, precision=reading.precision, db=db, link=link,
-        states=states(reading.state),
+        graph, levels, precision=reading.rest, db=db, link=link, states=states(reading.state),
         watch=lambda name, _, changed: progress.note(name if changed else f"{name} (unchanged)"),
     )  # fmt: skip
     made = replace(made, programs=tuple(replace(p, name=name) for p in made.programs))

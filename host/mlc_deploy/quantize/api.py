@@ -304,14 +304,14 @@ class _Work:
         parts = []
         if target is not None and (costly := words.get("costs more as int8")):
             parts.append(f"int8 costs more on {target.short_name} than float32: {_some(costly)}")
-        if breaking := words.get("breaks the budget"):
+        breaking = words.get("breaks the budget", [])
+        if breaking:
             breaking.sort(key=lambda name: -sensitivity.get(name, 0))
             what = f"int8 loses more than {self.max_drop:g} %, most by {_some(breaking)}"
             parts.append(what)
-        return QuantizeError(
-            "no layer becomes int8; " + "; ".join(parts),
-            mend="the float model as it is, a larger --max-drop, or more calibration data",
-        )
+        mend = "the float model as it is"
+        mend += ", a larger --max-drop, or more calibration data" if len(breaking) else ""
+        return QuantizeError("no layer becomes int8; " + "; ".join(parts), mend=mend)
 
     def _layers(
         self,
