@@ -24,7 +24,7 @@ from mlc_targets import Target
 from ..errors import InputError, QuantizeError
 from ..files.unfinished import replacing
 from .agreement import Judge, judge
-from .calibrate import Calibration, calibrate, corrected_biases, equalized, layer_error
+from .calibrate import Calibration, Miss, calibrate, corrected_biases, equalized, misses
 from .costs import Costs, counted, meter, within_cost
 from .data import Data, Source, samples_of
 from .dynamic import dynamic
@@ -216,7 +216,7 @@ class _Work:
             ruler = self.judge(base.outputs)
         before = ruler.score(base.outputs)
         with self.stage("mend"):
-            net, known, biases, mended = self._mended(base, ruler)
+            net, known, missed, biases, mended = self._mended(base, ruler)
 
         def form(chosen: Collection[str]) -> Net:
             return in_integers(net, chosen, known.ranges, biases)
@@ -261,7 +261,7 @@ class _Work:
         return Quantized(
             model=form(chosen).proto(),
             scheme=STATIC,
-            layers=self._layers(net, known, chosen, reasons, float_costs, costs),
+            layers=self._layers(net, missed, chosen, reasons, float_costs, costs),
             measure=ruler.measure,
             runs=len(self.runs),
             before=100 * before,
@@ -275,9 +275,9 @@ class _Work:
 
     def _mended(
         self, base: Calibration, ruler: Judge
-    ) -> tuple[Net, Calibration, dict[str, Array], tuple[str, ...]]:
-        """The net, equalized where that helps, its calibration, and biases, corrected where that
-        helps: what makes the least error with all layers in int8."""
+    ) -> tuple[Net, Calibration, dict[str, Miss], dict[str, Array], tuple[str, ...]]:
+        """The net, equalized where that helps, its calibration, the errors of its layers, and
+        biases, corrected where that helps: what makes the least error with all layers in int8."""
         few = self.runs[:PROBED]
         probe = ruler.of_first(len(few))
         nets: dict[tuple[str, ...], tuple[Net, Calibration]] = {(): (self.net, base)}
@@ -287,13 +287,15 @@ class _Work:
         best = None
         for words, (net, known) in nets.items():
             names = [layer.name for layer in net.layers]
-            for more, biases in (((), {}), (("biases corrected",), corrected_biases(net, known))):
+            missed = misses(net, known)
+            corrected = corrected_biases(net, missed)
+            for more, biases in (((), {}), (("biases corrected",), corrected)):
                 if more and not biases:
                     continue
                 made = in_integers(net, names, known.ranges, biases)
                 error = probe.error(list(run(made, few)))
                 if best is None or error < best[0]:
-                    best = error, (net, known, biases, (*words, *more))
+                    best = error, (net, known, missed, biases, (*words, *more))
         assert best is not None
         return best[1]
 
@@ -316,7 +318,7 @@ class _Work:
     def _layers(
         self,
         net: Net,
-        known: Calibration,
+        missed: Mapping[str, Miss],
         chosen: Collection[str],
         reasons: Mapping[str, str],
         before: Costs | None,
@@ -327,7 +329,7 @@ class _Work:
         return tuple(
             LayerReport(
                 layer.name, layer.node.op_type, 8 if layer.name in chosen else 32,
-                layer_error(net, layer, known), was.get(layer.name), now.get(layer.name),
+                missed[layer.name].error, was.get(layer.name), now.get(layer.name),
                 "" if layer.name in chosen else reasons.get(layer.name, ""),
             )
             for layer in net.layers

@@ -1,7 +1,8 @@
 """Calibration: from runs of the float model to a range for every tensor that layers read.
 
-Which rule's range a tensor gets is decided by what it costs the layers that read it: a layer is
-linear, so that it makes of the range's rounding error exactly the error of its result.
+Which rule's range a tensor gets is decided by what it costs the layers that read it. A layer is
+linear: an error of its data reaches its result multiplied by weights, so that the squared errors of
+each channel count by the squares of the weights that read it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import numpy as np
 
 from ..errors import InputError
 from .insert import rounded_weights
-from .net import Array, Layer, Net
+from .net import Array, Layer, Net, attributes
 from .ranges import KEPT, Range, Seen, proposals
 from .run import Sample, alone, run
 
-JUDGED = 4  # runs by which ranges are compared
+JUDGED = 3  # runs by which ranges are compared, and the errors of layers measured
 # What gives some of its input's numbers unchanged: its result keeps the input's range, so that
 # integers pass.
 PASSES = (
@@ -59,26 +60,43 @@ def calibrate(net: Net, samples: Sequence[Sample]) -> Calibration:
     ranges = {}
     for name in wanted:
         layers = [layer for layer in net.layers if layer.data == name]
-        ranges[name] = _best(net, layers, proposals(seen[name]), kept[name])
+        ranges[name] = _best(layers, proposals(seen[name]), kept[name])
     return Calibration(tuple(outputs), _passed(net, ranges), kept)
 
 
-def _best(
-    net: Net, layers: Sequence[Layer], ranges: Sequence[Range], data: Sequence[Array]
-) -> Range:
+def _best(layers: Sequence[Layer], ranges: Sequence[Range], data: Sequence[Array]) -> Range:
     """The range of which the layers' results keep most."""
     if len(ranges) == 1:
         return ranges[0]
 
     def cost(of: Range) -> float:
-        errors = [of.rounded(x) - x for x in data]
         total = 0.0
-        for layer in layers:
-            results = [alone(net, layer, e, layer.weights) for e in errors]
-            total += sum(float(np.square(r, dtype=np.float64).sum()) for r in results)
+        for x in data:
+            error = np.square(of.rounded(x) - x, dtype=np.float64)
+            total += sum(
+                float((_by_channel(layer, error) * _reach(layer)).sum()) for layer in layers
+            )
         return total
 
     return min(ranges, key=cost)
+
+
+def _by_channel(layer: Layer, x: Array) -> Array:
+    """The sum of x over all but the layer's input channels."""
+    axis = layer.channel % x.ndim
+    return np.asarray(x.sum(axis=tuple(a for a in range(x.ndim) if a != axis)))
+
+
+def _reach(layer: Layer) -> Array:
+    """The sum of the squares of the weights that read an input channel."""
+    squares = np.square(layer.weights, dtype=np.float64)
+    if layer.node.op_type != "Conv":
+        found: Array = squares.sum(axis=layer.axis)
+        return found
+    groups = int(attributes(layer.node).get("group", 1))
+    outputs, inputs = squares.shape[:2]
+    by_group = squares.reshape(groups, outputs // groups, inputs, -1)
+    return np.asarray(by_group.sum((1, 3)).reshape(-1))
 
 
 def _passed(net: Net, ranges: Mapping[str, Range]) -> dict[str, Range]:
@@ -101,42 +119,44 @@ def _passed(net: Net, ranges: Mapping[str, Range]) -> dict[str, Range]:
     return found
 
 
-def corrected_biases(net: Net, calibration: Calibration) -> dict[str, Array]:
-    """By layer: the bias less the mean error that integers make in each output (Nagel et al.,
-    "Data-Free Quantization through Weight Equalization and Bias Correction", ICCV 2019), measured
-    on what the layer reads in the float model."""
-    found = {}
-    for layer in net.layers:
-        if not layer.bias:
-            continue
-        mean = _mean_error(net, layer, calibration)
-        bias = net.constants[layer.bias].reshape(-1)
-        found[layer.name] = (bias - mean).astype(np.float32)
-    return found
+@dataclass(frozen=True)
+class Miss:
+    """What a layer in integers makes wrong of what it reads in the float model: the relative error
+    of its result, and the mean error of each output."""
+
+    error: float
+    mean: Array
 
 
-def _mean_error(net: Net, layer: Layer, calibration: Calibration) -> Array:
-    """Of each output of a layer, over places and runs."""
+def misses(net: Net, calibration: Calibration) -> dict[str, Miss]:
+    """By layer, over the first runs."""
+    return {layer.name: _miss(net, layer, calibration) for layer in net.layers}
+
+
+def _miss(net: Net, layer: Layer, calibration: Calibration) -> Miss:
     of, weights = calibration.ranges[layer.data], rounded_weights(layer)
-    sums, count = np.zeros(layer.weights.shape[layer.axis]), 0
+    sums, count, wrong, size = np.zeros(layer.weights.shape[layer.axis]), 0, 0.0, 0.0
     for x in calibration.data[layer.data]:
-        miss = alone(net, layer, of.rounded(x), weights) - alone(net, layer, x, layer.weights)
+        right = alone(net, layer, x, layer.weights)
+        miss = alone(net, layer, of.rounded(x), weights) - right
         rows = np.moveaxis(miss, layer.channel, -1).reshape(-1, sums.size)
         sums += rows.sum(0, dtype=np.float64)
         count += len(rows)
-    return sums / max(count, 1)
-
-
-def layer_error(net: Net, layer: Layer, calibration: Calibration) -> float:
-    """The relative error of a layer's result in integers, on what it reads in the float model."""
-    of, weights = calibration.ranges[layer.data], rounded_weights(layer)
-    miss = size = 0.0
-    for x in calibration.data[layer.data]:
-        right = alone(net, layer, x, layer.weights)
-        found = alone(net, layer, of.rounded(x), weights)
-        miss += float(np.square(found - right, dtype=np.float64).sum())
+        wrong += float(np.square(miss, dtype=np.float64).sum())
         size += float(np.square(right, dtype=np.float64).sum())
-    return float(np.sqrt(miss / size)) if size else 0.0
+    return Miss(float(np.sqrt(wrong / size)) if size else 0.0, sums / max(count, 1))
+
+
+def corrected_biases(net: Net, known: Mapping[str, Miss]) -> dict[str, Array]:
+    """By layer: the bias less the mean error that integers make in each output (Nagel et al.,
+    "Data-Free Quantization through Weight Equalization and Bias Correction", ICCV 2019)."""
+    return {
+        layer.name: (net.constants[layer.bias].reshape(-1) - known[layer.name].mean).astype(
+            np.float32
+        )
+        for layer in net.layers
+        if layer.bias
+    }
 
 
 # ------------------------------------------------------------------------------- equalization
