@@ -23,6 +23,7 @@ GROUPS = {
     "onnx": "ONNX's backend suite, compiled; a sample of it on emulated boards",
     "models": "the models of the field, compiled and run here, two of them on emulated boards",
     "emulated": "the other models of the field on emulated boards",
+    "quantize": "trained models that packages ship, quantized; counted on emulated boards",
     "torch": "PyTorch programs (needs the extra 'torch')",
     "boards": "boards that are really there, or emulated with a whole kernel",
     "soak": "a minute of random faults on boards of this machine; 200 Ctrl-C; a gigabyte uploaded",

@@ -177,7 +177,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     if record["measure"]:
         was, now = record["before"], record["after"]
         drop = max(was - now, 0)
-        runs = f"{record['runs']} runs"
+        runs = f"{record['runs']} run{'s' if record['runs'] != 1 else ''}"
         found.append(
             (record["measure"].split()[0],
              f"{was:.2f} % before, {now:.2f} % after, of {runs}: {drop:.2f} % lost, of "

@@ -121,4 +121,4 @@ def _agreement(kind: str, right: Array, found: Array) -> float:
             return float(np.mean(sides))
     a, b = right.reshape(-1).astype(np.float64), found.reshape(-1).astype(np.float64)
     sizes = float(np.linalg.norm(a) * np.linalg.norm(b))
-    return float(a @ b / sizes) if sizes else float(np.array_equal(a, b))
+    return min(1.0, float(a @ b / sizes)) if sizes else float(np.array_equal(a, b))

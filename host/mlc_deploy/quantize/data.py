@@ -234,7 +234,9 @@ def _called(file: Path, name: str, where: str) -> Iterable[Any]:
     try:
         source = file.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", where=where) from None
+        reason = error.strerror or str(error)
+        mend = "the path of a .py file, and a function in it"
+        raise InputError(f"cannot be read: {reason}", where=where, mend=mend) from None
     names: dict[str, Any] = {"__name__": "calibration", "__file__": str(file)}
     try:
         exec(compile(source, str(file), "exec"), names)

@@ -1,0 +1,184 @@
+"""`mlc-deploy quantize` and `--precision int8`: what they write, say and refuse."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import mlc_deploy as mlc
+from tests.cli.command import MODELS, Command
+from tests.quantize.nets import conv, model, pictures, residual, weights
+
+Golden = Callable[..., None]
+CNN = MODELS / "digits_cnn.onnx"
+OUT = ("-o", "out.onnx")
+
+needs_qemu = pytest.mark.skipif(
+    not shutil.which("qemu-arm"), reason="no QEMU here: apt install qemu-user"
+)
+
+
+@pytest.fixture(autouse=True)
+def files(folder: Path) -> None:
+    onnx.save(residual(), "net.onnx")
+    onnx.save(model([helper.make_node("Relu", ["x"], ["y"], "r")], {}, (1, 3)), "relu.onnx")
+    conv_alone = [conv("c", "x", "y")]
+    onnx.save(model(conv_alone, weights("c", 4, 3, 3, 3), (1, 3, 8, 8)), "conv.onnx")
+    x = pictures(4)
+    np.save("good.npy", x)
+    np.save("small.npy", x[:, :, :5])
+    np.save("bytes.npy", x.astype(np.uint8))
+    np.savez("other.npz", a=x, b=x)
+    nan = x.copy()
+    nan[2, 0, 0, 0] = np.nan
+    np.save("nan.npy", nan)
+    np.save("labels.npy", np.zeros(3, np.int64))
+    np.save("floats.npy", np.zeros(4))
+    Path("empty").mkdir()
+    Path("text.npy").write_text("these are no numbers\n")
+    for name in ("pictures", "mixed"):
+        Path(name).mkdir()
+        Path(name, "a.png").write_bytes(b"no picture")
+    np.save("mixed/b.npy", x)
+    Path("calib.py").write_text(
+        "def runs():\n    yield 1 / 0\n\ndef shapes():\n    yield [[1.0]]\n\nnumber = 3\n"
+    )
+
+
+REFUSED = {
+    "data": [
+        ("net.onnx",),
+        ("net.onnx", "--data", "gone"),
+        ("net.onnx", "--data", "empty"),
+        ("net.onnx", "--data", "small.npy"),
+        ("net.onnx", "--data", "bytes.npy"),
+        ("net.onnx", "--data", "other.npz"),
+        ("net.onnx", "--data", "nan.npy"),
+        ("net.onnx", "--data", "text.npy"),
+        ("net.onnx", "--data", "net.onnx"),
+        ("net.onnx", "--data", "pictures"),
+        ("net.onnx", "--data", "mixed"),
+        ("net.onnx", "--data", "pictures", "--preprocess", "resize=20,30"),
+        ("net.onnx", "--data", "pictures", "--preprocess", "size=20"),
+        ("net.onnx", "--data", "pictures", "--preprocess", "resize=16x16"),
+        ("net.onnx", "--data", "calib.py:runs"),
+        ("net.onnx", "--data", "calib.py:shapes"),
+        ("net.onnx", "--data", "calib.py:number"),
+        ("net.onnx", "--data", "gone.py:runs"),
+    ],
+    "options": [
+        ("net.onnx", "--data", "good.npy", "--labels", "labels.npy"),
+        ("net.onnx", "--data", "good.npy", "--labels", "floats.npy"),
+        ("net.onnx", "--data", "good.npy", "--labels", "other.npz"),
+        ("net.onnx", "--data", "good.npy", "--labels", "gone.npy"),
+        ("net.onnx", "--data", "good.npy", "--max-drop", "-1"),
+        ("net.onnx", "--data", "good.npy", "--samples", "0"),
+        ("net.onnx", "--data", "good.npy", "--scheme", "magic"),
+        ("net.onnx", "--data", "good.npy", "--target", "armv9"),
+        ("net.onnx", "--data", "good.npy", "--shape", "x"),
+    ],
+    "model": [
+        ("gone.onnx", "--data", "good.npy"),
+        ("good.npy", "--data", "good.npy"),
+        ("relu.onnx", "--data", "good.npy"),
+        ("conv.onnx", "--scheme", "dynamic"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("subject", REFUSED)
+def test_quantize_refusals(subject: str, mlc_deploy: Command, golden: Golden) -> None:
+    texts = []
+    for args in REFUSED[subject]:
+        ended = mlc_deploy("quantize", *args, *OUT)
+        assert ended.status != 0 and not Path("out.onnx").exists()
+        texts.append(f"$ mlc-deploy quantize {' '.join(args)}\n{ended.complaint}")
+    golden("\n\n".join(texts))
+
+
+def test_quantize_refusals_output(mlc_deploy: Command, golden: Golden) -> None:
+    given = ("net.onnx", "--data", "good.npy")
+    texts = []
+    before = Path("net.onnx").read_bytes()
+    for output in ("net.onnx", "good.npy", "empty", "gone/out.onnx"):
+        ended = mlc_deploy("quantize", *given, "-o", output)
+        texts.append(f"$ mlc-deploy quantize {' '.join(given)} -o {output}\n{ended.complaint}")
+    assert Path("net.onnx").read_bytes() == before
+    golden("\n\n".join(texts))
+
+
+def test_quantize_refusals_precision(mlc_deploy: Command, golden: Golden) -> None:
+    texts = []
+    for args in (
+        (CNN.name, "--precision", "int8"),
+        ("--data", "good.npy"),
+        ("inspect", CNN.name, "--precision", "int8"),
+        (CNN.name, "--precision", "int9"),
+    ):
+        shutil.copy(CNN, CNN.name)
+        texts.append(f"$ mlc-deploy {' '.join(args)}\n{mlc_deploy(*args).complaint}")
+    golden("\n\n".join(texts))
+
+
+def test_a_budget_that_cannot_be_kept_names_the_layers() -> None:
+    """Outputs that differ by less than a step of any integer."""
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=(64, 6)).astype(np.float32)
+    w[:, 1:] = w[:, :1] + rng.normal(0, 1e-4, (64, 5))
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "product"),
+        helper.make_node("Softmax", ["a"], ["y"], "rows"),
+    ]
+    x = rng.normal(size=(64, 1, 64)).astype(np.float32)
+    with pytest.raises(mlc.QuantizeError) as refused:
+        mlc.quantize(model(nodes, {"w": w}, (1, 64)), {"x": x})
+    assert str(refused.value) == (
+        "no layer becomes int8; int8 loses more than 0.5 %, most by 'product'\n"
+        "  try: the float model as it is, a larger --max-drop, or more calibration data"
+    )
+
+
+def test_the_table(mlc_deploy: Command, golden: Golden) -> None:
+    ended = mlc_deploy("quantize", "-o", "digits.onnx")
+    assert ended.status == 0, ended.complaint
+    golden(ended.stdout)
+
+
+def test_the_record(mlc_deploy: Command) -> None:
+    ended = mlc_deploy("quantize", "net.onnx", "--data", "good.npy", *OUT, "--json", "-",
+                       "--max-drop", "2")  # fmt: skip
+    record = ended.record
+    assert (record["scheme"], record["runs"], record["before"]) == ("static", 4, 100)
+    assert record["bytes_after"] == Path("out.onnx").stat().st_size < record["bytes_before"]
+    assert [layer["name"] for layer in record["layers"]] == ["stem", "first", "second", "head"]
+    assert all(0 < layer["error"] < 0.1 for layer in record["layers"])
+
+
+@needs_qemu
+def test_no_more_instructions_than_before(mlc_deploy: Command) -> None:
+    ended = mlc_deploy("quantize", "net.onnx", "--data", "good.npy", *OUT, "--json", "-",
+                       "--max-drop", "2", "--target", "aarch64 -mcpu=cortex-a76")  # fmt: skip
+    assert ended.status == 0, ended.complaint
+    record = ended.record
+    counts = [
+        mlc_deploy(name, "--board", "qemu://cortex-a76", "--json", "-", "--target",
+                   "aarch64 -mcpu=cortex-a76").record["instructions"]
+        for name in ("net.onnx", "out.onnx")
+    ]  # fmt: skip
+    assert counts == [record["instructions_before"], record["instructions_after"]]
+    assert counts[1] < counts[0]
+
+
+def test_int8_by_the_main_command(mlc_deploy: Command) -> None:
+    ended = mlc_deploy("--precision", "int8", "--board", "local://", "--json", "-")
+    assert ended.status == 0, ended.complaint
+    record = ended.record
+    assert record["ok"] and record["predictions"]["accuracy"] == 1
+    assert [layer["bits"] for layer in record["quantized"]["layers"]] == [8, 8, 8]
+    assert "int8" in {layer["dtype"] for layer in record["layers"]}

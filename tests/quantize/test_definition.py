@@ -1,0 +1,122 @@
+"""What a QDQ model means: of float convolutions between QuantizeLinear and DequantizeLinear, ONNX
+fixes neither the order of sums nor their rounding, so that engines differ by one step where a
+quotient lies next to a tie. In exact arithmetic there is one answer. Ours is held against it, and
+so is onnx.reference, for the layers of a ResNet-50 (opset 14)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import helper, version_converter
+from onnx.reference import ReferenceEvaluator
+
+import mlc_deploy as mlc
+from mlc_deploy.frontend import from_onnx
+from mlc_deploy.quantize.insert import in_integers, integer_weights
+from mlc_deploy.quantize.net import Net
+from mlc_deploy.quantize.prepare import prepare, read
+from mlc_deploy.quantize.ranges import Range
+from tests.quantize.nets import conv, model, weights
+
+Array = NDArray[Any]
+
+# Kernel, input channels, output channels, stride: those of ResNet-50's stages, in small pictures.
+LAYERS = [(7, 3, 64, 2), (1, 64, 256, 1), (3, 128, 128, 2), (1, 1024, 256, 1), (3, 512, 512, 1)]
+SIZE = 12
+DATA, RESULT = Range(-1.7, 3.1), Range(0.0, 2.5)
+NEAR = 2e-3  # of a step: how far from a tie float32 sums can matter here
+
+
+def layer(kernel: int, channels: int, outputs: int, stride: int) -> Net:
+    """quantize(relu(conv(x, w) + b)), dequantized"""
+    pad = kernel // 2
+    node = conv("layer", "x", "sums", pads=[pad] * 4, strides=[stride] * 2)
+    zero = {"scale": np.asarray(RESULT.scale), "zero": np.asarray(RESULT.zero)}
+    nodes = [
+        node,
+        helper.make_node("Relu", ["sums"], ["real"], "relu"),
+        helper.make_node("QuantizeLinear", ["real", "scale", "zero"], ["q"], "quantize"),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], "dequantize"),
+    ]
+    constants = weights("layer", outputs, channels, kernel, kernel) | zero
+    net = prepare(read(model(nodes, constants, (1, channels, SIZE, SIZE))))
+    return in_integers(net, {"layer"}, {"x": DATA})
+
+
+def quotients(net: Net, x: Array, stride: int) -> Array:
+    """relu(sums) / scale in exact arithmetic: integers, and float64 for their scales."""
+    of = {n.op_type: n for n in net.nodes}
+    w, w_scale, b = (
+        next(a for n, a in net.constants.items() if n.startswith(f"layer.{part}"))
+        for part in ("weights.int8", "weights.scale", "bias.int32")
+    )
+    assert of["Conv"].name == "layer"
+    zero = int(DATA.zero)
+    q = np.clip(np.rint(x / DATA.scale) + zero, -128, 127).astype(np.int64) - zero
+    pad = w.shape[2] // 2
+    q = np.pad(q, [(0, 0), (0, 0), (pad, pad), (pad, pad)])
+    windows = np.lib.stride_tricks.sliding_window_view(q, w.shape[2:], (2, 3))
+    windows = windows[:, :, ::stride, ::stride]
+    sums = np.einsum("nchwij,ocij->nohw", windows, w.astype(np.int64))
+    sums += b.astype(np.int64).reshape(-1, 1, 1)
+    scale = float(DATA.scale) * w_scale.astype(np.float64) / float(RESULT.scale)
+    found: Array = np.maximum(sums * scale.reshape(-1, 1, 1), 0)
+    return found
+
+
+def steps(y: Array) -> Array:
+    """The integers of a dequantized result, less their zero point."""
+    return np.rint(y / np.float64(RESULT.scale)).astype(np.int64)
+
+
+def by_onnxruntime(proto: onnx.ModelProto, x: Array) -> Array:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    found: Array = session.run(None, {"x": x})[0]
+    return found
+
+
+@pytest.mark.parametrize(("kernel", "channels", "outputs", "stride"), LAYERS)
+def test_layers_of_a_resnet_are_exact(
+    kernel: int, channels: int, outputs: int, stride: int
+) -> None:
+    net = layer(kernel, channels, outputs, stride)
+    x = np.random.default_rng(kernel).normal(0.4, 0.9, (1, channels, SIZE, SIZE))
+    x = x.astype(np.float32)
+    exact = quotients(net, x, stride)
+    right = np.clip(np.rint(exact), 0, 255)
+    near = np.abs(exact - np.floor(exact) - 0.5) < NEAR
+    proto = net.proto()
+    assert proto.opset_import[0].version == 14
+    compiled = mlc.compile(from_onnx(proto), "host")
+    with mlc.connect("local://") as board:
+        (ours,) = board.load(compiled).run({"x": x}).values()
+    # onnx.reference has these operators from opset 19 on, which define them alike.
+    later = version_converter.convert_version(proto, 19)
+    others = {
+        "onnx.reference": ReferenceEvaluator(later).run(None, {"x": x})[0],
+        "onnxruntime": by_onnxruntime(proto, x),
+    }
+    wrong = steps(ours) != right
+    assert not np.any(wrong & ~near) and np.abs(steps(ours) - right).max() <= 1
+    assert wrong.sum() <= right.size // 20000
+    for name, found in others.items():
+        missed = steps(np.asarray(found)) != right
+        assert not np.any(missed & ~near), name
+        assert wrong.sum() <= missed.sum() + right.size // 20000, name
+
+
+def test_weights_are_symmetric_and_by_output() -> None:
+    net = prepare(read(model([conv("c", "x", "y")], weights("c", 8, 4, 3, 3), (1, 4, 8, 8))))
+    (only,) = net.layers
+    q, scales = integer_weights(only)
+    assert q.dtype == np.int8 and scales.shape == (8,)
+    assert np.all(np.abs(q).reshape(8, -1).max(1) == 127)
+    step = scales.reshape(8, 1, 1, 1)
+    assert np.abs(q * step - only.weights).max() <= step.max() / 2 * 1.001
