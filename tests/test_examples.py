@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
 
-import mlc_deploy as mlc
 from tests import own_tables
 from tests.sessions import aarch64, armv7, board_named, local
 
@@ -20,7 +17,6 @@ __all__ = ["aarch64", "armv7", "local"]  # fixtures
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "scripts" / "examples"
-MODELS = ROOT / "host" / "mlc_deploy" / "models"
 
 
 def example(name: str) -> ModuleType:
@@ -49,55 +45,6 @@ def test_mixed_module(board: str, target: str) -> None:
 @pytest.mark.parametrize("n", [1, 7, 50])
 def test_matmul_of_any_size(n: int) -> None:
     example("matmul").instructions_per_mac("qemu://cortex-a72", n)  # checks its result itself
-
-
-def test_quantize(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The shipped classifier, quantized by its own test images, classifies them as before."""
-    quantize = example("quantize")
-    digits = np.load(MODELS / "digits.npz")
-    np.save(tmp_path / "images.npy", digits["image"])
-    for activations in ("s8", "u8"):
-        out = tmp_path / f"{activations}.onnx"
-        options = ["--activations", activations, "--weights", "per-channel"]
-        given = [str(MODELS / "digits_cnn.onnx"), str(tmp_path), str(out), *options]
-        assert quantize.main(given) == 0
-        model = mlc.compile(out, "armv7a")
-        (found,) = model.evaluate({"image": digits["image"]}).values()
-        assert (found.argmax(1) == digits["label"]).all()
-        with mlc.connect("qemu://cortex-a7") as board:
-            done = mlc.deploy(model, board, {"image": digits["image"]})
-        assert done.ok and done.outputs["probability"].shape == (16, 10)
-    assert capsys.readouterr().out.count("1 inputs, ") == 2
-
-
-def test_quantize_says_what_is_wrong(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    golden: Callable[..., None],
-) -> None:
-    quantize = example("quantize")
-    monkeypatch.chdir(tmp_path)
-    model, images = str(MODELS / "digits_cnn.onnx"), np.load(MODELS / "digits.npz")["image"]
-    for folder in ("empty", "shape", "name", "damaged", "fine"):
-        Path(folder).mkdir()
-    np.save("shape/a.npy", images[:3])
-    np.savez("name/a.npz", picture=images)
-    Path("damaged/a.npy").write_bytes(b"no array")
-    np.save("fine/a.npy", images)
-    Path("no.onnx").write_bytes(b"no model")
-    said = []
-    for arguments in (
-        ("no.onnx", "fine"),
-        *((model, folder) for folder in ("empty", "shape", "name", "damaged")),
-    ):
-        assert quantize.main([*arguments, "out.onnx"]) == 2
-        said.append(capsys.readouterr().err)
-    monkeypatch.setitem(sys.modules, "onnxruntime.quantization", None)
-    assert quantize.main([model, "fine", "out.onnx"]) == 2
-    said.append(capsys.readouterr().err)
-    assert not Path("out.onnx").exists()
-    golden("\n".join(said), "example_quantize_refusals")
 
 
 FROM_TVM = sorted(p.stem for p in (EXAMPLES / "from_tvm").glob("*.py") if p.stem != "running")

@@ -4,7 +4,7 @@
                                    [--json FILE] [--against FILE]
 
 Models are the architectures of tests/models/architectures.py, those that end in `_int8` (quantized
-by scripts/examples/quantize.py) and the light models of the onnx package; without names, all of the
+by onnxruntime) and the light models of the onnx package; without names, all of the
 first. Per model and target:
 
     cold, warm     seconds of `mlc-deploy MODEL --board none`, from its start to its end, with an

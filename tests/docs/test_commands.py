@@ -28,10 +28,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from PIL import Image
 
 import mlc_deploy as mlc
 from tests import own_tables
 from tests.cli.command import MODELS, Command
+from tests.quantize.nets import pictures, residual
 from tests.rpc import sshd
 
 ROOT = Path(__file__).parents[2]
@@ -139,6 +141,15 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: sshd.Server |
     Path("frames.raw").write_bytes(bytes(320))
     relu("custom.onnx", [2, 3], "Twice", "my.domain")
     Path("own.py").write_text(OWN)
+    Path("calib").mkdir()
+    with np.load(MODELS / "digits.npz") as data:
+        np.save("calib/images.npy", data["image"])
+        np.save("labels.npy", data["label"])
+    onnx.save(residual(), "camera.onnx")
+    Path("photos").mkdir()
+    for n, pixels in enumerate(pictures(4)):
+        shades = np.clip(pixels.transpose(1, 2, 0) * 60 + 128, 0, 255).astype(np.uint8)
+        Image.fromarray(shades).save(f"photos/{n}.png")
     for name in ("tuned.jsonl", "theirs.jsonl"):
         Path(name).write_text("")
     return folder

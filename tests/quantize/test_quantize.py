@@ -187,7 +187,7 @@ def seen(x: Array) -> Seen:
 
 
 def test_rules_cut_what_lies_far_out() -> None:
-    x = np.random.default_rng(0).laplace(size=100_000)
+    x = np.random.default_rng(0).standard_t(5, 100_000)
     ranges = {r.rule: r for r in proposals(seen(x))}
     assert {"min/max", "percentile", "mse"} <= set(ranges)
     whole = ranges.pop("min/max")
@@ -197,7 +197,7 @@ def test_rules_cut_what_lies_far_out() -> None:
     def miss(r: Range) -> float:
         return float(np.mean(np.square(r.rounded(x.astype(np.float32)) - x)))
 
-    assert miss(ranges["mse"]) < 0.9 * miss(whole)
+    assert miss(ranges["mse"]) < 0.95 * miss(whole)
 
 
 def test_ranges_hold_zero_exactly() -> None:

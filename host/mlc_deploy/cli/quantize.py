@@ -38,7 +38,9 @@ from .tables import Record, add_row, bytes_text, console_for, labelled, line, pl
 @click.argument("model", required=False)
 @click.option("--data", metavar="D", help=DATA_HELP)
 @click.option("-o", "--output", metavar="FILE", required=True, help="write the model to FILE")
-@click.option("--target", metavar="T", help=f"{TARGET_HELP}; what costs more there stays float")
+@click.option(
+    "--target", metavar="T", help=f"keep layers float that cost more in int8; {TARGET_HELP}"
+)
 @click.option(
     "--max-drop", type=float, default=MAX_DROP, metavar="PERCENT",
     help=f"lose at most PERCENT of accuracy or agreement (default: {MAX_DROP:g})",
