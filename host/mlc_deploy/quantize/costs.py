@@ -99,7 +99,8 @@ def counted(target: Target) -> bool:
 
 
 def within_cost(
-    net: Net, form: Callable[[Collection[str]], Net], measure: Meter, before: Costs,
+    net: Net, form: Callable[[Collection[str]], Net], measure: Callable[[Net], Costs],
+    before: Costs,
     chosen: frozenset[str],
 ) -> tuple[frozenset[str], Costs]:  # fmt: skip
     """The layers of `chosen` for which integers cost less, and what the net then costs.
