@@ -54,9 +54,11 @@ class Comparison:
         return not self.wrong and not self.misplaced
 
 
-def compare(got: Array, expected: Array, precision: str = "float32") -> Comparison:
+def compare(
+    got: Array, expected: Array, precision: str = "float32", slack: float = 0.0
+) -> Comparison:
     """Two arrays of one shape and dtype; floats of a model that computes in `precision` are held
-    to no narrower a tolerance than that has."""
+    to no narrower a tolerance than that has. slack: added to the tolerance of floats."""
     assert got.shape == expected.shape and got.dtype == expected.dtype
     if not got.size:
         return Comparison(0.0, 0.0)
@@ -71,7 +73,7 @@ def compare(got: Array, expected: Array, precision: str = "float32") -> Comparis
     if tolerance is None:
         bound, misplaced = np.zeros_like(b), np.zeros(b.shape[:-1], bool)
     else:
-        bound = tolerance.relative * np.abs(b) + tolerance.of_largest * largest
+        bound = tolerance.relative * np.abs(b) + tolerance.of_largest * largest + slack
         misplaced = _misplaced(a, b, bound)
     wrong = ~same & ~((error <= bound) & np.isfinite(b) & (tolerance is not None))
     most = float(error.max()) if np.isfinite(error).all() else float("nan")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgpack
+import numpy as np
 from numpy.typing import NDArray
 
 from mlc_targets import BASE, Target
@@ -24,6 +25,7 @@ from ..codegen.link import undefined
 from ..frontend import Converter
 from ..graph import ExternalCall, Function, GraphProgram, evaluate, lower_graph
 from ..graph.indices import index_extents
+from ..graph.nudge import NUDGES, nudged, rounds_floats
 from ..ir import IRModule
 from ..tuned import Database, existing, known_layouts, tuned
 from .kernels import compile_sources, loops_of
@@ -83,6 +85,22 @@ class CompiledModel:
     def evaluate(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The outputs that are right."""
         return evaluate(self.reference, inputs, module=self.module)
+
+    def slack(
+        self, inputs: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]
+    ) -> dict[str, float]:
+        """How much an output may differ, besides tolerances, where integers are made of floats that
+        the model computes (graph/nudge.py): three times what such rounding moves it. Outputs of
+        other models are left out."""
+        if not rounds_floats(self.reference):
+            return {}
+        found = dict.fromkeys((name for name, a in right.items() if a.dtype.kind == "f"), 0.0)
+        for factor in NUDGES:
+            moved = evaluate(nudged(self.reference, factor), inputs, module=self.module)
+            for name, most in found.items():
+                off = np.abs(moved[name].astype(np.float64) - right[name])
+                found[name] = max(most, 3 * float(off.max(initial=0)))
+        return found
 
     def save(self, path: str | Path) -> Path:
         """Writes the model to one file, for `load_model` and for `mlc-runtime run` on a board.

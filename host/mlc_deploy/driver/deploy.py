@@ -271,9 +271,11 @@ def deploy(
         for n, p in inputs_of.items()
     }
     asked = set(outputs_of) - set(expected)
+    slack: Mapping[str, float] = {}
     if asked and not isinstance(model, SavedModel):
         with stage("reference"):
             computed = model.evaluate(every)
+            slack = model.slack(every, computed)
         expected |= {name: right for name, right in computed.items() if name in asked}
     refuse_cores(board, cores)
     threads = threads or (1 if board.emulated else thread_count(board, cores))
@@ -293,7 +295,7 @@ def deploy(
         drawn=frozenset(every) - frozenset(given),
         outputs=outputs,
         checks={
-            name: compare(outputs[name], expected[name], model.precision)
+            name: compare(outputs[name], expected[name], model.precision, slack.get(name, 0.0))
             for name in outputs
             if name in expected
         },
