@@ -180,6 +180,6 @@ def test_a_precision_that_is_none_is_told(mlc_deploy: Command) -> None:
     assert mlc_deploy("inspect", CNN, "--precision", "half").complaint == (
         "error: there is no such precision\n"
         "  in:  --precision half\n"
-        "  try: float32 or float16\n"
+        "  try: float32 or float16 or int8\n"
         "-> 2"
     )

@@ -43,7 +43,7 @@ def test_refusals(mlc_deploy: Command, folder: Path) -> None:
     assert mlc_deploy("--precision", "flaot16").complaint == (
         "error: there is no such precision\n"
         "  in:  --precision flaot16\n"
-        "  try: float32 or float16\n"
+        "  try: float32 or float16 or int8\n"
         "-> 2"
     )
     assert mlc_deploy("digits.mlc", "--precision", "float16").complaint == (
