@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
+import pytest
+from numpy.typing import NDArray
 
 import mlc_deploy as mlc
 from mlc_deploy.driver.compare import compare
 from mlc_deploy.frontend import from_onnx
-from mlc_deploy.graph.nudge import rounds_floats
+from mlc_deploy.graph import Function, evaluate
+from mlc_deploy.graph.nodes import Call, Constant
+from mlc_deploy.graph.nudge import MOST, rounds_floats
 from mlc_deploy.quantize.calibrate import calibrate
 from mlc_deploy.quantize.insert import in_integers
 from mlc_deploy.quantize.prepare import prepare, read
@@ -47,3 +55,51 @@ def test_slack_widens_the_tolerance_of_floats_alone() -> None:
     assert compare(right + 0.01, right, slack=0.02).ok
     whole = right.astype(np.int32)
     assert not compare(whole + 1, whole, slack=5).ok
+
+
+def with_constant(
+    function: Function, op: str, place: int, change: Callable[[NDArray[Any]], NDArray[Any]]
+) -> Function:
+    """The function that a kernel computes whose constant is another one; of the last such call."""
+    bindings = list(function.bindings)
+    calls = [(i, b.call) for i, b in enumerate(bindings) if isinstance(b.call, Call)]
+    at, call = [(i, c) for i, c in calls if c.op == op][-1]
+    args = list(call.args)
+    constant = args[place]
+    assert isinstance(constant, Constant)
+    args[place] = Constant(change(constant.value).astype(constant.value.dtype), constant.name)
+    bindings[at] = replace(bindings[at], call=replace(call, args=tuple(args)))
+    return replace(function, bindings=tuple(bindings))
+
+
+def without_a_tap(w: NDArray[Any]) -> NDArray[Any]:
+    return np.concatenate([w[:, :-1], np.zeros_like(w[:, -1:])], axis=1)
+
+
+WRONG = {
+    "steps": ("quantize", 1, lambda v: v * 1.01),
+    "zero": ("quantize", 2, lambda v: v + 1),
+    "factors": ("requantize", 1, lambda v: v * 1.01),
+    "result's zero": ("requantize", 2, lambda v: v + 1),
+    "weights": ("conv2d", 1, without_a_tap),
+    "back to floats": ("dequantize", 1, lambda v: v * 1.01),
+    "floats": ("dense", 1, lambda v: v * 1.01),
+}
+
+
+@pytest.mark.parametrize("which", WRONG)
+def test_a_wrong_kernel_is_found_beyond_the_slack(which: str) -> None:
+    model = compiled({"first", "second"})
+    for seed in range(4):
+        given = {"x": pictures(1, seed)}
+        right = model.evaluate(given)
+        slack = model.slack(given, right)["y"]
+        got = evaluate(with_constant(model.reference, *WRONG[which]), given, module=model.module)
+        assert not compare(got["y"], right["y"], slack=slack).ok
+
+
+def test_slack_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlc_deploy.driver.compile.NUDGES", (1.5,))  # which moves it by far more
+    model, given = compiled({"first", "second"}), {"x": pictures(1)}
+    right = model.evaluate(given)
+    assert model.slack(given, right)["y"] == pytest.approx(MOST * np.abs(right["y"]).max())

@@ -25,7 +25,7 @@ from ..codegen.link import undefined
 from ..frontend import Converter
 from ..graph import ExternalCall, Function, GraphProgram, evaluate, lower_graph
 from ..graph.indices import index_extents
-from ..graph.nudge import NUDGES, nudged, rounds_floats
+from ..graph.nudge import MOST, NUDGES, TIMES, nudged, rounds_floats
 from ..ir import IRModule
 from ..tuned import Database, existing, known_layouts, tuned
 from .kernels import compile_sources, loops_of
@@ -90,16 +90,18 @@ class CompiledModel:
         self, inputs: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]
     ) -> dict[str, float]:
         """How much an output may differ, besides tolerances, where integers are made of floats that
-        the model computes (graph/nudge.py): three times what such rounding moves it. Outputs of
-        other models are left out."""
+        the model computes (graph/nudge.py): a few times what such rounding moves it, and at most
+        5 % of its largest element. Outputs of other models, and integers, are left out."""
         if not rounds_floats(self.reference):
             return {}
         found = dict.fromkeys((name for name, a in right.items() if a.dtype.kind == "f"), 0.0)
         for factor in NUDGES:
             moved = evaluate(nudged(self.reference, factor), inputs, module=self.module)
             for name, most in found.items():
-                off = np.abs(moved[name].astype(np.float64) - right[name])
-                found[name] = max(most, 3 * float(off.max(initial=0)))
+                expected = right[name].astype(np.float64)
+                off = float(np.abs(moved[name] - expected).max(initial=0))
+                widest = MOST * float(np.abs(expected).max(initial=0))
+                found[name] = max(most, min(TIMES * off, widest))
         return found
 
     def save(self, path: str | Path) -> Path:
