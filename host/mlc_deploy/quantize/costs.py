@@ -1,7 +1,9 @@
 """What a net costs on a target: executed instructions by layer, counted under QEMU.
 
 The compiler's own plans decide how layers compute, conversions between floats and integers are
-kernels or parts of kernels, and all of them are counted.
+kernels or parts of kernels, and all of them are counted. The plans' own costs would not do: they
+leave out elementwise kernels, which have no plan, and what fuses with a plan, so they miss the
+conversions that decide whether a small layer gains. No board is needed: QEMU counts.
 """
 
 from __future__ import annotations
