@@ -121,6 +121,10 @@ class QuantizeError(MlcError):
     """A model with no layer for small integers, or none that keeps the budget and costs less."""
 
 
+class CostsMore(QuantizeError):
+    """No layer for small integers, since they would cost the target more than floats."""
+
+
 class TuneError(MlcError):
     """Nothing can be tuned with this: a database that is none or another version's, a space
     without a candidate, boards that are all gone."""

@@ -107,7 +107,7 @@ def keywords() -> tuple[onnx.ModelProto, np.ndarray]:
     model = to_onnx(network, "keywords", [("features", (1, 1, 49, 10), "float32")])
     rng = np.random.default_rng(5)
     runs = [{"features": rng.normal(size=(1, 1, 49, 10)).astype("f4")} for _ in range(3)]
-    made = quantized.example().quantized(model, runs[:2], activations="s8", per_channel=True)
+    made = quantized.quantized(model, runs[:2])
     return made, runs[2]["features"]
 
 

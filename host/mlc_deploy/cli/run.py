@@ -31,7 +31,7 @@ from ..driver.deploy import (
     refuse_cores,
     refuse_unfit,
 )
-from ..errors import GraphError, writing
+from ..errors import CostsMore, GraphError, writing
 from ..files.unfinished import replacing
 from .errors import FAILED, OK, complain
 from .json_file import JsonFile
@@ -65,6 +65,8 @@ from .report import show
 from .saving import FORMS, MODEL, emit_model, save_model, saved
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from ..driver.levels import CompiledLevels
     from ..graph import Function
     from ..graph.nodes import Value
@@ -157,13 +159,6 @@ def run(
     if model is None and not inputs:
         inputs = (f"image={SHIPPED_DATA}",)
     if reading.precision == INT8:
-        for option, values in (("--const", reading.const), ("--state", reading.state)):
-            if values:
-                raise Misuse(
-                    f"{option} is not taken while a model is quantized",
-                    where=f"--precision {INT8} {option} {values[0]}",
-                    mend="mlc-deploy quantize MODEL --data D -o FILE.onnx, then FILE.onnx with it",
-                )
         data = data or (str(SHIPPED_DATA) if model is None else None)
     else:
         without = {"--data": data, "--preprocess": preprocess}
@@ -214,7 +209,9 @@ def run(
                 refuse_unfit(wanted, session.board, session.device)
         if reading.precision == INT8 and ready is None:
             assert wanted is not None
-            small, graph = _in_int8(path, data, preprocess, wanted, given, reading, progress)
+            small = _in_int8(path, data, preprocess, wanted, given, reading, link, progress)
+            if small is not None:
+                graph = _graph(small.model, given, replace(reading, const=()))  # they are in it
         if ready is not None:
             model_for_board: CompiledLevels | SavedModel = ready
             first: Deployable = ready
@@ -267,23 +264,27 @@ def refuse_unused(
 
 def _in_int8(
     path: Path, data: str | None, preprocess: str | None, target: Target,
-    given: Mapping[str, Any], reading: Reading, progress: Progress,
-) -> tuple[Quantized, Function]:  # fmt: skip
-    """The model in small integers, and its graph."""
-    from ..frontend import from_onnx  # here: a saved model does without the compiler
-    from ..quantize.api import quantize
+    given: Mapping[str, Any], reading: Reading, link: Sequence[str], progress: Progress,
+) -> Quantized | None:  # fmt: skip
+    """The model in small integers; None, with a warning, where floats cost the target less."""
+    from ..quantize.api import quantize  # here: a saved model does without the compiler
     from ..quantize.costs import counted
 
     extents = {name: array.shape for name, array in given.items()} | shapes(reading.shape)
-    made = quantize(
-        path, data, target=target if counted(target) else None, preprocess=preprocess,
-        shapes=extents, dims=dims(reading.bind), stage=progress.stage,
-    )  # fmt: skip
+    try:
+        made = quantize(
+            path, data, target=target if counted(target) else None, preprocess=preprocess,
+            shapes=extents, dims=dims(reading.bind), values=constants(reading.const),
+            converters=converters(reading.own), link=link, stage=progress.stage,
+        )  # fmt: skip
+    except CostsMore:
+        where = target.short_name
+        progress.warn(f"int8 costs more than float32 on {where}, so the model runs in float32")
+        return None
     for note in made.notes:
         progress.warn(note)
     progress.note(f"{sum(layer.bits < 32 for layer in made.layers)} layers in int8")
-    table = converters(reading.own)
-    return made, from_onnx(made.model, extents, dims(reading.bind), converters=table)
+    return made
 
 
 def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None:
@@ -302,14 +303,14 @@ def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None
     return model
 
 
-def _graph(path: Path, given: Mapping[str, Any], reading: Reading) -> Function:
+def _graph(model: Path | ModelProto, given: Mapping[str, Any], reading: Reading) -> Function:
     """The model's graph; inputs have the shapes of --shape, or of the arrays that are given."""
     from ..frontend import from_model  # here: a saved model does without the compiler
     from ..graph.states import stateful
 
     extents = {name: array.shape for name, array in given.items()} | shapes(reading.shape)
     function = from_model(
-        path, extents, dims(reading.bind), converters(reading.own), reading.trust,
+        model, extents, dims(reading.bind), converters(reading.own), reading.trust,
         constants(reading.const),
     )  # fmt: skip
     try:

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnx import ModelProto
+
 from ..graph.nodes import Function
 from .fx import FxNode, from_fx, is_traced
 from .onnx import from_onnx
 from .onnx_node import NeedsValue, OnnxNode
-from .torch import from_torch, is_program
+from .torch import from_torch
 from .torch_node import Converter, TorchNode
 from .values import with_values
 
@@ -32,22 +34,24 @@ __all__ = [
 
 
 def from_model(
-    model: str | Path | ExportedProgram | GraphModule,
+    model: str | Path | ModelProto | ExportedProgram | GraphModule,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     converters: Mapping[Any, Converter] | None = None,
     trust: bool = False,
     values: Mapping[str, Any] | None = None,
 ) -> Function:
-    """The graph of an .onnx file, a PyTorch program, a .pt2 file or a graph that torch.fx traced.
+    """The graph of an .onnx file or its message, a PyTorch program, a .pt2 file, or a graph that
+    torch.fx traced.
 
     from_onnx, from_torch and from_fx describe the other arguments; values makes inputs constants.
     Raises ImporterError.
     """
+    of_onnx = isinstance(model, ModelProto)
+    if of_onnx or (isinstance(model, (str, Path)) and Path(model).suffix != ".pt2"):
+        return from_onnx(model, shapes, dims, values=values, converters=converters)
     if is_traced(model):
         function = from_fx(model, shapes, converters=converters)
-    elif is_program(model) or not isinstance(model, (str, Path)) or Path(model).suffix == ".pt2":
-        function = from_torch(model, shapes, dims, converters=converters, trust=trust)
     else:
-        return from_onnx(model, shapes, dims, values=values, converters=converters)
+        function = from_torch(model, shapes, dims, converters=converters, trust=trust)
     return with_values(function, values or {}, "the program")

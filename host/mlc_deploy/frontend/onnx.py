@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import ModelProto, NodeProto
+from numpy.typing import NDArray
+from onnx import GraphProto, ModelProto, NodeProto
 
 from ..errors import ImporterError
 from ..graph.builder import BlockBuilder
@@ -102,14 +103,9 @@ def _convert(
         scope.values[tensor.name] = importer.constant(tensor, where, tensor.name)
     if graph.sparse_initializer:
         raise ImporterError("sparse weights are not supported", where=where)
-    kinds = {i.name: i for i in graph.input}
-    refuse_unknown_inputs(values, kinds, "model", where)
-    for name, value in values.items():
-        own = kinds[name].type.tensor_type
-        dtype = carrier_of(own.elem_type, f"input '{name}'", where)
-        shape = shapes.get(name, declared_shape(kinds[name], where))
-        array = fitted(name, stored(value), dtype, shape, where)
-        scope.values[name] = importer.marked(Constant(array, name), declared_kind(kinds[name]))
+    kinds = {i.name: declared_kind(i) for i in graph.input}
+    for name, array in known_inputs(graph, values, shapes, where).items():
+        scope.values[name] = importer.marked(Constant(array, name), kinds[name])
     inputs = [i for i in graph.input if i.name not in scope.values]
     shapes = {name: shape for name, shape in shapes.items() if name not in values}
     for info, shape in zip(inputs, bound_shapes(inputs, shapes, dims, where), strict=True):
@@ -120,6 +116,22 @@ def _convert(
     function = importer.builder.finish(outputs, [o.name for o in graph.output])
     verify(function)
     return function
+
+
+def known_inputs(
+    graph: GraphProto, values: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], where: str
+) -> dict[str, NDArray[Any]]:
+    """The arrays of inputs whose values are known, as the model declares them, narrow types
+    in their carrier. Raises ImporterError, and ShapeError for a value that does not fit or is no input's."""
+    kinds = {i.name: i for i in graph.input}
+    refuse_unknown_inputs(values, kinds, "model", where)
+    found = {}
+    for name, value in values.items():
+        own = kinds[name].type.tensor_type
+        dtype = carrier_of(own.elem_type, f"input '{name}'", where)
+        shape = shapes.get(name, declared_shape(kinds[name], where))
+        found[name] = fitted(name, stored(value), dtype, shape, where)
+    return found
 
 
 def _in_standard(node: NodeProto, opset: int) -> bool:

@@ -21,8 +21,10 @@ from onnx import ModelProto
 from mlc_rpc import Unreachable
 from mlc_targets import Target
 
-from ..errors import InputError, QuantizeError
+from ..driver.linked import FileName
+from ..errors import CostsMore, InputError, QuantizeError
 from ..files.unfinished import replacing
+from ..frontend.onnx_node import Converter
 from .agreement import Judge, judge
 from .calibrate import Calibration, Miss, calibrate, corrected_biases, equalized, misses
 from .costs import Costs, counted, meter, within_cost
@@ -30,7 +32,7 @@ from .data import Data, Source, samples_of
 from .dynamic import dynamic
 from .insert import in_integers
 from .net import Array, Net
-from .prepare import prepare, read
+from .prepare import PER_CHANNEL_OPSET, prepare, read
 from .run import Sample, run
 from .search import PROBED, within_budget
 from .weights import BLOCKS_OPSET, narrow_weights
@@ -117,6 +119,9 @@ def quantize(
     dims: Mapping[str, int] | None = None,
     metric: str | None = None,
     matmul_nbits: bool = False,
+    values: Mapping[str, Any] | None = None,
+    converters: Mapping[str, Converter] | None = None,
+    link: Sequence[FileName] = (),
     stage: Stage | None = None,
 ) -> Quantized:
     """The model in small integers.
@@ -127,15 +132,17 @@ def quantize(
     (labels: the right classes), or of agreement with the float model, that may be lost. target:
     layers that execute more instructions in int8 there stay float. samples: runs that are taken at
     most. metric: one of agreement.KINDS, in place of what an output looks like. matmul_nbits:
-    weights of blocks as MatMulNBits in place of DequantizeLinear. Raises QuantizeError where no
-    layer can be int8, ImporterError, InputError.
+    weights of blocks as MatMulNBits in place of DequantizeLinear. values, converters and link: as
+    `compile` takes them. Raises QuantizeError where no layer can be int8, CostsMore where the
+    target's costs are the only reason, ImporterError, InputError.
     """
     stage = stage or (lambda _: nullcontext())
     if scheme not in SCHEMES:
         raise QuantizeError(f"there is no scheme '{scheme}'", mend=f"one of {', '.join(SCHEMES)}")
     blocks = scheme in NARROW and not matmul_nbits
     with stage("read"):
-        source = read(model, BLOCKS_OPSET) if blocks else read(model)
+        opset = BLOCKS_OPSET if blocks else PER_CHANNEL_OPSET
+        source = read(model, opset, values, shapes, converters)
         net = prepare(source)
     if not net.layers:
         raise QuantizeError(
@@ -149,7 +156,7 @@ def quantize(
     elif scheme == STATIC:
         raise _no_data(net)
     right = labels if labels is not None else given.labels
-    work = _Work(source, net, given, right, max_drop, metric, stage)
+    work = _Work(source, net, given, right, max_drop, metric, link, stage)
     if scheme == STATIC:
         made = work.static(None if target is None else Target(target))
     else:
@@ -191,6 +198,7 @@ class _Work:
     labels: Any
     max_drop: float
     metric: str | None
+    link: Sequence[FileName]
     stage: Stage
 
     @property
@@ -231,7 +239,7 @@ class _Work:
             try:
                 if not counted(target):
                     raise Unreachable(f"QEMU counts no instructions of {target.arch}")
-                measure = meter(target, self.runs[0])
+                measure = meter(target, self.runs[0], self.link)
             except Unreachable as error:
                 notes.append(f"costs on {target.short_name} are not known: {error.what}")
         with closing(measure.session) if measure else nullcontext():
@@ -313,7 +321,8 @@ class _Work:
             parts.append(what)
         mend = "the float model as it is"
         mend += ", a larger --max-drop, or more calibration data" if len(breaking) else ""
-        return QuantizeError("no layer becomes int8; " + "; ".join(parts), mend=mend)
+        error = QuantizeError if breaking else CostsMore
+        return error("no layer becomes int8; " + "; ".join(parts), mend=mend)
 
     def _layers(
         self,

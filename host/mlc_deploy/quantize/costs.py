@@ -8,7 +8,7 @@ conversions that decide whether a small layer gains. No board is needed: QEMU co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mlc_rpc import Session
@@ -17,6 +17,7 @@ from mlc_targets import Target, qemu_cpu
 from ..board.connect import connect
 from ..driver.compile import compile
 from ..driver.deploy import RUN_SECONDS, described_model, layers_of
+from ..driver.linked import FileName
 from ..frontend import from_onnx
 from .net import Net
 from .run import Sample
@@ -63,13 +64,16 @@ def _owner(node: str, layers: Collection[str], owners: Mapping[str, str]) -> str
 class Meter:
     """Counts what nets cost on a target. Raises Unreachable where QEMU is missing."""
 
-    def __init__(self, target: Target, sample: Sample, session: Session) -> None:
-        self.target, self.sample, self.session = target, sample, session
+    def __init__(
+        self, target: Target, sample: Sample, session: Session, link: Sequence[FileName] = ()
+    ) -> None:
+        self.target, self.sample, self.session, self.link = target, sample, session, link
 
     def __call__(self, net: Net) -> Costs:
         """Raises ImporterError, GraphError, and RpcError for a program that fails."""
         shapes = {name: array.shape for name, array in self.sample.items()}
-        model = compile(from_onnx(net.proto(), shapes), self.target)
+        function = from_onnx(net.proto(), shapes, converters=net.converters)
+        model = compile(function, self.target, link=self.link)
         module = self.session.load(model)
         try:
             described = described_model(model)
@@ -90,9 +94,11 @@ class Meter:
         return Costs(found)
 
 
-def meter(target: Target, sample: Sample) -> Meter:
-    """A meter on an emulated CPU of the target's. Raises Unreachable, TargetError."""
-    return Meter(target, sample, connect(f"qemu://{qemu_cpu(target)}", machine=target.arch))
+def meter(target: Target, sample: Sample, link: Sequence[FileName] = ()) -> Meter:
+    """A meter on an emulated CPU of the target's; link as `compile` takes it. Raises Unreachable,
+    TargetError."""
+    session = connect(f"qemu://{qemu_cpu(target)}", machine=target.arch)
+    return Meter(target, sample, session, link)
 
 
 def counted(target: Target) -> bool:

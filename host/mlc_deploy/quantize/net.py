@@ -7,7 +7,7 @@ beside the graph's nodes and constants unchanged.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from ..frontend.onnx_node import Converter
 
 Array = NDArray[Any]
 
@@ -50,11 +52,13 @@ class Layer:
 
 @dataclass(frozen=True)
 class Net:
-    """The nodes and constants of a model; `source` holds everything else."""
+    """The nodes and constants of a model; `source` holds everything else. converters: of its
+    operators that are the user's, as from_onnx takes them."""
 
     source: ModelProto
     nodes: tuple[NodeProto, ...]
     constants: Mapping[str, Array]
+    converters: Mapping[str, Converter] = field(default_factory=dict)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -77,7 +81,7 @@ class Net:
 
     @property
     def inputs(self) -> list[onnx.ValueInfoProto]:
-        return [i for i in self.source.graph.input if i.name not in self.constants]
+        return list(self.source.graph.input)
 
     @property
     def outputs(self) -> list[str]:
@@ -92,9 +96,8 @@ class Net:
         made = ModelProto()
         made.CopyFrom(self.source)
         graph = made.graph
-        for part in ("node", "initializer", "value_info", "input"):
+        for part in ("node", "initializer", "value_info"):
             graph.ClearField(part)
-        graph.input.extend(self.inputs)
         graph.node.extend(self.nodes)
         graph.initializer.extend(to_tensor(name, a) for name, a in self.constants.items())
         known = set(self.outputs)

@@ -6,9 +6,10 @@ It computes what the model computes, but for the rounding of floats.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ from onnx import ModelProto, NodeProto, external_data_helper, numpy_helper, vers
 from onnx.reference import ReferenceEvaluator
 
 from ..errors import ImporterError
+from ..frontend.onnx import known_inputs
 from ..frontend.onnx_file import (
     check_external_data,
     check_names,
@@ -25,6 +27,7 @@ from ..frontend.onnx_file import (
     refuse_later_format,
     to_array,
 )
+from ..frontend.onnx_node import Converter
 from .net import STANDARD, WEIGHTS, Array, Net, attributes, node_inputs, renamed, with_inputs
 
 PER_CHANNEL_OPSET = 13  # QuantizeLinear has an axis from here on
@@ -32,9 +35,16 @@ MOST_FOLDED = 1 << 22  # elements of a constant that is computed here
 KEPT = ("QuantizeLinear", "DequantizeLinear", "RandomNormal", "RandomUniform", "ConstantOfShape")
 
 
-def read(model: str | Path | bytes | ModelProto, opset: int = PER_CHANNEL_OPSET) -> Net:
+def read(
+    model: str | Path | bytes | ModelProto,
+    opset: int = PER_CHANNEL_OPSET,
+    values: Mapping[str, Any] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    converters: Mapping[str, Converter] | None = None,
+) -> Net:
     """The model, of at least that opset, with constants as initializers and names for all nodes.
-    Raises ImporterError."""
+    values makes inputs constants, of the shapes that are given or declared. Raises ImporterError.
+    """
     where, folder = "the model", Path()
     if isinstance(model, (str, Path)):
         where, folder = str(model), Path(model).parent
@@ -49,7 +59,8 @@ def read(model: str | Path | bytes | ModelProto, opset: int = PER_CHANNEL_OPSET)
         proto = _with_own_data(proto, where, folder)
     if given < opset:
         proto = _converted(proto, opset, where)
-    return _named(_constants(proto, where))
+    known = known_inputs(proto.graph, values or {}, shapes or {}, where)
+    return _named(replace(_constants(proto, known, where), converters=converters or {}))
 
 
 def prepare(net: Net) -> Net:
@@ -78,8 +89,9 @@ def _converted(proto: ModelProto, opset: int, where: str) -> ModelProto:
         ) from None
 
 
-def _constants(proto: ModelProto, where: str) -> Net:
-    constants = {t.name: to_array(t, where) for t in proto.graph.initializer}
+def _constants(proto: ModelProto, known: Mapping[str, Array], where: str) -> Net:
+    """Of the model's constants, and `known` inputs as such."""
+    constants = {t.name: to_array(t, where) for t in proto.graph.initializer} | dict(known)
     nodes: list[NodeProto] = []
     outputs = {o.name for o in proto.graph.output}
     for node in proto.graph.node:
@@ -88,7 +100,12 @@ def _constants(proto: ModelProto, where: str) -> Net:
             constants[node.output[0]] = to_array(value["value"], where)
         else:
             nodes.append(node)
-    return Net(proto, tuple(nodes), constants)
+    source = ModelProto()
+    source.CopyFrom(proto)
+    inputs = [i for i in proto.graph.input if i.name not in constants]
+    source.graph.ClearField("input")
+    source.graph.input.extend(inputs)
+    return Net(source, tuple(nodes), constants)
 
 
 def _named(net: Net) -> Net:

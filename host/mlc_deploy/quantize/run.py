@@ -8,6 +8,7 @@ import numpy as np
 from onnx import ModelProto, helper
 
 from ..frontend import from_onnx
+from ..frontend.onnx_node import Converter
 from ..graph import Function, evaluate
 from ..graph.passes import eliminate_dead_code, fold_constants, optimize
 from .net import WEIGHTS, Array, Layer, Net, with_inputs
@@ -22,13 +23,14 @@ def run(net: Net, samples: Iterable[Sample], tapped: Sequence[str] = ()) -> Iter
     for sample in samples:
         key = tuple(a.shape for a in sample.values())
         if key not in functions:
-            functions[key] = _function(proto, sample)
+            functions[key] = _function(proto, sample, net.converters)
         yield evaluate(functions[key], sample)
 
 
-def _function(proto: ModelProto, sample: Sample) -> Function:
+def _function(proto: ModelProto, sample: Sample, converters: Mapping[str, Converter]) -> Function:
     shapes = {name: array.shape for name, array in sample.items()}
-    return optimize(from_onnx(proto, shapes), (fold_constants, eliminate_dead_code))
+    function = from_onnx(proto, shapes, converters=converters)
+    return optimize(function, (fold_constants, eliminate_dead_code))
 
 
 def alone(net: Net, layer: Layer, x: Array, weights: Array) -> Array:
@@ -50,6 +52,6 @@ def alone(net: Net, layer: Layer, x: Array, weights: Array) -> Array:
     )
     source = helper.make_model(graph, opset_imports=net.source.opset_import)
     source.ir_version = net.source.ir_version
-    function = from_onnx(Net(source, (node,), constants).proto())
+    function = from_onnx(Net(source, (node,), constants).proto(), converters=net.converters)
     (result,) = evaluate(function, {"x": x}).values()
     return result

@@ -8,6 +8,7 @@ MatMulNBits.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
@@ -115,5 +116,5 @@ def _importing(net: Net, domain: str) -> Net:
         source = type(net.source)()
         source.CopyFrom(net.source)
         source.opset_import.append(helper.make_opsetid(domain, 1))
-        return Net(source, net.nodes, net.constants)
+        return replace(net, source=source)
     return net
