@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,16 +20,47 @@ from tests.quantize.nets import conv, model, pictures, residual, weights
 Golden = Callable[..., None]
 CNN = MODELS / "digits_cnn.onnx"
 OUT = ("-o", "out.onnx")
+A76 = "aarch64 -mcpu=cortex-a76"
+INT8 = ("net.onnx", "--data", "good.npy", "--precision", "int8", "--board", "local://")
 
 needs_qemu = pytest.mark.skipif(
     not shutil.which("qemu-arm"), reason="no QEMU here: apt install qemu-user"
 )
 
 
+OWN = """
+def twice(node):
+    return node.emit("add", node.input(0), node.input(0))
+
+import mlc_deploy as mlc
+mlc.register_func("once.only")(print)  # which a second run of the file would refuse
+CONVERTERS = {"my.domain::Twice": twice}
+"""
+
+
+def then(node: onnx.NodeProto, inputs: tuple[str, ...]) -> onnx.ModelProto:
+    """The residual net, whose result z goes through a node, which reads more inputs."""
+    made = residual()
+    made.graph.node[-1].output[0] = "z"
+    made.graph.node.append(node)
+    made.opset_import.append(helper.make_opsetid("my.domain", 1))
+    for name in inputs:
+        made.graph.input.append(helper.make_tensor_value_info(name, 1, [1, 10]))
+    return made
+
+
 @pytest.fixture(autouse=True)
 def files(folder: Path) -> None:
     onnx.save(residual(), "net.onnx")
     onnx.save(model([helper.make_node("Relu", ["x"], ["y"], "r")], {}, (1, 3)), "relu.onnx")
+    after = {
+        "custom": (helper.make_node("Twice", ["z"], ["y"], "twice", domain="my.domain"), ()),
+        "gain": (helper.make_node("Mul", ["z", "gain"], ["y"], "mul"), ("gain",)),
+        "kept": (helper.make_node("Add", ["z", "before"], ["y"], "add"), ("before",)),
+    }
+    for name, (node, inputs) in after.items():
+        onnx.save(then(node, inputs), f"{name}.onnx")
+    Path("own.py").write_text(OWN)
     conv_alone = [conv("c", "x", "y")]
     onnx.save(model(conv_alone, weights("c", 4, 3, 3, 3), (1, 3, 8, 8)), "conv.onnx")
     x = pictures(4)
@@ -120,6 +153,12 @@ def test_quantize_refusals_precision(mlc_deploy: Command, golden: Golden) -> Non
         ("--data", "good.npy"),
         ("inspect", CNN.name, "--precision", "int8"),
         (CNN.name, "--precision", "int9"),
+        (*INT8, "--const", "gian=2"),
+        (*INT8, "--const", "x=1,2"),
+        (*INT8, "--state", "h=y"),
+        (*INT8, "--link", "gone.c"),
+        ("custom.onnx", *INT8[1:]),
+        ("custom.onnx", *INT8[1:], "--converters", "gone.py"),
     ):
         shutil.copy(CNN, CNN.name)
         texts.append(f"$ mlc-deploy {' '.join(args)}\n{mlc_deploy(*args).complaint}")
@@ -182,3 +221,65 @@ def test_int8_by_the_main_command(mlc_deploy: Command) -> None:
     assert record["ok"] and record["predictions"]["accuracy"] == 1
     assert [layer["bits"] for layer in record["quantized"]["layers"]] == [8, 8, 8]
     assert "int8" in {layer["dtype"] for layer in record["layers"]}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("gain.onnx", "--const", "gain=2"),
+        ("kept.onnx", "--state", "before=y"),
+        ("custom.onnx", "--converters", "own.py"),
+    ],
+    ids=lambda options: options[0],
+)
+def test_int8_with_what_models_are_read_by(options: tuple[str, ...], mlc_deploy: Command) -> None:
+    x = pictures(4)
+    np.savez("both.npz", x=x[:, None], before=np.ones((4, 1, 10), np.float32))
+    data = "both.npz" if "--state" in options else "good.npy"
+    ended = mlc_deploy(*options, "--precision", "int8", "--data", data, "--board", "local://",
+                       "--json", "-")  # fmt: skip
+    assert ended.status == 0, ended.complaint
+    record = ended.record
+    assert record["ok"]
+    assert [layer["bits"] for layer in record["quantized"]["layers"]] == [8, 8, 8, 8]
+
+
+def test_linked_code_is_there_when_costs_are_counted(
+    mlc_deploy: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked = []
+    compile_ = mlc.compile
+
+    def spied(*args: Any, link: Sequence[str] = (), **options: Any) -> mlc.CompiledModel:
+        linked.append(tuple(link))
+        return compile_(*args, link=link, **options)
+
+    for module in ("mlc_deploy.quantize.costs", "mlc_deploy.driver.levels"):
+        monkeypatch.setattr(importlib.import_module(module), "compile", spied)
+    Path("own.c").write_text("void own(void) {}\n")
+    ended = mlc_deploy(*INT8[:-1], "none", "--link", "own.c", "--target", A76)
+    assert ended.status == 0, ended.complaint
+    assert len(linked) > 2 and set(linked) == {("own.c",)}
+
+
+@needs_qemu
+@pytest.mark.parametrize("target", ["aarch64", "armv7a"])
+def test_float32_where_int8_costs_more(target: str, mlc_deploy: Command) -> None:
+    ended = mlc_deploy("--precision", "int8", "--target", target, "--json", "-")
+    assert ended.complaint.startswith(
+        f"warning: int8 costs more than float32 on {target}, so the model runs in float32\n"
+    )
+    record = ended.record
+    assert record["ok"] and record["predictions"]["accuracy"] == 1
+    assert "quantized" not in record
+    assert not any("int8" in layer["dtype"] for layer in record["layers"])
+
+
+@needs_qemu
+def test_costs_alone_are_no_reason_to_write_a_file(mlc_deploy: Command) -> None:
+    ended = mlc_deploy("quantize", "--target", "aarch64", *OUT)
+    assert ended.complaint == (
+        "error: no layer becomes int8; int8 costs more on aarch64 than float32: 'conv_0', "
+        "'conv_4', 'gemm_8'\n  try: the float model as it is\n-> 1"
+    )
+    assert not Path("out.onnx").exists()

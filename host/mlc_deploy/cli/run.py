@@ -161,9 +161,9 @@ def run(
     if reading.precision == INT8:
         data = data or (str(SHIPPED_DATA) if model is None else None)
     else:
-        without = {"--data": data, "--preprocess": preprocess}
+        unread = {"--data": data, "--preprocess": preprocess}
         of = f"--precision {reading.precision}"
-        refuse_unused(without, of, "nothing is quantized", f"with --precision {INT8}")
+        refuse_unused(unread, of, "nothing is quantized", f"with --precision {INT8}")
     given, labels = arrays("--input", inputs)
     right, _ = arrays("--expect", expected)
     for save in saves:
@@ -187,11 +187,13 @@ def run(
         unused |= {"--json": json_file} if emit else {"--output": output}
         refuse_unused(unused, f"--emit {emit}" if emit else f"--board {NONE}")
     results = folder("--output", output) if output is not None else None
+    own: dict[str, Any] = {}
     graph = None
     small: Quantized | None = None
     if ready is None:
         with progress.stage("read"):
-            graph = _graph(path, given, reading)
+            own = converters(reading.own)  # once: the file may register what can be there once
+            graph = _graph(path, given, reading, own)
     inputs_of, outputs_of = _signature(graph or ready)
     fitting("input", given, inputs_of)  # before a board is asked
     fitting("output", right, outputs_of)
@@ -209,9 +211,10 @@ def run(
                 refuse_unfit(wanted, session.board, session.device)
         if reading.precision == INT8 and ready is None:
             assert wanted is not None
-            small = _in_int8(path, data, preprocess, wanted, given, reading, link, progress)
+            small = _in_int8(path, data, preprocess, wanted, given, reading, own, link, progress)
             if small is not None:
-                graph = _graph(small.model, given, replace(reading, const=()))  # they are in it
+                without = replace(reading, const=())  # they are in the model
+                graph = _graph(small.model, given, without, own)
         if ready is not None:
             model_for_board: CompiledLevels | SavedModel = ready
             first: Deployable = ready
@@ -264,7 +267,8 @@ def refuse_unused(
 
 def _in_int8(
     path: Path, data: str | None, preprocess: str | None, target: Target,
-    given: Mapping[str, Any], reading: Reading, link: Sequence[str], progress: Progress,
+    given: Mapping[str, Any], reading: Reading, own: Mapping[str, Any], link: Sequence[str],
+    progress: Progress,
 ) -> Quantized | None:  # fmt: skip
     """The model in small integers; None, with a warning, where floats cost the target less."""
     from ..quantize.api import quantize  # here: a saved model does without the compiler
@@ -275,7 +279,7 @@ def _in_int8(
         made = quantize(
             path, data, target=target if counted(target) else None, preprocess=preprocess,
             shapes=extents, dims=dims(reading.bind), values=constants(reading.const),
-            converters=converters(reading.own), link=link, stage=progress.stage,
+            converters=own, link=link, stage=progress.stage,
         )  # fmt: skip
     except CostsMore:
         where = target.short_name
@@ -303,14 +307,16 @@ def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None
     return model
 
 
-def _graph(model: Path | ModelProto, given: Mapping[str, Any], reading: Reading) -> Function:
+def _graph(
+    model: Path | ModelProto, given: Mapping[str, Any], reading: Reading, own: Mapping[str, Any]
+) -> Function:
     """The model's graph; inputs have the shapes of --shape, or of the arrays that are given."""
     from ..frontend import from_model  # here: a saved model does without the compiler
     from ..graph.states import stateful
 
     extents = {name: array.shape for name, array in given.items()} | shapes(reading.shape)
     function = from_model(
-        model, extents, dims(reading.bind), converters(reading.own), reading.trust,
+        model, extents, dims(reading.bind), own, reading.trust,
         constants(reading.const),
     )  # fmt: skip
     try:

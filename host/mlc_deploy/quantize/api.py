@@ -310,7 +310,8 @@ class _Work:
     def _refusal(
         self, reasons: Mapping[str, str], sensitivity: Mapping[str, float], target: Target | None
     ) -> QuantizeError:
-        words = {why: [n for n in reasons if reasons[n] == why] for why in reasons.values()}
+        names = [layer.name for layer in self.net.layers if layer.name in reasons]
+        words = {why: [n for n in names if reasons[n] == why] for why in reasons.values()}
         parts = []
         if target is not None and (costly := words.get("costs more as int8")):
             parts.append(f"int8 costs more on {target.short_name} than float32: {_some(costly)}")
