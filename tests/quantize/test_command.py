@@ -61,6 +61,9 @@ def files(folder: Path) -> None:
     for name, (node, inputs) in after.items():
         onnx.save(then(node, inputs), f"{name}.onnx")
     Path("own.py").write_text(OWN)
+    narrow = residual()
+    narrow.graph.initializer.append(helper.make_tensor("b", onnx.TensorProto.BFLOAT16, [1], [1.0]))
+    onnx.save(narrow, "bfloat16.onnx")
     conv_alone = [conv("c", "x", "y")]
     onnx.save(model(conv_alone, weights("c", 4, 3, 3, 3), (1, 3, 8, 8)), "conv.onnx")
     x = pictures(4)
@@ -121,6 +124,7 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
         ("good.npy", "--data", "good.npy"),
         ("relu.onnx", "--data", "good.npy"),
         ("conv.onnx", "--scheme", "dynamic"),
+        ("bfloat16.onnx", "--data", "good.npy"),
     ],
 }  # fmt: skip
 

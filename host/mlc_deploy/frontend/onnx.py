@@ -121,8 +121,9 @@ def _convert(
 def known_inputs(
     graph: GraphProto, values: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], where: str
 ) -> dict[str, NDArray[Any]]:
-    """The arrays of inputs whose values are known, as the model declares them, narrow types
-    in their carrier. Raises ImporterError, and ShapeError for a value that does not fit or is no input's."""
+    """The arrays of inputs whose values are known, as the model declares them, narrow types in
+    their carrier. Raises ImporterError, and ShapeError for a value that does not fit or is no
+    input's."""
     kinds = {i.name: i for i in graph.input}
     refuse_unknown_inputs(values, kinds, "model", where)
     found = {}

@@ -17,6 +17,7 @@ from onnx import ModelProto, NodeProto, external_data_helper, numpy_helper, vers
 from onnx.reference import ReferenceEvaluator
 
 from ..errors import ImporterError
+from ..frontend.narrow import BY_CODE, NarrowFloat
 from ..frontend.onnx import known_inputs
 from ..frontend.onnx_file import (
     check_external_data,
@@ -54,6 +55,7 @@ def read(
     check_names(proto, where)
     refuse_later_format(proto, where)
     given = opset_of(proto, where)
+    _refuse_narrow_floats(proto, where)
     if any(external_data_helper.uses_external_data(t) for t in proto.graph.initializer):
         check_external_data(proto, folder / "model", where)
         proto = _with_own_data(proto, where, folder)
@@ -61,6 +63,21 @@ def read(
         proto = _converted(proto, opset, where)
     known = known_inputs(proto.graph, values or {}, shapes or {}, where)
     return _named(replace(_constants(proto, known, where), converters=converters or {}))
+
+
+def _refuse_narrow_floats(proto: ModelProto, where: str) -> None:
+    """Raises ImporterError: a Net's constants are arrays, and numpy has no such types."""
+    values = (attributes(node).get("value") for node in proto.graph.node
+              if node.op_type == "Constant")  # fmt: skip
+    for tensor in (*proto.graph.initializer, *(v for v in values if v is not None)):
+        kind = BY_CODE.get(tensor.data_type)
+        if isinstance(kind, NarrowFloat):
+            raise ImporterError(
+                f"tensor '{tensor.name}' is {kind.name}; models with such tensors are not "
+                "quantized",
+                where=where,
+                mend="the model with float32 weights",
+            )
 
 
 def prepare(net: Net) -> Net:
