@@ -102,6 +102,11 @@ static uint64_t touch(const Module *m) {
             expect(!in_arena || end <= m->model.arena, "a call leaves the arena");
             sum += end;
         }
+        const mlc_extents *extents = &call->extents;
+        expect(extents->count == m->kernels[call->kernel].scalar_count, "a scalar is nowhere");
+        expect(extents->count == 0 || extents->tasks < (int32_t)extents->count,
+               "tasks are counted by no scalar");
+        for (uint32_t e = 0; e < extents->count; e++) sum += (uint64_t)extents->most[e];
         for (uint32_t k = 0; k < call->stride_count; k++) {
             const mlc_stride *stride = &call->strides[k];
             expect(stride->loop < m->model.loop_count, "a place moves by no loop");

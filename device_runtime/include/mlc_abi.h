@@ -18,15 +18,23 @@
  *                                                         as a dimension in some parameter's shape
  *                                   "tasks": uint | str,  tasks that may run in parallel (a str
  *                                                         names the scalar that says how many)
- *                                   "workspace": uint}    bytes per thread
+ *                                   "workspace": uint,    bytes per thread
+ *                                   "most": [uint]}       of a model's kernel with scalars: the
+ *                                                         largest that each may be. Shapes and
+ *                                                         workspace are for these
  *   "model"     map       present when the object holds a model:
  *       "inputs", "outputs"  [{"name": str, "dtype": str, "shape": [uint],
- *                   "state": str}]  of an output that a run finds as the run before left it, zero at
+ *                   "state": str,  of an output that a run finds as the run before left it, zero at
  *                             first: what it is called as an input
+ *                   "open": [str]}]  where a run decides about extents: which one each is, "" for
+ *                             one that is known. The shape is the largest; elements are dense
+ *       "extents"   map       name: the most that an extent can be. An input or output of the name,
+ *                             int64[], says what it is; absent where all are known
  *       "arena"     uint      bytes, kernel workspaces not included
  *       "weights"   uint      bytes of the weights blob (0: none)
  *       "weights_hash"  bin   BLAKE2b-256 of that blob (empty: none)
- *       "calls"     [call]    call = [kernel:uint, layer:str, [arg]]
+ *       "calls"     [call]    call = [kernel:uint, layer:str, [arg]]; the kernel's parameters, and
+ *                             then an int64 for each of its scalars
  *                             arg = [space:uint, index:uint, offset:uint, size:uint], bytes;
  *                             space as in mlc_space, index the input's or output's number (else 0).
  *                             One that moves goes on with loop:uint, bytes:int for each loop: by
@@ -66,7 +74,8 @@ typedef int32_t mlc_kernel(const mlc_args *args, int32_t task_begin, int32_t tas
 enum mlc_status {
     MLC_OK = 0,
     MLC_OUT_OF_BOUNDS = 1, /* an access outside its buffer, in code built with bound checks */
-    MLC_BAD_SHAPE = 2      /* arguments whose sizes do not fit each other */
+    MLC_BAD_SHAPE = 2,     /* arguments whose sizes do not fit each other */
+    MLC_BAD_EXTENT = 3     /* a symbolic dimension that is negative, or more than it may be */
 };
 
 enum mlc_space { MLC_ARENA = 0, MLC_WEIGHTS = 1, MLC_INPUT = 2, MLC_OUTPUT = 3 };

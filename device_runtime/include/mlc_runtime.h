@@ -44,12 +44,20 @@ typedef struct {
     int64_t bytes;
 } mlc_stride;
 
+/* The symbolic dimensions of a call. Each is an int64, where one of its last `count` operands says. */
+typedef struct {
+    uint32_t count;
+    int32_t tasks;         /* which of them is the number of tasks; -1: none */
+    const int64_t *most;   /* the largest that each may be */
+    const int64_t *values; /* what they are, where no operands say it; else NULL */
+} mlc_extents;
+
 typedef struct {
     mlc_kernel *kernel;
     const mlc_operand *operands;
     uint32_t operand_count; /* at most MLC_MAX_OPERANDS */
     int32_t tasks;
-    const int64_t *scalars; /* NULL when the kernel has none */
+    const mlc_extents *extents; /* NULL where the kernel has no symbolic dimensions */
     const mlc_stride *strides;
     uint32_t stride_count;
 } mlc_call;

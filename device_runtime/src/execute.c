@@ -39,6 +39,17 @@ static void locate(const Walk *walk, const mlc_call *call, void **data) {
     }
 }
 
+/* The symbolic dimensions of a call, and its tasks where one of them says how many. */
+static int32_t measure(mlc_call *call, void *const *data, int64_t *scalars) {
+    const mlc_extents *extents = call->extents;
+    for (uint32_t i = 0; i < extents->count; i++) {
+        scalars[i] = *(const int64_t *)data[call->operand_count - extents->count + i];
+        if (scalars[i] < 0 || scalars[i] > extents->most[i]) return MLC_BAD_EXTENT;
+    }
+    if (extents->tasks >= 0) call->tasks = (int32_t)scalars[extents->tasks];
+    return MLC_OK;
+}
+
 /* All tasks of one call. How the thread computes (rounding, tiny numbers) is as the caller has it, and
  * stays so: our kernels do not change it, and a program that has chosen its own is not overruled. The
  * program on the board, which runs others' kernels, sets it anew after each (modes.h). A pool of
@@ -47,10 +58,18 @@ static int32_t run_tasks(const Walk *walk, uint32_t index) {
     const mlc_run *run = walk->run;
     const mlc_call *call = &run->calls[index];
     void *data[MLC_MAX_OPERANDS];
+    int64_t scalars[MLC_MAX_OPERANDS];
+    mlc_call sized = *call;
     locate(walk, call, data);
-    mlc_args args = {.data = data, .scalars = call->scalars, .workspace = run->workspace};
-    int32_t status = run->invoke ? run->invoke(run->context, call, &args, index)
-                                 : call->kernel(&args, 0, call->tasks);
+    mlc_args args = {.data = data, .scalars = scalars, .workspace = run->workspace};
+    int32_t status = MLC_OK;
+    if (call->extents && call->extents->values)
+        args.scalars = call->extents->values;
+    else if (call->extents)
+        status = measure(&sized, data, scalars);
+    if (status == MLC_OK)
+        status = run->invoke ? run->invoke(run->context, &sized, &args, index)
+                             : call->kernel(&args, 0, sized.tasks);
     if (status != MLC_OK) *walk->failed = index;
     return status;
 }

@@ -198,21 +198,36 @@ static bool is_within(const Model *model, const mlc_operand *operand, uint64_t s
     return true;
 }
 
-static void check_call(Parser *p, const Model *model, const Call *call, uint32_t number) {
+/* A symbolic dimension: an int64 in memory, that kernels or callers write. */
+static void check_extents(Parser *p, const Model *model, Call *call, const Kernel *kernel,
+                          uint32_t number) {
+    for (uint32_t i = 0; i < kernel->scalar_count; i++) {
+        uint32_t at = kernel->param_count + i;
+        if (call->sizes[at] != 8 || !is_within(model, &call->operands[at], 8, 8, call->strides,
+                                               call->stride_count, at))
+            refuse(p, "call %u (layer '%s'): dimension '%s' lies outside its memory", number,
+                   call->layer, kernel->scalars[i]);
+    }
+    call->extents = (mlc_extents){kernel->scalar_count, kernel->tasks.scalar, kernel->most, NULL};
+}
+
+static void check_call(Parser *p, const Model *model, Call *call, uint32_t number) {
     if (call->kernel >= p->module->kernel_count) {
         refuse(p, "call %u (layer '%s') names kernel %u of %u", number, call->layer, call->kernel,
                p->module->kernel_count);
         return;
     }
     const Kernel *kernel = &p->module->kernels[call->kernel];
-    if (call->operand_count != kernel->param_count || kernel->scalar_count > 0) {
-        refuse(p, "call %u (layer '%s'): kernel '%s' takes %u operands and %u symbolic dimensions, "
-               "the call has %u and none",
+    if (call->operand_count != (uint64_t)kernel->param_count + kernel->scalar_count ||
+        call->operand_count > MLC_MAX_OPERANDS || (kernel->scalar_count > 0 && !kernel->most)) {
+        refuse(p, "call %u (layer '%s'): kernel '%s' takes %u operands and %u symbolic dimensions%s, "
+               "the call has %u of both",
                number, call->layer, kernel->name, kernel->param_count, kernel->scalar_count,
-               call->operand_count);
+               kernel->scalar_count > 0 && !kernel->most ? " of any size" : "", call->operand_count);
         return;
     }
-    for (uint32_t i = 0; i < call->operand_count; i++) {
+    if (kernel->scalar_count > 0) check_extents(p, model, call, kernel, number);
+    for (uint32_t i = 0; i < kernel->param_count; i++) {
         const mlc_operand *operand = &call->operands[i];
         const Param *param = &kernel->params[i];
         uint64_t bytes, size = call->sizes[i], room = room_of(model, operand);

@@ -114,6 +114,19 @@ static void parse_scalars(Parser *p, Kernel *kernel) {
                kernel->scalar_count, MAX_SCALARS);
 }
 
+static void parse_most(Parser *p, Kernel *kernel) {
+    uint32_t count = 0;
+    kernel->most = take_array(p, sizeof *kernel->most, &count);
+    for (uint32_t i = 0; i < count && !p->r.why; i++) {
+        uint64_t most = read_uint(&p->r);
+        if (most > INT32_MAX) read_fail(&p->r, "a symbolic dimension may be too large");
+        kernel->most[i] = (int64_t)most;
+    }
+    if (count != kernel->scalar_count)
+        refuse(p, "kernel '%s' says the most of %u of its %u symbolic dimensions", kernel->name,
+               count, kernel->scalar_count);
+}
+
 /* The map is read twice: names and scalars first, since shapes and tasks refer to them. */
 static void parse_kernel(Parser *p, Kernel *kernel) {
     Reader begin = p->r;
@@ -137,6 +150,8 @@ static void parse_kernel(Parser *p, Kernel *kernel) {
             kernel->tasks = parse_dimension(p, kernel);
         else if (bytes_are(key, "workspace"))
             kernel->workspace = read_uint(&p->r);
+        else if (bytes_are(key, "most"))
+            parse_most(p, kernel);
         else
             read_skip(&p->r);
     }

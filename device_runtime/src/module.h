@@ -30,6 +30,7 @@ typedef struct {
     Param *params;
     uint32_t scalar_count;
     const char **scalars;
+    int64_t *most; /* of each scalar; NULL: whatever the arguments' sizes say */
     Dimension tasks;
     uint64_t workspace;
 } Kernel;
@@ -42,6 +43,7 @@ typedef struct {
     uint64_t *sizes; /* bytes that each operand says it has */
     uint32_t stride_count;
     mlc_stride *strides;
+    mlc_extents extents;
 } Call;
 
 typedef struct {

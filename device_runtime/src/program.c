@@ -45,6 +45,7 @@ static bool make_tables(Program *p, Failure *failure) {
                                  .operands = call->operands,
                                  .operand_count = call->operand_count,
                                  .tasks = (int32_t)p->about.kernels[call->kernel].tasks.extent,
+                                 .extents = call->extents.count ? &call->extents : NULL,
                                  .strides = call->strides,
                                  .stride_count = call->stride_count};
     }
@@ -122,6 +123,7 @@ bool program_bad_status(const Program *program, const Kernel *kernel, int32_t st
     fail(failure, CRASHED, "%s returned status %d%s", where, (int)status,
          status == MLC_OUT_OF_BOUNDS ? ": an access outside its buffer"
          : status == MLC_BAD_SHAPE   ? ": sizes of its arguments do not fit each other"
+         : status == MLC_BAD_EXTENT  ? ": a dimension is negative, or more than it may be"
                                      : "");
     failure->placed = true;
     failure->place = place;

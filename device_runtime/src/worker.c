@@ -134,6 +134,7 @@ typedef struct {
     mlc_call single;
     mlc_operand operands[MAX_ARGS];
     int64_t scalars[MAX_SCALARS];
+    mlc_extents extents;
     const Kernel *kernel; /* NULL: the whole model */
     void *args[MAX_ARGS];
     const TensorType *types[MAX_ARGS];
@@ -185,11 +186,12 @@ static bool prepare_kernel(Job *job, const RunOrder *order) {
     for (uint32_t i = 0; i < k->param_count; i++)
         job->operands[i] = (mlc_operand){.space = MLC_INPUT, .index = i};
     const Program *program = &job->module->program;
+    job->extents = (mlc_extents){.tasks = -1, .values = job->scalars};
     job->single = (mlc_call){.kernel = program->entries[k - program->about.kernels],
                              .operands = job->operands,
                              .operand_count = k->param_count,
                              .tasks = (int32_t)tasks,
-                             .scalars = job->scalars};
+                             .extents = &job->extents};
     job->run.calls = &job->single;
     job->run.call_count = 1;
     job->run.inputs = job->args;

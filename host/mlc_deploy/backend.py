@@ -16,7 +16,7 @@ from __future__ import annotations
 import atexit
 import weakref
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -109,12 +109,9 @@ class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
         given = self._by_name(inputs)
         session = session_on(self._board)
         compiled, module = self._loaded(given, session)
-        tensors = [session.tensor(given[name]) for name, _ in compiled.program.inputs]
-        results = [session.empty(_ints(t.shape), t.dtype) for _, t in compiled.program.outputs]
-        module.entry(*tensors, *results)
-        kinds = [declared_kind(o) for o in self._model.graph.output]
-        arrays = (result.numpy() for result in results)
-        return tuple(map(shown, arrays, kinds))
+        own = {name: given[name] for name, _ in compiled.program.inputs if name in given}
+        made = module.run(own)
+        return tuple(shown(made[o.name], declared_kind(o)) for o in self._model.graph.output)
 
     def _by_name(self, inputs: Any) -> dict[str, Array]:
         if isinstance(inputs, np.ndarray):
@@ -170,10 +167,6 @@ def _free_unused(board: str) -> None:
         for data in (compiled.object_bytes, compiled.weights_bytes):
             with suppress(Refused):  # another model's module needs the same
                 session.forget(session.put(data))
-
-
-def _ints(shape: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(int(extent) for extent in shape)
 
 
 def board_of(device: str) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mlc_rpc.counters import CallCounts, per_index
 from mlc_rpc.errors import Refused
+from mlc_rpc.extents import results_of, stored
 from mlc_rpc.host_call import HostCall, pieces, run_host_call, sample_on_host
 from mlc_rpc.stream import Stream
 from mlc_rpc.tensor import Handles, RemoteTensor
@@ -391,7 +392,7 @@ class RemoteModule:
     def _bind(self, inputs: Mapping[str, NDArray[Any]]) -> list[RemoteTensor]:
         """Inputs written to the board, and the outputs after them."""
         model = self.model
-        names, states = [param.name for param in model.inputs], model.states
+        names, states = [p.name for p in model.inputs if p.name not in model.extents], model.states
         if set(inputs) - set(states) != set(names):
             missing = ", ".join(n for n in names if n not in inputs)
             unknown = ", ".join(n for n in inputs if n not in names and n not in states)
@@ -401,11 +402,15 @@ class RemoteModule:
                 board=self.session.board,
                 attempt=f"inputs {', '.join(f'{p.name}: {p}' for p in model.inputs)}",
             )
+        try:
+            arrays = stored(model, inputs)
+        except ValueError as error:
+            raise Refused(str(error), board=self.session.board) from None
         if self._inputs is None or self._outputs is None:
             self._inputs = [self._allocate(param) for param in model.inputs]
             self._outputs = [self._allocate(param) for param in model.outputs]
-        for name, tensor in zip(names, self._inputs, strict=True):
-            tensor.write(np.asarray(inputs[name]))
+        for param, tensor in zip(model.inputs, self._inputs, strict=True):
+            tensor.write(arrays[param.name])
         for param, tensor in zip(model.outputs, self._outputs, strict=True):
             if param.state in inputs:
                 tensor.write(np.asarray(inputs[param.state]))
@@ -417,5 +422,7 @@ class RemoteModule:
         return self.session.empty([int(extent) for extent in param.shape], param.dtype)
 
     def _results(self) -> dict[str, NDArray[Any]]:
-        names = [param.name for param in self.model.outputs]
-        return {n: t.numpy() for n, t in zip(names, self._outputs or [], strict=True)}
+        params = (*self.model.inputs, *self.model.outputs)
+        tensors = (*(self._inputs or ()), *(self._outputs or ()))
+        names = (p.name for p in params)
+        return results_of(self.model, dict(zip(names, tensors, strict=True)))

@@ -97,9 +97,12 @@ class RemoteTensor:
         for _ in self.link.stream("tensor.write", requests, CHUNK_SECONDS):
             pass
 
-    def numpy(self) -> NDArray[Any]:
-        """The content as an array of this shape and dtype."""
-        return self.read_bytes(0, self.nbytes).view(carrier(self.dtype)).reshape(self.shape)
+    def numpy(self, shape: Sequence[int] | None = None) -> NDArray[Any]:
+        """The content as an array of this shape and dtype; or its first elements, in another shape
+        of no more."""
+        shape = self.shape if shape is None else shape
+        own = carrier(self.dtype)
+        return self.read_bytes(0, math.prod(shape) * own.itemsize).view(own).reshape(shape)
 
     def put(self, array: NDArray[Any]) -> None:
         """As `write`; straight into the tensor's memory where that is a process of this machine.

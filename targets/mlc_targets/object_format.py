@@ -9,8 +9,8 @@ another ABI_VERSION; an object whose model has procedures is of PROGRAM_ABI.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 import msgpack
@@ -41,6 +41,7 @@ class ParamMap(TypedDict):
     state: NotRequired[
         str
     ]  # of models' outputs alone: the input that it is, as the last run left it
+    open: NotRequired[list[str]]  # of models alone: what decides each extent, "" where it is known
 
 
 class SignatureMap(TypedDict):
@@ -50,6 +51,7 @@ class SignatureMap(TypedDict):
     scalars: list[str]
     tasks: int | str
     workspace: int
+    most: NotRequired[list[int]]  # of models' kernels alone: the largest value of each scalar
 
 
 class KernelMap(SignatureMap):
@@ -71,8 +73,9 @@ class ModelMap(TypedDict):
     arena: int
     weights: int
     weights_hash: bytes
-    calls: list[tuple[int, str, list[Operand]]]  # kernel, layer, operands
+    calls: list[tuple[int, str, list[Operand]]]  # kernel, layer, operands and then scalars
     procedures: NotRequired[list[list[StepMap]]]
+    extents: NotRequired[dict[str, int]]  # that a run decides, each with the most it can be
 
 
 class MetadataMap(TypedDict):
@@ -91,6 +94,8 @@ class MetadataMap(TypedDict):
 class Param:
     """A tensor that a kernel or model takes or gives. A `str` extent is a symbolic dimension.
     `state`, of an output that a run finds as the run before left it: the model's input that it is.
+    `open`, of a model whose runs decide about extents: the name of each, "" for one that is known;
+    `shape` is the largest.
     """
 
     name: str
@@ -98,20 +103,31 @@ class Param:
     shape: tuple[int | str, ...]
     output: bool = False
     state: str = ""
+    open: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        names = self.open or ("",) * len(self.shape)
+        shown = (name or str(n) for n, name in zip(self.shape, names, strict=True))
+        return f"{self.dtype}[{', '.join(shown)}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A function of the object. `tasks` may run in parallel, or as many as a symbolic dimension
-    says; each thread has `workspace` bytes of scratch memory."""
+    says; each thread has `workspace` bytes of scratch memory. `most`, of a model's kernel: the
+    largest that each of `scalars` may be."""
 
     name: str
     params: tuple[Param, ...]
     tasks: int | str
     workspace: int
+    scalars: tuple[str, ...] = ()
+    most: tuple[int, ...] = ()
+
+    @property
+    def task_scalar(self) -> int:
+        """Which of the scalars is the number of tasks; -1 where it is known."""
+        return self.scalars.index(self.tasks) if isinstance(self.tasks, str) else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +144,8 @@ class Arg:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the call table: `kernel` by name, for the model's `layer`."""
+    """One call of the call table: `kernel` by name, for the model's `layer`. `args` are its
+    parameters, and then its scalars."""
 
     kernel: str
     layer: str
@@ -162,7 +179,8 @@ Step = int | Loop | Branch  # the number of a call
 @dataclass(frozen=True, slots=True)
 class Model:
     """What the object's model takes and gives, and the calls that it consists of: in their order,
-    or as the first of `procedures` says, where there are any."""
+    or as the first of `procedures` says, where there are any. `extents` are decided by a run: an
+    input or output of the name, int64[], says what each is; it is as large as this at most."""
 
     inputs: tuple[Param, ...]
     outputs: tuple[Param, ...]
@@ -171,6 +189,7 @@ class Model:
     weights_bytes: int
     weights_hash: bytes  # BLAKE2b-256; empty where there are none
     procedures: tuple[tuple[Step, ...], ...] = ()
+    extents: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def states(self) -> dict[str, Param]:
@@ -193,7 +212,14 @@ def parse_metadata(data: bytes) -> Metadata:
     """Raises LookupError, TypeError, ValueError on what is no such section."""
     root: MetadataMap = msgpack.unpackb(data, raw=False)
     kernels = [
-        Kernel(str(k["name"]), _params(k["params"]), k["tasks"], int(k["workspace"]))
+        Kernel(
+            str(k["name"]),
+            _params(k["params"]),
+            k["tasks"],
+            int(k["workspace"]),
+            tuple(map(str, k["scalars"])),
+            tuple(map(int, k.get("most", ()))),
+        )
         for k in root["kernels"]
     ]
     model = None
@@ -209,6 +235,7 @@ def parse_metadata(data: bytes) -> Metadata:
             int(found["weights"]),
             bytes(found["weights_hash"]),
             tuple(tuple(map(_step, steps)) for steps in found.get("procedures", ())),
+            {str(name): int(most) for name, most in found.get("extents", {}).items()},
         )
     return Metadata(
         str(root["target"]),
@@ -227,6 +254,7 @@ def _params(rows: Sequence[ParamMap]) -> tuple[Param, ...]:
             tuple(r["shape"]),
             bool(r.get("output", False)),
             str(r.get("state", "")),
+            tuple(map(str, r.get("open", ()))),
         )
         for r in rows
     )

@@ -308,6 +308,38 @@ def cumulative(op: str, rng: Random) -> AwkwardCall:
     return call(op, (whole, "float32"), axis=rng.randrange(len(whole)), **flags)
 
 
+def nonzero(op: str, rng: Random) -> AwkwardCall:
+    return call(op, (shape(rng, 1, 4), dtype(rng)))
+
+
+def sort(op: str, rng: Random) -> AwkwardCall:
+    return call(op, (shape(rng, 1, 3), dtype(rng)), largest=rng.random() < 0.5)
+
+
+def suppress(op: str, rng: Random) -> AwkwardCall:
+    batch, classes, boxes = (rng.choice(CHANNELS) for _ in range(3))
+    number, threshold = ((), "int64"), ((), "float32")
+    scores = (batch, classes, boxes)
+    return call(
+        op, ((batch, boxes, 4), "float32"), (scores, "float32"), (scores, "int64"), number,
+        threshold, threshold, centered=rng.random() < 0.5, most=rng.choice(LARGE),
+    )  # fmt: skip
+
+
+def extent(op: str, rng: Random) -> AwkwardCall:
+    return call(op, ((), "int64"), extent=rng.choice(LARGE))
+
+
+def first(op: str, rng: Random) -> AwkwardCall:
+    whole = shape(rng, 1)
+    return call(op, (whole, dtype(rng)), ((), "int64"), extent=rng.randint(0, whole[0]))
+
+
+def grow(op: str, rng: Random) -> AwkwardCall:
+    whole = shape(rng, 1, 3)
+    return call(op, (whole, dtype(rng)), extent=whole[0] + rng.choice(SMALL))
+
+
 def top_k(op: str, rng: Random) -> AwkwardCall:
     whole = shape(rng, 1)
     axis = rng.randrange(len(whole))
@@ -507,13 +539,17 @@ OWN = (
     cumulative,
     dense,
     einsum,
+    extent,
+    first,
     gather,
     gather_elements,
     gather_nd,
+    grow,
     layout_transform,
     lookup,
     lrn,
     matmul,
+    nonzero,
     pad,
     pad_with,
     pointwise,
@@ -523,6 +559,8 @@ OWN = (
     scatter_elements,
     scatter_nd,
     softmax,
+    sort,
+    suppress,
     tile,
     top_k,
     transpose,

@@ -274,14 +274,59 @@ def pad_with(rng: Random) -> OperatorCall:
     return OperatorCall("pad_with", (array(rng, shape), array(rng, ())), {"pads": pads})
 
 
+def nonzero(rng: Random) -> OperatorCall:
+    shape = shape_of(rng)
+    x = array(rng, shape, rng.choice(("float32", "int64", "uint8")))
+    dropped = np.array([rng.random() < 0.5 for _ in range(x.size)]).reshape(shape)
+    return OperatorCall("nonzero", (np.where(dropped, 0, x).astype(x.dtype),), {})
+
+
+def sort(rng: Random) -> OperatorCall:
+    """Of few numbers, so that many are equal."""
+    shape = (*shape_of(rng, 0, 2), rng.choice((1, 2, 3, 7, 8, 33)))
+    drawn = [rng.randint(0, 5) for _ in range(int(np.prod(shape)))]
+    x = np.array(drawn, rng.choice((np.float32, np.int64))).reshape(shape)
+    return OperatorCall("sort", (x,), {"largest": rng.random() < 0.5})
+
+
+def suppress(rng: Random) -> OperatorCall:
+    batch, classes, boxes = (rng.randint(1, n) for n in (2, 3, 12))
+    scores = array(rng, (batch, classes, boxes))
+    order = np.argsort(-scores, -1, kind="stable")
+    limits = np.array(rng.randint(0, 6), np.int64), np.float32(rng.random() / 2), np.float32(-0.5)
+    corners = np.abs(array(rng, (batch, boxes, 4)))
+    attrs = {"centered": rng.random() < 0.5, "most": rng.choice((3, batch * classes * boxes))}
+    return OperatorCall("suppress", (corners, scores, order, *map(np.asarray, limits)), attrs)
+
+
+def grow(rng: Random) -> OperatorCall:
+    shape = shape_of(rng)
+    return OperatorCall("grow", (array(rng, shape),), {"extent": shape[0] + rng.randint(0, 3)})
+
+
+def first(rng: Random) -> OperatorCall:
+    shape = shape_of(rng)
+    extent = rng.randint(1, shape[0])
+    return OperatorCall("first", (array(rng, shape), np.array(extent)), {"extent": extent})
+
+
+def extent(rng: Random) -> OperatorCall:
+    count = rng.randint(0, 9)
+    return OperatorCall("extent", (np.array(count),), {"extent": count})
+
+
 CALLS: dict[str, Callable[[Random], OperatorCall]] = {
     "bitcast": bitcast,
     "col2im": col2im,
     "conv_nd": conv_nd,
     "cumulative": cumulative,
     "einsum": einsum,
+    "extent": extent,
+    "first": first,
     "gather_elements": gather_elements,
     "gather_nd": gather_nd,
+    "grow": grow,
+    "nonzero": nonzero,
     "pad_with": pad_with,
     "pool": pool,
     "quantized": quantized,
@@ -289,8 +334,10 @@ CALLS: dict[str, Callable[[Random], OperatorCall]] = {
     "sample": sample,
     "scatter_elements": scatter_elements,
     "scatter_nd": scatter_nd,
+    "sort": sort,
     "special": special,
     "sums": sums,
+    "suppress": suppress,
     "top_k": top_k,
 }
 

@@ -49,9 +49,8 @@ class OperatorCall:
                 arrays, attrs = laid_out(plan, arrays), plan.attrs
         builder = BlockBuilder(name)
         params = [builder.param(f"p{n}", a.shape, str(a.dtype)) for n, a in enumerate(arrays)]
-        function = builder.finish(
-            [builder.emit(Call(self.op, tuple(params), frozen_attrs(attrs), plan))]
-        )
+        made = builder.emit(Call(self.op, tuple(params), frozen_attrs(attrs), plan))
+        function = builder.finish(list(made) if isinstance(made, tuple) else [made])
         return lower_fused(function, target, name), arrays
 
 

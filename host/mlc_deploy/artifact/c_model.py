@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from .save import Savable
 
 ROW = 32  # bytes of weights on a line
-TABLE = "operands strides calls layers steps procedures shapes inputs outputs weights_hash".split()
+TABLE = (
+    "operands strides most extents calls layers steps procedures shapes inputs outputs weights_hash"
+).split()
 SAME_ORDER = """\
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the weights are for little-endian machines"
@@ -77,6 +79,8 @@ class _Table:
         self.metadata, self.model, self.symbols, self.called = metadata, model, symbols, called
         self.operands: list[str] = []
         self.strides: list[str] = []
+        self.most: list[str] = []
+        self.extents: list[str] = []
 
     def parts(self) -> Iterator[str]:
         """Arrays, each after those that it points to."""
@@ -85,6 +89,8 @@ class _Table:
         steps, procedures = self.procedures()
         yield from _array("mlc_operand", "operands", self.operands)
         yield from _array("mlc_stride", "strides", self.strides)
+        yield from _array("int64_t", "most", self.most)
+        yield from _array("mlc_extents", "extents", self.extents)
         yield from _array("mlc_call", "calls", calls)
         layers = [_string(call.layer) for call in model.calls]
         yield from _array("char *const", "layers", layers)
@@ -122,10 +128,19 @@ class _Table:
         yield f"const mlc_model {self.called} = {{\n{lines}\n}};"
 
     def call(self, call: Call) -> str:
-        tasks = int(self.metadata.kernels[call.kernel].tasks)
-        return self.places(self.symbols[call.kernel], call.args, tasks)
+        kernel = self.metadata.kernels[call.kernel]
+        tasks = kernel.tasks if isinstance(kernel.tasks, int) else 1
+        extents = "NULL"
+        if kernel.most:
+            extents = f"&extents[{len(self.extents)}]"
+            most = _at("most", self.most, len(kernel.most))
+            self.extents.append(f"{{{len(kernel.most)}, {kernel.task_scalar}, {most}, NULL}}")
+            self.most += map(str, kernel.most)
+        return self.places(self.symbols[call.kernel], call.args, tasks, extents)
 
-    def places(self, kernel: str, args: Sequence[Arg | None], tasks: int = 0) -> str:
+    def places(
+        self, kernel: str, args: Sequence[Arg | None], tasks: int = 0, extents: str = "NULL"
+    ) -> str:
         """An mlc_call; an argument that is not there is the arena's begin."""
         every = [arg or Arg(0, 0, 0, 0) for arg in args]
         moved = [(n, loop, step) for n, arg in enumerate(every) for loop, step in arg.strides]
@@ -133,7 +148,7 @@ class _Table:
         steps = _at("strides", self.strides, len(moved))
         self.operands += (f"{{{a.space}, {a.index}, {a.offset}}}" for a in every)
         self.strides += (f"{{{n}, {loop}, {step}}}" for n, loop, step in moved)
-        return f"{{{kernel}, {where}, {len(every)}, {tasks}, NULL, {steps}, {len(moved)}}}"
+        return f"{{{kernel}, {where}, {len(every)}, {tasks}, {extents}, {steps}, {len(moved)}}}"
 
     def procedures(self) -> tuple[list[str], list[str]]:
         if not self.model.procedures:

@@ -99,7 +99,7 @@ class Table:
         match field:
             case int():
                 self._align(4)
-                self.content += field.to_bytes(4, "little")
+                self.content += (field & 0xFFFFFFFF).to_bytes(4, "little")
             case Size(value):
                 self._align(self.word)
                 self.content += value.to_bytes(self.word, "little")
@@ -153,19 +153,24 @@ def arena_and_memory(metadata: Metadata) -> tuple[int, int]:
 
 def _call(t: Table, call: Call, metadata: Metadata) -> tuple[Field, ...]:
     """An mlc_call; what it points to stands before it, so this comes before its array."""
-    tasks = int(metadata.kernels[call.kernel].tasks)
-    return _places(t, Pointer(0, call.kernel), call.args, tasks)
+    kernel = metadata.kernels[call.kernel]
+    tasks = kernel.tasks if isinstance(kernel.tasks, int) else 1
+    extents: Field = NULL
+    if kernel.most:
+        most = t.array([(Wide(n),) for n in kernel.most])
+        extents = t.array([(len(kernel.most), kernel.task_scalar, most, NULL)])
+    return _places(t, Pointer(0, call.kernel), call.args, tasks, extents)
 
 
 def _places(
-    t: Table, kernel: Field, args: Sequence[Arg | None], tasks: int = 0
+    t: Table, kernel: Field, args: Sequence[Arg | None], tasks: int = 0, extents: Field = NULL
 ) -> tuple[Field, ...]:
     """An mlc_call of arguments; one that is not there is the arena's begin."""
     every = [arg or Arg(0, 0, 0, 0) for arg in args]
     operands = t.array([(arg.space, arg.index, Size(arg.offset)) for arg in every])
     moved = [(n, loop, Wide(step)) for n, arg in enumerate(every) for loop, step in arg.strides]
     strides = t.array(moved) if moved else NULL
-    return kernel, operands, len(every), tasks, NULL, strides, len(moved)
+    return kernel, operands, len(every), tasks, extents, strides, len(moved)
 
 
 def _procedures(t: Table, model: Model) -> tuple[Field, Field]:

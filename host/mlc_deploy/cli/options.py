@@ -92,7 +92,10 @@ class Reading:
 
 READING = (
     click.option("--shape", multiple=True, metavar="NAME=1,3,…", help="set the shape of an input"),
-    click.option("--bind", multiple=True, metavar="NAME=N", help="set a named dimension"),
+    click.option(
+        "--bind", multiple=True, metavar="NAME=N",
+        help="set a named dimension; NAME<=N: each run decides it",
+    ),
     click.option(
         "--const", multiple=True, metavar="NAME=N",
         help="make an input a constant: a number, numbers, or an .npy file",
@@ -180,8 +183,14 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return named("--shape", texts, lambda _, text: _extents(text), "NAME=1,3,224,224")
 
 
-def dims(texts: Sequence[str]) -> dict[str, int]:
-    return named("--bind", texts, lambda _, text: int(text), "NAME=128")
+def dims(texts: Sequence[str]) -> dict[str, int | str]:
+    """Dimensions by name, "<=512" for those that stay open."""
+
+    def read(name: str, text: str) -> int | str:
+        return f"<={int(text)}" if name.endswith("<") else int(text)
+
+    given = named("--bind", texts, read, "NAME=128 or NAME<=128")
+    return {name.rstrip("< "): n for name, n in given.items()}
 
 
 def states(texts: Sequence[str]) -> dict[str, str] | None:

@@ -333,11 +333,19 @@ def _signature(
     assert model is not None
     if isinstance(model, SavedModel):
         described = described_model(model)
-        inputs = {p.name: p for p in described.inputs} | described.states
-        return inputs, {p.name: p for p in described.outputs}
+        inputs = {p.name: p for p in described.inputs if p.name not in described.extents}
+        outputs = {p.name: p for p in described.outputs if p.name not in described.extents}
+        return inputs | described.states, outputs
+    from ..graph.extents import largest, open_extents  # here: as _graph
+
+    names, most = open_extents(model), dict(model.extents)
 
     def params(named: Iterable[tuple[str, Value]]) -> dict[str, Param]:
-        return {name: Param(name, v.type.dtype, v.type.sizes) for name, v in named}
+        return {
+            name: Param(name, t.dtype, t.sizes, open=names.get(name, ()))
+            for name, t in ((name, largest(v.type, most)) for name, v in named)
+            if name not in most
+        }
 
     return (
         params((p.name, p) for p in model.params),

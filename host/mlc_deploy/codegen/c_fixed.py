@@ -31,7 +31,8 @@ typedef int32_t mlc_kernel(const mlc_args *args, int32_t task_begin, int32_t tas
 enum mlc_status {
     MLC_OK = 0,
     MLC_OUT_OF_BOUNDS = 1, /* an access outside its buffer, in code built with bound checks */
-    MLC_BAD_SHAPE = 2      /* arguments whose sizes do not fit each other */
+    MLC_BAD_SHAPE = 2,     /* arguments whose sizes do not fit each other */
+    MLC_BAD_EXTENT = 3     /* a symbolic dimension that is negative, or more than it may be */
 };
 
 enum mlc_space { MLC_ARENA = 0, MLC_WEIGHTS = 1, MLC_INPUT = 2, MLC_OUTPUT = 3 };

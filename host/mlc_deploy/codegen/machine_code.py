@@ -19,7 +19,7 @@ from ..ir import Buffer, Dim, Var
 from ..lower import Kernel
 from .llvm import emit_kernel
 from .merge import KERNEL
-from .signature import scalars_of, scratch_layout
+from .signature import bounds_of, most, scalars_of, scratch_layout
 from .tasks import tasks
 from .types import forget_constants
 
@@ -101,19 +101,22 @@ def _initialize() -> None:
 
 def signature(kernel: Kernel) -> SignatureMap:
     """What the metadata says of a kernel, without its name. Raises CodegenError."""
-    return {
+    made: SignatureMap = {
         "params": [_param(kernel, p) for p in kernel.params if isinstance(p, Buffer)],
         "scalars": [v.name for v in scalars_of(kernel)],
         "tasks": _extent(tasks(kernel)),
         "workspace": scratch_layout(kernel)[1],
     }
+    if bounds := bounds_of(kernel):
+        made["most"] = list(bounds)
+    return made
 
 
 def _param(kernel: Kernel, p: Buffer) -> ParamMap:
     made: ParamMap = {
         "name": p.name,
         "dtype": p.dtype,
-        "shape": [_extent(n) for n in p.shape],
+        "shape": [_extent(most(kernel, n)) for n in p.shape],
         "output": p.name in kernel.outputs,
     }
     if p.alignment < ALIGNMENT:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from mlc_targets.object_format import ALIGNMENT
 
-from ..arith import linear
+from ..arith import linear, simplify_expr
 from ..errors import CodegenError
-from ..ir import Buffer, Expr, Var, dtype_of
+from ..ir import MOST, Buffer, Dim, Expr, Var, const, dtype_of, substitute
+from ..ir.nodes import dim
 from ..lower import WORKSPACE, Kernel
 
 
@@ -24,8 +25,8 @@ def scratch_layout(kernel: Kernel) -> tuple[dict[Buffer, int], int]:
 
 
 def elements(kernel: Kernel, buffer: Buffer) -> int:
-    """Of a flat scratch buffer; CodegenError where that is no constant."""
-    (size,) = buffer.shape
+    """Of a flat scratch buffer, at most; CodegenError where that is not known."""
+    (size,) = (most(kernel, n) for n in buffer.shape)
     if not isinstance(size, int):
         raise CodegenError(
             f"scratch buffer '{buffer.name}' has {size} elements, which is not a constant",
@@ -33,6 +34,21 @@ def elements(kernel: Kernel, buffer: Buffer) -> int:
             mend="compute it inside a loop whose turns need a constant part of it",
         )
     return size
+
+
+def most(kernel: Kernel, extent: Dim) -> Dim:
+    """The largest that an extent can be, where its dimensions are bounded; else as it is."""
+    bounds = kernel.body.attrs.get(MOST)
+    if isinstance(extent, int) or not bounds:
+        return extent
+    known = {v: const(bounds[v.name], v.dtype) for v in scalars_of(kernel)}
+    return dim(simplify_expr(substitute(extent, known), {}))
+
+
+def bounds_of(kernel: Kernel) -> tuple[int, ...]:
+    """The largest values of the scalars, where the kernel says them."""
+    bounds = kernel.body.attrs.get(MOST, {})
+    return tuple(bounds[v.name] for v in scalars_of(kernel)) if bounds else ()
 
 
 def scalars_of(kernel: Kernel) -> tuple[Var, ...]:

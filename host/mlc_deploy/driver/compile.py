@@ -128,7 +128,7 @@ def compile(
     target: Target | str | None = None,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, int | str] | None = None,
     converters: Mapping[Any, Converter] | None = None,
     watch: Watch | None = None,
     workers: int | None = None,
@@ -142,7 +142,8 @@ def compile(
     """Compiles a model for a target: an .onnx or .pt2 file, a program of torch.export, what
     torch.fx traced, a graph function, or a module's `main`.
 
-    shapes fixes inputs by name, dims symbolic dimensions by name; converters are for operators that
+    shapes fixes inputs by name, dims symbolic dimensions by name, or leaves them open: "<=512" is
+    decided by each run, and 512 at most. converters are for operators that
     are missing, as frontend.from_onnx, from_torch and from_fx take them. watch(name, function,
     changed) sees the graph after every pass. workers: how many processes compile kernels, by
     default as the PassContext says, one per core. precision: "float32", which is as the model says,

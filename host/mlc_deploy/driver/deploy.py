@@ -66,6 +66,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from mlc_rpc.extents import fits, results_of, stored
 from mlc_rpc.module import Run
 from mlc_rpc.recover import persist
 from mlc_rpc.timing import Timing
@@ -264,6 +265,9 @@ def deploy(
     described = described_model(model)
     inputs_of = {p.name: p for p in described.inputs} | described.states
     outputs_of = {p.name: p for p in described.outputs}
+    for name in described.extents:  # which other inputs say, and shapes of outputs
+        inputs_of.pop(name, None)
+        outputs_of.pop(name, None)
     given = fitting("input", inputs or {}, inputs_of)
     expected = fitting("output", expect or {}, outputs_of)
     every = {
@@ -332,11 +336,11 @@ def _measure(
 ) -> _Attempt:
     """From the upload to the last profile; nothing of the board is held afterwards."""
     described = described_model(model)
-    names = [p.name for p in described.outputs]
+    names = [p.name for p in (*described.inputs, *described.outputs)]
     with stage("upload"):
         began, sent = time.perf_counter(), board.sent_bytes
         module = board.load(model)
-        tensors = [board.tensor(inputs[p.name]) for p in described.inputs]
+        tensors = [board.tensor(array) for array in stored(described, inputs).values()]
         results = [
             board.tensor(inputs[p.state]) if p.state else board.empty(_shape(p), p.dtype)
             for p in described.outputs
@@ -345,7 +349,7 @@ def _measure(
     args = (*tensors, *results)
     with stage("run"):
         first = module.entry.profile(*args, threads=threads, cores=cores, timeout=timeout)
-        outputs = {n: tensor.numpy() for n, tensor in zip(names, results, strict=True)}
+        outputs = results_of(described, dict(zip(names, args, strict=True)))
     if board.emulated:
         runs, timing = [first], _as_timing(first)
     else:
@@ -426,7 +430,7 @@ def fitting(kind: str, given: Mapping[str, Array], params: Mapping[str, Param]) 
                 f"the model has no {kind} '{name}'", mend=", ".join(near) or "none: it takes none"
             )
         wanted = params[name]
-        if array.shape != wanted.shape or array.dtype.name != wanted.dtype:
+        if not fits(wanted, array.shape) or array.dtype.name != wanted.dtype:
             raise InputError(
                 f"{kind} '{name}' is {wanted}, and the array given is "
                 f"{array.dtype.name}{list(array.shape)}",

@@ -74,7 +74,7 @@ def model_graph(
     model: str | Path | ExportedProgram | GraphModule | Function | IRModule,
     target: Target,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, int | str] | None = None,
     converters: Mapping[Any, Converter] | None = None,
     watch: Watch | None = None,
     precision: str = "float32",

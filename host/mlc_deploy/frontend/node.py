@@ -13,6 +13,7 @@ from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Value
 from ..graph.rewrite import fold_call
 from ..ops import frozen_attrs
+from .extents import Extents
 
 MOST_CONSTANTS = 1 << 28  # elements of a table that the front end makes
 MOST_TURNS = 1000  # of a loop that is unrolled; each adds its nodes to the graph
@@ -29,6 +30,7 @@ class Node(ABC):
 
     place: str
     builder: BlockBuilder
+    extents: Extents
     source: str  # the layer that its calls come from
 
     @abstractmethod
@@ -45,9 +47,15 @@ class Node(ABC):
         folded = fold_call(op, args, frozen_attrs(attrs))
         if folded is None:
             result: Value = self.call(op, *args, **attrs)
+            self.extents.follow(op, args, attrs, result)
             return result
         several: Any = folded
         return folded[0] if len(folded) == 1 else several
+
+    def emit_several(self, op: str, *args: Value, **attrs: Any) -> tuple[Value, ...]:
+        """The outputs of an operator that has several."""
+        several: Any = self.emit(op, *args, **attrs)
+        return tuple(several)
 
     def emit_loop(
         self, turns: int, states: Sequence[Value], step: Step, **parts: Any
@@ -73,8 +81,9 @@ class Node(ABC):
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
-    """The extents. Raises TypeError for symbolic ones, which front ends do not make."""
-    return value.type.sizes
+    """The extents. One that a run decides is an expression; a converter that compares it with
+    another, or counts to it, refuses the node (TypeError)."""
+    return value.type.shape  # type: ignore[return-value]
 
 
 def _known_if_empty(value: Value) -> Value:

@@ -18,8 +18,12 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from ..errors import ImporterError
 from ..graph.builder import BlockBuilder
+from ..graph.dims import symbol
+from ..graph.extents import most_of
 from ..graph.nodes import Constant, Function
 from ..graph.verify import verify
+from .ends import finished
+from .extents import Extents
 from .narrow import declared_kind, stored
 from .onnx_file import (
     AGAIN,
@@ -45,17 +49,18 @@ from .values import fitted
 def from_onnx(
     model: str | Path | bytes | ModelProto,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, int | str] | None = None,
     *,
     values: Mapping[str, Any] | None = None,
     converters: Mapping[str, Converter] | None = None,
 ) -> Function:
     """The graph of an ONNX model, not optimized.
 
-    shapes gives whole shapes of inputs; dims gives values of named dimensions; values makes inputs
-    constants, of arrays or of one number. converters adds to the table or overrides it: the key is
-    the operator's name, or "domain::name", the value a function of an OnnxNode. Raises
-    ImporterError, and NeedsValue if the values of inputs decide about shapes.
+    shapes gives whole shapes of inputs. dims gives values of named dimensions, or "<=512" for one
+    that stays open: each run decides it, and 512 is the most. values makes inputs constants, of
+    arrays or of one number. converters adds to the table or overrides it: the key is the operator's
+    name, or "domain::name", the value a function of an OnnxNode. Raises ImporterError, and
+    NeedsValue if the values of inputs decide about shapes.
     """
     where, path = "the model", None
     if isinstance(model, (str, Path)):
@@ -77,7 +82,7 @@ def _convert(
     path: Path | None,
     where: str,
     shapes: Mapping[str, Sequence[int]],
-    dims: Mapping[str, int],
+    dims: Mapping[str, int | str],
     values: Mapping[str, Any],
     converters: Mapping[str, Converter],
 ) -> Function:
@@ -96,6 +101,7 @@ def _convert(
         functions={(f.domain, f.name): f for f in model.functions},
         where=where,
         folder=path.parent if path is not None else None,
+        extents=Extents(v.name for v in (*graph.input, *graph.output)),
     )
     scope = Scope(imports={o.domain: o.version for o in model.opset_import} | {"": opset})
     importer.refuse_missing(graph.node, scope)
@@ -108,12 +114,17 @@ def _convert(
         scope.values[name] = importer.marked(Constant(array, name), kinds[name])
     inputs = [i for i in graph.input if i.name not in scope.values]
     shapes = {name: shape for name, shape in shapes.items() if name not in values}
-    for info, shape in zip(inputs, bound_shapes(inputs, shapes, dims, where), strict=True):
+    left = {name: most_of(name, text) for name, text in dims.items() if isinstance(text, str)}
+    known = {name: symbol(name) if isinstance(n, str) else n for name, n in dims.items()}
+    for info, extents in zip(inputs, bound_shapes(inputs, shapes, known, where), strict=True):
         code = info.type.tensor_type.elem_type
-        scope.values[info.name] = importer.param(info.name, shape, code)
+        scope.values[info.name] = importer.param(info.name, extents, code)
+    for name, most in left.items():
+        importer.extents.given(name, importer.builder.param(name, (), "int64"), most)
     importer.nodes(graph.node, scope)
     outputs = [importer.result(o, scope) for o in graph.output]
-    function = importer.builder.finish(outputs, [o.name for o in graph.output])
+    names = [o.name for o in graph.output]
+    function = finished(importer.builder, importer.extents, outputs, names)
     verify(function)
     return function
 

@@ -18,7 +18,7 @@ from ..errors import ImporterError, ModelWarning
 from ..graph.nodes import Constant, Value
 from ..ops.shape import normal_axis
 from .layers.loops import loop
-from .layers.shapes import reshape, select, stacked
+from .layers.shapes import counted_rows, grown, reshape, select, stacked
 from .node import MOST_TURNS, shape_of
 from .onnx_node import Converter, OnnxNode
 from .refusals import MISTAKES
@@ -37,7 +37,14 @@ def _if(n: OnnxNode) -> Any:
     if isinstance(condition, Constant):
         return n.body("then_branch" if condition.value.all() else "else_branch")
     try:
-        return _branch(n, condition)
+        with n.extents.tried() as added:
+            results = _branch(n, condition)
+            if not added():
+                return results
+            raise Unlike
+    except Unlike:
+        with n.extents.tried():
+            return _both(n, condition)
     except ImporterError as error:
         if not isinstance(error.__cause__, MISTAKES):
             raise
@@ -62,11 +69,31 @@ def _branch(n: OnnxNode, condition: Value) -> list[Value]:
         results = n.body(name)
         types.append([v.type for v in results])
         if types[0] != types[-1]:
-            n.known(0, "the condition of branches of different shapes")
+            raise Unlike
         return results
 
     truth = reshape(n, condition, ())
     return n.emit_branch(truth, lambda: taken("then_branch"), lambda: taken("else_branch"))
+
+
+def _both(n: OnnxNode, condition: Value) -> list[Value]:
+    """The results of branches that give different numbers of rows: both are computed."""
+    truth = reshape(n, condition, ())
+    pairs = zip(n.body("then_branch"), n.body("else_branch"), strict=True)
+    return [_chosen(n, truth, a, b) for a, b in pairs]
+
+
+def _chosen(n: OnnxNode, truth: Value, a: Value, b: Value) -> Value:
+    if a.type == b.type:
+        return n.emit("where", truth, a, b)
+    (one, *rest), (other, *others) = (shape_of(v) or (0,) for v in (a, b))
+    alike = a.type.dtype == b.type.dtype and len(shape_of(a)) == len(shape_of(b)) > 0
+    if rest != others or not alike:
+        n.known(0, "the condition of branches of different shapes")
+    most = max(n.extents.largest(one), n.extents.largest(other))
+    rows = n.emit("where", truth, *(grown(n, v, most) for v in (a, b)))
+    counts = [n.extents.value(n, extent) for extent in (one, other)]
+    return counted_rows(n, rows, n.emit("where", truth, *counts), "chosen")
 
 
 def _loop(n: OnnxNode) -> Any:

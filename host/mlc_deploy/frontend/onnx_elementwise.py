@@ -24,7 +24,6 @@ PLAIN: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         )
     },
     "BitwiseNot": ("bitwise_not", {}),
-    "Concat": ("concatenate", {"axis": REQUIRED}),
     "Elu": ("elu", {"alpha": 1.0}),
     "GatherND": ("gather_nd", {"batch_dims": 0}),
     "Gelu": ("gelu", {"approximate": "none"}),

@@ -23,6 +23,8 @@ from onnx import (
 from ..errors import ImporterError
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Value, Var
+from ..ir import Dim
+from .extents import Extents
 from .narrow import AWARE, BY_CODE, Flow, Narrow, carried, declared_kind, flow_of
 from .node import shape_of
 from .onnx_file import DTYPES, carrier_of, graphs_of, to_array
@@ -33,7 +35,7 @@ from .refusals import missing_operators, mistakes_at
 REASONS = {
     operator: reason
     for operators, reason in {
-        "NonMaxSuppression Unique": "its output's shape depends on the data",
+        "Unique": "its output's shape depends on the data",
         "Multinomial": "random numbers are not drawn on boards; pass them as an input",
         "Gradient": "gradients are not computed",
         "Optional OptionalGetElement OptionalHasElement": "optionals are not supported",
@@ -82,13 +84,14 @@ class Importer:
     functions: Mapping[tuple[str, str], FunctionProto]
     where: str
     folder: Path | None
+    extents: Extents = field(default_factory=Extents)
     origins: dict[Value, frozenset[str]] = field(default_factory=dict)
     narrow: dict[Value, Narrow] = field(default_factory=dict)
     depth: int = 0
     called: dict[tuple[Any, ...], list[Value | None]] = field(default_factory=dict)
     expanded: int = 0  # nodes of functions and of graphs inside nodes, as often as they were read
 
-    def param(self, name: str, shape: Sequence[int], code: int) -> Value:
+    def param(self, name: str, shape: Sequence[Dim], code: int) -> Value:
         """A parameter; code is ONNX's number of its dtype. Raises ImporterError."""
         dtype = carrier_of(code, f"input '{name}'", self.where)
         value = self.builder.param(name, shape, dtype)
@@ -355,7 +358,9 @@ def _type(value: Value | TensorList | None) -> TypeProto:
     if value is None or isinstance(value, TensorList):
         return TypeProto()
     code = next(int(c) for c, name in DTYPES.items() if name == value.type.dtype)
-    return onnx.helper.make_tensor_type_proto(code, shape_of(value))
+    return onnx.helper.make_tensor_type_proto(
+        code, [d if isinstance(d, int) else str(d) for d in shape_of(value)]
+    )
 
 
 def _with_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:

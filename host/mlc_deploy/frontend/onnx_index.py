@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.nodes import Value
+from ..graph.nodes import Constant, Value
 from ..ops.shape import normal_axis
+from .extents import product
 from .layers.shapes import (
+    counted_rows,
     expand,
     from_front,
     iota,
     reshape,
+    rows,
     select,
     top_k,
     vector_along,
@@ -23,6 +26,9 @@ from .layers.shapes import (
 )
 from .node import limited, shape_of
 from .onnx_node import Converter, OnnxNode
+
+# What is left out of a suppression: the most of a class, and the thresholds of covering and scores.
+SUPPRESSION = ((0, "int64"), (0.0, "float32"), (float("-inf"), "float32"))
 
 
 def _gather_elements(n: OnnxNode) -> Any:
@@ -41,13 +47,42 @@ def _compress(n: OnnxNode) -> Any:
     if n.attr("axis", None) is None:
         x = reshape(n, x, (math.prod(n.shape()),))
     axis = n.axis(0, len(shape_of(x)))
-    (places,) = np.nonzero(n.known(1, "condition").reshape(-1))
-    return n.emit("gather", x, n.constant(places, "int64"), axis=axis)
+    chosen = n.input(1)
+    if isinstance(chosen, Constant):
+        (places,) = np.nonzero(chosen.value.reshape(-1))
+        return n.emit("gather", x, n.constant(places, "int64"), axis=axis)
+    extent = shape_of(x)[axis]
+    count = shape_of(chosen)[0]
+    if isinstance(extent, int) and isinstance(count, int) and count > extent:
+        chosen = rows(n, chosen, 0, extent)
+    rows_of, number = n.emit_several("nonzero", chosen)
+    found = counted_rows(n, rows_of, number, "kept")
+    return n.emit("gather", x, reshape(n, found, shape_of(found)[:1]), axis=axis)
 
 
 def _top_k(n: OnnxNode) -> Any:
-    k = n.whole(1, "K") if n.opset >= 10 else n.attr("k")
-    return top_k(n, n.input(0), k, n.axis(-1), bool(n.attr("largest", 1)))
+    k = n.dims(1, "K")[0] if n.opset >= 10 else n.attr("k")
+    return top_k(n, n.input(0), n.extents.own(n, k), n.axis(-1), bool(n.attr("largest", 1)))
+
+
+def _non_max_suppression(n: OnnxNode) -> Any:
+    """Of every class the boxes with the highest scores that no better one covers too much."""
+    boxes, scores = n.input(0), n.input(1)
+    given = [n.optional(number) for number in (2, 3, 4)]
+    limit, overlap, least = (
+        n.constant(default, dtype) if value is None else reshape(n, value, ())
+        for value, (default, dtype) in zip(given, SUPPRESSION, strict=True)
+    )
+    most = n.extents.largest(product(scores.type.shape))
+    if isinstance(limit, Constant):
+        per_class = max(0, min(int(limit.value), n.extents.largest(scores.type.shape[2])))
+        most = per_class * n.extents.largest(product(scores.type.shape[:2]))
+    order = n.emit("sort", scores, largest=True)
+    centered = bool(n.attr("center_point_box", 0))
+    chosen, count = n.emit_several(
+        "suppress", boxes, scores, order, limit, overlap, least, centered=centered, most=most
+    )
+    return counted_rows(n, chosen, count, "selected")
 
 
 def _cumulative(n: OnnxNode) -> Any:
@@ -190,7 +225,8 @@ def _as_matmul(
 INDEXING: dict[str, Converter] = {
     "Compress": _compress, "CumProd": _cumulative, "CumSum": _cumulative, "Einsum": _einsum,
     "EyeLike": _eye_like, "GatherElements": _gather_elements,
-    "Hardmax": _hardmax, "OneHot": _one_hot, "ReverseSequence": _reverse_sequence,
+    "Hardmax": _hardmax, "NonMaxSuppression": _non_max_suppression,
+    "OneHot": _one_hot, "ReverseSequence": _reverse_sequence,
     "Scatter": _scatter_elements, "ScatterElements": _scatter_elements,
     "TensorScatter": _tensor_scatter, "TopK": _top_k, "Trilu": _trilu,
 }  # fmt: skip

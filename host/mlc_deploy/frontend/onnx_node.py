@@ -59,6 +59,7 @@ class OnnxNode(Node):
         self.source = source
         self.place = f"{importer.where}, node '{source}' ({proto.op_type})"
         self.builder = importer.builder
+        self.extents = importer.extents
         self._scope = scope
         self._importer = importer
         self._attributes = {a.name: a for a in proto.attribute}
@@ -132,11 +133,20 @@ class OnnxNode(Node):
         return value.value
 
     def ints(self, name: str, number: int) -> list[int] | None:
-        """Integers that are an attribute in old opsets and input `number` in recent ones."""
+        """Integers that are an attribute in old opsets and input `number` in recent ones; extents
+        among them are expressions."""
         found: list[int] | None = self.attr(name, None)
         if found is None and self.optional(number) is not None:
-            found = [int(v) for v in self.known(number, name).reshape(-1)]
+            found = self.dims(number, name)
         return found
+
+    def dims(self, number: int, what: str) -> list[Any]:
+        """The integers of an input, expressions where they are extents. Raises NeedsValue where
+        they are other data."""
+        value = self.input(number)
+        if self.extents.is_followed(value):
+            return list(self.extents.of(value).reshape(-1))  # type: ignore[union-attr]
+        return [int(v) for v in self.known(number, what).reshape(-1)]
 
     def whole(self, number: int, what: str) -> int:
         """A whole number that shapes depend on. Raises NeedsValue unless it is constant."""
@@ -211,7 +221,7 @@ class OnnxNode(Node):
 
     def tried(self, convert: Callable[[], list[Value]]) -> list[Value]:
         """What convert gives, of which nothing stays in the graph."""
-        with self._importer.within(), self.builder.discarded():
+        with self.extents.forgotten(), self._importer.within(), self.builder.discarded():
             return convert()
 
     # ------------------------------------------------------------------------------- output

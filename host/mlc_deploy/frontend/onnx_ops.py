@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant
+from ..ir import binary
+from ..ops.elementwise import broadcast_shape
 from ..ops.shape import normal_axis
+from .extents import product, simplified
 from .layers.shapes import (
+    counted_rows,
     expand,
     filled_up,
+    iota,
+    joined,
     part,
     reshape,
     split,
@@ -44,14 +50,14 @@ def _flatten(n: OnnxNode) -> Any:
 def _reshape(n: OnnxNode) -> Any:
     """0 copies the input's dimension (unless allowzero); -1 is the extent that is left."""
     old = n.shape()
-    shape = [int(v) for v in n.known(1, "shape").reshape(-1)]
+    shape = n.dims(1, "shape")
     if not n.attr("allowzero", 0):
         if any(d == 0 and k >= len(old) for k, d in enumerate(shape)):
             raise ValueError(f"shape {shape} copies a dimension that {list(old)} has not")
         shape = [old[k] if d == 0 else d for k, d in enumerate(shape)]
     if shape.count(-1) == 1:
-        shape = filled_up(shape, math.prod(old))
-    return n.emit("reshape", n.input(0), shape=shape)
+        shape = filled_up(shape, product(old))
+    return n.emit("reshape", n.input(0), shape=[n.extents.own(n, d) for d in shape])
 
 
 def _transpose(n: OnnxNode) -> Any:
@@ -80,6 +86,10 @@ def _unsqueeze(n: OnnxNode) -> Any:
     return reshape(n, n.input(0), shape)
 
 
+def _concat(n: OnnxNode) -> Any:
+    return joined(n, n.every(), n.attr("axis"))
+
+
 def _split(n: OnnxNode) -> Any:
     axis, sizes = n.axis(0), n.ints("split", 1)
     if sizes is None:
@@ -100,13 +110,13 @@ def _slice(n: OnnxNode) -> Any:
     along: dict[int, tuple[int, int, int]] = {}
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = normal_axis(n.op, axis, len(shape))
-        along[axis] = taken(shape[axis], start, end, step)
+        along[axis] = taken(n, shape[axis], start, end, step)
     return part(n, n.input(0), along)
 
 
 def _expand(n: OnnxNode) -> Any:
-    wanted = [int(d) for d in n.known(1, "shape").reshape(-1)]
-    return expand(n, n.input(0), np.broadcast_shapes(n.shape(), tuple(wanted)))
+    wanted = tuple(n.extents.own(n, d) for d in n.dims(1, "shape"))
+    return expand(n, n.input(0), broadcast_shape(n.op, [n.shape(), wanted]))
 
 
 def _tile(n: OnnxNode) -> Any:
@@ -161,11 +171,11 @@ def _space_to_depth(n: OnnxNode) -> Any:
 def _shape(n: OnnxNode) -> Any:
     shape = n.shape()
     begin, end = n.attr("start", 0), n.attr("end", None)
-    return n.constant(shape[begin:end], "int64")
+    return n.extents.vector(n, shape[begin:end])
 
 
 def _size(n: OnnxNode) -> Any:
-    return n.constant(math.prod(n.shape()), "int64")
+    return n.extents.value(n, product(n.shape()))
 
 
 def _constant(n: OnnxNode) -> Any:
@@ -177,20 +187,30 @@ def _constant(n: OnnxNode) -> Any:
 
 
 def _constant_of_shape(n: OnnxNode) -> Any:
-    shape = n.known(0, "shape").reshape(-1).tolist()
+    shape = [n.extents.own(n, d) for d in n.dims(0, "shape")]
     value = n.tensor("value", n.constant(0, "float32"))
     wide = n.emit("broadcast_to", reshape(n, value, ()), shape=shape)
     return n.marked(wide, n.kind_of(value))
 
 
 def _non_zero(n: OnnxNode) -> Any:
-    """Its output's shape depends on the data."""
-    places = np.nonzero(np.atleast_1d(n.known(0, "the number of elements that are not 0")))
-    return n.constant(np.array(places), "int64")
+    x = n.input(0)
+    if isinstance(x, Constant):
+        return n.constant(np.array(np.nonzero(np.atleast_1d(x.value))), "int64")
+    places, count = n.emit_several("nonzero", x if n.shape() else reshape(n, x, (1,)))
+    found = counted_rows(n, places, count, "found")
+    return n.emit("transpose", found, axes=(1, 0))
 
 
 def _range(n: OnnxNode) -> Any:
-    start, limit, delta = (n.known(k, "range") for k in range(3))
+    if any(map(n.extents.is_followed, n.every())):
+        (first,), (last,), (step,) = (n.dims(k, "range") for k in range(3))
+        if step != 1:
+            raise n.refuse("the step of a range of unknown length is not 1")
+        extent = n.extents.own(n, simplified(binary("-", last, first)))
+        places, begin = iota(n, extent, 1, 0, n.dtype()), n.extents.value(n, first)
+        return places if first == 0 else n.emit("add", places, n.cast(begin, n.dtype()))
+    start, limit, delta = n.known(0, "range"), n.known(1, "range"), n.known(2, "range")
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
     numbers = np.arange(limited(count, "a range"))
     return n.constant(start + numbers * delta, str(start.dtype))
@@ -202,7 +222,8 @@ def _identity(n: OnnxNode) -> Any:
 
 CONVERTERS: dict[str, Converter] = {
     **CONTROL, **ELEMENTWISE, **INDEXING, **LAYERS, **LEARNT, **QUANTIZED, **RECURRENT, **RUNTIME,
-    **SAMPLING, **SEQUENCES, **SIGNAL, **TRAINING, **TREES, "Constant": _constant,
+    **SAMPLING, **SEQUENCES, **SIGNAL, **TRAINING, **TREES, "Concat": _concat,
+    "Constant": _constant,
     "ConstantOfShape": _constant_of_shape, "DepthToSpace": _depth_to_space,
     "Expand": _expand, "Flatten": _flatten, "Gather": _gather, "Identity": _identity,
     "NonZero": _non_zero, "Pad": _pad, "Range": _range, "Reshape": _reshape, "Shape": _shape,

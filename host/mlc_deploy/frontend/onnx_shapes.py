@@ -8,21 +8,23 @@ from collections.abc import Mapping, Sequence
 from onnx import ValueInfoProto
 
 from ..errors import ImporterError, ModelWarning, ShapeError
+from ..ir import Dim
 from .refusals import refuse_unknown_inputs, shape_text, unknown_shapes
 
 
 def bound_shapes(
     inputs: Sequence[ValueInfoProto],
     shapes: Mapping[str, Sequence[int]],
-    dims: Mapping[str, int],
+    dims: Mapping[str, Dim],
     where: str,
-) -> list[tuple[int, ...]]:
-    """The shapes of all inputs. Raises ShapeError that names the unknown ones and the options."""
+) -> list[tuple[Dim, ...]]:
+    """The shapes of all inputs; dimensions that stay open are symbols. Raises ShapeError that names
+    the unknown ones and the options."""
     names = [i.name for i in inputs]
     refuse_unknown_inputs(shapes, names, "model", where)
     declared = [declared_shape(i, where) for i in inputs]
     named = _named_dims(declared, shapes, dims, names, where)
-    result: list[tuple[int, ...]] = []
+    result: list[tuple[Dim, ...]] = []
     unbound: list[str] = []
     hints: list[str] = []
     examples: dict[str, int] = {}
@@ -32,8 +34,8 @@ def bound_shapes(
             result.append(_agreed(info.name, own, given, where))
             continue
         bound = None if own is None else [named.get(d, d) if isinstance(d, str) else d for d in own]
-        if bound is not None and all(isinstance(d, int) for d in bound):
-            result.append(tuple(d for d in bound if isinstance(d, int)))
+        if bound is not None and not any(isinstance(d, str) for d in bound):
+            result.append(tuple(d for d in bound if not isinstance(d, str)))
             continue
         unbound.append(f"'{info.name}' {_text(own)}")
         hints.append(f"--shape {info.name}={_examples(bound, examples)}")
@@ -61,10 +63,10 @@ def declared_shape(info: ValueInfoProto, where: str) -> list[int | str] | None:
 def _named_dims(
     declared: Sequence[list[int | str] | None],
     shapes: Mapping[str, Sequence[int]],
-    dims: Mapping[str, int],
+    dims: Mapping[str, Dim],
     names: Sequence[str],
     where: str,
-) -> dict[str, int]:
+) -> dict[str, Dim]:
     """Values of the named dimensions, from --bind and from given shapes."""
     there = {d for own in declared for d in own or () if isinstance(d, str) and d != "?"}
     for name, value in dims.items():
@@ -75,7 +77,8 @@ def _named_dims(
                 where=where,
                 mend=known,
             )
-        _positive([value], f"--bind {name}={value}", where)
+        if isinstance(value, int):
+            _positive([value], f"--bind {name}={value}", where)
     result = dict(dims)
     for name, own in zip(names, declared, strict=True):
         for d, value in zip(own or (), shapes.get(name, ()), strict=False):
@@ -115,14 +118,15 @@ def _text(own: list[int | str] | None) -> str:
     return "of unknown rank" if own is None else f"[{', '.join(map(str, own))}]"
 
 
-def _examples(bound: Sequence[int | str] | None, known: dict[str, int]) -> str:
+def _examples(bound: Sequence[Dim | str] | None, known: dict[str, int]) -> str:
     """A shape to try. known: what is tried for dimensions with names; it grows."""
     if bound is None:
         return "1,3,224,224"
     tried: list[int] = []
     for n, d in enumerate(bound):
-        number = d if isinstance(d, int) else _example(d, len(bound), n)
-        tried.append(number if isinstance(d, int) or d == "?" else known.setdefault(d, number))
+        name = str(d)
+        number = d if isinstance(d, int) else _example(name, len(bound), n)
+        tried.append(number if isinstance(d, int) or d == "?" else known.setdefault(name, number))
     return ",".join(map(str, tried))
 
 

@@ -69,7 +69,7 @@ def is_program(model: object) -> bool:
 def from_torch(
     program: ExportedProgram | str | Path,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, int | str] | None = None,
     *,
     converters: Mapping[str, Converter] | None = None,
     trust: bool = False,
@@ -276,7 +276,7 @@ def _layer(node: Node) -> str:
 def _bound(
     program: ExportedProgram,
     shapes: Mapping[str, Sequence[int]],
-    dims: Mapping[str, int],
+    dims: Mapping[str, int | str],
     where: str,
 ) -> dict[str, int]:
     """Values of all symbols in the inputs' shapes. Raises ShapeError that names unknown ones."""
@@ -290,6 +290,11 @@ def _bound(
                 where=where,
                 mend=", ".join(symbols) or "none: its shapes are fixed",
             )
+    for name, number in dims.items():
+        if isinstance(number, str):
+            what = f"--bind {name}{number}: a dimension of a PyTorch program cannot stay open"
+            mend = f"--bind {name}=128; or torch.onnx.export, and the .onnx file"
+            raise ShapeError(what, where=where, mend=mend)
     values = {name: int(value) for name, value in dims.items()}
     for name, given in shapes.items():
         _agree(name, declared[name], given, values, where)

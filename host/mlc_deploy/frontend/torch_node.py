@@ -9,6 +9,7 @@ from ..errors import ImporterError
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Value
 from ..ops.shape import normal_axis
+from .extents import Extents
 from .node import Node, shape_of
 
 # The names of torch's dtypes are ours, except these, which numpy does not have.
@@ -36,6 +37,7 @@ class TorchNode(Node):
         self.source, self.place = source, place
         self._result, self._operands = meta  # tensors without data
         self.builder = builder
+        self.extents = Extents()
 
     @property
     def aten(self) -> str:

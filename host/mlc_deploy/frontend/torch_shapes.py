@@ -81,7 +81,7 @@ def _slice(
     n: TorchNode, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
     (axis,) = axes_of(x, dim)
-    return part(n, x, {axis: taken(shape_of(x)[axis], start, end, step)})
+    return part(n, x, {axis: taken(n, shape_of(x)[axis], start, end, step)})
 
 
 def _select(n: TorchNode, x: Any, dim: int, index: int) -> Any:
@@ -105,7 +105,7 @@ def _slice_scatter(
     step: int = 1,
 ) -> Any:  # fmt: skip
     (axis,) = axes_of(x, dim)
-    begin, step, count = taken(shape_of(x)[axis], start, end, step)
+    begin, step, count = taken(n, shape_of(x)[axis], start, end, step)
     if not count:
         return x
     if step != 1:

@@ -15,9 +15,11 @@ from ..ir import Var as Symbol
 from ..ops import Array, TensorType
 from .dims import bound, bound_dims, fit, symbol, symbols
 from .evaluate import type_of
+from .extents import known, opened
 from .nodes import (
     AnyCall,
     Binding,
+    Call,
     CallFused,
     CallPacked,
     CallTIR,
@@ -51,11 +53,14 @@ def bind_dims(graph: M, dims: Mapping[str, int], function: str = "main") -> M:
 def static(
     function: Function,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, int | str] | None = None,
 ) -> Function:
     """The function with every dimension known: dims by their names, those of `shapes` by the
-    parameters'. Raises GraphError for those that are left, and for what does not fit."""
-    extents = dict(dims or {})
+    parameters'. A dimension of dims that is "<=n" stays open: each run decides it, and n is the
+    most. Raises GraphError for those that are left, and for what does not fit."""
+    extents = {name: n for name, n in (dims or {}).items() if not isinstance(n, str)}
+    function = opened(function, {n: v for n, v in (dims or {}).items() if isinstance(v, str)})
+    decided = dict(function.extents)
     params = {p.name: p for p in function.params}
     for name, shape in (shapes or {}).items():
         if name not in params:
@@ -68,7 +73,11 @@ def static(
         for dim, extent in values.items():
             if extents.setdefault(dim.name, int(extent)) != extent:  # type: ignore[arg-type]
                 raise GraphError(f"dimension '{dim.name}' is {extents[dim.name]} and {extent}")
-    left = [v.name for v in symbols([p.type for p in function.params]) if v.name not in extents]
+    left = [
+        v.name
+        for v in symbols([p.type for p in function.params])
+        if v.name not in extents and v.name not in decided
+    ]
     if left:
         raise GraphError(
             f"'{function.name}' has dimensions that are not known: {', '.join(left)}",
@@ -112,7 +121,7 @@ def _with_params(function: Function, params: Mapping[str, Array]) -> Function:
         params=tuple(p for p in function.params if p not in known),
         states=tuple(state for state in function.states if state[0] not in params),
     )
-    return _rebuilt(kept, constants, dims)
+    return rebuilt(kept, constants, dims)
 
 
 def _with_extents(function: Function, dims: Mapping[str, int]) -> Function:
@@ -125,7 +134,7 @@ def _with_extents(function: Function, dims: Mapping[str, int]) -> Function:
             )
         if extent < 0:
             raise GraphError(f"bind_dims: {name} = {extent} is negative")
-    return _rebuilt(function, {}, {symbol(name): extent for name, extent in dims.items()})
+    return rebuilt(function, {}, {symbol(name): extent for name, extent in dims.items()})
 
 
 def graph_function(module: IRModule, name: str = "main") -> Function:
@@ -140,7 +149,7 @@ def graph_function(module: IRModule, name: str = "main") -> Function:
     return found
 
 
-def _rebuilt(
+def rebuilt(
     function: Function, values: Mapping[Value, Value], dims: Mapping[Symbol, Dim]
 ) -> Function:
     """The function with values in the place of variables, and dimensions in that of symbols."""
@@ -172,6 +181,8 @@ def _with_dims(call: AnyCall, dims: Mapping[Symbol, Dim]) -> AnyCall:
             return replace(call, types=types, tir_vars=bound_dims(tir_vars, dims))
         case CallPacked():
             return replace(call, types=tuple(bound(t, dims) for t in call.types))
+        case Call(attrs=attrs) if dims:
+            return replace(call, attrs={key: known(v, dims) for key, v in attrs.items()})
         case CallFused() if dims:
-            return replace(call, function=_rebuilt(call.function, {}, dims))
+            return replace(call, function=rebuilt(call.function, {}, dims))
     return call

@@ -6,8 +6,10 @@ from collections.abc import Hashable
 from dataclasses import replace
 from operator import is_
 
+from ..ir import Var as Symbol
 from ..passes.context import optional
 from .control import trimmed
+from .extents import defined_by, dims_of
 from .nodes import (
     Binding,
     Call,
@@ -30,11 +32,14 @@ def eliminate_dead_code(function: Function) -> Function:
     """Calls without effects that no output needs are left out; of loops and branches what nobody
     reads."""
     needed: set[Value] = set(function.outputs)
+    extents: set[Symbol] = set()
     kept: list[Binding] = []
     for binding in reversed(function.bindings):
-        if not is_pure(binding) or needed.intersection(binding.outputs):
+        says = defined_by(binding)
+        if not is_pure(binding) or needed.intersection(binding.outputs) or says in extents:
             kept.append(trimmed(binding, needed))
             needed.update(kept[-1].call.args)
+            extents |= dims_of(kept[-1])
     if len(kept) == len(function.bindings) and all(map(is_, reversed(kept), function.bindings)):
         return function
     return replace(function, bindings=tuple(reversed(kept)))

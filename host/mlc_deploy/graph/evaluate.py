@@ -15,6 +15,7 @@ from ..ops import Array, TensorType
 from ..ops import evaluate as evaluate_op
 from .control import run_branch, run_loop
 from .dims import bound, bound_dims, fit, same_type
+from .extents import defined_by, known
 from .external import call_external, passable, reference_of
 from .nodes import (
     Binding,
@@ -59,6 +60,9 @@ def evaluate(
     for binding in function.bindings:
         args = [read(a) for a in binding.call.args]
         results = _call(binding, args, dims, module)
+        said = defined_by(binding)
+        if said is not None:
+            dims[said] = int(results[0])
         for var, array in zip(binding.outputs, results, strict=True):
             assert same_type(type_of(array), bound(var.type, dims)), (
                 f"{binding} gives {type_of(array)}"
@@ -82,8 +86,10 @@ def type_of(array: Array) -> TensorType:
 
 def _given(function: Function, inputs: Mapping[str, Array] | Sequence[Array]) -> list[Array]:
     """The arrays in the parameters' order."""
+    most = dict(function.extents)
     names = [p.name for p in function.params]
     if not isinstance(inputs, Mapping):
+        names = [name for name in names if name not in most]
         if len(inputs) != len(names):
             raise ValueError(f"{len(inputs)} inputs for {len(names)}: {', '.join(names)}")
         inputs = dict(zip(names, inputs, strict=True))
@@ -91,10 +97,14 @@ def _given(function: Function, inputs: Mapping[str, Array] | Sequence[Array]) ->
         if name not in names:
             near = get_close_matches(name, names, 3, 0.5) or names
             raise ValueError(f"no input '{name}'\n  try: one of {', '.join(near)}")
+    own = [p for p in function.params if p.name in inputs]
+    decided, _ = fit([p.type for p in own], [type_of(np.asarray(inputs[p.name])) for p in own])
+    extents = {v.name: np.array(n, np.int64) for v, n in decided.items() if v.name in most}
+    inputs = {**extents, **inputs}
     for param in function.params:
         if param.name not in inputs:
             raise ValueError(f"input '{param.name}' ({param.type}) is missing")
-    return [np.asarray(inputs[name]) for name in names]
+    return [np.asarray(inputs[p.name]) for p in function.params]
 
 
 def _dims(function: Function, arrays: Sequence[Array]) -> dict[Symbol, Dim]:
@@ -118,7 +128,7 @@ def _call(
 
     match binding.call:
         case Call(op, _, attrs):
-            return evaluate_op(op, args, attrs)
+            return evaluate_op(op, args, {key: known(v, dims) for key, v in attrs.items()})
         case CallTIR(func, _, types, tir_vars, definition):
             called = definition.func if definition else module and module.functions.get(func)
             if not isinstance(called, PrimFunc):

@@ -19,6 +19,7 @@ from ..ops.pointwise import FUNCTION
 from ..ops.strategy import ANCHORS
 from ..passes.context import optional
 from .definition import Definition
+from .extents import dims_of
 from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value, Var
 from .views import is_view
 
@@ -280,12 +281,13 @@ class _Graph:
         return True
 
     def _operands(self, joined: set[int]) -> int:
-        """How many operands one kernel for the calls has; or how many pieces it puts together, each
-        of them in a loop of its own, where these are more."""
+        """How many operands one kernel for the calls has, with symbolic dimensions; or how many
+        pieces it puts together, each of them in a loop of its own, where these are more."""
         calls = [self.bindings[n] for n in joined]
         made = {v for b in calls for v in b.outputs}
         read = {a for b in calls for a in b.call.args if not _is_scalar(a)}
-        operands = len(read - made) + len(self.bindings[max(joined)].outputs)
+        dims = {d for b in calls for d in dims_of(b)}
+        operands = len(read - made) + len(self.bindings[max(joined)].outputs) + len(dims)
         pieces = (len(b.call.args) for b in calls if _is_concatenation(b))
         return max(operands, sum(pieces))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlc_targets import Target
 
 from .. import te
 from ..errors import LowerError
-from ..ir import IN_PLACE, Buffer, IRModule, PrimFunc, const, structural_hash, with_fields
+from ..ir import IN_PLACE, MOST, Buffer, IRModule, PrimFunc, const, structural_hash, with_fields
 from ..ir.names import LIBRARY_NAMES
 from ..ir.rewrite import replace_buffers
 from ..ops import TensorType, compute, operator
@@ -21,6 +21,7 @@ from ..schedule import IS_SCHEDULED, Schedule, Trace
 from ..te.program import topological
 from ..te.tensor import Operation
 from .definition import Definition
+from .extents import dims_in
 from .fuse import fused, is_fusible
 from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value, Var
 
@@ -89,6 +90,8 @@ def _canonical(function: Function) -> Iterator[str]:
         return numbers.setdefault(value, f"v{len(numbers)}")
 
     yield ", ".join(f"{name(p)}: {p.type}" for p in function.params)
+    if function.extents:
+        yield ", ".join(f"{n} <= {most}" for n, most in function.extents)
     for binding in function.bindings:
         call = binding.call
         args, outputs = (", ".join(map(name, values)) for values in (call.args, binding.outputs))
@@ -148,7 +151,13 @@ def unscheduled(source: KernelSource, target: Target) -> Unscheduled:
         case PrimFunc() as func:
             return Unscheduled(func, target)
         case Function() as function:
-            return unscheduled_fused(function, target, source.name)
+            begun = unscheduled_fused(function, target, source.name)
+            if not function.extents:
+                return begun
+            dims = {v.name: v for v in dims_in(function)}
+            params = (*(dims[name] for name, _ in function.extents), *begun.func.params)
+            attrs = {**begun.func.attrs, MOST: dict(function.extents)}
+            return replace(begun, func=with_fields(begun.func, params=params, attrs=attrs))
 
 
 def lower_fused(function: Function, target: Target, name: str) -> PrimFunc:
@@ -184,7 +193,9 @@ def unscheduled_fused(function: Function, target: Target, name: str) -> Unschedu
     params = [*function.params, *(v for v in function.outputs if isinstance(v, Var))]
     made = [tensors[v] for v in params]
     func = te.create_prim_func(made, name)
-    stages = dict.fromkeys(t.op for t in topological(made) if isinstance(t.op, te.ComputeOp))
+    stages = dict.fromkeys(
+        t.op for t in topological(made) if not isinstance(t.op, te.PlaceholderOp)
+    )
     blocks = zip(Schedule(func).get_blocks(), stages, strict=True)
     return Unscheduled(func, target, chosen, tuple(b for b, stage in blocks if stage in before))
 

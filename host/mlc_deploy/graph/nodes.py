@@ -188,7 +188,8 @@ class Binding(Node):
 @dataclass(frozen=True, slots=True, eq=False)
 class Function(Node):
     """`states`: names of parameters, each with that of the output that is its value in the run
-    after this one (graph/states.py)."""
+    after this one (graph/states.py). `extents`: symbolic dimensions that only a run decides, by
+    name, each with the most it can be (graph/extents.py)."""
 
     name: str
     params: tuple[Var, ...]
@@ -196,6 +197,7 @@ class Function(Node):
     outputs: tuple[Value, ...]
     output_names: tuple[str, ...]
     states: tuple[tuple[str, str], ...] = ()
+    extents: tuple[tuple[str, int], ...] = ()
 
     # How a module prints it: see printer.module_lines.
     module_lines: ClassVar[Callable[[Function, str, Mapping[str, str], Names], Iterator[str]]]

@@ -11,7 +11,7 @@ import keyword
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..ir import Dim, Expr, IRModule
+from ..ir import Const, Dim, Expr, IRModule
 from ..ir.names import Names
 from ..ir.printer import GLOBAL_SYMBOL, RESERVED, identifier, literal
 from ..ops import Array
@@ -40,6 +40,7 @@ PRIMITIVE = "Primitive"  # its calls are one kernel
 BODY = "Body"  # a loop or branch runs it
 INPUT_NAMES = "input_names"  # where they are no identifiers
 OUTPUT_NAMES = "output_names"  # where they are not the variables' own
+EXTENTS = "extents"  # by the names of dimensions that a run decides, the most that each can be
 STATES = "states"  # by the names of inputs, those of the outputs that they become
 
 LAYER = "layer "  # begins the comment that says where a binding comes from
@@ -179,7 +180,7 @@ class _Printer:
         args = [self.value(a) for a in call.args]
         match call:
             case Call(op, _, attrs):
-                args += [f"{key}={literal(value)}" for key, value in attrs.items()]
+                args += [f"{key}={_attribute(value)}" for key, value in attrs.items()]
                 return f"R.{op}({', '.join(args)})"
             case CallTIR(func, _, types, tir_vars):
                 name = self.names.get(func, identifier(func))
@@ -257,7 +258,19 @@ def _attributes(
         said[OUTPUT_NAMES] = list(f.output_names)
     if f.states:
         said[STATES] = dict(f.states)
+    if f.extents:
+        said[EXTENTS] = dict(f.extents)
     return said
+
+
+def _attribute(value: Any) -> str:
+    """An attribute as text, dimensions among them."""
+    match value:
+        case Expr() if not isinstance(value, Const):
+            return f'R.dim("{value}")'
+        case tuple() if any(isinstance(v, Expr) for v in value):
+            return f"({', '.join(map(_attribute, value))}{',' if len(value) == 1 else ''})"
+    return literal(value)
 
 
 def _blocks(f: Function) -> Iterator[tuple[list[Binding], set[Value] | None]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,8 +14,9 @@ from mlc_targets.object_format import ALIGNMENT, SPACES, STEPS, ModelMap, Operan
 from ..errors import LowerError
 from ..ir import IRModule
 from ..ir.names import Names
+from .extents import open_extents
 from .external import ExternalCall, external_call
-from .lower import KernelSource, kernel_source
+from .lower import KernelSource, as_kernels, kernel_source
 from .nodes import (
     Binding,
     Call,
@@ -31,12 +32,14 @@ from .nodes import (
 )
 from .parts import Part, part_of
 from .plan import Place, align
+from .scalars import at_most, with_scalars
 from .states import state_outputs
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One call of the executor: `kernel` names a PrimFunc, `layer` what the model calls it."""
+    """One call of the executor: `kernel` names a PrimFunc, `layer` what the model calls it. `args`
+    are its tensors, and then its symbolic dimensions, int64[]."""
 
     kernel: str
     layer: str
@@ -79,7 +82,8 @@ class GraphProgram:
     the name of the input that it is in the model. `function` is the graph as lowered, and
     `bindings` are its calls, those in loops and branches, too, in the order of their numbers.
     `externals` are the calls of registered functions among them, which the executor knows nothing
-    of.
+    of. `extents` are what a run decides (graph/extents.py), each with the most that it can be;
+    `open` says by name of inputs and outputs which of their extents these are.
     """
 
     function: Function
@@ -95,14 +99,17 @@ class GraphProgram:
     states: Mapping[int, str]
     bindings: tuple[Binding, ...]
     externals: tuple[ExternalCall, ...] = ()
+    extents: Mapping[str, int] = field(default_factory=dict)
+    open: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def model_map(self) -> ModelMap:
         """The map as the object's section holds it; kernels count in the order of `kernels`."""
         numbers = {name: n for n, name in enumerate(self.kernels)}
         made: ModelMap = {
-            "inputs": [_signature(name, t) for name, t in self.inputs],
+            "inputs": [_signature(name, t, self.open.get(name)) for name, t in self.inputs],
             "outputs": [
-                _signature(name, t, self.states.get(n)) for n, (name, t) in enumerate(self.outputs)
+                _signature(name, t, self.open.get(name), self.states.get(n))
+                for n, (name, t) in enumerate(self.outputs)
             ],
             "arena": self.arena,
             "weights": len(self.weights),
@@ -114,6 +121,8 @@ class GraphProgram:
         }
         if self.procedures:
             made["procedures"] = [[_step(s) for s in steps] for steps in self.procedures]
+        if self.extents:
+            made["extents"] = dict(self.extents)
         return made
 
 
@@ -133,8 +142,12 @@ def _step(step: Step) -> StepMap:
             return step
 
 
-def _signature(name: str, t: TensorType, state: str | None = None) -> ParamMap:
+def _signature(
+    name: str, t: TensorType, extents: Sequence[str] | None = None, state: str | None = None
+) -> ParamMap:
     made: ParamMap = {"name": name, "dtype": t.dtype, "shape": t.sizes}
+    if extents is not None:
+        made["open"] = list(extents)
     return made if state is None else {**made, "state": state}
 
 
@@ -159,6 +172,9 @@ class _Weights:
 
 def lower_graph(function: Function, module: IRModule | None = None) -> GraphProgram:
     """The program of an optimized graph; module holds the PrimFuncs that it calls."""
+    most, opened = dict(function.extents), open_extents(function)
+    if most:  # what needs a kernel is one, before the values lose what they are besides their size
+        function = at_most(with_scalars(replace(function, bindings=as_kernels(function))))
     part = part_of(function)
     function = part.function
     states = state_outputs(function)
@@ -191,6 +207,8 @@ def lower_graph(function: Function, module: IRModule | None = None) -> GraphProg
         states={n: state.name for n, state in states.items()},
         bindings=bindings,
         externals=tuple(lowering.externals),
+        extents=most,
+        open=opened,
     )
 
 
@@ -238,11 +256,14 @@ class _Lowering:
                 case CallBranch():
                     steps.append(self.branch(binding, call, part.parts[binding], place, begin))
                 case _:
-                    args = tuple(map(place, (*call.args, *binding.outputs)))
+                    given = list(map(place, call.args))
+                    fused = call.function.params if isinstance(call, CallFused) else given
+                    scalars = given[len(fused) :]
+                    args = (*given[: len(fused)], *map(place, binding.outputs))
                     in_place = part.plan.in_place.get(binding.outputs[0])
                     kernel = self.kernels.name_for(binding, in_place, args)
                     steps.append(len(self.calls))
-                    self.calls.append(KernelCall(kernel, next(self.layers), args))
+                    self.calls.append(KernelCall(kernel, next(self.layers), (*args, *scalars)))
         return number
 
     def loop(

@@ -170,7 +170,10 @@ def known_call(op: str, args: Sequence[Value], attrs: Attrs) -> tuple[Constant, 
     """As fold_call, for any operator."""
     if not all(isinstance(a, Constant) for a in args):
         return None
-    if sum(t.bytes for t in infer_types(op, [a.type for a in args], attrs)) > FOLD_LIMIT:
+    types = infer_types(op, [a.type for a in args], attrs)
+    if not all(isinstance(n, int) for t in types for n in t.shape):
+        return None
+    if sum(t.bytes for t in types) > FOLD_LIMIT:
         return None
     arrays = [a.value for a in args if isinstance(a, Constant)]
     return tuple(Constant(array) for array in evaluate(op, arrays, frozen_attrs(attrs)))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ..errors import GraphError
 from ..ir import Dim, IRModule, PrimFunc
 from ..ir import Var as Symbol
 from ..ops import infer_types
 from .control import given_types, listed
-from .dims import bound, fit, same_types, symbols
+from .dims import bound, fit, same_types, symbol, symbols
+from .extents import defined_by
 from .nodes import (
     Binding,
     Call,
@@ -30,10 +31,13 @@ from .states import with_states
 Where = Callable[[], str]  # the line that an error quotes
 
 
-def verify(function: Function, module: IRModule | None = None) -> None:
+def verify(
+    function: Function, module: IRModule | None = None, around: Collection[Symbol] = ()
+) -> None:
     """Raises ValueError, quoting the line: every variable is defined once, before its use, with a
     name of its own; every call's outputs have the types that inference gives; symbolic dimensions
-    are a parameter's. Calls of PrimFuncs are held against the module's, where one is given."""
+    are a parameter's, or extents of the function or of the one `around` it. Calls of PrimFuncs are
+    held against the module's, where one is given."""
     defined: set[Var] = set()
     names: set[str] = set()
 
@@ -45,15 +49,22 @@ def verify(function: Function, module: IRModule | None = None) -> None:
 
     for param in function.params:
         define(param, lambda: f"the parameters of {function.name}")
-    known = set(symbols([p.type for p in function.params]))
+    bounded = dict(function.extents)
+    own = (symbol(p.name) for p in function.params if p.name in bounded)
+    known = {*symbols([p.type for p in function.params]), *own, *around}
     for binding in function.bindings:
         line = _line(binding)
         for arg in binding.call.args:
             there = not isinstance(arg, Var) or arg in defined
             _hold(there, f"'{arg.name}' is used before it is defined", line)
-        _check_types(binding, module, line)
+        _check_types(binding, module, known, line)
         for var in binding.outputs:
             define(var, line)
+        said = defined_by(binding)
+        if said is not None:
+            _hold(said not in known, f"dimension '{said.name}' is said twice", line)
+            _hold(said.name in bounded, f"nothing says how large '{said.name}' can be", line)
+            known.add(said)
         integers = binding.call.tir_vars if isinstance(binding.call, CallTIR) else ()
         for dim in symbols([*(v.type for v in binding.outputs), TensorType(integers, "int64")]):
             _hold(dim in known, f"no parameter says what dimension '{dim.name}' is", line)
@@ -82,7 +93,9 @@ def _hold(condition: bool, message: str, where: Where) -> None:
         raise ValueError(f"{message}\n  in:  {where()}")
 
 
-def _check_types(binding: Binding, module: IRModule | None, line: Where) -> None:
+def _check_types(
+    binding: Binding, module: IRModule | None, known: Collection[Symbol], line: Where
+) -> None:
     given = tuple(v.type for v in binding.outputs)
     args = [a.type for a in binding.call.args]
     match binding.call:
@@ -98,14 +111,14 @@ def _check_types(binding: Binding, module: IRModule | None, line: Where) -> None
             _hold(bool(expected) or not pure, "a pure call gives nothing", line)
         case CallFused(function):
             expected = tuple(v.type for v in function.outputs)
-            _check_fused(function, args, line)
+            _check_fused(function, args, known, line)
         case CallLoop() | CallBranch() as control:
             try:
                 expected = given_types(control)
             except ValueError as error:
                 raise ValueError(f"{error}\n  in:  {line()}") from error
             for function in bodies(control):
-                verify(function, module)
+                verify(function, module, known)
     _hold(
         same_types(given, expected), f"the call gives {listed(expected)}, not {listed(given)}", line
     )
@@ -130,7 +143,9 @@ def _check_signature(
     _hold(fits, f"'{name}' takes {listed(taken)}, not {listed(types)}", line)
 
 
-def _check_fused(function: Function, args: Sequence[TensorType], line: Where) -> None:
+def _check_fused(
+    function: Function, args: Sequence[TensorType], known: Collection[Symbol], line: Where
+) -> None:
     """A fused function is one of calls of operators, its constants scalars, and takes args."""
     for binding in function.bindings:
         is_call = isinstance(binding.call, Call | CallTIR)
@@ -141,4 +156,4 @@ def _check_fused(function: Function, args: Sequence[TensorType], line: Where) ->
     params = [p.type for p in function.params]
     fits = same_types(params, args)
     _hold(fits, f"'{function.name}' takes {listed(params)}, not {listed(args)}", line)
-    verify(function)
+    verify(function, None, known)

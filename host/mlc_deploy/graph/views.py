@@ -14,6 +14,7 @@ from mlc_targets.object_format import ALIGNMENT
 
 from ..ops.shape import normal_axis
 from ..passes.context import optional
+from .constants import is_static
 from .nodes import Binding, Call, CallLoop, Function, TensorType, Value, Var
 
 IN_PLACE = "in_place"  # the attribute of a concatenation whose arguments are written into it
@@ -43,7 +44,7 @@ def concatenate_in_place(function: Function) -> Function:
 def _movable(binding: Binding, memory: Memory, free: set[Var]) -> set[Value]:
     """The values that make up the concatenation; none where they cannot."""
     match binding.call:
-        case Call("concatenate", args, attrs):
+        case Call("concatenate", args, attrs) if all(map(is_static, args)):
             regions = [memory.region(a) for a in args]
             roots = {root for root, _ in regions}
             whole = all(
@@ -66,11 +67,11 @@ def _marked(binding: Binding) -> bool:
 def is_view(binding: Binding) -> bool:
     """Whether the binding's output is there without any work."""
     match binding.call:
-        case Call("reshape"):
+        case Call("reshape" | "first" | "extent"):
             return True
         case Call("concatenate"):
             return _marked(binding)
-        case Call("slice", (x,), attrs):
+        case Call("slice", (x,), attrs) if is_static(x) and is_static(binding.outputs[0]):
             return slice_offset(x.type, attrs["begin"], attrs["step"], attrs["shape"]) is not None
     return False
 
@@ -123,7 +124,7 @@ class Memory:
                 offset = slice_offset(x.type, attrs["begin"], attrs["step"], attrs["shape"])
                 assert offset is not None, f"{binding} is no view"
                 self.within[out] = x, offset
-            case Call("reshape", (x,)):
+            case Call("reshape" | "first" | "extent", (x, *_)):
                 self.within[out] = x, 0
 
     def region(self, value: Value) -> tuple[Value, int]:

@@ -21,6 +21,7 @@ from .extern import address_of, addressed, call_extern, extern_name, externs_of,
 from .flat import reduced
 from .nodes import (
     IN_PLACE,
+    MOST,
     TUNE_CPU,
     Binary,
     Block,
@@ -103,6 +104,7 @@ __all__ = [
     "Node",
     "Not",
     "IN_PLACE",
+    "MOST",
     "PrimFunc",
     "Ramp",
     "Reduce",

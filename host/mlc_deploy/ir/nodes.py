@@ -455,6 +455,10 @@ class Buffer(Node):
 # The attribute of a PrimFunc that names the buffers whose memory may be an output's as well.
 IN_PLACE = "ir.in_place"
 
+# The attribute of a PrimFunc that says the largest value of integer parameters, by their names. The
+# symbolic dimensions of its buffers are computed from them.
+MOST = "ir.most"
+
 # The attribute of a PrimFunc that names the CPU whose scheduling model LLVM is to use.
 TUNE_CPU = "llvm.tune_cpu"
 

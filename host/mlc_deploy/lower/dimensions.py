@@ -12,6 +12,7 @@ from itertools import pairwise
 from ..arith import expr_bounds
 from ..errors import LowerError
 from ..ir import (
+    MOST,
     Block,
     Buffer,
     Call,
@@ -43,9 +44,12 @@ def bind_dimensions(func: PrimFunc) -> PrimFunc:
     """func(A[n - 2])   =>   func(A[d]): if d != n - 2: return 2
     func(A[n, m] with strides (s, 1))   =>   func(A[n, s]): if m > s: return 2
 
+    A function whose integer parameters are bounded (MOST) stays as it is: who calls it says them.
     Raises LowerError for a dimension that no argument's size tells, and for strides that are not
     those of a part of a dense tensor.
     """
+    if MOST in func.attrs:
+        return func
     names = names_of(func)
     wrong: list[Expr] = []
     moved: dict[Buffer, Buffer] = {}

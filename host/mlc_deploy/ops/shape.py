@@ -15,7 +15,7 @@ from .elementwise import broadcast_shape, element_at, same_extent
 from .registry import Array, Attrs, Operator, Trait, register, require
 
 # Operators whose output is the input's memory, read with another shape.
-VIEWS = ("reshape",)
+VIEWS = ("reshape", "first", "extent")
 
 
 def normal_axis(op: str, axis: int, rank: int) -> int:
@@ -140,7 +140,7 @@ def _compute_slice(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     for b, s, n, extent in zip(begin, step, shape, x.shape, strict=True):
         inside = (
             n == 0
-            or not isinstance(extent, int)
+            or not all(isinstance(k, int) for k in (b, n, extent))
             or all(0 <= k < extent for k in (b, b + (n - 1) * s))
         )
         require(inside, f"slice: {n} elements from {b} by {s} leave {list(x.shape)}")
@@ -151,6 +151,38 @@ def _compute_slice(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
             name="slice",
         )
     ]
+
+
+def _compute_first(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """As many rows as the second input, int64[], says. attrs: extent, their dimension."""
+    x, count = inputs
+    require(x.ndim > 0 and count.ndim == 0, "first: a tensor, and how many of its rows there are")
+    require(count.dtype == "int64", f"first: a number of rows that is {count.dtype}")
+    return [te.compute((attrs["extent"], *x.shape[1:]), lambda *i: x[i], name="first")]
+
+
+def _compute_extent(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """The number itself, int64[], which is from here on what a dimension is. attrs: extent, that
+    dimension."""
+    (count,) = inputs
+    require(count.ndim == 0 and count.dtype == "int64", f"extent: {count.dtype}, {count.ndim}-D")
+    return [te.compute((), lambda: count[()], name="extent")]
+
+
+def _compute_grow(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """The input with zeros behind its rows. attrs: extent, how many rows there are then."""
+    (x,) = inputs
+    require(x.ndim > 0, "grow: of a number without dimensions")
+
+    def element(*i: Expr) -> Expr:
+        return te.if_then_else(i[0] < x.shape[0], x[i], const(0, x.dtype))
+
+    return [te.compute((attrs["extent"], *x.shape[1:]), element, name="grow")]
+
+
+def _evaluate_grow(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    (x,) = inputs
+    return [np.concatenate([x, np.zeros((attrs["extent"] - len(x), *x.shape[1:]), x.dtype)])]
 
 
 def _evaluate_slice(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
@@ -319,6 +351,9 @@ for _op in (
         ("selects", "follows_half"),
     ),
     Operator("slice", _compute_slice, _evaluate_slice, "injective", _MOVES, turned=_turned_slice),
+    Operator("grow", _compute_grow, _evaluate_grow, "injective"),
+    Operator("extent", _compute_extent, lambda x, a: [x[0]], "opaque"),
+    Operator("first", _compute_first, lambda x, a: [x[0][: int(x[1])]], "opaque"),
     Operator(
         "pad",
         _compute_pad,

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from ..graph import Call, CallPacked, CallTIR, TensorType, const, op, tensor_type
+from ..graph.dims import parsed
 from ..ir import Dim
 from .graph_function import Form, decorated
 from .source import misplaced
@@ -26,6 +27,7 @@ __all__ = [
     "call_tir",
     "const",
     "dataflow",
+    "dim",
     "func_attr",
     "function",
     "loop",
@@ -84,6 +86,11 @@ def call_tir(
 def shape(dims: Sequence[Dim | str]) -> builtins.tuple[Dim, ...]:
     """`tir_vars=R.shape([n, 16])`: the integers of a call. "n" is a dimension."""
     return tensor_type(dims).shape
+
+
+def dim(text: str) -> Dim:
+    """A dimension as an operator's attribute: R.dim("n * 2")."""
+    return parsed(text)
 
 
 def call_dps_packed(

@@ -30,8 +30,17 @@ from ..graph import (
     op,
 )
 from ..graph import const as constant
-from ..graph.dims import same_type, symbol, tensor_type
-from ..graph.printer import BODY, INPUT_NAMES, LAYER, OUTPUT_NAMES, PRIMITIVE, STATES, type_text
+from ..graph.dims import parsed, same_type, symbol, tensor_type
+from ..graph.printer import (
+    BODY,
+    EXTENTS,
+    INPUT_NAMES,
+    LAYER,
+    OUTPUT_NAMES,
+    PRIMITIVE,
+    STATES,
+    type_text,
+)
 from ..graph.states import with_states
 from ..graph.verify import verify
 from ..ir.printer import GLOBAL_SYMBOL
@@ -41,12 +50,12 @@ from .source import Source, definition_of, parameters_of
 from .values import Values, is_vocabulary
 
 WORDS = (
-    "Tensor", "Tuple", "branch", "call_dps_packed", "call_tir", "const", "dataflow", "func_attr",
-    "loop", "output", "shape", "tuple",
+    "Tensor", "Tuple", "branch", "call_dps_packed", "call_tir", "const", "dataflow", "dim",
+    "func_attr", "loop", "output", "shape", "tuple",
 )  # fmt: skip
 TVM_NAMES = {"permute_dims": "transpose", "concat": "concatenate", "match_cast": "Tensor"}
 IGNORED = ("num_input",)  # an attribute of TVM's: how many parameters are no weights
-ATTRIBUTES = (BODY, GLOBAL_SYMBOL, INPUT_NAMES, OUTPUT_NAMES, PRIMITIVE, STATES)
+ATTRIBUTES = (BODY, EXTENTS, GLOBAL_SYMBOL, INPUT_NAMES, OUTPUT_NAMES, PRIMITIVE, STATES)
 TYPE = 'x: R.Tensor((1, 16), "float32")'
 LOOP = "R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False])"
 BRANCH = "R.branch(condition, cls.then, cls.otherwise, (x,))"
@@ -150,6 +159,7 @@ class _Reader:
         with self.builder.function(symbol, params):
             function = self.statements(body)
         function = self.checked(self.definition, with_states, function, self.states())
+        function = replace(function, extents=tuple(self.extents().items()))
         self.checked(self.definition, verify, function)
         is_body = bool(self.attrs.get(BODY))
         inner = is_body or self.attrs.get(PRIMITIVE)
@@ -183,6 +193,15 @@ class _Reader:
         if not isinstance(names, (list, tuple)) or [type(n) for n in names] != [str] * count:
             self.refuse(self.definition, f"{key} is no list of {count} names")
         return list(names)
+
+    def extents(self) -> dict[str, int]:
+        extents = self.attrs.get(EXTENTS, {})
+        if not isinstance(extents, dict) or not all(
+            isinstance(name, str) and type(most) is int for name, most in extents.items()
+        ):
+            what = f"{EXTENTS} are no names of dimensions with the most that they can be"
+            self.refuse(self.definition, what, '{"n": 100}')
+        return extents
 
     def states(self) -> dict[str, str]:
         states = self.attrs.get(STATES, {})
@@ -380,7 +399,7 @@ class _Reader:
                 self.refuse(at, "R.branch takes a condition, two bodies and arguments", BRANCH)
             case str(word), args if word in OPERATORS:
                 inputs = [self.value(a) for a in args]
-                attrs = {key: self.values.value(v) for key, v in keywords.items()}
+                attrs = {key: self.attribute(v) for key, v in keywords.items()}
                 made = getattr(op, word)(*inputs, **attrs)
                 return self.checked(at, self.builder.emit, made, name=name, source=source)
             case str(word), _:
@@ -421,6 +440,15 @@ class _Reader:
     def values_of(self, at: ast.expr) -> tuple[Value, ...]:
         made = self.expression(at)
         return made if isinstance(made, tuple) else (made,)
+
+    def attribute(self, at: ast.expr) -> Any:
+        """An operator's attribute: a value, R.dim("n * 2"), or a tuple of both."""
+        match at:
+            case ast.Call(func, [text], []) if self.word(func) == "dim":
+                return self.checked(at, parsed, self.values.value(text))
+            case ast.Tuple(parts):
+                return tuple(map(self.attribute, parts))
+        return self.values.value(at)
 
     def dims(self, at: ast.expr) -> list[Any]:
         """The dimensions of R.shape([n, 16]), or of a plain list."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from ...graph.nodes import Constant, Value
+from ...graph.nodes import Value
+from ...ir import Dim, Expr
 from ...ops.shape import normal_axis
+from ..extents import LARGEST, larger, product, quotient, simplified, smaller
 from ..node import Node, limited, shape_of
 
 
@@ -16,12 +18,13 @@ def reshape(n: Node, x: Value, shape: Sequence[int]) -> Value:
     return x if shape_of(x) == tuple(shape) else n.emit("reshape", x, shape=tuple(shape))
 
 
-def filled_up(shape: Sequence[int], count: int) -> list[int]:
+def filled_up(shape: Sequence[Any], count: Dim) -> list[Any]:
     """The shape of count elements, where -1 stands for the extent that is left."""
-    rest = math.prod(extent for extent in shape if extent != -1)
-    if -1 in shape and rest and count % rest:
+    rest = product([extent for extent in shape if extent != -1])
+    known = isinstance(rest, int) and isinstance(count, int)
+    if known and -1 in shape and rest and count % rest:
         raise ValueError(f"{count} elements do not fill {list(shape)}")
-    return [(count // rest if rest else 0) if extent == -1 else extent for extent in shape]
+    return [quotient(count, rest) if extent == -1 else extent for extent in shape]
 
 
 def without(n: Node, x: Value, axes: Sequence[int]) -> Value:
@@ -42,7 +45,7 @@ def vector_along(n: Node, x: Value, axis: int, rank: int) -> Value:
     return reshape(n, x, [extent if d == axis else 1 for d in range(rank)])
 
 
-def expand(n: Node, x: Value, shape: Sequence[int]) -> Value:
+def expand(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
     return x if shape_of(x) == tuple(shape) else n.emit("broadcast_to", x, shape=tuple(shape))
 
 
@@ -74,10 +77,37 @@ def select(n: Node, x: Value, index: int, axis: int = 0) -> Value:
     return without(n, rows(n, x, index, 1, axis), [axis])
 
 
-def taken(extent: int, start: int | None, end: int | None, step: int) -> tuple[int, int, int]:
+def taken(
+    n: Node, extent: int, start: int | None, end: int | None, step: int
+) -> tuple[Any, int, Any]:
     """begin, step and extent of Python's slice of an axis."""
+    if any(isinstance(e, Expr) for e in (extent, start, end)):
+        if step != 1:
+            raise n.refuse(f"a step of {step} along a dimension of unknown length")
+        begin, stop = (_place(extent, e, e_or) for e, e_or in ((start, 0), (end, extent)))
+        return (begin, 1, n.extents.own(n, simplified(stop - begin)))
     places = range(extent)[start:end:step]
     return (places.start if places else 0, step, len(places))
+
+
+def _place(extent: Any, index: Any, default: Any) -> Any:
+    """An index as it is within an axis."""
+    if index is None or (isinstance(index, int) and index >= LARGEST):
+        return default
+    if isinstance(index, int) and index < 0:
+        return larger(extent + index, 0)
+    return 0 if isinstance(index, int) and index == 0 else smaller(index, extent)
+
+
+def grown(n: Node, x: Value, most: int) -> Value:
+    """x with as many rows as these, those behind its own being zeros."""
+    return x if shape_of(x)[0] == most else n.emit("grow", x, extent=most)
+
+
+def counted_rows(n: Node, x: Value, count: Value, name: str) -> Value:
+    """The first rows of x, `count` of them, int64[]: an extent that each run decides."""
+    extent = n.extents.add(n, name, count, n.extents.largest(shape_of(x)[0]))
+    return n.emit("first", x, count, extent=extent)
 
 
 def split(n: Node, x: Value, sizes: Sequence[int], axis: int) -> list[Value]:
@@ -90,8 +120,21 @@ def split(n: Node, x: Value, sizes: Sequence[int], axis: int) -> list[Value]:
     return [rows(n, x, b, int(size), axis) for b, size in zip(begins, sizes, strict=False)]
 
 
+MOST_LENGTHS = 16  # of parts that one kernel joins
+
+
 def joined(n: Node, parts: Sequence[Value], axis: int = 0) -> Value:
-    return n.emit("concatenate", *parts, axis=axis) if len(parts) > 1 else parts[0]
+    """Tensors one behind the other. Many of unknown lengths are joined by groups, as a kernel takes
+    each length as an operand."""
+    lengths = {shape_of(v)[axis] for v in parts if isinstance(shape_of(v)[axis], Expr)}
+    if len(lengths) > MOST_LENGTHS and len(parts) > MOST_LENGTHS:
+        groups = range(0, len(parts), MOST_LENGTHS)
+        return joined(n, [joined(n, parts[g : g + MOST_LENGTHS], axis) for g in groups], axis)
+    whole = n.emit("concatenate", *parts, axis=axis) if len(parts) > 1 else parts[0]
+    if len(lengths) < 2 or axis % len(shape_of(whole)):
+        return whole
+    extent = n.extents.named(n, shape_of(whole)[0])
+    return n.emit("first", whole, n.extents.value(n, extent), extent=extent)
 
 
 def stacked(n: Node, parts: Sequence[Value], axis: int = 0) -> Value:
@@ -103,9 +146,12 @@ def stacked(n: Node, parts: Sequence[Value], axis: int = 0) -> Value:
 # --------------------------------------------------------------------------------------- indices
 
 
-def iota(n: Node, extent: int, rank: int, axis: int, dtype: str = "int64") -> Constant:
+def iota(n: Node, extent: Dim, rank: int, axis: int, dtype: str = "int64") -> Value:
     """0, 1, … along an axis of `rank` dimensions."""
     shape = [extent if d == axis else 1 for d in range(rank)]
+    if isinstance(extent, Expr):
+        whole = iota(n, n.extents.largest(extent), rank, axis, dtype)
+        return n.emit("slice", whole, begin=(0,) * rank, step=(1,) * rank, shape=shape)
     return n.constant(np.arange(limited(extent, "an axis")).reshape(shape), dtype)
 
 
@@ -122,7 +168,21 @@ def within(n: Node, x: Value, low: float, high: float) -> Value:
     return n.emit("logical_and", above, below)
 
 
-def top_k(n: Node, x: Value, k: int, axis: int, largest: bool) -> list[Value]:
+# Elements along an axis, each of which top_k compares with all others. Sorting takes about
+# 25 instructions for each of its log2(n) passes over n elements, comparing a vector's share of n.
+MOST_COMPARED = 256
+
+
+def top_k(n: Node, x: Value, k: Any, axis: int, largest: bool) -> list[Value]:
     """The k largest (or smallest) elements along an axis, in order, and their places."""
-    places = n.emit("top_k", x, axis=axis, k=k, largest=largest)
+    extent = shape_of(x)[axis]
+    if isinstance(extent, int) and isinstance(k, int) and extent <= MOST_COMPARED:
+        places = n.emit("top_k", x, axis=axis, k=k, largest=largest)
+    else:
+        rank = len(shape_of(x))
+        swapped = [*range(rank)]
+        swapped[axis], swapped[-1] = swapped[-1], swapped[axis]
+        turned = x if axis in (-1, rank - 1) else n.emit("transpose", x, axes=swapped)
+        places = rows(n, n.emit("sort", turned, largest=largest), 0, k, rank - 1)
+        places = places if turned is x else n.emit("transpose", places, axes=swapped)
     return [n.emit("gather_elements", x, places, axis=axis), places]

@@ -123,7 +123,7 @@ def pair_loads(func: PrimFunc) -> PrimFunc:
     register_bits = _register_bits(func, ("arm",))
 
     def wanted(n: Any) -> Found | None:
-        if isinstance(n, Load) and isinstance(n.indices[0], Ramp):
+        if isinstance(n, Load) and n.indices and isinstance(n.indices[0], Ramp):
             ramp = n.indices[0]
             full = ramp.lanes * dtype_of(n.buffer.dtype).bits == register_bits
             return (n, n.buffer.dtype) if full and is_const(ramp.stride, 1) else None

@@ -22,13 +22,16 @@ from ...ir import (
     Block,
     Call,
     Const,
+    Evaluate,
     Expr,
+    For,
+    If,
     Load,
     PrimFunc,
     Region,
     Store,
     Var,
-    addressed,
+    statements,
     substitute,
     walk,
 )
@@ -49,9 +52,10 @@ def default_schedule(func: PrimFunc, target: Target, apart: Sequence[str] = ()) 
     """func with a schedule that computes every block reasonably; func must carry no schedule.
     apart: blocks that are computed whole before the others begin."""
     sch = Schedule(func)
-    if addressed(func.body):
-        for name in sch.get_blocks():
-            if not addressed(sch.block(name).body):  # what calls functions is as it was written
+    written = {name: _is_written(sch.block(name)) for name in sch.get_blocks()}
+    if any(written.values()):
+        for name, stays in written.items():
+            if not stays:
                 schedule_block(sch, name, target)
         return sch.func
     inline_elementwise(sch, apart)
@@ -66,6 +70,11 @@ def default_schedule(func: PrimFunc, target: Target, apart: Sequence[str] = ()) 
     if row is not None:
         sch.parallel(row)
     return sch.func
+
+
+def _is_written(block: Block) -> bool:
+    """Whether a block is loops of its own, or calls functions: it stays as it is."""
+    return any(isinstance(s, For | If | Evaluate) for s in statements(block.body))
 
 
 def schedule_apart(sch: Schedule, name: str, target: Target) -> Schedule:

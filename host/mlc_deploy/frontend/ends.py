@@ -1,0 +1,49 @@
+"""The end of a model that was read: its outputs, and what says their extents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..graph.builder import BlockBuilder
+from ..graph.dims import symbols
+from ..graph.nodes import Function, Value
+from ..ir import Expr, Var
+from .extents import Extents
+from .node import Node, shape_of
+
+
+class _End(Node):
+    """Where the outputs are: behind all nodes."""
+
+    place, source = "the outputs", ""
+
+    def __init__(self, builder: BlockBuilder, extents: Extents) -> None:
+        self.builder, self.extents = builder, extents
+
+    def call(self, op: str, *args: Value, **attrs: Any) -> Any:
+        return self.builder.emit(op, *args, **attrs)
+
+
+def finished(
+    builder: BlockBuilder, extents: Extents, outputs: Sequence[Value], names: Sequence[str]
+) -> Function:
+    """The function of these outputs, and of the extents that their shapes have."""
+    if not extents.most:
+        return builder.finish(outputs, names)
+    end = _End(builder, extents)
+    outputs = [_of_own_extent(end, value) for value in outputs]
+    shown = [v.name for v in symbols([v.type for v in outputs]) if v.name not in extents.params]
+    told = [extents.values[name] for name in shown]
+    whole = builder.finish([*outputs, *told], [*names, *shown])
+    return replace(whole, extents=tuple(extents.most.items()))
+
+
+def _of_own_extent(n: Node, value: Value) -> Value:
+    """The output, the first of whose dimensions is no expression of others."""
+    for first in shape_of(value)[:1]:
+        if isinstance(first, Expr) and not isinstance(first, Var):
+            extent = n.extents.named(n, first)
+            return n.emit("first", value, n.extents.value(n, extent), extent=extent)
+    return value

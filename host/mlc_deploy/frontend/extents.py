@@ -1,0 +1,219 @@
+"""Extents that a model computes: the shapes of tensors as data, and tensors whose shapes are data.
+
+A converter sees the dimension n of a tensor as an expression. ONNX's Shape makes a tensor of
+integers of it; what is added, cut and joined of such tensors is followed here, so that a Reshape
+knows the dimension again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arith import expr_bounds, simplify_expr
+from ..graph.dims import symbol
+from ..graph.nodes import Constant, Value
+from ..ir import Binary, Dim, Expr, Var, binary, const, free_vars
+from ..ir.nodes import dim
+from ..ops import Attrs, evaluate
+
+if TYPE_CHECKING:
+    from .node import Node
+
+Dims = NDArray[Any]  # numbers and expressions, as objects
+
+MOST_FOLLOWED = 64  # integers of one tensor: a shape has few
+LARGEST = (1 << 31) - 1
+
+# Operators that make integers of integers, as numpy computes them of objects.
+MOVING = frozenset({"broadcast_to", "concatenate", "gather", "reshape", "slice", "transpose"})
+COUNTING: Mapping[str, str] = {
+    "add": "+", "subtract": "-", "multiply": "*", "floor_divide": "//", "maximum": "max",
+    "minimum": "min",
+}  # fmt: skip
+REDUCING = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
+OF_BINARY = {"+": "add", "-": "subtract", "*": "multiply", "//": "floor_divide", "max": "maximum",
+             "min": "minimum", "tdiv": "floor_divide"}  # fmt: skip
+
+
+class Extents:
+    """What is known of them while a model is read. `most` has each extent's bound by its name;
+    those are none of the names that are taken, which inputs and outputs have."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = frozenset(taken)
+        self.most: dict[str, int] = {}
+        self.values: dict[str, Value] = {}  # what each is, int64[]
+        self.params: set[str] = set()  # those that are parameters
+        self._dims: dict[Value, Dims] = {}
+        self._named: dict[str, Dim] = {}  # by the expression that it is
+
+    @contextmanager
+    def forgotten(self) -> Iterator[None]:
+        """What is added within is forgotten."""
+        before = dict(self.most), dict(self.values), dict(self._dims), dict(self._named)
+        try:
+            yield
+        finally:
+            self.most, self.values, self._dims, self._named = before
+
+    @contextmanager
+    def tried(self) -> Iterator[Callable[[], bool]]:
+        """What is added within is forgotten if that ends in an error. Gives whether there is
+        any."""
+        count = len(self.most)
+        before = dict(self.most), dict(self.values), dict(self._dims), dict(self._named)
+        try:
+            yield lambda: len(self.most) > count
+        except BaseException:
+            self.most, self.values, self._dims, self._named = before
+            raise
+
+    def add(self, n: Node, name: str, count: Value, most: int) -> Dim:
+        """Another extent, which is what a value of int64[] says."""
+        if isinstance(count, Constant):
+            return int(count.value)
+        fresh, number = name, 1
+        while fresh in self.most or fresh in self._taken:
+            fresh, number = f"{name}_{number}", number + 1
+        self.most[fresh] = most
+        self._say(fresh, n.emit("extent", count, extent=symbol(fresh)))
+        return symbol(fresh)
+
+    def given(self, name: str, value: Value, most: int) -> None:
+        """An extent that is what a parameter of its name says."""
+        self.most[name] = most
+        self._say(name, value)
+        self.params.add(name)
+
+    def _say(self, name: str, value: Value) -> None:
+        self.values[name] = value
+        self._dims[value] = np.array(symbol(name), object)
+
+    def largest(self, extent: Dim) -> int:
+        """The most that an extent can be."""
+        if isinstance(extent, int):
+            return extent
+        ranges = {v: (0, self.most[v.name]) for v in free_vars(extent)}
+        high = expr_bounds(extent, ranges)[1]
+        return LARGEST if high is None else int(high)
+
+    def own(self, n: Node, extent: Dim) -> Dim:
+        """An extent that kernels compute with: a number, or one of its own for an expression that
+        is more than sums and products."""
+        extent = simplified(extent)
+        return extent if isinstance(extent, int) or _is_plain(extent) else self.named(n, extent)
+
+    def named(self, n: Node, extent: Dim) -> Dim:
+        """The extent of its own for an expression."""
+        text = str(extent)
+        if text not in self._named:
+            most = max(0, self.largest(extent))
+            self._named[text] = self.add(n, "extent", self.value(n, extent), most)
+        return self._named[text]
+
+    def value(self, n: Node, extent: Dim) -> Value:
+        """An extent as data: int64[]."""
+        match extent:
+            case int():
+                return n.constant(extent, "int64")
+            case Var(name):
+                return self.values[name]
+            case Binary(op, a, b) if op in OF_BINARY:
+                return n.emit(OF_BINARY[op], self.value(n, dim(a)), self.value(n, dim(b)))
+        raise ValueError(f"the extent '{extent}' cannot be computed")
+
+    def vector(self, n: Node, extents: Sequence[Dim]) -> Value:
+        """A shape as data: int64[k]."""
+        if all(isinstance(e, int) for e in extents):
+            return n.constant(list(extents), "int64")
+        parts = [n.emit("reshape", self.value(n, e), shape=(1,)) for e in extents]
+        made = n.emit("concatenate", *parts, axis=0) if len(parts) > 1 else parts[0]
+        self._dims[made] = np.array(list(extents), object)
+        return made
+
+    def follow(self, op: str, args: Sequence[Value], attrs: Attrs, result: object) -> None:
+        """Notes what the integers are that an operator makes of known ones."""
+        if not isinstance(result, Value) or isinstance(result, Constant):
+            return
+        if not any(a in self._dims for a in args):
+            return
+        arrays: list[Any] = [self.of(a) for a in args]
+        if any(a is None for a in arrays):
+            return
+        if op == "gather":
+            arrays[1] = arrays[1].astype(np.int64)
+        if op in MOVING:
+            (made,) = evaluate(op, arrays, attrs)
+        elif op in COUNTING:
+            made = np.frompyfunc(lambda a, b: _counted(COUNTING[op], a, b), 2, 1)(*arrays)
+        elif op == "cast" and attrs["dtype"] in ("int32", "int64"):
+            (made,) = arrays
+        elif op in REDUCING and arrays[0].ndim == 1:
+            numbers: list[Dim] = arrays[0].tolist()
+            whole = reduce(partial(_counted, REDUCING[op]), numbers)
+            made = np.array([whole] if attrs["keepdims"] else whole, object)
+        else:
+            return
+        self._dims[result] = np.asarray(made, object)
+
+    def of(self, value: Value) -> Dims | None:
+        """The integers in a value, as far as they are numbers and extents."""
+        if value in self._dims:
+            return self._dims[value]
+        if not isinstance(value, Constant):
+            return None
+        array = value.value
+        small = array.size <= MOST_FOLLOWED and array.dtype.kind in "iu"
+        return array.astype(object) if small else None
+
+    def is_followed(self, value: Value) -> bool:
+        return value in self._dims
+
+
+def simplified(extent: Dim) -> Dim:
+    return dim(simplify_expr(extent, {})) if isinstance(extent, Expr) else int(extent)
+
+
+def product(extents: Sequence[Dim]) -> Dim:
+    whole: Dim = 1
+    for extent in extents:
+        whole = whole * extent
+    return simplified(whole)
+
+
+def quotient(a: Dim, b: Dim) -> Dim:
+    """a // b, where b divides a."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if b else 0
+    return simplified(binary("//", a, b))
+
+
+def smaller(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    return simplified(binary("min", a, b))
+
+
+def larger(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    return simplified(binary("max", a, b))
+
+
+def _counted(op: str, a: Any, b: Any) -> Dim:
+    first = a if isinstance(a, Expr) else const(int(a))
+    return simplified(binary(op, first, b if isinstance(b, Expr) else int(b)))
+
+
+def _is_plain(extent: Expr) -> bool:
+    """Whether an expression is sums and products of extents."""
+    match extent:
+        case Binary("+" | "-" | "*", a, b):
+            return _is_plain(a) and _is_plain(b)
+    return not isinstance(extent, Binary)

@@ -1,0 +1,123 @@
+"""Extents that only a run decides: how many elements are not zero, how long a text is.
+
+Such an extent is a symbolic dimension. A parameter of its name says the number, int64[], or a call
+of the operator `extent`; an output of its name tells it to who runs the function. Memory is planned
+for the most that it can be, and loops run to the number. A tensor is dense: one of n rows, of 100
+at most, takes the memory of n rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..errors import GraphError
+from ..ir import Dim, Expr, free_vars
+from ..ir import Var as Symbol
+from ..ops import TensorType
+from .dims import bound, bound_dims, symbol, symbols
+from .nodes import (
+    Binding,
+    Call,
+    CallFused,
+    Function,
+    Var,
+    bodies,
+)
+
+EXTENT = TensorType((), "int64")  # what says how large one is
+
+
+def defined_by(binding: Binding) -> Symbol | None:
+    """The dimension that a binding says."""
+    match binding.call:
+        case Call("extent", attrs=attrs):
+            return attrs["extent"]  # type: ignore[no-any-return]
+    return None
+
+
+def dims_of(binding: Binding) -> set[Symbol]:
+    """The symbolic dimensions of what a binding takes and gives, of its attributes, and of what is
+    within it."""
+    call = binding.call
+    found = set(symbols([v.type for v in (*call.args, *binding.outputs)]))
+    match call:
+        case Call(attrs=attrs):
+            for n in _exprs(tuple(attrs.values())):
+                found |= free_vars(n)
+        case CallFused(function):
+            found.update(dims_in(function))
+    for body in bodies(call):
+        found.update(dims_in(body))
+    return found
+
+
+def dims_in(function: Function) -> list[Symbol]:
+    """The symbolic dimensions in a function, by name."""
+    found = set(symbols([p.type for p in function.params]))
+    for binding in function.bindings:
+        found |= dims_of(binding)
+    return sorted(found, key=lambda v: v.name)
+
+
+def known(attr: Any, dims: Mapping[Symbol, Dim]) -> Any:
+    """An attribute with numbers in the place of the dimensions that `dims` says."""
+    if isinstance(attr, tuple):
+        return tuple(known(part, dims) for part in attr)
+    return bound_dims([attr], dims)[0] if isinstance(attr, Expr) else attr
+
+
+def _exprs(value: Any) -> Iterator[Expr]:
+    if isinstance(value, Expr):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _exprs(part)
+
+
+def largest(t: TensorType, most: Mapping[str, int]) -> TensorType:
+    """The type of the largest tensors, where a run decides about extents."""
+    return bound(t, {symbol(name): number for name, number in most.items()})
+
+
+def opened(function: Function, dims: Mapping[str, str]) -> Function:
+    """The function with dimensions that each run decides, by name, as "<=512" says how large they
+    can be: it takes what they are as parameters of their names. Raises GraphError for a name that
+    is no dimension's, and for other text."""
+    known = [v.name for v in symbols([p.type for p in function.params])]
+    params, most = list(function.params), dict(function.extents)
+    for name, text in dims.items():
+        if name not in known:
+            what = f"'{function.name}' has no dimension '{name}'"
+            raise GraphError(what, mend=", ".join(known) or "none: all its shapes are known")
+        most[name] = most_of(name, text)
+        if name not in (p.name for p in params):
+            params.append(Var(name, EXTENT))
+    return replace(function, params=tuple(params), extents=tuple(most.items()))
+
+
+def most_of(name: str, text: str) -> int:
+    """The number in "<=512". Raises GraphError."""
+    number = re.fullmatch(r"\s*<=\s*(\d+)\s*", text)
+    if number is None or not 0 < int(number[1]) < 1 << 31:
+        raise GraphError(f"{name} cannot be '{text}'", mend=f"{name}=128, or {name}<=128")
+    return int(number[1])
+
+
+def open_extents(function: Function) -> dict[str, tuple[str, ...]]:
+    """By the names of parameters and outputs: which extent each of their dimensions is, "" for one
+    that is known. Those whose dimensions are all known are left out. Raises GraphError for an
+    output one of whose dimensions is computed from extents."""
+    ends = [(p.name, p.type) for p in function.params]
+    ends += [(n, v.type) for n, v in zip(function.output_names, function.outputs, strict=True)]
+    found: dict[str, tuple[str, ...]] = {}
+    for name, t in ends:
+        for extent in t.shape:
+            if isinstance(extent, Expr) and not isinstance(extent, Symbol):
+                raise GraphError(f"'{name}' is {t}: '{extent}' is no extent of its own")
+        names = tuple("" if isinstance(n, int) else str(n) for n in t.shape)
+        if any(names):
+            found[name] = names
+    return found

@@ -1,0 +1,88 @@
+"""Extents that a run decides: what inputs say of them, and what they say of outputs.
+
+On the board a tensor has room for the most that its extents can be. Its elements are dense: those
+of the true shape come first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlc_rpc.tensor import RemoteTensor
+from mlc_targets.object_format import Model, Param
+
+Array = NDArray[Any]
+
+
+def extents_of(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """What the inputs of a model say of its extents: those that are inputs, by name. Raises
+    ValueError for inputs that contradict each other, or are larger than the model takes."""
+    found: dict[str, int] = {}
+    for param in model.inputs:
+        if not param.open:
+            continue
+        shape = np.shape(inputs[param.name])
+        what = f"input '{param.name}' is {list(shape)}, the model takes {param}"
+        if len(shape) != len(param.shape):
+            raise ValueError(what)
+        for size, most, name in zip(shape, param.shape, param.open, strict=True):
+            if name and size > int(most):
+                raise ValueError(f"{what}, with {name} <= {most}")
+            if found.setdefault(name, size) != size and name:
+                raise ValueError(f"{what}, with {name} = {found[name]} by another input")
+    wanted = [p.name for p in model.inputs if p.name in model.extents]
+    return {name: np.array(found[name], np.int64) for name in wanted}
+
+
+def stored(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Every input of a model as it lies on the board: as large as it can be, its own elements
+    first; and what the inputs say of extents. Raises ValueError as extents_of does."""
+    given = {**inputs, **extents_of(model, inputs)}
+    return {p.name: _filled_up(p, np.asarray(given[p.name])) for p in model.inputs}
+
+
+def _filled_up(param: Param, array: Array) -> Array:
+    shape = tuple(map(int, param.shape))
+    if not param.open or array.shape == shape or not fits(param, array.shape):
+        return array  # one of a wrong shape is refused as it is
+    whole = np.zeros(math.prod(shape), array.dtype)
+    whole[: array.size] = array.reshape(-1)
+    return whole.reshape(shape)
+
+
+def fits(param: Param, shape: Sequence[int]) -> bool:
+    """Whether a tensor of that shape is what an input takes or an output gives."""
+    if len(shape) != len(param.shape):
+        return False
+    names = param.open or ("",) * len(shape)
+    sizes = zip(shape, param.shape, names, strict=True)
+    return all(size <= int(most) if name else size == most for size, most, name in sizes)
+
+
+def results_of(model: Model, tensors: Mapping[str, RemoteTensor]) -> dict[str, Array]:
+    """The outputs of a run in their true shapes, of tensors on the board by the names of the inputs
+    and outputs. Raises ProtocolError for an extent that cannot be."""
+    sizes: dict[str, int] = {}
+    for name in model.extents:
+        if name in tensors:
+            sizes[name] = size = int(tensors[name].numpy())
+            if not 0 <= size <= model.extents[name]:
+                raise tensors[name].link.broken(f"extent '{name}' is {size}", "tensor.read")
+    return {
+        p.name: tensors[p.name].numpy(true_shape(p, sizes))
+        for p in model.outputs
+        if p.name not in sizes
+    }
+
+
+def true_shape(param: Param, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of an output, where a run has decided about extents."""
+    if not param.open:
+        return tuple(map(int, param.shape))
+    pairs = zip(param.shape, param.open, strict=True)
+    return tuple(sizes[name] if name else int(most) for most, name in pairs)

@@ -1,0 +1,183 @@
+"""Models whose shapes the data decide, on boards, against onnxruntime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import mlc_deploy as mlc
+from mlc_deploy.errors import ImporterError
+from mlc_deploy.frontend import from_onnx
+from tests.onnx_models import reference
+from tests.sessions import TARGETS, aarch64, armv7, board_named, local
+
+if TYPE_CHECKING:
+    from mlc_rpc import Session
+
+__all__ = ["aarch64", "armv7", "local"]  # fixtures
+
+Array = NDArray[Any]
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+BOXES, CLASSES, MOST = 40, 3, 10
+node = helper.make_node
+
+
+def value(name: str, shape: list[int | str] | None, kind: int = FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def model(nodes: list[Any], inputs: list[Any], outputs: list[Any], **known: Array) -> ModelProto:
+    tensors = [numpy_helper.from_array(a, n) for n, a in known.items()]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def detector() -> ModelProto:
+    """What torchvision's detectors end in: of each class the scores above a threshold, of them the
+    best; those of all classes together, and a suppression where there are any."""
+    nodes: list[Any] = []
+    for c in range(CLASSES):
+        nodes += [
+            node("Gather", ["scores", f"c{c}"], [f"s{c}"], axis=1),
+            node("Greater", [f"s{c}", "threshold"], [f"kept{c}"]),
+            node("NonZero", [f"kept{c}"], [f"nz{c}"]),
+            node("Transpose", [f"nz{c}"], [f"at{c}"], perm=[1, 0]),
+            node("GatherND", [f"s{c}", f"at{c}"], [f"own{c}"]),
+            node("Shape", [f"own{c}"], [f"count{c}"]),
+            node("Concat", [f"count{c}", "most"], [f"both{c}"], axis=0),
+            node("ReduceMin", [f"both{c}"], [f"k{c}"], keepdims=1),
+            node("TopK", [f"own{c}", f"k{c}"], [f"best{c}", f"order{c}"]),
+            node("GatherND", ["boxes", f"at{c}"], [f"all{c}"]),
+            node("Gather", [f"all{c}", f"order{c}"], [f"box{c}"], axis=0),
+            node("Shape", [f"best{c}"], [f"found{c}"]),
+            node("Expand", [f"c{c}", f"found{c}"], [f"label{c}"]),
+        ]
+    for name, parts in (("b", "box"), ("s", "best"), ("l", "label")):
+        nodes.append(node("Concat", [f"{parts}{c}" for c in range(CLASSES)], [name], axis=0))
+    inner = [
+        node("Unsqueeze", ["b", "zero"], ["b3"]),
+        node("Unsqueeze", ["s", "zeros"], ["s3"]),
+        node("NonMaxSuppression", ["b3", "s3", "all", "overlap"], ["chosen"]),
+        node("Gather", ["chosen", "two"], ["some"], axis=1),
+    ]
+    nothing = node("Constant", [], ["none"], value=numpy_helper.from_array(np.zeros(0, np.int64)))
+    nodes += [
+        node("Size", ["b"], ["size"]),
+        node("Equal", ["size", "zero0"], ["empty"]),
+        node(
+            "If", ["empty"], ["keep"],
+            then_branch=helper.make_graph([nothing], "t", [], [value("none", None, INT64)]),
+            else_branch=helper.make_graph(inner, "e", [], [value("some", None, INT64)]),
+        ),
+        node("Slice", ["keep", "zero", "five"], ["first"]),
+        node("Gather", ["b", "first"], ["boxes_out"], axis=0),
+        node("Gather", ["s", "first"], ["scores_out"], axis=0),
+        node("Gather", ["l", "first"], ["labels_out"], axis=0),
+    ]  # fmt: skip
+    known = {f"c{c}": np.array(c, np.int64) for c in range(CLASSES)}
+    numbers = {"most": [MOST], "all": [1 << 31], "zero": [0], "zeros": [0, 1], "five": [5]}
+    known |= {name: np.array(v, np.int64) for name, v in numbers.items()}
+    known |= {"two": np.array(2), "zero0": np.array(0)}
+    known |= {"threshold": np.array(0.5, np.float32), "overlap": np.array([0.4], np.float32)}
+    return model(
+        nodes,
+        [value("boxes", [BOXES, 4]), value("scores", [BOXES, CLASSES])],
+        [
+            value("boxes_out", ["n", 4]),
+            value("scores_out", ["n"]),
+            value("labels_out", ["n"], INT64),
+        ],
+        **known,
+    )
+
+
+def drawn(seed: int, high: float) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    corners = rng.random((BOXES, 2), np.float32) * 4
+    sides = rng.random((BOXES, 2), np.float32) + 0.5
+    scores = rng.random((BOXES, CLASSES), np.float32) * np.float32(high)
+    return {"boxes": np.concatenate([corners, corners + sides], 1), "scores": scores}
+
+
+@pytest.mark.parametrize("board", ["local", "aarch64", "armv7"])
+def test_a_detector_with_its_suppression(board: str, request: pytest.FixtureRequest) -> None:
+    session: Session = board_named(request, board)
+    proto = detector()
+    compiled = mlc.compile(from_onnx(proto), TARGETS[board])
+    module = session.load(compiled)
+    for seed, high in enumerate((1.0, 0.6, 0.51, 0.4)):  # of the last, no score is high enough
+        inputs = drawn(seed, high)
+        found, right = module.run(inputs), reference(proto, inputs)
+        for name, wanted in right.items():
+            assert found[name].shape == wanted.shape and found[name].dtype == wanted.dtype
+            np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-6)
+        assert (len(found["scores_out"]) > 0) == (high > 0.5)
+    module.close()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "result"),
+    [
+        ([node("Compress", ["x", "kept"], ["y"], axis=0)], ["n", 3]),
+        ([node("Compress", ["x", "kept"], ["y"])], ["n"]),
+        ([node("NonZero", ["x"], ["p"]), node("Cast", ["p"], ["y"], to=FLOAT)], [2, "n"]),
+        (
+            [
+                node("Compress", ["x", "kept"], ["r"], axis=0),
+                node("Shape", ["r"], ["s"]),
+                node("ConstantOfShape", ["s"], ["z"]),
+                node("Sub", ["z", "r"], ["y"]),
+            ],
+            ["n", 3],
+        ),
+        (
+            [
+                node("Compress", ["x", "kept"], ["r"], axis=0),
+                node("Size", ["r"], ["size"]),
+                node("Range", ["zero", "size", "one"], ["i"]),
+                node("Cast", ["i"], ["f"], to=FLOAT),
+                node("Reshape", ["r", "minus"], ["flat"]),
+                node("Mul", ["flat", "f"], ["y"]),
+            ],
+            ["n"],
+        ),
+        (
+            [
+                node("Compress", ["x", "kept"], ["r"], axis=0),
+                node("Slice", ["r", "ones", "most"], ["y"]),
+            ],
+            ["n", 3],
+        ),
+    ],
+)
+def test_what_follows_of_data(nodes: list[Any], result: list[int | str], local: Session) -> None:
+    known = {
+        "zero": np.array(0), "one": np.array(1), "minus": np.array([-1]), "ones": np.array([1]),
+        "most": np.array([1 << 40]),
+    }  # fmt: skip
+    inputs = [value("x", [4, 3]), value("kept", [4], TensorProto.BOOL)]
+    proto = model(nodes, inputs, [value("y", result)], **known)
+    module = local.load(mlc.compile(from_onnx(proto), "host"))
+    x = np.arange(12, dtype=np.float32).reshape(4, 3) - 3
+    for kept in ([1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1]):
+        given = {"x": x, "kept": np.array(kept, bool)}
+        (wanted,) = reference(proto, given).values()
+        found = module.run(
+            {k: v for k, v in given.items() if k in {p.name for p in module.model.inputs}}
+        )
+        assert found["y"].shape == wanted.shape
+        np.testing.assert_allclose(found["y"], wanted)
+    module.close()
+
+
+def test_a_length_without_a_bound_is_refused() -> None:
+    """How long a range is, an input may say; how long it can be, nothing says."""
+    nodes = [node("Range", ["zero", "n", "one"], ["y"])]
+    known = {"zero": np.array(0), "one": np.array(1)}
+    proto = model(nodes, [value("n", [], INT64)], [value("y", ["k"], INT64)], **known)
+    with pytest.raises(ImporterError, match="'range' depends on the model's data"):
+        from_onnx(proto)
