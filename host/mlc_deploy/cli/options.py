@@ -193,6 +193,17 @@ def dims(texts: Sequence[str]) -> dict[str, int | str]:
     return {name.rstrip("< "): n for name, n in given.items()}
 
 
+def known_dims(texts: Sequence[str]) -> dict[str, int]:
+    """Dimensions by name, none of them open: layers are quantized at one size."""
+    found: dict[str, int] = {}
+    for name, n in dims(texts).items():
+        if isinstance(n, str):
+            what = f"--bind '{name}{n}': layers are quantized at one size"
+            raise Misuse(what, mend=f"--bind {name}=128")
+        found[name] = n
+    return found
+
+
 def states(texts: Sequence[str]) -> dict[str, str] | None:
     """The states by input; None where the option is not given, and names say which there are."""
     if texts in ((NO_STATES,), ()):

@@ -24,7 +24,7 @@ from .options import (
     TARGET_HELP,
     Misuse,
     above_zero,
-    dims,
+    known_dims,
     one_level,
     shapes,
     source_file,
@@ -104,7 +104,7 @@ def quantize(
     made = quantized(
         path, data, target=wanted, max_drop=max_drop,
         labels=None if labels is None else read_labels(labels), preprocess=preprocess,
-        scheme=scheme, samples=samples, shapes=shapes(shape), dims=dims(bind), metric=metric,
+        scheme=scheme, samples=samples, shapes=shapes(shape), dims=known_dims(bind), metric=metric,
         matmul_nbits=matmul_nbits, stage=progress.stage,
     )  # fmt: skip
     made.save(to)

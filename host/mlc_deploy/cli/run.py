@@ -53,6 +53,7 @@ from .options import (
     converters,
     dims,
     folder,
+    known_dims,
     model_file,
     one_level,
     reads_models,
@@ -278,7 +279,7 @@ def _in_int8(
     try:
         made = quantize(
             path, data, target=target if counted(target) else None, preprocess=preprocess,
-            shapes=extents, dims=dims(reading.bind), values=constants(reading.const),
+            shapes=extents, dims=known_dims(reading.bind), values=constants(reading.const),
             converters=own, link=link, stage=progress.stage,
         )  # fmt: skip
     except CostsMore:
