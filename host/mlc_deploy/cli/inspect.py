@@ -18,6 +18,7 @@ from ..graph import Binding, CallFused, Function, GraphProgram, lower_graph
 from ..graph.count import multiply_accumulates, operators, parameters
 from ..graph.lower import unscheduled
 from ..graph.nodes import Call, CallPacked, CallTIR, Constant
+from ..graph.scalars import at_most
 from ..ops.explain import Candidate, explain
 from .json_file import JsonFile
 from .options import (
@@ -126,14 +127,20 @@ def inspected(
 
         of_db = tuned(program.kernels, target, known)
         found, notes = of_db.found, of_db.notes
+    most, largest = dict(graphs.reference.extents), at_most(graphs.reference)
     kernels = _kernels(program, _candidates(plain, target), found, target)
     return {
         "model": name,
         "target": str(target),
-        "inputs": [_tensor(v.name, v.type) for v in graphs.reference.params],
-        "outputs": [_tensor(n, t) for n, t in program.outputs],
+        "inputs": [_tensor(v.name, v.type) for v in graphs.reference.params if v.name not in most],
+        "outputs": [
+            _tensor(n, v.type)
+            for n, v in zip(graphs.reference.output_names, graphs.reference.outputs, strict=True)
+            if n not in most
+        ],
+        "extents": most,
         "parameters": parameters(graphs.reference),
-        "multiply_accumulates": sum(map(multiply_accumulates, graphs.reference.bindings)),
+        "multiply_accumulates": sum(map(multiply_accumulates, largest.bindings)),
         "weights_bytes": len(program.weights),
         "arena_bytes": program.arena,
         "arena_lower_bound_bytes": program.arena_lower_bound,
@@ -148,7 +155,8 @@ def inspected(
 
 
 def _tensor(name: str, t: Any) -> Record:
-    return {"name": name, "shape": list(t.shape), "dtype": t.dtype}
+    shape = [n if isinstance(n, int) else str(n) for n in t.shape]
+    return {"name": name, "shape": shape, "dtype": t.dtype}
 
 
 def _candidates(plain: Function, target: Target) -> dict[str, tuple[Candidate, ...]]:

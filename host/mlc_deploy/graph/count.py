@@ -18,13 +18,15 @@ from .nodes import (
     Function,
     bodies,
 )
+from .scalars import at_most
 
 
 def multiply_accumulates(binding: Binding) -> int:
     """How many a call takes: of convolutions and matrix products; other arithmetic counts none. A
     loop counts all its turns, and a branch the body that takes more.
 
-    Borders of zeros count as data, Winograd's filtering as the convolution that it computes.
+    Borders of zeros count as data, Winograd's filtering as the convolution that it computes; a
+    dimension that a run decides (graph/scalars.py) counts as the most that it can be.
     TypeError where a shape is symbolic.
     """
     match binding.call:
@@ -33,7 +35,7 @@ def multiply_accumulates(binding: Binding) -> int:
             types = [a.type for a in args]
             return 0 if count is None else count(types, attrs, binding.outputs[0].type)
         case CallFused(function):
-            return sum(map(multiply_accumulates, function.bindings))
+            return sum(map(multiply_accumulates, at_most(function).bindings))
         case CallLoop(body, turns=turns):
             return turns * sum(map(multiply_accumulates, body.bindings))
         case CallBranch() as branch:
