@@ -208,7 +208,7 @@ SOURCES = [
 ALLOWED = {
     "pickle.load": {"workers.py"},
     "eval": {"layout.py", "interp.py"},
-    "exec": {"interp.py", "options.py"},
+    "exec": {"data.py", "interp.py", "options.py"},
     "torch.load": {"torch.py"},
     "torch.export.load": {"torch.py"},
 }
