@@ -181,3 +181,28 @@ def test_a_length_without_a_bound_is_refused() -> None:
     proto = model(nodes, [value("n", [], INT64)], [value("y", ["k"], INT64)], **known)
     with pytest.raises(ImporterError, match="'range' depends on the model's data"):
         from_onnx(proto)
+
+
+@pytest.mark.parametrize("name", ["batch", "x", "y"])
+def test_a_batch_of_any_size(name: str, local: Session) -> None:
+    """view(batch, -1), rows from the second on, the first hundred; and a dimension that is called
+    as an input or output is."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Slice", ["shape", "zero", "one"], ["first"]),
+        node("Concat", ["first", "minus"], ["two"], axis=0),
+        node("Reshape", ["x", "two"], ["flat"]),
+        node("Slice", ["flat", "one", "many"], ["tail"]),
+        node("Slice", ["tail", "zero", "hundred"], ["y"]),
+    ]
+    known = {"zero": [0], "one": [1], "minus": [-1], "many": [1 << 40], "hundred": [100]}
+    tensors = {key: np.array(v, np.int64) for key, v in known.items()}
+    proto = model(nodes, [value("x", [name, 4, 3])], [value("y", None)], **tensors)
+    compiled = mlc.compile(from_onnx(proto, dims={name: "<=8"}), "host")
+    module = local.load(compiled)
+    for batch in (1, 2, 8):
+        given = {"x": np.random.default_rng(batch).random((batch, 4, 3), np.float32)}
+        (wanted,) = reference(proto, given).values()
+        assert wanted.shape == (batch - 1, 12)
+        np.testing.assert_array_equal(module.run(given)["y"], wanted)
+    module.close()

@@ -21,6 +21,7 @@ from ..graph.nodes import Constant, Value
 from ..ir import Binary, Dim, Expr, Var, binary, const, free_vars
 from ..ir.nodes import dim
 from ..ops import Attrs, evaluate
+from ..ops.elementwise import same_extent
 
 if TYPE_CHECKING:
     from .node import Node
@@ -33,12 +34,12 @@ LARGEST = (1 << 31) - 1
 # Operators that make integers of integers, as numpy computes them of objects.
 MOVING = frozenset({"broadcast_to", "concatenate", "gather", "reshape", "slice", "transpose"})
 COUNTING: Mapping[str, str] = {
-    "add": "+", "subtract": "-", "multiply": "*", "floor_divide": "//", "maximum": "max",
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "//", "maximum": "max",
     "minimum": "min",
 }  # fmt: skip
 REDUCING = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
-OF_BINARY = {"+": "add", "-": "subtract", "*": "multiply", "//": "floor_divide", "max": "maximum",
-             "min": "minimum", "tdiv": "floor_divide"}  # fmt: skip
+OF_BINARY = {"+": "add", "-": "subtract", "*": "multiply", "//": "divide", "max": "maximum",
+             "min": "minimum", "tdiv": "divide"}  # fmt: skip
 
 
 class Extents:
@@ -78,12 +79,17 @@ class Extents:
         """Another extent, which is what a value of int64[] says."""
         if isinstance(count, Constant):
             return int(count.value)
-        fresh, number = name, 1
-        while fresh in self.most or fresh in self._taken:
-            fresh, number = f"{name}_{number}", number + 1
+        fresh = self.fresh(name)
         self.most[fresh] = most
         self._say(fresh, n.emit("extent", count, extent=symbol(fresh)))
         return symbol(fresh)
+
+    def fresh(self, name: str) -> str:
+        """A name that no extent, input or output has."""
+        fresh, number = name, 1
+        while fresh in self.most or fresh in self._taken:
+            fresh, number = f"{name}_{number}", number + 1
+        return fresh
 
     def given(self, name: str, value: Value, most: int) -> None:
         """An extent that is what a parameter of its name says."""
@@ -103,10 +109,17 @@ class Extents:
         high = expr_bounds(extent, ranges)[1]
         return LARGEST if high is None else int(high)
 
+    def bounded(self, extent: Dim) -> Dim:
+        """An extent in its simplest form, by what it can be."""
+        if isinstance(extent, int):
+            return extent
+        ranges = {v: (0, self.most[v.name]) for v in free_vars(extent)}
+        return dim(simplify_expr(extent, ranges))
+
     def own(self, n: Node, extent: Dim) -> Dim:
         """An extent that kernels compute with: a number, or one of its own for an expression that
         is more than sums and products."""
-        extent = simplified(extent)
+        extent = self.bounded(extent)
         return extent if isinstance(extent, int) or _is_plain(extent) else self.named(n, extent)
 
     def named(self, n: Node, extent: Dim) -> Dim:
@@ -187,8 +200,17 @@ def product(extents: Sequence[Dim]) -> Dim:
     return simplified(whole)
 
 
-def quotient(a: Dim, b: Dim) -> Dim:
-    """a // b, where b divides a."""
+def rest(whole: Sequence[Dim], known: Sequence[Dim]) -> Dim:
+    """How often the product of `known` goes into that of `whole`; what stands in both is not
+    divided by, as it may be 0."""
+    left, divisors = list(whole), list[Dim]()
+    for extent in known:
+        same = [n for n, e in enumerate(left) if same_extent(e, extent)]
+        if isinstance(extent, Expr) and same:
+            del left[same[0]]
+        else:
+            divisors.append(extent)
+    a, b = product(left), product(divisors)
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b else 0
     return simplified(binary("//", a, b))

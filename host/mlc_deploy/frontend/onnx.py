@@ -114,13 +114,16 @@ def _convert(
         scope.values[name] = importer.marked(Constant(array, name), kinds[name])
     inputs = [i for i in graph.input if i.name not in scope.values]
     shapes = {name: shape for name, shape in shapes.items() if name not in values}
-    left = {name: most_of(name, text) for name, text in dims.items() if isinstance(text, str)}
-    known = {name: symbol(name) if isinstance(n, str) else n for name, n in dims.items()}
+    left = {name: text for name, text in dims.items() if isinstance(text, str)}
+    symbols = {name: symbol(importer.extents.fresh(name)) for name in left}
+    known = {name: symbols[name] if isinstance(n, str) else n for name, n in dims.items()}
     for info, extents in zip(inputs, bound_shapes(inputs, shapes, known, where), strict=True):
         code = info.type.tensor_type.elem_type
         scope.values[info.name] = importer.param(info.name, extents, code)
-    for name, most in left.items():
-        importer.extents.given(name, importer.builder.param(name, (), "int64"), most)
+    for name, text in left.items():
+        called = symbols[name].name
+        value = importer.builder.param(called, (), "int64")
+        importer.extents.given(called, value, most_of(name, text))
     importer.nodes(graph.node, scope)
     outputs = [importer.result(o, scope) for o in graph.output]
     names = [o.name for o in graph.output]

@@ -11,7 +11,7 @@ from ..graph.nodes import Constant
 from ..ir import binary
 from ..ops.elementwise import broadcast_shape
 from ..ops.shape import normal_axis
-from .extents import product, simplified
+from .extents import larger, product, simplified
 from .layers.shapes import (
     counted_rows,
     expand,
@@ -56,7 +56,7 @@ def _reshape(n: OnnxNode) -> Any:
             raise ValueError(f"shape {shape} copies a dimension that {list(old)} has not")
         shape = [old[k] if d == 0 else d for k, d in enumerate(shape)]
     if shape.count(-1) == 1:
-        shape = filled_up(shape, product(old))
+        shape = filled_up(shape, old)
     return n.emit("reshape", n.input(0), shape=[n.extents.own(n, d) for d in shape])
 
 
@@ -207,7 +207,7 @@ def _range(n: OnnxNode) -> Any:
         (first,), (last,), (step,) = (n.dims(k, "range") for k in range(3))
         if step != 1:
             raise n.refuse("the step of a range of unknown length is not 1")
-        extent = n.extents.own(n, simplified(binary("-", last, first)))
+        extent = n.extents.own(n, larger(simplified(binary("-", last, first)), 0))
         places, begin = iota(n, extent, 1, 0, n.dtype()), n.extents.value(n, first)
         return places if first == 0 else n.emit("add", places, n.cast(begin, n.dtype()))
     start, limit, delta = n.known(0, "range"), n.known(1, "range"), n.known(2, "range")

@@ -34,7 +34,7 @@ from .torch_node import Converter, TorchNode, axes_of
 def _view(n: TorchNode, x: Any, size: Sequence[int]) -> Any:
     if n.overload == "dtype":
         raise n.refuse("a tensor's bits as another dtype are not supported")
-    wanted = filled_up([int(extent) for extent in size], math.prod(shape_of(x)))
+    wanted = filled_up([int(extent) for extent in size], shape_of(x))
     return n.emit("reshape", x, shape=wanted)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ...graph.nodes import Value
 from ...ir import Dim, Expr
 from ...ops.shape import normal_axis
-from ..extents import LARGEST, larger, product, quotient, simplified, smaller
+from ..extents import LARGEST, larger, product, rest, simplified, smaller
 from ..node import Node, limited, shape_of
 
 
@@ -18,13 +18,14 @@ def reshape(n: Node, x: Value, shape: Sequence[int]) -> Value:
     return x if shape_of(x) == tuple(shape) else n.emit("reshape", x, shape=tuple(shape))
 
 
-def filled_up(shape: Sequence[Any], count: Dim) -> list[Any]:
-    """The shape of count elements, where -1 stands for the extent that is left."""
-    rest = product([extent for extent in shape if extent != -1])
-    known = isinstance(rest, int) and isinstance(count, int)
-    if known and -1 in shape and rest and count % rest:
+def filled_up(shape: Sequence[Any], old: Sequence[Dim]) -> list[Any]:
+    """The shape of the elements of an old one, where -1 stands for the extent that is left."""
+    given = [extent for extent in shape if extent != -1]
+    count, part = product(old), product(given)
+    known = isinstance(part, int) and isinstance(count, int)
+    if known and -1 in shape and part and count % part:
         raise ValueError(f"{count} elements do not fill {list(shape)}")
-    return [quotient(count, rest) if extent == -1 else extent for extent in shape]
+    return [rest(old, given) if extent == -1 else extent for extent in shape]
 
 
 def without(n: Node, x: Value, axes: Sequence[int]) -> Value:
@@ -85,7 +86,7 @@ def taken(
         if step != 1:
             raise n.refuse(f"a step of {step} along a dimension of unknown length")
         begin, stop = (_place(extent, e, e_or) for e, e_or in ((start, 0), (end, extent)))
-        return (begin, 1, n.extents.own(n, simplified(stop - begin)))
+        return (begin, 1, n.extents.own(n, larger(simplified(stop - begin), 0)))
     places = range(extent)[start:end:step]
     return (places.start if places else 0, step, len(places))
 
