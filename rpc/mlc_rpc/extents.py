@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,17 @@ from mlc_rpc.tensor import RemoteTensor
 from mlc_targets.object_format import Model, Param
 
 Array = NDArray[Any]
+NONE: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
-def extents_of(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """What the inputs of a model say of its extents: those that are inputs, by name. Raises
-    ValueError for inputs that contradict each other, or are larger than the model takes."""
+def extents_of(model: Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, Array]:
+    """What the shapes of a model's inputs say of its extents: those that are inputs, by name.
+    Raises ValueError for inputs that contradict each other, or are larger than the model takes."""
     found: dict[str, int] = {}
     for param in model.inputs:
         if not param.open:
             continue
-        shape = np.shape(inputs[param.name])
+        shape = shapes[param.name]
         what = f"input '{param.name}' is {list(shape)}, the model takes {param}"
         if len(shape) != len(param.shape):
             raise ValueError(what)
@@ -39,11 +41,17 @@ def extents_of(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
     return {name: np.array(found[name], np.int64) for name in wanted}
 
 
-def stored(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Every input of a model as it lies on the board: as large as it can be, its own elements
-    first; and what the inputs say of extents. Raises ValueError as extents_of does."""
-    given = {**inputs, **extents_of(model, inputs)}
-    return {p.name: _filled_up(p, np.asarray(given[p.name])) for p in model.inputs}
+def stored(
+    model: Model, inputs: Mapping[str, Array], staying: Mapping[str, Sequence[int]] = NONE
+) -> dict[str, Array]:
+    """Inputs of a model as they lie on the board: as large as they can be, their own elements
+    first; and what they say of extents, together with the shapes of inputs that stay as they were.
+    Raises ValueError as extents_of does."""
+    shapes = {**staying, **{name: np.shape(array) for name, array in inputs.items()}}
+    given = {**inputs, **extents_of(model, shapes)}
+    return {
+        p.name: _filled_up(p, np.asarray(given[p.name])) for p in model.inputs if p.name in given
+    }
 
 
 def _filled_up(param: Param, array: Array) -> Array:
@@ -70,13 +78,13 @@ def results_of(model: Model, tensors: Mapping[str, RemoteTensor]) -> dict[str, A
     sizes: dict[str, int] = {}
     for name in model.extents:
         if name in tensors:
-            sizes[name] = size = int(tensors[name].numpy())
+            sizes[name] = size = int(tensors[name].take())
             if not 0 <= size <= model.extents[name]:
                 raise tensors[name].link.broken(f"extent '{name}' is {size}", "tensor.read")
     return {
-        p.name: tensors[p.name].numpy(true_shape(p, sizes))
-        for p in model.outputs
-        if p.name not in sizes
+        name: tensors[name].take(true_shape(p, sizes))
+        for name, p in model.results.items()
+        if name in tensors
     }
 
 

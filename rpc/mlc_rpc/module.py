@@ -392,7 +392,7 @@ class RemoteModule:
     def _bind(self, inputs: Mapping[str, NDArray[Any]]) -> list[RemoteTensor]:
         """Inputs written to the board, and the outputs after them."""
         model = self.model
-        names, states = [p.name for p in model.inputs if p.name not in model.extents], model.states
+        names, states = model.arguments, model.states
         if set(inputs) - set(states) != set(names):
             missing = ", ".join(n for n in names if n not in inputs)
             unknown = ", ".join(n for n in inputs if n not in names and n not in states)
@@ -400,7 +400,7 @@ class RemoteModule:
             raise Refused(
                 f"the model's inputs are not these ({'; '.join(filter(None, said))})",
                 board=self.session.board,
-                attempt=f"inputs {', '.join(f'{p.name}: {p}' for p in model.inputs)}",
+                attempt=f"inputs {', '.join(f'{name}: {p}' for name, p in names.items())}",
             )
         try:
             arrays = stored(model, inputs)

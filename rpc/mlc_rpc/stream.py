@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlc_rpc.errors import Refused
+from mlc_rpc.extents import results_of, stored
 from mlc_rpc.tensor import RemoteTensor
 from mlc_targets.object_format import Param
 
@@ -43,7 +44,7 @@ class Stream:
         self._states = {p.state: tensor for p, tensor in every if p.state}
         self._outputs = {p.name: tensor for p, tensor in every if not p.state}
         self._args = (*self._inputs.values(), *(tensor for _, tensor in every))
-        self._missing = set(self._inputs)  # inputs that no step has been given so far
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were given so far
 
     def step(self, inputs: Mapping[str, Array] | Array) -> dict[str, Array]:
         """Runs the model once, from the states that the step before left. Returns the outputs by
@@ -53,18 +54,19 @@ class Stream:
         as in the step before. Raises Refused for an unknown input, and for one that was never
         given; ValueError for an array of another shape or dtype.
         """
+        model = self.module.model
         given = inputs if isinstance(inputs, Mapping) else {self._only(): inputs}
-        unknown = [name for name in given if name not in self._inputs]
-        missing = self._missing.difference(given)
+        unknown = [name for name in given if name not in model.arguments]
+        missing = model.arguments.keys() - self._shapes.keys() - given.keys()
         if unknown or missing:
             said = [f"unknown: {', '.join(unknown)}"] if unknown else []
             said += [f"missing: {', '.join(sorted(missing))}"] if missing else []
             raise self._refusal(f"the step's inputs are not the model's ({'; '.join(said)})")
-        for name, array in given.items():
-            self._inputs[name].put(np.asarray(array))
-        self._missing.clear()
+        for name, array in stored(model, given, self._shapes).items():
+            self._inputs[name].put(array)
+        self._shapes |= {name: np.shape(array) for name, array in given.items()}
         self.module.entry(*self._args, **self._how)
-        return {name: tensor.take() for name, tensor in self._outputs.items()}
+        return results_of(model, self._inputs | self._outputs)
 
     def reset(self) -> None:
         """States are zero again, as before the first step."""
@@ -110,11 +112,11 @@ class Stream:
 
     def _only(self) -> str:
         """The name of the one input that an array without a name is for."""
-        names = list(self._inputs)
+        names = list(self.module.model.arguments)
         if len(names) != 1:
             raise self._refusal("an array without a name is for a model of one input")
         return names[0]
 
     def _refusal(self, what: str) -> Refused:
-        every = ", ".join(f"{p.name}: {p}" for p in self.module.model.inputs)
+        every = ", ".join(f"{name}: {p}" for name, p in self.module.model.arguments.items())
         return Refused(what, board=self._board, attempt=f"inputs {every}")

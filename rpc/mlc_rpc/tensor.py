@@ -114,12 +114,13 @@ class RemoteTensor:
         self._require(array)
         np.copyto(mapping.view(carrier(self.dtype)).reshape(self.shape), array)
 
-    def take(self) -> NDArray[Any]:
+    def take(self, shape: Sequence[int] | None = None) -> NDArray[Any]:
         """As `numpy`; a copy of the tensor's memory where that is a process of this machine."""
         mapping = self.mapped()
         if mapping is None:
-            return self.numpy()
-        return mapping.view(carrier(self.dtype)).reshape(self.shape).copy()
+            return self.numpy(shape)
+        shape = self.shape if shape is None else shape
+        return mapping.view(carrier(self.dtype))[: math.prod(shape)].reshape(shape).copy()
 
     def _require(self, array: NDArray[Any]) -> None:
         expected = carrier(self.dtype)

@@ -196,6 +196,16 @@ class Model:
         """Outputs that a run finds as the run before left them, by the names of their inputs."""
         return {p.state: p for p in self.outputs if p.state}
 
+    @property
+    def arguments(self) -> dict[str, Param]:
+        """What a run is given, by name: inputs, but extents, which the others' shapes say."""
+        return {p.name: p for p in self.inputs if p.name not in self.extents}
+
+    @property
+    def results(self) -> dict[str, Param]:
+        """What a run gives, by name: outputs, but extents, which are in the others' shapes."""
+        return {p.name: p for p in self.outputs if p.name not in self.extents}
+
 
 @dataclass(frozen=True, slots=True)
 class Metadata:

@@ -60,6 +60,24 @@ def test_any_length(board: str, request: pytest.FixtureRequest) -> None:
     module.close()
 
 
+def test_steps_of_any_length(local: Session) -> None:
+    """Of two inputs one may stay as it was; the other must still be as long."""
+    b = BlockBuilder("joined")
+    x, y = b.param("x", ("n", 3)), b.param("y", ("n", 3))
+    total = b.emit("sum", x, axes=(0,), keepdims=False)
+    model = mlc.compile(b.finish([b.emit("add", x, y), total]), "host", dims={"n": "<=9"})
+    with local.load(model).stream() as stream:
+        for n in (4, 9, 0, 2):
+            x, y = rng.standard_normal((2, n, 3)).astype(np.float32)
+            same(stream.step({"x": x, "y": y}), model.evaluate({"x": x, "y": y}))
+            same(stream.step({"x": y}), model.evaluate({"x": y, "y": y}))
+        with pytest.raises(ValueError, match="with n = 3 by another input"):
+            stream.step({"x": np.ones((3, 3), np.float32)})
+        with pytest.raises(Refused) as caught:
+            stream.step({"x": y, "n": np.array(2)})
+        assert caught.value.attempt == "inputs x: float32[n, 3], y: float32[n, 3]"
+
+
 def test_arrays_that_do_not_fit_are_refused(local: Session) -> None:
     module = local.load(compiled("host"))
     with pytest.raises(Refused) as longer:

@@ -152,6 +152,7 @@ def header_text(called: str, metadata: Metadata, model: Model, embedded: bool) -
         *(f" *   input  {n}  {_line(p)}" for n, p in enumerate(model.inputs)),
         *(f" *   output {n}  {_line(p)}" for n, p in enumerate(model.outputs)),
         *_about_states(model),
+        *_about_extents(model),
         " *",
         " * mlc_runtime.h says how to run it. */",
         f"#ifndef {guard}",
@@ -184,6 +185,17 @@ def _about_states(model: Model) -> list[str]:
         " * These outputs are states: a run reads them as the run before left them. Their memory",
         " * stays the same from run to run, and is zero before the first.",
         *pairs,
+    ]
+
+
+def _about_extents(model: Model) -> list[str]:
+    if not model.extents:
+        return []
+    return [
+        " *",
+        " * A run decides these; the input or output of the name says each. A tensor has room for",
+        " * the most of them. The elements of its true shape come first, without gaps.",
+        *(f" *   {_comment(name)} is at most {most}." for name, most in model.extents.items()),
     ]
 
 

@@ -334,9 +334,7 @@ def _signature(
     assert model is not None
     if isinstance(model, SavedModel):
         described = described_model(model)
-        inputs = {p.name: p for p in described.inputs if p.name not in described.extents}
-        outputs = {p.name: p for p in described.outputs if p.name not in described.extents}
-        return inputs | described.states, outputs
+        return described.arguments | described.states, described.results
     from ..graph.extents import largest, open_extents  # here: as _graph
 
     names, most = open_extents(model), dict(model.extents)

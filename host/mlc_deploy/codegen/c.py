@@ -70,7 +70,7 @@ from .c_text import (
     value_type,
     wrapped,
 )
-from .signature import scalars_of, scratch_layout
+from .signature import elements, scalars_of, scratch_layout
 
 if TYPE_CHECKING:
     from .library import Library
@@ -152,7 +152,7 @@ class _Writer:
         self.indices: set[Var] = set(scalars_of(kernel))  # variables of the index type
         self.ranges: dict[Var, Bounds] = dict.fromkeys(self.indices, (0, None))
         self.workspace, self.workspace_bytes = scratch_layout(kernel)
-        self.sharing = _sharing(self.workspace)
+        self.sharing = _sharing(kernel, self.workspace)
         root = run_passes("lower", kernel.body, C_STEPS, verify_each).body
         assert isinstance(root, Block)
         self.code = root.body
@@ -551,13 +551,11 @@ class _Writer:
         return self.rounded((f"{MATH[e.name]}{suffix}({', '.join(args)})", ATOM), e.dtype)
 
 
-def _sharing(workspace: Mapping[Buffer, int]) -> set[Buffer]:
+def _sharing(kernel: Kernel, workspace: Mapping[Buffer, int]) -> set[Buffer]:
     """The buffers that share bytes of the workspace with another, and so are not `restrict`."""
 
     def end(b: Buffer) -> int:
-        (elements,) = b.shape
-        assert isinstance(elements, int)
-        return workspace[b] + elements * dtype_of(b.dtype).bytes
+        return workspace[b] + elements(kernel, b) * dtype_of(b.dtype).bytes
 
     return {
         a

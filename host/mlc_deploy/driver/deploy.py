@@ -263,11 +263,7 @@ def deploy(
         model = model.fitting(board.device.machine, board.device.features)
     refuse_unfit(model.target, board.board, board.device)
     described = described_model(model)
-    inputs_of = {p.name: p for p in described.inputs} | described.states
-    outputs_of = {p.name: p for p in described.outputs}
-    for name in described.extents:  # which other inputs say, and shapes of outputs
-        inputs_of.pop(name, None)
-        outputs_of.pop(name, None)
+    inputs_of, outputs_of = described.arguments | described.states, described.results
     given = fitting("input", inputs or {}, inputs_of)
     expected = fitting("output", expect or {}, outputs_of)
     every = {
