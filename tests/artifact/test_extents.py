@@ -20,9 +20,10 @@ Array = NDArray[Any]
 rng = np.random.default_rng(3)
 ROWS = rng.standard_normal((7, 16)).astype(np.float32)
 SPARSE = np.where(rng.random((4, 9)) < 0.4, rng.standard_normal((4, 9)), 0).astype(np.float32)
-MODELS = {  # function, its bounds, what it is given, the extents that this decides
+MODELS: dict[str, tuple[Any, dict[str, str], dict[str, Array], dict[str, int]]] = {
+    # function, its bounds, what it is given, the extents that this decides
     "texts": (texts, {"n": "<=40"}, {"x": ROWS}, {"n": 7}),
-    "decided": (decided, {}, {"x": SPARSE}, {"found": np.count_nonzero(SPARSE)}),
+    "decided": (decided, {}, {"x": SPARSE}, {"found": int(np.count_nonzero(SPARSE))}),
 }
 
 

@@ -63,9 +63,9 @@ def test_any_length(board: str, request: pytest.FixtureRequest) -> None:
 def test_steps_of_any_length(local: Session) -> None:
     """Of two inputs one may stay as it was; the other must still be as long."""
     b = BlockBuilder("joined")
-    x, y = b.param("x", ("n", 3)), b.param("y", ("n", 3))
-    total = b.emit("sum", x, axes=(0,), keepdims=False)
-    model = mlc.compile(b.finish([b.emit("add", x, y), total]), "host", dims={"n": "<=9"})
+    left, right = b.param("x", ("n", 3)), b.param("y", ("n", 3))
+    outputs = [b.emit("add", left, right), b.emit("sum", left, axes=(0,), keepdims=False)]
+    model = mlc.compile(b.finish(outputs), "host", dims={"n": "<=9"})
     with local.load(model).stream() as stream:
         for n in (4, 9, 0, 2):
             x, y = rng.standard_normal((2, n, 3)).astype(np.float32)

@@ -57,7 +57,7 @@ class Extents:
     @contextmanager
     def forgotten(self) -> Iterator[None]:
         """What is added within is forgotten."""
-        before = dict(self.most), dict(self.values), dict(self._dims), dict(self._named)
+        before = self._kept()
         try:
             yield
         finally:
@@ -67,13 +67,15 @@ class Extents:
     def tried(self) -> Iterator[Callable[[], bool]]:
         """What is added within is forgotten if that ends in an error. Gives whether there is
         any."""
-        count = len(self.most)
-        before = dict(self.most), dict(self.values), dict(self._dims), dict(self._named)
+        before, count = self._kept(), len(self.most)
         try:
             yield lambda: len(self.most) > count
-        except BaseException:
+            before = self._kept()
+        finally:
             self.most, self.values, self._dims, self._named = before
-            raise
+
+    def _kept(self) -> tuple[dict[str, int], dict[str, Value], dict[Value, Dims], dict[str, Dim]]:
+        return dict(self.most), dict(self.values), dict(self._dims), dict(self._named)
 
     def add(self, n: Node, name: str, count: Value, most: int) -> Dim:
         """Another extent, which is what a value of int64[] says."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto
 
 from mlc_rpc import Unreachable
 from mlc_targets import Target
@@ -166,10 +166,11 @@ def quantize(
 
 
 def _no_data(net: Net) -> InputError:
-    inputs = "; ".join(
-        f"'{i.name}' [{', '.join(d.dim_param or str(d.dim_value or '?') for d in i.type.tensor_type.shape.dim)}]"  # noqa: E501
-        for i in net.inputs
-    )
+    def shape(i: ValueInfoProto) -> str:
+        dims = i.type.tensor_type.shape.dim
+        return ", ".join(d.dim_param or str(d.dim_value or "?") for d in dims)
+
+    inputs = "; ".join(f"'{i.name}' [{shape(i)}]" for i in net.inputs)
     return InputError(
         f"int8 needs data to calibrate with: some hundred inputs as they come in earnest, of "
         f"{inputs}",
