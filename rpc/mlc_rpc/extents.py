@@ -7,7 +7,7 @@ of the true shape come first.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -72,17 +72,22 @@ def fits(param: Param, shape: Sequence[int]) -> bool:
     return all(size <= int(most) if name else size == most for size, most, name in sizes)
 
 
-def results_of(model: Model, tensors: Mapping[str, RemoteTensor]) -> dict[str, Array]:
+def results_of(
+    model: Model,
+    tensors: Mapping[str, RemoteTensor],
+    read: Callable[[RemoteTensor, Sequence[int]], Array] = RemoteTensor.numpy,
+) -> dict[str, Array]:
     """The outputs of a run in their true shapes, of tensors on the board by the names of the inputs
-    and outputs. Raises ProtocolError for an extent that cannot be."""
+    and outputs. `read` gives a tensor's first elements. Raises ProtocolError for an extent that
+    cannot be."""
     sizes: dict[str, int] = {}
     for name in model.extents:
         if name in tensors:
-            sizes[name] = size = int(tensors[name].take())
+            sizes[name] = size = int(read(tensors[name], ()))
             if not 0 <= size <= model.extents[name]:
                 raise tensors[name].link.broken(f"extent '{name}' is {size}", "tensor.read")
     return {
-        name: tensors[name].take(true_shape(p, sizes))
+        name: read(tensors[name], true_shape(p, sizes))
         for name, p in model.results.items()
         if name in tensors
     }

@@ -66,7 +66,7 @@ class Stream:
             self._inputs[name].put(array)
         self._shapes |= {name: np.shape(array) for name, array in given.items()}
         self.module.entry(*self._args, **self._how)
-        return results_of(model, self._inputs | self._outputs)
+        return results_of(model, self._inputs | self._outputs, RemoteTensor.take)
 
     def reset(self) -> None:
         """States are zero again, as before the first step."""

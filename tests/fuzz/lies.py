@@ -52,6 +52,7 @@ def pack(value: Any) -> bytes:
 
 
 Path = tuple[Any, ...]
+LONG = 10_000  # characters
 
 
 def places(value: Any, path: Path = ()) -> Iterator[Path]:
@@ -86,7 +87,8 @@ def lie(value: Any, chance: random.Random) -> Any:
         case float():
             near = [-value, value * 1e300, math.nan, str(value), value + 1]
         case str():
-            near = [value + ESCAPES, value[:-1], value * 50, value.encode(), [value], value.upper()]
+            many = value[:LONG] * 50  # of a whole tensor as text, the liar's own memory would count
+            near = [value + ESCAPES, value[:-1], many, value.encode(), [value], value.upper()]
             near.append(Raw(b"\xa4\xff\xfe\xf0\x80"))  # no UTF-8
         case bytes():
             at = chance.randrange(max(len(value), 1))
