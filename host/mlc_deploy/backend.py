@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto
 from onnx.backend.base import Backend, BackendRep
 
 from mlc_rpc import Refused
@@ -34,6 +34,7 @@ from .driver.compile import CompiledModel, compile
 from .errors import ImporterError
 from .frontend import NeedsValue, from_onnx
 from .frontend.narrow import declared_kind, shown, stored
+from .frontend.onnx_collected import content, is_sequence
 from .graph import Function
 
 if TYPE_CHECKING:
@@ -52,20 +53,58 @@ def session_on(board: str) -> Session:
     return session
 
 
-def import_for(model: ModelProto, inputs: Mapping[str, Array]) -> tuple[Function, frozenset[str]]:
+def given_arrays(
+    model: ModelProto, inputs: Mapping[str, Any]
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The arrays of a model's inputs, by their names in its graph; and what inputs hold that have
+    no array: None for an optional, and [] for a sequence."""
+    arrays: dict[str, Array] = {}
+    nothing: dict[str, Any] = {}
+    sequences = {i.name for i in model.graph.input if is_sequence(i)}
+    for name, value in inputs.items():
+        if value is None or (name in sequences and not len(value)):
+            nothing[name] = value
+        elif name in sequences:
+            arrays |= {f"{name}.{number}": stored(each) for number, each in enumerate(value)}
+        else:
+            arrays[name] = stored(value)
+    return arrays, nothing
+
+
+def outputs_of(model: ModelProto, made: Mapping[str, Array]) -> tuple[Any, ...]:
+    """The outputs of a model, of those that its graph has: arrays, lists of arrays, or None."""
+    return tuple(
+        _parts(made, o.name) if is_sequence(o) else _shown(made.get(o.name), o)
+        for o in model.graph.output
+    )
+
+
+def _parts(made: Mapping[str, Array], name: str) -> list[Array]:
+    count = 0
+    while f"{name}.{count}" in made:
+        count += 1
+    return [made[f"{name}.{number}"] for number in range(count)]
+
+
+def _shown(array: Array | None, output: ValueInfoProto) -> Array | None:
+    return None if array is None else shown(array, declared_kind(output))
+
+
+def import_for(model: ModelProto, inputs: Mapping[str, Any]) -> tuple[Function, frozenset[str]]:
     """The graph of a model for the shapes of these inputs, and the names of those that are
     constants in it, because shapes, axes or permutations depend on their values.
 
     Raises ImporterError.
     """
+    arrays, nothing = given_arrays(model, inputs)
     bound: frozenset[str] = frozenset()
     while True:
-        values = {name: inputs[name] for name in bound}
-        shapes = {n: a.shape for n, a in inputs.items() if n not in bound and _is_open(model, n)}
+        values = {name: arrays[name] for name in bound} | nothing
+        shapes = {n: a.shape for n, a in arrays.items() if n not in bound and _is_open(model, n)}
         try:
             return from_onnx(model, shapes, values=values), bound
         except NeedsValue as error:
-            more = error.names & set(inputs)
+            more = error.names & {i.name for i in model.graph.input}
             if more <= bound:
                 raise
             bound |= more
@@ -73,9 +112,13 @@ def import_for(model: ModelProto, inputs: Mapping[str, Array]) -> tuple[Function
 
 def _is_open(model: ModelProto, name: str) -> bool:
     """Whether the model leaves the shape of that input open."""
-    (info,) = (i for i in model.graph.input if i.name == name)
-    kind = info.type.tensor_type
-    return not kind.HasField("shape") or any(not d.HasField("dim_value") for d in kind.shape.dim)
+    kinds = {i.name: content(i.type).tensor_type for i in model.graph.input}
+    kind = kinds.get(name)  # none, for a part of a sequence
+    return (
+        kind is None
+        or not kind.HasField("shape")
+        or any(not d.HasField("dim_value") for d in kind.shape.dim)
+    )
 
 
 class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
@@ -109,11 +152,11 @@ class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
         given = self._by_name(inputs)
         session = session_on(self._board)
         compiled, module = self._loaded(given, session)
-        own = {name: given[name] for name, _ in compiled.program.inputs if name in given}
-        made = module.run(own)
-        return tuple(shown(made[o.name], declared_kind(o)) for o in self._model.graph.output)
+        arrays, _ = given_arrays(self._model, given)
+        own = {name: arrays[name] for name, _ in compiled.program.inputs if name in arrays}
+        return outputs_of(self._model, module.run(own))
 
-    def _by_name(self, inputs: Any) -> dict[str, Array]:
+    def _by_name(self, inputs: Any) -> dict[str, Any]:
         if isinstance(inputs, np.ndarray):
             inputs = [inputs]
         if not isinstance(inputs, Mapping):
@@ -121,10 +164,10 @@ class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
         for name in self._names:
             if name not in inputs:
                 raise ImporterError(f"no value is given for the input '{name}'", where="run")
-        return {name: stored(inputs[name]) for name in self._names}
+        return {name: inputs[name] for name in self._names}
 
     def _loaded(
-        self, given: Mapping[str, Array], session: Session
+        self, given: Mapping[str, Any], session: Session
     ) -> tuple[CompiledModel, RemoteModule]:
         key = self._key_of(given)
         if self._compiled is None or self._module is None or key != self._key:
@@ -141,10 +184,12 @@ class Prepared(BackendRep):  # type: ignore[misc, unused-ignore]
             self._key = self._key_of(given)
         return self._compiled, self._module
 
-    def _key_of(self, given: Mapping[str, Array]) -> object:
+    def _key_of(self, given: Mapping[str, Any]) -> object:
         """What the compiled model was made for."""
-        values = tuple((n, given[n].tobytes()) for n in sorted(self._bound))
-        return values, tuple((n, a.shape, a.dtype.name) for n, a in given.items())
+        arrays, nothing = given_arrays(self._model, given)
+        values = tuple((n, arrays[n].tobytes()) for n in sorted(self._bound))
+        types = tuple((n, a.shape, a.dtype.name) for n, a in arrays.items())
+        return values, types, tuple(nothing)
 
     def close(self) -> None:
         """Frees what the model holds on the board. It is also freed once nothing refers to the

@@ -18,7 +18,7 @@ def fancy(node):
     return node.emit("multiply", node.input(0), node.constant(3, node.dtype()))
 
 
-CONVERTERS = {"com.acme::Fancy": fancy, "Unique": lambda node: node.input(0)}
+CONVERTERS = {"com.acme::Fancy": fancy, "Multinomial": lambda node: node.input(0)}
 """
 
 
@@ -40,7 +40,7 @@ def test_refusals(mlc_deploy: Command, folder: Path, golden: Callable[..., None]
         "empty.py": "x = 1",
         "list.py": "CONVERTERS = []",
         "types.py": "CONVERTERS = {int: print}",
-        "values.py": "CONVERTERS = {'Unique': 3}",
+        "values.py": "CONVERTERS = {'Multinomial': 3}",
     }
     said = []
     for name, text in files.items():

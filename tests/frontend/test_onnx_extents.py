@@ -174,6 +174,21 @@ def test_what_follows_of_data(nodes: list[Any], result: list[int | str], local: 
     module.close()
 
 
+@pytest.mark.parametrize("board", ["local", "aarch64", "armv7"])
+@pytest.mark.parametrize("how", [{}, {"axis": 1}, {"sorted": 0}, {"axis": 0, "sorted": 0}])
+def test_different_elements(how: dict[str, Any], board: str, request: Any) -> None:
+    session: Session = board_named(request, board)
+    results = [value("y", None), *(value(name, None, INT64) for name in "fic")]
+    proto = model([node("Unique", ["x"], list("yfic"), **how)], [value("x", [2, 6, 2])], results)
+    module = session.load(mlc.compile(from_onnx(proto), TARGETS[board]))
+    for seed in range(4):
+        x = np.random.default_rng(seed).integers(0, 1 + seed, (2, 6, 2)).astype(np.float32)
+        found = module.run({"x": x})
+        for name, wanted in reference(proto, {"x": x}).items():
+            np.testing.assert_array_equal(found[name], wanted, err_msg=name)
+    module.close()
+
+
 def test_a_length_without_a_bound_is_refused() -> None:
     """How long a range is, an input may say; how long it can be, nothing says."""
     nodes = [node("Range", ["zero", "n", "one"], ["y"])]

@@ -74,7 +74,7 @@ def choice(then: Sequence[Any], otherwise: Sequence[Any]) -> Any:
 @pytest.mark.parametrize("c", [True, False])
 def test_a_known_branch_is_taken(c: bool) -> None:
     """The other one may be what is not supported; names of the graph around are seen."""
-    other = [node("Unique", ["x"], ["r"])]
+    other = [node("Multinomial", ["x"], ["r"])]
     taken = [node("Relu", ["x"], ["a"]), node("Add", ["a", "w"], ["r"])]
     nodes = [choice(taken, other) if c else choice(other, taken)]
     m = model(nodes, [value("x")], [value("y")], {"c": np.array(c), "w": X})
@@ -309,6 +309,34 @@ def test_sequences_of_known_length() -> None:
     outputs = [value("y"), value("n", INT64, [])]
     m = model(nodes, [value("x")], outputs, {"last": np.array(-1), "zero": np.array(0)})
     agrees(m, x=X)
+
+
+def test_sequences_as_inputs_and_outputs() -> None:
+    """Each of their tensors is an input or output; a map goes over all of them."""
+    x = helper.make_tensor_sequence_value_info("x", FLOAT, None)
+    y = helper.make_tensor_sequence_value_info("y", FLOAT, None)
+    inner = body([node("Neg", ["a"], ["b"])], [value("b")], [value("a")])
+    m = model([node("SequenceMap", ["x"], ["y"], body=inner)], [x], [y])
+    function = from_onnx(m, {"x.0": (2, 3), "x.1": (4,)})
+    assert [p.name for p in function.params] == ["x.0", "x.1"]
+    given = {"x.0": X, "x.1": np.arange(4, dtype=np.float32)}
+    found = evaluate(function, given)
+    assert list(found) == ["y.0", "y.1"]
+    for name, array in given.items():
+        np.testing.assert_array_equal(found[name.replace("x", "y")], -array)
+
+
+def test_an_optional_without_a_value() -> None:
+    kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, [2, 3]))
+    given = helper.make_value_info("o", kind)
+    empty = [node("Identity", ["x"], ["r"])]
+    there = [node("OptionalGetElement", ["o"], ["e"]), node("Neg", ["e"], ["r"])]
+    nodes = [node("OptionalHasElement", ["o"], ["c"]), choice(there, empty)]
+    m = model(nodes, [value("x"), given], [value("y")], opsets=[helper.make_opsetid("", 18)])
+    m.opset_import.pop(0)
+    without = from_onnx(m, values={"o": None})
+    np.testing.assert_array_equal(evaluate(without, {"x": X})["y"], X)
+    np.testing.assert_array_equal(evaluate(from_onnx(m), {"x": X, "o": X + 1})["y"], -X - 1)
 
 
 def test_computed_shapes_are_constants() -> None:

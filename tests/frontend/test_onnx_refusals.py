@@ -143,7 +143,7 @@ def test_external_data_does_not_leave_its_folder(tmp_path: Path) -> None:
 
 def unsupported() -> Any:
     nodes = [
-        helper.make_node("Unique", ["x"], ["a"], name="first"),
+        helper.make_node("Multinomial", ["x"], ["a"], name="first"),
         helper.make_node("Fancy", ["x"], ["b"], name="f1", domain="com.acme"),
         helper.make_node("Relu", ["x"], ["r"]),
         helper.make_node("Fancy", ["b"], ["y"], domain="com.acme"),
@@ -158,11 +158,12 @@ def unsupported() -> Any:
 def test_all_missing_operators_are_listed() -> None:
     assert refusal(unsupported()) == (
         "2 operators are not supported:\n"
-        "    Unique (once, at node 'first'): its output's shape depends on the data\n"
+        "    Multinomial (once, at node 'first'): random numbers are not drawn on boards; "
+        "pass them as an input\n"
         "    com.acme::Fancy (2 times, first at node 'f1')\n"
         "  in:  the model\n"
         "  try: supply a converter: "
-        'mlc.compile(..., converters={"Unique": convert}), where convert\n'
+        'mlc.compile(..., converters={"Multinomial": convert}), where convert\n'
         "       takes an OnnxNode and returns node.emit(operator, *node.inputs, ...)"
     )
 
@@ -173,7 +174,7 @@ def test_supplied_converters(tmp_path: Path) -> None:
 
     converters: dict[str, Callable[[OnnxNode], Any]] = {
         "com.acme::Fancy": fancy,
-        "Unique": lambda node: node.input(0),
+        "Multinomial": lambda node: node.input(0),
     }
     function = from_onnx(unsupported(), converters=converters)
     np.testing.assert_array_equal(evaluate(function, [X])["y"], 9 * X)
@@ -190,7 +191,9 @@ def test_sequences() -> None:
     opsets = [helper.make_opsetid("", 17)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     assert refusal(model) == (
-        "input 'x' is a sequence, not a tensor, which is not supported\n  in:  the model"
+        "input 'x' is a sequence, and nothing says how many tensors it has\n"
+        "  in:  the model\n"
+        "  try: --shape x.0=2,3 --shape x.1=2,3 …: their shapes"
     )
 
 

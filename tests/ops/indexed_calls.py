@@ -299,6 +299,14 @@ def suppress(rng: Random) -> OperatorCall:
     return OperatorCall("suppress", (corners, scores, order, *map(np.asarray, limits)), attrs)
 
 
+def unique(rng: Random) -> OperatorCall:
+    """Of few numbers, so that many rows are equal."""
+    shape = (rng.choice((1, 2, 9, 40)), rng.choice((1, 1, 2, 3)))
+    drawn = [rng.randint(0, 3) for _ in range(int(np.prod(shape)))]
+    x = np.array(drawn, rng.choice((np.float32, np.int64, np.uint8))).reshape(shape)
+    return OperatorCall("unique", (x,), {"sorted": rng.random() < 0.5})
+
+
 def grow(rng: Random) -> OperatorCall:
     shape = shape_of(rng)
     return OperatorCall("grow", (array(rng, shape),), {"extent": shape[0] + rng.randint(0, 3)})
@@ -339,6 +347,7 @@ CALLS: dict[str, Callable[[Random], OperatorCall]] = {
     "sums": sums,
     "suppress": suppress,
     "top_k": top_k,
+    "unique": unique,
 }
 
 

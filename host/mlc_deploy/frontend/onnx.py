@@ -25,6 +25,7 @@ from ..graph.verify import verify
 from .ends import finished
 from .extents import Extents
 from .narrow import declared_kind, stored
+from .onnx_collected import input_parts, known_collected, result_parts
 from .onnx_file import (
     AGAIN,
     carrier_of,
@@ -39,7 +40,7 @@ from .onnx_file import (
     sort_nodes,
 )
 from .onnx_import import Importer, Scope
-from .onnx_node import Converter
+from .onnx_node import Converter, TensorList, tensors
 from .onnx_ops import CONVERTERS
 from .onnx_shapes import bound_shapes, declared_shape
 from .refusals import refuse_unknown_inputs
@@ -56,11 +57,12 @@ def from_onnx(
 ) -> Function:
     """The graph of an ONNX model, not optimized.
 
-    shapes gives whole shapes of inputs. dims gives values of named dimensions, or "<=512" for one
+    shapes gives whole shapes of inputs; of a sequence `x` those of x.0, x.1, …, which it becomes,
+    as a sequence among the outputs does. dims gives values of named dimensions, or "<=512" for one
     that stays open: each run decides it, and 512 is the most. values makes inputs constants, of
-    arrays or of one number. converters adds to the table or overrides it: the key is the operator's
-    name, or "domain::name", the value a function of an OnnxNode. Raises ImporterError, and
-    NeedsValue if the values of inputs decide about shapes.
+    arrays or of one number; None says that an optional has no value. converters adds to the table
+    or overrides it: the key is the operator's name, or "domain::name", the value a function of an
+    OnnxNode. Raises ImporterError, and NeedsValue if the values of inputs decide about shapes.
     """
     where, path = "the model", None
     if isinstance(model, (str, Path)):
@@ -110,9 +112,12 @@ def _convert(
     if graph.sparse_initializer:
         raise ImporterError("sparse weights are not supported", where=where)
     kinds = {i.name: declared_kind(i) for i in graph.input}
-    for name, array in known_inputs(graph, values, shapes, where).items():
+    arrays, lists = known_collected(graph.input, values)
+    scope.values.update(lists)
+    for name, array in known_inputs(graph, arrays, shapes, where).items():
         scope.values[name] = importer.marked(Constant(array, name), kinds[name])
-    inputs = [i for i in graph.input if i.name not in scope.values]
+    parts = {i.name: input_parts(i, shapes, where) for i in graph.input if i.name not in scope}
+    inputs = [part for own in parts.values() for part in own]
     shapes = {name: shape for name, shape in shapes.items() if name not in values}
     left = {name: text for name, text in dims.items() if isinstance(text, str)}
     symbols = {name: symbol(importer.extents.fresh(name)) for name in left}
@@ -120,14 +125,18 @@ def _convert(
     for info, extents in zip(inputs, bound_shapes(inputs, shapes, known, where), strict=True):
         code = info.type.tensor_type.elem_type
         scope.values[info.name] = importer.param(info.name, extents, code)
+    for name, own in parts.items():
+        if [part.name for part in own] != [name]:
+            scope.values[name] = TensorList(tensors(scope[part.name] for part in own))
     for name, text in left.items():
         called = symbols[name].name
         value = importer.builder.param(called, (), "int64")
         importer.extents.given(called, value, most_of(name, text))
     importer.nodes(graph.node, scope)
-    outputs = [importer.result(o, scope) for o in graph.output]
-    names = [o.name for o in graph.output]
-    function = finished(importer.builder, importer.extents, outputs, names)
+    outputs = dict(
+        part for o in graph.output for part in result_parts(o.name, importer.result(o, scope))
+    )
+    function = finished(importer.builder, importer.extents, [*outputs.values()], [*outputs])
     verify(function)
     return function
 

@@ -20,7 +20,7 @@ from ..ops.shape import normal_axis
 from .layers.loops import loop
 from .layers.shapes import counted_rows, grown, reshape, select, stacked
 from .node import MOST_TURNS, shape_of
-from .onnx_node import Converter, OnnxNode
+from .onnx_node import Converter, Given, OnnxNode, TensorList, tensors
 from .refusals import MISTAKES
 
 ENDLESS = (1 << 31) - 1  # turns of a loop that only its condition ends
@@ -66,7 +66,7 @@ def _branch(n: OnnxNode, condition: Value) -> list[Value]:
     types: list[list[Any]] = []
 
     def taken(name: str) -> list[Value]:
-        results = n.body(name)
+        results = _of_branch(n, name)
         types.append([v.type for v in results])
         if types[0] != types[-1]:
             raise Unlike
@@ -79,8 +79,16 @@ def _branch(n: OnnxNode, condition: Value) -> list[Value]:
 def _both(n: OnnxNode, condition: Value) -> list[Value]:
     """The results of branches that give different numbers of rows: both are computed."""
     truth = reshape(n, condition, ())
-    pairs = zip(n.body("then_branch"), n.body("else_branch"), strict=True)
+    pairs = zip(_of_branch(n, "then_branch"), _of_branch(n, "else_branch"), strict=True)
     return [_chosen(n, truth, a, b) for a, b in pairs]
+
+
+def _of_branch(n: OnnxNode, name: str) -> list[Value]:
+    """What a branch gives that the board may choose. Raises NeedsValue for sequences."""
+    results = n.body(name)
+    if any(v is None or isinstance(v, TensorList) for v in results):
+        n.known(0, "the condition of branches that give sequences or optionals")
+    return tensors(results)
 
 
 def _chosen(n: OnnxNode, truth: Value, a: Value, b: Value) -> Value:
@@ -97,14 +105,17 @@ def _chosen(n: OnnxNode, truth: Value, a: Value, b: Value) -> Value:
 
 
 def _loop(n: OnnxNode) -> Any:
-    states = [n.input(k) for k in range(2, len(n.inputs))]
+    given = n.inputs[2:]
     most, going = n.optional(0), n.optional(1)
     if isinstance(going, Constant) and not going.value.all():
         most = n.constant(0, "int64")
     known = most is None or isinstance(most, Constant)
     turns = ENDLESS if most is None or not known else max(n.whole(0, "the trip count"), 0)
     if isinstance(most, Constant) and not turns:
-        return _never(n, states)
+        return _never(n, given)
+    if any(v is None or isinstance(v, TensorList) for v in given):
+        return _written_out(n, turns if known else n.whole(0, "the trip count"), going, given)
+    states = tensors(given)
     if turns > ENDLESS:
         raise n.refuse(f"the loop turns {turns} times; {ENDLESS} are the most")
     try:
@@ -118,7 +129,7 @@ def _loop(n: OnnxNode) -> Any:
     return _written_out(n, turns, going, states)
 
 
-def _never(n: OnnxNode, states: Sequence[Value]) -> list[Value]:
+def _never(n: OnnxNode, states: Sequence[Given]) -> list[Given]:
     if len(n.outputs) > len(states):
         raise ValueError("a loop that never turns has results to collect")
     return list(states)
@@ -139,7 +150,7 @@ def _uncounted(n: OnnxNode) -> ImporterError:
     )
 
 
-def _turn(n: OnnxNode, number: Value, states: Sequence[Value]) -> list[Value]:
+def _turn(n: OnnxNode, number: Value, states: Sequence[Given]) -> list[Given]:
     """The condition, the states and the elements of results that a turn gives."""
     return n.body("body", number, n.constant(np.True_, "bool"), *states)
 
@@ -164,7 +175,7 @@ def _as_loop(
     if decided and most is None and (going is None or isinstance(going, Constant)):
 
         def step(number: Value, own: list[Value], _: list[Value]) -> Any:
-            given = _turn(n, number, own)[1:]
+            given = tensors(_turn(n, number, own)[1:])
             return _kept(given[: len(states)], states), given[len(states) :]
 
         if turns == ENDLESS:
@@ -179,7 +190,7 @@ def _as_loop(
         truth = n.emit("logical_and", truth, n.emit("greater", limit, n.constant(0, "int64")))
 
     def conditional(number: Value, own: list[Value], _: list[Value]) -> Any:
-        condition, *given = _turn(n, number, own[1:])
+        condition, *given = tensors(_turn(n, number, own[1:]))
         truth = reshape(n, condition, ())
         if most is not None:
             following = n.emit("add", number, n.constant(1, "int64"))
@@ -195,7 +206,7 @@ def _turn_of(n: OnnxNode, states: Sequence[Value]) -> list[Value]:
     found: list[Value] = []
 
     def step(number: Value, own: list[Value], _: list[Value]) -> Any:
-        found.extend(_turn(n, number, own))
+        found.extend(tensors(_turn(n, number, own)))
         return own, []
 
     n.emit_loop(1, states, step)
@@ -209,8 +220,8 @@ def _kept(after: Sequence[Value], before: Sequence[Value]) -> list[Value]:
 
 
 def _written_out(
-    n: OnnxNode, turns: int, going: Value | None, states: Sequence[Value]
-) -> list[Value]:
+    n: OnnxNode, turns: int, going: Value | None, states: Sequence[Given]
+) -> list[Given]:
     """The loop turn by turn."""
     own = list(states)
     scans: list[list[Value]] = [[] for _ in n.outputs[len(own) :]]
@@ -221,7 +232,7 @@ def _written_out(
             raise n.refuse(f"the loop turns more than {MOST_TURNS} times, too often to write out")
         condition, *results = _turn(n, n.constant(turn, "int64"), own)
         own = results[: len(own)]
-        for collected, value in zip(scans, results[len(own) :], strict=True):
+        for collected, value in zip(scans, tensors(results[len(own) :]), strict=True):
             collected.append(value)
         if not isinstance(condition, Constant):
             raise _uncounted(n) if scans else _growing(n)
@@ -267,13 +278,13 @@ def _scan_of(n: OnnxNode, values: list[Value]) -> list[Value]:
     directions = [bool(d) for d in n.attr("scan_output_directions", [0] * outputs)]
     result_axes = n.attr("scan_output_axes", [0] * outputs)
     if not length:
-        return [*_never(n, states)]
+        return tensors(_never(n, states))
     read = [
         (_axis_first(n, v, a), back) for v, a, back in zip(inputs, axes, backwards, strict=True)
     ]
 
     def step(_: Value, own: list[Value], parts: list[Value]) -> Any:
-        given = n.body("body", *own, *parts)
+        given = tensors(n.body("body", *own, *parts))
         return _kept(given[: len(states)], states), given[len(states) :]
 
     try:
@@ -293,7 +304,7 @@ def _scan_written_out(
         raise n.refuse(f"the loop turns more than {MOST_TURNS} times, too often to write out")
     for turn in range(length):
         parts = [select(n, x, length - 1 - turn if back else turn) for x, back in read]
-        results = n.body("body", *own, *parts)
+        results = tensors(n.body("body", *own, *parts))
         own = results[: len(own)]
         for collected, value in zip(scans, results[len(own) :], strict=True):
             collected.append(value)

@@ -28,17 +28,15 @@ from .extents import Extents
 from .narrow import AWARE, BY_CODE, Flow, Narrow, carried, declared_kind, flow_of
 from .node import shape_of
 from .onnx_file import DTYPES, carrier_of, graphs_of, to_array
-from .onnx_node import Converter, OnnxNode, TensorList
+from .onnx_node import Converter, Given, OnnxNode, TensorList, tensors
 from .refusals import missing_operators, mistakes_at
 
 # Reasons for operators that have no converter on purpose.
 REASONS = {
     operator: reason
     for operators, reason in {
-        "Unique": "its output's shape depends on the data",
         "Multinomial": "random numbers are not drawn on boards; pass them as an input",
         "Gradient": "gradients are not computed",
-        "Optional OptionalGetElement OptionalHasElement": "optionals are not supported",
         "ai.onnx.ml::CategoryMapper RegexFullMatch StringConcat StringNormalizer StringSplit":
             "text is not supported",
         "ai.onnx.ml::DictVectorizer ai.onnx.ml::ZipMap":
@@ -59,13 +57,13 @@ class Scope:
     operator sets by domain. The names of `outer` are visible, too."""
 
     imports: Mapping[str, int]
-    values: dict[str, Value | TensorList | None] = field(default_factory=dict)
+    values: dict[str, Given] = field(default_factory=dict)
     outer: Scope | None = None
 
     def __contains__(self, name: str) -> bool:
         return name in self.values or (self.outer is not None and name in self.outer)
 
-    def __getitem__(self, name: str) -> Value | TensorList | None:
+    def __getitem__(self, name: str) -> Given:
         if name in self.values or self.outer is None:
             return self.values[name]
         return self.outer[name]
@@ -88,7 +86,7 @@ class Importer:
     origins: dict[Value, frozenset[str]] = field(default_factory=dict)
     narrow: dict[Value, Narrow] = field(default_factory=dict)
     depth: int = 0
-    called: dict[tuple[Any, ...], list[Value | None]] = field(default_factory=dict)
+    called: dict[tuple[Any, ...], list[Given]] = field(default_factory=dict)
     expanded: int = 0  # nodes of functions and of graphs inside nodes, as often as they were read
 
     def param(self, name: str, shape: Sequence[Dim], code: int) -> Value:
@@ -130,18 +128,18 @@ class Importer:
         finally:
             self.called = before
 
-    def output(self, name: str, scope: Scope) -> Value:
+    def output(self, name: str, scope: Scope, *, optional: bool = False) -> Given:
         value = scope[name] if name in scope else None
-        if value is None:
+        if value is None and not (optional and name in scope):
             raise ImporterError(f"nothing computes the output '{name}'", where=self.where)
-        if isinstance(value, TensorList):
-            what = f"output '{name}' is a sequence, not a tensor, which is not supported"
-            raise ImporterError(what, where=self.where)
         return value
 
-    def result(self, info: ValueInfoProto, scope: Scope) -> Value:
-        """An output of the model. Raises ImporterError if narrow numbers lost their type."""
-        value, kind = self.output(info.name, scope), declared_kind(info)
+    def result(self, info: ValueInfoProto, scope: Scope) -> Given:
+        """An output of a graph. Raises ImporterError if narrow numbers lost their type."""
+        value = self.output(info.name, scope, optional=info.type.HasField("optional_type"))
+        if value is None or isinstance(value, TensorList):
+            return value
+        kind = declared_kind(info)
         if kind is not (own := self.narrow.get(value)):
             said, given = (k.name if k else "no narrow type" for k in (kind, own))
             what = f"output '{info.name}' is said to be {said} and computed as {given}"
@@ -199,7 +197,7 @@ class Importer:
         scope = Scope({"": min(onnx.defs.onnx_opset_version(), STANDARD)}, {**given})
         self.refuse_missing([node], scope)
         self.nodes([node], scope, source)
-        return [self.output(name, scope) for name in node.output]
+        return tensors(self.output(name, scope) for name in node.output)
 
     def _flow(self, proto: NodeProto, inputs: Sequence[object], scope: Scope) -> Flow:
         """Which inputs and outputs of a node are read and written as narrow numbers."""
@@ -214,14 +212,16 @@ class Importer:
         return flow_of(proto, kinds, _schema(proto, scope)) if kinds else carried(())
 
     def body(
-        self, graph: GraphProto, inputs: Sequence[Value], scope: Scope, source: str
-    ) -> list[Value]:
+        self, graph: GraphProto, inputs: Sequence[Given], scope: Scope, source: str
+    ) -> list[Given]:
         """The outputs of a graph inside a node, which sees the names around it."""
         inner = Scope(scope.imports, outer=scope)
         if len(inputs) != len(graph.input):
             raise ValueError(f"{len(inputs)} inputs for the {len(graph.input)} of '{graph.name}'")
         for info, value in zip(graph.input, inputs, strict=True):
-            inner.values[info.name] = self.marked(value, declared_kind(info))
+            inner.values[info.name] = value
+            if isinstance(value, (Var, Constant)):
+                self.marked(value, declared_kind(info))
         for tensor in graph.initializer:
             inner.values[tensor.name] = self.constant(tensor, self.where, tensor.name)
         self.refuse_missing(graph.node, inner)
@@ -233,10 +233,10 @@ class Importer:
     def _call(
         self,
         proto: NodeProto,
-        inputs: Sequence[Value | TensorList | None],
+        inputs: Sequence[Given],
         scope: Scope,
         source: str,
-    ) -> list[Value | None]:
+    ) -> list[Given]:
         """The outputs of an operator that a function defines. The same call of the model's own
         functions on the same inputs has the same outputs."""
         function = self._function(proto, inputs, scope)
@@ -266,13 +266,15 @@ class Importer:
         finally:
             self.depth -= 1
         outputs = zip(function.output, wanted, strict=False)
-        results = [self.output(name, inner) if asked else None for name, asked in outputs]
+        results: list[Given] = [
+            self.output(name, inner) if asked else None for name, asked in outputs
+        ]
         if own:
             self.called[key] = results
         return results
 
     def _function(
-        self, proto: NodeProto, inputs: Sequence[Value | TensorList | None], scope: Scope
+        self, proto: NodeProto, inputs: Sequence[Given], scope: Scope
     ) -> FunctionProto | None:
         """The model's function of that name, or the one that defines an operator of ONNX."""
         own = self.functions.get((proto.domain, proto.op_type))
@@ -354,13 +356,19 @@ def _defaults(node: NodeProto, scope: Scope) -> list[AttributeProto]:
     return [a for a in every if a.name]
 
 
-def _type(value: Value | TensorList | None) -> TypeProto:
-    if value is None or isinstance(value, TensorList):
+def _type(value: Given) -> TypeProto:
+    if value is None:
         return TypeProto()
+    if isinstance(value, TensorList):
+        some = _type(value[0]) if value else _FLOATS
+        return onnx.helper.make_sequence_type_proto(some)
     code = next(int(c) for c, name in DTYPES.items() if name == value.type.dtype)
     return onnx.helper.make_tensor_type_proto(
         code, [d if isinstance(d, int) else str(d) for d in shape_of(value)]
     )
+
+
+_FLOATS = onnx.helper.make_tensor_type_proto(TensorProto.FLOAT, None)
 
 
 def _with_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:

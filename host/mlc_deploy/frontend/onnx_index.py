@@ -60,6 +60,24 @@ def _compress(n: OnnxNode) -> Any:
     return n.emit("gather", x, reshape(n, found, shape_of(found)[:1]), axis=axis)
 
 
+def _unique(n: OnnxNode) -> Any:
+    """The different elements, or parts along an axis; their number is the outputs' extent."""
+    x, axis = n.input(0), n.attr("axis", None)
+    if axis is None:
+        x, axis = reshape(n, x, (math.prod(n.shape()),)), 0
+    axis = normal_axis(n.op, axis, len(shape_of(x)))
+    order = [axis, *(a for a in range(len(shape_of(x))) if a != axis)]
+    front = n.emit("transpose", x, axes=order)
+    extent, *rest = shape_of(front)
+    flat = reshape(n, front, (extent, math.prod(rest)))
+    in_order = bool(n.attr("sorted", 1))
+    first, inverse, often, count = n.emit_several("unique", flat, sorted=in_order)
+    places = counted_rows(n, first, count, "different")
+    own = shape_of(places)[0]
+    counts = n.emit("first", often, count, extent=own)
+    return [n.emit("gather", x, places, axis=axis), places, inverse, counts]
+
+
 def _top_k(n: OnnxNode) -> Any:
     k = n.dims(1, "K")[0] if n.opset >= 10 else n.attr("k")
     return top_k(n, n.input(0), n.extents.own(n, k), n.axis(-1), bool(n.attr("largest", 1)))
@@ -228,5 +246,5 @@ INDEXING: dict[str, Converter] = {
     "Hardmax": _hardmax, "NonMaxSuppression": _non_max_suppression,
     "OneHot": _one_hot, "ReverseSequence": _reverse_sequence,
     "Scatter": _scatter_elements, "ScatterElements": _scatter_elements,
-    "TensorScatter": _tensor_scatter, "TopK": _top_k, "Trilu": _trilu,
+    "TensorScatter": _tensor_scatter, "TopK": _top_k, "Trilu": _trilu, "Unique": _unique,
 }  # fmt: skip

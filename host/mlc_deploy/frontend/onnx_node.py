@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from numpy.typing import NDArray
 from onnx import AttributeProto, NodeProto, helper
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .onnx_import import Importer, Scope
 
 REQUIRED: Any = object()
+T = TypeVar("T")
 
 
 class NeedsValue(ImporterError):
@@ -37,6 +38,19 @@ class TensorList(tuple[Value, ...]):
     __slots__ = ()
 
 
+Given = Value | TensorList | None  # None: an input that is left out, or an optional without a value
+
+
+def tensors(values: Iterable[Given]) -> list[Value]:
+    """The values. Raises ValueError if one of them is a sequence, or left out."""
+    found = []
+    for value in values:
+        if value is None or isinstance(value, TensorList):
+            raise ValueError(f"{'nothing' if value is None else 'a sequence'}, and not a tensor")
+        found.append(value)
+    return found
+
+
 class OnnxNode(Node):
     """`inputs` are values, None for an input that is left out; `outputs` are names, or "".
 
@@ -46,7 +60,7 @@ class OnnxNode(Node):
     def __init__(
         self,
         proto: NodeProto,
-        inputs: Sequence[Value | TensorList | None],
+        inputs: Sequence[Given],
         scope: Scope,
         importer: Importer,
         source: str,
@@ -212,14 +226,14 @@ class OnnxNode(Node):
         code = self.attr(name, 0)
         return dtype_name(code, "the result", self.place) if code else default
 
-    def body(self, name: str, *inputs: Value) -> list[Value]:
+    def body(self, name: str, *inputs: Given) -> list[Given]:
         """The outputs of the graph in an attribute, for these inputs."""
         if name not in self._attributes:
             raise ValueError(f"attribute '{name}' is missing")
         graph = self._attributes[name].g
         return self._importer.body(graph, inputs, self._scope, self.source)
 
-    def tried(self, convert: Callable[[], list[Value]]) -> list[Value]:
+    def tried(self, convert: Callable[[], list[T]]) -> list[T]:
         """What convert gives, of which nothing stays in the graph."""
         with self.extents.forgotten(), self._importer.within(), self.builder.discarded():
             return convert()

@@ -217,7 +217,7 @@ def _range(n: OnnxNode) -> Any:
 
 
 def _identity(n: OnnxNode) -> Any:
-    return n.input(0)
+    return n.inputs[0]
 
 
 CONVERTERS: dict[str, Converter] = {

@@ -1,5 +1,5 @@
-"""Converters of sequences of tensors. Their lengths must be known: a sequence is a list of values
-while a model is read, and the graph has none."""
+"""Converters of sequences of tensors and of optionals. Their lengths, and whether there is a value,
+must be known: a sequence is a list of values while a model is read, and the graph has none."""
 
 from __future__ import annotations
 
@@ -74,8 +74,23 @@ def _concat(n: OnnxNode) -> Any:
     return (stacked if apart else joined)(n, values, axis)
 
 
+def _optional(n: OnnxNode) -> Any:
+    return n.inputs[0] if n.inputs else None
+
+
+def _has_element(n: OnnxNode) -> Any:
+    return n.constant(_optional(n) is not None, "bool")
+
+
+def _get_element(n: OnnxNode) -> Any:
+    if _optional(n) is None:
+        raise ValueError("the optional has no element")
+    return n.inputs[0]
+
+
 SEQUENCES: dict[str, Converter] = {
     "ConcatFromSequence": _concat, "SequenceAt": _at, "SequenceConstruct": _construct,
-    "SequenceEmpty": _empty, "SequenceErase": _erase, "SequenceInsert": _insert,
-    "SequenceLength": _length, "SplitToSequence": _split,
+    "Optional": _optional, "OptionalGetElement": _get_element,
+    "OptionalHasElement": _has_element, "SequenceEmpty": _empty, "SequenceErase": _erase,
+    "SequenceInsert": _insert, "SequenceLength": _length, "SplitToSequence": _split,
 }  # fmt: skip

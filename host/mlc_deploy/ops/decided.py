@@ -1,5 +1,5 @@
 """Operators whose results the data decide: the places of elements that are not zero, the order of
-elements, boxes that others do not cover.
+elements, which rows are different, boxes that others do not cover.
 
 A result of unknown size is as large as it can be, with the number of its rows as a second output;
 `first` makes a tensor of that size of both (shape.py). These kernels are loops that run in order.
@@ -139,6 +139,110 @@ def _evaluate_sort(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     return [x.shape[-1] - 1 - np.flip(np.argsort(np.flip(x, -1), -1, kind="stable"), -1)]
 
 
+# ----------------------------------------------------------------------------------------- unique
+
+
+def _compute_unique(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """The different rows of x [n, m], each once: the places where they first stand, for every row
+    of x which of them it is, how often each is there, all int64[n], and how many they are, int64[].
+    Numbers that are none (NaN) equal each other, and come last.
+
+    attrs: sorted (the rows come in their order, and else as they first stand). Binary insertion
+    (Knuth, The Art of Computer Programming, 5.2.1): about n log n comparisons of rows.
+    """
+    (x,) = inputs
+    require(x.ndim == 2, f"unique: of {x.ndim} dimensions")
+    n, m = x.shape
+    levels = max(n, 1).bit_length() if isinstance(n, int) else LEVELS
+    low, high, sign, same = range(4)  # of `at`: a range of `order`, a comparison, the row found
+
+    def less(a: Expr, b: Expr) -> Expr:
+        nan = not_(b.equal(b)) if x.dtype.startswith(("float", "bfloat")) else const(False)
+        return te.any_of(a < b, te.all_of(nan, a.equal(a)))
+
+    def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
+        # Different rows have numbers as they are met: their places in `met`, numbers by the order
+        # of their elements in `order`, and where each goes in `rank`.
+        places, inverse, counts, count, met, often, order, rank, at = outs
+
+        def compared(i: Var) -> Stmt:
+            middle = (at[low] + at[high]) // 2
+            other = met[order[middle]]
+
+            def element(k: Var) -> Stmt:
+                a, b = ins[0][i, k], ins[0][other, k]
+                lower = _where(less(a, b), _put(at, (sign,), -1))
+                return _where(at[sign].equal(0), lower, _where(less(b, a), _put(at, (sign,), 1)))
+
+            return _where(
+                at[low] < at[high],
+                _put(at, (sign,), 0),
+                _each("k", m, element),
+                If(
+                    at[sign].equal(0),
+                    seq((_put(at, (same,), order[middle]), _put(at, (low,), at[high]))),
+                    If(
+                        at[sign] < 0,
+                        _put(at, (high,), middle),
+                        _put(at, (low,), middle + 1),
+                    ),
+                ),
+            )
+
+        def row(index: tuple[Var, ...]) -> Stmt:
+            (i,) = index
+            total = _number(count)
+            moved = _each(
+                "s", total - at[low], lambda s: _put(order, (total - s,), order[total - s - 1])
+            )
+            added = (
+                moved, _put(order, (at[low],), total), _put(met, (total,), i),
+                _put(often, (total,), 1), _put(inverse, (i,), total), _put(count, (), total + 1),
+            )  # fmt: skip
+            known = (
+                _put(inverse, (i,), at[same]), _put(often, (at[same],), often[at[same]] + 1)
+            )  # fmt: skip
+            return seq(
+                (
+                    _put(at, (low,), 0),
+                    _put(at, (high,), total),
+                    _put(at, (same,), -1),
+                    _each("level", levels, lambda _: compared(i)),
+                    If(at[same] >= 0, seq(known), seq(added)),
+                )
+            )
+
+        def placed(p: Var) -> Stmt:
+            which = order[p] if attrs["sorted"] else p
+            there = (
+                _put(rank, (which,), p), _put(places, (p,), met[which]),
+                _put(counts, (p,), often[which]),
+            )  # fmt: skip
+            nothing = seq((_put(places, (p,), 0), _put(counts, (p,), 0)))
+            return If(p < _number(count), seq(there), nothing)
+
+        numbered = _each("j", n, lambda j: _put(inverse, (j,), rank[_number(inverse, j)]))
+        return seq((_put(count, (), 0), _nest((n,), row), _each("p", n, placed), numbered))
+
+    made: list[Tensor] = te.extern(
+        [(n,), (n,), (n,), (), *[(n,)] * 4, (4,)], [x], body, name="unique",
+        dtype=[*["int64"] * 4, *["int32"] * 5],
+    )  # fmt: skip
+    return made[:4]
+
+
+def _evaluate_unique(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    (x,) = inputs
+    found, first, inverse, often = np.unique(
+        x, return_index=True, return_inverse=True, return_counts=True, axis=0
+    )
+    order = np.arange(len(found)) if attrs["sorted"] else np.argsort(first)
+    rank = np.argsort(order)
+    places, counts = np.zeros((2, len(x)), np.int64)
+    places[: len(found)], counts[: len(found)] = first[order], often[order]
+    return [places, rank[inverse.reshape(-1)], counts, np.array(len(found), np.int64)]
+
+
 # -------------------------------------------------------------------------- non-maximum suppression
 
 
@@ -249,5 +353,6 @@ for _op in (
     Operator("nonzero", _compute_nonzero, _evaluate_nonzero, "opaque"),
     Operator("sort", _compute_sort, _evaluate_sort, "opaque"),
     Operator("suppress", _compute_suppress, _evaluate_suppress, "opaque"),
+    Operator("unique", _compute_unique, _evaluate_unique, "opaque"),
 ):
     register(_op)

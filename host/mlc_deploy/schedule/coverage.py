@@ -224,13 +224,17 @@ def _atom_vars(atom: Atom) -> set[Var]:
     return {atom} if isinstance(atom, Var) else vars_in(to_expr(Linear(0, {atom: 1}), "int32"))
 
 
+ONE = Linear(1, {})
+
+
 @dataclass(frozen=True, slots=True)
 class Digit:
-    """number % high // low, in a number of mixed radix; without `high`, number // low."""
+    """number % high // low, in a number of mixed radix; without `high`, number // low. These may be
+    symbolic: a number of turns that is only known when the kernel runs."""
 
     number: Linear
-    low: int
-    high: int | None
+    low: Linear
+    high: Linear | None
 
 
 def _moving_part(e: Expr, moving: set[Var], known: Ranges) -> Expr:
@@ -261,19 +265,30 @@ def _within(e: Expr, size: int, known: Ranges) -> bool:
 def _digit(e: Expr, known: Ranges) -> Digit | None:
     """e as a digit of a number, which the iterations of fused loops are."""
     match e:
-        case Binary("//" | "%", a, Const(value)) if (by := int(value)) > 0:
+        case Binary("//" | "%", a, by) if _is_size(by, known):
             inner = _digit(a, known)
             if inner is None:
                 return None
-            cut = inner.low * by
-            if inner.high is not None and inner.high % cut != 0:
+            cut = linear(to_expr(inner.low, by.dtype) * by, {})
+            if inner.high is not None and not _divides(cut, inner.high):
                 return None
             if e.op == "//":
                 return Digit(inner.number, cut, inner.high)
             return Digit(inner.number, inner.low, cut)
         case Binary("//" | "%"):
             return None
-    return Digit(linear(e, known), 1, None)
+    return Digit(linear(e, known), ONE, None)
+
+
+def _is_size(e: Expr, known: Ranges) -> bool:
+    """Whether e is positive and the same in all turns."""
+    if isinstance(e, Const):
+        return int(e.value) > 0
+    return not any(v in known for v in vars_in(e))
+
+
+def _divides(a: Linear, b: Linear) -> bool:
+    return a == b or (a.is_constant and b.is_constant and b.constant % a.constant == 0)
 
 
 def _whole_numbers(digits: Sequence[Digit | None], known: Ranges) -> list[Linear]:
@@ -282,11 +297,12 @@ def _whole_numbers(digits: Sequence[Digit | None], known: Ranges) -> list[Linear
     whole: list[Linear] = []
     for number in dict.fromkeys(d.number for d in found):
         own = {d.low: d.high for d in found if d.number == number}
-        reached: int | None = 1
+        reached: Linear | None = ONE
         while reached is not None and reached in own:
             reached = own.pop(reached)
+        most = reached.constant if reached is not None and reached.is_constant else 0
         low, high = bounds(number, known)
-        all_there = low is not None and low >= 0 and high is not None and high < (reached or 0)
+        all_there = low is not None and low >= 0 and high is not None and high < most
         if reached is None or all_there:
             whole.append(number)
     return whole
