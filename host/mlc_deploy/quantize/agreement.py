@@ -3,7 +3,9 @@
 With labels it is the share of right answers. Without, it is the agreement with the float model,
 by what an output looks like:
 
-    classes     rows that sum to 1: the share of rows with the same largest entry
+    classes     rows that sum to 1: the share of rows with the same largest entry; where most rows
+                have one class (a background, a blank), of these rows and of the others, the mean
+                of both
     decisions   numbers from 0 to 1: of those above 0.5 and of those below, the share that stays on
                 its side; the mean of both
     whole       integers: the share that is equal
@@ -111,14 +113,20 @@ def _agreement(kind: str, right: Array, found: Array) -> float:
         return 0.0
     match kind:
         case "classes":
-            return float(np.mean(right.argmax(-1) == found.argmax(-1)))
+            classes = right.argmax(-1)
+            same = classes == found.argmax(-1)
+            most = classes == np.bincount(classes).argmax()
+            return _of_sides(same, most) if most.mean() > HALF else float(same.mean())
         case "whole":
             return float(np.mean(right == found))
         case "decisions":
             over, above = right > HALF, found > HALF
-            same = over == above
-            sides = [np.mean(same[side]) for side in (over, ~over) if side.any()]
-            return float(np.mean(sides))
+            return _of_sides(over == above, over)
     a, b = right.reshape(-1).astype(np.float64), found.reshape(-1).astype(np.float64)
     sizes = float(np.linalg.norm(a) * np.linalg.norm(b))
     return min(1.0, float(a @ b / sizes)) if sizes else float(np.array_equal(a, b))
+
+
+def _of_sides(same: Array, side: Array) -> float:
+    """The mean of two shares: few objects count as much as the background around them."""
+    return float(np.mean([np.mean(same[of]) for of in (side, ~side) if of.any()]))
