@@ -148,7 +148,8 @@ def test_a_whole_resnet_is_nearest_to_exact_arithmetic() -> None:
     (image,) = proto.graph.input
     for place in (2, 3):  # a small picture: onnx.reference takes its time
         image.type.tensor_type.shape.dim[place].dim_value = 64
-    pictures = [inputs("resnet50", seed)[image.name][:, :, :64, :64] for seed in (2, 3, *range(10, 18))]
+    seeds = (2, 3, *range(10, 18))
+    pictures = [inputs("resnet50", seed)[image.name][:, :, :64, :64] for seed in seeds]
     proto = quantized(proto, [{image.name: x} for x in pictures[:2]], activations="u8")
     compiled = mlc.compile(from_onnx(proto), "host")
     later = version_converter.convert_version(proto, 21)
