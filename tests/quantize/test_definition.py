@@ -140,6 +140,10 @@ def along(a: Array, x: Array, axis: int) -> Array:
     return a.reshape([-1 if n == axis % x.ndim else 1 for n in range(x.ndim)]) if a.size > 1 else a
 
 
+def output(engine: Any, given: dict[str, Array]) -> Array:
+    return np.asarray(engine.run(None, given)[0])
+
+
 @pytest.mark.quantize
 def test_a_whole_resnet_is_nearest_to_exact_arithmetic() -> None:
     """All engines differ from it, and from each other, by percents of an output; the fewest of
@@ -161,10 +165,10 @@ def test_a_whole_resnet_is_nearest_to_exact_arithmetic() -> None:
         loaded = board.load(compiled)
         for x in pictures[2:]:
             given = {image.name: np.ascontiguousarray(x)}
-            right = np.asarray(exact.run(None, given)[0])
+            right = output(exact, given)
             assert right.dtype == np.float64
             (ours,) = loaded.run(given).values()
-            others = (np.asarray(engine.run(None, given)[0]) for engine in (reference, theirs))
+            others = (output(engine, given) for engine in (reference, theirs))
             for engine, y in zip(away, (ours, *others), strict=True):
                 away[engine].append(float(np.linalg.norm(y - right) / np.linalg.norm(right)))
     equal = {engine: sum(d < 1e-6 for d in found) for engine, found in away.items()}
