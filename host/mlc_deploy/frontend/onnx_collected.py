@@ -52,6 +52,8 @@ def input_parts(
     parts: list[ValueInfoProto] = []
     while (name := f"{info.name}.{len(parts)}") in shapes:
         parts.append(_tensor(name, kind.sequence_type.elem_type))
+        for dim in parts[-1].type.tensor_type.shape.dim:
+            dim.ClearField("dim_param")  # named for all tensors, and of its own size in each
     if parts:
         return parts
     raise ImporterError(
