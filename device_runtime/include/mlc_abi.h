@@ -42,10 +42,13 @@
  *       "procedures"  [[step]]  present when the model has loops or branches. The first one is run,
  *                             and each other one by one step of a procedure before it
  *                             step = the number of a call, or
- *                             [0, loop, turns, procedure, condition:arg|nil, turn:arg|nil], or
+ *                             [0, loop, turns, procedure, condition:arg|nil, turn:arg|nil,
+ *                              count:arg|nil], or
  *                             [1, condition:arg, procedure, otherwise:procedure]
  *                             Loops are numbered as they come. A turn runs only while its
- *                             condition, a bool, holds; its number, an int64, is written to `turn`
+ *                             condition, a bool, holds; its number, an int64, is written to `turn`.
+ *                             Where there is a `count`, an int64, it says how many turns there are,
+ *                             of `turns` at most. What moves backwards then begins at the last one
  *
  * The call table is data: the runtime walks it, so timing each layer, stopping after one, or
  * reading what it left in the arena needs no other code.

@@ -30,7 +30,8 @@ extern "C" {
 
 /* ---- The call table ---- */
 
-enum { MLC_MAX_OPERANDS = 64, MLC_MAX_LOOPS = 256, MLC_MAX_NESTING = 16, MLC_PROGRAM_ABI = 2 };
+enum { MLC_MAX_OPERANDS = 64, MLC_MAX_LOOPS = 256, MLC_MAX_NESTING = 16, MLC_STEP_PLACES = 3,
+       MLC_PROGRAM_ABI = 2 };
 
 typedef struct {
     uint32_t space; /* an mlc_space */
@@ -74,7 +75,8 @@ typedef struct {
     uint32_t otherwise;   /* that a branch runs whose condition does not hold */
     uint32_t conditional; /* whether a loop has a condition, as every branch has */
     uint32_t numbered;    /* whether a loop writes the number of its turn down */
-    mlc_call places;      /* no kernel's: operand 0 is the condition, operand 1 that number */
+    uint32_t counted;     /* whether a loop reads how often it turns; `turns` is then the most */
+    mlc_call places;      /* no kernel's: operand 0 is the condition, 1 that number, 2 that count */
 } mlc_step;
 
 /* Some steps in order. What they run are procedures that come after it. */

@@ -2,11 +2,12 @@
 
 #include <stdbool.h>
 
-/* A walk over the table. `turns` has the number of the turn that each loop is in. */
+/* A walk over the table. `turns` has the number of the turn that each loop is in, `fewer` how many
+ * turns less than at most a loop has. */
 typedef struct {
     const mlc_run *run;
     uint32_t *failed;
-    uint32_t turns[MLC_MAX_LOOPS];
+    uint32_t turns[MLC_MAX_LOOPS], fewer[MLC_MAX_LOOPS];
 } Walk;
 
 static void *address(const mlc_run *run, const mlc_operand *operand) {
@@ -34,7 +35,9 @@ static void locate(const Walk *walk, const mlc_call *call, void **data) {
         data[i] = address(walk->run, &call->operands[i]);
     for (uint32_t i = 0; i < call->stride_count; i++) {
         const mlc_stride *stride = &call->strides[i];
-        int64_t moved = stride->bytes * (int64_t)walk->turns[stride->loop];
+        uint32_t turn = walk->turns[stride->loop];
+        if (stride->bytes < 0) turn += walk->fewer[stride->loop]; /* from the last turn on */
+        int64_t moved = stride->bytes * (int64_t)turn;
         data[stride->operand] = (char *)data[stride->operand] + (ptrdiff_t)moved;
     }
 }
@@ -78,8 +81,18 @@ static int32_t run_steps(Walk *walk, uint32_t procedure);
 
 static int32_t run_loop(Walk *walk, const mlc_step *step) {
     int32_t status = MLC_OK;
-    for (uint32_t turn = 0; turn < step->turns && status == MLC_OK; turn++) {
-        void *data[2];
+    uint32_t turns = step->turns;
+    void *data[MLC_STEP_PLACES];
+    if (step->counted) {
+        locate(walk, &step->places, data);
+        int64_t count = *(const int64_t *)data[2];
+        *walk->failed = step->call;
+        if (count < 0 || count > step->turns) return MLC_BAD_EXTENT;
+        turns = (uint32_t)count;
+    }
+    walk->turns[step->loop] = 0;
+    walk->fewer[step->loop] = turns > 0 ? step->turns - turns : 0;
+    for (uint32_t turn = 0; turn < turns && status == MLC_OK; turn++) {
         walk->turns[step->loop] = turn;
         locate(walk, &step->places, data);
         if (step->conditional && *(const uint8_t *)data[0] == 0) break;
@@ -90,7 +103,7 @@ static int32_t run_loop(Walk *walk, const mlc_step *step) {
 }
 
 static int32_t run_branch(Walk *walk, const mlc_step *step) {
-    void *data[2];
+    void *data[MLC_STEP_PLACES];
     locate(walk, &step->places, data);
     bool holds = *(const uint8_t *)data[0] != 0;
     return run_steps(walk, holds ? step->procedure : step->otherwise);

@@ -61,11 +61,11 @@ static void parse_step(Parser *p, mlc_step *step) {
         step->call = parse_number(p);
         return;
     }
-    Call places = {.layer = "a step", .operand_count = 2};
-    uint64_t sizes[2]; /* what is read and written has its own */
+    Call places = {.layer = "a step", .operand_count = MLC_STEP_PLACES};
+    uint64_t sizes[MLC_STEP_PLACES]; /* what is read and written has its own */
     uint32_t parts = read_array(&p->r), kind = parse_number(p);
-    if (kind > 1 || parts != (kind == 0 ? 6 : 4)) read_fail(&p->r, "a step is no loop or branch");
-    places.operands = take(p, 2, sizeof *places.operands);
+    if (kind > 1 || parts != (kind == 0 ? 7 : 4)) read_fail(&p->r, "a step is no loop or branch");
+    places.operands = take(p, MLC_STEP_PLACES, sizeof *places.operands);
     places.sizes = sizes;
     if (!places.operands) return;
     step->kind = kind == 0 ? MLC_LOOP : MLC_BRANCH;
@@ -79,12 +79,14 @@ static void parse_step(Parser *p, mlc_step *step) {
     if (kind == 0) {
         step->numbered = !read_nil(&p->r);
         if (step->numbered) parse_operand(p, &places, 1);
+        step->counted = !read_nil(&p->r);
+        if (step->counted) parse_operand(p, &places, 2);
     } else {
         step->procedure = parse_number(p);
         step->otherwise = parse_number(p);
     }
     step->places = (mlc_call){.operands = places.operands,
-                              .operand_count = 2, /* one that is not there is the arena's begin */
+                              .operand_count = MLC_STEP_PLACES, /* absent: the arena's begin */
                               .strides = places.strides,
                               .stride_count = places.stride_count};
 }
@@ -245,16 +247,17 @@ static void check_call(Parser *p, const Model *model, Call *call, uint32_t numbe
     }
 }
 
-/* What a loop or branch reads and writes by itself: a bool, and an int64 of the arena. */
+/* What a loop or branch reads and writes by itself: a bool, an int64 of the arena, an int64. */
 static void check_places(Parser *p, const Model *model, const mlc_step *step) {
     const mlc_call *at = &step->places;
-    for (uint32_t i = 0; i < 2; i++) {
+    const uint32_t there[MLC_STEP_PLACES] = {step->conditional, step->numbered, step->counted};
+    for (uint32_t i = 0; i < MLC_STEP_PLACES; i++) {
         const mlc_operand *operand = &at->operands[i];
         uint32_t size = i == 0 ? 1 : 8;
-        if (i == 0 ? !step->conditional : !step->numbered) continue;
+        if (!there[i]) continue;
         if (!is_within(model, operand, size, size, at->strides, at->stride_count, i) ||
             (i == 1 && operand->space != MLC_ARENA))
-            refuse(p, "a loop's condition or turn lies outside its memory");
+            refuse(p, "a loop's condition, turn or count lies outside its memory");
     }
 }
 
@@ -278,7 +281,8 @@ static void check_procedure(Parser *p, Model *model, Due *due, uint32_t depth) {
                    step->procedure == due->procedure;
         }
         if (step->kind == MLC_LOOP) {
-            fits = fits && step->loop == due->loop && due->loop < MLC_MAX_LOOPS;
+            fits = fits && step->loop == due->loop && due->loop < MLC_MAX_LOOPS &&
+                   (!step->counted || step->call < model->call_count); /* who is to blame */
             if (fits) model->turns[due->loop++] = step->turns;
         }
         if (fits && step->kind != MLC_CALL) check_procedure(p, model, due, depth + 1);

@@ -62,8 +62,8 @@ Operand = tuple[int, ...]  # space, index, offset, size; then loop and stride, a
 
 
 # The number of a call; or (of "loop" in STEPS, the loop's number, turns, procedure, operand of the
-# condition or None, operand of the turn's number or None); or (of "branch" in STEPS, operand of the
-# condition, procedure, procedure otherwise).
+# condition or None, operand of the turn's number or None, operand of how many turns there are or
+# None); or (of "branch" in STEPS, operand of the condition, procedure, procedure otherwise).
 StepMap = int | tuple[int | Operand | None, ...]
 
 
@@ -155,13 +155,14 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Loop:
     """`procedure` as often as `turns` says, while the condition holds, where there is one. The
-    number of a turn is written to `turn`."""
+    number of a turn is written to `turn`. `count` says how many there are, of `turns` at most."""
 
     number: int
     turns: int
     procedure: int
     condition: Arg | None
     turn: Arg | None
+    count: Arg | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +281,8 @@ def _step(step: Any) -> Step:
     match step:
         case int():
             return step
-        case [0, number, turns, procedure, condition, turn]:
-            places = (None if p is None else _arg(p) for p in (condition, turn))
+        case [0, number, turns, procedure, condition, turn, count]:
+            places = (None if p is None else _arg(p) for p in (condition, turn, count))
             return Loop(number, turns, procedure, *places)
         case [1, condition, procedure, otherwise]:
             return Branch(_arg(condition), procedure, otherwise)

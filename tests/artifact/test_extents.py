@@ -13,16 +13,24 @@ import mlc_deploy as mlc
 from mlc_rpc.extents import stored, true_shape
 from tests.artifact.test_export import classified, compiled, gcc
 from tests.artifact.test_programs import DRIVER
+from tests.graph.test_control import backwards
 from tests.graph.test_extents import decided, texts
 from tests.runtime.test_run_command import run
 
 Array = NDArray[Any]
 rng = np.random.default_rng(3)
 ROWS = rng.standard_normal((7, 16)).astype(np.float32)
+TALL = rng.standard_normal((5, 20)).astype(np.float32)
 SPARSE = np.where(rng.random((4, 9)) < 0.4, rng.standard_normal((4, 9)), 0).astype(np.float32)
 MODELS: dict[str, tuple[Any, dict[str, str], dict[str, Array], dict[str, int]]] = {
     # function, its bounds, what it is given, the extents that this decides
     "texts": (texts, {"n": "<=40"}, {"x": ROWS}, {"n": 7}),
+    "backwards": (
+        backwards,
+        {"n": "<=9"},
+        {"x": TALL, "h": rng.random(20, np.float32)},
+        {"n": 5},
+    ),
     "decided": (decided, {}, {"x": SPARSE}, {"found": int(np.count_nonzero(SPARSE))}),
 }
 

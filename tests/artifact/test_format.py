@@ -101,8 +101,9 @@ def test_mutations_are_refused(digits_file: Path, data: st.DataObject) -> None:
         saved_model(manifest, blobs, "mutant")
 
 
-KEYS = st.sampled_from(["name", "writer", "programs", "level", "target", "machine", "features",
-                        "object", "weights", "indices"])  # fmt: skip
+UNREAD = ("name", "writer", "level", "precision")  # any text
+KEYS = st.sampled_from([*UNREAD, "programs", "target", "machine", "features", "object", "weights",
+                        "indices"])  # fmt: skip
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 1 << 40) | st.floats() | st.text() | st.binary(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
@@ -124,7 +125,7 @@ def test_hostile_manifests_are_refused(digits_file: Path, data: st.DataObject) -
         where[key] = data.draw(VALUES)
     if where is program:
         manifest["programs"] = [program]
-    unread = key in ("name", "writer", "level") and isinstance(where.get(key), str)
+    unread = key in UNREAD and isinstance(where.get(key), str)
     after = where.get(key)
     same = after == before and type(after) is type(before)  # True is 1, too
     if unread or same or (key == "indices" and after == {}):

@@ -21,7 +21,7 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 node = helper.make_node
 
 
-def value(name: str, kind: int = FLOAT, shape: Sequence[int] | None = (2, 3)) -> Any:
+def value(name: str, kind: int = FLOAT, shape: Sequence[int | str] | None = (2, 3)) -> Any:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
@@ -183,11 +183,17 @@ def test_a_loop_that_data_end() -> None:
         node("Less", ["most", "limit"], ["more"]),
     ]
     constants = {"n": np.array(9), "c": np.array(True), "limit": np.array(9, np.float32)}
-    m = model([loop(nodes, condition="more")], [value("x")], [value("last")], constants)
+    outputs = [value("last"), value("all", shape=["turns", 2, 3])]
+    for scale in (0.5, 1, 4, 100):
+        m = model([loop(nodes, condition="more")], [value("x")], outputs, constants)
+        agrees(m, x=scale * np.abs(X))
+    endless = loop(nodes, condition="more")
+    endless.input[0] = ""
+    m = model([endless], [value("x")], outputs, constants)
     assert refusal(m) == (
-        "the loop collects results, and only the model's data say how many\n"
+        "the loop collects results, and nothing says how many at most\n"
         "  in:  the model, node 'loop' (Loop)\n"
-        "  try: a loop whose condition stays true, with a constant trip count"
+        "  try: a constant trip count"
     )
 
 

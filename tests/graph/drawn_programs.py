@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 
 from mlc_deploy.graph import BlockBuilder, Function, Value, const
+from mlc_deploy.ir import Dim
 
 
-def program_graph(seed: int) -> Function:
-    """Loops and branches within each other, over tensors of one shape."""
+def program_graph(seed: int, open_rows: bool = False) -> Function:
+    """Loops and branches within each other, over tensors of one shape. open_rows: there is also a
+    tensor `rows` of n of these, and loops turn n times over it."""
     chance = random.Random(seed)
     bb = BlockBuilder("main")
     shape = chance.choice([(16,), (3, 5), (1, 40)])
+    given = bb.param("rows", ("n", *shape)) if open_rows else None
     # Their sum is far from zero: branches ask for its sign, which rounding must not change.
     weights = const(np.linspace(-1, 0.8, math.prod(shape), dtype=np.float32).reshape(shape))
     known: list[Value] = [bb.param(f"x{n}", shape) for n in range(2)]
@@ -37,7 +40,11 @@ def program_graph(seed: int) -> Function:
         return values[-1]
 
     def looped(values: list[Value], depth: int) -> list[Value]:
-        turns, count = chance.randrange(1, 4), chance.randrange(1, 3)
+        count = chance.randrange(1, 3)
+        if given is not None and chance.random() < 0.6:
+            rows = bb.emit(chance.choice(unary), given) if chance.random() < 0.5 else given
+            return rounds(given.type.shape[0], rows, count, values, depth)
+        turns = chance.randrange(1, 4)
         rows = (
             bb.emit(
                 "concatenate",
@@ -50,6 +57,9 @@ def program_graph(seed: int) -> Function:
             if turns > 1
             else bb.emit("reshape", values[0], shape=(1, *shape))
         )
+        return rounds(turns, rows, count, values, depth)
+
+    def rounds(turns: Dim, rows: Value, count: int, values: list[Value], depth: int) -> list[Value]:
         back = [chance.random() < 0.5 for _ in range(2)]
 
         def step(turn: Value, states: list[Value], parts: list[Value]) -> Any:

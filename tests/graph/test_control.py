@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlc_deploy as mlc
-from mlc_deploy.errors import LowerError
+from mlc_deploy.errors import GraphError, LowerError
 from mlc_deploy.graph import (
     BlockBuilder,
     Function,
@@ -124,13 +124,19 @@ def inputs_of(function: Function, seed: int = 0) -> dict[str, Any]:
 
 
 def check_on_board(function: Function, board: Session) -> None:
-    given = inputs_of(function)
-    model = mlc.compile(function, "host")
-    expected = evaluate(function, given)
-    found = board.load(model).run(given)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, 1e-5, 1e-6, err_msg=name)
-        assert found[name].dtype == value.dtype
+    check_runs(board, mlc.compile(function, "host"), function, inputs_of(function))
+
+
+def check_runs(
+    board: Session, model: mlc.CompiledModel, function: Function, *runs: dict[str, Any]
+) -> None:
+    module = board.load(model)
+    for inputs in runs:
+        expected, found = evaluate(function, inputs), module.run(inputs)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, 1e-5, 1e-6, err_msg=name)
+            assert found[name].dtype == value.dtype and found[name].shape == value.shape
+    module.close()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -289,9 +295,8 @@ def test_refusals() -> None:
     assert broken(turns=4) == "a sequence that 4 turns read is float32[5, 1, 4]"
     assert broken(turns=-1) == "the loop has -1 turns"
     assert broken(states=7) == "the loop has 3 arguments, for 8 states and sequences"
-    assert broken(conditional=True) == (
-        "a loop ends by its first state, bool[], and collects no results"
-    )
+    assert broken(conditional=True) == "a loop ends by its first state, bool[]"
+    assert broken(counted=True) == "the last argument of a loop that is counted is int64[]"
     assert broken(written=()) == (
         "the body gives float32[1, 4], float32[1, 4], not float32[1, 4] and 0 results"
     )
@@ -299,6 +304,68 @@ def test_refusals() -> None:
         "the body takes int64[], float32[1, 4], float32[1, 4], float32[1, 4], not int64[], "
         "float32[1, 4], float32[5, 1, 4], float32[1, 4]"
     )
+
+
+def backwards() -> Function:
+    """A loop over n rows, from the last on."""
+    bb = BlockBuilder("main")
+    x, h = bb.param("x", ("n", 20)), bb.param("h", (20,))
+
+    def step(turn: Value, states: list[Value], parts: list[Value]) -> Any:
+        number = bb.emit("cast", turn, dtype="float32")
+        after = bb.emit("add", bb.emit("multiply", states[0], number), parts[0])
+        return [after], [after]
+
+    turns = x.type.shape[0]
+    ends, results = bb.emit_loop(turns, [h], step, read=[(x, True)], written=[True])
+    return bb.finish([*ends, *results], ["last", "all"])
+
+
+def test_a_loop_of_as_many_turns_as_a_run_says(board: Session) -> None:
+    function = backwards()
+    verify(function)
+    assert 'turns=R.dim("n"), states=1, read=(True,), written=(True,))' in str(function)
+    assert str(from_script(str(function))) == str(function)
+    rng = np.random.default_rng(0)
+    runs = [
+        {"x": rng.random((n, 20), np.float32), "h": rng.random(20, np.float32)}
+        for n in (6, 1, 0, 3)
+    ]
+    check_runs(board, mlc.compile(function, "host", dims={"n": "<=6"}), function, *runs)
+    check_runs(board, mlc.compile(function, "host", dims={"n": 6}), function, runs[0])
+
+
+def test_elements_of_an_open_size_are_refused() -> None:
+    bb = BlockBuilder("main")
+    x, h = bb.param("x", (4, "n")), bb.param("h", ("n",))
+    ends, _ = bb.emit_loop(
+        4, [h], lambda t, s, p: ([bb.emit("add", s[0], p[0])], []), read=[(x, False)]
+    )
+    with pytest.raises(GraphError) as caught:
+        mlc.compile(bb.finish(ends, ["y"]), "host", dims={"n": "<=8"})
+    assert str(caught.value) == (
+        "a loop's turns each take or give float32[n], and only a run decides 'n'\n"
+        "  try: n=16: one of its sizes"
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_random_open_programs(board: Session, seed: int) -> None:
+    """With loops that turn as often as a run says."""
+    function = program_graph(seed, open_rows=True)
+    verify(function)
+    read = from_script(str(function), constants=named_constants(function))
+    assert str(read) == str(function)
+    rng = np.random.default_rng(seed)
+    runs = []
+    for n in (2, 0, 5):
+        shapes = {p.name: [n if not isinstance(k, int) else k for k in p.type.shape]
+                  for p in function.params}  # fmt: skip
+        runs.append(
+            {k: rng.standard_normal(shape).astype(np.float32) for k, shape in shapes.items()}
+        )
+    check_runs(board, mlc.compile(function, "host", dims={"n": "<=5"}), function, *runs)
 
 
 @settings(max_examples=25, deadline=None)

@@ -309,7 +309,9 @@ def unique(rng: Random) -> OperatorCall:
 
 def grow(rng: Random) -> OperatorCall:
     shape = shape_of(rng)
-    return OperatorCall("grow", (array(rng, shape),), {"extent": shape[0] + rng.randint(0, 3)})
+    return OperatorCall(
+        "grow", (array(rng, shape),), {"axis": 0, "extent": shape[0] + rng.randint(0, 3)}
+    )
 
 
 def first(rng: Random) -> OperatorCall:

@@ -52,7 +52,7 @@ def object_of(model: dict[str, Any]) -> bytes:
 
 
 def loop(turns: int, body: int = 1, number: int = 0, **places: Any) -> list[Any]:
-    return [0, number, turns, body, places.get("condition"), places.get("turn")]
+    return [0, number, turns, body, *map(places.get, ("condition", "turn", "count"))]
 
 
 def ran(board: Board, model: dict[str, Any], x: Any) -> tuple[Any, dict[str, Any]]:
@@ -101,6 +101,52 @@ def test_a_place_moves_backwards(board: Board) -> None:
     calls[1][2][1] = [IN_INPUT, 0, 3 * SIZE, SIZE, 0, -SIZE]
     y, _ = ran(board, program([[loop(ROWS)], [0, 1, 2]], calls), X[::-1].copy())
     np.testing.assert_array_equal(y, expected(ROWS))
+
+
+def counted(count: int) -> tuple[dict[str, Any], Any]:
+    """A loop of as many turns as the last int64 of the input says; rows go backwards through the
+    input, from the last that counts on."""
+    calls = program([])["calls"]
+    calls[1][2][1] = [IN_INPUT, 0, 3 * SIZE, SIZE, 0, -SIZE]
+    x = X.copy()
+    x.view(np.int64).reshape(-1)[-1] = count
+    where = [IN_INPUT, 0, ROWS * SIZE - 8, 8]
+    return program([[loop(ROWS, count=where)], [0, 1, 2]], calls), x
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4])
+def test_a_loop_that_is_counted(board: Board, count: int) -> None:
+    model, x = counted(count)
+    y, answer = ran(board, model, x)
+    state, right = 0 * x[0], 0 * x
+    for turn in range(count):
+        state = 2 * state + x[count - 1 - turn]
+        right[turn] = 2 * state
+    np.testing.assert_array_equal(y, right)
+    assert answer["turns"] == [count] * 3
+
+
+@pytest.mark.parametrize("count", [-1, 5, 1 << 40])
+def test_a_count_that_is_too_large(board: Board, count: int) -> None:
+    model, x = counted(count)
+    module = board.load(object_of(model))
+    args = [board.tensor(x), board.tensor(0 * x)]
+    failed = refused(board, "run", module["module"], None, args, {})
+    assert failed.text == (
+        "kernel 'double64' (layer 'double', call 0) returned status 3: a dimension is negative, or "
+        "more than it may be"
+    )
+
+
+def test_a_place_outside_a_loop_that_did_not_turn(board: Board) -> None:
+    """It moves with the loop all the same: it is where the first turn has it."""
+    calls = program([])["calls"]
+    calls[2][2][1] = [IN_OUTPUT, 0, 3 * SIZE, SIZE, 0, -SIZE]
+    x = X.copy()
+    x.view(np.int64).reshape(-1)[-1] = 0
+    where = [IN_INPUT, 0, ROWS * SIZE - 8, 8]
+    y, _ = ran(board, program([[loop(ROWS, count=where), 2], [0, 1]], calls), x)
+    assert not y.any()
 
 
 @pytest.mark.parametrize("holds", [True, False])
@@ -172,11 +218,14 @@ def test_a_place_that_leaves_its_memory(board: Board, place: list[int]) -> None:
 
 @pytest.mark.parametrize("places", [{"condition": [IN_ARENA, 0, 640, 1]},
                                     {"turn": [IN_ARENA, 0, 636, 8]},
-                                    {"turn": [IN_OUTPUT, 0, 0, 8]}])  # fmt: skip
+                                    {"turn": [IN_OUTPUT, 0, 0, 8]},
+                                    {"count": [IN_ARENA, 0, 636, 8]},
+                                    {"count": [IN_INPUT, 0, 4, 8]},
+                                    {"count": [IN_INPUT, 1, 0, 8]}])  # fmt: skip
 def test_what_a_loop_reads_and_writes_itself(board: Board, places: dict[str, Any]) -> None:
     name = board.blob(object_of(program([[loop(ROWS, **places)], [0, 1, 2]])))
     text = refused(board, "module.load", name, None).text
-    assert text == "a loop's condition or turn lies outside its memory"
+    assert text == "a loop's condition, turn or count lies outside its memory"
 
 
 @pytest.mark.parametrize("steps", [[[0, 0, 1]], [[2, 0, 0, 0]], [-1], ["x"], [[]]])

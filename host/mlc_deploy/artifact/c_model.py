@@ -163,17 +163,18 @@ class _Table:
 
     def step(self, step: Step, begin: int) -> str:
         match step:
-            case Loop(number, turns, procedure, condition, turn):
-                places = self.places("NULL", (condition, turn))
-                flags = f"{int(condition is not None)}, {int(turn is not None)}"
+            case Loop(number, turns, procedure, condition, turn, count):
+                every = (condition, turn, count)
+                flags = ", ".join(str(int(place is not None)) for place in every)
+                places = self.places("NULL", every)
                 return (
                     f"{{MLC_LOOP, {begin}, {number}, {turns}, {procedure}, 0, {flags}, {places}}}"
                 )
             case Branch(condition, procedure, otherwise):
-                places = self.places("NULL", (condition, None))
-                return f"{{MLC_BRANCH, {begin}, 0, 0, {procedure}, {otherwise}, 1, 0, {places}}}"
+                places = self.places("NULL", (condition, None, None))
+                return f"{{MLC_BRANCH, {begin}, 0, 0, {procedure}, {otherwise}, 1, 0, 0, {places}}}"
             case int():
-                return f"{{MLC_CALL, {begin}, 0, 0, 0, 0, 0, 0, {self.places('NULL', ())}}}"
+                return f"{{MLC_CALL, {begin}, 0, 0, 0, 0, 0, 0, 0, {self.places('NULL', ())}}}"
 
 
 def _array(kind: str, name: str, rows: Sequence[str]) -> Iterator[str]:

@@ -213,15 +213,15 @@ def begins_of(procedures: Sequence[Sequence[Step]]) -> list[list[int]]:
 def _step(t: Table, step: Step, begin: int) -> tuple[Field, ...]:
     """An mlc_step."""
     match step:
-        case Loop(number, turns, procedure, condition, turn):
-            places = _places(t, NULL, (condition, turn))
-            flags = int(condition is not None), int(turn is not None)
-            return 1, begin, number, turns, procedure, 0, *flags, *places
+        case Loop(number, turns, procedure, condition, turn, count):
+            every = (condition, turn, count)
+            flags = (int(place is not None) for place in every)
+            return 1, begin, number, turns, procedure, 0, *flags, *_places(t, NULL, every)
         case Branch(condition, procedure, otherwise):
-            places = _places(t, NULL, (condition, None))
-            return 2, begin, 0, 0, procedure, otherwise, 1, 0, *places
+            places = _places(t, NULL, (condition, None, None))
+            return 2, begin, 0, 0, procedure, otherwise, 1, 0, 0, *places
         case int():
-            return 0, begin, 0, 0, 0, 0, 0, 0, *_places(t, NULL, ())
+            return 0, begin, 0, 0, 0, 0, 0, 0, 0, *_places(t, NULL, ())
 
 
 def _tensor(t: Table, p: Param) -> tuple[Field, ...]:

@@ -12,8 +12,10 @@ from ..errors import ImporterError
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Constant, Value
 from ..graph.rewrite import fold_call
+from ..ir import Dim, Expr
+from ..ir import Var as Symbol
 from ..ops import frozen_attrs
-from .extents import Extents
+from .extents import Extents, product
 
 MOST_CONSTANTS = 1 << 28  # elements of a table that the front end makes
 MOST_TURNS = 1000  # of a loop that is unrolled; each adds its nodes to the graph
@@ -58,12 +60,44 @@ class Node(ABC):
         return tuple(several)
 
     def emit_loop(
-        self, turns: int, states: Sequence[Value], step: Step, **parts: Any
+        self,
+        turns: Dim,
+        states: Sequence[Value],
+        step: Step,
+        *,
+        read: Sequence[tuple[Value, bool]] = (),
+        written: Sequence[bool] = (),
+        conditional: bool = False,
     ) -> tuple[list[Value], list[Value]]:
         """The last states and the results of a loop, as BlockBuilder.emit_loop has it. Nodes are
-        converted in step as anywhere."""
-        ends, results = self.builder.emit_loop(turns, states, step, **parts, source=self.source)
-        return list(ends), list(results)
+        converted in step as anywhere. Elements of an extent that a run decides lie apart as the
+        largest do, so that every turn finds its own at a known place."""
+        given: list[list[Sequence[Dim]]] = []  # the shapes of the elements of results
+
+        def turn(
+            number: Value, own: list[Value], elements: list[Value]
+        ) -> tuple[Sequence[Value], Sequence[Value]]:
+            seen = [
+                _close(self, x, shape_of(whole)[1:])
+                for x, (whole, _) in zip(elements, read, strict=True)
+            ]
+            after, results = step(number, own, seen)
+            given.append([shape_of(x) for x in results])
+            return after, [_apart(self, x, 0) for x in results]
+
+        extent = turns if isinstance(turns, int | Symbol) else self.extents.named(self, turns)
+        apart = [(_apart(self, _of_extent(self, x, extent), 1), back) for x, back in read]
+        ends, results = self.builder.emit_loop(
+            extent,
+            states,
+            turn,
+            read=apart,
+            written=written,
+            conditional=conditional,
+            source=self.source,
+        )
+        dense = [_dense(self, x, e) for x, e in zip(results, given[-1], strict=True)]
+        return list(ends), [_of_extent(self, x, turns) for x in dense]
 
     def emit_branch(self, condition: Value, then: Branch, otherwise: Branch) -> list[Value]:
         """What a branch gives, as BlockBuilder.emit_branch has it."""
@@ -84,6 +118,43 @@ def shape_of(value: Value) -> tuple[int, ...]:
     """The extents. One that a run decides is an expression; a converter that compares it with
     another, or counts to it, refuses the node (TypeError)."""
     return value.type.shape  # type: ignore[return-value]
+
+
+def _of_extent(n: Node, x: Value, extent: Dim) -> Value:
+    """x with a dimension 0 that is said in other words."""
+    if shape_of(x)[0] == extent:
+        return x
+    return n.emit("first", x, n.extents.value(n, extent), extent=extent)
+
+
+def _apart(n: Node, x: Value, first: int) -> Value:
+    """x with its dimensions from `first` on as one, grown to the most that it can be; itself where
+    they are known."""
+    front, element = shape_of(x)[:first], shape_of(x)[first:]
+    if not any(isinstance(extent, Expr) for extent in element):
+        return x
+    count = product(element)
+    flat = n.emit("reshape", x, shape=(*front, count))
+    return n.emit("grow", flat, axis=first, extent=n.extents.largest(count))
+
+
+def _close(n: Node, x: Value, element: Sequence[Dim]) -> Value:
+    """What _apart made of an element."""
+    count = product(element)
+    if isinstance(count, int):
+        return x
+    own = n.emit("first", x, n.extents.value(n, count), extent=count)
+    return n.emit("reshape", own, shape=tuple(element))
+
+
+def _dense(n: Node, x: Value, element: Sequence[Dim]) -> Value:
+    """The elements, one behind the other, of those that lie apart."""
+    count = product(element)
+    if isinstance(count, int):
+        return x
+    turns = shape_of(x)[0]
+    own = n.emit("slice", x, begin=(0, 0), step=(1, 1), shape=(turns, count))
+    return n.emit("reshape", own, shape=(turns, *element))
 
 
 def _known_if_empty(value: Value) -> Value:

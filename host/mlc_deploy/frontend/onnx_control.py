@@ -16,7 +16,9 @@ import numpy as np
 
 from ..errors import ImporterError, ModelWarning
 from ..graph.nodes import Constant, Value
+from ..ir import Dim, Expr
 from ..ops.shape import normal_axis
+from .extents import smaller
 from .layers.loops import loop
 from .layers.shapes import counted_rows, grown, reshape, select, stacked
 from .node import MOST_TURNS, shape_of
@@ -109,7 +111,10 @@ def _loop(n: OnnxNode) -> Any:
     most, going = n.optional(0), n.optional(1)
     if isinstance(going, Constant) and not going.value.all():
         most = n.constant(0, "int64")
+    extent = _extent(n, most)
     known = most is None or isinstance(most, Constant)
+    if extent is not None:
+        return _as_loop(n, extent, None, going, tensors(given))
     turns = ENDLESS if most is None or not known else max(n.whole(0, "the trip count"), 0)
     if isinstance(most, Constant) and not turns:
         return _never(n, given)
@@ -129,6 +134,13 @@ def _loop(n: OnnxNode) -> Any:
     return _written_out(n, turns, going, states)
 
 
+def _extent(n: OnnxNode, most: Value | None) -> Dim | None:
+    """The dimension that a trip count is, where a run decides it."""
+    found = None if most is None else n.extents.of(most)
+    (extent,) = found.ravel().tolist() if found is not None and found.size == 1 else (None,)
+    return extent if isinstance(extent, Expr) else None
+
+
 def _never(n: OnnxNode, states: Sequence[Given]) -> list[Given]:
     if len(n.outputs) > len(states):
         raise ValueError("a loop that never turns has results to collect")
@@ -145,8 +157,7 @@ def _growing(n: OnnxNode) -> ImporterError:
 
 def _uncounted(n: OnnxNode) -> ImporterError:
     return n.refuse(
-        "the loop collects results, and only the model's data say how many",
-        "a loop whose condition stays true, with a constant trip count",
+        "the loop collects results, and nothing says how many at most", "a constant trip count"
     )
 
 
@@ -164,14 +175,14 @@ def _computes_constants(n: OnnxNode, states: Sequence[Value]) -> bool:
 
 
 def _as_loop(
-    n: OnnxNode, turns: int, most: Value | None, going: Value | None, states: Sequence[Value]
+    n: OnnxNode, turns: Dim, most: Value | None, going: Value | None, states: Sequence[Value]
 ) -> list[Value]:
     """A loop of at most `turns` turns, or as many as `most` says when the model runs."""
     results = len(n.outputs) - len(states)
     again = n.tried(lambda: _turn_of(n, states))[0]
     decided = isinstance(again, Constant)
     if isinstance(again, Constant) and not again.value.all():
-        turns = min(turns, 1)
+        turns = smaller(turns, 1)
     if decided and most is None and (going is None or isinstance(going, Constant)):
 
         def step(number: Value, own: list[Value], _: list[Value]) -> Any:
@@ -182,23 +193,30 @@ def _as_loop(
             raise n.refuse("nothing ends the loop", "a trip count, or a condition that changes")
         ends, collected = loop(n, turns, states, step, written=[False] * results)
         return [*ends, *collected]
-    if results:
+    if results and turns == ENDLESS:
         raise _uncounted(n)
+    counter = [n.constant(0, "int64")] if results else []
     truth = n.constant(np.True_, "bool") if going is None else reshape(n, going, ())
     if most is not None:
         limit = reshape(n, n.cast(most, "int64"), ())
         truth = n.emit("logical_and", truth, n.emit("greater", limit, n.constant(0, "int64")))
 
     def conditional(number: Value, own: list[Value], _: list[Value]) -> Any:
-        condition, *given = tensors(_turn(n, number, own[1:]))
+        condition, *given = tensors(_turn(n, number, own[1 + len(counter) :]))
+        following = n.emit("add", number, n.constant(1, "int64"))
         truth = reshape(n, condition, ())
         if most is not None:
-            following = n.emit("add", number, n.constant(1, "int64"))
             truth = n.emit("logical_and", truth, n.emit("greater", limit, following))
-        return [truth, *_kept(given, states)], []
+        after, collected = given[: len(states)], given[len(states) :]
+        return [truth, *[following for _ in counter], *_kept(after, states)], collected
 
-    ends, _ = n.emit_loop(turns, [truth, *states], conditional, conditional=True)
-    return ends[1:]
+    (_, *ends), collected = n.emit_loop(
+        turns, [truth, *counter, *states], conditional, written=[False] * results, conditional=True
+    )
+    if collected:
+        count, *ends = ends
+        collected = [counted_rows(n, x, count, "turns") for x in collected]
+    return [*ends, *collected]
 
 
 def _turn_of(n: OnnxNode, states: Sequence[Value]) -> list[Value]:
@@ -277,7 +295,7 @@ def _scan_of(n: OnnxNode, values: list[Value]) -> list[Value]:
     (length,) = turns
     directions = [bool(d) for d in n.attr("scan_output_directions", [0] * outputs)]
     result_axes = n.attr("scan_output_axes", [0] * outputs)
-    if not length:
+    if isinstance(length, int) and not length:
         return tensors(_never(n, states))
     read = [
         (_axis_first(n, v, a), back) for v, a, back in zip(inputs, axes, backwards, strict=True)
@@ -295,11 +313,13 @@ def _scan_of(n: OnnxNode, values: list[Value]) -> list[Value]:
 
 
 def _scan_written_out(
-    n: OnnxNode, length: int, states: Sequence[Value], read: Sequence[tuple[Value, bool]],
+    n: OnnxNode, length: Dim, states: Sequence[Value], read: Sequence[tuple[Value, bool]],
     directions: Sequence[bool], axes: Sequence[int],
 ) -> list[Value]:  # fmt: skip
     own = list(states)
     scans: list[list[Value]] = [[] for _ in axes]
+    if isinstance(length, Expr):
+        raise _growing(n)
     if length > MOST_TURNS:
         raise n.refuse(f"the loop turns more than {MOST_TURNS} times, too often to write out")
     for turn in range(length):

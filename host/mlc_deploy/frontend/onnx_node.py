@@ -11,6 +11,7 @@ from onnx import AttributeProto, NodeProto, helper
 
 from ..errors import ImporterError
 from ..graph.nodes import Constant, Value
+from ..ir import Dim
 from ..ops.shape import normal_axis
 from .narrow import Narrow
 from .node import Branch, Node, Step, shape_of
@@ -254,7 +255,7 @@ class OnnxNode(Node):
         return self._importer.emit(op, args, name=name or op, source=self.source, **attrs)
 
     def emit_loop(
-        self, turns: int, states: Sequence[Value], step: Step, **parts: Any
+        self, turns: Dim, states: Sequence[Value], step: Step, **parts: Any
     ) -> tuple[list[Value], list[Value]]:
         with self._importer.within():
             ends, results = super().emit_loop(turns, states, step, **parts)

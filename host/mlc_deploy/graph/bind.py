@@ -20,7 +20,9 @@ from .nodes import (
     AnyCall,
     Binding,
     Call,
+    CallBranch,
     CallFused,
+    CallLoop,
     CallPacked,
     CallTIR,
     Constant,
@@ -185,4 +187,10 @@ def _with_dims(call: AnyCall, dims: Mapping[Symbol, Dim]) -> AnyCall:
             return replace(call, attrs={key: known(v, dims) for key, v in attrs.items()})
         case CallFused() if dims:
             return replace(call, function=rebuilt(call.function, {}, dims))
+        case CallLoop(body, turns=turns) if dims:
+            (turns,) = bound_dims([turns], dims)
+            return replace(call, body=rebuilt(body, {}, dims), turns=turns)
+        case CallBranch(then, otherwise) if dims:
+            then, otherwise = (rebuilt(f, {}, dims) for f in (then, otherwise))
+            return replace(call, then=then, otherwise=otherwise)
     return call

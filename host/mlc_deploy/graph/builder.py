@@ -314,7 +314,7 @@ class BlockBuilder:
 
     def emit_loop(
         self,
-        turns: int,
+        turns: Dim,
         states: Sequence[Argument],
         step: Callable[[Value, list[Value], list[Value]], tuple[Sequence[Value], Sequence[Value]]],
         *,

@@ -9,9 +9,10 @@ from operator import is_
 
 import numpy as np
 
+from ..ir import Dim
 from ..ops import Array, TensorType
 from ..passes.context import optional
-from .dims import same_types
+from .dims import same_dim, same_types
 from .nodes import (
     Binding,
     CallBranch,
@@ -43,11 +44,11 @@ def _of_loop(loop: CallLoop) -> tuple[TensorType, ...]:
     count = loop.states + len(loop.read)
     if not 0 <= loop.states <= count <= len(args):
         raise ValueError(f"the loop has {len(args)} arguments, for {count} states and sequences")
-    if loop.turns < 0:
+    if isinstance(loop.turns, int) and loop.turns < 0:
         raise ValueError(f"the loop has {loop.turns} turns")
     states, read, others = args[: loop.states], args[loop.states : count], args[count:]
     for t in read:
-        if t.shape[:1] != (loop.turns,):
+        if not t.shape or not same_dim(t.shape[0], loop.turns):
             raise ValueError(f"a sequence that {loop.turns} turns read is {t}")
     seen = [TURN, *states, *map(element, read), *others]
     taken = [p.type for p in loop.body.params]
@@ -58,8 +59,10 @@ def _of_loop(loop: CallLoop) -> tuple[TensorType, ...]:
     if not same_types(after, states) or len(results) != len(loop.written):
         what = f"{listed(states)} and {len(loop.written)} results"
         raise ValueError(f"the body gives {listed(given)}, not {what}")
-    if loop.conditional and (states[:1] != [TRUTH] or results):
-        raise ValueError(f"a loop ends by its first state, {TRUTH}, and collects no results")
+    if loop.conditional and states[:1] != [TRUTH]:
+        raise ValueError(f"a loop ends by its first state, {TRUTH}")
+    if loop.counted and args[count:][-1:] != [TURN]:
+        raise ValueError(f"the last argument of a loop that is counted is {TURN}")
     return (*states, *(sequence(t, loop.turns) for t in results))
 
 
@@ -82,7 +85,7 @@ def element(t: TensorType) -> TensorType:
     return TensorType(t.shape[1:], t.dtype)
 
 
-def sequence(t: TensorType, turns: int) -> TensorType:
+def sequence(t: TensorType, turns: Dim) -> TensorType:
     """What a loop puts together of elements."""
     return TensorType((turns, *t.shape), t.dtype)
 
@@ -94,8 +97,11 @@ def listed(types: Sequence[TensorType]) -> str:
 # ------------------------------------------------------------------------------- what they compute
 
 
-def run_loop(loop: CallLoop, args: Sequence[Array], run: Run) -> tuple[Array, ...]:
-    """The outputs of a loop; run computes the body."""
+def run_loop(
+    loop: CallLoop, args: Sequence[Array], types: Sequence[TensorType], run: Run
+) -> tuple[Array, ...]:
+    """The outputs of a loop, of these types; run computes the body. turns is known."""
+    assert isinstance(loop.turns, int)
     count = loop.states + len(loop.read)
     states, read, others = list(args[: loop.states]), args[loop.states : count], args[count:]
     elements: list[Sequence[Array]] = []
@@ -111,9 +117,11 @@ def run_loop(loop: CallLoop, args: Sequence[Array], run: Run) -> tuple[Array, ..
         elements.append(given[loop.states :])
     results = []
     for number, back in enumerate(loop.written):
-        t = sequence(loop.body.outputs[loop.states + number].type, loop.turns)
-        parts = [given[number] for given in (reversed(elements) if back else elements)]
-        results.append(np.asarray(parts, t.dtype).reshape(t.sizes))
+        t = types[loop.states + number]
+        result = np.zeros(t.sizes, t.dtype)
+        for turn, given in enumerate(elements):
+            result[loop.turns - 1 - turn if back else turn] = given[number]
+        results.append(result)
     return (*states, *results)
 
 

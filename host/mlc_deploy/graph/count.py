@@ -37,6 +37,8 @@ def multiply_accumulates(binding: Binding) -> int:
         case CallFused(function):
             return sum(map(multiply_accumulates, at_most(function).bindings))
         case CallLoop(body, turns=turns):
+            if not isinstance(turns, int):
+                raise TypeError(f"a loop has {turns} turns")
             return turns * sum(map(multiply_accumulates, body.bindings))
         case CallBranch() as branch:
             return max(sum(map(multiply_accumulates, f.bindings)) for f in bodies(branch))

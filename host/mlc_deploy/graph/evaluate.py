@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 
@@ -40,18 +41,20 @@ def evaluate(
     inputs: Mapping[str, Array] | Sequence[Array],
     observe: Observer | None = None,
     module: IRModule | None = None,
+    around: Mapping[Symbol, Dim] | None = None,
 ) -> dict[str, Array]:
     """The outputs by name. `inputs` are by the parameters' names, or in their order; they say what
     symbolic dimensions are.
 
     observe(binding, values) sees every binding's outputs as they appear; what no later call reads
-    is forgotten. Calls of PrimFuncs are interpreted, and need their module; registered functions
-    are called. Raises ValueError for an input that is missing, unknown, or of another shape or
+    is forgotten. `around` are dimensions of the function that this one is within. Calls of
+    PrimFuncs are interpreted, and need their module; registered functions are called. Raises
+    ValueError for an input that is missing, unknown, or of another shape or
     dtype, ExternalError.
     """
     arrays = _given(function, inputs)
     values: dict[Var, Array] = dict(zip(function.params, arrays, strict=True))
-    dims = _dims(function, arrays)
+    dims = _dims(function, arrays, around or {})
     left = uses(function)
 
     def read(value: Value) -> Array:
@@ -107,16 +110,19 @@ def _given(function: Function, inputs: Mapping[str, Array] | Sequence[Array]) ->
     return [np.asarray(inputs[p.name]) for p in function.params]
 
 
-def _dims(function: Function, arrays: Sequence[Array]) -> dict[Symbol, Dim]:
+def _dims(
+    function: Function, arrays: Sequence[Array], around: Mapping[Symbol, Dim]
+) -> dict[Symbol, Dim]:
     """What symbolic dimensions are. Raises ValueError where an array does not fit."""
-    dims, misfit = fit([p.type for p in function.params], [type_of(a) for a in arrays])
+    wanted = [bound(p.type, around) for p in function.params]
+    dims, misfit = fit(wanted, [type_of(a) for a in arrays])
     if misfit is not None:
         param, given = function.params[misfit], type_of(arrays[misfit])
         taken = bound(param.type, dims)
         where = "" if same_type(taken, param.type) else f", here {taken}"
         what = f"input '{param.name}' is {given}, the model takes {param.type}{where}"
         raise ValueError(what)
-    return dims
+    return {**around, **dims}
 
 
 def _call(
@@ -124,7 +130,7 @@ def _call(
 ) -> tuple[Array, ...]:
 
     def run_body(function: Function, values: Sequence[Array]) -> list[Array]:
-        return list(evaluate(function, values, None, module).values())
+        return list(evaluate(function, values, None, module, dims).values())
 
     match binding.call:
         case Call(op, _, attrs):
@@ -143,9 +149,11 @@ def _call(
             call_external(func, list(map(passable, args)), outputs, str(binding))
             return outputs
         case CallFused(function):
-            return tuple(evaluate(function, args, None, module).values())
-        case CallLoop() as loop:
-            return run_loop(loop, args, run_body)
+            return tuple(run_body(function, args))
+        case CallLoop(turns=turns) as loop:
+            (turns,) = bound_dims([turns], dims)
+            made = [bound(v.type, dims) for v in binding.outputs]
+            return run_loop(replace(loop, turns=turns), args, made, run_body)
         case CallBranch() as branch:
             return run_branch(branch, args, run_body)
 

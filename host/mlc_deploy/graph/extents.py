@@ -22,6 +22,7 @@ from .nodes import (
     Binding,
     Call,
     CallFused,
+    CallLoop,
     Function,
     Var,
     bodies,
@@ -49,6 +50,8 @@ def dims_of(binding: Binding) -> set[Symbol]:
                 found |= free_vars(n)
         case CallFused(function):
             found.update(dims_in(function))
+        case CallLoop(turns=Expr() as turns):
+            found |= free_vars(turns)
     for body in bodies(call):
         found.update(dims_in(body))
     return found

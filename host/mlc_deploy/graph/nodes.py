@@ -146,18 +146,23 @@ class CallLoop(Node):
     the states after the turn, and for each of `written` an element of a result. The loop puts these
     together along a dimension 0 of `turns`, from the end on where `written` is True.
 
-    conditional: the first state is bool[], and the loop ends where it does not hold; such a loop
-    has no results. owned: the states are the loop's own memory, where it leaves the last ones.
+    conditional: the first state is bool[], and the loop ends where it does not hold; elements of
+    results that no turn gave are then of any value. owned: the states are the loop's own memory,
+    where it leaves the last ones.
+
+    turns may be a dimension that only a run decides. counted: the last of args, int64[], is what
+    it is then, and turns the most.
     """
 
     body: Function
     args: tuple[Value, ...]
-    turns: int
+    turns: Dim
     states: int
     read: tuple[bool, ...] = ()
     written: tuple[bool, ...] = ()
     conditional: bool = False
     owned: bool = False
+    counted: bool = False
 
     @property
     def sequences(self) -> tuple[Value, ...]:

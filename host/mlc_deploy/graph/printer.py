@@ -195,8 +195,9 @@ class _Printer:
             case CallLoop(body, turns=turns, states=states):
                 said = {"turns": turns, "states": states, "read": call.read}
                 said |= {"written": call.written, "conditional": call.conditional}
+                said |= {"owned": call.owned, "counted": call.counted}
                 named = [
-                    f"{key}={literal(v)}" for key, v in (said | {"owned": call.owned}).items() if v
+                    f"{key}={_attribute(v)}" for key, v in said.items() if isinstance(v, Expr) or v
                 ]
                 return f"R.loop({', '.join((self.within(body), _tuple(args), *named))})"
             case CallBranch(then, otherwise):

@@ -50,13 +50,15 @@ class KernelCall:
 class LoopStep:
     """`turns` times a procedure, the loop's `number` telling places that move from those that do
     not. The turn's number is written to `turn` before each, where there is one; where there is a
-    `condition`, a turn runs only while it holds."""
+    `condition`, a turn runs only while it holds; where there is a `count`, it says how many turns
+    there are, of `turns` at most."""
 
     number: int
     turns: int
     procedure: int
     condition: Place | None
     turn: Place | None
+    count: Place | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +135,8 @@ def _operand(place: Place) -> Operand:
 
 def _step(step: Step) -> StepMap:
     match step:
-        case LoopStep(number, turns, procedure, condition, turn):
-            places = (None if p is None else _operand(p) for p in (condition, turn))
+        case LoopStep(number, turns, procedure, condition, turn, count):
+            places = (None if p is None else _operand(p) for p in (condition, turn, count))
             return (STEPS.index("loop"), number, turns, procedure, *places)
         case BranchStep(condition, then, otherwise):
             return (STEPS.index("branch"), _operand(condition), then, otherwise)
@@ -275,15 +277,17 @@ class _Lowering:
         base: int,
     ) -> LoopStep:
         number, self.loops = self.loops, self.loops + 1
+        turns = call.turns
+        assert isinstance(turns, int), f"{binding} has {turns} turns"
         turn, *params = body.function.params
         states = [place(out) for out in binding.outputs[: call.states]]
         read = [
-            place(x).element(number, call.turns, back)
+            place(x).element(number, turns, back)
             for x, back in zip(call.sequences, call.read, strict=True)
         ]
         others = [place(x) for x in call.args[call.states + len(call.read) :]]
         written = [
-            place(x).element(number, call.turns, back)
+            place(x).element(number, turns, back)
             for x, back in zip(binding.outputs[call.states :], call.written, strict=True)
         ]
         fixed: dict[Value, Place] = dict(zip(params, (*states, *read, *others), strict=True))
@@ -291,10 +295,11 @@ class _Lowering:
         fixed.update(zip(outputs, (*states, *written), strict=True))
         return LoopStep(
             number,
-            call.turns,
+            turns,
             self.procedure(body, fixed, base),
             states[0] if call.conditional else None,
             body.plan.place(turn, fixed, base),
+            others[-1] if call.counted else None,
         )
 
     def branch(

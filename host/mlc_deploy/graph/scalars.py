@@ -7,9 +7,11 @@ from dataclasses import replace
 
 from ..errors import GraphError
 from ..ir import Var as Symbol
+from ..ir.names import Names
 from .bind import rebuilt
-from .dims import bound, symbol
-from .extents import defined_by, dims_in, dims_of
+from .control import element
+from .dims import bound, bound_dims, symbol, symbols
+from .extents import EXTENT, defined_by, dims_in, dims_of
 from .nodes import (
     Binding,
     CallBranch,
@@ -25,10 +27,19 @@ from .nodes import (
 def with_scalars(function: Function) -> Function:
     """A function of kernels, each of which takes the dimensions that it computes with as arguments
     behind its tensors, in the order of its `extents`. There they are called alike, so that kernels
-    that do the same are the same. Raises GraphError for loops and branches that compute with
-    them."""
-    values: dict[Symbol, Value] = {symbol(p.name): p for p in function.params}
-    most = dict(function.extents)
+    that do the same are the same. Loops and branches take those of their bodies, and a loop whose
+    turns are one is counted. Raises GraphError for a loop whose elements are of a size that only a
+    run decides."""
+    return _with_scalars(
+        function, {symbol(p.name): p for p in function.params}, dict(function.extents)
+    )
+
+
+def _with_scalars(
+    function: Function, values: Mapping[Symbol, Value], most: Mapping[str, int]
+) -> Function:
+    """values: the dimensions that are known where the function begins."""
+    known = dict(values)
     bindings: list[Binding] = []
     for binding in function.bindings:
         match binding.call:
@@ -37,16 +48,51 @@ def with_scalars(function: Function) -> Function:
                 names = {v: symbol(f"n{number}") for number, v in enumerate(dims)}
                 own = tuple((names[v].name, most[v.name]) for v in dims)
                 inner = replace(rebuilt(inner, {}, names), extents=own) if dims else inner
-                call = CallFused(inner, (*args, *(values[v] for v in dims)))
+                call = CallFused(inner, (*args, *(known[v] for v in dims)))
                 binding = replace(binding, call=call)
-            case CallLoop() | CallBranch() if dims_of(binding):
-                what = f"a loop or branch computes with '{min(map(str, dims_of(binding)))}'"
-                raise GraphError(f"{what}, which only a run decides", where=binding.source)
+            case CallLoop() | CallBranch():
+                binding = replace(binding, call=_of_bodies(binding, known, most))
         said = defined_by(binding)
         if said is not None:
-            values[said] = binding.outputs[0]
+            known[said] = binding.outputs[0]
         bindings.append(binding)
     return replace(function, bindings=tuple(bindings))
+
+
+def _of_bodies(
+    binding: Binding, known: Mapping[Symbol, Value], most: Mapping[str, int]
+) -> CallLoop | CallBranch:
+    """The loop or branch of a binding, which takes the dimensions of its bodies as arguments."""
+    call = binding.call
+    assert isinstance(call, CallLoop | CallBranch)
+    dims = [v for v in sorted(dims_of(binding), key=lambda v: v.name) if v in known]
+    counted = isinstance(call, CallLoop) and isinstance(call.turns, Symbol)
+    if isinstance(call, CallLoop):
+        _hold_elements(binding, call)
+        if isinstance(call.turns, Symbol):
+            dims = [*(v for v in dims if v is not call.turns), call.turns]
+
+    def taking(body: Function) -> Function:
+        made = (v.name for b in body.bindings for v in b.outputs)
+        names = Names([*(p.name for p in body.params), *made])
+        own = {v: Var(names.fresh(v.name), EXTENT) for v in dims}
+        body = replace(body, params=(*body.params, *own.values()))
+        return _with_scalars(body, own, most)
+
+    args = (*call.args, *(known[v] for v in dims))
+    match call:
+        case CallLoop(body):
+            return replace(call, body=taking(body), args=args, counted=counted)
+        case CallBranch(then, otherwise):
+            return CallBranch(taking(then), taking(otherwise), args)
+
+
+def _hold_elements(binding: Binding, loop: CallLoop) -> None:
+    for sequence in (*loop.sequences, *binding.outputs[loop.states :]):
+        part = element(sequence.type)
+        for extent in symbols([part])[:1]:
+            what = f"a loop's turns each take or give {part}, and only a run decides '{extent}'"
+            raise GraphError(what, where=binding.source, mend=f"{extent}=16: one of its sizes")
 
 
 def at_most(function: Function) -> Function:
@@ -69,6 +115,8 @@ def _sized(function: Function, known: Mapping[Symbol, int]) -> Function:
     bindings: list[Binding] = []
     for binding in function.bindings:
         call = replace(binding.call, args=tuple(made.get(a, a) for a in binding.call.args))
+        if isinstance(call, CallLoop):
+            call = replace(call, turns=bound_dims([call.turns], known)[0])
         bindings.append(Binding(tuple(map(sized, binding.outputs)), call, binding.source))
     outputs = tuple(made.get(v, v) for v in function.outputs)
     whole = replace(function, params=params, bindings=tuple(bindings), outputs=outputs)

@@ -170,19 +170,23 @@ def _compute_extent(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
 
 def _compute_grow(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """The input with zeros behind its rows. attrs: extent, how many rows there are then."""
+    """The input with zeros behind it along an axis. attrs: axis; extent, that of the output."""
     (x,) = inputs
     require(x.ndim > 0, "grow: of a number without dimensions")
+    axis = normal_axis("grow", attrs["axis"], x.ndim)
+    shape = [attrs["extent"] if k == axis else n for k, n in enumerate(x.shape)]
 
     def element(*i: Expr) -> Expr:
-        return te.if_then_else(i[0] < x.shape[0], x[i], const(0, x.dtype))
+        return te.if_then_else(i[axis] < x.shape[axis], x[i], const(0, x.dtype))
 
-    return [te.compute((attrs["extent"], *x.shape[1:]), element, name="grow")]
+    return [te.compute(shape, element, name="grow")]
 
 
 def _evaluate_grow(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     (x,) = inputs
-    return [np.concatenate([x, np.zeros((attrs["extent"] - len(x), *x.shape[1:]), x.dtype)])]
+    axis = normal_axis("grow", attrs["axis"], x.ndim)
+    behind = [(0, attrs["extent"] - n if k == axis else 0) for k, n in enumerate(x.shape)]
+    return [np.pad(x, behind)]
 
 
 def _evaluate_slice(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:

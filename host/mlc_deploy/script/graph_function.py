@@ -43,6 +43,7 @@ from ..graph.printer import (
 )
 from ..graph.states import with_states
 from ..graph.verify import verify
+from ..ir import Expr
 from ..ir.printer import GLOBAL_SYMBOL
 from ..ops import OPERATORS
 from .function import names_around
@@ -61,7 +62,7 @@ LOOP = "R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False])"
 BRANCH = "R.branch(condition, cls.then, cls.otherwise, (x,))"
 LOOP_WORDS: Mapping[str, type] = {
     "turns": int, "states": int, "read": tuple, "written": tuple, "conditional": bool,
-    "owned": bool,
+    "owned": bool, "counted": bool,
 }  # fmt: skip
 STATEMENTS = "calls of R.…, with R.dataflow(), a return at the end"
 
@@ -414,7 +415,7 @@ class _Reader:
                 return self.checked(at, self.builder.emit, made, name=name, source=source)
 
     def loop(self, body: ast.expr, args: ast.expr, keywords: Mapping[str, ast.expr]) -> CallLoop:
-        said = {key: self.values.value(v) for key, v in keywords.items()}
+        said = {key: self.attribute(v) for key, v in keywords.items()}
         for key in said:
             if key not in LOOP_WORDS:
                 near = get_close_matches(key, LOOP_WORDS, 2) or LOOP_WORDS
@@ -422,7 +423,8 @@ class _Reader:
         for key, kind in LOOP_WORDS.items():
             if type(said.setdefault(key, kind())) is list:
                 said[key] = tuple(said[key])
-            if type(said[key]) is not kind:
+            open_turns = key == "turns" and isinstance(said[key], Expr)
+            if type(said[key]) is not kind and not open_turns:
                 self.refuse(keywords[key], f"{key} is {said[key]!r}, not a {kind.__name__}", LOOP)
         return CallLoop(self.body(body), tuple(self.several(args)), **said)
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...graph.nodes import Constant, Value
+from ...ir import Dim, Expr
 from ..node import Node, Step, shape_of
 from .shapes import joined, rows, select, with_axis
 
 
 def loop(
     n: Node,
-    turns: int,
+    turns: Dim,
     states: Sequence[Value],
     step: Step,
     *,
@@ -22,10 +23,11 @@ def loop(
 ) -> tuple[list[Value], list[Value]]:
     """The last states and the results of a loop, as BlockBuilder.emit_loop has it.
 
-    A first turn on states that are constant is written out: much of what it computes is constant,
-    too, such as the product of a matrix and zeros.
+    A first turn on states that are constant is written out, where there certainly is one: much of
+    what it computes is constant, too, such as the product of a matrix and zeros.
     """
-    if turns < 1 or not (turns == 1 or any(isinstance(s, Constant) for s in states)):
+    known = any(isinstance(s, Constant) for s in states)
+    if isinstance(turns, Expr) or turns < 1 or not (turns == 1 or known):
         return n.emit_loop(turns, states, step, read=read, written=written)
     parts = [select(n, x, turns - 1 if back else 0) for x, back in read]
     ends, results = step(n.constant(np.int64(0), "int64"), list(states), parts)

@@ -1,4 +1,4 @@
-"""Recurrent layers: a loop over their (constant) length.
+"""Recurrent layers: a loop over their length.
 
 One matrix product multiplies the inputs of all steps by their weights. A step multiplies only the
 state.
@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ...graph.nodes import Value
+from ..extents import simplified
 from ..node import Node, shape_of
 from .loops import loop
 from .products import rows_times
-from .shapes import reshape, rows, select, stacked
+from .shapes import expand, reshape, rows, select, stacked
 
 Function = Callable[[Value], Value]
 
@@ -121,7 +120,7 @@ def recurrent(
     outputs: list[Value] = []
     ends: list[list[Value]] = []
     for number, cell in enumerate(cells):
-        zeros = n.constant(np.zeros((batch, cell.hidden)), x.type.dtype)
+        zeros = expand(n, n.constant(0, x.type.dtype), (batch, cell.hidden))
         states = [zeros if s is None else select(n, s, number) for s in initial]
         own, end = _run(n, cell, x, states, zeros, lengths)
         outputs.append(own)
@@ -147,7 +146,8 @@ def _run(
         if lengths is not None:  # beyond a sequence's end its state stays, and its output is 0
             t = n.cast(turn, lengths.type.dtype)
             if backwards:
-                t = n.emit("subtract", n.constant(length - 1, lengths.type.dtype), t)
+                last = n.cast(n.extents.value(n, simplified(length - 1)), lengths.type.dtype)
+                t = n.emit("subtract", last, t)
             inside = reshape(n, n.emit("greater", lengths, t), (batch, 1))
             output = n.emit("where", inside, output, zeros)
             fresh = [n.emit("where", inside, a, b) for a, b in zip(fresh, before, strict=True)]

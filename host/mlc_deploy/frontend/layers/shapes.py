@@ -102,7 +102,7 @@ def _place(extent: Any, index: Any, default: Any) -> Any:
 
 def grown(n: Node, x: Value, most: int) -> Value:
     """x with as many rows as these, those behind its own being zeros."""
-    return x if shape_of(x)[0] == most else n.emit("grow", x, extent=most)
+    return x if shape_of(x)[0] == most else n.emit("grow", x, axis=0, extent=most)
 
 
 def counted_rows(n: Node, x: Value, count: Value, name: str) -> Value:
