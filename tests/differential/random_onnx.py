@@ -7,14 +7,14 @@ dtype and numbers are known, and what onnxruntime refuses is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import onnxruntime
 from hypothesis import reject
 from hypothesis import strategies as st
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from tests.onnx_models import Array
 
@@ -47,13 +47,16 @@ class Value:
 
 @dataclass
 class Drawn:
-    """A graph so far. `draw` draws from a hypothesis strategy."""
+    """A graph so far, or the body of a node. `draw` draws from a hypothesis strategy; names begin
+    with `prefix`."""
 
     draw: Callable[[st.SearchStrategy[Any]], Any]
     values: list[Value] = field(default_factory=list)
     nodes: list[NodeProto] = field(default_factory=list)
     inputs: dict[str, Array] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
+    prefix: str = ""
+    depth: int = 0
 
     # ----------------------------------------------------------------------------------- choices
 
@@ -96,7 +99,7 @@ class Drawn:
 
     def known(self, array: Array | np.generic, constant: bool = True) -> Value:
         array = np.asarray(array)
-        value = Value(f"v{len(self.values)}", array, True)
+        value = Value(self.name(), array, True)
         self.values.append(value)
         (self.constants if constant else self.inputs)[value.name] = array
         return value
@@ -126,21 +129,41 @@ class Drawn:
 
         exact: whether it gives exact numbers when its inputs are.
         """
-        name = f"v{len(self.values)}"
+        made = self.several(op, inputs, 1, **attrs)
+        if made is None:
+            return None
+        keeps = exact and all(v is None or v.exact for v in inputs) and _fine(made[0].array)
+        self.values[-1] = replace(made[0], exact=keeps)
+        return self.values[-1]
+
+    def several(
+        self,
+        op: str,
+        inputs: Sequence[Value | None],
+        outputs: int,
+        also: Sequence[Value] = (),
+        **attrs: Any,
+    ) -> list[Value] | None:
+        """Adds a node with several outputs, whose bodies read `also`; None as in `node`."""
+        results = [f"{self.name()}{mark}" for mark in ("", *"abc")[:outputs]]
         names = ["" if v is None else v.name for v in inputs]
-        node = helper.make_node(op, names, [name], name=f"{op}_{len(self.nodes)}", **attrs)
-        given = {v.name: v.array for v in inputs if v is not None}
+        node = helper.make_node(
+            op, names, results, name=f"{self.prefix}{op}_{len(self.nodes)}", **attrs
+        )
+        given = {v.name: v.array for v in (*inputs, *also) if v is not None}
         try:
-            (array,) = run(model([node], given, {}, [name]), given)
+            arrays = run(model([node], given, {}, results), given)
         except Exception:  # of onnxruntime's many kinds
             return None
-        if array.size > MOST_ELEMENTS or array.size == 0 or not _tame(array):
+        if any(a.size > MOST_ELEMENTS or a.size == 0 or not _tame(a) for a in arrays):
             return None
-        keeps = exact and all(v is None or v.exact for v in inputs) and _fine(array)
         self.nodes.append(node)
-        value = Value(name, array, keeps)
-        self.values.append(value)
-        return value
+        made = [Value(name, a, False) for name, a in zip(results, arrays, strict=True)]
+        self.values += made
+        return made
+
+    def name(self) -> str:
+        return f"{self.prefix}v{len(self.values)}"
 
 
 def _tame(array: Array) -> bool:
@@ -204,21 +227,30 @@ class RandomModel:
         printer.text("\n".join(["", *lines, f"outputs {list(self.expected)}"]))
 
 
-@st.composite
-def random_models(draw: st.DrawFn) -> RandomModel:
-    """Models of one to twelve nodes; outputs are what no node reads, and some other value."""
-    from tests.differential.random_nodes import NODES
+def names_in(graph: GraphProto) -> set[str]:
+    """What the nodes of a graph read, and those of the bodies in it."""
+    found: set[str] = set()
+    for node in graph.node:
+        found.update(node.input)
+        for attribute in node.attribute:
+            found |= names_in(attribute.g) if attribute.HasField("g") else set()
+    return found
 
+
+@st.composite
+def random_models(draw: st.DrawFn, nodes: Sequence[Callable[[Drawn], object]]) -> RandomModel:
+    """Models of one to twelve nodes, made by some of `nodes`; outputs are what no node reads, and
+    some other value."""
     drawn = Drawn(draw)
     drawn.leaf(drawn.shape((2, 3, 4)), constant=False)
     for _ in range(drawn.number(0, 2)):
         drawn.leaf(drawn.shape(), drawn.one_of((*FLOATS, *NUMBERS, "bool", "uint8")))
     for _ in range(drawn.number(1, 12)):
-        drawn.one_of(NODES)(drawn)
+        drawn.one_of(nodes)(drawn)
     if not drawn.nodes:
         drawn.node("Identity", [drawn.values[0]])
-    read = {name for node in drawn.nodes for name in node.input}
-    made = [node.output[0] for node in drawn.nodes]
+    read = names_in(helper.make_graph(drawn.nodes, "random", [], []))
+    made = [name for node in drawn.nodes for name in node.output]
     outputs = [name for name in made if name not in read]
     also = drawn.one_of(made)
     outputs += [also] if also not in outputs else []

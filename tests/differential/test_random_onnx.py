@@ -13,6 +13,8 @@ import mlc_deploy as mlc
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.graph import evaluate
 from mlc_rpc import Session
+from tests.differential.random_control import EVERYWHERE
+from tests.differential.random_nodes import NODES
 from tests.differential.random_onnx import RandomModel, random_models
 from tests.onnx_models import Array
 
@@ -49,13 +51,26 @@ def assert_close(found: Array, expected: Array, name: str) -> None:
 
 
 @settings(FUZZ, max_examples=60, derandomize=True)
-@given(random_models())
+@given(random_models(NODES))
 def test_some_random_graphs(local: Session, case: RandomModel) -> None:
     check(case, local)
 
 
 @pytest.mark.differential
 @settings(FUZZ, max_examples=SLOW)
-@given(random_models())
+@given(random_models(NODES))
 def test_many_random_graphs(local: Session, case: RandomModel) -> None:
+    check(case, local)
+
+
+@settings(FUZZ, max_examples=30, derandomize=True)
+@given(random_models(EVERYWHERE))
+def test_some_random_programs(local: Session, case: RandomModel) -> None:
+    check(case, local)
+
+
+@pytest.mark.differential
+@settings(FUZZ, max_examples=SLOW)
+@given(random_models(EVERYWHERE))
+def test_many_random_programs(local: Session, case: RandomModel) -> None:
     check(case, local)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ..errors import GraphError
 from ..ir import Dim, IRModule, PrimFunc
@@ -32,12 +32,15 @@ Where = Callable[[], str]  # the line that an error quotes
 
 
 def verify(
-    function: Function, module: IRModule | None = None, around: Collection[Symbol] = ()
+    function: Function,
+    module: IRModule | None = None,
+    around: Collection[Symbol] = (),
+    most: Mapping[str, int] | None = None,
 ) -> None:
     """Raises ValueError, quoting the line: every variable is defined once, before its use, with a
     name of its own; every call's outputs have the types that inference gives; symbolic dimensions
-    are a parameter's, or extents of the function or of the one `around` it. Calls of PrimFuncs are
-    held against the module's, where one is given."""
+    are a parameter's, or extents of the function or of the one `around` it, whose extents `most`
+    are. Calls of PrimFuncs are held against the module's, where one is given."""
     defined: set[Var] = set()
     names: set[str] = set()
 
@@ -49,7 +52,7 @@ def verify(
 
     for param in function.params:
         define(param, lambda: f"the parameters of {function.name}")
-    bounded = dict(function.extents)
+    bounded = {**(most or {}), **dict(function.extents)}
     own = (symbol(p.name) for p in function.params if p.name in bounded)
     known = {*symbols([p.type for p in function.params]), *own, *around}
     for binding in function.bindings:
@@ -57,7 +60,7 @@ def verify(
         for arg in binding.call.args:
             there = not isinstance(arg, Var) or arg in defined
             _hold(there, f"'{arg.name}' is used before it is defined", line)
-        _check_types(binding, module, known, line)
+        _check_types(binding, module, known, bounded, line)
         for var in binding.outputs:
             define(var, line)
         said = defined_by(binding)
@@ -94,7 +97,11 @@ def _hold(condition: bool, message: str, where: Where) -> None:
 
 
 def _check_types(
-    binding: Binding, module: IRModule | None, known: Collection[Symbol], line: Where
+    binding: Binding,
+    module: IRModule | None,
+    known: Collection[Symbol],
+    most: Mapping[str, int],
+    line: Where,
 ) -> None:
     given = tuple(v.type for v in binding.outputs)
     args = [a.type for a in binding.call.args]
@@ -118,7 +125,7 @@ def _check_types(
             except ValueError as error:
                 raise ValueError(f"{error}\n  in:  {line()}") from error
             for function in bodies(control):
-                verify(function, module, known)
+                verify(function, module, known, most)
     _hold(
         same_types(given, expected), f"the call gives {listed(expected)}, not {listed(given)}", line
     )
