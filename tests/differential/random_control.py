@@ -27,7 +27,8 @@ def _within(d: Drawn, **params: Array) -> tuple[Drawn, dict[str, Value]]:
     turn nobody knows, so no step follows on them."""
     prefix = f"{d.prefix}b{len(d.nodes)}_"
     own = {key: Value(f"{prefix}{key}", array, False) for key, array in params.items()}
-    return Drawn(d.draw, [*d.values, *own.values()], prefix=prefix, depth=d.depth + 1), own
+    seen = [*d.values, *own.values()]
+    return Drawn(d.draw, seen, prefix=prefix, depth=d.depth + 1, open_dim=d.open_dim), own
 
 
 def _filled(d: Drawn) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.differential.random_onnx import FLOATS, INTEGERS, NUMBERS, Drawn, Value
+from tests.differential.random_onnx import FLOATS, INTEGERS, NUMBERS, OPEN, Drawn, Value
 
 Maker = Callable[[Drawn], object]
 
@@ -110,8 +110,9 @@ def _reshape(d: Drawn) -> object:
         sizes[k : k + 2] = [sizes[k] * sizes[k + 1]]
     elif sizes[-1] % 2 == 0:
         sizes[-1:] = [sizes[-1] // 2, 2]
-    if d.chance():
-        sizes[d.number(0, len(sizes) - 1)] = -1
+    whole = [k for k, n in enumerate(sizes) if d.open_dim and n % OPEN == 0]
+    for at in whole[:1] or ([d.number(0, len(sizes) - 1)] if d.chance() else []):
+        sizes[at] = -1
     return d.node("Reshape", [x, d.known(np.array(sizes, np.int64))], True)
 
 
@@ -146,6 +147,7 @@ def _expand(d: Drawn) -> object:
     if x is None:
         return None
     shape = [n if n > 1 else d.one_of((1, 2, 3)) for n in x.shape]
+    shape = [1 if d.open_dim and n == OPEN else n for n in shape]
     shape = [d.one_of((1, 2)), *shape] if d.chance() else shape
     return d.node("Expand", [x, d.known(np.array(shape, np.int64))], True)
 

@@ -6,7 +6,7 @@ dtype and numbers are known, and what onnxruntime refuses is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 OPSET = 19
 MOST_ELEMENTS = 1 << 12
+OPEN = 11  # what an open dimension is while a graph is drawn, and no other one
 LARGEST = 1e4  # numbers beyond make errors that say nothing
 FLOATS = ("float32",)
 INTEGERS = ("int32", "int64")
@@ -57,6 +58,7 @@ class Drawn:
     constants: dict[str, Array] = field(default_factory=dict)
     prefix: str = ""
     depth: int = 0
+    open_dim: bool = False  # whether OPEN is a size that each run decides
 
     # ----------------------------------------------------------------------------------- choices
 
@@ -88,13 +90,9 @@ class Drawn:
         self, shape: Sequence[int], dtype: str = "float32", constant: bool | None = None
     ) -> Value:
         """An input or, at will, an initializer, of numbers that float32 sums up exactly."""
-        rng = np.random.default_rng(self.number(0, 1 << 20))
-        if dtype == "bool":
-            array = rng.integers(0, 2, tuple(shape)).astype(np.bool_)
-        elif dtype.startswith("float"):
-            array = (rng.integers(-16, 17, tuple(shape)) / 8).astype(dtype)
-        else:
-            array = rng.integers(0 if dtype.startswith("u") else -9, 10, tuple(shape)).astype(dtype)
+        if self.open_dim:
+            shape = [1 if n == OPEN else n for n in shape]
+        array = numbers(shape, dtype, self.number(0, 1 << 20))
         return self.known(array, self.chance() if constant is None else constant)
 
     def known(self, array: Array | np.generic, constant: bool = True) -> Value:
@@ -166,6 +164,15 @@ class Drawn:
         return f"{self.prefix}v{len(self.values)}"
 
 
+def numbers(shape: Sequence[int], dtype: str, seed: int) -> Array:
+    rng = np.random.default_rng(seed)
+    if dtype == "bool":
+        return rng.integers(0, 2, tuple(shape)).astype(np.bool_)
+    if dtype.startswith("float"):
+        return (rng.integers(-16, 17, tuple(shape)) / 8).astype(dtype)
+    return rng.integers(0 if dtype.startswith("u") else -9, 10, tuple(shape)).astype(dtype)
+
+
 def _tame(array: Array) -> bool:
     return array.dtype == np.bool_ or bool(
         np.isfinite(array).all() and np.abs(array.astype(np.float64)).max() <= LARGEST
@@ -212,11 +219,13 @@ def run(model: ModelProto, inputs: dict[str, Array]) -> list[Array]:
 
 @dataclass(frozen=True)
 class RandomModel:
-    """A model, its inputs, and what onnxruntime answers, by output."""
+    """A model, its inputs, and what onnxruntime answers, by output. `smaller` are other inputs and
+    answers of a model with an open dimension."""
 
     model: ModelProto
     inputs: dict[str, Array]
     expected: dict[str, Array]
+    smaller: tuple[tuple[dict[str, Array], dict[str, Array]], ...] = ()
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """How hypothesis shows a model that fails."""
@@ -238,11 +247,19 @@ def names_in(graph: GraphProto) -> set[str]:
 
 
 @st.composite
-def random_models(draw: st.DrawFn, nodes: Sequence[Callable[[Drawn], object]]) -> RandomModel:
+def random_models(
+    draw: st.DrawFn, nodes: Sequence[Callable[[Drawn], object]], open_dim: bool = False
+) -> RandomModel:
     """Models of one to twelve nodes, made by some of `nodes`; outputs are what no node reads, and
-    some other value."""
-    drawn = Drawn(draw)
-    drawn.leaf(drawn.shape((2, 3, 4)), constant=False)
+    some other value. open_dim: inputs have a dimension `n`, of OPEN at most."""
+    drawn = Drawn(draw, open_dim=open_dim)
+    shape = list(drawn.shape((2, 3) if open_dim else (2, 3, 4)))
+    if open_dim:
+        shape[drawn.number(0, len(shape) - 1)] = OPEN
+        for _ in range(drawn.number(1, 2)):
+            drawn.known(numbers(shape, drawn.one_of(NUMBERS), drawn.number(0, 1 << 20)), False)
+    else:
+        drawn.leaf(shape, constant=False)
     for _ in range(drawn.number(0, 2)):
         drawn.leaf(drawn.shape(), drawn.one_of((*FLOATS, *NUMBERS, "bool", "uint8")))
     for _ in range(drawn.number(1, 12)):
@@ -268,4 +285,28 @@ def random_models(draw: st.DrawFn, nodes: Sequence[Callable[[Drawn], object]]) -
         answers = run(whole, used)
     except Exception:  # its inference of shapes contradicts its own kernels, as for ceil_mode
         reject()
-    return RandomModel(whole, used, dict(zip(outputs, answers, strict=True)))
+    expected = dict(zip(outputs, answers, strict=True))
+    return RandomModel(whole, used, expected, tuple(_smaller(whole, used)) if open_dim else ())
+
+
+def _smaller(whole: ModelProto, inputs: dict[str, Array]) -> Iterator[tuple[Any, Any]]:
+    """Names the open dimension, and gives inputs where it is less, with onnxruntime's answers."""
+    for info in whole.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_value == OPEN:
+                dim.dim_param = "n"
+    for info in whole.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    for n in (1, 4):
+        given = {
+            name: numbers([n if k == OPEN else k for k in a.shape], a.dtype.name, n)
+            if OPEN in a.shape
+            else a
+            for name, a in inputs.items()
+        }
+        try:
+            answers = run(whole, given)
+        except Exception:  # the graph is right for one size alone
+            continue
+        if all(a.size and _tame(a) for a in answers):
+            yield given, dict(zip([o.name for o in whole.graph.output], answers, strict=True))

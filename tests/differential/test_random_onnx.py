@@ -7,15 +7,16 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, event, given, settings
 
 import mlc_deploy as mlc
+from mlc_deploy.errors import GraphError, ImporterError
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.graph import evaluate
 from mlc_rpc import Session
 from tests.differential.random_control import EVERYWHERE
 from tests.differential.random_nodes import NODES
-from tests.differential.random_onnx import RandomModel, random_models
+from tests.differential.random_onnx import OPEN, RandomModel, random_models
 from tests.onnx_models import Array
 
 SLOW = int(os.environ.get("MLC_GRAPHS", "5000"))
@@ -28,17 +29,17 @@ FUZZ = settings(
 )
 
 
-def check(case: RandomModel, board: Session) -> None:
+def check(case: RandomModel, board: Session, dims: dict[str, str] | None = None) -> None:
     """Compiled code and the evaluator both answer as onnxruntime does."""
-    function = from_onnx(case.model)
+    function = from_onnx(case.model, dims=dims or {})
     model = mlc.compile(function, "host")
     with closing(board.load(model)) as loaded:
-        found = loaded.run(case.inputs)
-    evaluated = evaluate(function, case.inputs)
-    for name, expected in case.expected.items():
-        for answer in (evaluated[name], found[name]):
-            assert answer.shape == expected.shape and answer.dtype == expected.dtype, name
-            assert_close(answer, expected, name)
+        for inputs, right in ((case.inputs, case.expected), *case.smaller):
+            evaluated, found = evaluate(function, inputs), loaded.run(inputs)
+            for name, expected in right.items():
+                for answer in (evaluated[name], found[name]):
+                    assert answer.shape == expected.shape and answer.dtype == expected.dtype, name
+                    assert_close(answer, expected, name)
 
 
 def assert_close(found: Array, expected: Array, name: str) -> None:
@@ -67,6 +68,27 @@ def test_many_random_graphs(local: Session, case: RandomModel) -> None:
 @given(random_models(EVERYWHERE))
 def test_some_random_programs(local: Session, case: RandomModel) -> None:
     check(case, local)
+
+
+def check_open(case: RandomModel, board: Session) -> None:
+    """As above, with a dimension that a run decides. Refused is what needs to know it."""
+    try:
+        check(case, board, {"n": f"<={OPEN}"})
+    except (ImporterError, GraphError) as error:
+        event(f"refused: {str(error).splitlines()[0]}")
+
+
+@settings(FUZZ, max_examples=30, derandomize=True)
+@given(random_models(EVERYWHERE, open_dim=True))
+def test_some_open_programs(local: Session, case: RandomModel) -> None:
+    check_open(case, local)
+
+
+@pytest.mark.differential
+@settings(FUZZ, max_examples=SLOW)
+@given(random_models(EVERYWHERE, open_dim=True))
+def test_many_open_programs(local: Session, case: RandomModel) -> None:
+    check_open(case, local)
 
 
 @pytest.mark.differential

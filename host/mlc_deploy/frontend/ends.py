@@ -9,9 +9,9 @@ from typing import Any
 from ..graph.builder import BlockBuilder
 from ..graph.dims import symbols
 from ..graph.nodes import Function, Value
-from ..ir import Expr, Var
-from .extents import Extents
-from .node import Node, shape_of
+from ..ir import Var
+from .extents import Extents, product
+from .node import Node, of_extent, shape_of
 
 
 class _End(Node):
@@ -41,9 +41,10 @@ def finished(
 
 
 def _of_own_extent(n: Node, value: Value) -> Value:
-    """The output, the first of whose dimensions is no expression of others."""
-    for first in shape_of(value)[:1]:
-        if isinstance(first, Expr) and not isinstance(first, Var):
-            extent = n.extents.named(n, first)
-            return n.emit("first", value, n.extents.value(n, extent), extent=extent)
-    return value
+    """The output, none of whose dimensions is an expression of others."""
+    shape = shape_of(value)
+    own = [e if isinstance(e, int | Var) else n.extents.named(n, e) for e in shape]
+    if own == list(shape):
+        return value
+    flat = n.emit("reshape", value, shape=(product(shape),))
+    return n.emit("reshape", of_extent(n, flat, product(own)), shape=tuple(own))

@@ -86,7 +86,7 @@ class Node(ABC):
             return after, [_apart(self, x, 0) for x in results]
 
         extent = turns if isinstance(turns, int | Symbol) else self.extents.named(self, turns)
-        apart = [(_apart(self, _of_extent(self, x, extent), 1), back) for x, back in read]
+        apart = [(_apart(self, of_extent(self, x, extent), 1), back) for x, back in read]
         ends, results = self.builder.emit_loop(
             extent,
             states,
@@ -97,7 +97,7 @@ class Node(ABC):
             source=self.source,
         )
         dense = [_dense(self, x, e) for x, e in zip(results, given[-1], strict=True)]
-        return list(ends), [_of_extent(self, x, turns) for x in dense]
+        return list(ends), [of_extent(self, x, turns) for x in dense]
 
     def emit_branch(self, condition: Value, then: Branch, otherwise: Branch) -> list[Value]:
         """What a branch gives, as BlockBuilder.emit_branch has it."""
@@ -120,7 +120,7 @@ def shape_of(value: Value) -> tuple[int, ...]:
     return value.type.shape  # type: ignore[return-value]
 
 
-def _of_extent(n: Node, x: Value, extent: Dim) -> Value:
+def of_extent(n: Node, x: Value, extent: Dim) -> Value:
     """x with a dimension 0 that is said in other words."""
     if shape_of(x)[0] == extent:
         return x

@@ -34,7 +34,8 @@ class Unlike(Exception):
 
 def _if(n: OnnxNode) -> Any:
     """A constant condition takes its branch; the bodies of another give results of one type. Where
-    one branch cannot be, as that for another shape, the other one is taken."""
+    one branch cannot be, as that for another shape, the other one is taken, unless a run decides
+    about shapes."""
     condition = n.input(0)
     if isinstance(condition, Constant):
         return n.body("then_branch" if condition.value.all() else "else_branch")
@@ -48,7 +49,7 @@ def _if(n: OnnxNode) -> Any:
         with n.extents.tried():
             return _both(n, condition)
     except ImporterError as error:
-        if not isinstance(error.__cause__, MISTAKES):
+        if not isinstance(error.__cause__, MISTAKES) or n.extents.most:
             raise
         mistake = error
     for name in ("then_branch", "else_branch"):

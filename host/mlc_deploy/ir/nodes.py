@@ -178,6 +178,9 @@ class Expr(Arithmetic):
     _facts: tuple[bytes, int]  # what structural.py finds out about it, once it was asked
     dtype: str
 
+    def __repr__(self) -> str:  # lists of extents are shown to users
+        return str(self)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return self.methods.reduced(self)
 
@@ -209,7 +212,7 @@ TRUE = Const(True, "bool")
 FALSE = Const(False, "bool")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node
 class Var(Expr):
     name: str
     dtype: str = "int32"
