@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 import mlc_deploy as mlc
-from mlc_deploy.driver.compare import compare
+from mlc_deploy.driver.compare import Slack, compare
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.graph import Function, evaluate
 from mlc_deploy.graph.nodes import Call, Constant
-from mlc_deploy.graph.nudge import MOST, rounds_floats
+from mlc_deploy.graph.nudge import MOST, MOST_ELEMENTS, rounds_floats
 from mlc_deploy.quantize.calibrate import calibrate
 from mlc_deploy.quantize.insert import in_integers
 from mlc_deploy.quantize.prepare import prepare, read
@@ -35,8 +35,9 @@ def test_integers_of_computed_floats_may_step() -> None:
     for seed in range(4):
         given = {"x": pictures(1, seed)}
         right = model.evaluate(given)
-        slacks.append(model.slack(given, right)["y"])
-        assert slacks[-1] < 0.05 * np.abs(right["y"]).max()
+        slack = model.slack(given, right)["y"]
+        slacks.append(slack.within)
+        assert slack.within < 0.05 * np.abs(right["y"]).max() and slack.elements == 0
     assert max(slacks) > 0
     with mlc.connect("local://") as board:
         assert mlc.deploy(model, board, {"x": pictures(1)}).ok
@@ -52,9 +53,9 @@ def test_integers_of_inputs_are_exact() -> None:
 def test_slack_widens_the_tolerance_of_floats_alone() -> None:
     right = np.array([[1.0, 2.0]], np.float32)
     assert not compare(right + 0.01, right).ok
-    assert compare(right + 0.01, right, slack=0.02).ok
+    assert compare(right + 0.01, right, slack=Slack(0.02)).ok
     whole = right.astype(np.int32)
-    assert not compare(whole + 1, whole, slack=5).ok
+    assert not compare(whole + 1, whole, slack=Slack(5, 5)).ok
 
 
 def with_constant(
@@ -102,4 +103,17 @@ def test_slack_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlc_deploy.driver.compile.NUDGES", (1.5,))  # which moves it by far more
     model, given = compiled({"first", "second"}), {"x": pictures(1)}
     right = model.evaluate(given)
-    assert model.slack(given, right)["y"] == pytest.approx(MOST * np.abs(right["y"]).max())
+    slack = model.slack(given, right)["y"]
+    assert slack.within == pytest.approx(MOST * np.abs(right["y"]).max())
+    assert slack.elements <= MOST_ELEMENTS * right["y"].size
+
+
+def test_few_elements_may_be_off_by_any_amount() -> None:
+    right = np.linspace(0, 1, 200, dtype=np.float32)
+    for wrong, ok in ((3, True), (4, False)):
+        got = right.copy()
+        got[:wrong] += 0.5
+        found = compare(got, right, slack=Slack(0.1, 3))
+        assert (found.ok, found.stepped) == (ok, wrong if ok else 0)
+    got[0] = np.nan
+    assert not compare(got, right, slack=Slack(0.1, 3)).ok

@@ -111,6 +111,8 @@ def _facts(record: Record) -> Iterable[tuple[str, str, str]]:
         size = "nan or infinite" if error is None else f"{error:.2g}"
         relative = "" if share is None else f", {share:.2g} of the largest"
         text = f"{output['name']} {tensor_text(output)}: error {size}{relative}"
+        if stepped := output.get("stepped"):
+            text += f" ({count_text(stepped)} elements off by steps of integers)"
         verdict = "ok" if output["ok"] else "WRONG"
         yield "output", f"{text}: {verdict}", GOOD if output["ok"] else BAD
     for begin, end in record.get("states", {}).items():

@@ -25,9 +25,10 @@ from ..codegen.link import undefined
 from ..frontend import Converter
 from ..graph import ExternalCall, Function, GraphProgram, evaluate, lower_graph
 from ..graph.indices import index_extents
-from ..graph.nudge import MOST, NUDGES, TIMES, nudged, rounds_floats
+from ..graph.nudge import MOST, MOST_ELEMENTS, NUDGES, TIMES, nudged, rounds_floats
 from ..ir import IRModule
 from ..tuned import Database, existing, known_layouts, tuned
+from .compare import Slack, compare
 from .kernels import compile_sources, loops_of
 from .linked import FileName, linked_objects
 from .model_graph import Watch, model_graph
@@ -88,20 +89,27 @@ class CompiledModel:
 
     def slack(
         self, inputs: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]
-    ) -> dict[str, float]:
+    ) -> dict[str, Slack]:
         """How much an output may differ, besides tolerances, where integers are made of floats that
         the model computes (graph/nudge.py): a few times what such rounding moves it, and at most
-        5 % of its largest element. Outputs of other models, and integers, are left out."""
+        5 % of its largest element; and a few times as many elements as it moves further, and at
+        most 2 % of them. Outputs of other models, and integers, are left out."""
         if not rounds_floats(self.reference):
             return {}
-        found = dict.fromkeys((name for name, a in right.items() if a.dtype.kind == "f"), 0.0)
-        for factor in NUDGES:
-            moved = evaluate(nudged(self.reference, factor), inputs, module=self.module)
-            for name, most in found.items():
-                expected = right[name].astype(np.float64)
-                off = float(np.abs(moved[name] - expected).max(initial=0))
-                widest = MOST * float(np.abs(expected).max(initial=0))
-                found[name] = max(most, min(TIMES * off, widest))
+        moved = [
+            evaluate(nudged(self.reference, factor), inputs, module=self.module)
+            for factor in NUDGES
+        ]
+        found: dict[str, Slack] = {}
+        for name, expected in right.items():
+            if expected.dtype.kind != "f" or not expected.size:
+                continue
+            widest = MOST * float(np.abs(expected.astype(np.float64)).max())
+            off = max(float(np.abs(m[name].astype(np.float64) - expected).max()) for m in moved)
+            slack = Slack(min(TIMES * off, widest))
+            further = max(compare(m[name], expected, self.precision, slack).wrong for m in moved)
+            few = min(TIMES * further, int(MOST_ELEMENTS * expected.size))
+            found[name] = replace(slack, elements=few)
         return found
 
     def save(self, path: str | Path) -> Path:

@@ -19,7 +19,9 @@ The record, as JSON; `null` is what is not known, as everything about a board th
                       it does not say)
     inputs            [name, shape, dtype, source: "given" or "seed 0"]
     outputs           [name, shape, dtype, max_abs_err, max_rel_err (of the largest reference), ok];
-                      the last three null where nothing was known
+                      the last three null where nothing was known. stepped: how many elements are
+                      further off than all others may be, since an integer made of a float fell on
+                      its other side; absent where none is
     reference         what outputs were held against: "evaluate", "given", or both, with a comma;
                       null where nothing was known, as for a saved model without given ones
     ok                whether all outputs that were held against something are right; null where
@@ -76,7 +78,7 @@ from mlc_targets.object_format import Model, Param
 
 from ..artifact import SavedModel
 from ..errors import DeployError, InputError
-from .compare import Comparison, compare
+from .compare import NO_SLACK, Comparison, Slack, compare
 from .inputs import SEED, draw
 
 if TYPE_CHECKING:
@@ -271,7 +273,7 @@ def deploy(
         for n, p in inputs_of.items()
     }
     asked = set(outputs_of) - set(expected)
-    slack: Mapping[str, float] = {}
+    slack: Mapping[str, Slack] = {}
     if asked and not isinstance(model, SavedModel):
         with stage("reference"):
             computed = model.evaluate(every)
@@ -295,7 +297,7 @@ def deploy(
         drawn=frozenset(every) - frozenset(given),
         outputs=outputs,
         checks={
-            name: compare(outputs[name], expected[name], model.precision, slack.get(name, 0.0))
+            name: compare(outputs[name], expected[name], model.precision, slack.get(name, NO_SLACK))
             for name in outputs
             if name in expected
         },
@@ -536,6 +538,7 @@ def _verdict(check: Comparison | None) -> dict[str, Any]:
         "max_abs_err": _number(check.max_abs_err),
         "max_rel_err": _number(check.max_rel_err),
         "ok": check.ok,
+        **({"stepped": check.stepped} if check.stepped else {}),
     }
 
 
