@@ -112,7 +112,10 @@ def _loop(d: Drawn) -> object:
     body = _body(inner, list(own.values()), [again, after, *results])
     counted = d.known(np.array(turns), constant=bool(results) or d.chance())
     inputs = [counted, d.known(going), state]
-    return d.several("Loop", inputs, 1 + len(results), _read(d, body), body=body)
+    made = d.several("Loop", inputs, 1 + len(results), _read(d, body), body=body)
+    if made and until:  # how many results there are only a run decides: nothing follows on them
+        d.values = [v for v in d.values if v not in made[1:]]
+    return made
 
 
 def _scan(d: Drawn) -> object:

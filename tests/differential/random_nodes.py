@@ -134,7 +134,11 @@ def _unsqueeze(d: Drawn) -> object:
 
 def _squeeze(d: Drawn) -> object:
     x = d.value(NUMBERS)
-    return x and 1 in x.shape and d.node("Squeeze", [x], True)
+    if x is None or 1 not in x.shape:
+        return None
+    ones = [axis for axis, n in enumerate(x.shape) if n == 1]
+    axes = [d.known(np.array(ones))] if d.open_dim or d.chance() else []
+    return d.node("Squeeze", [x, *axes], True)
 
 
 def _flatten(d: Drawn) -> object:

@@ -58,6 +58,7 @@ class Drawn:
     constants: dict[str, Array] = field(default_factory=dict)
     prefix: str = ""
     depth: int = 0
+    named: int = 0  # names that were given
     open_dim: bool = False  # whether OPEN is a size that each run decides
 
     # ----------------------------------------------------------------------------------- choices
@@ -143,7 +144,7 @@ class Drawn:
         **attrs: Any,
     ) -> list[Value] | None:
         """Adds a node with several outputs, whose bodies read `also`; None as in `node`."""
-        results = [f"{self.name()}{mark}" for mark in ("", *"abc")[:outputs]]
+        results = [self.name() for _ in range(outputs)]
         names = ["" if v is None else v.name for v in inputs]
         node = helper.make_node(
             op, names, results, name=f"{self.prefix}{op}_{len(self.nodes)}", **attrs
@@ -161,7 +162,8 @@ class Drawn:
         return made
 
     def name(self) -> str:
-        return f"{self.prefix}v{len(self.values)}"
+        self.named += 1
+        return f"{self.prefix}v{self.named}"
 
 
 def numbers(shape: Sequence[int], dtype: str, seed: int) -> Array:
@@ -274,17 +276,15 @@ def random_models(
     used = {name: a for name, a in drawn.inputs.items() if name in read}
     constants = {name: a for name, a in drawn.constants.items() if name in read}
     whole = model(drawn.nodes, used, constants, outputs)
-    types = {v.name: v.array for v in drawn.values}
-    for info in whole.graph.output:
-        array = types[info.name]
-        kind = helper.make_tensor_value_info(
-            info.name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-        )
-        info.CopyFrom(kind)
     try:
         answers = run(whole, used)
     except Exception:  # its inference of shapes contradicts its own kernels, as for ceil_mode
         reject()
+    for info, array in zip(whole.graph.output, answers, strict=True):
+        kind = helper.make_tensor_value_info(
+            info.name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+        info.CopyFrom(kind)
     expected = dict(zip(outputs, answers, strict=True))
     return RandomModel(whole, used, expected, tuple(_smaller(whole, used)) if open_dim else ())
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
 
+from ..errors import ModelWarning
 from ..graph.nodes import Constant
-from ..ir import binary
+from ..ir import Expr, binary
 from ..ops.elementwise import broadcast_shape
 from ..ops.shape import normal_axis
 from .extents import larger, product, simplified
@@ -69,6 +71,9 @@ def _squeeze(n: OnnxNode) -> Any:
     old, axes = n.shape(), n.ints("axes", 1)
     if axes is None:
         axes = [axis for axis, extent in enumerate(old) if extent == 1]
+        for extent in (e for e in old if isinstance(e, Expr)):
+            said = f"{n.place}: it keeps dimension '{extent}', also in runs where that is 1"
+            warnings.warn(said, ModelWarning, stacklevel=2)
     gone = {normal_axis(n.op, axis, len(old)) for axis in axes}
     if any(old[axis] != 1 for axis in gone):
         raise ValueError(f"axes {sorted(gone)} of {list(old)} are not all 1")

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ..errors import ImporterError, ShapeError
+from ..ir import UnknownValue, free_vars
 
 # The errors that converters raise for damaged or unusual nodes.
 MISTAKES = (
@@ -32,6 +33,11 @@ def mistakes_at(place: str) -> Iterator[None]:
     """Turns the errors of converters into an ImporterError that names the place."""
     try:
         yield
+    except UnknownValue as error:
+        names = sorted(v.name for v in free_vars(error.of)) if error.of else []
+        what = f"the node needs to know '{error.of}', which only a run decides"
+        mend = f"{names[0]}=16: one of its sizes" if names else ""
+        raise ImporterError(what, where=place, mend=mend) from error
     except MISTAKES as error:
         text = f"missing {error}" if isinstance(error, KeyError) else str(error)
         raise ImporterError(text or type(error).__name__, where=place) from error

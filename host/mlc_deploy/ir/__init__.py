@@ -53,6 +53,7 @@ from .nodes import (
     Shuffle,
     Stmt,
     Store,
+    UnknownValue,
     Var,
 )
 from .printer import script
@@ -115,6 +116,7 @@ __all__ = [
     "Stmt",
     "Store",
     "TUNE_CPU",
+    "UnknownValue",
     "Var",
     "all_of",
     "any_of",

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from operator import index
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 from .dtypes import dtype_of
 
@@ -167,6 +167,14 @@ class Arithmetic(Node):
         return self.methods.cast(dtype, self)
 
 
+class UnknownValue(TypeError):
+    """A number or a truth was asked of an expression, `of`, whose value comes later."""
+
+    def __init__(self, text: str, of: Expr | None = None) -> None:
+        super().__init__(text)
+        self.of = of
+
+
 class Expr(Arithmetic):
     """A value without side effects. `dtype` names its type, lanes included.
 
@@ -185,10 +193,17 @@ class Expr(Arithmetic):
         return self.methods.reduced(self)
 
     def __bool__(self) -> bool:
-        raise TypeError(
+        raise UnknownValue(
             f"the value of '{self}' is not known while the program is being built\n"
-            "  try: te.if_then_else(condition, a, b) or te.select instead of 'if', 'and', 'or'"
+            "  try: te.if_then_else(condition, a, b) or te.select instead of 'if', 'and', 'or'",
+            self,
         )
+
+    if not TYPE_CHECKING:  # an expression is no integer; int() and float() ask for this, too
+
+        def __index__(self) -> int:
+            what = f"the value of '{self}' is not known while the program is being built"
+            raise UnknownValue(what, self)
 
 
 ExprLike = Arithmetic | int | float | bool
