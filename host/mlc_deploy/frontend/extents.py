@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arith import expr_bounds, simplify_expr
-from ..graph.dims import symbol
+from ..graph.dims import bound_dims, symbol
 from ..graph.nodes import Constant, Value
 from ..ir import Binary, Dim, Expr, Var, binary, const, free_vars
 from ..ir.nodes import dim
@@ -53,6 +53,7 @@ class Extents:
         self.params: set[str] = set()  # those that are parameters
         self._dims: dict[Value, Dims] = {}
         self._named: dict[str, Dim] = {}  # by the expression that it is
+        self._meaning: dict[Var, Dim] = {}  # the expressions that extents are
 
     @contextmanager
     def forgotten(self) -> Iterator[None]:
@@ -73,6 +74,26 @@ class Extents:
             before = self._kept()
         finally:
             self.most, self.values, self._dims, self._named = before
+
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """What is added within a body is known there alone; how large it can be is kept."""
+        _, values, dims, named = self._kept()
+        try:
+            yield
+        finally:
+            self.values, self._dims, self._named = values, dims, named
+
+    def outside(self, extent: Dim) -> Dim | None:
+        """An extent of a body by those that are known here; None where the body decides it."""
+        while isinstance(extent, Expr):
+            inner = {v for v in free_vars(extent) if v.name not in self.values}
+            if not inner:
+                break
+            if not inner <= self._meaning.keys():
+                return None
+            extent = bound_dims([extent], {v: self._meaning[v] for v in inner})[0]
+        return extent
 
     def _kept(self) -> tuple[dict[str, int], dict[str, Value], dict[Value, Dims], dict[str, Dim]]:
         return dict(self.most), dict(self.values), dict(self._dims), dict(self._named)
@@ -129,7 +150,10 @@ class Extents:
         text = str(extent)
         if text not in self._named:
             most = max(0, self.largest(extent))
-            self._named[text] = self.add(n, "extent", self.value(n, extent), most)
+            found = self.add(n, "extent", self.value(n, extent), most)
+            self._named[text] = found
+            if isinstance(found, Var):
+                self._meaning[found] = extent
         return self._named[text]
 
     def value(self, n: Node, extent: Dim) -> Value:

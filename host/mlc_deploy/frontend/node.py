@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,13 +78,14 @@ class Node(ABC):
         def turn(
             number: Value, own: list[Value], elements: list[Value]
         ) -> tuple[Sequence[Value], Sequence[Value]]:
-            seen = [
-                _close(self, x, shape_of(whole)[1:])
-                for x, (whole, _) in zip(elements, read, strict=True)
-            ]
-            after, results = step(number, own, seen)
-            given.append([shape_of(x) for x in results])
-            return after, [_apart(self, x, 0) for x in results]
+            with self.extents.within():
+                seen = [
+                    _close(self, x, shape_of(whole)[1:])
+                    for x, (whole, _) in zip(elements, read, strict=True)
+                ]
+                after, results = step(number, own, seen)
+                given.append([shape_of(x) for x in results])
+                return after, [_apart(self, x, 0) for x in results]
 
         extent = turns if isinstance(turns, int | Symbol) else self.extents.named(self, turns)
         apart = [(_apart(self, of_extent(self, x, extent), 1), back) for x, back in read]
@@ -96,12 +98,29 @@ class Node(ABC):
             conditional=conditional,
             source=self.source,
         )
-        dense = [_dense(self, x, e) for x, e in zip(results, given[-1], strict=True)]
+        shapes = [self._outside(shape) for shape in given[-1]]
+        dense = [_dense(self, x, e) for x, e in zip(results, shapes, strict=True)]
         return list(ends), [of_extent(self, x, turns) for x in dense]
+
+    def _outside(self, shape: Sequence[Dim]) -> list[Dim]:
+        """The shape of what a turn gives, by the extents that are known outside."""
+        found: list[Dim] = []
+        for extent in shape:
+            known = self.extents.outside(extent)
+            if known is None:
+                raise self.refuse(f"each turn gives as many elements as its own '{extent}' says")
+            found.append(self.extents.own(self, known))
+        return found
 
     def emit_branch(self, condition: Value, then: Branch, otherwise: Branch) -> list[Value]:
         """What a branch gives, as BlockBuilder.emit_branch has it."""
-        return list(self.builder.emit_branch(condition, then, otherwise, source=self.source))
+
+        def of(branch: Branch) -> Sequence[Value]:
+            with self.extents.within():
+                return branch()
+
+        both = partial(of, then), partial(of, otherwise)
+        return list(self.builder.emit_branch(condition, *both, source=self.source))
 
     def constant(self, value: Any, dtype: str) -> Constant:
         return Constant(np.asarray(value, dtype))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from difflib import get_close_matches
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
 from ..errors import GraphError
-from ..ir import Dim, IRModule
+from ..ir import Dim, Expr, IRModule
 from ..ir import Var as Symbol
 from ..ops import Array, TensorType
+from ..ops.plan import Plan
 from .dims import bound, bound_dims, fit, symbol, symbols
 from .evaluate import type_of
 from .extents import known, opened
@@ -176,6 +177,24 @@ def rebuilt(
     )
 
 
+def _plan_with(plan: Plan | None, dims: Mapping[Symbol, Dim]) -> Plan | None:
+    """A plan that says dimensions in its fields, with others in their place."""
+
+    def changed(value: Any) -> Any:
+        match value:
+            case TensorType():
+                return bound(value, dims)
+            case Expr():
+                return bound_dims([value], dims)[0]
+            case tuple():
+                return tuple(map(changed, value))
+        return value
+
+    if plan is None:
+        return None
+    return replace(plan, **{f.name: changed(getattr(plan, f.name)) for f in fields(plan)})
+
+
 def _with_dims(call: AnyCall, dims: Mapping[Symbol, Dim]) -> AnyCall:
     match call:
         case CallTIR(types=types, tir_vars=tir_vars):
@@ -183,8 +202,9 @@ def _with_dims(call: AnyCall, dims: Mapping[Symbol, Dim]) -> AnyCall:
             return replace(call, types=types, tir_vars=bound_dims(tir_vars, dims))
         case CallPacked():
             return replace(call, types=tuple(bound(t, dims) for t in call.types))
-        case Call(attrs=attrs) if dims:
-            return replace(call, attrs={key: known(v, dims) for key, v in attrs.items()})
+        case Call(attrs=attrs, plan=plan) if dims:
+            plan = _plan_with(plan, dims)
+            return replace(call, attrs={key: known(v, dims) for key, v in attrs.items()}, plan=plan)
         case CallFused() if dims:
             return replace(call, function=rebuilt(call.function, {}, dims))
         case CallLoop(body, turns=turns) if dims:

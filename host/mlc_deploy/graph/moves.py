@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
+from ..ir import Dim, Expr
+from ..ir import Var as Symbol
 from ..ops import operator
 from ..ops.shape import inverse
 from ..passes.context import optional
@@ -18,6 +21,11 @@ from .constants import is_static, shape_of
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, Rule, rewrite
 from .simplify import MEETINGS
+
+D = TypeVar("D", int, Dim)
+
+# Mersenne's: of extents, which are below 2^31, no product has one of them as a factor.
+PRIMES = (2**61 - 1, 2**89 - 1, 2**107 - 1, 2**127 - 1)
 
 # ----------------------------------------------------------------------------------- transposes
 
@@ -56,7 +64,7 @@ def _behind_elementwise(graph: Rewriting, out: Var, call: Call) -> Value | None:
     return _turned(graph, graph.emit(call.op, *_emitted(graph, plain), **call.attrs), axes)
 
 
-Shaped = tuple[Value, tuple[int, ...] | None]  # a value, and what it is reshaped to
+Shaped = tuple[Value, tuple[Dim, ...] | None]  # a value, and what it is reshaped to
 
 
 def _turned_back(graph: Rewriting, arg: Value, axes: Sequence[int], out: Var) -> Shaped | None:
@@ -150,7 +158,7 @@ def sink_reshapes(function: Function) -> Function:
 
 
 def _reshape_behind(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    if operator(call.op).pattern != "elementwise" or not is_static(out):
+    if operator(call.op).pattern != "elementwise":
         return None
     for arg in call.args:
         reshape = graph.call(arg, "reshape") if arg.type.shape == out.type.shape else None
@@ -162,7 +170,7 @@ def _reshape_behind(graph: Rewriting, out: Var, call: Call) -> Value | None:
             continue
         plain = [a for a in args if a is not None]
         made = graph.emit(call.op, *_emitted(graph, plain), **call.attrs)
-        return graph.emit("reshape", made, shape=shape_of(out))
+        return graph.emit("reshape", made, shape=out.type.shape)
     return None
 
 
@@ -195,36 +203,39 @@ def _before_reshape(graph: Rewriting, arg: Value, like: Value, source: Value) ->
     if reshape is not None and reshape.args[0].type.shape == source.type.shape:
         return reshape.args[0], None
     before = reshape.args[0] if reshape else arg
-    if not is_static(arg) or _of_anchor(graph, before):
+    if _of_anchor(graph, before):
         return None
-    shape = broadcast_before(shape_of(arg), shape_of(like), shape_of(source))
+    shape = broadcast_before(arg.type.shape, like.type.shape, source.type.shape)
     return None if shape is None else (arg, shape)
 
 
 def broadcast_before(
-    shape: Sequence[int], after: Sequence[int], before: Sequence[int]
-) -> tuple[int, ...] | None:
+    shape: Sequence[D], after: Sequence[D], before: Sequence[D]
+) -> tuple[D, ...] | None:
     """What a tensor that broadcasts against `after` must be reshaped to, in order to broadcast
     likewise against `before`, of which `after` is a reshape; None where no shape does.
 
     Of dimensions that a reshape takes together the tensor has all or none.
     """
-    full = (1,) * (len(after) - len(shape)) + tuple(shape)
-    result: list[int] = []
+    numbers = _numbers((1,) * (len(after) - len(shape)) + tuple(shape), after, before)
+    if numbers is None:
+        return None
+    result: list[D] = []
+    full, outer, inner = numbers
     a = b = 0
-    while a < len(after) or b < len(before):
+    while a < len(outer) or b < len(inner):
         begin_a, begin_b = a, b
         size_a = size_b = 1
         while a == begin_a or size_a != size_b:
-            if a < len(after) and (size_a <= size_b or b == len(before)):
-                size_a, a = size_a * after[a], a + 1
-            elif b < len(before):
-                size_b, b = size_b * before[b], b + 1
+            if a < len(outer) and (size_a <= size_b or b == len(inner)):
+                size_a, a = size_a * outer[a], a + 1
+            elif b < len(inner):
+                size_b, b = size_b * inner[b], b + 1
             else:
                 break
-        if a == len(after):
-            size_b, b = size_b * math.prod(before[b:]), len(before)
-        mine, whole = full[begin_a:a], tuple(after[begin_a:a])
+        if a == len(outer):
+            size_b, b = size_b * math.prod(inner[b:]), len(inner)
+        mine, whole = full[begin_a:a], tuple(outer[begin_a:a])
         if all(n == 1 for n in mine):
             result += [1] * (b - begin_b)
         elif mine == whole:
@@ -232,3 +243,14 @@ def broadcast_before(
         else:
             return None
     return tuple(result)
+
+
+def _numbers(*shapes: Sequence[Dim]) -> list[tuple[int, ...]] | None:
+    """Shapes with a prime in the place of each symbol; None where there are more than PRIMES, or
+    one that is computed. Products of extents are then equal where they are for all sizes."""
+    every = [n for shape in shapes for n in shape]
+    found = dict.fromkeys(n for n in every if isinstance(n, Symbol))
+    known = dict(zip(found, PRIMES, strict=False))
+    if len(found) > len(PRIMES) or any(isinstance(n, Expr) and n not in known for n in every):
+        return None
+    return [tuple(n if isinstance(n, int) else known[n] for n in shape) for shape in shapes]  # type: ignore[index]

@@ -79,8 +79,9 @@ def partition_loops(func: PrimFunc) -> PrimFunc:
     ranges: dict[Var, Bounds] = dict.fromkeys(dimensions, (0, None))
     partition = _Partition(names_of(func), dimensions)
     match func.body:
-        case Block(body=For(kind="parallel", extent=Const()) as loop) as root:
-            return with_fields(func, body=with_fields(root, body=partition.tasks(loop, ranges)))
+        case Block(body=For(kind="parallel", extent=extent) as loop) as root:
+            tasks = partition.tasks if isinstance(extent, Const) else partition.open_tasks
+            return with_fields(func, body=with_fields(root, body=tasks(loop, ranges)))
     return with_body(func, partition.visit(func.body, ranges))
 
 
@@ -115,6 +116,17 @@ class _Partition:
     def tasks(self, loop: For, ranges: dict[Var, Bounds]) -> For:
         body = self.turns(loop, 0, int(loop.extent), ranges)  # type: ignore[call-overload]
         return loop if body is loop.body else with_fields(loop, body=body)
+
+    def open_tasks(self, loop: For, ranges: dict[Var, Bounds]) -> For:
+        """Of a number of tasks that only a run decides."""
+        known = {**ranges, loop.var: (0, None)}
+        found = _symbolic_cut(loop, known)
+        if found is None or not any(n in self.dimensions for n in walk(found.surely)):
+            body = self.visit(loop.body, known)
+            return loop if body is loop.body else with_fields(loop, body=body)
+        whole = self.visit(_without(found.guards, loop.body), known)
+        rest = self.visit(loop.body, known)
+        return with_fields(loop, body=If(loop.var < found.surely, whole, rest))
 
     def turns(self, loop: For, first: int, end: int, ranges: dict[Var, Bounds]) -> Stmt:
         """The loop's body as its turns [first, end) have it."""

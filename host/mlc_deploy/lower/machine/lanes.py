@@ -6,19 +6,20 @@ save three loads and four broadcasts. LLVM does not find this by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 
 from ...arith import Known, Linear, linear, to_expr
 from ...ir import (
     Broadcast,
     Buffer,
+    Call,
     Cast,
+    Compare,
     Expr,
     For,
     Load,
-    Node,
     PrimFunc,
     Ramp,
     Seq,
@@ -26,6 +27,7 @@ from ...ir import (
     Stmt,
     Store,
     Var,
+    children,
     const,
     dtype_of,
     is_const,
@@ -36,12 +38,16 @@ from ...ir import (
     with_fields,
     with_lanes,
 )
+from ...ir.build import conjuncts
 from ...passes.context import optional
 from ..bodies import with_body
 from .target import target_of
 
+# What must hold, by if_then_else, where a load is: only loads with equal guards become one, since
+# none is read then that was not read before.
+Guards = frozenset[object]
 # A buffer, the part of an index that is no constant, and the dtype that what is loaded is used in.
-Key = tuple[Buffer, Linear, str]
+Key = tuple[Buffer, Linear, str, Guards]
 Found = tuple[Load, str]  # a load, and the dtype that it is used in
 
 
@@ -169,11 +175,10 @@ def _in_runs(
         stores = [x for x in m.stmts if isinstance(x, Store)]
         written = {x.buffer for x in stores}
         offsets: dict[Key, set[int]] = {}
-        seen: set[Node] = set()
-        for n in (n for x in stores for n in walk(x.value, seen)):
+        for n, guards in _guarded([x.value for x in stores], known):
             found = wanted(n)
             if found is not None and found[0].buffer not in written:
-                key, offset = _place(*found, known)
+                key, offset = _place(*found, guards, known)
                 offsets.setdefault(key, set()).add(offset)
         starts: dict[Key, dict[int, int]] = {}
         for key, places in offsets.items():
@@ -183,27 +188,66 @@ def _in_runs(
         if not any(starts.values()):
             return m
 
-        @once
-        def inside(n: Any) -> Any:
-            found = wanted(n)
-            if found is not None:
-                key, offset = _place(*found, known)
-                start = starts.get(key, {}).get(offset)
-                if start is not None:
-                    lanes = register_bits // dtype_of(found[1]).bits
-                    return rewritten(n, found[0], start, offset, lanes)
-            return rebuild(n, inside)
+        @cache
+        def within(guards: Guards) -> Callable[[Any], Any]:
+            @once
+            def inside(n: Any) -> Any:
+                found = wanted(n)
+                if found is not None:
+                    key, offset = _place(*found, guards, known)
+                    start = starts.get(key, {}).get(offset)
+                    if start is not None:
+                        lanes = register_bits // dtype_of(found[1]).bits
+                        return rewritten(n, found[0], start, offset, lanes)
+                if isinstance(n, Call) and n.name == "if_then_else":
+                    args = [within(g)(e) for e, g in _branches(n, guards, known)]
+                    return with_fields(n, args=tuple(args)) if args != list(n.args) else n
+                return rebuild(n, inside)
 
+            return inside
+
+        inside = within(frozenset())
         return Seq(tuple(inside(x) if isinstance(x, Store) else x for x in m.stmts))
 
     done: Stmt = visit(s)
     return done
 
 
-def _place(load: Load, dtype: str, known: Known) -> tuple[Key, int]:
+def _guarded(values: Sequence[Expr], known: Known) -> Iterator[tuple[Any, Guards]]:
+    """The nodes of expressions, each once for what must hold where it is."""
+    left: list[tuple[Any, Guards]] = [(v, frozenset()) for v in values]
+    seen = set(left)
+    while left:
+        n, guards = left.pop()
+        yield n, guards
+        if isinstance(n, Call) and n.name == "if_then_else":
+            inner: list[tuple[Any, Guards]] = [*_branches(n, guards, known)]
+        else:
+            inner = [(child, guards) for child in children(n)]
+        fresh = [pair for pair in inner if pair not in seen]
+        seen.update(fresh)
+        left += fresh
+
+
+def _branches(n: Call, guards: Guards, known: Known) -> list[tuple[Expr, Guards]]:
+    """The arguments of an if_then_else, each with what must hold there."""
+    condition, then, otherwise = n.args
+    said = frozenset(_said(c, known) for c in conjuncts(condition))
+    return [(condition, guards), (then, guards | said), (otherwise, guards | {("not", said)})]
+
+
+def _said(condition: Expr, known: Known) -> object:
+    """What a condition says; comparisons of equal integers say the same."""
+    match condition:
+        case Compare(op, a, b) if dtype_of(a.dtype).is_integer and dtype_of(a.dtype).lanes == 1:
+            return op, linear(a, known).plus(linear(b, known), -1)
+    return condition
+
+
+def _place(load: Load, dtype: str, guards: Guards, known: Known) -> tuple[Key, int]:
     index = load.indices[0]
     form = linear(index.base if isinstance(index, Ramp) else index, known)
-    return (load.buffer, Linear(0, form.terms), dtype), form.constant
+    return (load.buffer, Linear(0, form.terms), dtype, guards), form.constant
 
 
 def _chunks(found: set[int], step: int, count: int) -> dict[int, int]:
@@ -218,7 +262,7 @@ def _chunks(found: set[int], step: int, count: int) -> dict[int, int]:
 
 def _vector(load: Load, start: int, lanes: int) -> Load:
     """`lanes` neighbours from offset `start` of the place that a load is at."""
-    (buffer, moving, _), _ = _place(load, load.dtype, Known())
+    (buffer, moving, _, _), _ = _place(load, load.dtype, frozenset(), Known())
     base = to_expr(moving.plus(Linear(start, {})), "int32")
     index = Ramp(base, const(1), lanes, with_lanes("int32", lanes))
     return Load(buffer, (index,), with_lanes(buffer.dtype, lanes))

@@ -13,7 +13,7 @@ from typing import Any
 from mlc_targets import Target
 
 from ... import te
-from ...ir import Expr, PrimFunc, Reduce, const
+from ...ir import Dim, Expr, PrimFunc, Reduce, const
 from ...schedule import Schedule
 from ...te import Tensor
 from ..convolution import static
@@ -29,6 +29,7 @@ from .intrinsics.microkernels import of_floats, of_int8
 
 PANEL = 8  # rows of a tile at most, where they are packed
 MANY_COLUMNS = 64  # for which that pays
+OPEN = 64  # what a dimension counts that only a run decides, where tiles and costs are chosen
 LEAST = 1 << 9  # products, below which packing at run time is not worth while
 COPY, PACKED = "int8_rows", "int8_columns"
 
@@ -38,17 +39,15 @@ class Product(Contraction):
     """[..., M, K] times K x N: `batch` are the leading dimensions, which broadcast; `columns` is N.
     copied: whether rows are copied side by side first."""
 
-    batch: tuple[int, ...] = ()
+    batch: tuple[Dim, ...] = ()
     columns: int
     copied: bool
 
     @property
-    def rows(self) -> int:
-        return self.types[0].sizes[-2]
-
-    @property
     def depth(self) -> int:
-        return self.types[0].sizes[-1]
+        k = self.types[0].shape[-1]
+        assert isinstance(k, int)
+        return k
 
 
 # ----------------------------------------------------------------------------------------- floats
@@ -60,6 +59,10 @@ class FloatProduct(Product):
     are unrolled."""
 
     steps: int
+
+    @property
+    def rows(self) -> Dim:
+        return self.types[0].shape[-2]
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -112,9 +115,11 @@ class FloatProduct(Product):
 
         def element(p: Expr, k: Expr, i: Expr, l: Expr) -> Expr:  # noqa: E741
             value = x[p * height + i, k * lanes + l].astype(kept)
-            return value if rows % height == 0 else te.if_then_else(p * height + i < rows, value, 0)
+            if isinstance(rows, int) and rows % height == 0:
+                return value
+            return te.if_then_else(p * height + i < rows, value, 0)
 
-        shape = (-(-rows // height), self.depth // lanes, height, lanes)
+        shape = ((rows + height - 1) // height, self.depth // lanes, height, lanes)
         panel = te.compute(shape, element, name="panel")
 
         def at(index: Sequence[Expr]) -> Expr:
@@ -129,23 +134,26 @@ def plan_floats(
     op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> FloatProduct | None:
     """dense with weights packed in columns of tiles, and matmul where rows of the second matrix are
-    whole vectors, which need no packing."""
+    whole vectors, which need no packing. Only a run may decide how many rows there are."""
     a, b = types
-    if "kernel_layout" in attrs or not static(a, b) or not sums_alike(op, a, b):
+    depth = a.shape[-1]
+    if "kernel_layout" in attrs or not static(b) or not sums_alike(op, a, b):
+        return None
+    if not isinstance(depth, int):
         return None
     lanes, packed = target.lanes(arithmetic(a.dtype, target)), op == "dense"
     source, columns = _columns(b, attrs)
     if not packed and (source == "NK" or lanes == 1 or columns % lanes):
         return None
-    (rows, depth), work = a.sizes[-2:], Work(a.sizes[-2], -(-columns // lanes))
+    *several, rows, _ = (n if isinstance(n, int) else OPEN for n in a.shape)
+    work = Work(rows, -(-columns // lanes))
     tile, steps, copied = _float_tile(rows, depth, columns, lanes, packed, target)
     packing = Packing(source, f"NK{tile.blocks * lanes}n") if packed else None
-    batch = tuple(int(n) for n in broadcast_shape(op, [a.shape[:-2], b.shape[:-2]]))  # type: ignore[arg-type]
     more: dict[str, Any] = {"channels": columns} if packed else {}
     return FloatProduct(
         **fields(op, types, attrs, target, packing, **more),
-        cost=prod(batch) * depth / lanes * cost(of_floats(target, lanes, lanes), tile, work),
-        batch=batch,
+        cost=prod(several) * depth / lanes * cost(of_floats(target, lanes, lanes), tile, work),
+        batch=broadcast_shape(op, [a.shape[:-2], b.shape[:-2]]),
         columns=columns,
         kernel=of_floats(target, lanes),
         tile=tile,
@@ -182,6 +190,10 @@ class IntegerProduct(Product):
     time. What a load reads beyond the end of k, rows or columns is zeros."""
 
     @property
+    def rows(self) -> int:
+        return self.types[0].sizes[-2]
+
+    @property
     def name(self) -> str:  # type: ignore[override]
         return f"{self.op}_int8"
 
@@ -209,7 +221,8 @@ class IntegerProduct(Product):
             weight = (*_leading(leads[1], outer), block * tiles + at.tile, c, *at.weight)
             return product(value, weights[weight], "int32")
 
-        sums = compute_sums(self.kernel, (*self.batch, self.work.blocks), self.rows, one, (c,))
+        batch = [n for n in self.batch if isinstance(n, int)]
+        sums = compute_sums(self.kernel, (*batch, self.work.blocks), self.rows, one, (c,))
 
         def element(*i: Expr) -> Expr:
             *outer, row, column = i
