@@ -34,7 +34,7 @@ def mistakes_at(place: str) -> Iterator[None]:
     try:
         yield
     except UnknownValue as error:
-        names = sorted(v.name for v in free_vars(error.of)) if error.of else []
+        names = sorted(v.name for v in free_vars(error.of)) if error.of is not None else []
         what = f"the node needs to know '{error.of}', which only a run decides"
         mend = f"{names[0]}=16: one of its sizes" if names else ""
         raise ImporterError(what, where=place, mend=mend) from error

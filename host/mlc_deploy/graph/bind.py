@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
-from typing import Any, TypeVar, overload
+from operator import is_
+from typing import Any, TypeVar, cast, overload
 
 import numpy as np
 
@@ -178,7 +179,7 @@ def rebuilt(
 
 
 def _plan_with(plan: Plan | None, dims: Mapping[Symbol, Dim]) -> Plan | None:
-    """A plan that says dimensions in its fields, with others in their place."""
+    """A plan that says dimensions in its fields, or theirs, with others in their place."""
 
     def changed(value: Any) -> Any:
         match value:
@@ -187,12 +188,16 @@ def _plan_with(plan: Plan | None, dims: Mapping[Symbol, Dim]) -> Plan | None:
             case Expr():
                 return bound_dims([value], dims)[0]
             case tuple():
-                return tuple(map(changed, value))
+                made = tuple(map(changed, value))
+                return value if all(map(is_, made, value)) else made
+            case _ if is_dataclass(value):
+                own = {f.name: getattr(value, f.name) for f in fields(value)}
+                others = {key: changed(v) for key, v in own.items()}
+                same = all(others[key] is v for key, v in own.items())
+                return value if same else replace(value, **others)  # type: ignore[type-var]
         return value
 
-    if plan is None:
-        return None
-    return replace(plan, **{f.name: changed(getattr(plan, f.name)) for f in fields(plan)})
+    return None if plan is None else cast(Plan, changed(plan))
 
 
 def _with_dims(call: AnyCall, dims: Mapping[Symbol, Dim]) -> AnyCall:

@@ -265,8 +265,8 @@ def _tile(text: str) -> int:
 def _divides(value: Value, block: int) -> bool:
     """Whether the value is NCHW, for all that its shape says, and its channels divide."""
     shape = value.type.shape
-    static = all(isinstance(n, int) for n in shape)
-    return static and len(shape) == len(PLAIN) and shape[1] % block == 0
+    blocks = len(shape) == len(PLAIN) and isinstance(shape[1], int) and shape[1] % block == 0
+    return blocks
 
 
 def _moves(call: Call, lanes: int) -> Attrs | None:

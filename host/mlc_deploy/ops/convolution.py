@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import te
 from ..ir import Expr
 from .nn import window_extent
 from .registry import Attrs, TensorType
+
+
+OPEN = 64  # what an extent counts that only a run decides, where tiles and costs are chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class ConvShape:
-    """A convolution of two dimensions, whose sizes are known. border: what is around the data."""
+    """A convolution of two dimensions. border: what is around the data. Where only a run decides
+    about batch or size, they are expressions."""
 
     dtype: str
     batch: int
@@ -61,6 +65,13 @@ class ConvShape:
         return height, width
 
     @property
+    def usual(self) -> ConvShape:
+        """With numbers in the place of what only a run decides, to choose tiles by and costs."""
+        batch = 1 if isinstance(self.batch, Expr) else self.batch
+        height, width = (OPEN if isinstance(n, Expr) else n for n in self.size)
+        return replace(self, batch=batch, size=(height, width))
+
+    @property
     def window(self) -> Window:
         return Window(self.strides, self.dilations, self.pads)
 
@@ -68,6 +79,12 @@ class ConvShape:
     def pointwise(self) -> bool:
         """Whether every pixel of the result needs just the pixel of the same place."""
         return self.kernel == (1, 1) and self.strides == (1, 1) and not any(self.pads)
+
+    @property
+    def flat(self) -> bool:
+        """Whether the pixels of all rows are one dimension: each pixel of the result needs just that
+        of the same place, and rows are of a known width."""
+        return self.pointwise and isinstance(self.size[1], int)
 
     @property
     def depthwise(self) -> bool:
@@ -84,20 +101,24 @@ def static(*types: Any) -> bool:
     return all(isinstance(n, int) for t in types for n in t.shape)
 
 
-def conv_shape(types: Sequence[TensorType], attrs: Attrs) -> ConvShape | None:
+def conv_shape(
+    types: Sequence[TensorType], attrs: Attrs, any_size: bool = False
+) -> ConvShape | None:
     """The convolution of plain data and weights; None where sizes are not known, or it is in a
-    layout already."""
+    layout already. any_size: a run may decide about batch, height and width."""
     x, w = types[:2]
-    if not static(x, w) or "kernel_layout" in attrs or "data_layout" in attrs:
+    if not static(w) or "kernel_layout" in attrs or "data_layout" in attrs:
         return None
-    batch, channels, *size = x.sizes
+    if not (static(x) or any_size and isinstance(x.shape[1], int)):
+        return None
+    batch, channels, *size = x.shape
     out_channels, _, *kernel = w.sizes
     strides, dilations, pads = (tuple(attrs[key]) for key in ("strides", "dilations", "pads"))
     return ConvShape(
         x.dtype,
-        batch,
-        channels,
-        (size[0], size[1]),
+        batch,  # type: ignore[arg-type]
+        channels,  # type: ignore[arg-type]
+        (size[0], size[1]),  # type: ignore[arg-type]
         out_channels,
         (kernel[0], kernel[1]),
         strides,

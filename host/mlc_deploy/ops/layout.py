@@ -7,7 +7,7 @@ number and a small letter a tile of one. Where a tile does not divide its axis t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -51,16 +51,21 @@ def layout(text: str) -> Layout:
     return Layout(text, tuple(order), tiles)
 
 
-def packed_shape(to: Layout, sizes: dict[str, int]) -> tuple[int, ...]:
-    """The shape in a layout of a tensor whose axes have these sizes."""
-    shape: list[int] = []
+def packed_shape(to: Layout, sizes: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The shape in a layout of a tensor whose axes have these sizes. Those of axes that are cut into
+    tiles are numbers."""
+    shape: list[Any] = []
     seen: dict[str, int] = {}
     for axis in to.order:
         tiles = to.tiles.get(axis, ())
         number = seen.get(axis, 0)
         seen[axis] = number + 1
-        inside = int(np.prod(tiles, dtype=np.int64)) if number == 0 else 0
-        shape.append(-(-sizes[axis] // inside) if number == 0 else tiles[number - 1])
+        if number:
+            shape.append(tiles[number - 1])
+        elif tiles:
+            shape.append(-(-sizes[axis] // int(np.prod(tiles, dtype=np.int64))))
+        else:
+            shape.append(sizes[axis])
     return tuple(shape)
 
 
@@ -193,7 +198,7 @@ def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     source, to = layout(attrs["source"]), layout(attrs["to"])
     fits = set(source.order) == set(to.order) and x.ndim == len(source.order)
     require(fits, f"layout_transform: {source.text} to {to.text} of {x.ndim} dimensions")
-    sizes = {a: int(n) for a, n in plain_sizes(source, x.shape).items()}
+    sizes = plain_sizes(source, x.shape)
 
     def element(*i: Expr) -> Expr:
         at = unpacked_index(to, i)

@@ -18,7 +18,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ir import Dim, dtype_of
+from ..arith import simplify_expr
+from ..ir import Dim, Expr, dtype_of
+from ..ir.nodes import dim
 from ..te import Tensor, placeholder
 
 Attrs = Mapping[str, Any]
@@ -169,7 +171,7 @@ def _infer(
     outputs = compute(
         op, [placeholder(t.shape, t.dtype, f"p{n}") for n, t in enumerate(inputs)], dict(attrs)
     )
-    types = tuple(TensorType(t.shape, t.dtype) for t in outputs)
+    types = tuple(TensorType(tuple(map(_simplest, t.shape)), t.dtype) for t in outputs)
     for t in types:
         fixed = [extent for extent in t.shape if isinstance(extent, int)]
         if any(extent < 0 for extent in fixed):
@@ -177,6 +179,10 @@ def _infer(
         if math.prod(fixed) > MAX_ELEMENTS:
             raise ValueError(f"{op}: {t} has more elements than 32-bit indices reach")
     return types
+
+
+def _simplest(extent: Dim) -> Dim:
+    return dim(simplify_expr(extent, {})) if isinstance(extent, Expr) else extent
 
 
 def compute(op: str, inputs: Sequence[Tensor], attrs: Attrs) -> tuple[Tensor, ...]:

@@ -83,7 +83,7 @@ class ConvBlocks(Convolution):
 
         def element(b: Expr, f: Expr, *of: Expr) -> Reduce:
             *pixel, l = of  # noqa: E741
-            if conv.pointwise:
+            if conv.flat:
                 (p,), inside = pixel, te.all_of()
                 y, q = p // width, p % width
             else:
@@ -96,11 +96,11 @@ class ConvBlocks(Convolution):
                 term = product(x[b, of_group, y, q, lane], w[(*weight, lane, column)], self.kept)
             return te.sum(term, over, where=inside)
 
-        rows = (conv.out_size[0] * width,) if conv.pointwise else conv.out_size
+        rows = (conv.out_size[0] * width,) if conv.flat else conv.out_size
         tile = tile_sum((conv.batch, out_blocks, *rows, lanes), element, c, "conv2d_tile")
 
         def result(b: Expr, f: Expr, y: Expr, q: Expr, l: Expr) -> Any:  # noqa: E741
-            pixel = (y * width + q,) if conv.pointwise else (y, q)
+            pixel = (y * width + q,) if conv.flat else (y, q)
             return tile[(b, f, *pixel, l)].astype(x.dtype)
 
         shape = (conv.batch, out_blocks, *conv.out_size, lanes)
@@ -129,7 +129,7 @@ class ConvBlocks(Convolution):
         sch.fuse_reduction_epilogue("conv2d_tile", result)
         pixels, vectors, lanes = self.tile.rows, self.tile.blocks, self.kernel.lanes
         cuts, tasks = {1: vectors, 3: pixels, 4: lanes}, 3
-        if self.conv.pointwise:
+        if self.conv.flat:
             b, f, y, q, _ = sch.get_loops(result)
             all_pixels = sch.fuse(y, q)
             cuts, tasks = {1: vectors, 2: pixels, 3: lanes}, 2
@@ -153,7 +153,7 @@ class ConvBlocks(Convolution):
 
 def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> ConvBlocks | None:
     """Of floats; None where channels do not divide into blocks, or every channel is by itself."""
-    conv = conv_shape(types, attrs)
+    conv = conv_shape(types, attrs, any_size=True)
     if conv is None or conv.dtype not in BLOCKED or types[1].dtype != conv.dtype or conv.border:
         return None
     lanes, groups = block(conv.dtype, target), conv.groups
@@ -163,11 +163,12 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
     if not planes and conv.per_group % lanes:
         return None
     together = 1 if planes else lanes
-    kernel, work = of_floats(target, lanes, together), _work(conv, lanes, planes, target)
+    kernel, work = of_floats(target, lanes, together), _work(conv.usual, lanes, planes, target)
     tile = best_tile(kernel, work, target)
-    height, width = conv.out_size
+    usual = conv.usual
+    height, width = usual.out_size
     turns = conv.per_group * conv.kernel[0] * conv.kernel[1] / (work.taps * together)
-    rows = conv.batch * groups * height * width / work.rows
+    rows = usual.batch * groups * height * width / work.rows
     data, result = "" if planes else f"NCHW{lanes}c", f"NCHW{lanes}c"
     columns = tile.blocks * lanes
     weights = f"OHIW{columns}o" if planes else f"OHIW{lanes}i{columns}o"
@@ -211,7 +212,7 @@ def _work(conv: ConvShape, lanes: int, planes: bool, target: Target) -> Work:
     spare = spare_registers(conv.dtype, conv.per_group * conv.kernel[0] * conv.kernel[1], target)
     if target.arch == "x86_64" or (target.arch == "arm" and taps == 1):
         spare = 0
-    return Work(height * width if conv.pointwise else width, blocks, taps, spare)
+    return Work(height * width if conv.flat else width, blocks, taps, spare)
 
 
 def taps_share(conv: ConvShape, planes: bool, target: Target) -> bool:
@@ -240,11 +241,11 @@ class ConvPlanes(Convolution):
         c, ky, kx = (
             te.reduce_axis((0, n), k) for n, k in ((conv.channels, "c"), (kh, "ky"), (kw, "kx"))
         )
-        over = (c,) if conv.pointwise else (c, ky, kx)
+        over = (c,) if conv.flat else (c, ky, kx)
 
         def element(*i: Expr) -> Reduce:
             b, *pixel, f = i
-            if conv.pointwise:
+            if conv.flat:
                 (p,) = pixel
                 value, weight = (
                     x[b, c, p // width, p % width],
@@ -256,11 +257,11 @@ class ConvPlanes(Convolution):
                 weight = w[f // columns, c, ky, kx, f % columns]
             return te.sum(product(value, weight, self.kept), over)
 
-        rows = (height * width,) if conv.pointwise else (height, width)
+        rows = (height * width,) if conv.flat else (height, width)
         tile = tile_sum((conv.batch, *rows, blocks * columns), element, c, "conv2d_tile")
 
         def result(b: Expr, f: Expr, y: Expr, q: Expr) -> Any:
-            pixel = (y * width + q,) if conv.pointwise else (y, q)
+            pixel = (y * width + q,) if conv.flat else (y, q)
             return tile[(b, *pixel, f)].astype(x.dtype)
 
         shape = (conv.batch, conv.out_channels, height, width)
@@ -270,7 +271,7 @@ class ConvPlanes(Convolution):
         sch = Schedule(func)
         result = inline_epilogue(sch, "conv2d")
         pixels, lanes = 3, self.kernel.lanes
-        if self.conv.pointwise:
+        if self.conv.flat:
             *_, y, x = sch.get_loops(result)
             sch.fuse(y, x)
             pixels = 2
@@ -290,13 +291,14 @@ class ConvPlanes(Convolution):
 
 def plan_planes(types: Sequence[TensorType], attrs: Attrs, target: Target) -> ConvPlanes | None:
     """Of one group, with weights packed by blocks of output channels."""
-    conv = conv_shape(types, attrs)
+    conv = conv_shape(types, attrs, any_size=True)
     if conv is None or conv.groups != 1 or not sums_alike("conv2d", *types):
         return None
     lanes = block(conv.dtype, target)
     rows, blocks = {32: (12, 2), 16: (4, 2)}.get(target.vector_registers, (4, 4))
     packing, tile = Packing("OIHW", f"OIHW{blocks * lanes}o"), Tile(rows, blocks)
-    work = Work(conv.batch * prod(conv.out_size), -(-conv.out_channels // lanes))
+    usual = conv.usual
+    work = Work(usual.batch * prod(usual.out_size), -(-conv.out_channels // lanes))
     turns = conv.channels * prod(conv.kernel) / STEPS
     return ConvPlanes(
         **in_layouts(types, attrs, target, packing),

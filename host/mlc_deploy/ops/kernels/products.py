@@ -16,7 +16,7 @@ from ... import te
 from ...ir import Dim, Expr, PrimFunc, Reduce, const
 from ...schedule import Schedule
 from ...te import Tensor
-from ..convolution import static
+from ..convolution import OPEN, static
 from ..elementwise import broadcast_shape, element_at
 from ..half import arithmetic, tile_sum
 from ..plan import NARROW, Packing, fields
@@ -29,7 +29,6 @@ from .intrinsics.microkernels import of_floats, of_int8
 
 PANEL = 8  # rows of a tile at most, where they are packed
 MANY_COLUMNS = 64  # for which that pays
-OPEN = 64  # what a dimension counts that only a run decides, where tiles and costs are chosen
 LEAST = 1 << 9  # products, below which packing at run time is not worth while
 COPY, PACKED = "int8_rows", "int8_columns"
 
