@@ -11,7 +11,6 @@ from ..ir import Expr
 from .nn import window_extent
 from .registry import Attrs, TensorType
 
-
 OPEN = 64  # what an extent counts that only a run decides, where tiles and costs are chosen
 
 
@@ -82,8 +81,8 @@ class ConvShape:
 
     @property
     def flat(self) -> bool:
-        """Whether the pixels of all rows are one dimension: each pixel of the result needs just that
-        of the same place, and rows are of a known width."""
+        """Whether the pixels of all rows are one dimension: each pixel of the result needs just
+        that of the same place, and rows are of a known width."""
         return self.pointwise and isinstance(self.size[1], int)
 
     @property
@@ -109,7 +108,7 @@ def conv_shape(
     x, w = types[:2]
     if not static(w) or "kernel_layout" in attrs or "data_layout" in attrs:
         return None
-    if not (static(x) or any_size and isinstance(x.shape[1], int)):
+    if not (static(x) or (any_size and isinstance(x.shape[1], int))):
         return None
     batch, channels, *size = x.shape
     out_channels, _, *kernel = w.sizes

@@ -52,8 +52,8 @@ def layout(text: str) -> Layout:
 
 
 def packed_shape(to: Layout, sizes: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The shape in a layout of a tensor whose axes have these sizes. Those of axes that are cut into
-    tiles are numbers."""
+    """The shape in a layout of a tensor whose axes have these sizes. Those of axes that are cut
+    into tiles are numbers."""
     shape: list[Any] = []
     seen: dict[str, int] = {}
     for axis in to.order:
