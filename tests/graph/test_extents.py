@@ -60,6 +60,25 @@ def test_any_length(board: str, request: pytest.FixtureRequest) -> None:
     module.close()
 
 
+@pytest.mark.parametrize("board", ["local", "aarch64", "armv7"])
+def test_products_of_any_number_of_rows(board: str, request: pytest.FixtureRequest) -> None:
+    """In whole tiles and in what is left of one, with what follows in the same kernel."""
+    session: Session = board_named(request, board)
+    b = BlockBuilder("layers")
+    x = b.param("x", (1, "n", 64))
+    w = const(rng.standard_normal((64, 72)).astype(np.float32))
+    n = x.type.shape[1]
+    rows = b.emit("dense", b.emit("reshape", x, shape=(n, 64)), w, transpose_b=False)
+    y = b.emit("add", b.emit("reshape", rows, shape=(1, n, 72)), const(np.ones(72, np.float32)))
+    model = mlc.compile(b.finish([b.emit("relu", y)], ["y"]), TARGETS[board], dims={"n": "<=33"})
+    assert [call.kernel for call in model.program.calls] == ["dense_add_relu"]
+    module = session.load(model)
+    for rows_now in (33, 1, 5, 7, 8, 16, 0):
+        x_now = rng.standard_normal((1, rows_now, 64)).astype(np.float32)
+        same(module.run({"x": x_now}), model.evaluate({"x": x_now}))
+    module.close()
+
+
 def test_steps_of_any_length(local: Session) -> None:
     """Of two inputs one may stay as it was; the other must still be as long."""
     b = BlockBuilder("joined")

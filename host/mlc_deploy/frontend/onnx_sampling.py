@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant, Value
-from ..ir import dtype_of, value_range
+from ..ir import Expr, dtype_of, value_range
 from ..ops.shape import normal_axis
+from .extents import simplified
 from .layers.products import scaled
 from .layers.resize import (
     Table,
@@ -53,6 +54,8 @@ def _resize(n: OnnxNode) -> Any:
     """Resizes one axis after the other, by constant indices or constant weights."""
     x, rank, plain = n.input(0), len(n.shape()), n.op == "Upsample" or n.opset < 11
     mode = n.attr("mode", "nearest")
+    if mode == "nearest" and any(isinstance(e, Expr) for e in n.shape()):
+        return _repeated(n, x)
     axes = [normal_axis(n.op, a, rank) for a in n.attr("axes", list(range(rank)))]
     sizes, scales = _sizes(n, axes)
     transform = n.attr("coordinate_transformation_mode", "asymmetric" if plain else "half_pixel")
@@ -85,6 +88,34 @@ def _resize(n: OnnxNode) -> Any:
             along = inside.reshape([-1 if d == axis else 1 for d in range(rank)])
             real = n.emit("where", n.constant(along, "bool"), real, value)
     return _whole(n, real, n.dtype())
+
+
+def _repeated(n: OnnxNode, x: Value) -> Value:
+    """Each element as often as a scale says, of extents that a run decides."""
+    plain = n.op == "Upsample" or n.opset < 11
+    at = 1 if n.op == "Upsample" or n.opset < 11 else 2
+    scales: list[float] = n.attr("scales", [])
+    if not scales and n.optional(at) is not None:
+        scales = n.known(at, "scales").tolist()
+    rank = len(shape_of(x))
+    axes = [normal_axis(n.op, a, rank) for a in n.attr("axes", list(range(rank)))]
+    transform = n.attr("coordinate_transformation_mode", "asymmetric" if plain else "half_pixel")
+    rounding = n.attr("nearest_mode", "floor" if plain else "round_prefer_floor")
+    fits = {"asymmetric": ("floor",), "half_pixel": ("round_prefer_floor", "round_prefer_ceil")}
+    whole = len(scales) == len(axes) and all(s == round(s) >= 1 for s in scales)
+    if not whole or rounding not in fits.get(transform, ()):
+        raise n.refuse(
+            "an image of open size is resized by other than repeating its elements",
+            "whole scales, with asymmetric and floor or half_pixel and round_prefer_floor",
+        )
+    for axis, scale in zip(axes, map(round, scales), strict=True):
+        shape: list[Any] = list(shape_of(x))
+        if scale > 1:
+            around = shape[: axis + 1], shape[axis + 1 :]
+            wide = expand(n, with_axis(n, x, axis + 1), [*around[0], scale, *around[1]])
+            shape[axis] = simplified(shape[axis] * scale)
+            x = reshape(n, wide, shape)
+    return x
 
 
 def _crop(n: OnnxNode, axes: list[int], sizes: list[int], scales: list[float]) -> Any:

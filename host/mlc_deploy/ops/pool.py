@@ -127,12 +127,13 @@ def tap_count(shape: Sequence[Any], attrs: Attrs, index: Sequence[Expr]) -> Expr
         k, s, d = (attrs[key][axis] for key in ("kernel", "strides", "dilations"))
         before, after = attrs["pads"][axis], attrs["pads"][rank + axis]
         low, high = -before, shape[2 + axis] + after
+        cut = not attrs["count_include_pad"] and after > 0
         if not attrs["count_include_pad"]:
             low, high = 0, shape[2 + axis]
         start = index[2 + axis] * s - before
         end: Expr = const(k)
         begin: Expr = const(0)
-        if high < shape[2 + axis] + after or not isinstance(over[axis], int) or over[axis]:
+        if cut or not isinstance(over[axis], int) or over[axis]:
             end = te.minimum(k, (high - start + (d - 1)) // d)
         if low > -before:
             begin = te.maximum(0, (low - start + (d - 1)) // d)

@@ -171,7 +171,7 @@ def _infer(
     outputs = compute(
         op, [placeholder(t.shape, t.dtype, f"p{n}") for n, t in enumerate(inputs)], dict(attrs)
     )
-    types = tuple(TensorType(tuple(map(_simplest, t.shape)), t.dtype) for t in outputs)
+    types = tuple(TensorType(tuple(map(simplest, t.shape)), t.dtype) for t in outputs)
     for t in types:
         fixed = [extent for extent in t.shape if isinstance(extent, int)]
         if any(extent < 0 for extent in fixed):
@@ -181,7 +181,8 @@ def _infer(
     return types
 
 
-def _simplest(extent: Dim) -> Dim:
+def simplest(extent: Dim) -> Dim:
+    """An extent in its simplest form."""
     return dim(simplify_expr(extent, {})) if isinstance(extent, Expr) else extent
 
 

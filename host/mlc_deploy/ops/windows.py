@@ -15,11 +15,12 @@ import numpy as np
 from .. import te
 from ..ir import Expr, dtype_of
 from ..te import Tensor
+from .elementwise import same_extent
 from .half import rounded, sums
 from .nn import window_extent
 from .products import conv_output_axes, conv_products
 from .quantize import exact, narrowed, product, sum_dtype
-from .registry import Array, Attrs, Operator, register, require
+from .registry import Array, Attrs, Operator, register, require, simplest
 from .shape import flatten, pad_array, padded
 
 
@@ -98,13 +99,14 @@ def _compute_col2im(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     (x,) = inputs
     shape, kernel = attrs["shape"], attrs["kernel"]
     taps = math.prod(kernel)
-    extents = _extents(shape, kernel, attrs)
+    extents = [simplest(n) for n in _extents(shape, kernel, attrs)]
     require(dtype_of(x.dtype).kind != "bool", "col2im: does not take bool")
     columns = x.shape[1]
     fits = x.ndim == 3 and isinstance(columns, int) and columns % max(taps, 1) == 0
     require(fits, f"col2im: columns {list(x.shape)} for a kernel {list(kernel)}")
     require(
-        x.shape[2] == math.prod(extents) and min(extents) > 0,
+        same_extent(simplest(x.shape[2]), simplest(math.prod(extents)))
+        and all(n > 0 for n in extents if isinstance(n, int)),
         f"col2im: {x.shape[2]} windows, where an image {list(shape)} has {extents}",
     )
     over = [te.reduce_axis((0, k), f"k{d}") for d, k in enumerate(kernel)]

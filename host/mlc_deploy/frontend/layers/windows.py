@@ -49,7 +49,8 @@ def same_pads(
     end, or in front."""
     before, after = [], []
     for extent, k, s, d in zip(extents, kernel, strides, dilations, strict=True):
-        total = max((math.ceil(extent / s) - 1) * s + d * (k - 1) + 1 - extent, 0)
+        reach = d * (k - 1)
+        total = reach if s == 1 else max((-(-extent // s) - 1) * s + reach + 1 - extent, 0)
         before.append((total + more_in_front) // 2)
         after.append(total - before[-1])
     return before + after
