@@ -12,6 +12,7 @@ from mlc_deploy import LowerError, PrimFunc, ScheduleError, te
 from mlc_deploy.ir import For, Load, Store, statements, walk
 from mlc_deploy.ir.interp import run
 from mlc_deploy.lower import lower
+from mlc_deploy.lower.machine.lanes import pair_loads
 from mlc_deploy.lower.narrow import narrow_indices
 from mlc_deploy.lower.no_op import remove_no_ops
 from mlc_deploy.script import from_script
@@ -178,3 +179,26 @@ def test_asked_unrolling_has_a_limit(golden: Golden) -> None:
     with mlc.PassContext(config={"lower.unroll_limit": 63}), pytest.raises(LowerError) as refused:
         lower(sch.func)
     golden(str(refused.value), "lower_unroll_limit")
+
+
+GUARDED = """
+@T.prim_func
+def f(n: T.int32, a: T.Buffer((64,), "float32"), b: T.Buffer((16,), "float32")):
+    T.func_attr({"target": "llvm -device=arm_cpu -mtriple=armv7a-linux-gnueabihf -mcpu=cortex-a7"})
+    b[T.Ramp(0, 1, 4)] = T.if_then_else(n < 1, a[T.Ramp(0, 1, 4)], T.Broadcast(T.float32(0), 4))
+    b[T.Ramp(4, 1, 4)] = T.if_then_else(n < 2, a[T.Ramp(4, 1, 4)], T.Broadcast(T.float32(0), 4))
+    b[T.Ramp(8, 1, 4)] = T.if_then_else(n < 3, a[T.Ramp(8, 1, 4)], T.Broadcast(T.float32(0), 4))
+    b[T.Ramp(12, 1, 4)] = T.if_then_else(n < 3, a[T.Ramp(12, 1, 4)], T.Broadcast(T.float32(0), 4))
+"""
+
+
+def test_loads_of_different_guards_are_not_paired() -> None:
+    """Of the first two one may lie outside of the buffer; the last two are read together, or not
+    at all."""
+    before = from_script(GUARDED)
+    assert isinstance(before, PrimFunc)
+    changed = str(pair_loads(before)).splitlines()[3:]
+    kept = str(before).splitlines()[3:]
+    assert changed[:2] == kept[:2]
+    assert "n < 3, T.Shuffle([a[T.Ramp(8, 1, 8)]], [0, 1, 2, 3])" in changed[2]
+    assert "n < 3, T.Shuffle([a[T.Ramp(8, 1, 8)]], [4, 5, 6, 7])" in changed[3]
