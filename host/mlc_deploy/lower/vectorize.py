@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..arith import Linear, expr_bounds, linear, to_expr
+from ..arith.linear import Atom, Product
 from ..ir import (
     Block,
     Buffer,
@@ -219,12 +220,28 @@ def _index(v: _Lanes, e: Expr) -> Expr:
     if not uses(e, v.var):
         return e
     form = linear(e, {})
-    step = form.terms.get(v.var)
-    rest = Linear(form.constant, {a: c for a, c in form.terms.items() if a is not v.var})
-    base = to_expr(rest, e.dtype)
-    if step is None or uses(base, v.var):
+    step, rest = Linear(0, {}), Linear(form.constant, {})
+    for atom, count in form.terms.items():
+        moved = _moved(atom, v.var)
+        if moved is None:
+            rest = rest.plus(Linear(0, {atom: count}))
+        else:
+            step = step.plus(moved, count)
+    base, by = to_expr(rest, e.dtype), to_expr(step, e.dtype)
+    if uses(base, v.var) or uses(by, v.var):
         raise _Scalar
-    return Ramp(base, const(step, e.dtype), v.count, with_lanes(e.dtype, v.count))
+    return Ramp(base, by, v.count, with_lanes(e.dtype, v.count))
+
+
+def _moved(atom: Atom, var: Var) -> Linear | None:
+    """By how much an atom grows with the variable; None where it is none of its factors."""
+    if atom is var:
+        return Linear(1, {})
+    if isinstance(atom, Product) and var in atom.factors:
+        others = list(atom.factors)
+        others.remove(var)
+        return Linear(0, {others[0] if len(others) == 1 else Product(tuple(others)): 1})
+    return None
 
 
 def _widened(v: _Lanes, e: Expr) -> Expr:

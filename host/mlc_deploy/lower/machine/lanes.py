@@ -6,17 +6,15 @@ save three loads and four broadcasts. LLVM does not find this by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...arith import Known, Linear, linear, to_expr
 from ...ir import (
     Broadcast,
     Buffer,
-    Call,
     Cast,
-    Compare,
     Expr,
     For,
     Load,
@@ -27,25 +25,20 @@ from ...ir import (
     Stmt,
     Store,
     Var,
-    children,
     const,
     dtype_of,
     is_const,
-    once,
     rebuild,
     statements,
     walk,
     with_fields,
     with_lanes,
 )
-from ...ir.build import conjuncts
 from ...passes.context import optional
 from ..bodies import with_body
+from .guards import Guards, guarded, rewriting
 from .target import target_of
 
-# What must hold, by if_then_else, where a load is: only loads with equal guards become one, since
-# none is read then that was not read before.
-Guards = frozenset[object]
 # A buffer, the part of an index that is no constant, and the dtype that what is loaded is used in.
 Key = tuple[Buffer, Linear, str, Guards]
 Found = tuple[Load, str]  # a load, and the dtype that it is used in
@@ -175,7 +168,7 @@ def _in_runs(
         stores = [x for x in m.stmts if isinstance(x, Store)]
         written = {x.buffer for x in stores}
         offsets: dict[Key, set[int]] = {}
-        for n, guards in _guarded([x.value for x in stores], known):
+        for n, guards in guarded([x.value for x in stores], known):
             found = wanted(n)
             if found is not None and found[0].buffer not in written:
                 key, offset = _place(*found, guards, known)
@@ -188,60 +181,22 @@ def _in_runs(
         if not any(starts.values()):
             return m
 
-        @cache
-        def within(guards: Guards) -> Callable[[Any], Any]:
-            @once
-            def inside(n: Any) -> Any:
-                found = wanted(n)
-                if found is not None:
-                    key, offset = _place(*found, guards, known)
-                    start = starts.get(key, {}).get(offset)
-                    if start is not None:
-                        lanes = register_bits // dtype_of(found[1]).bits
-                        return rewritten(n, found[0], start, offset, lanes)
-                if isinstance(n, Call) and n.name == "if_then_else":
-                    args = [within(g)(e) for e, g in _branches(n, guards, known)]
-                    return with_fields(n, args=tuple(args)) if args != list(n.args) else n
-                return rebuild(n, inside)
+        def merged(n: Any, guards: Guards) -> Expr | None:
+            found = wanted(n)
+            if found is None:
+                return None
+            key, offset = _place(*found, guards, known)
+            start = starts.get(key, {}).get(offset)
+            if start is None:
+                return None
+            lanes = register_bits // dtype_of(found[1]).bits
+            return rewritten(n, found[0], start, offset, lanes)
 
-            return inside
-
-        inside = within(frozenset())
+        inside = rewriting(merged, known)
         return Seq(tuple(inside(x) if isinstance(x, Store) else x for x in m.stmts))
 
     done: Stmt = visit(s)
     return done
-
-
-def _guarded(values: Sequence[Expr], known: Known) -> Iterator[tuple[Any, Guards]]:
-    """The nodes of expressions, each once for what must hold where it is."""
-    left: list[tuple[Any, Guards]] = [(v, frozenset()) for v in values]
-    seen = set(left)
-    while left:
-        n, guards = left.pop()
-        yield n, guards
-        if isinstance(n, Call) and n.name == "if_then_else":
-            inner: list[tuple[Any, Guards]] = [*_branches(n, guards, known)]
-        else:
-            inner = [(child, guards) for child in children(n)]
-        fresh = [pair for pair in inner if pair not in seen]
-        seen.update(fresh)
-        left += fresh
-
-
-def _branches(n: Call, guards: Guards, known: Known) -> list[tuple[Expr, Guards]]:
-    """The arguments of an if_then_else, each with what must hold there."""
-    condition, then, otherwise = n.args
-    said = frozenset(_said(c, known) for c in conjuncts(condition))
-    return [(condition, guards), (then, guards | said), (otherwise, guards | {("not", said)})]
-
-
-def _said(condition: Expr, known: Known) -> object:
-    """What a condition says; comparisons of equal integers say the same."""
-    match condition:
-        case Compare(op, a, b) if dtype_of(a.dtype).is_integer and dtype_of(a.dtype).lanes == 1:
-            return op, linear(a, known).plus(linear(b, known), -1)
-    return condition
 
 
 def _place(load: Load, dtype: str, guards: Guards, known: Known) -> tuple[Key, int]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...arith import Linear, linear, to_expr
+from ...arith import Known, Linear, linear, to_expr
 from ...ir import (
     Buffer,
     Const,
     Expr,
     Load,
-    Node,
     PrimFunc,
     Ramp,
     Seq,
@@ -25,18 +24,19 @@ from ...ir import (
     Store,
     const,
     is_const,
-    once,
     rebuild,
-    walk,
     with_lanes,
 )
 from ...passes.context import optional
 from ..bodies import with_body
+from .guards import Guards, guarded, rewriting
 from .target import target_of
 
+NO_GUARDS: Guards = frozenset()
 INTERLEAVED = 4  # rows at most that machines interleave
 
-Key = tuple[Buffer, Linear, int, int]  # what is loaded from, index but for its constant, stride, n
+# What is loaded from, the index but for its constant, the stride, n, and what must hold there.
+Key = tuple[Buffer, Linear, Linear, int, Guards]
 
 
 @optional(level=1)
@@ -65,36 +65,40 @@ def _in_run(m: Seq) -> Seq:
     stores = [x for x in m.stmts if isinstance(x, Store)]
     written = {x.buffer for x in stores}
     columns: dict[Key, set[int]] = {}
-    seen: set[Node] = set()
-    for n in (n for x in stores for n in walk(x.value, seen)):
-        found = _column(n)
+    known = Known()
+    for n, guards in guarded([x.value for x in stores], known):
+        found = _column(n, guards)
         if found is not None and found[0][0] not in written:
             columns.setdefault(found[0], set()).add(found[1])
     blocks = {key: _blocks(offsets, key[3]) for key, offsets in columns.items()}
     if not any(blocks.values()):
         return m
 
-    @once
-    def inside(n: Any) -> Any:
-        found = _column(n)
-        if found is not None and found[1] in blocks.get(found[0], {}):
-            key, offset = found
-            start = blocks[key][offset]
-            return _columns(key, start)[offset - start]
-        return rebuild(n, inside)
+    def transposed_load(n: Any, guards: Guards) -> Expr | None:
+        found = _column(n, guards)
+        if found is None or found[1] not in blocks.get(found[0], {}):
+            return None
+        key, offset = found
+        start = blocks[key][offset]
+        return _columns(key, start)[offset - start]
 
+    inside = rewriting(transposed_load, known)
     done = tuple(inside(x) if isinstance(x, Store) else x for x in m.stmts)
     return Seq(_interleaved(m.stmts, done, blocks))
 
 
-def _column(n: Any) -> tuple[Key, int] | None:
+def _column(n: Any, guards: Guards = NO_GUARDS) -> tuple[Key, int] | None:
     """Of a strided load of vectors: its place, and the constant of its index."""
     match n:
-        case Load(buffer, (Ramp(base, Const(stride), lanes),)) if stride >= lanes:
+        case Load(buffer, (Ramp(base, stride, lanes),)) if not _is_near(stride, lanes):
             if lanes > 1 and lanes & (lanes - 1) == 0 and buffer.scope != "local":
-                form = linear(base, {})
-                return (buffer, Linear(0, form.terms), int(stride), lanes), form.constant
+                form, step = linear(base, {}), linear(stride, {})
+                return (buffer, Linear(0, form.terms), step, lanes, guards), form.constant
     return None
+
+
+def _is_near(stride: Expr, lanes: int) -> bool:
+    return isinstance(stride, Const) and int(stride) < lanes
 
 
 def _blocks(offsets: set[int], count: int) -> dict[int, int]:
@@ -109,14 +113,13 @@ def _blocks(offsets: set[int], count: int) -> dict[int, int]:
 
 def _columns(key: Key, start: int) -> list[Expr]:
     """The columns of a block, as vectors."""
-    buffer, moving, stride, count = key
-    if stride == count <= INTERLEAVED:
+    buffer, moving, stride, count, _ = key
+    if stride == Linear(count, {}) and count <= INTERLEAVED:
         whole = _row(buffer, moving, start, count * count)
         dtype = with_lanes(buffer.dtype, count)
         steps = range(0, count * count, count)
         return [Shuffle((whole,), tuple(c + k for k in steps), dtype) for c in range(count)]
-    rows = [_row(buffer, moving, start + k * stride, count) for k in range(count)]
-    return transposed(rows)
+    return transposed([_row(buffer, moving.plus(stride, k), start, count) for k in range(count)])
 
 
 def transposed(rows: Sequence[Expr]) -> list[Expr]:
@@ -156,8 +159,12 @@ def _as_one(columns: Sequence[Stmt], blocks: Mapping[Key, Mapping[int, int]]) ->
     found = _column(first.value) if isinstance(first, Store) else None
     if found is None or not isinstance(first, Store) or not isinstance(first.indices[0], Ramp):
         return None
-    (buffer, moving, stride, lanes), start = found
-    if lanes != count or stride == count or blocks.get(found[0], {}).get(start) != start:
+    (buffer, moving, stride, lanes, _), start = found
+    if (
+        lanes != count
+        or stride == Linear(count, {})
+        or blocks.get(found[0], {}).get(start) != start
+    ):
         return None
     to = linear(first.indices[0].base, {})
     for n, s in enumerate(columns):
@@ -171,7 +178,7 @@ def _as_one(columns: Sequence[Stmt], blocks: Mapping[Key, Mapping[int, int]]) ->
             return None
     if len(columns) < count:
         return None
-    rows = [_row(buffer, moving, start + k * stride, count) for k in range(count)]
+    rows = [_row(buffer, moving.plus(stride, k), start, count) for k in range(count)]
     both, whole = (with_lanes(buffer.dtype, n * count) for n in (2, count))
     halves = tuple(
         Shuffle(pair, tuple(range(2 * count)), both)

@@ -14,9 +14,11 @@ from ...errors import ScheduleError
 from ...ir import Call, Const, Region, Var, substitute, walk
 from ...ir.build import strides_of
 from ...schedule import Schedule
+from ..convolution import OPEN
 
 PARALLEL_ELEMENTS = 1 << 14  # below that a thread costs more than it brings
 TOGETHER = 2  # squares of a turn
+FAR = 1 << 31  # more elements than a tensor has
 SIDES = (8, 4)  # of squares; larger ones than 8 x 8 do not stay in registers
 
 
@@ -86,22 +88,27 @@ def _apart(sch: Schedule, name: str, lane: str) -> bool:
 
 
 def _step(sch: Schedule, name: str, region: Region, loop: str) -> int | None:
-    """By how many elements an access moves when a loop takes a step; None: by varying ones."""
+    """By how many elements an access moves when a loop takes a step; FAR: by so many as only a run
+    decides; None: by varying ones."""
     var = sch.loop(loop).var
     bindings = {i.var: i.binding for i in sch.block(name).iters}
     ranges = loop_ranges([sch.loop(n) for n in sch.get_loops(name)])
     total = Linear(0, {})
     for low, stride in zip(region.minimum, strides_of(region.buffer), strict=True):
-        if not isinstance(stride, int):
+        form = linear(substitute(low, bindings), ranges)
+        if isinstance(stride, int):
+            total = total.plus(form, stride)
+        elif form.terms.get(var, 0):
+            return FAR
+        elif any(_uses(a, var) for a in form.terms):
             return None
-        total = total.plus(linear(substitute(low, bindings), ranges), stride)
     hidden = any(a is not var and _uses(a, var) for a in total.terms)
     return None if hidden else total.terms.get(var, 0)
 
 
 def _extent(sch: Schedule, loop: str) -> int:
     extent = sch.loop(loop).extent
-    return int(extent) if isinstance(extent, Const) else 0
+    return int(extent) if isinstance(extent, Const) else OPEN
 
 
 def _uses(atom: Atom, var: Var) -> bool:

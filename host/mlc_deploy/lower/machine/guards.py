@@ -1,0 +1,66 @@
+"""What must hold where an expression is computed, by the if_then_else around it. Loads become one
+only where equal guards stand around them: none is read then that was not read before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from ...arith import Known, linear
+from ...ir import Call, Compare, Expr, children, dtype_of, once, rebuild, with_fields
+from ...ir.build import conjuncts
+
+Guards = frozenset[object]
+Rewrite = Callable[[Any, Guards], Expr | None]
+
+
+def guarded(values: Sequence[Expr], known: Known) -> Iterator[tuple[Any, Guards]]:
+    """The nodes of expressions, each once for what must hold where it is."""
+    left: list[tuple[Any, Guards]] = [(v, frozenset()) for v in values]
+    seen = set(left)
+    while left:
+        n, guards = left.pop()
+        yield n, guards
+        if isinstance(n, Call) and n.name == "if_then_else":
+            inner: list[tuple[Any, Guards]] = [*_branches(n, guards, known)]
+        else:
+            inner = [(child, guards) for child in children(n)]
+        fresh = [pair for pair in inner if pair not in seen]
+        seen.update(fresh)
+        left += fresh
+
+
+def rewriting(rewrite: Rewrite, known: Known) -> Callable[[Any], Any]:
+    """What rebuilds expressions with nodes in the place of others, by what must hold there."""
+
+    @cache
+    def within(guards: Guards) -> Callable[[Any], Any]:
+        @once
+        def inside(n: Any) -> Any:
+            made = rewrite(n, guards)
+            if made is not None:
+                return made
+            if isinstance(n, Call) and n.name == "if_then_else":
+                args = [within(own)(e) for e, own in _branches(n, guards, known)]
+                return with_fields(n, args=tuple(args)) if args != list(n.args) else n
+            return rebuild(n, inside)
+
+        return inside
+
+    return within(frozenset())
+
+
+def _branches(n: Call, guards: Guards, known: Known) -> list[tuple[Expr, Guards]]:
+    """The arguments of an if_then_else, each with what must hold there."""
+    condition, then, otherwise = n.args
+    said = frozenset(_said(c, known) for c in conjuncts(condition))
+    return [(condition, guards), (then, guards | said), (otherwise, guards | {("not", said)})]
+
+
+def _said(condition: Expr, known: Known) -> object:
+    """What a condition says; comparisons of equal integers say the same."""
+    match condition:
+        case Compare(op, a, b) if dtype_of(a.dtype).is_integer and dtype_of(a.dtype).lanes == 1:
+            return op, linear(a, known).plus(linear(b, known), -1)
+    return condition
