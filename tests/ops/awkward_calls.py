@@ -337,7 +337,12 @@ def first(op: str, rng: Random) -> AwkwardCall:
 
 def grow(op: str, rng: Random) -> AwkwardCall:
     whole = shape(rng, 1, 3)
-    return call(op, (whole, dtype(rng)), extent=whole[0] + rng.choice(SMALL))
+    axis = rng.randrange(len(whole))
+    return call(op, (whole, dtype(rng)), axis=axis, extent=whole[axis] + rng.choice(SMALL))
+
+
+def unique(op: str, rng: Random) -> AwkwardCall:
+    return call(op, (shape(rng, 2, 2), dtype(rng)), sorted=rng.random() < 0.5)
 
 
 def top_k(op: str, rng: Random) -> AwkwardCall:
@@ -564,6 +569,7 @@ OWN = (
     tile,
     top_k,
     transpose,
+    unique,
     where,
 )
 DRAWS: dict[str, Callable[[str, Random], AwkwardCall]] = {

@@ -309,9 +309,9 @@ def unique(rng: Random) -> OperatorCall:
 
 def grow(rng: Random) -> OperatorCall:
     shape = shape_of(rng)
-    return OperatorCall(
-        "grow", (array(rng, shape),), {"axis": 0, "extent": shape[0] + rng.randint(0, 3)}
-    )
+    axis = rng.randrange(len(shape))
+    attrs = {"axis": axis, "extent": shape[axis] + rng.randint(0, 3)}
+    return OperatorCall("grow", (array(rng, shape),), attrs)
 
 
 def first(rng: Random) -> OperatorCall:
