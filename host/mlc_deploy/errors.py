@@ -14,6 +14,7 @@
       ├ ArtifactError    a saved model's file is damaged; a model cannot be saved
       ├ DeployError      a board cannot run what was compiled for a target
       ├ InputError       an array that was given does not fit the model's input or output
+      ├ FarmError        a farm of boards cannot be used: a package, an address, a kind of board
       ├ QuantizeError    no layer of a model can be made int8 within the budget
       └ TuneError        a database, a space or boards with which nothing can be tuned
 
@@ -115,6 +116,11 @@ class DeployError(MlcError):
 
 class InputError(MlcError):
     """An array that was given does not fit the model's input or output."""
+
+
+class FarmError(MlcError):
+    """A farm of boards cannot be used: a package that is missing, an address that is none, a kind
+    of board that it has not."""
 
 
 class QuantizeError(MlcError):

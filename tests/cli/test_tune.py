@@ -122,7 +122,7 @@ def test_what_was_found_is_kept_when_the_whole_model_is_not_run_to_its_end(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mlc_deploy.cli.tune.deploy", Mock(side_effect=error))
+    monkeypatch.setattr("mlc_deploy.cli.bench.deploy", Mock(side_effect=error))
     done = mlc_deploy(
         "tune", DIGITS, *LOCAL, "--db", "t.jsonl", "--json", "r.json", "--trials", "4"
     )

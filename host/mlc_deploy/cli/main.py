@@ -38,6 +38,10 @@ GROUPS = {
         "board doctor": "Says whether times of BOARD can be trusted.",
         "board clean": "Removes the programs, objects and weights kept on BOARD.",
     },
+    "Commands about a farm of boards": {
+        "farm join": "Offers this machine's builders and boards to SCHEDULER, until Ctrl-C.",
+        "farm list": "Lists the boards of SCHEDULER: kinds, states, users, temperatures, queues.",
+    },
 }
 COMMANDS = (RUN, *dict.fromkeys(name.split()[0] for rows in GROUPS.values() for name in rows))
 

@@ -206,7 +206,7 @@ def run(
                 session = stack.enter_context(connect(url, machine=machine))
             for warning in session.warnings:
                 progress.warn(warning)
-            refuse_cores(session, cores)
+            refuse_cores(cores, session.board, session.device)
             wanted = wanted or target_of(session.device)
             if ready is None:
                 refuse_unfit(wanted, session.board, session.device)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlc_rpc import Unreachable
 from mlc_targets import Target
 
-from ..board.connect import connect, target_of
-from ..driver.deploy import RUN_SECONDS, deploy
+from .bench import OfFarm, OwnBoards, of_farm, on_farms, refuse_mixed
 from .ending import orderly
 from .errors import FAILED, INTERRUPTED, OK
 from .json_file import JsonFile
@@ -39,9 +37,6 @@ from .tune_report import incident_text, recorded, show
 from .tune_shown import shown
 
 if TYPE_CHECKING:
-    from mlc_rpc import Session
-
-    from ..driver.compile import CompiledModel
     from ..driver.deploy import Deployment
     from ..driver.model_graph import ModelGraph
     from ..tune.api import Options, TunedModel
@@ -57,6 +52,7 @@ CANDIDATE_SECONDS = 10.0
 @click.argument("model", required=False)
 @click.option("--target", metavar="T", help=TARGET_HELP)
 @click.option("--board", "boards", multiple=True, metavar="B", help="measure on B; repeat for more")
+@on_farms
 @click.option("--db", "db", required=True, metavar="FILE", help="keep the results in FILE")
 @click.option("--from", "others", multiple=True, metavar="FILE", help="begin with other databases")
 @click.option(
@@ -92,6 +88,9 @@ def tune(
     model: str | None,
     target: str | None,
     boards: tuple[str, ...],
+    farm: str | None,
+    kind: str | None,
+    priority: int,
     db: str,
     others: tuple[str, ...],
     trials: int,
@@ -114,6 +113,8 @@ def tune(
     schedules of its kernels and layouts of its convolutions. The database keeps every result, and
     `mlc-deploy MODEL --db FILE` compiles with the best.
 
+    With --farm, the workers of a Dask scheduler compile, and the boards of a farm measure.
+
     You can stop it at any moment: the same command continues. Emulated boards count executed
     instructions. --from begins with the results of other databases, of this board or of others.
     """
@@ -121,7 +122,7 @@ def tune(
                 "--early-stopping": early_stopping})  # fmt: skip
     path = source_file(model, ("tune",))
     to_json = JsonFile(json_file, (model, db, *others))
-    wanted, urls = _places(target, boards)
+    refuse_mixed(farm, {"--board-kind": kind, "--priority": priority}, {"--board": boards})
     how = reading.arguments
     progress = Progress(verbose)
     began = time.perf_counter()
@@ -129,48 +130,51 @@ def tune(
     from ..driver.model_graph import model_graph  # here: the compiler takes a while to import
     from ..tune.api import Options
 
-    database = _database(db, others, progress)
     options = Options(
         trials, batch, seed, strategy, minutes=minutes, early_stopping=early_stopping,
         seconds=timeout, layouts=not keep_layouts, cores=cores,
     )  # fmt: skip
-    if wanted is None:
-        with progress.stage("connect"), _connected(urls) as session:
-            wanted = target_of(session.device)
-    with progress.stage("graph"):
-        graphs = model_graph(path, wanted, **how)
-    run = _Run(path, graphs, wanted, reading.precision, urls, options, database, progress)
-    done: tuple[Deployment, Deployment] | None = None
-    failed: BaseException | None = None
-    try:
-        with orderly():
-            run.tune(only)
-            done = run.whole_model(how)
-    except (Exception, KeyboardInterrupt) as error:  # the tables show the results up to now
-        if isinstance(error, Misuse) or run.state is None:
-            raise
-        if not run.state.tasks:
-            progress.warn(f"{db} holds all results; the same command continues")
-            raise
-        failed = error
-    assert run.state is not None
-    record = recorded(run.state, run.tuned, done, run.incidents, path.stem, wanted, urls)
-    record |= {
-        "board": run.board,
-        "db": db,
-        "command": _command(model, target, urls[0], db),
-        "measured": run.measured,
-        "stopped": failed is not None,
-        "total_s": time.perf_counter() - began,
-        "notes": database.notes,
-    }
-    show(record, to_json.beside)
-    to_json.write(record)
-    if isinstance(failed, KeyboardInterrupt):
-        return INTERRUPTED
-    if failed is not None:
-        raise failed
-    return OK if all(layers.ok for layers in done or ()) else FAILED
+    with _bench(target, boards, farm, kind, priority, progress) as (wanted, bench):
+        database = _database(db, others, progress)
+        if wanted is None:
+            with progress.stage("connect"):
+                wanted = bench.target()
+        with progress.stage("graph"):
+            graphs = model_graph(path, wanted, **how)
+        run = _Run(path, graphs, wanted, reading.precision, bench, options, database, progress)
+        done: tuple[Deployment, Deployment] | None = None
+        failed: BaseException | None = None
+        try:
+            with orderly():
+                run.tune(only)
+                done = run.whole_model(how)
+        except (Exception, KeyboardInterrupt) as error:  # the tables show the results up to now
+            if isinstance(error, Misuse) or run.state is None:
+                raise
+            if not run.state.tasks:
+                progress.warn(f"{db} holds all results; the same command continues")
+                raise
+            failed = error
+        assert run.state is not None
+        record = recorded(run.state, run.tuned, done, run.incidents, path.stem, wanted, bench.urls)
+        record |= {
+            "board": run.board,
+            "db": db,
+            "command": _command(
+                model, target or (str(wanted) if farm else None), bench.urls[0], db
+            ),
+            "measured": run.measured,
+            "stopped": failed is not None,
+            "total_s": time.perf_counter() - began,
+            "notes": database.notes,
+        }
+        show(record, to_json.beside)
+        to_json.write(record)
+        if isinstance(failed, KeyboardInterrupt):
+            return INTERRUPTED
+        if failed is not None:
+            raise failed
+        return OK if all(layers.ok for layers in done or ()) else FAILED
 
 
 def _command(model: str | None, target: str | None, url: str, db: str) -> str:
@@ -189,12 +193,27 @@ def _places(target: str | None, boards: Sequence[str]) -> tuple[Target | None, l
     return wanted, [first, *(located(board).url for board in boards[1:])]
 
 
-def _connected(urls: Sequence[str], machine: str | None = None) -> Session:
-    """A session with the first board that answers. Raises Unreachable."""
-    for url in urls[:-1]:
-        with suppress(Unreachable):
-            return connect(url, machine=machine)
-    return connect(urls[-1], machine=machine)
+@contextmanager
+def _bench(
+    target: str | None,
+    boards: Sequence[str],
+    farm: str | None,
+    kind: str | None,
+    priority: int,
+    progress: Progress,
+) -> Iterator[tuple[Target | None, OwnBoards | OfFarm]]:
+    """The target (None: that of the boards), and what kernels are built and measured with."""
+    if farm is None:
+        wanted, urls = _places(target, boards)
+        yield wanted, OwnBoards(urls)
+        return
+    from ..farm.client import Farm
+
+    wanted = one_level(target, "tune is for") if target else None
+    with Farm(farm, priority=priority, warn=progress.warn) as connected:
+        with progress.stage("connect"):
+            found = of_farm(connected, kind, wanted, progress.warn)
+        yield wanted, found
 
 
 def _database(db: str, others: Sequence[str], progress: Progress) -> Database:
@@ -220,13 +239,13 @@ class _Run:
         graphs: ModelGraph,
         target: Target,
         precision: str,
-        urls: Sequence[str],
+        bench: OwnBoards | OfFarm,
         options: Options,
         database: Database,
         progress: Progress,
     ) -> None:
         self.path, self.graphs, self.target, self.precision = path, graphs, target, precision
-        self.urls, self.options, self.database, self.progress = urls, options, database, progress
+        self.bench, self.options, self.database, self.progress = bench, options, database, progress
         self.incidents: list[Incident] = []
         self.state: State | None = None
         self.tuned: TunedModel | None = None  # None: it was stopped
@@ -235,13 +254,13 @@ class _Run:
     def tune(self, only: str) -> None:
         """Tunes to the end. Raises Misuse where there is nothing to tune, and what run_model
         raises."""
-        from ..tune.api import NothingToTune, measuring, opened, run_model
+        from ..tune.api import NothingToTune, measuring, run_model
         from ..tune.layouts import Model
 
         model = Model(self.graphs, self.target, self.precision)
         with (
-            opened(self.urls, self.target, self._report) as pool,
-            measuring(self.target, self.options, pool, self.database) as by,
+            self.bench.opened(self.target, self._report) as (boards, builder),
+            measuring(self.target, self.options, boards, self.database, builder) as by,
             shown(self.progress) as watch,
         ):
             self.board = by.board
@@ -272,11 +291,6 @@ class _Run:
         for note in models[1].notes:
             self.progress.warn(note)
 
-        def ran(session: Session, model: CompiledModel) -> Deployment:
-            return deploy(model, session, threads=1, cores=self.options.cores, timeout=RUN_SECONDS)
-
-        with (
-            self.progress.stage("model"),
-            _connected(self.urls, self.target.arch) as session,
-        ):
-            return ran(session, models[0]), ran(session, models[1])
+        with self.progress.stage("model"):
+            untuned, tuned = self.bench.run(models, self.target, self.options.cores)
+        return untuned, tuned

@@ -25,8 +25,10 @@ from ..codegen.link import undefined
 from ..frontend import Converter
 from ..graph import ExternalCall, Function, GraphProgram, evaluate, lower_graph
 from ..graph.indices import index_extents
+from ..graph.lower import KernelSource
 from ..graph.nudge import MOST, MOST_ELEMENTS, NUDGES, TIMES, nudged, rounds_floats
 from ..ir import IRModule
+from ..lower import Kernel
 from ..tuned import Database, existing, known_layouts, tuned
 from .compare import Slack, compare
 from .kernels import compile_sources, loops_of
@@ -131,6 +133,10 @@ class CompiledModel:
         return self.program.externals
 
 
+def _lowered(sources: Mapping[str, KernelSource], target: Target) -> list[Kernel]:
+    return [loops_of(source, target) for source in sources.values()]
+
+
 def compile(
     model: str | Path | ExportedProgram | GraphModule | Function | IRModule,
     target: Target | str | None = None,
@@ -185,7 +191,7 @@ def compile(
     library = Library(
         name=graphs.reference.name,
         target=to,
-        lowered=lambda: [loops_of(source, to) for source in program.kernels.values()],
+        lowered=partial(_lowered, program.kernels, to),
         compiled=kernels.objects,
         model=program.model_map(),
         linked=linked,

@@ -279,7 +279,7 @@ def deploy(
             computed = model.evaluate(every)
             slack = model.slack(every, computed)
         expected |= {name: right for name, right in computed.items() if name in asked}
-    refuse_cores(board, cores)
+    refuse_cores(cores, board.board, board.device)
     threads = threads or (1 if board.emulated else thread_count(board, cores))
     measured, interruptions = persist(
         board,
@@ -387,13 +387,13 @@ def _profiles(
     return [Run(tuple(round(seconds * 1e9) for seconds in row), None) for row in layers]
 
 
-def refuse_cores(board: Session, cores: str) -> None:
+def refuse_cores(cores: str, url: str, device: Device) -> None:
     """Raises DeployError where the text names no cores, Refused where the board lacks them."""
     try:
-        board.device.refuse_cores(cores, board.board)
+        device.refuse_cores(cores, url)
     except ValueError as error:
         mend = "fast, slow, or numbers such as 0-3 or 4,5"
-        raise DeployError(str(error), where=board.board, mend=mend) from None
+        raise DeployError(str(error), where=url, mend=mend) from None
 
 
 def thread_count(board: Session, cores: str) -> int:

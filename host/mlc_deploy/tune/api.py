@@ -32,7 +32,7 @@ from ..ir import IRModule, PrimFunc
 from ..schedule import Schedule
 from ..schedule.trace import Trace
 from ..tuned import Database, Objective, PlanRecord, digest, existing, known_layouts
-from .boards import BoardPool, Incident
+from .boards import BoardPool, Boards, Incident
 from .cost_model import require_lightgbm
 from .experience import experience
 from .extract import task_of
@@ -200,7 +200,7 @@ def compile_tir(
 def measuring(
     target: Target,
     options: Options,
-    boards: BoardPool,
+    boards: Boards,
     database: Database,
     builder: Executor | None = None,
 ) -> Iterator[Measuring]:
@@ -221,7 +221,7 @@ def measuring(
             where=f"{session.board}: {session.why_not_counting}",
             mend="objective seconds, or qemu://",
         )
-    refuse_cores(session, options.cores)
+    refuse_cores(options.cores, session.board, session.device)
     if options.strategy == "evolutionary":
         require_lightgbm()
     timed_here = any(url.startswith("local://") for url in boards.urls)

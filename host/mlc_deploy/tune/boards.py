@@ -23,6 +23,7 @@ from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
 from mlc_rpc import Lost, ProtocolError, RpcError, Session, Timeout, Unreachable
+from mlc_rpc.session import Device
 
 from ..board import connect as own_boards
 
@@ -42,6 +43,38 @@ class BoardExecutor(Protocol):
 
     def submit(self, fn: Callable[..., R], /, *args: Any) -> Future[R]:
         """fn(board, *args) some time on some board."""
+
+
+class Described(Protocol):
+    """What a Session says of its board. `board` is its URL."""
+
+    @property
+    def board(self) -> str: ...
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def emulated(self) -> bool: ...
+
+    @property
+    def counting(self) -> bool: ...
+
+    @property
+    def why_not_counting(self) -> str: ...
+
+
+class Boards(BoardExecutor, Protocol):
+    """Boards of one kind: those of a BoardPool, or of a farm. `kind` is their fingerprint."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def urls(self) -> Sequence[str]: ...
+
+    def first(self) -> Described:
+        """One that is there. Raises Unreachable."""
 
 
 class BoardLost(Exception):

@@ -1,0 +1,128 @@
+"""What a tuning builds and measures with: boards that this machine reaches, or those of a farm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlc_rpc import Session, Unreachable
+from mlc_targets import Target
+
+from ..board.connect import connect, target_of
+from ..driver.deploy import RUN_SECONDS, Deployable, Deployment, deploy
+from .options import Misuse
+
+if TYPE_CHECKING:
+    from ..farm.client import Farm, FarmBoards
+    from ..tune.boards import Board, Boards, Incident
+
+Report = Callable[["Incident"], None]
+
+
+def on_farms(command: Any) -> Any:
+    """The options of a command that runs on a farm."""
+    for option in (
+        click.option(
+            "--priority", type=int, default=0, metavar="N",
+            help="go before work of a farm with less than N (default: 0)",
+        ),
+        click.option("--board-kind", "kind", metavar="KIND", help="take a farm's boards of KIND"),
+        click.option("--farm", metavar="S", help="use the farm of a Dask scheduler, tls://host"),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def refuse_mixed(
+    farm: str | None, of_farms: Mapping[str, object], of_others: Mapping[str, object]
+) -> None:
+    """Raises Misuse for options of a farm without one, and for boards beside one."""
+    for option, value in (of_others if farm else of_farms).items():
+        if value and farm:
+            raise Misuse(f"{option} has no effect with a farm", where=f"--farm {farm}",
+                         mend="--board-kind KIND")  # fmt: skip
+        if value:
+            raise Misuse(f"{option} is of a farm", where=f"{option} {value}", mend="with --farm")
+
+
+def run_whole(board: Board, model: Deployable, cores: str) -> Deployment:
+    """A job of a board: a whole model on one thread."""
+    return deploy(model, board.session, threads=1, cores=cores, timeout=RUN_SECONDS)
+
+
+@dataclass(frozen=True)
+class OwnBoards:
+    """Boards by URL, and this machine's cores as builders."""
+
+    urls: Sequence[str]
+
+    def target(self) -> Target:
+        """What the first board says it is. Raises Unreachable."""
+        with self._connected() as session:
+            return target_of(session.device)
+
+    @contextmanager
+    def opened(self, target: Target, report: Report) -> Iterator[tuple[Boards, Executor | None]]:
+        from ..tune.api import opened  # here: the compiler takes a while to import
+
+        with opened(self.urls, target, report) as pool:
+            yield pool, None
+
+    def run(self, models: Sequence[Deployable], target: Target, cores: str) -> list[Deployment]:
+        """Each model on the first board that answers, one after the other."""
+        with self._connected(target.arch) as session:
+            return [
+                deploy(model, session, threads=1, cores=cores, timeout=RUN_SECONDS)
+                for model in models
+            ]
+
+    def _connected(self, machine: str | None = None) -> Session:
+        for url in self.urls[:-1]:
+            with suppress(Unreachable):
+                return connect(url, machine=machine)
+        return connect(self.urls[-1], machine=machine)
+
+
+@dataclass(frozen=True)
+class OfFarm:
+    """Boards of one kind of a farm, and its builders."""
+
+    farm: Farm
+    boards: FarmBoards
+
+    @property
+    def urls(self) -> Sequence[str]:
+        return self.boards.urls
+
+    def target(self) -> Target:
+        """What the boards say they are."""
+        return target_of(self.boards.first().device)
+
+    @contextmanager
+    def opened(self, target: Target, report: Report) -> Iterator[tuple[Boards, Executor | None]]:
+        yield self.boards, self.farm.builder()
+
+    def run(self, models: Sequence[Deployable], target: Target, cores: str) -> list[Deployment]:
+        """Each model on any of the boards."""
+        jobs = [self.boards.submit(run_whole, model, cores) for model in models]
+        return [job.result() for job in jobs]
+
+
+def of_farm(farm: Farm, kind: str | None, target: Target | None, warn: Callable[[str], None]) -> (
+    OfFarm
+):  # fmt: skip
+    """The boards of a farm that can be compared. Raises FarmError where there is no such kind, or
+    several; warns of boards that are left out."""
+    from ..farm.client import FarmBoards, matching
+
+    if not farm.builders():
+        warn("the farm has no builders yet: nothing is compiled before there are some")
+    chosen, others = matching(farm.boards(), kind, target, farm.address)
+    for board in others:
+        warn(f"{board.url} of {board.host} is left out: another {board.kind} than the others")
+    return OfFarm(farm, FarmBoards(farm, chosen))

@@ -1,0 +1,122 @@
+"""`mlc-deploy farm`: boards and builders that several machines and users share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from ..board.enrolled import Enrolled
+from ..driver.workers import cores
+from .ending import orderly
+from .errors import OK
+from .json_file import JsonFile
+from .options import DEBUG, JSON_HELP, Misuse
+from .place import NONE, located
+from .progress import Progress
+from .tables import add_row, console_for, plain_table, tell
+
+
+@click.group()
+def farm() -> None:
+    """Shares boards and builders among machines and users."""
+
+
+@farm.command("join")
+@click.argument("scheduler")
+@click.option("--board", "boards", multiple=True, metavar="B", help="offer B; repeat for more")
+@click.option(
+    "--builders", type=int, metavar="N", help="compile on N cores (default: all; 0: none)"
+)
+@DEBUG
+def join_command(scheduler: str, boards: tuple[str, ...], builders: int | None) -> int:
+    """Offers this machine's builders and boards to SCHEDULER, until Ctrl-C.
+
+    SCHEDULER is a Dask scheduler, tcp://host:8786 or tls://host:8786. A board is a name or a URL.
+    Each board is checked before it takes work, and is withdrawn while it is hot, throttled or lost.
+    """
+    from ..farm.engine import require_distributed, scheduler_address
+    from ..farm.member import Place, join
+
+    require_distributed()
+    count = cores() if builders is None else builders
+    if count < 0:
+        raise Misuse("builders cannot be fewer than none", where=f"--builders {builders}", mend="0")
+    address = scheduler_address(scheduler, Progress(False).warn)
+    places = [_place(board) for board in boards]
+    twice = [url for url, n in Counter(p.url for p in places).items() if n > 1]
+    if twice and not twice[0].startswith("qemu://"):
+        raise Misuse("a board is offered once", where=f"--board {twice[0]}", mend="without one")
+    logging.getLogger("distributed").setLevel(logging.WARNING)
+    with orderly():
+        asyncio.run(
+            join(
+                address,
+                [Place(place.url, place.target or "") for place in places],
+                count,
+                lambda text: tell(text, sys.stderr),
+            )
+        )
+    return OK
+
+
+def _place(board: str) -> Enrolled:
+    if board == NONE:
+        raise Misuse("a farm has boards", where=f"--board {NONE}", mend="a board's URL, or none")
+    return located(board)
+
+
+@farm.command("list")
+@click.argument("scheduler")
+@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
+@DEBUG
+def list_command(scheduler: str, json_file: str | None) -> int:
+    """Lists the boards of SCHEDULER: kinds, states, users, temperatures, queues.
+
+    SCHEDULER is a Dask scheduler, tcp://host:8786 or tls://host:8786.
+    """
+    from ..farm.client import Farm
+    from ..farm.work import BUILDER, resource
+
+    to_json = JsonFile(json_file)
+    with Farm(scheduler, warn=Progress(False).warn) as connected:
+        boards, builders, waiting = connected.boards(), connected.builders(), connected.waiting()
+    of_kind: Counter[str] = Counter()
+    for name, n in waiting.items():
+        of_kind[name.partition("#")[0]] += n
+    queues = {kind: of_kind[resource(kind)] for kind in sorted({b.kind for b in boards if b.kind})}
+    record: dict[str, Any] = {
+        "boards": [_row(asdict(board)) for board in boards],
+        "builders": builders,
+        "queues": queues,
+        "builds": waiting[BUILDER],
+    }
+    console = console_for(to_json.beside)
+    table = plain_table(
+        ("board", False), ("kind", False), ("host", False), ("state", False), ("user", False),
+        ("°C", True),
+    )  # fmt: skip
+    for b in boards:
+        state = f"{b.state}: {b.why}" if b.why else b.state
+        degrees = "" if b.degrees is None else f"{b.degrees:.0f}"
+        add_row(table, b.url, b.kind, b.host, state, b.user, degrees)
+    if boards:
+        console.print(table)
+    else:
+        tell("no boards; try: mlc-deploy farm join SCHEDULER --board B", to_json.beside)
+    for kind, n in queues.items():
+        tell(f" {n} measurements wait or run on {kind}", to_json.beside)
+    tell(f" {waiting[BUILDER]} builds wait or run on {builders} builders", to_json.beside)
+    to_json.write(record)
+    return OK
+
+
+def _row(board: dict[str, Any]) -> dict[str, Any]:
+    """What a record says of a board."""
+    names = ("url", "kind", "host", "state", "user", "why", "degrees", "fingerprint")
+    return {name: board[name] for name in names}

@@ -1,0 +1,229 @@
+"""A user's side of a farm: what there is, and its boards and builders as executors of
+concurrent.futures."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Executor, Future
+from functools import partial
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from mlc_rpc import Unreachable
+from mlc_targets import Target
+
+from ..driver.workers import WorkerDied
+from ..errors import FarmError
+from ..tune.boards import BoardLost
+from .engine import require_distributed, scheduler_address
+from .member import me
+from .work import BUILDER, BoardStatus, Call, Description, perform, resource, statuses
+
+R = TypeVar("R")
+CONNECT_SECONDS = 15.0
+PATIENCE_SECONDS = 60.0  # that a scheduler may be away
+AGAIN_SECONDS = 0.5  # from one look for it to the next
+
+
+class Farm:
+    """A connection to a scheduler. Raises FarmError, and Unreachable where none answers."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        priority: int = 0,
+        warn: Callable[[str], None] = lambda _: None,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        self.address = scheduler_address(address, warn)
+        self.user, self.priority, self.patience = me(), priority, patience
+        self._distributed = require_distributed()
+        self._lock = threading.Lock()  # of the client
+        self._closed = False
+        self._client = self._connected()
+
+    def _connected(self) -> Any:
+        try:
+            return self._distributed.Client(
+                self.address, timeout=CONNECT_SECONDS, set_as_default=False
+            )
+        except (OSError, TimeoutError) as error:
+            raise Unreachable(
+                f"no scheduler answers: {error}",
+                board=self.address,
+                attempt="dask scheduler, on that machine",
+            ) from None
+        except (TypeError, ValueError, RuntimeError) as error:  # of certificates
+            raise FarmError(
+                f"the scheduler cannot be asked: {error}",
+                where=self.address,
+                mend="Dask's own settings of certificates: distributed.comm.tls",
+            ) from None
+
+    def client(self) -> Any:
+        """A client that is connected, or that soon may be. Raises Unreachable."""
+        with self._lock:
+            if self._closed:
+                raise CancelledError
+            if self._client.status == "closed":
+                self._client = self._connected()
+            return self._client
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._client.close(timeout=5)
+
+    def __enter__(self) -> Farm:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def boards(self) -> list[BoardStatus]:
+        """All boards, those that are withdrawn too."""
+        found = self.client().run(statuses, workers=self._hosts(), on_error="ignore")
+        each = [status for of_host in found.values() for status in of_host]
+        return sorted(each, key=lambda b: (b.kind, b.host, b.url))
+
+    def builders(self) -> int:
+        return sum(int(w["resources"].get(BUILDER, 0)) for w in self._workers().values())
+
+    def waiting(self) -> Counter[str]:
+        """How many calls wait or run, by the resource that they ask for."""
+
+        def resources_of_tasks(dask_scheduler: Any) -> list[str]:  # within: sent as it is
+            tasks = dask_scheduler.tasks.values()
+            return [r for t in tasks if t.state != "memory" for r in t.resource_restrictions or ()]
+
+        return Counter(self.client().run_on_scheduler(resources_of_tasks))
+
+    def builder(self) -> FarmExecutor:
+        """An executor for build_object, on all hosts."""
+        return FarmExecutor(self, BUILDER)
+
+    def _workers(self) -> dict[str, Any]:
+        return dict(self.client().scheduler_info(n_workers=-1)["workers"])
+
+    def _hosts(self) -> list[str]:
+        return [at for at, w in self._workers().items() if str(w["name"]).startswith("host ")]
+
+
+class FarmExecutor(Executor):
+    """Whatever of a farm has a resource, as an executor. A call whose worker or scheduler ends is
+    done again; the scheduler may be away for the farm's patience, then calls have the exception
+    Unreachable."""
+
+    def __init__(self, farm: Farm, resource: str) -> None:
+        self.farm, self.resource = farm, resource
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        assert not kwargs, "a farm's call takes arguments by their places"
+        outcome: Future[R] = Future()
+        call = Call(fn, args, self.farm.user)
+        self._send(pickle.dumps(call, pickle.HIGHEST_PROTOCOL), outcome, None)
+        return outcome
+
+    def _send(self, packed: bytes, outcome: Future[Any], since: float | None) -> None:
+        """Submits a call; `since` is when its scheduler was missed first."""
+        try:
+            ran = self.farm.client().get_executor(pure=False, resources={self.resource: 1}).submit(
+                perform, packed, key=f"{self.resource}-{uuid4().hex}", priority=self.farm.priority
+            )  # fmt: skip
+        except Exception as error:
+            self._missed(packed, outcome, since, error)
+        else:
+            ran.add_done_callback(partial(self._settle, packed, outcome, since))
+
+    def _settle(
+        self, packed: bytes, outcome: Future[Any], since: float | None, ran: Future[bytes]
+    ) -> None:
+        try:
+            result, error = pickle.loads(ran.result())
+        except CancelledError as cancelled:  # as all futures of a client that lost its scheduler
+            self._missed(packed, outcome, since, cancelled)
+        except self.farm._distributed.KilledWorker as killed:
+            outcome.set_exception(self._killed(str(killed)))
+        except Exception as raised:
+            outcome.set_exception(raised)
+        else:
+            if error is None:
+                outcome.set_result(result)
+            else:
+                outcome.set_exception(error)
+
+    def _killed(self, words: str) -> Exception:
+        return WorkerDied("several workers ended", words)
+
+    def _missed(
+        self, packed: bytes, outcome: Future[Any], since: float | None, error: BaseException
+    ) -> None:
+        now = time.monotonic()
+        since = now if since is None else since
+        if self.farm.closed:
+            outcome.set_exception(CancelledError())
+        elif now - since > self.farm.patience:
+            outcome.set_exception(
+                Unreachable(
+                    f"the scheduler is gone: {error or type(error).__name__}",
+                    board=self.farm.address,
+                    attempt="the same command again when it is there: it goes on where it stopped",
+                )
+            )
+        else:
+            again = threading.Timer(AGAIN_SECONDS, self._send, (packed, outcome, since))
+            again.daemon = True
+            again.start()
+
+
+class FarmBoards(FarmExecutor):
+    """Boards of a farm whose times can be compared: as a BoardPool for those who measure."""
+
+    def __init__(self, farm: Farm, boards: Sequence[BoardStatus]) -> None:
+        one = boards[0]
+        super().__init__(farm, resource(one.kind, one.exact))
+        assert one.about is not None
+        self._about, self.kind = one.about, one.fingerprint
+        self.urls = tuple(board.url for board in boards)
+
+    def first(self) -> Description:
+        """One of the boards, as it describes itself."""
+        return self._about
+
+    def _killed(self, words: str) -> Exception:
+        return BoardLost(f"several workers ended under it: {words}")
+
+
+def matching(
+    boards: Sequence[BoardStatus], kind: str | None, target: Target | None, where: str
+) -> tuple[list[BoardStatus], list[BoardStatus]]:
+    """The boards of one kind that can be compared, of which there are most; and those of the kind
+    that cannot be compared with them. Raises FarmError where there is no such kind, or several."""
+    there = [board for board in boards if board.about is not None]
+    kinds = sorted({board.kind for board in there})
+    fit = [b for b in there if kind is None or b.kind == kind]
+    if kind is None and target is not None:
+        fit = [b for b in fit if b.about and runs_on(target, b.about)]
+    found = sorted({board.kind for board in fit})
+    if len(found) != 1:
+        of = f"of kind '{kind}'" if kind else f"for {target.short_name}" if target else "at all"
+        what = "the farm has boards of several kinds" if found else f"the farm has no board {of}"
+        mend = " or ".join(f"--board-kind {k}" for k in found or kinds)
+        raise FarmError(what, where=where, mend=mend or "mlc-deploy farm join, where boards are")
+    sizes = Counter(board.exact for board in fit)
+    most = max(sorted(sizes), key=lambda exact: sizes[exact])
+    return [b for b in fit if b.exact == most], [b for b in fit if b.exact != most]
+
+
+def runs_on(target: Target, about: Description) -> bool:
+    needs = set(target.required_features)
+    return about.device.machine == target.arch and needs <= about.device.features

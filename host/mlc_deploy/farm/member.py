@@ -1,0 +1,240 @@
+"""A machine that joins a farm: its builders, and the boards that it reaches.
+
+Each board has a Dask worker with one thread, which is there only while the board is: so one call at
+a time runs on a board, whoever asks, and what waited for a board that is withdrawn goes to another.
+A worker that lost its scheduler is started again until the scheduler is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import re
+import socket
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from mlc_rpc import RpcError, Session
+from mlc_rpc.facts import Facts, read_facts
+from mlc_rpc.verdict import HOT
+from mlc_targets.boards import board_names
+
+from ..driver.builder import builder
+from ..tune.boards import BoardPool, Incident, fingerprint
+from .engine import require_distributed
+from .work import BUILDER, POSTS, STATUSES, BoardStatus, Description, Post, resource
+
+CHECK_SECONDS = 15.0  # between two looks at a board that is idle
+FACTS_SECONDS = 30.0
+AGAIN_SECONDS = 1.0  # before a worker that ended is started again
+THROTTLED_NOW = 0xF  # of the Raspberry Pi's word; the bits above it are of the past
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A board to be offered: its URL, and its target where it was enrolled with one."""
+
+    url: str
+    target: str = ""
+
+
+def me() -> str:
+    """The user's name on this machine, and the machine's."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a user without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def kind_of(session: Session, target: str = "") -> str:
+    """The name of a board's model where it was enrolled as one, else that of its cores."""
+    if target.lower() in board_names():
+        return target.lower()
+    models = Counter(cpu.model or "unknown" for cpu in session.device.cpus)
+    cores = "+".join(re.sub(r"[^\w.-]", "_", model) for model in models)
+    if "unknown" in models or not models:
+        cores = session.device.machine
+    return f"emulated-{cores}" if session.emulated else cores
+
+
+def unfit_now(facts: Facts | None) -> str:
+    """Why the times of a board cannot be trusted at this moment; "" where they can."""
+    if facts is None:
+        return ""
+    if (facts.throttled or 0) & THROTTLED_NOW:
+        return f"throttled (get_throttled {facts.throttled:#x})"
+    if facts.temperatures and (most := max(facts.temperatures.values())) >= HOT:
+        return f"hot: {most:.0f} °C"
+    return ""
+
+
+class OfferedBoard:
+    """A board and its state. `pool` has this board alone; a call under which it goes, and that it
+    does not come back for, has the exception Unreachable at once."""
+
+    def __init__(self, place: Place, tell: Tell, *, connect: Any = None, **times: float) -> None:
+        self.place, self._tell = place, tell
+        self.post = Post(
+            BoardPool([place.url], connect=connect, report=self._heard, patience=0.0, **times)
+        )
+        self.kind = self.exact = self.fingerprint = ""
+        self.about: Description | None = None
+        self.degrees: float | None = None
+        self.why = "not connected yet"
+        self.changed: Callable[[], None] = lambda: None
+
+    @property
+    def pool(self) -> BoardPool:
+        assert isinstance(self.post.executor, BoardPool)
+        return self.post.executor
+
+    def status(self) -> BoardStatus:
+        state = "withdrawn" if self.why else "busy" if self.post.calls else "free"
+        return BoardStatus(
+            socket.gethostname(), self.place.url, self.kind, self.exact, self.fingerprint, state,
+            self.post.user, self.why, self.degrees, self.about,
+        )  # fmt: skip
+
+    def _heard(self, incident: Incident) -> None:
+        self._tell(f"{incident.board}: {incident.what}")
+        self.changed()
+
+    def check(self) -> None:
+        """Looks at the board, and whether it can be offered. Waits while it is connected to."""
+        before = self.why
+        self.why = self._unfit()
+        if self.why and self.why != before:
+            self._tell(f"{self.place.url}: withdrawn: {self.why}")
+        elif before and not self.why:
+            self._tell(f"{self.place.url}: offered as {resource(self.kind)}")
+
+    def _unfit(self) -> str:
+        try:
+            session = self.pool.first()
+        except RpcError as error:
+            return error.what
+        if self.about is None:
+            self._describe(session)
+        if self.post.calls:  # a look would disturb what is measured
+            return self.why
+        try:
+            facts = read_facts(self.place.url, FACTS_SECONDS)
+        except (RpcError, OSError) as error:
+            return f"its clock and temperature cannot be read: {error}"
+        if facts is not None and facts.temperatures:
+            self.degrees = max(facts.temperatures.values())
+        return unfit_now(facts)
+
+    def _describe(self, session: Session) -> None:
+        self.kind, self.fingerprint = kind_of(session, self.place.target), fingerprint(session)
+        self.exact = blake2b(self.fingerprint.encode(), digest_size=4).hexdigest()
+        self.about = Description(
+            session.board, session.device, session.emulated, session.counting,
+            session.why_not_counting,
+        )  # fmt: skip
+
+
+async def join(
+    scheduler: str,
+    places: Sequence[Place],
+    builders: int,
+    tell: Tell,
+    *,
+    check_seconds: float = CHECK_SECONDS,
+) -> None:
+    """Offers boards and builders to a scheduler until it is cancelled. Where a board is this
+    machine itself, builders leave it the cores."""
+    host = f"{socket.gethostname()}-{os.getpid()}"
+    here = any(place.url.startswith("local://") for place in places)
+    boards = [OfferedBoard(place, tell) for place in places]
+    workshop = builder(max(builders, 1), gently=here)
+    STATUSES[:] = [board.status for board in boards]
+    POSTS[f"host {host}"] = Post(workshop)
+    jobs = [_kept(scheduler, f"host {host}", {BUILDER: builders}, asyncio.Event(), tell)]
+    jobs += [
+        _offered(scheduler, f"board {host} {number}", board, check_seconds, tell)
+        for number, board in enumerate(boards)
+    ]
+    try:
+        async with asyncio.TaskGroup() as together:
+            for job in jobs:
+                together.create_task(job)
+    finally:
+        workshop.shutdown()
+        for board in boards:
+            board.pool.shutdown()
+        POSTS.clear()
+        STATUSES.clear()
+
+
+async def _offered(
+    scheduler: str, name: str, board: OfferedBoard, seconds: float, tell: Tell
+) -> None:
+    """A board's worker, while the board is fit."""
+    loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+    def notice() -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(changed.set)
+
+    board.changed = notice
+    POSTS[name] = board.post
+    worker: asyncio.Task[None] | None = None
+    withdrawn = asyncio.Event()
+    try:
+        while True:
+            changed.clear()
+            await asyncio.to_thread(board.check)
+            if board.why and worker is not None:
+                withdrawn.set()
+                await worker
+                worker = None
+            elif not board.why and worker is None:
+                withdrawn = asyncio.Event()
+                resources = dict.fromkeys(board.status().resources, 1)
+                worker = loop.create_task(_kept(scheduler, name, resources, withdrawn, tell))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), seconds)
+    finally:
+        if worker is not None:
+            worker.cancel()
+            await asyncio.gather(worker, return_exceptions=True)
+
+
+async def _kept(
+    scheduler: str, name: str, resources: dict[str, int], end: asyncio.Event, tell: Tell
+) -> None:
+    """Keeps a Dask worker running until `end`, whatever becomes of its scheduler."""
+    distributed = require_distributed()
+    ended = asyncio.create_task(end.wait())
+    try:
+        while not end.is_set():
+            worker = distributed.Worker(
+                scheduler, name=name, nthreads=max(resources.values(), default=0) or 1,
+                resources=resources, memory_limit=0, dashboard=False,
+            )  # fmt: skip
+            try:
+                starting = asyncio.ensure_future(worker.start())
+                await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
+                if starting.done():
+                    await starting
+                    gone = asyncio.create_task(worker.finished())
+                    await asyncio.wait({gone, ended}, return_when=asyncio.FIRST_COMPLETED)
+                    if not ended.done():
+                        tell(f"{name}: the scheduler is gone; it is tried again")
+            except (OSError, TimeoutError, ValueError) as error:
+                tell(f"{name}: {error}")
+            finally:
+                await worker.close(timeout=5)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(ended), AGAIN_SECONDS)
+    finally:
+        ended.cancel()
