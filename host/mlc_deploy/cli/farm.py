@@ -13,7 +13,6 @@ import click
 
 from ..board.enrolled import Enrolled
 from ..driver.workers import cores
-from .ending import orderly
 from .errors import OK
 from .json_file import JsonFile
 from .options import DEBUG, JSON_HELP, Misuse
@@ -53,15 +52,8 @@ def join_command(scheduler: str, boards: tuple[str, ...], builders: int | None) 
     if twice and not twice[0].startswith("qemu://"):
         raise Misuse("a board is offered once", where=f"--board {twice[0]}", mend="without one")
     logging.getLogger("distributed").setLevel(logging.WARNING)
-    with orderly():
-        asyncio.run(
-            join(
-                address,
-                [Place(place.url, place.target or "") for place in places],
-                count,
-                lambda text: tell(text, sys.stderr),
-            )
-        )
+    offered = [Place(place.url, place.target or "") for place in places]
+    asyncio.run(join(address, offered, count, lambda text: tell(text, sys.stderr)))
     return OK
 
 

@@ -1,0 +1,220 @@
+"""What of a farm needs no Dask: addresses, kinds of boards, when one is withdrawn, refusals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mlc_deploy.errors import FarmError
+from mlc_deploy.farm.client import matching, runs_on
+from mlc_deploy.farm.engine import scheduler_address
+from mlc_deploy.farm.member import OfferedBoard, Place, kind_of, unfit_now
+from mlc_deploy.farm.work import BoardStatus, Description
+from mlc_rpc import Unreachable
+from mlc_rpc.facts import Facts
+from mlc_rpc.session import Cpu, Device
+from mlc_targets import Target
+from tests.cli.command import Command
+from tests.tune.test_boards import HERE, FakeSession
+
+PLAIN = "is not encrypted, and runs the code of everyone who reaches it"
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "warned"),
+    [
+        ("tcp://127.0.0.1", "tcp://127.0.0.1:8786", False),
+        ("tcp://localhost:1", "tcp://localhost:1", False),
+        ("tcp://[::1]:9", "tcp://[::1]:9", False),
+        ("tcp://attic:9", "tcp://attic:9", True),
+        ("tcp://10.0.0.7", "tcp://10.0.0.7:8786", True),
+        ("tls://attic/", "tls://attic:8786", False),
+    ],
+)
+def test_addresses_and_the_warning_of_plain_text(text: str, address: str, warned: bool) -> None:
+    said: list[str] = []
+    assert scheduler_address(text, said.append) == address
+    assert [PLAIN in line for line in said] == [True] * warned
+
+
+@pytest.mark.parametrize(
+    "text", ["attic", "http://a", "tcp://", "tcp://a:x", "tcp://a/b", "tls://u@a"]
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(FarmError) as error:
+        scheduler_address(text, print)
+    assert str(error.value) == (
+        f"'{text}' is no address of a scheduler\n  try: tls://host:8786, or tcp://host:8786"
+    )
+
+
+def session(*models: str, machine: str = "aarch64", emulated: bool = False) -> Any:
+    found: Any = FakeSession(
+        "ssh://a", replace(HERE, machine=machine, cpus=tuple(map(Cpu, models)))
+    )
+    found.emulated, found.counting, found.why_not_counting = emulated, emulated, "no"
+    return found
+
+
+def test_the_kind_is_the_model_that_was_enrolled_or_that_of_the_cores() -> None:
+    assert kind_of(session("cortex-a76"), "raspberry-pi/5") == "raspberry-pi/5"
+    assert kind_of(session("cortex-a76"), "aarch64") == "cortex-a76"
+    assert kind_of(session("cortex-a55", "cortex-a55", "cortex-a76")) == "cortex-a55+cortex-a76"
+    assert kind_of(session("cortex-a72", emulated=True)) == "emulated-cortex-a72"
+    assert kind_of(session("", machine="arm")) == "arm"
+    assert kind_of(session("AMD EPYC #1")) == "AMD_EPYC__1"
+
+
+def test_only_what_holds_at_this_moment_withdraws_a_board() -> None:
+    assert unfit_now(None) == unfit_now(Facts()) == ""
+    assert unfit_now(Facts(throttled=0x50000, load=3.0)) == ""  # it was; others run
+    assert unfit_now(Facts(throttled=0x50004)) == "throttled (get_throttled 0x50004)"
+    assert unfit_now(Facts(temperatures={"0 cpu": 69.0})) == ""
+    assert unfit_now(Facts(temperatures={"0 cpu": 41.0, "1 gpu": 82.4})) == "hot: 82 °C"
+
+
+def test_a_board_is_offered_withdrawn_while_hot_and_offered_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    degrees = 40.0
+    monkeypatch.setattr(
+        "mlc_deploy.farm.member.read_facts", lambda *_: Facts(temperatures={"0 cpu": degrees})
+    )
+    said: list[str] = []
+    board = OfferedBoard(Place("ssh://a"), said.append, connect=lambda _: session("cortex-a72"))
+    try:
+        assert board.status().state == "withdrawn" and not board.status().about
+        for degrees, state, why in (
+            (40, "free", ""),
+            (75, "withdrawn", "hot: 75 °C"),
+            (50, "free", ""),
+        ):
+            board.check()
+            status = board.status()
+            assert (status.state, status.why, status.degrees) == (state, why, degrees)
+        with board.post.working_for("ada@desk"):
+            assert (board.status().state, board.status().user) == ("busy", "ada@desk")
+        assert board.status().user == ""
+    finally:
+        board.pool.shutdown()
+    offered = "ssh://a: offered as board-cortex-a72"
+    assert said == [offered, "ssh://a: withdrawn: hot: 75 °C", offered]
+
+
+def test_a_board_that_cannot_be_reached_is_withdrawn_until_it_can() -> None:
+    there = False
+
+    def connect(url: str) -> Any:
+        if not there:
+            raise Unreachable("no route", board=url)
+        return session("cortex-a72")
+
+    said: list[str] = []
+    board = OfferedBoard(
+        Place("qemu://a"), said.append, connect=connect, pause=0.01, quarantine=0.01
+    )
+    try:
+        board.check()
+        assert board.status().state == "withdrawn" and "no route" in board.status().why
+        there = True
+        while board.why:
+            board.check()
+        assert board.status().state == "free"
+    finally:
+        board.pool.shutdown()
+
+
+def board(url: str, kind: str = "a", exact: str = "1", device: Device = HERE) -> BoardStatus:
+    about = Description(url, device, False, False, "")
+    return BoardStatus("h", url, kind, exact, f"fingerprint {exact}", "free", about=about)
+
+
+def test_boards_of_one_kind_that_can_be_compared_are_chosen() -> None:
+    features = frozenset(Target("aarch64").required_features)
+    able = replace(HERE, features=features)
+    boards = [board("1", device=able)]
+    boards += [board(url, exact="2", device=able) for url in "23"]
+    chosen, others = matching(boards, None, None, "tcp://s")
+    assert [b.url for b in chosen] == ["2", "3"] and [b.url for b in others] == ["1"]
+    arm = board("4", "b", device=replace(HERE, machine="arm"))
+    assert matching([*boards, arm], "b", None, "")[0] == [arm]
+    assert matching([*boards, arm], None, Target("aarch64"), "")[1] == [boards[0]]
+    assert arm.about and not runs_on(Target("aarch64"), arm.about)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "kind", "said"),
+    [
+        ("", None, "the farm has no board at all\n{}mlc-deploy farm join, where boards are"),
+        ("ab", None, "the farm has boards of several kinds\n{}--board-kind a or --board-kind b"),
+        ("ab", "c", "the farm has no board of kind 'c'\n{}--board-kind a or --board-kind b"),
+    ],
+)
+def test_no_kind_or_several(kinds: str, kind: str | None, said: str) -> None:
+    with pytest.raises(FarmError) as error:
+        matching([board(k, k) for k in kinds], kind, None, "tcp://s")
+    assert str(error.value) == said.format("  in:  tcp://s\n  try: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--board-kind", "a"),
+         "--board-kind is of a farm\n  in:  --board-kind a\n  try: with --farm"),
+        (("--priority", "3"), "--priority is of a farm\n  in:  --priority 3\n  try: with --farm"),
+        (("--farm", "tcp://s", "--board", "local://"),
+         "--board has no effect with a farm\n  in:  --farm tcp://s\n  try: --board-kind KIND"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_go_together(
+    arguments: tuple[str, ...], said: str, mlc_deploy: Command
+) -> None:
+    done = mlc_deploy("tune", "--db", "t.jsonl", *arguments)
+    assert done.status == 2 and said in done.complaint
+
+
+MISSING = """
+import sys
+sys.modules["distributed"] = None
+from mlc_deploy.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("farm", "join", "tcp://127.0.0.1"),
+        ("farm", "list", "tcp://127.0.0.1"),
+        ("tune", "--farm", "tcp://127.0.0.1", "--db", "t.jsonl"),
+    ],
+    ids=lambda command: command[0] + command[1],
+)
+def test_a_missing_extra_is_named(command: tuple[str, ...], tmp_path: Any) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MISSING, *command], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: a farm needs the package distributed, which is not installed\n"
+        "  try: pip install 'mlc-deploy[farm]'\n"
+    )
+
+
+UNUSED = """
+import sys
+from mlc_deploy.cli.main import main
+import mlc_deploy.cli.tune, mlc_deploy.tune.api, mlc_deploy.cli.run
+assert main(["board", "list"]) == 0
+found = {m.partition(".")[0] for m in sys.modules} & {"dask", "distributed", "tornado"}
+assert not found and "mlc_deploy.farm" not in sys.modules, found
+"""
+
+
+def test_without_a_farm_nothing_of_it_is_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", UNUSED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
