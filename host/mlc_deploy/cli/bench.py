@@ -14,7 +14,8 @@ from mlc_rpc import Session, Unreachable
 from mlc_targets import Target
 
 from ..board.connect import connect, target_of
-from ..driver.deploy import RUN_SECONDS, Deployable, Deployment, deploy
+from ..driver.deploy import RUN_SECONDS, Deployable, Deployment, Levelled, deploy
+from ..errors import FarmError
 from .options import Misuse
 
 if TYPE_CHECKING:
@@ -50,9 +51,14 @@ def refuse_mixed(
             raise Misuse(f"{option} is of a farm", where=f"{option} {value}", mend="with --farm")
 
 
-def run_whole(board: Board, model: Deployable, cores: str) -> Deployment:
-    """A job of a board: a whole model on one thread."""
-    return deploy(model, board.session, threads=1, cores=cores, timeout=RUN_SECONDS)
+def deploy_on(
+    board: Board,
+    model: Deployable | Levelled,
+    inputs: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+) -> Deployment:
+    """A job of a board: a whole model, as `deploy` with these options."""
+    return deploy(model, board.session, inputs, **options)
 
 
 @dataclass(frozen=True)
@@ -105,11 +111,15 @@ class OfFarm:
 
     @contextmanager
     def opened(self, target: Target, report: Report) -> Iterator[tuple[Boards, Executor | None]]:
+        if not self.farm.builders():
+            where, mend = self.farm.address, "mlc-deploy farm join, with --builders above 0"
+            raise FarmError("the farm has no builders", where=where, mend=mend)
         yield self.boards, self.farm.builder()
 
     def run(self, models: Sequence[Deployable], target: Target, cores: str) -> list[Deployment]:
         """Each model on any of the boards."""
-        jobs = [self.boards.submit(run_whole, model, cores) for model in models]
+        options = {"threads": 1, "cores": cores, "timeout": RUN_SECONDS}
+        jobs = [self.boards.submit(deploy_on, model, None, options) for model in models]
         return [job.result() for job in jobs]
 
 
@@ -120,8 +130,6 @@ def of_farm(farm: Farm, kind: str | None, target: Target | None, warn: Callable[
     several; warns of boards that are left out."""
     from ..farm.client import FarmBoards, matching
 
-    if not farm.builders():
-        warn("the farm has no builders yet: nothing is compiled before there are some")
     chosen, others = matching(farm.boards(), kind, target, farm.address)
     for board in others:
         warn(f"{board.url} of {board.host} is left out: another {board.kind} than the others")

@@ -33,6 +33,7 @@ from ..driver.deploy import (
 )
 from ..errors import CostsMore, GraphError, writing
 from ..files.unfinished import replacing
+from .bench import OfFarm, deploy_on, of_farm, on_farms, refuse_mixed
 from .errors import FAILED, OK, complain
 from .json_file import JsonFile
 from .options import (
@@ -68,13 +69,17 @@ from .saving import FORMS, MODEL, emit_model, save_model, saved
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from mlc_rpc import Session
+
     from ..driver.levels import CompiledLevels
     from ..graph import Function
     from ..graph.nodes import Value
     from ..quantize.api import Quantized
+    from ..tune.boards import Described
 
 SAVE_HELP = "write the model: .mlc, or a folder with its runtime; or its kernels: .o, .s, .ll, .c"
 LINK_HELP = "put C functions that kernels call beside them: a .o or .c file"
+INTERACTIVE = 1000  # on a farm, before tuning of any usual priority
 BOARD_HELP = "run on B: qemu://[CPU], local://, ssh://[user@]host, tcp://host:port, a name, or none"
 
 
@@ -96,6 +101,7 @@ class Job(click.Command):
 @click.argument("model", required=False)
 @click.option("--target", metavar="T", help=TARGET_HELP)
 @click.option("--board", metavar="B", help=BOARD_HELP)
+@on_farms
 @click.option("--input", "inputs", multiple=True, metavar="NAME=FILE", help="read an .npy or .npz")
 @click.option("--expect", "expected", multiple=True, metavar="NAME=FILE", help="the right output")
 @reads_models
@@ -122,6 +128,9 @@ def run(
     model: str | None,
     target: str | None,
     board: str | None,
+    farm: str | None,
+    kind: str | None,
+    priority: int,
     inputs: tuple[str, ...],
     expected: tuple[str, ...],
     reading: Reading,
@@ -146,8 +155,12 @@ def run(
     ships with the package classifies images.
 
     Without --board, the board is this machine if it can run the target's code, else QEMU. Without
-    --target, the target is what the board says of itself.
+    --target, the target is what the board says of itself. With --farm, the board is any free one
+    of a farm, and the run goes before tuning.
     """
+    refuse_mixed(
+        farm, {"--board-kind": kind, "--priority": priority}, {"--board": board, "--emit": emit}
+    )
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise Misuse(
             f"a model runs on 1 to {MAX_THREADS} threads",
@@ -182,8 +195,10 @@ def run(
     asked = ready.target if ready else levels[0][1] if levels else None
     if emit and target:
         one_level(target, "--emit gives")
-    wanted, url = choose(asked, NONE if emit and board is None else board)
-    if url is None or emit:
+    wanted, url = (
+        (asked, None) if farm else choose(asked, NONE if emit and board is None else board)
+    )
+    if (url is None and not farm) or emit:
         unused: dict[str, object] = {"--input": inputs if model else (), "--expect": expected}
         unused |= {"--json": json_file} if emit else {"--output": output}
         refuse_unused(unused, f"--emit {emit}" if emit else f"--board {NONE}")
@@ -199,17 +214,29 @@ def run(
     fitting("input", given, inputs_of)  # before a board is asked
     fitting("output", right, outputs_of)
     with ExitStack() as stack:
-        session = None
-        if url is not None:
+        session: Session | None = None
+        of_the_farm: OfFarm | None = None
+        on: Described | None = None
+        if farm is not None:
+            from ..farm.client import Farm
+
+            connected = stack.enter_context(
+                Farm(farm, priority=INTERACTIVE + priority, warn=progress.warn)
+            )
+            of_the_farm = of_farm(connected, kind, wanted, progress.warn)
+            on = of_the_farm.boards.first()
+        elif url is not None:
             machine = wanted.arch if wanted else None
             with progress.stage("connect"):
                 session = stack.enter_context(connect(url, machine=machine))
             for warning in session.warnings:
                 progress.warn(warning)
-            refuse_cores(cores, session.board, session.device)
-            wanted = wanted or target_of(session.device)
+            on = session
+        if on is not None:
+            refuse_cores(cores, on.board, on.device)
+            wanted = wanted or target_of(on.device)
             if ready is None:
-                refuse_unfit(wanted, session.board, session.device)
+                refuse_unfit(wanted, on.board, on.device)
         if reading.precision == INT8 and ready is None:
             assert wanted is not None
             small = _in_int8(path, data, preprocess, wanted, given, reading, own, link, progress)
@@ -223,9 +250,9 @@ def run(
             if len(levels) < 2:
                 assert wanted is not None
                 levels = ((levels[0][0] if levels else BASE, wanted),)
-            elif session and not saves:  # no board would run the others
-                on = session.device
-                levels = (levels[best_level((t for _, t in levels), on.machine, on.features)],)
+            elif on and not saves:  # no board would run the others
+                best = best_level((t for _, t in levels), on.device.machine, on.device.features)
+                levels = (levels[best],)
             with progress.stage("compile"):
                 assert graph is not None
                 model_for_board = made = _compiled(
@@ -239,11 +266,16 @@ def run(
                     emit_model(made.programs[0], emit, results, path.stem)
                 return 0
         done = None
+        how: dict[str, Any] = {
+            "expect": right, "labels": labels, "threads": threads, "cores": cores,
+            "timeout": timeout,
+        }  # fmt: skip
         if session:
-            done = deploy(
-                model_for_board, session, given, expect=right, labels=labels, threads=threads,
-                cores=cores, timeout=timeout, stage=progress.stage,
-            )  # fmt: skip
+            done = deploy(model_for_board, session, given, **how, stage=progress.stage)
+        elif of_the_farm:
+            with progress.stage("farm"):
+                job = of_the_farm.boards.submit(deploy_on, model_for_board, given, how)
+                done = job.result()
     record = done.record(path.stem) if done else compiled_record(first, path.stem)
     if small is not None:
         record["quantized"] = small.record()
