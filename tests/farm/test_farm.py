@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +44,10 @@ def boards(farm: Farm) -> FarmBoards:
     return FarmBoards(farm, matching(farm.boards(), KIND, None, "")[0])
 
 
-def span(board: Any, seconds: float) -> tuple[int, float, float]:
+def span(board: Any, seconds: float) -> tuple[tuple[int, int], float, float]:
     began = time.time()
     time.sleep(seconds)
-    return id(board), began, time.time()
+    return (os.getpid(), id(board)), began, time.time()
 
 
 def test_the_database_is_that_of_one_machine(
@@ -98,7 +100,7 @@ def test_one_call_at_a_time_runs_on_a_board_whoever_asks(farm: LocalFarm) -> Non
     with farm.connect() as ada, farm.connect() as bob:
         jobs = [boards(of).submit(span, 0.1) for _ in range(30) for of in (ada, bob)]
         spans = sorted(job.result(60) for job in jobs)
-    for (one, _, end), (other, begin, _) in zip(spans, spans[1:], strict=False):
+    for (one, _, end), (other, begin, _) in pairwise(spans):
         assert one != other or end <= begin
     assert len({one for one, _, _ in spans}) >= 3
 

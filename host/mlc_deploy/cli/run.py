@@ -195,9 +195,8 @@ def run(
     asked = ready.target if ready else levels[0][1] if levels else None
     if emit and target:
         one_level(target, "--emit gives")
-    wanted, url = (
-        (asked, None) if farm else choose(asked, NONE if emit and board is None else board)
-    )
+    board = NONE if emit and board is None else board
+    wanted, url = (asked, None) if farm else choose(asked, board)
     if (url is None and not farm) or emit:
         unused: dict[str, object] = {"--input": inputs if model else (), "--expect": expected}
         unused |= {"--json": json_file} if emit else {"--output": output}

@@ -9,16 +9,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Executor, Future
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 from mlc_rpc import Unreachable
 from mlc_targets import Target
 
-from ..driver.workers import WorkerDied
 from ..errors import FarmError
-from ..tune.boards import BoardLost
 from .engine import require_distributed, scheduler_address
 from .member import me
 from .work import BUILDER, BoardStatus, Call, Description, perform, resource, statuses
@@ -26,6 +25,7 @@ from .work import BUILDER, BoardStatus, Call, Description, perform, resource, st
 R = TypeVar("R")
 CONNECT_SECONDS = 15.0
 PATIENCE_SECONDS = 60.0  # that a scheduler may be away
+DEATHS = 10  # of a call, each of several workers
 AGAIN_SECONDS = 0.5  # from one look for it to the next
 
 
@@ -78,6 +78,10 @@ class Farm:
     def closed(self) -> bool:
         return self._closed
 
+    def is_death(self, error: Exception) -> bool:
+        """Whether Dask gave a call up since workers ended under it."""
+        return isinstance(error, self._distributed.KilledWorker)
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -118,6 +122,17 @@ class Farm:
         return [at for at, w in self._workers().items() if str(w["name"]).startswith("host ")]
 
 
+@dataclass(eq=False)
+class _Sent(Generic[R]):
+    """A packed call on its way. `missed` is since when there is no scheduler for it, `deaths` how often Dask gave it up since workers ended; they ended for reasons of their own, as calls run
+    in other processes than theirs."""
+
+    call: bytes
+    outcome: Future[R] = field(default_factory=Future)
+    missed: float | None = None
+    deaths: int = 0
+
+
 class FarmExecutor(Executor):
     """Whatever of a farm has a resource, as an executor. A call whose worker or scheduler ends is
     done again; the scheduler may be away for the farm's patience, then calls have the exception
@@ -128,51 +143,48 @@ class FarmExecutor(Executor):
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         assert not kwargs, "a farm's call takes arguments by their places"
-        outcome: Future[R] = Future()
-        call = Call(fn, args, self.farm.user)
-        self._send(pickle.dumps(call, pickle.HIGHEST_PROTOCOL), outcome, None)
-        return outcome
+        call = pickle.dumps(Call(fn, args, self.farm.user), pickle.HIGHEST_PROTOCOL)
+        sent: _Sent[R] = _Sent(call)
+        self._send(sent)
+        return sent.outcome
 
-    def _send(self, packed: bytes, outcome: Future[Any], since: float | None) -> None:
-        """Submits a call; `since` is when its scheduler was missed first."""
+    def _send(self, sent: _Sent[Any]) -> None:
         try:
-            ran = self.farm.client().get_executor(pure=False, resources={self.resource: 1}).submit(
-                perform, packed, key=f"{self.resource}-{uuid4().hex}", priority=self.farm.priority
-            )  # fmt: skip
+            client = self.farm.client()
+            if client.status == "running":
+                sent.missed = None
+            engine = client.get_executor(pure=False, resources={self.resource: 1})
+            key = f"{self.resource}-{uuid4().hex}"
+            ran = engine.submit(perform, sent.call, key=key, priority=self.farm.priority)
         except Exception as error:
-            self._missed(packed, outcome, since, error)
+            self._missed(sent, error)
         else:
-            ran.add_done_callback(partial(self._settle, packed, outcome, since))
+            ran.add_done_callback(partial(self._settle, sent))
 
-    def _settle(
-        self, packed: bytes, outcome: Future[Any], since: float | None, ran: Future[bytes]
-    ) -> None:
+    def _settle(self, sent: _Sent[Any], ran: Future[bytes]) -> None:
         try:
             result, error = pickle.loads(ran.result())
         except CancelledError as cancelled:  # as all futures of a client that lost its scheduler
-            self._missed(packed, outcome, since, cancelled)
-        except self.farm._distributed.KilledWorker as killed:
-            outcome.set_exception(self._killed(str(killed)))
+            self._missed(sent, cancelled)
         except Exception as raised:
-            outcome.set_exception(raised)
+            if self.farm.is_death(raised) and sent.deaths < DEATHS:
+                sent.deaths += 1
+                self._send(sent)
+            else:
+                sent.outcome.set_exception(raised)
         else:
             if error is None:
-                outcome.set_result(result)
+                sent.outcome.set_result(result)
             else:
-                outcome.set_exception(error)
+                sent.outcome.set_exception(error)
 
-    def _killed(self, words: str) -> Exception:
-        return WorkerDied("several workers ended", words)
-
-    def _missed(
-        self, packed: bytes, outcome: Future[Any], since: float | None, error: BaseException
-    ) -> None:
+    def _missed(self, sent: _Sent[Any], error: BaseException) -> None:
         now = time.monotonic()
-        since = now if since is None else since
+        sent.missed = now if sent.missed is None else sent.missed
         if self.farm.closed:
-            outcome.set_exception(CancelledError())
-        elif now - since > self.farm.patience:
-            outcome.set_exception(
+            sent.outcome.set_exception(CancelledError())
+        elif now - sent.missed > self.farm.patience:
+            sent.outcome.set_exception(
                 Unreachable(
                     f"the scheduler is gone: {error or type(error).__name__}",
                     board=self.farm.address,
@@ -180,7 +192,7 @@ class FarmExecutor(Executor):
                 )
             )
         else:
-            again = threading.Timer(AGAIN_SECONDS, self._send, (packed, outcome, since))
+            again = threading.Timer(AGAIN_SECONDS, self._send, (sent,))
             again.daemon = True
             again.start()
 
@@ -198,9 +210,6 @@ class FarmBoards(FarmExecutor):
     def first(self) -> Description:
         """One of the boards, as it describes itself."""
         return self._about
-
-    def _killed(self, words: str) -> Exception:
-        return BoardLost(f"several workers ended under it: {words}")
 
 
 def matching(
