@@ -98,3 +98,14 @@ def wait_for(farm: Farm, boards: int, builders: int = 0) -> None:
         ),
         f"{boards} boards and {builders} builders",
     )
+
+
+def build_asleep(seconds: float) -> None:
+    """Stands for a build."""
+    time.sleep(seconds)
+
+
+def run_asleep(_: Any, seconds: float) -> float:
+    """Stands for a run on a board; when it ended."""
+    time.sleep(seconds)
+    return time.time()

@@ -124,8 +124,9 @@ class Farm:
 
 @dataclass(eq=False)
 class _Sent(Generic[R]):
-    """A packed call on its way. `missed` is since when there is no scheduler for it, `deaths` how often Dask gave it up since workers ended; they ended for reasons of their own, as calls run
-    in other processes than theirs."""
+    """A packed call on its way. `missed` is since when there is no scheduler for it, `deaths` how
+    often Dask gave it up since workers ended: for reasons of their own, as calls run in other
+    processes than theirs."""
 
     call: bytes
     outcome: Future[R] = field(default_factory=Future)

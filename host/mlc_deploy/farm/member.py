@@ -14,6 +14,7 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -148,14 +149,15 @@ async def join(
     builders: int,
     tell: Tell,
     *,
+    workshop: Executor | None = None,
     check_seconds: float = CHECK_SECONDS,
 ) -> None:
-    """Offers boards and builders to a scheduler until it is cancelled. Where a board is this
-    machine itself, builders leave it the cores."""
+    """Offers boards and builders to a scheduler until it is cancelled. `workshop` is what builds:
+    without it processes, which leave the cores to boards that are this machine itself."""
     host = f"{socket.gethostname()}-{os.getpid()}"
     here = any(place.url.startswith("local://") for place in places)
     boards = [OfferedBoard(place, tell) for place in places]
-    workshop = builder(max(builders, 1), gently=here)
+    workshop = workshop or builder(max(builders, 1), gently=here)
     STATUSES[:] = [board.status for board in boards]
     POSTS[f"host {host}"] = Post(workshop)
     jobs = [_kept(scheduler, f"host {host}", {BUILDER: builders}, asyncio.Event(), tell)]
