@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mlc_deploy.errors import FarmError
-from mlc_deploy.farm.client import matching, runs_on
+from mlc_deploy.farm.client import FarmExecutor, matching, runs_on
 from mlc_deploy.farm.engine import scheduler_address
 from mlc_deploy.farm.member import OfferedBoard, Place, kind_of, unfit_now
 from mlc_deploy.farm.work import BoardStatus, Description
@@ -175,6 +176,18 @@ def test_options_that_do_not_go_together(
 ) -> None:
     done = mlc_deploy("tune", "--db", "t.jsonl", *arguments)
     assert done.status == 2 and said in done.complaint
+
+
+def test_what_cannot_be_sent_is_said_before_it_is() -> None:
+    farm: Any = SimpleNamespace(user="ada@desk", address="tcp://s")
+    with pytest.raises(FarmError) as error:
+        FarmExecutor(farm, "builder").submit(len, lambda: 0)
+    said = str(error.value).splitlines()
+    assert said[0].startswith("this cannot be sent to a farm: Can't")
+    assert said[1:] == [
+        "  in:  tcp://s",
+        "  try: --board; functions of a --converters file stay on this machine",
+    ]
 
 
 MISSING = """

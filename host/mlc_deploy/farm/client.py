@@ -144,7 +144,14 @@ class FarmExecutor(Executor):
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         assert not kwargs, "a farm's call takes arguments by their places"
-        call = pickle.dumps(Call(fn, args, self.farm.user), pickle.HIGHEST_PROTOCOL)
+        try:
+            call = pickle.dumps(Call(fn, args, self.farm.user), pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise FarmError(
+                f"this cannot be sent to a farm: {error}",
+                where=self.farm.address,
+                mend="--board; functions of a --converters file stay on this machine",
+            ) from None
         sent: _Sent[R] = _Sent(call)
         self._send(sent)
         return sent.outcome
