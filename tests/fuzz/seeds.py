@@ -98,8 +98,8 @@ def table() -> Iterable[bytes]:
     yield msgpack.packb(described | {"model": model_of(bytes(256))})
     moved = [[2, 0, 0, 256, 0, 0], [1, 0, 0, 256], [0, 0, 0, 256, 1, 64]]
     calls = [[1, "l", [[2, 0, 0, 256, 0, 0], [3, 0, 0, 256, 0, 0]]], [0, "l", moved]]
-    loop = [0, 0, 3, 1, None, [0, 0, 448, 8]]
-    inner = [0, 1, 2, 2, [0, 0, 440, 1], None]
+    loop = [0, 0, 3, 1, None, [0, 0, 448, 8], None]
+    inner = [0, 1, 2, 2, [0, 0, 440, 1], None, [0, 0, 432, 8]]
     branch = [1, [2, 0, 0, 1], 3, 4]
     procedures = [[0, loop, 0], [inner, branch], [1], [0], []]
     model = model_of(bytes(256), calls=calls, procedures=procedures)
