@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -32,6 +32,14 @@ EACH = {target: passes_for(target) for target in TARGETS}
 HALVES = passes_for(TARGETS[-1], "float16")
 GRAPHS = (graph, graph, layers_graph, program_graph, wide_graph)
 SEEDS = st.integers(0, 1 << 24)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _rows_of_eight_are_long() -> Iterator[None]:
+    """Drawn normalizations are small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mlc_deploy.graph.long_norms.LONG", 8)
+        yield
 
 
 def compare(before: Function, after: Function, seed: int, error: float) -> None:

@@ -12,6 +12,7 @@ from .control import constants_into_bodies
 from .eliminate import eliminate_common_subexpressions, eliminate_dead_code
 from .fold import fold_constants, fold_scale, simplify_inference
 from .functions import recognize_functions
+from .long_norms import split_long_norms
 from .moves import canonicalize_transposes, sink_reshapes
 from .nodes import Function, in_bodies
 from .quantize import canonicalize_quantized
@@ -47,6 +48,7 @@ PASSES: tuple[Pass, ...] = (
     canonicalize_transposes,
     eliminate_common_subexpressions,  # before patterns, in which a value stands several times
     recognize_operators,
+    split_long_norms,
     sink_reshapes,
     fold_scale,
     eliminate_common_subexpressions,
