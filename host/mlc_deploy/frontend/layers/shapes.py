@@ -111,6 +111,16 @@ def counted_rows(n: Node, x: Value, count: Value, name: str) -> Value:
     return n.emit("first", x, count, extent=extent)
 
 
+def nonzero(n: Node, x: Value) -> Value:
+    """The index tuples, int64[found, rank], of elements that are not zero. As many stand in all
+    that is taken by one mask, so they are looked for once."""
+    known = n.extents.places.get(x)
+    if known is None:
+        places, count = n.emit_several("nonzero", x)
+        known = n.extents.places[x] = counted_rows(n, places, count, "found")
+    return known
+
+
 def split(n: Node, x: Value, sizes: Sequence[int], axis: int) -> list[Value]:
     """Parts of these sizes, in order. Raises ValueError unless they add up to the axis."""
     if sum(sizes) != shape_of(x)[axis] or any(size < 0 for size in sizes):
@@ -127,6 +137,7 @@ MOST_LENGTHS = 16  # of parts that one kernel joins
 def joined(n: Node, parts: Sequence[Value], axis: int = 0) -> Value:
     """Tensors one behind the other. Many of unknown lengths are joined by groups, as a kernel takes
     each length as an operand."""
+    parts = [v for v in parts if shape_of(v)[axis] != 0] or parts[:1]
     lengths = {shape_of(v)[axis] for v in parts if isinstance(shape_of(v)[axis], Expr)}
     if len(lengths) > MOST_LENGTHS and len(parts) > MOST_LENGTHS:
         groups = range(0, len(parts), MOST_LENGTHS)
