@@ -70,6 +70,22 @@ def test_the_database_is_that_of_one_machine(
     assert again.record["measured"] == 0
 
 
+def test_a_release_on_all_kinds(farm: LocalFarm, mlc_deploy: Command, folder: Path) -> None:
+    other = "emulated-cortex-a53"
+    ran = ("test", DIGITS, "--farm", farm.address)
+    first = mlc_deploy(*ran, "--kinds", "all", "--output", "base")
+    assert first.status == 0, first.stdout + first.stderr
+    names = {f"digits_cnn@{kind}.json" for kind in (KIND, other)}
+    assert {file.name for file in Path("base").iterdir()} == names
+    held = mlc_deploy(*ran, "--kinds", KIND, "--baseline", "base")
+    assert held.status == 0 and "no change" in held.stdout and other not in held.stdout
+    unknown = mlc_deploy(*ran, "--kinds", "toaster")
+    assert unknown.complaint == (
+        f"error: the farm has no board of kind 'toaster'\n  in:  {farm.address}\n"
+        f"  try: --board-kind {other} or --board-kind {KIND}\n-> 1"
+    )
+
+
 def test_a_model_runs_on_any_board_of_a_kind(
     farm: LocalFarm, mlc_deploy: Command, folder: Path
 ) -> None:

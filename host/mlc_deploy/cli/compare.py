@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -42,28 +43,62 @@ def compare(before: str, after: str, rise: float) -> int:
     """
     if not 0 <= rise < float("inf"):
         raise Misuse("--rise must be 0 or more", where=f"--rise {rise:g}", mend="--rise 1")
-    old, new = _record(before), _record(after)
-    measure = next((m for m in MEASURES if all(_whole(r, m) is not None for r in (old, new))), None)
-    if measure is None:
+    old, new = read_record(before), read_record(after)
+    change = changed(old, new, rise)
+    if change is None:
         raise Misuse(
             "the records share no figure: one counts instructions, the other has times",
             where=f"{before}, {after}",
             mend="the same --board for both",
         )
-    was, now = _whole(old, measure), _whole(new, measure)
-    assert was is not None and now is not None
     console = console_for(sys.stdout)
-    console.print(_table(_layers(old, measure), _layers(new, measure), was, now, measure))
+    console.print(_table(old, new, change))
     console.print()
     for text in _differences(old, new):
         console.print(labelled("note", text, "yellow"), soft_wrap=True)
-    rose = now > was * (1 + rise / 100)
-    verdict = _verdict(was, now, measure, rise)
-    console.print(labelled("verdict", verdict, "bold red" if rose else "green"), soft_wrap=True)
-    return FAILED if rose else OK
+    style = "bold red" if change.rose else "green"
+    console.print(labelled("verdict", change.verdict, style), soft_wrap=True)
+    return FAILED if change.rose else OK
 
 
-def _record(file: str) -> Record:
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A model's cost in two records, by one of MEASURES; a rise up to `limit` percent is none."""
+
+    measure: str
+    was: float
+    now: float
+    limit: float
+
+    @property
+    def rose(self) -> bool:
+        return self.now > self.was * (1 + self.limit / 100)
+
+    @property
+    def verdict(self) -> str:
+        """5.26 % fewer instructions; 1.02 % more instructions, above the limit of 1 %"""
+        _, fewer, more = MEASURES[self.measure]
+        if self.now == self.was:
+            return "no change"
+        share = "infinitely"
+        if self.was:
+            share = f"{abs(self.now - self.was) / self.was:.2%}".replace("%", " %")
+        if self.now < self.was:
+            return f"{share} {fewer}"
+        side = "above" if self.rose else "within"
+        return f"{share} {more}, {side} the limit of {self.limit:g} %"
+
+
+def changed(old: Record, new: Record, limit: float) -> Change | None:
+    """What became of a model's cost; None where the records share no figure."""
+    for measure in MEASURES:
+        was, now = _whole(old, measure), _whole(new, measure)
+        if was is not None and now is not None:
+            return Change(measure, was, now, limit)
+    return None
+
+
+def read_record(file: str) -> Record:
     """A record that --json wrote. Raises Misuse for any other file."""
     try:
         record = json.loads(read_file(file))
@@ -110,16 +145,18 @@ def _layers(record: Record, measure: str) -> Costs:
     }
 
 
-def _table(old: Costs, new: Costs, was: float, now: float, measure: str) -> Table:
-    title = MEASURES[measure][0]
+def _table(before: Record, after: Record, change: Change) -> Table:
+    old, new = _layers(before, change.measure), _layers(after, change.measure)
+    title = MEASURES[change.measure][0]
     table = plain_table(
         ("layer", False), (f"{title} before", True), ("after", True), ("change", True)
     )
     for key in (*new, *(key for key in old if key not in new)):
-        before, after = old.get(key), new.get(key)
-        change = "" if before is None or after is None else _change(before, after)
-        add_row(table, key[0], _number(before), _number(after), change)
-    add_row(table, "whole model", _number(was), _number(now), _change(was, now), style="bold")
+        was, now = old.get(key), new.get(key)
+        share = "" if was is None or now is None else _share(was, now)
+        add_row(table, key[0], _number(was), _number(now), share)
+    was, now = change.was, change.now
+    add_row(table, "whole model", _number(was), _number(now), _share(was, now), style="bold")
     return table
 
 
@@ -129,20 +166,8 @@ def _number(cost: float | None) -> str:
     return f"{cost:,.0f}" if cost == int(cost) else f"{cost:,.1f}"
 
 
-def _change(before: float, after: float) -> str:
+def _share(before: float, after: float) -> str:
     return f"{(after - before) / before:+.2%}" if before else ""
-
-
-def _verdict(was: float, now: float, measure: str, rise: float) -> str:
-    """5.26 % fewer instructions; 1.02 % more instructions, above the limit of 1 %"""
-    _, fewer, more = MEASURES[measure]
-    if now == was:
-        return "no change"
-    share = f"{abs(now - was) / was:.2%}".replace("%", " %") if was else "infinitely"
-    if now < was:
-        return f"{share} {fewer}"
-    side = "above" if now > was * (1 + rise / 100) else "within"
-    return f"{share} {more}, {side} the limit of {rise:g} %"
 
 
 def _differences(old: Record, new: Record) -> Sequence[str]:

@@ -70,9 +70,9 @@ def inspect(
 ) -> int:
     """Shows what MODEL holds, and how its kernels compute.
 
-    MODEL is an .onnx or .pt2 file (default: the model that ships with the package). The tables show
-    operators, parameters, multiply-accumulates and memory, and the kernels that the operators
-    become for the target. Nothing is compiled.
+    MODEL is an .onnx, .tflite or .pt2 file (default: the model that ships with the package). The
+    tables show operators, parameters, multiply-accumulates and memory, and the kernels that the
+    operators become for the target. Nothing is compiled.
     """
     path = source_file(model, ("inspect",))
     to_json = JsonFile(json_file, (model, db))

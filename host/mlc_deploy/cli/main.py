@@ -29,6 +29,7 @@ GROUPS = {
         "tune": "Searches faster schedules of MODEL's kernels on boards.",
         "quantize": "Makes a model of small integers from MODEL and data to calibrate with.",
         "compare": "Compares two records of --json, layer by layer.",
+        "test": "Runs models on boards, and says which are right and which cost more than before.",
     },
     "Commands about your boards": {
         "board enroll": "Gives the board at URL a NAME for --board.",

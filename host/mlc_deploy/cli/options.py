@@ -291,10 +291,10 @@ def model_file(text: str | None, commands: Sequence[str]) -> Path:
             if isinstance(error, FileNotFoundError):
                 raise
             reason = (error.strerror or str(error)).lower()
-            mend = "the path of an .onnx, .pt2 or .mlc file"
+            mend = "the path of an .onnx, .tflite, .pt2 or .mlc file"
             raise Misuse(f"cannot be read: {reason}", where=text, mend=mend) from None
     folder = path.parent
-    files = [str(p) for p in folder.glob("*") if p.suffix in (".onnx", ".pt2", ".mlc")]
+    files = [str(p) for p in folder.glob("*") if p.suffix in (".onnx", ".tflite", ".pt2", ".mlc")]
     near = get_close_matches(text, [*files, *commands], 3)
     if "." in text or "/" in text:
         what, where = "there is no such file", text

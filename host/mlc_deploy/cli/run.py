@@ -150,9 +150,9 @@ def run(
     """Compiles MODEL for a target, runs it on a board, compares its outputs with the reference and
     shows what each layer costs.
 
-    MODEL is an .onnx or .pt2 file, or a file that --save wrote. A saved model runs as it is; it has
-    no reference, so its outputs are compared only with --expect. Without MODEL, the model that
-    ships with the package classifies images.
+    MODEL is an .onnx, .tflite or .pt2 file, or a file that --save wrote. A saved model runs as it
+    is; it has no reference, so its outputs are compared only with --expect. Without MODEL, the
+    model that ships with the package classifies images.
 
     Without --board, the board is this machine if it can run the target's code, else QEMU. Without
     --target, the target is what the board says of itself. With --farm, the board is any free one

@@ -109,9 +109,9 @@ def tune(
 ) -> int:
     """Searches faster schedules of MODEL's kernels on boards.
 
-    MODEL is an .onnx or .pt2 file (default: the model that ships with the package). Boards measure
-    schedules of its kernels and layouts of its convolutions. The database keeps every result, and
-    `mlc-deploy MODEL --db FILE` compiles with the best.
+    MODEL is an .onnx, .tflite or .pt2 file (default: the model that ships with the package). Boards
+    measure schedules of its kernels and layouts of its convolutions. The database keeps every
+    result, and `mlc-deploy MODEL --db FILE` compiles with the best.
 
     With --farm, the workers of a Dask scheduler compile, and the boards of a farm measure.
 

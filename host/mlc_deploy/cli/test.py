@@ -1,0 +1,331 @@
+"""`mlc-deploy test`: models on boards, held against what is right and against what they cost."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mlc_targets import Target
+
+from ..artifact import load_model
+from ..artifact.format import is_saved
+from ..board.connect import connect, target_of
+from ..driver.deploy import RUN_SECONDS, Deployable, Deployment, deploy
+from ..files import npy
+from ..files.unfinished import write_whole
+from .bench import deploy_on, of_farm
+from .compare import RISE_HELP, changed, read_record
+from .errors import FAILED, OK, UNREACHED, exit_status, message
+from .options import DEBUG, LABEL, Misuse, folder, model_file, writable
+from .place import choose
+from .progress import Progress
+from .run import BOARD_HELP, INTERACTIVE, mismatches
+from .verdicts import Verdict, as_html, as_junit, show
+
+MODELS = (".mlc", ".onnx", ".pt2", ".tflite")  # of a folder
+ALL = "all"
+HERE = "local://"
+FARM_HELP = "use the boards of a Dask scheduler's farm, tls://host"
+
+Run = Callable[[Deployable, Mapping[str, Any], Mapping[str, Any]], "Future[Deployment]"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Boards of one kind: what they are compiled for, and how one of them runs a model; `away` is
+    why there is none."""
+
+    kind: str
+    target: Target | None = None
+    run: Run | None = None
+    away: Exception | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model's file, with what stands beside it: inputs in NAME.npz, with labels among them, and
+    right outputs in NAME.expect.npz."""
+
+    name: str
+    path: Path
+
+
+@click.command()
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.option("--board", "boards", multiple=True, metavar="B", help=f"{BOARD_HELP}; again: on each")
+@click.option("--farm", metavar="S", help=FARM_HELP)
+@click.option("--kinds", metavar="K,…", help="take a farm's boards of these kinds (default: all)")
+@click.option("--baseline", metavar="DIR", help="hold costs against the records in DIR")
+@click.option("--rise", type=float, default=1.0, metavar="PERCENT", help=RISE_HELP)
+@click.option("--output", metavar="DIR", help="write the records there, a baseline for later")
+@click.option("--junit", metavar="FILE", help="write the results as JUnit XML")
+@click.option("--html", metavar="FILE", help="write the results as a page")
+@click.option(
+    "--precision", type=click.Choice(("float32", "float16")), default="float32",
+    help="compute in P (default: float32)", metavar="P",
+)  # fmt: skip
+@click.option("--threads", type=int, metavar="N", help="use N threads on the boards")
+@click.option("--trust", is_flag=True, help="let .pt2 files run code on this machine")
+@DEBUG
+def test(
+    models: tuple[str, ...],
+    boards: tuple[str, ...],
+    farm: str | None,
+    kinds: str | None,
+    baseline: str | None,
+    rise: float,
+    output: str | None,
+    junit: str | None,
+    html: str | None,
+    precision: str,
+    threads: int | None,
+    trust: bool,
+) -> int:
+    """Runs models on boards, and says which are right and which cost more than before.
+
+    MODEL is a file, or a folder of them (default: the model that ships with the package). Beside a
+    model, NAME.npz may hold its inputs, and NAME.expect.npz the right outputs. One model that fails
+    ends no other. The exit status is 1 if one fails: if its outputs are wrong, if it does not run,
+    or if it costs more than PERCENT above the baseline.
+    """
+    _refuse(boards, farm, kinds, baseline, output)
+    if not 0 <= rise < float("inf"):
+        raise Misuse("--rise must be 0 or more", where=f"--rise {rise:g}", mend="--rise 1")
+    subjects = _subjects(models)
+    before = _baseline(baseline)
+    records = folder("--output", output) if output else None
+    pages = [
+        (writable(option, text), form)
+        for option, text, form in (("--junit", junit, as_junit), ("--html", html, as_html))
+        if text
+    ]
+    progress = Progress(False)
+    options = {"precision": precision, "trust": trust}
+    how = {"threads": threads, "timeout": RUN_SECONDS}
+    with ExitStack() as stack:
+        places = (
+            _of_farm(farm, kinds, stack, progress)
+            if farm
+            else [_own(board, stack) for board in boards or (HERE,)]
+        )
+        sent: list[tuple[Subject, Place, Job]] = []
+        for subject in subjects:
+            with progress.stage(subject.name):
+                sent += [(subject, p, _sent(subject, p, options, how)) for p in places]
+        with progress.stage("boards"):
+            verdicts = [_verdict(*each, before, rise) for each in sent]
+    show(verdicts, sys.stdout)
+    for verdict in verdicts:
+        if records and verdict.record:
+            text = json.dumps(verdict.record, indent=2, allow_nan=False)
+            write_whole(records / _file(verdict.model, verdict.kind), text + "\n")
+    for path, form in pages:
+        write_whole(path, form(verdicts))
+    if all(not v.ok and v.status == UNREACHED for v in verdicts):
+        return UNREACHED
+    return OK if all(v.ok for v in verdicts) else FAILED
+
+
+def _refuse(
+    boards: Sequence[str], farm: str | None, kinds: str | None, baseline: str | None,
+    output: str | None,
+) -> None:  # fmt: skip
+    """Raises Misuse for options that exclude each other."""
+    if farm and boards:
+        what, where = "--board has no effect with a farm", f"--farm {farm}"
+        raise Misuse(what, where=where, mend="--kinds K")
+    if kinds and not farm:
+        raise Misuse("--kinds is of a farm", where=f"--kinds {kinds}", mend="with --farm")
+    for board, count in Counter(boards).items():
+        if count > 1:
+            raise Misuse("this board is given twice", where=f"--board {board}", mend="give it once")
+    if baseline and output and Path(baseline).resolve() == Path(output).resolve():
+        where = f"--output {output}"
+        raise Misuse("the records would overwrite the baseline", where=where, mend="another folder")
+
+
+def _subjects(models: Sequence[str]) -> list[Subject]:
+    """The files of the arguments. Raises Misuse for what is no file, and for an empty folder."""
+    found: list[Path] = []
+    for text in models or (None,):
+        path = model_file(text, ())
+        if not path.is_dir():
+            found.append(path)
+            continue
+        files = sorted(file for file in path.iterdir() if file.suffix in MODELS)
+        if not files:
+            mend = f"files of {', '.join(MODELS)}"
+            raise Misuse("the folder holds no model", where=str(path), mend=mend)
+        found += files
+    found = list(dict.fromkeys(found))
+    stems = Counter(path.stem for path in found)
+    ends = Counter(path.name for path in found)
+    names = [
+        p.stem if stems[p.stem] == 1 else p.name if ends[p.name] == 1 else str(p) for p in found
+    ]
+    return [Subject(name, path) for name, path in zip(names, found, strict=True)]
+
+
+def _baseline(text: str | None) -> Path | None:
+    if text and not Path(text).is_dir():
+        mend = "a folder that --output wrote"
+        raise Misuse("there is no such folder", where=f"--baseline {text}", mend=mend)
+    return Path(text) if text else None
+
+
+def _file(model: str, kind: str) -> str:
+    """The name of a record."""
+    return re.sub(r"[^\w.@-]", "_", f"{model}@{kind}") + ".json"
+
+
+# ------------------------------------------------------------------------------------------ places
+
+
+def _own(board: str, stack: ExitStack) -> Place:
+    """A board of this machine's user: runs wait for each other."""
+    wanted, url = choose(None, board)
+    if url is None:
+        raise Misuse("a test runs models", where=f"--board {board}", mend="--board local://")
+    executor = ThreadPoolExecutor(1)
+    stack.callback(executor.shutdown, cancel_futures=True)  # after the session ended its runs
+    try:
+        session = stack.enter_context(connect(url))
+    except Exception as error:
+        return Place(board, away=error)
+
+    def run(
+        model: Deployable, inputs: Mapping[str, Any], how: Mapping[str, Any]
+    ) -> Future[Deployment]:
+        return executor.submit(partial(deploy, model, session, inputs, **how))
+
+    return Place(board, wanted or target_of(session.device), run)
+
+
+def _of_farm(
+    address: str, kinds: str | None, stack: ExitStack, progress: Progress
+) -> list[Place]:  # fmt: skip
+    """The kinds of a farm's boards, each board of which takes runs. Raises FarmError."""
+    from ..farm.client import Farm  # here: it asks for an extra
+
+    farm = stack.enter_context(Farm(address, priority=INTERACTIVE, warn=progress.warn))
+    every = sorted({board.kind for board in farm.boards() if board.about is not None})
+    wanted: list[str | None] = [*every] if kinds is None or kinds == ALL else [*kinds.split(",")]
+    places = []
+    for kind in wanted or [None]:  # None: there is none, which is an error
+        boards = of_farm(farm, kind, None, progress.warn).boards
+
+        def run(
+            model: Deployable, inputs: Mapping[str, Any], how: Mapping[str, Any],
+            boards: Any = boards,
+        ) -> Future[Deployment]:  # fmt: skip
+            done: Future[Deployment] = boards.submit(deploy_on, model, inputs, how)
+            return done
+
+        places.append(Place(kind or boards.kind, target_of(boards.first().device), run))
+    return places
+
+
+# -------------------------------------------------------------------------------------------- runs
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that waits for its board, or why there is none; seconds of making it ready."""
+
+    seconds: float
+    done: Future[Deployment] | Exception
+
+    def result(self) -> Deployment:
+        if isinstance(self.done, Exception):
+            raise self.done
+        return self.done.result()
+
+
+def _sent(
+    subject: Subject, place: Place, options: Mapping[str, Any], how: Mapping[str, Any]
+) -> Job:
+    began = time.monotonic()
+    done = _submitted(subject, place, options, how)
+    return Job(time.monotonic() - began, done)
+
+
+def _submitted(
+    subject: Subject, place: Place, options: Mapping[str, Any], how: Mapping[str, Any]
+) -> Future[Deployment] | Exception:
+    if place.away is not None:
+        return place.away
+    assert place.run is not None and place.target is not None
+    try:
+        given, labels = _beside(subject.path, ".npz")
+        right, _ = _beside(subject.path, ".expect.npz")
+        model = _model(subject.path, place, given, options)
+        return place.run(model, given, {**how, "expect": right, "labels": labels})
+    except Exception as error:
+        return error
+
+
+def _model(
+    path: Path, place: Place, given: Mapping[str, Any], options: Mapping[str, Any]
+) -> Deployable:
+    assert place.target is not None
+    if is_saved(path):
+        return load_model(path)
+    from ..driver.compile import compile as compiled  # here: a saved model does without it
+
+    extents = {name: array.shape for name, array in given.items()}
+    return compiled(path, place.target, shapes=extents, **options)
+
+
+def _beside(path: Path, suffix: str) -> tuple[dict[str, Any], Any]:
+    """The arrays of a file beside a model, and the labels among them. Raises Misuse."""
+    file = path.with_suffix(suffix)
+    if not file.is_file():
+        return {}, None
+    try:
+        with npy.opened(file) as loaded:
+            if not isinstance(loaded, npy.Arrays):
+                raise npy.Unreadable("it holds one array without a name")
+            found = dict(loaded)
+    except npy.Unreadable as error:
+        raise Misuse(str(error), where=str(file), mend="numpy.savez(file, NAME=array)") from None
+    labels = found.pop(LABEL, None)
+    return found, labels
+
+
+def _verdict(subject: Subject, place: Place, job: Job, before: Path | None, rise: float) -> Verdict:
+    began = time.monotonic()
+    about = Verdict(subject.name, place.kind, job.seconds)
+    try:
+        done = job.result()
+        record = done.record(subject.name)
+        seconds = job.seconds + time.monotonic() - began
+        failures = mismatches(done.checks, done.outputs)
+        about = replace(about, seconds=seconds, record=record, failures=tuple(failures))
+        return about if before is None else _held(about, before, rise)
+    except Exception as error:
+        return replace(about, failures=(message(error),), status=exit_status(error))
+
+
+def _held(verdict: Verdict, before: Path, rise: float) -> Verdict:
+    """A verdict that says what became of the cost. Raises Misuse for a record that is none."""
+    assert verdict.record is not None
+    file = before / _file(verdict.model, verdict.kind)
+    if not file.is_file():
+        return replace(verdict, note="not in the baseline")
+    change = changed(read_record(str(file)), verdict.record, rise)
+    if change is None:
+        return replace(verdict, note="no figure in the baseline")
+    rose = (f"{change.verdict}\n  in:  {file}",) if change.rose else ()
+    return replace(verdict, change=change, failures=(*verdict.failures, *rose))
