@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import closing
 
 import numpy as np
@@ -18,8 +19,12 @@ from tests.differential.random_control import EVERYWHERE
 from tests.differential.random_nodes import NODES
 from tests.differential.random_onnx import OPEN, RandomModel, random_models
 from tests.onnx_models import Array
+from tests.sessions import TARGETS, aarch64, armv7, board_named
+
+__all__ = ["aarch64", "armv7"]  # fixtures
 
 SLOW = int(os.environ.get("MLC_GRAPHS", "5000"))
+EMULATED = SLOW // 20  # of each of two kinds, on each of two boards
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 FUZZ = settings(
     deadline=None,
@@ -29,10 +34,12 @@ FUZZ = settings(
 )
 
 
-def check(case: RandomModel, board: Session, dims: dict[str, str] | None = None) -> None:
+def check(
+    case: RandomModel, board: Session, target: str = "host", dims: Mapping[str, str] | None = None
+) -> None:
     """Compiled code and the evaluator both answer as onnxruntime does."""
     function = from_onnx(case.model, dims=dims or {})
-    model = mlc.compile(function, "host")
+    model = mlc.compile(function, target)
     with closing(board.load(model)) as loaded:
         for inputs, right in ((case.inputs, case.expected), *case.smaller):
             evaluated, found = evaluate(function, inputs), loaded.run(inputs)
@@ -70,10 +77,10 @@ def test_some_random_programs(local: Session, case: RandomModel) -> None:
     check(case, local)
 
 
-def check_open(case: RandomModel, board: Session) -> None:
+def check_open(case: RandomModel, board: Session, target: str = "host") -> None:
     """As above, with a dimension that a run decides. Refused is what needs to know it."""
     try:
-        check(case, board, {"n": f"<={OPEN}"})
+        check(case, board, target, {"n": f"<={OPEN}"})
     except (ImporterError, GraphError) as error:
         event(f"refused: {str(error).splitlines()[0]}")
 
@@ -96,3 +103,21 @@ def test_many_open_programs(local: Session, case: RandomModel) -> None:
 @given(random_models(EVERYWHERE))
 def test_many_random_programs(local: Session, case: RandomModel) -> None:
     check(case, local)
+
+
+@pytest.mark.differential
+@pytest.mark.parametrize("board", ["aarch64", "armv7"])
+@settings(FUZZ, max_examples=EMULATED)
+@given(case=random_models(EVERYWHERE))
+def test_emulated_programs(board: str, case: RandomModel, request: pytest.FixtureRequest) -> None:
+    check(case, board_named(request, board), TARGETS[board])
+
+
+@pytest.mark.differential
+@pytest.mark.parametrize("board", ["aarch64", "armv7"])
+@settings(FUZZ, max_examples=EMULATED)
+@given(case=random_models(EVERYWHERE, open_dim=True))
+def test_emulated_open_programs(
+    board: str, case: RandomModel, request: pytest.FixtureRequest
+) -> None:
+    check_open(case, board_named(request, board), TARGETS[board])

@@ -33,6 +33,8 @@ from PIL import Image
 import mlc_deploy as mlc
 from tests import own_tables
 from tests.cli.command import MODELS, Command
+from tests.frontend.test_tflite import streaming
+from tests.frontend.test_tflite_mutations import image_model
 from tests.quantize.nets import pictures, residual
 from tests.rpc import sshd
 
@@ -135,12 +137,16 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: sshd.Server |
         monkeypatch.setenv("HOME", str(server.home))
     shutil.copy(MODELS / "digits_cnn.onnx", "model.onnx")
     np.save("image.npy", np.load(MODELS / "digits.npz")["image"])
+    Path("model.tflite").write_bytes(image_model())
+    Path("streaming.tflite").write_bytes(streaming().build())
     relu("dynamic.onnx", ["batch", 3, 8, 8])
     relu("text.onnx", [1, "seq"])
     stream("stream.onnx")
     Path("frames.raw").write_bytes(bytes(320))
     relu("custom.onnx", [2, 3], "Twice", "my.domain")
     Path("own.py").write_text(OWN)
+    Path("release").mkdir()
+    shutil.copy(MODELS / "digits_mlp.onnx", "release")
     Path("calib").mkdir()
     with np.load(MODELS / "digits.npz") as data:
         np.save("calib/images.npy", data["image"])

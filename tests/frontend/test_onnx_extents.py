@@ -24,6 +24,7 @@ Array = NDArray[Any]
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 BOXES, CLASSES, MOST = 40, 3, 10
 node = helper.make_node
+ONE = numpy_helper.from_array(np.array([1]))
 
 
 def value(name: str, shape: list[int | str] | None, kind: int = FLOAT) -> Any:
@@ -152,12 +153,49 @@ def test_a_detector_with_its_suppression(board: str, request: pytest.FixtureRequ
             ],
             ["n", 3],
         ),
+        (  # x.expand(-1, 3): a shape in which what is not -1 stays
+            [
+                node("Compress", ["x", "kept"], ["r"], axis=0),
+                node("ReduceMax", ["r"], ["column"], axes=[1], keepdims=1),
+                node("Shape", ["r"], ["s"]),
+                node("ConstantOfShape", ["two"], ["every"], value=ONE),
+                node("Mul", ["every", "minus"], ["any"]),
+                node("Equal", ["s", "any"], ["open"]),
+                node("Where", ["open", "every", "s"], ["shape"]),
+                node("Expand", ["column", "shape"], ["y"]),
+            ],
+            ["n", 3],
+        ),
+        (  # two parts that one mask takes are of one length
+            [
+                node("NonZero", ["kept"], ["a"]),
+                node("NonZero", ["kept"], ["b"]),
+                node("Gather", ["x", "a"], ["first"], axis=0),
+                node("Gather", ["x", "b"], ["second"], axis=0),
+                node("Add", ["first", "second"], ["y"]),
+            ],
+            [1, "n", 3],
+        ),
+        (  # with as many rows of zeros as are missing
+            [
+                node("Compress", ["x", "kept"], ["r"], axis=0),
+                node("Slice", ["r", "three", "most", "ones"], ["none"]),
+                node("Concat", ["r", "none"], ["whole"], axis=1),
+                node("Shape", ["whole"], ["s"]),
+                node("Slice", ["s", "zeros", "ones"], ["rows"]),
+                node("Sub", ["six", "rows"], ["more"]),
+                node("Concat", ["zeros", "zeros", "more", "zeros"], ["pads"], axis=0),
+                node("Pad", ["whole", "pads"], ["y"]),
+            ],
+            [6, 3],
+        ),
     ],
 )
 def test_what_follows_of_data(nodes: list[Any], result: list[int | str], local: Session) -> None:
     known = {
         "zero": np.array(0), "one": np.array(1), "minus": np.array([-1]), "ones": np.array([1]),
-        "most": np.array([1 << 40]),
+        "most": np.array([1 << 40]), "two": np.array([2]), "three": np.array([3]),
+        "six": np.array([6]), "zeros": np.array([0]),
     }  # fmt: skip
     inputs = [value("x", [4, 3]), value("kept", [4], TensorProto.BOOL)]
     proto = model(nodes, inputs, [value("y", result)], **known)

@@ -151,6 +151,12 @@ def quantized(op: str, rng: Random) -> AwkwardCall:
     return call(op, (whole, data), (own, "float32"), (own, kind))
 
 
+def rescale(op: str, rng: Random) -> AwkwardCall:
+    whole, kind = shape(rng, 2), rng.choice((*BYTES, "int32"))
+    own = rng.choice(((), (whole[1], *(1,) * (len(whole) - 2))))
+    return call(op, (whole, "int32"), (own, "int32"), (own, "int32"), ((), kind))
+
+
 def lookup(op: str, rng: Random) -> AwkwardCall:
     rows = rng.choice((1, 3, 97, 1999, 2048, 65537)), rng.choice((8, 16, 1, 7, 2049))
     return call(op, (rng.choice((rows, shape(rng))), rng.choice(BYTES)), ((256,), "int8"))
@@ -559,6 +565,7 @@ OWN = (
     pad_with,
     pointwise,
     resample,
+    rescale,
     reshape,
     sample,
     scatter_elements,

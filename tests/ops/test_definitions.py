@@ -276,6 +276,17 @@ def test_offset(dtype: str) -> None:
     check("offset", [np.arange(256, dtype=np.uint8).view(dtype).reshape(16, 16)])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32"])
+def test_rescale(dtype: str) -> None:
+    """Fixed-point factors per channel, with shifts to both sides."""
+    rng = np.random.default_rng(0)
+    sums = rng.integers(-(1 << 20), 1 << 20, (3, 6, 50)).astype(np.int32)
+    sums[0, :, :4] = [[-(1 << 31), (1 << 31) - 1, 0, -1]]
+    factors = rng.integers(1 << 30, 1 << 31, (6, 1)).astype(np.int32)
+    shifts = np.array([[-31], [-20], [-9], [-1], [0], [3]], np.int32)
+    check("rescale", [sums, factors, shifts, np.asarray(-7 if dtype != "uint8" else 7, dtype)])
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_lookup(dtype: str) -> None:
     table = np.random.default_rng(0).integers(-128, 128, 256).astype(np.int8)

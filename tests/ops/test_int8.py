@@ -193,6 +193,21 @@ def test_layers_of_any_shape(kind: str, level: tuple[str, Session]) -> None:
     check(session, LEVELS[name], [KINDS[kind](Random(f"{kind} {n}")) for n in range(CALLS)])
 
 
+@pytest.mark.parametrize(("rows", "depth"), [(1, 8), (1, 16), (5, 8)])
+def test_short_rows(rows: int, depth: int, level: tuple[str, Session]) -> None:
+    """Of one block of elements, there is nothing to loop over."""
+    name, session = level
+    rng = Random(depth)
+    layers = [
+        Layer(
+            "dense", numbers(rng, (rows, depth), -128), numbers(rng, (columns, depth), -127),
+            {"transpose_b": True}, True,
+        )
+        for columns in (8, 128)
+    ]  # fmt: skip
+    check(session, LEVELS[name], layers)
+
+
 def test_sums_at_the_ends_of_the_range(level: tuple[str, Session]) -> None:
     """Two products of -128 and -128 are more than an int16 holds."""
     name, session = level

@@ -153,12 +153,12 @@ def compile(
     values: Mapping[str, Any] | None = None,
     link: Sequence[FileName] = (),
 ) -> CompiledModel:
-    """Compiles a model for a target: an .onnx or .pt2 file, a program of torch.export, what
-    torch.fx traced, a graph function, or a module's `main`.
+    """Compiles a model for a target: an .onnx, .tflite or .pt2 file, a program of torch.export,
+    what torch.fx traced, a graph function, or a module's `main`.
 
     shapes fixes inputs by name, dims symbolic dimensions by name, or leaves them open: "<=512" is
     decided by each run, and 512 at most. converters are for operators that
-    are missing, as frontend.from_onnx, from_torch and from_fx take them. watch(name, function,
+    are missing, as the front ends take them. watch(name, function,
     changed) sees the graph after every pass. workers: how many processes compile kernels, by
     default as the PassContext says, one per core. precision: "float32", which is as the model says,
     or "float16": then what is float32 computes in float16 where that serves as well. db: a database

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..arith import expr_bounds, simplify_expr
 from ..graph.dims import bound_dims, symbol
 from ..graph.nodes import Constant, Value
-from ..ir import Binary, Dim, Expr, Var, binary, const, free_vars
+from ..ir import Binary, Dim, Expr, Var, binary, compare, const, free_vars
 from ..ir.nodes import dim
 from ..ops import Attrs, evaluate
 from ..ops.elementwise import same_extent
@@ -31,11 +31,16 @@ Dims = NDArray[Any]  # numbers and expressions, as objects
 MOST_FOLLOWED = 64  # integers of one tensor: a shape has few
 LARGEST = (1 << 31) - 1
 
+KEPT = ("most", "values", "places", "_dims", "_named")  # what is known where a value is
+
 # Operators that make integers of integers, as numpy computes them of objects.
 MOVING = frozenset({"broadcast_to", "concatenate", "gather", "reshape", "slice", "transpose"})
 COUNTING: Mapping[str, str] = {
     "add": "+", "subtract": "-", "multiply": "*", "divide": "//", "maximum": "max",
     "minimum": "min",
+}  # fmt: skip
+COMPARING: Mapping[str, str] = {
+    "equal": "==", "less": "<", "greater": ">", "less_equal": "<=", "greater_equal": ">=",
 }  # fmt: skip
 REDUCING = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
 OF_BINARY = {"+": "add", "-": "subtract", "*": "multiply", "//": "divide", "max": "maximum",
@@ -51,6 +56,7 @@ class Extents:
         self.most: dict[str, int] = {}
         self.values: dict[str, Value] = {}  # what each is, int64[]
         self.params: set[str] = set()  # those that are parameters
+        self.places: dict[Value, Value] = {}  # where a tensor is not zero, int64[found, rank]
         self._dims: dict[Value, Dims] = {}
         self._named: dict[str, Dim] = {}  # by the expression that it is
         self._meaning: dict[Var, Dim] = {}  # the expressions that extents are
@@ -62,7 +68,7 @@ class Extents:
         try:
             yield
         finally:
-            self.most, self.values, self._dims, self._named = before
+            self._known(before)
 
     @contextmanager
     def tried(self) -> Iterator[Callable[[], bool]]:
@@ -73,16 +79,16 @@ class Extents:
             yield lambda: len(self.most) > count
             before = self._kept()
         finally:
-            self.most, self.values, self._dims, self._named = before
+            self._known(before)
 
     @contextmanager
     def within(self) -> Iterator[None]:
         """What is added within a body is known there alone; how large it can be is kept."""
-        _, values, dims, named = self._kept()
+        before = self._kept()
         try:
             yield
         finally:
-            self.values, self._dims, self._named = values, dims, named
+            self._known({**before, "most": self.most})
 
     def outside(self, extent: Dim) -> Dim | None:
         """An extent of a body by those that are known here; None where the body decides it."""
@@ -95,8 +101,11 @@ class Extents:
             extent = bound_dims([extent], {v: self._meaning[v] for v in inner})[0]
         return extent
 
-    def _kept(self) -> tuple[dict[str, int], dict[str, Value], dict[Value, Dims], dict[str, Dim]]:
-        return dict(self.most), dict(self.values), dict(self._dims), dict(self._named)
+    def _kept(self) -> dict[str, dict[Any, Any]]:
+        return {name: dict(vars(self)[name]) for name in KEPT}
+
+    def _known(self, before: Mapping[str, dict[Any, Any]]) -> None:
+        vars(self).update(before)
 
     def add(self, n: Node, name: str, count: Value, most: int) -> Dim:
         """Another extent, which is what a value of int64[] says."""
@@ -191,6 +200,12 @@ class Extents:
             (made,) = evaluate(op, arrays, attrs)
         elif op in COUNTING:
             made = np.frompyfunc(lambda a, b: _counted(COUNTING[op], a, b), 2, 1)(*arrays)
+        elif op in COMPARING:
+            made = np.frompyfunc(lambda a, b: self._decided(COMPARING[op], a, b), 2, 1)(*arrays)
+            if None in np.asarray(made, object):
+                return
+        elif op == "where":
+            made = np.where(arrays[0].astype(bool), *arrays[1:])
         elif op == "cast" and attrs["dtype"] in ("int32", "int64"):
             (made,) = arrays
         elif op in REDUCING and arrays[0].ndim == 1:
@@ -208,8 +223,13 @@ class Extents:
         if not isinstance(value, Constant):
             return None
         array = value.value
-        small = array.size <= MOST_FOLLOWED and array.dtype.kind in "iu"
+        small = array.size <= MOST_FOLLOWED and array.dtype.kind in "biu"
         return array.astype(object) if small else None
+
+    def _decided(self, comparison: str, a: Any, b: Any) -> bool | None:
+        """How two extents compare, where that is so for all that they can be."""
+        found = self.bounded(compare(comparison, _expr(a), _expr(b)))
+        return bool(found) if isinstance(found, int) else None
 
     def is_followed(self, value: Value) -> bool:
         return value in self._dims
@@ -255,8 +275,11 @@ def larger(a: Dim, b: Dim) -> Dim:
 
 
 def _counted(op: str, a: Any, b: Any) -> Dim:
-    first = a if isinstance(a, Expr) else const(int(a))
-    return simplified(binary(op, first, b if isinstance(b, Expr) else int(b)))
+    return simplified(binary(op, _expr(a), _expr(b)))
+
+
+def _expr(extent: Any) -> Expr:
+    return extent if isinstance(extent, Expr) else const(int(extent))
 
 
 def _is_plain(extent: Expr) -> bool:

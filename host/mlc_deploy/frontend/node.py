@@ -177,9 +177,10 @@ def _dense(n: Node, x: Value, element: Sequence[Dim]) -> Value:
 
 
 def _known_if_empty(value: Value) -> Value:
-    """A tensor without elements is a constant, whatever computes it."""
+    """A tensor without elements is a constant, whatever computes it, where its shape is known."""
     shape = shape_of(value)
-    if isinstance(value, Constant) or 0 not in shape:
+    known = all(isinstance(extent, int) for extent in shape)
+    if isinstance(value, Constant) or 0 not in shape or not known:
         return value
     return Constant(np.zeros(shape, value.type.dtype))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from ..graph.nodes import Constant, Value
 from ..ops.shape import normal_axis
 from .layers.shapes import reshape
@@ -46,6 +48,8 @@ BINARY = {
 }  # fmt: skip
 VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add", "Mean": "add"}
 REDUCTIONS = {f"Reduce{op.capitalize()}": op for op in ("max", "mean", "min", "prod", "sum")}
+
+NORMS = [f"Reduce{op}" for op in ("L1", "L2", "LogSum", "LogSumExp", "SumSquare")]
 
 
 def _plain(n: OnnxNode) -> Any:
@@ -160,6 +164,37 @@ def _reduce(n: OnnxNode) -> Any:
     return n.cast(n.emit(op, value, axes=axes, keepdims=bool(n.attr("keepdims", 1))), n.dtype())
 
 
+def _norm(n: OnnxNode) -> Any:
+    """Sums of absolute values, squares or exponentials, and their roots or logarithms."""
+    x, axes, dtype = n.input(0), n.ints("axes", 1), n.dtype()
+    if not axes and not n.attr("noop_with_empty_axes", 0):
+        axes = list(range(len(n.shape())))
+    keepdims = bool(n.attr("keepdims", 1))
+
+    def total(value: Value, op: str = "sum", keepdims: bool = keepdims) -> Value:
+        return n.emit(op, value, axes=axes, keepdims=keepdims) if axes else value
+
+    real = x if dtype.startswith("float") else n.cast(x, "float32")
+    match n.op.removeprefix("Reduce"):
+        case "L1":
+            return total(n.emit("abs", x))
+        case "SumSquare":
+            return total(n.emit("multiply", x, x))
+        case "L2":
+            y = n.emit("sqrt", total(n.emit("multiply", real, real)))
+        case "LogSum":
+            y = n.emit("log", total(real))
+        case _:  # of exponentials: the largest is 1, so that none overflows
+            most = n.emit("clip", total(real, "max", True), **_finite(real.type.dtype))
+            sums = n.emit("log", total(n.emit("exp", n.emit("subtract", real, most))))
+            y = n.emit("add", sums, most if keepdims else total(most, "max"))
+    return n.cast(y, dtype)
+
+
+def _finite(dtype: str) -> dict[str, float]:
+    return {"min": float(np.finfo(dtype).min), "max": float(np.finfo(dtype).max)}
+
+
 def _argmax(n: OnnxNode) -> Any:
     keepdims, last = bool(n.attr("keepdims", 1)), bool(n.attr("select_last_index", 0))
     return n.emit(n.op.lower(), n.input(0), axis=n.axis(0), keepdims=keepdims, last=last)
@@ -180,6 +215,7 @@ ELEMENTWISE: dict[str, Converter] = {
     **dict.fromkeys(BINARY, _binary),
     **dict.fromkeys(VARIADIC, _variadic),
     **dict.fromkeys(REDUCTIONS, _reduce),
+    **dict.fromkeys(NORMS, _norm),
     "ArgMax": _argmax,
     "ArgMin": _argmax,
     "BitCast": _bit_cast,

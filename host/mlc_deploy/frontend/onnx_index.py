@@ -16,6 +16,7 @@ from .layers.shapes import (
     expand,
     from_front,
     iota,
+    nonzero,
     reshape,
     rows,
     select,
@@ -55,8 +56,7 @@ def _compress(n: OnnxNode) -> Any:
     count = shape_of(chosen)[0]
     if isinstance(extent, int) and isinstance(count, int) and count > extent:
         chosen = rows(n, chosen, 0, extent)
-    rows_of, number = n.emit_several("nonzero", chosen)
-    found = counted_rows(n, rows_of, number, "kept")
+    found = nonzero(n, chosen)
     return n.emit("gather", x, reshape(n, found, shape_of(found)[:1]), axis=axis)
 
 

@@ -15,11 +15,11 @@ from ..ops.elementwise import broadcast_shape
 from ..ops.shape import normal_axis
 from .extents import larger, product, simplified
 from .layers.shapes import (
-    counted_rows,
     expand,
     filled_up,
     iota,
     joined,
+    nonzero,
     part,
     reshape,
     split,
@@ -202,8 +202,7 @@ def _non_zero(n: OnnxNode) -> Any:
     x = n.input(0)
     if isinstance(x, Constant):
         return n.constant(np.array(np.nonzero(np.atleast_1d(x.value))), "int64")
-    places, count = n.emit_several("nonzero", x if n.shape() else reshape(n, x, (1,)))
-    found = counted_rows(n, places, count, "found")
+    found = nonzero(n, x if n.shape() else reshape(n, x, (1,)))
     return n.emit("transpose", found, axes=(1, 0))
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..graph.nodes import Constant, Value
+from ..graph.nodes import Value
 from ..ops.quantize import STORED, SUMS
 from ..ops.shape import normal_axis
+from .layers.integers import integer_conv, integer_matmul, is_zero
 from .layers.shapes import expand, reshape, rows, vector_along, with_axis
-from .layers.windows import conv, global_pool
+from .layers.windows import global_pool
 from .narrow import BY_CODE, NarrowFloat, NarrowInteger
 from .node import shape_of
 from .onnx_layers import conv_window
@@ -75,7 +75,7 @@ def _quantize_linear(n: OnnxNode) -> Any:
 def _linear_floats(n: OnnxNode) -> tuple[Value, Value | None]:
     """Scale and zero point where the quantized numbers are narrow floats."""
     zero, where = n.optional(2), (n.shape(), n.attr("axis", 1), n.attr("block_size", 0))
-    shift = None if _is_zero(zero) else _along(n, n.real(2), *where)
+    shift = None if is_zero(zero) else _along(n, n.real(2), *where)
     return _along(n, n.input(1), *where), shift
 
 
@@ -108,90 +108,13 @@ def _dequantize_linear(n: OnnxNode) -> Any:
 # ---------------------------------------------------------------------------------- integer sums
 
 
-def _is_zero(zero: Value | None) -> bool:
-    return zero is None or (isinstance(zero, Constant) and not zero.value.any())
-
-
-def _corrected(
-    n: OnnxNode,
-    sums: Value,
-    zeros: tuple[Value | None, Value | None],
-    sums_of: tuple[Any, Any],
-    count: int,
-) -> Value:
-    """sum((x - zx) * (w - zw)) from sum(x * w) over count products.
-
-    zeros are zx and zw; sums_of are functions that emit sum(x) and sum(w). All of them broadcast
-    against the sums.
-    """
-    zx, zw = (None if _is_zero(z) or z is None else n.cast(z, SUMS) for z in zeros)
-    if zw is not None:
-        sums = n.emit("subtract", sums, n.emit("multiply", zw, sums_of[0]()))
-    if zx is not None:
-        sums = n.emit("subtract", sums, n.emit("multiply", zx, sums_of[1]()))
-    if zx is not None and zw is not None:
-        product = n.emit("multiply", zx, zw)
-        sums = n.emit("add", sums, n.emit("multiply", product, n.constant(count, SUMS)))
-    return sums
-
-
-def integer_conv(n: OnnxNode, x: Value, w: Value, zx: Value | None, zw: Value | None) -> Value:
-    """The int32 sums of a convolution of x - zx with w - zw. zx is a scalar; zw is a scalar or has
-    an element per output channel."""
+def _integer_conv(n: OnnxNode, x: Value, w: Value, zx: Value | None, zw: Value | None) -> Value:
     window, groups = conv_window(n, x, w), n.attr("group", 1)
-    rank, fill = len(window.kernel), dict[str, Any]()
-    if zx is not None:
-        zx = _along(n, zx, (), 0)
-    if isinstance(zx, Constant):
-        fill = {"pad_value": int(zx.value)}
-    elif zx is not None and any(window.pads):
-        pads = window.pads
-        every = [0, 0, *pads[:rank], 0, 0, *pads[rank:]]
-        x = n.emit("pad_with", x, n.cast(zx, x.type.dtype), pads=every)
-        window = replace(window, pads=[0] * (2 * rank))
-    sizes = shape_of(w)
-
-    def sum_x() -> Value:
-        ones = n.constant(np.ones((groups, *sizes[1:])), w.type.dtype)
-        total = conv(n, x, ones, window, groups=groups, **fill)
-        if groups == 1:
-            return total
-        batch, _, *spatial = shape_of(total)
-        spread = (batch, groups, sizes[0] // groups, *spatial)
-        total = expand(n, with_axis(n, total, 2), spread)
-        return reshape(n, total, (batch, sizes[0], *spatial))
-
-    def sum_w() -> Value:
-        axes = range(1, len(sizes))
-        total = n.emit("sum", n.cast(w, SUMS), axes=list(axes), keepdims=False)
-        return reshape(n, total, (sizes[0], *(1,) * rank))
-
-    if zw is not None:
-        count = math.prod(shape_of(zw))
-        zw = reshape(n, zw, () if count == 1 else (count, *(1,) * rank))
-    sums = conv(n, x, w, window, groups=groups, **fill)
-    return _corrected(n, sums, (zx, zw), (sum_x, sum_w), math.prod(sizes[1:]))
-
-
-def integer_matmul(n: OnnxNode, a: Value, b: Value, za: Value | None, zb: Value | None) -> Value:
-    """The int32 sums of numpy's matmul of a - za and b - zb. za is a scalar or has an element per
-    row, zb per column."""
-    left, right = shape_of(a), shape_of(b)
-    if len(left) < 2 or len(right) < 2:
-        raise ValueError("vectors are not supported")
-
-    def sum_of(x: Value, axis: int) -> Value:
-        return n.emit("sum", n.cast(x, SUMS), axes=[axis], keepdims=True)
-
-    if za is not None and len(shape_of(za)) == 1:
-        za = reshape(n, za, (*shape_of(za), 1))
-    sums = n.emit("matmul", a, b)
-    sides = (lambda: sum_of(a, len(left) - 1), lambda: sum_of(b, len(right) - 2))
-    return _corrected(n, sums, (za, zb), sides, left[-1])
+    return integer_conv(n, x, w, window, groups, None if zx is None else _along(n, zx, (), 0), zw)
 
 
 def _conv_integer(n: OnnxNode) -> Any:
-    return integer_conv(n, n.input(0), n.input(1), n.optional(2), n.optional(3))
+    return _integer_conv(n, n.input(0), n.input(1), n.optional(2), n.optional(3))
 
 
 def _matmul_integer(n: OnnxNode) -> Any:
@@ -206,7 +129,7 @@ def _multiplier(n: OnnxNode, x: Value, w: Value, y: Value) -> Value:
 
 def _qlinear_conv(n: OnnxNode) -> Any:
     x, xs, xz, w, ws, wz, ys, yz = (n.input(k) for k in range(8))
-    sums = integer_conv(n, x, w, xz, wz)
+    sums = _integer_conv(n, x, w, xz, wz)
     rank = len(shape_of(sums))
     bias = n.optional(8)
     if bias is not None:

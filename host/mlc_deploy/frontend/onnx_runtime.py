@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant, Value
+from .layers.integers import integer_matmul
 from .layers.products import matmul, scaled
 from .layers.shapes import iota, reshape, select, split, stacked, transposed, with_axis
 from .node import shape_of
 from .onnx_node import Converter, OnnxNode
-from .onnx_quantize import channels_first, integer_matmul
+from .onnx_quantize import channels_first
 
 WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 GEMM = ("alpha", "beta", "transA", "transB")

@@ -12,6 +12,7 @@ from ..ir.names import Names
 from ..ops import Attrs, frozen_attrs, has, infer_types, operator
 from ..ops.layout import layout, pack
 from ..ops.plan import WEIGHTS, Plan, known_of_weights
+from ..ops.shape import has_border
 from ..ops.strategy import plans
 from ..passes.context import PassContext, declare_switch, option, required
 from .nodes import AnyCall, Binding, Call, Constant, Function, Value, Var
@@ -284,7 +285,7 @@ def _moves(call: Call, lanes: int) -> Attrs | None:
             return {"begin": (*begin, 0), "step": (*step, 1), "shape": (*shape, lanes)}
         case "pad":
             pads = list(attrs["pads"])
-            if pads[1] or pads[5]:
+            if has_border((pads[1], pads[5])):
                 return None
             return {**attrs, "pads": (*pads[:4], 0, *pads[4:], 0)}
     return None

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..ops import has, operator
+from ..ops.shape import has_border
 from ..passes.context import optional
 from .constants import is_float, is_static, same_dtype, shape_of, uniform, with_constant
 from .nodes import Call, Constant, Function, Value, Var
@@ -213,7 +214,7 @@ def _no_move(graph: Rewriting, out: Var, call: Call) -> Value | None:
     match call:
         case Call("reshape" | "broadcast_to" | "tile" | "pad" | "slice" as op, (x,), attrs):
             still = op != "slice" or all(step == 1 for step in attrs["step"])
-            still = still and not any(attrs.get("pads", ()))
+            still = still and not has_border(attrs.get("pads", ()))
             return x if still and x.type == out.type else None
         case Call("transpose", (x,), attrs) if list(attrs["axes"]) == sorted(attrs["axes"]):
             return x
@@ -381,7 +382,8 @@ def _pad_into_window(graph: Rewriting, out: Var, call: Call) -> Value | None:
             given = tuple(pad.attrs["pads"])
             outside = (*given[:2], *given[rank : rank + 2])
             added = (*given[2:rank], *given[rank + 2 :])
-            if any(outside) or min(added, default=0) < 0 or "data_layout" in attrs:
+            known = all(isinstance(n, int) for n in given)
+            if not known or any(outside) or min(added, default=0) < 0 or "data_layout" in attrs:
                 return None
             if not _pads_with(op, attrs, pad.attrs["value"], y):
                 return None

@@ -3,6 +3,9 @@
     quantize(x, scale, zero)            float (or int32) -> zero's dtype
     dequantize(q, scale, zero)          integer -> scale's dtype
     requantize(sums, multiplier, zero)  int32 -> zero's dtype: sums * multiplier + zero
+    rescale(sums, multiplier, shift, zero)
+                                        the same in fixed point: sums * multiplier * 2^(shift - 31)
+                                        + zero, of int32 numbers
     offset(q)                           uint8 -> int8: q - 128, int8 -> uint8: q + 128
 
 No attributes: scales and zeros are tensors that broadcast against the first input as in any
@@ -11,7 +14,8 @@ repeated to the data's size first. zero may not widen the result; it carries the
 never left out (zeros where a model has none).
 
 ONNX's arithmetic exactly: float division (quantize) or multiplication (requantize, in float32),
-rounding half to even, then the zero point, then saturation.
+rounding half to even, then the zero point, then saturation. rescale's is that of LiteRT's reference
+kernels, after gemmlowp: rounded twice, first the product's upper half, then what the shift leaves.
 
 Sums come from conv2d, conv3d, dense and matmul, which take int8 or uint8 data and weights (of
 different dtypes if need be) to int32; conv's attribute pad_value is then the data's zero point.
@@ -122,6 +126,48 @@ def _evaluate_requantize(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Arra
     return [_saturated_array(scaled + zero.astype(np.float32), zero.dtype)]
 
 
+def _compute_rescale(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """multiplier is not negative, and shift is from -31 to 30; what a left shift loses is lost."""
+    sums, multiplier, shift, zero = inputs
+    given = {"data": sums.dtype, "multiplier": multiplier.dtype, "shift": shift.dtype}
+    for what, dtype in given.items():
+        require(dtype == SUMS, f"rescale: the {what} is {dtype}")
+    require(zero.dtype in (*STORED, SUMS), f"rescale: does not give {zero.dtype}")
+    shape = broadcast_shape("rescale", [t.shape for t in inputs])
+    fits = len(shape) == sums.ndim and all(map(same_extent, shape, sums.shape))
+    sizes = [list(t.shape) for t in inputs[1:]]
+    require(fits, f"rescale: multiplier, shift and zero {sizes} for {list(sums.shape)}")
+
+    def element(*i: Expr) -> Expr:
+        factor, by = element_at(multiplier, i).astype("int64"), element_at(shift, i)
+        product = (sums[i] << te.maximum(by, 0)).astype("int64") * factor
+        high = ((product + (1 << 30)) >> 31).astype(SUMS)
+        result = _halves_away(high, by) + element_at(zero, i).astype(SUMS)
+        return result if zero.dtype == SUMS else saturated(result, zero.dtype)
+
+    return [te.compute(sums.shape, element, name="rescale")]
+
+
+def _halves_away(x: Expr, shift: Expr) -> Expr:
+    """x * 2^shift where that is less than x, else x; halves away from 0.
+
+    Half of 2^right is added, and halves of negative numbers go down: floor((x + 2^(r - 1)) / 2^r)
+    is floor((floor(x / 2^(r - 1)) + 1) / 2), which does not overflow.
+    """
+    right = te.maximum(-shift, 1)
+    down = (((x + (x >> 31)) >> (right - 1)) + 1) >> 1
+    return te.select(shift < 0, down, x)
+
+
+def _evaluate_rescale(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    sums, multiplier, shift, zero = (a.astype(np.int64) for a in inputs)
+    raised = (sums << np.maximum(shift, 0)).astype(np.int32).astype(np.int64)
+    high = (raised * multiplier + (1 << 30)) >> 31
+    right = np.maximum(-shift, 0)
+    down = (high + ((1 << right) >> 1) - ((high < 0) & (right > 0))) >> right
+    return [_saturated_array(down + zero, inputs[3].dtype)]
+
+
 def _compute_offset(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     (q,) = inputs
     require(q.dtype in OFFSET, f"offset: does not take {q.dtype}")
@@ -177,6 +223,7 @@ for _op in (
     Operator("quantize", _compute_quantize, _evaluate_quantize, "elementwise"),
     Operator("dequantize", _compute_dequantize, _evaluate_dequantize, "elementwise"),
     Operator("requantize", _compute_requantize, _evaluate_requantize, "elementwise"),
+    Operator("rescale", _compute_rescale, _evaluate_rescale, "elementwise"),
     Operator("offset", _compute_offset, _evaluate_offset, "elementwise"),
 ):
     register(_op)

@@ -12,7 +12,7 @@ from .. import te
 from ..ir import Dim, Expr, ExprLike, const, expr
 from ..te import Tensor
 from .elementwise import broadcast_shape, element_at, same_extent
-from .registry import Array, Attrs, Operator, Trait, register, require
+from .registry import Array, Attrs, Operator, Trait, register, require, simplest
 
 # Operators whose output is the input's memory, read with another shape.
 VIEWS = ("reshape", "first", "extent")
@@ -197,26 +197,36 @@ def _evaluate_slice(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 # ---------------------------------------------------------------------------------- pad, gather
 
 
-def padded(x: Tensor, pads: Sequence[int], value: ExprLike, name: str = "pad") -> Tensor:
+def padded(x: Tensor, pads: Sequence[Dim], value: ExprLike, name: str = "pad") -> Tensor:
     """x with a border of value: pads are those at the beginnings, then those at the ends.
 
     A negative pad cuts off. x itself where nothing is padded.
     """
     before, after = pads[: x.ndim], pads[x.ndim :]
-    if not any(pads):
+    if not has_border(pads):
         return x
 
     def element(*i: Expr) -> Expr:
         at = tuple(k - b for k, b in zip(i, before, strict=True))
         guards = []
         for k, b, a, extent in zip(at, before, after, x.shape, strict=True):
-            guards += [k >= 0] if b > 0 else []
-            guards += [k < extent] if a > 0 else []
+            guards += [k >= 0] if isinstance(b, Expr) or b > 0 else []
+            guards += [k < extent] if isinstance(a, Expr) or a > 0 else []
         return te.if_then_else(te.all_of(*guards), x[at], expr(value, x.dtype))
 
-    shape = [extent + b + a for extent, b, a in zip(x.shape, before, after, strict=True)]
-    tensor: Tensor = te.compute(shape, element, name=name)
+    tensor: Tensor = te.compute(_grown(x, pads), element, name=name)
     return tensor
+
+
+def has_border(pads: Sequence[Dim]) -> bool:
+    """Whether something is added, or may be."""
+    return any(isinstance(p, Expr) or p for p in pads)
+
+
+def _grown(x: Tensor, pads: Sequence[Dim]) -> list[Dim]:
+    """The shape of x with a border."""
+    border = zip(x.shape, pads[: x.ndim], pads[x.ndim :], strict=True)
+    return [simplest(extent + b + a) for extent, b, a in border]
 
 
 def _compute_pad(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
@@ -225,15 +235,19 @@ def _compute_pad(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     pads, mode = attrs["pads"], attrs["mode"]
     require(len(pads) == 2 * x.ndim, f"pad: {len(pads)} pads for {x.ndim} dimensions")
     if mode == "constant":
-        if not any(pads):
+        if not has_border(pads):
             return [te.compute(x.shape, lambda *i: x[i], name="pad")]
         return [padded(x, pads, const(attrs["value"], x.dtype))]
     before, after = pads[: x.ndim], pads[x.ndim :]
     reach = {"edge": 1, "reflect": 2, "wrap": 1}
     require(mode in reach, f"pad: no mode '{mode}'")
     for b, a, extent in zip(before, after, x.shape, strict=True):
-        enough = not isinstance(extent, int) or extent >= reach[mode] or max(a, b) <= 0
-        require(enough, f"pad: {list(x.shape)} is too small for mode '{mode}'")
+        if not isinstance(a, int) or not isinstance(b, int) or not isinstance(extent, int):
+            continue
+        require(
+            extent >= reach[mode] or max(a, b) <= 0,
+            f"pad: {list(x.shape)} is too small for mode '{mode}'",
+        )
 
     def source(k: Expr, extent: Any) -> Any:
         match mode:
@@ -247,13 +261,12 @@ def _compute_pad(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     def element(*i: Expr) -> Expr:
         return x[
             tuple(
-                source(k - b, extent) if a or b else k
+                source(k - b, extent) if has_border((a, b)) else k
                 for k, b, a, extent in zip(i, before, after, x.shape, strict=True)
             )
         ]
 
-    shape = [extent + b + a for extent, b, a in zip(x.shape, before, after, strict=True)]
-    return [te.compute(shape, element, name="pad")]
+    return [te.compute(_grown(x, pads), element, name="pad")]
 
 
 def _evaluate_pad(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
@@ -266,7 +279,7 @@ def _compute_pad_with(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
     x, value = inputs
     fits = len(attrs["pads"]) == 2 * x.ndim and value.ndim == 0 and value.dtype == x.dtype
     require(fits, f"pad_with: {value.dtype}{list(value.shape)} around {x.dtype}{list(x.shape)}")
-    if not any(attrs["pads"]):
+    if not has_border(attrs["pads"]):
         return [te.compute(x.shape, lambda *i: x[i], name="pad_with")]
     return [padded(x, attrs["pads"], value[()], name="pad_with")]
 

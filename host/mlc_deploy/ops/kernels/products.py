@@ -283,10 +283,10 @@ class IntegerProduct(Product):
                 continue
             if self.packing is not None:
                 sch.compute_at(copy, task)
-            first, second, *_, lane = sch.get_loops(copy)
+            *loops, lane = sch.get_loops(copy)
             sch.vectorize(lane)
             if self.packing is None:  # of all tasks
-                sch.parallel(sch.fuse(first, second))
+                sch.parallel(sch.fuse(*loops[:2]))
         sch.parallel(task)
         return sch.func
 
