@@ -16,6 +16,12 @@ from mlc_targets import Target
 from tests.graph.test_layouts import conv, layer, ops
 
 TARGET = Target("aarch64")
+LAYER: dict[str, Any] = {
+    "strides": (1, 1),
+    "dilations": (1, 1),
+    "pads": (1, 1, 1, 1),
+    "groups": 1,
+}
 
 
 def network() -> Function:
@@ -67,16 +73,37 @@ def test_whoever_wants_none_disables_the_pass(name: str) -> None:
     assert "winograd_conv2d" not in ops(result)
 
 
+def of_integers() -> Function:
+    """A layer of int8, with a zero point around its data, and its requantization."""
+    b, rng = BlockBuilder(), np.random.default_rng(1)
+    w = rng.integers(-127, 128, (64, 32, 3, 3)).astype(np.int8)
+    attrs: dict[str, Any] = {**LAYER, "pad_value": -7}
+    sums = b.emit("conv2d", b.param("x", (1, 32, 14, 14), "int8"), Constant(w, "w"), **attrs)
+    multiplier, zero = np.full((64, 1, 1), 1e-4, np.float32), np.full((64, 1, 1), 3, np.int8)
+    return b.finish([b.emit("requantize", sums, Constant(multiplier, "m"), Constant(zero, "z"))])
+
+
+def test_integers_are_the_same() -> None:
+    """Where the target has no instruction that sums up products."""
+    function = of_integers()
+    x = np.random.default_rng(0).integers(-128, 128, (1, 32, 14, 14)).astype(np.int8)
+    (wanted,) = evaluate(function, {"x": x}).values()
+    for name, op in (
+        ("aarch64", "winograd_conv2d"),
+        ("armv7a", "winograd_conv2d"),
+        ("raspberry-pi/5", "conv2d"),
+        ("host", "conv2d"),
+    ):
+        result = choose_plans(Target(name))(function)
+        assert [found for found in ops(result) if "conv2d" in found] == [op], name
+        (value,) = evaluate(result, {"x": x}).values()
+        assert np.array_equal(value, wanted)
+
+
 def test_weights_that_are_no_constants_stay() -> None:
     b = BlockBuilder()
     x, w = b.param("x", (1, 32, 24, 24)), b.param("w", (32, 32, 3, 3))
-    attrs: dict[str, Any] = {
-        "strides": (1, 1),
-        "dilations": (1, 1),
-        "pads": (1, 1, 1, 1),
-        "groups": 1,
-    }
-    function = b.finish([b.emit("conv2d", x, w, **attrs)])
+    function = b.finish([b.emit("conv2d", x, w, **LAYER)])
     assert choose_plans(TARGET)(function) is function
 
 

@@ -1,5 +1,5 @@
 """Winograd convolutions: the transforms, the definitions, kernels against direct convolution, and
-the rule that chooses them."""
+the rule that chooses them. Those of int8 are exact."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from mlc_deploy.ops import TensorType, compute, evaluate, infer_types
 from mlc_deploy.ops.convolution import conv_shape
 from mlc_deploy.ops.kernels.winograd import MOST_CHANNELS, best_strips, decide, planned
 from mlc_deploy.ops.layout import pack
+from mlc_deploy.ops.plan import NARROW, SMALL, known_of_weights
 from mlc_deploy.ops.winograd import (
     KERNEL,
     TILES,
+    WHOLE_TILE,
     data_matrix,
     data_transform,
     result_matrix,
@@ -61,10 +63,9 @@ def test_transforms_are_their_matrices(tile: int) -> None:
     np.testing.assert_allclose(result_matrix(tile) @ points, wanted, rtol=1e-11, atol=1e-11)
 
 
-def winograd(x: Array, w: Array, tile: int, pads: tuple[int, ...]) -> OperatorCall:
-    return OperatorCall(
-        "winograd_conv2d", (x, transformed_weights(w, tile)), {"tile": tile, "pads": pads}
-    )
+def winograd(x: Array, w: Array, tile: int, pads: tuple[int, ...], border: int = 0) -> OperatorCall:
+    attrs = {"tile": tile, "pads": pads, "pad_value": border}
+    return OperatorCall("winograd_conv2d", (x, transformed_weights(w, tile)), attrs)
 
 
 @dataclass(frozen=True)
@@ -75,21 +76,30 @@ class Layer:
     w: Array
     tile: int
     pads: tuple[int, ...]
+    border: int = 0
 
     def in_blocks(self, target: Target) -> OperatorCall:
         """By the target's plan."""
-        types, attrs = types_of((self.x, self.w)), {**PLAIN, "pads": self.pads}
+        types = types_of((self.x, self.w))
+        attrs = {**PLAIN, "pads": self.pads, "pad_value": self.border}
         conv = conv_shape(types, attrs)
         assert conv is not None
         plan = planned(types, attrs, target, best_strips(conv, self.tile, target))
         return OperatorCall(plan.op, laid_out(plan, (self.x, self.w)), plan.attrs, plan=plan)
 
 
-def direct(x: Array, w: Array, pads: tuple[int, ...]) -> Array:
-    """The convolution in float64."""
-    wide = [x.astype(np.float64), w.astype(np.float64)]
-    (result,) = evaluate("conv2d", wide, {**PLAIN, "pads": pads})
+def direct(x: Array, w: Array, pads: tuple[int, ...], border: int = 0) -> Array:
+    """The convolution in float64; of int8 as int32."""
+    dtype = x.dtype if x.dtype == np.int8 else np.float64
+    wide = [x.astype(dtype), w.astype(dtype)]
+    (result,) = evaluate("conv2d", wide, {**PLAIN, "pads": pads, "pad_value": border})
     return result
+
+
+def whole(rng: Random, *shape: int) -> Array:
+    """Any int8, and often the least and the largest."""
+    found = np.random.default_rng(rng.getrandbits(32)).integers(-160, 160, shape)
+    return np.clip(found, -128, 127).astype(np.int8)
 
 
 @settings(max_examples=60, deadline=None)
@@ -119,6 +129,39 @@ def test_the_definition_is_convolution(
     assert infer_types(call.op, types, call.attrs) == (TensorType(result.shape, "float32"),)
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    pads=st.sampled_from(PADS),
+    border=st.integers(-128, 127),
+    channels=st.integers(1, 40),
+    size=st.tuples(st.integers(3, 11), st.integers(3, 11)),
+    seed=st.integers(0, 1 << 16),
+)
+def test_the_definition_is_exact_on_whole_numbers(
+    pads: tuple[int, ...], border: int, channels: int, size: tuple[int, int], seed: int
+) -> None:
+    """Of up to 40 channels, with which sums at the points would not fit int32."""
+    rng = Random(seed)
+    x, w = whole(rng, 2, channels, *size), whole(rng, 3, channels, 3, 3)
+    (result,) = winograd(x, w, WHOLE_TILE, pads, border).expected()
+    assert result.dtype == np.int32
+    assert np.array_equal(result, direct(x, w, pads, border))
+
+
+def test_the_definition_of_whole_numbers_in_te() -> None:
+    """Sums wrap: these data and weights are the largest that there are at the points."""
+    data = np.resize(np.array([-128, 127], np.int8), (1, 8, 7, 5))
+    for x in (np.full((1, 8, 7, 5), -128, np.int8), data):
+        w = np.full((8, 8, 3, 3), -127, np.int8)
+        call = Layer(x, w, WHOLE_TILE, (1, 0, 0, 1), 3).in_blocks(Target("aarch64"))
+        inputs = [placeholder(a.shape, str(a.dtype), f"p{n}") for n, a in enumerate(call.arrays)]
+        (wanted,) = call.expected()
+        computed = np.empty_like(wanted)
+        stated = create_prim_func([*inputs, *compute(call.op, inputs, call.attrs)])
+        run(stated, *call.arrays, computed)
+        assert np.array_equal(computed, wanted)
+
+
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("blocks", [False, True])
 def test_the_definition_in_te(tile: int, blocks: bool) -> None:
@@ -145,6 +188,16 @@ def test_refusals() -> None:
             {"tile": 4},
             "winograd_conv2d: pads [0, 0, 0, 0] of data [1, 4, 2, 5]",
         ),
+        (
+            [TensorType((1, 4, 5, 5), "int8"), w],
+            {"tile": 4},
+            "winograd_conv2d: data is int8, weights are float32",
+        ),
+        (
+            [TensorType((1, 4, 5, 5), "int8"), TensorType((4, 4, 8, 8), "int16")],
+            {"tile": 6},
+            "winograd_conv2d: tiles of 6, not one of (4,)",
+        ),
     ):
         with pytest.raises(ValueError, match="winograd") as raised:
             infer_types("winograd_conv2d", types, {"pads": (0, 0, 0, 0), **attrs})
@@ -169,10 +222,12 @@ def check(session: Session, layers: list[Layer], target: Target) -> None:
     module = session.load(build(IRModule({f.name: f for f, _ in lowered}), target=target, name="w"))
     wrong: list[str] = []
     for call, of, (func, arrays) in zip(blocked, layers, lowered, strict=True):
-        wanted = pack(direct(of.x, of.w, of.pads), "NCHW", call.attrs["out_layout"])
-        out = session.tensor(np.zeros(wanted.shape, np.float32))
+        plain = direct(of.x, of.w, of.pads, of.border)
+        wanted = pack(plain, "NCHW", call.attrs["out_layout"])
+        exact = wanted.dtype == np.int32
+        out = session.tensor(np.zeros(wanted.shape, np.int32 if exact else np.float32))
         module[func.name](*(session.tensor(np.array(a, order="C")) for a in arrays), out)
-        if not close(out.numpy(), wanted):
+        if not (np.array_equal(out.numpy(), wanted) if exact else close(out.numpy(), wanted)):
             wrong.append(f"{call}: {np.max(np.abs(out.numpy() - wanted))}")
     module.close()
     assert not wrong, "\n".join(wrong)
@@ -199,6 +254,22 @@ def test_kernels_on_arm(board: str, request: pytest.FixtureRequest) -> None:
     check(board_named(request, board), calls, target)
 
 
+@pytest.mark.parametrize("board", ["armv7", "aarch64"])
+def test_whole_numbers_on_arm(board: str, request: pytest.FixtureRequest) -> None:
+    """Drawn ones, and the largest sums that are taken."""
+    target, rng = Target(TARGETS[board]), Random(board)
+    layers = []
+    for channels, filters in ((8, 16), (24, 8), (40, 24)):
+        size = rng.choice(SIZES), rng.choice(SIZES)
+        x, w = whole(rng, rng.choice((1, 2)), channels, *size), whole(rng, filters, channels, 3, 3)
+        layers.append(Layer(x, w, WHOLE_TILE, rng.choice(PADS), rng.randint(-128, 127)))
+    w = np.full((8, 224, 3, 3), 127, np.int8)
+    w[::2] = -127
+    assert known_of_weights(w)[SMALL]
+    layers.append(Layer(np.full((1, 224, 6, 6), -128, np.int8), w, WHOLE_TILE, (1, 1, 1, 1), -128))
+    check(board_named(request, board), layers, target)
+
+
 # ------------------------------------------------------------------------------------ the rule
 
 
@@ -220,9 +291,13 @@ REASONS = {
     "it has a stride": (layer(strides=(2, 2)), "its stride or dilation is not 1"),
     "it has groups": (
         layer(weights=(64, 32, 3, 3), groups=2),
-        "it has groups, or a border of other numbers than 0",
+        "it has groups",
     ),
-    "it is of halves": (layer(dtype="float16"), "its data is float16, not float32"),
+    "it is of halves": (layer(dtype="float16"), "its data is float16, neither float32 nor int8"),
+    "its sums may be large": (
+        layer(dtype="int8"),
+        "its sums may be larger than Winograd's filtering has exactly",
+    ),
     "its channels are odd": (
         layer((1, 3, 56, 56), (64, 3, 3, 3)),
         "its channels do not divide into blocks of 4",
@@ -244,6 +319,32 @@ def test_what_is_computed_directly_and_why(case: str) -> None:
     decision = decide(types, attrs, Target("aarch64"))
     assert decision.strips is None
     assert decision.reason == reason
+
+
+def test_whole_numbers_are_filtered_where_no_instruction_sums_up_products() -> None:
+    types, attrs = layer(dtype="int8", small_sums=True, pad_value=-3)
+    for name in ("aarch64", "armv7a"):
+        decision = decide(types, attrs, Target(name))
+        assert decision.strips is not None
+        assert decision.strips.tile == WHOLE_TILE
+    for name in ("raspberry-pi/5", "host", TARGETS["armv7_scalar"]):
+        decision = decide(types, attrs, Target(name))
+        assert decision.strips is None
+        assert decision.reason == "the target has no vectors, or sums up products of int8 by itself"
+
+
+def test_what_is_known_of_weights() -> None:
+    """Sums below 2^25 are 128 times weights below 2^18, of one output."""
+    w = np.full((2, 230, 3, 3), 127, np.int8)
+    assert known_of_weights(w) == {NARROW: True}
+    w[:, 229] = 0  # 2^18 - 127 * 9 * 229 are 397
+    assert known_of_weights(w) == {NARROW: True, SMALL: True}
+    w[1, 229, 0] = 127
+    w[1, 229, 1, 0] = 15
+    assert known_of_weights(w) == {NARROW: True, SMALL: True}
+    w[1, 229, 1, 0] = -16
+    assert known_of_weights(w) == {NARROW: True}
+    assert known_of_weights(w[:, :1].astype(np.float32)) == {}
 
 
 def test_tiles_follow_size_and_channels() -> None:
@@ -277,23 +378,32 @@ def test_there_is_work_for_threads() -> None:
             assert plan.tasks == strips * plan.groups >= 4
 
 
-LIMITS = {"aarch64": 0.44, "armv7": 0.56}  # instructions per multiply-accumulate of four lanes
+LIMITS = {  # instructions per multiply-accumulate of four lanes
+    ("aarch64", "float32"): 0.44,
+    ("armv7", "float32"): 0.56,
+    ("aarch64", "int8"): 0.40,
+    ("armv7", "int8"): 0.46,
+}
 
 
-@pytest.mark.parametrize("board", LIMITS)
-def test_instructions(board: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("board", "dtype"), LIMITS)
+def test_instructions(board: str, dtype: str, request: pytest.FixtureRequest) -> None:
     session = board_named(request, board)
     if not session.counting:
         pytest.skip("this QEMU takes no plugins, so nothing is counted")
     target = Target(TARGETS[board])
     rng = Random(1)
-    x, w = array(rng, (1, 64, 24, 24)), array(rng, (64, 64, 3, 3))
-    call = Layer(x, w, 6, (1, 1, 1, 1)).in_blocks(target)
+    if dtype == "int8":
+        x, w = whole(rng, 1, 64, 24, 24), whole(rng, 64, 64, 3, 3)
+        call = Layer(x, w, WHOLE_TILE, (1, 1, 1, 1)).in_blocks(target)
+    else:
+        x, w = array(rng, (1, 64, 24, 24)), array(rng, (64, 64, 3, 3))
+        call = Layer(x, w, 6, (1, 1, 1, 1)).in_blocks(target)
     func, arrays = call.lowered(target, "counted")
     module = session.load(build(func, target=target))
     wanted = pack(direct(x, w, (1, 1, 1, 1)), "NCHW", call.attrs["out_layout"])
-    out = session.tensor(np.zeros(wanted.shape, np.float32))
+    out = session.tensor(np.zeros(wanted.shape, "int32" if dtype == "int8" else "float32"))
     counted = module["counted"].profile(*(session.tensor(a) for a in arrays), out)
     assert close(out.numpy(), wanted)
     assert counted.counts is not None
-    assert counted.counts[0].total <= LIMITS[board] * wanted.size * 64 * 9 / 4
+    assert counted.counts[0].total <= LIMITS[board, dtype] * wanted.size * 64 * 9 / 4

@@ -21,10 +21,11 @@ from ..te import Tensor
 from .layout import layout, pack, packed_shape
 from .nn import taps_as_channels
 from .registry import Array, Attrs, TensorType, frozen_attrs
-from .winograd import KERNEL, transformed_weights
+from .winograd import KERNEL, MOST_WHOLE, points_dtype, transformed_weights
 
 WEIGHTS = 1  # the place of weights among an operator's arguments
-NARROW = "narrow_weights"  # an attribute: see known_of_weights
+NARROW, SMALL = "narrow_weights", "small_sums"  # attributes: see known_of_weights
+MOST_DATUM = 128  # of int8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,13 @@ class Packing:
 
     def type(self, w: TensorType) -> TensorType:
         """Of plain weights of a type, laid out."""
-        sizes = w.sizes
+        sizes, dtype = w.sizes, w.dtype
         if self.tile:
             sizes = (*sizes[:2], self.tile + KERNEL - 1, self.tile + KERNEL - 1)
+            dtype = points_dtype(dtype)
         elif self.taps:
             sizes = (sizes[0], sizes[1] * self.taps, sizes[2], 1)
-        return laid_out(TensorType(sizes, w.dtype), self.source, self.to)
+        return laid_out(TensorType(sizes, dtype), self.source, self.to)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +105,16 @@ class Plan(ABC):
 
 
 def known_of_weights(w: Array) -> dict[str, Any]:
-    """What plans may be told of constant weights, as attributes: those of int8 within ±127, of
-    which an int16 holds the sum of two products, are narrow."""
-    narrow = w.dtype == np.int8 and w.min(initial=0) >= -127
-    return {NARROW: True} if narrow else {}
+    """What plans may be told of constant weights of int8, as attributes: those within ±127, of
+    which an int16 holds the sum of two products, are narrow; those of 3 x 3 filters whose sums with
+    any data Winograd's filtering gives exactly have small sums."""
+    if w.dtype != np.int8:
+        return {}
+    known = {NARROW: True} if w.min(initial=0) >= -127 else {}
+    if w.shape[2:] == (KERNEL, KERNEL):
+        largest = np.abs(w, dtype=np.int64).sum(axis=(1, 2, 3)).max(initial=0)
+        known |= {SMALL: True} if MOST_DATUM * largest < MOST_WHOLE else {}
+    return known
 
 
 def stated(attrs: Attrs, **more: Any) -> tuple[tuple[str, Any], ...]:

@@ -8,7 +8,13 @@ for Convolutional Neural Networks" (CVPR 2016), at the first m + 1 of the points
 
 winograd_conv2d(x, weights): data NCHW, or in blocks of channels (data_layout, which is the result's
 too); weights [O, I, m + 2, m + 2], already transformed, or packed as conv2d's are. Attributes: tile
-(m), pads (top, left, bottom, right); stride and dilation are 1.
+(m), pads (top, left, bottom, right), pad_value (default 0); stride and dilation are 1.
+
+Data of int8 give int32, exactly. F(4 x 4, 3 x 3) has whole numbers but for the weights, whose rows
+are multiples of 1/24. Times 24 they are whole, too, but the last row would be too large: it is
+times 6, and its share of the results times 4. So transformed data (up to 100 * 128) and weights (up
+to 144 * 128) are int16, and results are 576 times too large. int32 may wrap meanwhile: 576 is
+64 * 9, 9 has an inverse modulo 2^32, and so results below 2^25 are exact.
 """
 
 from __future__ import annotations
@@ -28,12 +34,18 @@ from ..te import Tensor
 from .layout import Layout, pack, plain_sizes, unpack
 from .nn import Weights, data_layouts, plain_weights, weights_of
 from .products import conv_products
+from .quantize import SUMS, narrowed, product
 from .registry import Array, Attrs, Operator, register, require
 from .shape import pad_array, padded
 
 KERNEL = 3
 PAIRS = (Fraction(1), Fraction(2), Fraction(-1, 2))  # points that come with their negatives
 TILES = (2, 3, 4, 5, 6)
+WHOLE_TILE = 4  # of integers
+WHOLE_ROWS = (24, 24, 24, 24, 24, 6)  # the factors that make weights_matrix(4) whole numbers
+INVERSE_OF_9 = 954437177  # modulo 2^32
+SIXTY_FOURTH = 6  # bits
+MOST_WHOLE = 1 << 25  # results of integers are less than this
 
 
 def points(tile: int) -> tuple[Fraction, ...]:
@@ -79,11 +91,25 @@ def result_matrix(tile: int) -> Array:
 
 
 def transformed_weights(w: Array, tile: int) -> Array:
-    """Filters [O, I, 3, 3] at the points: G w G^T, [O, I, tile + 2, tile + 2], of w's dtype."""
-    g = weights_matrix(tile)
+    """Filters [O, I, 3, 3] at the points: G w G^T, [O, I, tile + 2, tile + 2], of w's dtype; of
+    int8 as int16, by whole_weights_matrix."""
+    whole = w.dtype == np.int8
+    g = whole_weights_matrix() if whole else weights_matrix(tile)
     both = np.kron(g, g)  # for rows and columns, as one matrix product
-    values: Array = (w.reshape(-1, KERNEL * KERNEL).astype(np.float64) @ both.T).astype(w.dtype)
-    return values.reshape(*w.shape[:2], len(g), len(g))
+    values = w.reshape(-1, KERNEL * KERNEL).astype(np.float64) @ both.T
+    return values.reshape(*w.shape[:2], len(g), len(g)).astype(points_dtype(str(w.dtype)))
+
+
+def points_dtype(dtype: str) -> str:
+    """The dtype of data and weights at the points."""
+    return "int16" if dtype == "int8" else dtype
+
+
+@cache
+def whole_weights_matrix() -> Array:
+    """weights_matrix(4), each row times its factor of WHOLE_ROWS."""
+    rows: Array = np.rint(weights_matrix(WHOLE_TILE) * np.array(WHOLE_ROWS)[:, None])
+    return rows
 
 
 # --------------------------------------------------------------------- transforms in expressions
@@ -129,7 +155,14 @@ def result_transform(d: Sequence[Expr]) -> list[Expr]:
 
 
 def _times(c: Fraction, value: Expr) -> Expr:
-    return value if c == 1 else value * float(c)
+    return value if c == 1 else value * (int(c) if c.denominator == 1 else float(c))
+
+
+def whole_result_transform(d: Sequence[Expr]) -> list[Expr]:
+    """result_transform of points whose weights are those of whole_weights_matrix: 24 times the
+    results."""
+    *rest, last = d
+    return result_transform([*rest, last * (WHOLE_ROWS[0] // WHOLE_ROWS[-1])])
 
 
 def _sum(coefficients: Sequence[Fraction], values: Sequence[Expr]) -> Expr:
@@ -177,7 +210,10 @@ def _described(x: Tensor, w: Tensor, attrs: Attrs) -> tuple[Layout, Weights]:
     m = attrs["tile"]
     size = m + KERNEL - 1
     data_layout, out_layout = data_layouts(attrs)
-    require(m in TILES, f"winograd_conv2d: tiles of {m}, not one of {TILES}")
+    tiles = (WHOLE_TILE,) if x.dtype == "int8" else TILES
+    require(m in tiles, f"winograd_conv2d: tiles of {m}, not one of {tiles}")
+    wanted = points_dtype(x.dtype)
+    require(w.dtype == wanted, f"winograd_conv2d: data is {x.dtype}, weights are {w.dtype}")
     require(out_layout == data_layout, "winograd_conv2d: out_layout differs from data_layout")
     plain = plain_sizes(data_layout, x.shape)
     fits = x.ndim == len(data_layout.order) and all(isinstance(n, int) for n in plain.values())
@@ -217,11 +253,13 @@ def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     size = m + KERNEL - 1
     down, across, (top, left, bottom, right) = _covered(area, attrs)
     rest = [0] * (x.ndim - 4)
-    data = padded(x, (0, 0, top, left, *rest, 0, 0, bottom, right, *rest), 0)
+    around = (0, 0, top, left, *rest, 0, 0, bottom, right, *rest)
+    data = padded(x, around, attrs.get("pad_value", 0))
 
     def datum(b: Expr, c: Expr, t: Expr, i: Expr, j: Expr, e: Expr) -> Expr:
         at = (b, c, t // across * m + i, t % across * m + j)
-        return data[(*at, e)] if data_layout.tiles else data[at]
+        value = data[(*at, e)] if data_layout.tiles else data[at]
+        return value.astype(points_dtype(x.dtype))
 
     window = te.compute(
         (batch, channels // lanes, down * across, size, size, lanes), datum, name="window"
@@ -230,7 +268,8 @@ def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
     def result(b: Expr, f: Expr, y: Expr, q: Expr, *lane: Expr) -> Any:
         at = (b, f, y // m * across + q // m, y % m, q % m)
-        return tile_row[(*at, *(lane or (0,)))]
+        value = tile_row[(*at, *(lane or (0,)))]
+        return value * INVERSE_OF_9 >> SIXTY_FOURTH if x.dtype == "int8" else value
 
     of_blocks = [lanes] if data_layout.tiles else []
     out = (batch, weights.sizes[0] // lanes, *extents(area, attrs), *of_blocks)
@@ -267,26 +306,29 @@ def _products(points: Tensor, weights: Weights) -> Tensor:
 
     def multiplied(b: Expr, f: Expr, u: Expr, v: Expr, t: Expr, e: Expr) -> Expr:
         weight = weights.at(f * lanes + e, c * lanes + lane, u, v)
-        return te.sum(points[b, u, v, c, t, lane] * weight, (c, lane))
+        point = points[b, u, v, c, t, lane]
+        whole = points.dtype == "int16"  # LLVM finds `vmlal` by lane where the lane is second
+        return te.sum(product(weight, point, SUMS) if whole else point * weight, (c, lane))
 
     tile = te.compute(shape, multiplied, name="product_tile")
-    product: Tensor = te.compute(shape, lambda *i: tile[i], name="product")
-    return product
+    sums: Tensor = te.compute(shape, lambda *i: tile[i], name="product")
+    return sums
 
 
-def _results(product: Tensor, m: int) -> Tensor:
-    """[N, O/c, tile, m, m, c], of products at the points."""
-    batch, blocks, _, _, tiles, lanes = product.shape
+def _results(sums: Tensor, m: int) -> Tensor:
+    """[N, O/c, tile, m, m, c], of sums of products at the points."""
+    batch, blocks, _, _, tiles, lanes = sums.shape
     size = m + KERNEL - 1
+    transform = whole_result_transform if sums.dtype == SUMS else result_transform
     column = te.compute(
         (batch, blocks, tiles, size, size, lanes),
-        lambda b, f, t, u, v, e: product[b, f, u, v, t, e],
+        lambda b, f, t, u, v, e: sums[b, f, u, v, t, e],
         name="column",
     )
     rows = te.compute(
         (batch, blocks, tiles, m, size, lanes),
         lambda b, f, t, i, v, e: _element(
-            result_transform([column[b, f, t, u, v, e] for u in range(size)]), i
+            transform([column[b, f, t, u, v, e] for u in range(size)]), i
         ),
         name="rows",
     )
@@ -294,7 +336,7 @@ def _results(product: Tensor, m: int) -> Tensor:
     tile_row: Tensor = te.compute(
         (batch, blocks, tiles, m, m, lanes),
         lambda b, f, t, i, j, e: _element(
-            result_transform([points_row[b, f, t, i, v, e] for v in range(size)]), j
+            transform([points_row[b, f, t, i, v, e] for v in range(size)]), j
         ),
         name="tile_row",
     )
@@ -310,15 +352,19 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     size = m + KERNEL - 1
     height, width = extents(x.shape[2:], attrs)
     down, across, (top, left, bottom, right) = _covered(x.shape[2:], attrs)
-    data = pad_array(x, (0, 0, top, left, 0, 0, bottom, right)).astype(np.float64)
+    border = attrs.get("pad_value", 0)
+    data = pad_array(x, (0, 0, top, left, 0, 0, bottom, right), value=border).astype(np.float64)
     windows = np.lib.stride_tricks.sliding_window_view(data, (size, size), (2, 3))
     b, a = data_matrix(m), result_matrix(m)
+    times, dtype = 1, str(x.dtype)
+    if dtype == "int8":
+        a, times, dtype = a * (WHOLE_ROWS[0] / np.array(WHOLE_ROWS)), WHOLE_ROWS[0] ** 2, SUMS
     tiles = windows[:, :, ::m, ::m]
     values = np.einsum("ui,ncyxij,vj->ncyxuv", b, tiles, b, optimize=True)
     products = np.einsum("ncyxuv,ocuv->noyxuv", values, w.astype(np.float64), optimize=True)
-    results = np.einsum("iu,noyxuv,jv->noyixj", a, products, a, optimize=True)
+    results = np.einsum("iu,noyxuv,jv->noyixj", a, products, a, optimize=True) / times
     whole = results.reshape(x.shape[0], w.shape[0], down * m, across * m)
-    return [pack(whole[:, :, :height, :width].astype(x.dtype), "NCHW", out_layout.text)]
+    return [pack(narrowed(whole[:, :, :height, :width], dtype), "NCHW", out_layout.text)]
 
 
 register(

@@ -49,7 +49,8 @@ def broadcast_lanes(func: PrimFunc) -> PrimFunc:
     """… Broadcast(A[e + c], n) …, for all c of one vector of A
     =>   … Shuffle(A[Ramp(e + c0, 1, m)], (c - c0,) * n) …
 
-    and of Cast(A[e + c]) as well, a vector being one of what that gives,
+    and of Cast(A[e + c]) as well, a vector being one of what that gives: integers of twice the
+    bits after the Shuffle, as instructions that multiply by a lane widen both,
 
     in runs of stores, when every element of the vector is wanted in the run: then no element is
     read that was not read before. Equal vector loads are left to LLVM to merge.
@@ -63,9 +64,13 @@ def broadcast_lanes(func: PrimFunc) -> PrimFunc:
 
     def rewritten(n: Any, load: Load, start: int, offset: int, lanes: int) -> Expr:
         vector: Expr = _vector(load, start, lanes)
-        if isinstance(n.value, Cast):
-            vector = Cast(with_lanes(n.value.dtype, lanes), vector)
-        return Shuffle((vector,), (offset - start,) * n.lanes, n.dtype)
+        chosen = (offset - start,) * n.lanes
+        if not isinstance(n.value, Cast):
+            return Shuffle((vector,), chosen, n.dtype)
+        if _doubles(load.dtype, n.value.dtype):
+            return Cast(n.dtype, Shuffle((vector,), chosen, with_lanes(load.dtype, n.lanes)))
+        vector = Cast(with_lanes(n.value.dtype, lanes), vector)
+        return Shuffle((vector,), chosen, n.dtype)
 
     bits = _register_bits(func)
     body = _in_runs(func.body, wanted, rewritten, lambda lanes: (1, lanes), bits)
@@ -97,9 +102,8 @@ def halve_loads(func: PrimFunc) -> PrimFunc:
     def wanted(moving: Var, n: Any) -> Found | None:
         match n:
             case Cast(dtype, Load(buffer, (Ramp(base, stride, lanes),)) as load):
-                small, wide = dtype_of(buffer.dtype), dtype_of(dtype)
-                half = small.is_integer and wide.bits == 2 * small.bits
-                half = half and lanes * wide.bits == register_bits and is_const(stride, 1)
+                half = _doubles(buffer.dtype, dtype) and is_const(stride, 1)
+                half = half and lanes * dtype_of(dtype).bits == register_bits
                 if half and any(v is moving for v in walk(base)):
                     return load, buffer.dtype
         return None
@@ -109,6 +113,12 @@ def halve_loads(func: PrimFunc) -> PrimFunc:
         return Cast(n.dtype, Shuffle((_vector(load, start, lanes),), half, load.dtype))
 
     return with_body(func, visit(func.body))
+
+
+def _doubles(narrow: str, wide: str) -> bool:
+    """Whether a cast makes integers of twice the bits."""
+    a, b = dtype_of(narrow), dtype_of(wide)
+    return a.is_integer and b.is_integer and b.bits == 2 * a.bits
 
 
 @optional(level=1)

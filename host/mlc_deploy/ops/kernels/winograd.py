@@ -13,24 +13,29 @@ from dataclasses import dataclass
 
 from mlc_targets import Target
 
-from ...ir import PrimFunc, walk
+from ...ir import PrimFunc, dtype_of, walk
 from ...lower.annotations import PHASE, WHOLE
 from ...schedule import Schedule
 from ...te import Tensor
 from ..convolution import ConvShape, conv_shape
-from ..plan import Packing, Plan
+from ..plan import SMALL, Packing, Plan
+from ..quantize import BLOCK
 from ..registry import Attrs, TensorType, compute
 from ..tile import inline_epilogue, schedule_sum
-from ..winograd import KERNEL, TILES
+from ..winograd import KERNEL, TILES, WHOLE_TILE
 from .contraction import Work, best_tile, cost
 from .conv2d import block, in_layouts, plan_blocks
-from .intrinsics.microkernels import of_floats
+from .conv2d_int8 import plan_conv2d
+from .intrinsics.microkernels import Microkernel, of_floats, of_int8, of_words
 
 L2 = 512 << 10  # bytes: what small boards' cores share
 TASKS = 4  # so many are enough for threads to share
 PER_BYTE = 0.25  # instructions that a core does while memory delivers a byte
 TURNS = 4  # blocks of input channels that are multiplied in a turn
 COPIED = 4  # pixels at a time
+# Integers are multiplied by shifts and sums, and results of two vectors leave registers. Counted
+# by `scripts/bench/kernels.py --target cortex-a72-int8` (LLVM 22), of layers of few channels.
+SHIFTED = 1.5
 LOOP = 4  # instructions of a turn beside its work
 MOST_CHANNELS = {2: 1 << 20, 3: 2048, 4: 512, 5: 256, 6: 128}  # by tile
 GAIN = 0.9  # a cost of at most so much of the direct one is worth the weights' growth
@@ -72,56 +77,87 @@ def decide(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Decisio
     conv, x, w = conv_shape(types, attrs), *types[:2]
     if conv is None:
         return Decision(None, "its shape is not known, or its layout is not plain")
-    if x.dtype != "float32" or w.dtype != "float32":
-        return Decision(None, f"its data is {x.dtype}, not float32")
+    if x.dtype not in ("float32", "int8") or w.dtype != x.dtype:
+        return Decision(None, f"its data is {x.dtype}, neither float32 nor int8")
     if conv.kernel != (KERNEL, KERNEL):
         return Decision(None, f"its kernel is {conv.kernel[0]} x {conv.kernel[1]}, not 3 x 3")
     if conv.strides != (1, 1) or conv.dilations != (1, 1):
         return Decision(None, "its stride or dilation is not 1")
-    if conv.groups != 1 or conv.border:
-        return Decision(None, "it has groups, or a border of other numbers than 0")
-    lanes = block(x.dtype, target)
-    if lanes == 1:
-        return Decision(None, "the target has no vectors")
-    direct = plan_blocks(types, attrs, target)
-    if direct is None or conv.channels % lanes:
-        return Decision(None, f"its channels do not divide into blocks of {lanes}")
-    exact = [tile for tile in TILES if conv.channels <= MOST_CHANNELS[tile]]
+    if conv.groups != 1:
+        return Decision(None, "it has groups")
+    numbers, whole = numbers_of(x.dtype, target), x.dtype == "int8"
+    if numbers is None:
+        more = ", or sums up products of int8 by itself" if whole else ""
+        return Decision(None, f"the target has no vectors{more}")
+    if whole and not attrs.get(SMALL):
+        return Decision(None, "its sums may be larger than Winograd's filtering has exactly")
+    direct = (plan_conv2d if whole else plan_blocks)(types, attrs, target)
+    if direct is None or conv.channels % numbers.lanes:
+        return Decision(None, f"its channels do not divide into blocks of {numbers.lanes}")
+    exact = [tile for tile in numbers.tiles if whole or conv.channels <= MOST_CHANNELS[tile]]
     best = min((best_strips(conv, tile, target) for tile in exact), key=lambda found: found.cost)
-    weights = 4 * KERNEL * KERNEL * conv.channels * conv.out_channels
+    weights = w.elements * dtype_of(w.dtype).bits // 8
     share = best.cost / (direct.cost + PER_BYTE * weights)
     name = f"F({best.tile} x {best.tile}, 3 x 3)"
     reason = f"{name} costs {share:.2f} of what direct convolution does"
     return Decision(best if share <= GAIN else None, reason)
 
 
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """How a CPU takes data of a dtype. lanes: channels in a block; vectors: of its sums. size: of
+    a number at the points, in bytes. kernel: what multiplies there. tiles: that may be taken.
+    sums: instructions for one that a transform has."""
+
+    lanes: int
+    vectors: int
+    size: int
+    kernel: Microkernel
+    tiles: tuple[int, ...]
+    sums: float
+
+
+def numbers_of(dtype: str, target: Target) -> Numbers | None:
+    """None where the CPU has no vectors, or for int8 instructions that sum up products faster."""
+    if dtype == "float32":
+        lanes = block(dtype, target)
+        kernel = of_floats(target, lanes, lanes * TURNS)
+        return Numbers(lanes, 1, 4, kernel, TILES, 1) if lanes > 1 else None
+    direct = of_int8(target, 1, BLOCK, narrow=True)
+    if direct is None or direct.form != "parts":
+        return None
+    return Numbers(BLOCK, 2, 2, of_words(target, BLOCK * TURNS), (WHOLE_TILE,), SHIFTED)
+
+
 def best_strips(conv: ConvShape, tile: int, target: Target) -> Strips:
     """The strips of least cost for a tile that have work for threads, if any has; of equal ones
     the smallest."""
-    found = list(_strips(conv, tile, block("float32", target), target))
+    numbers = numbers_of(conv.dtype, target)
+    assert numbers is not None
+    found = list(_strips(conv, tile, numbers, target))
     shared = [strips for strips in found if strips.tasks >= TASKS]
     return min(shared or found, key=lambda strips: (strips.cost, strips.rows))
 
 
-def _strips(conv: ConvShape, tile: int, lanes: int, target: Target) -> Iterator[Strips]:
+def _strips(conv: ConvShape, tile: int, numbers: Numbers, target: Target) -> Iterator[Strips]:
     height, width = conv.out_size
     down, across = -(-height // tile), -(-width // tile)
-    out_blocks = conv.out_channels // lanes
+    out_blocks = conv.out_channels // numbers.lanes
     values = (tile + KERNEL - 1) ** 2
-    weights = 4 * values * conv.channels * conv.out_channels
-    data, results = _transform_costs(tile)
+    weights = numbers.size * values * conv.channels * conv.out_channels
+    data, results = (numbers.sums * count for count in _transform_costs(tile, numbers.vectors))
     for rows in range(1, down + 1):
         if down % rows:
             continue
         tiles, strips = rows * across, conv.batch * (down // rows)
-        kernel, work = of_floats(target, lanes, lanes * TURNS), Work(tiles, out_blocks)
+        kernel, work = numbers.kernel, Work(tiles, out_blocks)
         best = best_tile(kernel, work, target)
-        products = values * conv.channels / (lanes * TURNS) * cost(kernel, best, work)
-        strip = 4 * values * tiles * conv.channels
+        products = values * conv.channels / (numbers.lanes * TURNS) * cost(kernel, best, work)
+        strip = numbers.size * values * tiles * conv.channels
         waits = weights * (strips if weights > L2 else 1)
         waits += strips * strip * (out_blocks // best.blocks) if strip > L2 else 0
         groups = _groups(strips, out_blocks // best.blocks)
-        in_and_out = groups * data * (conv.channels // lanes) + results * out_blocks
+        in_and_out = groups * data * (conv.channels // numbers.lanes) + results * out_blocks
         of_strip = products + tiles * in_and_out
         whole = strips * of_strip + PER_BYTE * waits
         yield Strips(tile, rows, best.rows, best.blocks, groups, strips * groups, whole)
@@ -133,14 +169,14 @@ def _groups(strips: int, parts: int) -> int:
     return next((n for n in range(min(wanted, parts), 0, -1) if parts % n == 0), 1)
 
 
-def _transform_costs(tile: int) -> tuple[float, float]:
-    """Instructions to transform a tile of one block of channels: data, and results. Sums first,
-    then loads and stores, of which pairs are one."""
+def _transform_costs(tile: int, vectors: int) -> tuple[float, float]:
+    """Instructions to transform a tile of one block of channels: data, and results, of so many
+    vectors. Sums first, then loads and stores, of which pairs are one."""
     size, pairs, alone = tile + KERNEL - 1, tile // 2, tile % 2
     data = 2 * pairs * (pairs + 1) + alone * (size + pairs) + LOOP
     results = 3 * pairs + (tile - 1) * (pairs + alone - 1) + 1 + LOOP
     moved = size * (size + tile) + 2 * tile * tile
-    return 2 * size * data + size * size * 3, (size + tile) * results + moved
+    return 2 * size * data + size * size * 3, vectors * ((size + tile) * results + moved)
 
 
 # ------------------------------------------------------------------------------------------- plan
@@ -187,9 +223,12 @@ def planned(types: Sequence[TensorType], attrs: Attrs, target: Target, strips: S
     """The plan for a convolution that `decide` takes, in any strips."""
     conv = conv_shape(types, attrs)
     assert conv is not None
-    lanes = block(conv.dtype, target)
+    numbers = numbers_of(conv.dtype, target)
+    assert numbers is not None
+    lanes = numbers.lanes
     packing = Packing("OIHW", f"OHWI{lanes}i{strips.vectors * lanes}o", tile=strips.tile)
     own, blocks = {"tile": strips.tile, "pads": conv.pads}, f"NCHW{lanes}c"
+    own |= {"pad_value": conv.border} if conv.border else {}
     fields = in_layouts(types, own, target, packing, blocks, blocks)
     return Winograd(
         **{**fields, "op": "winograd_conv2d"},

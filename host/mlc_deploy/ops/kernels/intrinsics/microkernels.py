@@ -92,6 +92,16 @@ def of_floats(target: Target, lanes: int, depth: int = 1) -> Microkernel:
     )
 
 
+def of_words(target: Target, depth: int) -> Microkernel:
+    """Sums of products of int16 in two vectors of a block of columns, on ARM. A lane of the data
+    multiplies a vector of weights; two of those are one load."""
+    return Microkernel(
+        "lanes",
+        registers=Counts(2, 1, 0, 4 if target.arch == "arm" else 8),
+        instructions=Counts(2 * depth, depth / BLOCK / 2, depth / 2, TURN),
+    )
+
+
 # ------------------------------------------------------------------------------------------- int8
 
 SQUARES = Microkernel(
