@@ -64,6 +64,7 @@ INT8_PEERS = {
     "conv 3x3 64 56x56": {"cortex-a72": 1.061, "cortex-a76": 1.372, "i8mm": 1.882}
     | {"cortex-a7": 1.455},
     "conv 1x1 256 14x14": {"cortex-a76": 1.376, "i8mm": 1.862},
+    "winograd 3x3 64 56x56": {"cortex-a72": 0.422},
 }
 
 
@@ -159,7 +160,7 @@ def plan_of(layer: Layer, target: mlc.Target, dtype: str) -> Plan | None:
     types = [TensorType(s, dtype) for s in (layer.data, layer.weights) if s]
     attrs = dict(layer.attrs)
     if dtype == "int8":  # as weights that onnxruntime quantizes are
-        attrs["narrow_weights"] = True
+        attrs |= {"narrow_weights": True, "small_sums": True}
     stated = "winograd_conv2d" if layer.winograd else layer.op
     return next((p for p in plans(layer.op, types, attrs, target) if p.op == stated), None)
 
@@ -169,7 +170,7 @@ def layer_function(layer: Layer, target: mlc.Target, dtype: str = "float32") -> 
     plan = plan_of(layer, target, dtype)
     assert plan is not None, f"{target} has no plan for {layer.name} of {dtype}"
     builder = BlockBuilder("layer")
-    params = [builder.param(f"p{n}", t.shape, dtype) for n, t in enumerate(plan.arguments)]
+    params = [builder.param(f"p{n}", t.shape, t.dtype) for n, t in enumerate(plan.arguments)]
     value = builder.emit(Call(plan.op, tuple(params), plan.attrs, plan))
     if dtype == "int8":
         channels: tuple[int, ...] = layer.weights[:1]
@@ -184,8 +185,6 @@ def layer_function(layer: Layer, target: mlc.Target, dtype: str = "float32") -> 
 def measured_in(layer: Layer, column: Column) -> bool:
     """Whether a column has the layer. Groups of four channels have plans of float32 alone."""
     if column.dtype == "int8" and not layer.weights:
-        return False
-    if layer.winograd and column.dtype != "float32":
         return False
     return plan_of(layer, mlc.Target(column.target), column.dtype) is not None
 
