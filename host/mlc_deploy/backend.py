@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 LOCAL = "local://"
-SCHEMES = ("local://", "qemu://", "ssh://", "tcp://")
+SCHEMES = ("local://", "qemu://", "ssh://", "tcp://", "labgrid://")
 
 
 @cache

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from pathlib import Path
 
 from mlc_rpc.errors import Unreachable
 from mlc_rpc.session import CALL_SECONDS, Session
-from mlc_rpc.transport import LocalUrl, QemuUrl, Runtime, SshUrl, TcpUrl, Transport, parse_url
+from mlc_rpc.transport import (
+    LabgridUrl,
+    LocalUrl,
+    QemuUrl,
+    Runtime,
+    SshUrl,
+    TcpUrl,
+    Transport,
+    parse_url,
+)
 
 
 def connect(
@@ -30,10 +40,36 @@ def connect(
     Raises Unreachable, Mismatch.
     """
 
+    board = parse_url(url)
+    if isinstance(board, LabgridUrl):
+        return _lent_session(board, runtime, timeout)
+
     def open_within(seconds: float) -> Transport:
         return open_transport(url, runtime, machine, plugin, seconds, key)
 
     return Session(open_within(timeout), timeout=timeout, reopen=open_within)
+
+
+def _lent_session(board: LabgridUrl, runtime: Runtime, timeout: float) -> Session:
+    """The place stays with the session, also while the board is away."""
+    if os.name != "posix":
+        raise Unreachable(
+            "labgrid:// runs on Linux and macOS only", board=f"labgrid://{board.place}"
+        )
+    from mlc_rpc.labgrid import lend
+    from mlc_rpc.ssh import open_ssh
+
+    place = lend(board)
+
+    def open_within(seconds: float) -> Transport:
+        return place.opened(lambda: open_ssh(place.address, runtime, seconds))
+
+    try:
+        transport = place.first(lambda: open_ssh(place.address, runtime, timeout))
+        return Session(transport, timeout=timeout, reopen=open_within, release=place.release)
+    except BaseException:
+        place.release()
+        raise
 
 
 def open_transport(
@@ -71,3 +107,5 @@ def open_transport(
             from mlc_rpc.tcp import open_tcp
 
             return open_tcp(board, key, timeout)
+        case LabgridUrl():
+            raise AssertionError("a place is lent to a session")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mlc_rpc.ssh_scripts import script
-from mlc_rpc.transport import LocalUrl, SshUrl, parse_url
+from mlc_rpc.transport import LabgridUrl, LocalUrl, SshUrl, parse_url
 from mlc_rpc.verdict import BUSY, GOVERNOR, HOT, Finding
 
 _CPU = "/sys/devices/system/cpu/cpu[0-9]*"
@@ -89,17 +89,26 @@ def read_facts(url: str, timeout: float) -> Facts | None:
         case LocalUrl() if sys.platform == "linux":
             done = subprocess.run(["sh", "-c", _READ], capture_output=True, timeout=timeout)
             return parse_facts(_files(done.stdout.decode(errors="replace")))
-        case SshUrl() as board:
-            from mlc_rpc.ssh import open_shell
-            from mlc_rpc.ssh_config import resolve
+        case LabgridUrl() as board:
+            from mlc_rpc.labgrid import lent
 
-            shell = open_shell(resolve(board), timeout)
-            try:
-                return parse_facts(_files(shell.run(script(_READ), timeout).out))
-            finally:
-                shell.close()
+            with lent(board) as place:
+                return _asked(place.address, timeout)
+        case SshUrl() as board:
+            return _asked(board, timeout)
         case _:
             return None
+
+
+def _asked(board: SshUrl, timeout: float) -> Facts:
+    from mlc_rpc.ssh import open_shell
+    from mlc_rpc.ssh_config import resolve
+
+    shell = open_shell(resolve(board), timeout)
+    try:
+        return parse_facts(_files(shell.run(script(_READ), timeout).out))
+    finally:
+        shell.close()
 
 
 def _files(said: str) -> dict[str, str]:

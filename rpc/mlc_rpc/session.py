@@ -114,15 +114,17 @@ class Session:
         *,
         timeout: float = CALL_SECONDS,
         reopen: Callable[[float], Transport] | None = None,
+        release: Callable[[], None] | None = None,
     ) -> None:
         """`timeout` is the default deadline, in seconds, of a call that does no work of the user's.
         `reopen` starts the program on the same board again within so many seconds, for `reconnect`.
+        `release` gives back, once the session is closed, a board that was lent.
 
         Raises Unreachable when no program of ours is at the other end, Mismatch when it is another
         version's.
         """
         self.timeout = timeout
-        self._reopen = reopen
+        self._reopen, self._release = reopen, release
         self._sent_before = 0  # by links that are gone
         self._begin(transport, timeout)
 
@@ -209,6 +211,9 @@ class Session:
         """Ends the board's program; what it held is gone. Safe to call again."""
         self._reopen = None
         self.link.close()
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
     def call(self, method: str, *params: object, timeout: float | None = None) -> Any:
         """One request of wire.METHODS."""

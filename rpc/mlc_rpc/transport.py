@@ -21,7 +21,13 @@ from mlc_rpc.text import quoted
 Runtime = Callable[[str], bytes | Path]
 Buffer = bytes | memoryview
 
-SCHEMES = ("local://", "qemu://[CPU[,flags]]", "ssh://[user@]host[:port]", "tcp://host:port")
+SCHEMES = (
+    "local://",
+    "qemu://[CPU[,flags]]",
+    "ssh://[user@]host[:port]",
+    "tcp://host:port",
+    "labgrid://place",
+)
 TAIL_BYTES = 8192
 
 
@@ -135,7 +141,14 @@ class TcpUrl:
         )
 
 
-BoardUrl = LocalUrl | QemuUrl | SshUrl | TcpUrl
+@dataclass(frozen=True, slots=True)
+class LabgridUrl:
+    """labgrid://place, as labgrid's client names places"""
+
+    place: str
+
+
+BoardUrl = LocalUrl | QemuUrl | SshUrl | TcpUrl | LabgridUrl
 
 # CPUs that QEMU's user mode emulates, by the beginning of their names, and why they are no boards.
 _NO_BOARDS = {
@@ -174,6 +187,10 @@ def parse_url(text: str) -> BoardUrl:
             if user or port is None:
                 raise _bad_url(text, f"'{rest}' is not host:port", "tcp://raspberrypi:9190")
             return TcpUrl(host, port)
+        case "labgrid":
+            if not re.fullmatch(r"[\w.+][\w.+-]*(/[\w.+-]+)*", rest):
+                raise _bad_url(text, f"'{rest}' is not the name of a place", "labgrid://attic")
+            return LabgridUrl(rest)
         case _:
             known = ", ".join(SCHEMES)
             raise _bad_url(text, f"'{text}' is not the URL of a board", f"one of {known}")

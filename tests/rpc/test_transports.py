@@ -57,13 +57,13 @@ def test_urls(text: str, url: object) -> None:
             "board",
             "'board' is not the URL of a board\n  on:  board\n"
             "  try: one of local://, qemu://[CPU[,flags]], ssh://[user@]host[:port], "
-            "tcp://host:port",
+            "tcp://host:port, labgrid://place",
         ),
         (
             "telnet://board",
             "'telnet://board' is not the URL of a board\n  on:  telnet://board\n"
             "  try: one of local://, qemu://[CPU[,flags]], ssh://[user@]host[:port], "
-            "tcp://host:port",
+            "tcp://host:port, labgrid://place",
         ),
         (
             "local://x",

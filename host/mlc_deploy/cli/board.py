@@ -11,7 +11,7 @@ import click
 from mlc_rpc import Session
 from mlc_rpc.facts import Facts, findings, read_facts
 from mlc_rpc.keys import how_to_start, key_path, make_key
-from mlc_rpc.transport import SshUrl, TcpUrl, parse_url
+from mlc_rpc.transport import LabgridUrl, SshUrl, TcpUrl, parse_url
 from mlc_rpc.wire import BOX
 
 from ..board.connect import connect, target_of
@@ -53,11 +53,14 @@ def enroll_command(name: str, url: str, target: str | None, fingerprint: str | N
     """
     match parse_url(checked(url)):
         case SshUrl() as address:
-            if not _trusted(address, fingerprint):
-                tell("not enrolled", sys.stderr)
+            if not _seen(url, address, fingerprint):
                 return FAILED
-            with connect(url) as session:
-                tell(_summary(session))
+        case LabgridUrl() as board:
+            from mlc_rpc.labgrid import lent
+
+            with lent(board) as place:
+                if not _seen(url, place.address, fingerprint):
+                    return FAILED
         case TcpUrl(host, port):
             if not key_path(host).exists():
                 make_key(host)
@@ -67,6 +70,16 @@ def enroll_command(name: str, url: str, target: str | None, fingerprint: str | N
     path = enroll(name, Enrolled(url, target))
     tell(f"enrolled: --board {name} ({path})", sys.stderr)
     return OK
+
+
+def _seen(url: str, address: SshUrl, fingerprint: str | None) -> bool:
+    """Whether the board at an address is trusted; then shows what it is."""
+    if not _trusted(address, fingerprint):
+        tell("not enrolled", sys.stderr)
+        return False
+    with connect(url) as session:
+        tell(_summary(session))
+    return True
 
 
 def _trusted(address: SshUrl, fingerprint: str | None) -> bool:
@@ -181,16 +194,25 @@ def clean_command(board_name: str) -> int:
     url = located(board_name).url
     match parse_url(url):
         case SshUrl() as address:
-            from mlc_rpc.ssh import clean_ssh
+            _clean(address)
+        case LabgridUrl() as board:
+            from mlc_rpc.labgrid import lent
 
-            gone = clean_ssh(address, SECONDS)
-            for cleaned in gone:
-                tell(f"removed {cleaned.path}, {bytes_text(cleaned.bytes)}")
-            if not gone:
-                tell("nothing to remove")
+            with lent(board) as place:
+                _clean(place.address)
         case _:
             tell("nothing to remove: only ssh:// boards keep files")
     return OK
+
+
+def _clean(address: SshUrl) -> None:
+    from mlc_rpc.ssh import clean_ssh
+
+    gone = clean_ssh(address, SECONDS)
+    for cleaned in gone:
+        tell(f"removed {cleaned.path}, {bytes_text(cleaned.bytes)}")
+    if not gone:
+        tell("nothing to remove")
 
 
 def _summary(session: Session) -> str:
