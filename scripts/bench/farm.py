@@ -9,6 +9,7 @@ cores; calls, queues and workers are those of a farm. As in tuning, two rounds a
     doubling   trials per minute with 1, 2, 4 and 8 boards, at least 1.8 times each
     large      20 boards and 50 builders, of which a build takes half a run: at least 90 %
     shares     of two users who keep as much under way: 50 % each
+    unequal    of two users, one of whom asked for three times as much: 75 % and 25 %
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import argparse
 import json
 import sys
 import tempfile
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -122,26 +125,41 @@ def large(seconds: float, count: int) -> dict[str, float]:
 
 
 def shares(seconds: float, count: int) -> dict[str, float]:
-    """Of the trials that end while both have some under way."""
-    with farm_of(8, 8) as made, made.connect() as one, made.connect() as other:
+    return _shared(seconds, count, 1.0)
+
+
+def unequal(seconds: float, count: int) -> dict[str, float]:
+    return _shared(seconds, count, 3.0)
+
+
+def _shared(seconds: float, count: int, share: float) -> dict[str, float]:
+    """Of the trials that end while both have some waiting, from the second round on."""
+    with farm_of(8, 8) as made, made.connect(share=share) as one, made.connect() as other:
         users = [User(farm, 16, 0.0, seconds) for farm in (one, other)]
-        for user in users:
+        began = time.time()
+        last = began + count * 32 * seconds / 8
+
+        def keep_busy(user: User) -> None:
             for _ in range(AHEAD):
                 user.begin()
-        for _ in range(count):
-            for user in users:
+            while time.time() < last:
                 user.finish()
                 user.begin()
-        while any(user.under_way for user in users):
-            for user in users:
+            while user.under_way:
                 user.finish()
-    both = min(max(user.ends) for user in users)
-    ended = [sum(end <= both for end in user.ends) for user in users]
+
+        threads = [threading.Thread(target=keep_busy, args=(user,)) for user in users]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    first = began + 2 * seconds
+    ended = [sum(first < end <= last for end in user.ends) for user in users]
     return {"first user": ended[0] / sum(ended), "second user": ended[1] / sum(ended)}
 
 
 PARTS: dict[str, Callable[[float, int], dict[str, float]]] = {
-    "busy": busy, "doubling": doubling, "large": large, "shares": shares,
+    "busy": busy, "doubling": doubling, "large": large, "shares": shares, "unequal": unequal,
 }  # fmt: skip
 
 

@@ -20,7 +20,8 @@ SCHEDULER = """
 import asyncio, sys
 from distributed import Scheduler
 async def main():
-    async with Scheduler(host="127.0.0.1", port=int(sys.argv[1]), dashboard=False) as scheduler:
+    address = f"{sys.argv[2]}://127.0.0.1"
+    async with Scheduler(host=address, port=int(sys.argv[1]), dashboard=False) as scheduler:
         await scheduler.finished()
 asyncio.run(main())
 """
@@ -43,9 +44,9 @@ def until(holds: Callable[[], Any], what: str, seconds: float = SECONDS) -> None
 class LocalFarm:
     """Left as a context, it ends its processes."""
 
-    def __init__(self, folder: Path) -> None:
-        self.port, self.folder = free_port(), folder
-        self.address = f"tcp://127.0.0.1:{self.port}"
+    def __init__(self, folder: Path, scheme: str = "tcp") -> None:
+        self.port, self.folder, self.scheme = free_port(), folder, scheme
+        self.address = f"{scheme}://127.0.0.1:{self.port}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> LocalFarm:
@@ -59,7 +60,7 @@ class LocalFarm:
             process.wait()
 
     def start_scheduler(self) -> None:
-        self.start("scheduler", sys.executable, "-c", SCHEDULER, str(self.port))
+        self.start("scheduler", sys.executable, "-c", SCHEDULER, str(self.port), self.scheme)
 
     def join(self, name: str, *boards: str, builders: int = 1) -> None:
         of = [part for board in boards for part in ("--board", board)]

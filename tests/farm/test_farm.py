@@ -132,6 +132,32 @@ def test_an_interactive_run_waits_for_one_measurement_at_most(farm: LocalFarm) -
             job.result(60)
 
 
+def test_users_get_the_time_that_they_asked_for(farm: LocalFarm) -> None:
+    """Three times as much, whoever sent more calls, and whoever came first."""
+    with farm.connect() as little, farm.connect(share=3.0) as much:
+        jobs = []
+        for share, user, calls in ((1, little, 120), (3, much, 90)):
+            of = boards(user)
+            jobs += [(share, of.submit(span, 0.2)) for _ in range(calls)]
+        ends = sorted((job.result(120)[2], share) for share, job in jobs)
+    last = max(end for end, share in ends if share == 3)
+    both = [share for end, share in ends if ends[12][0] < end <= last]
+    assert len(both) >= 90
+    assert both.count(3) / len(both) == pytest.approx(0.75, abs=0.075)
+
+
+def test_a_board_that_is_set_aside_is_withdrawn(tmp_path: Path) -> None:
+    with LocalFarm(tmp_path) as made:
+        made.join("one", A72, "qemu://cortex-a53")
+        with made.connect() as farm:
+            wait_for(farm, boards=2)
+            (board,) = (b for b in farm.boards() if b.url == A72)
+            farm.set_aside(board, "it is slow")
+            until(lambda: "withdrawn" in {b.state for b in farm.boards()}, "one withdrawn")
+            states = {b.url: (b.state, b.why) for b in farm.boards()}
+            assert states == {A72: ("withdrawn", "it is slow"), "qemu://cortex-a53": ("free", "")}
+
+
 def refuse(board: Any) -> None:
     raise Refused("no", board=board.url)
 

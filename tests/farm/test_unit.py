@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from mlc_deploy.board.connect import connect
 from mlc_deploy.errors import FarmError
+from mlc_deploy.farm.calibration import deviating, times_of
 from mlc_deploy.farm.client import FarmExecutor, matching, runs_on
 from mlc_deploy.farm.engine import scheduler_address
 from mlc_deploy.farm.member import OfferedBoard, Place, kind_of, unfit_now
+from mlc_deploy.farm.turns import Turns, dask_priority
 from mlc_deploy.farm.work import BoardStatus, Description
 from mlc_rpc import Unreachable
 from mlc_rpc.facts import Facts
@@ -86,7 +89,12 @@ def test_a_board_is_offered_withdrawn_while_hot_and_offered_again(
         "mlc_deploy.farm.member.read_facts", lambda *_: Facts(temperatures={"0 cpu": degrees})
     )
     said: list[str] = []
-    board = OfferedBoard(Place("ssh://a"), said.append, connect=lambda _: session("cortex-a72"))
+    board = OfferedBoard(
+        Place("ssh://a"),
+        said.append,
+        connect=lambda _: session("cortex-a72"),
+        calibrate=lambda _: (1.0, 2.0),
+    )
     try:
         assert board.status().state == "withdrawn" and not board.status().about
         for degrees, state, why in (
@@ -97,13 +105,19 @@ def test_a_board_is_offered_withdrawn_while_hot_and_offered_again(
             board.check()
             status = board.status()
             assert (status.state, status.why, status.degrees) == (state, why, degrees)
+            assert status.times == (1.0, 2.0)
         with board.post.working_for("ada@desk"):
             assert (board.status().state, board.status().user) == ("busy", "ada@desk")
         assert board.status().user == ""
+        board.set_aside("its copy of memory takes 2.00 times longer")
+        board.check()
+        assert board.status().why == "its copy of memory takes 2.00 times longer"
+        assert board.name("x") == "board ssh://a"
     finally:
         board.pool.shutdown()
     offered = "ssh://a: offered as board-cortex-a72"
-    assert said == [offered, "ssh://a: withdrawn: hot: 75 °C", offered]
+    aside = "ssh://a: withdrawn: its copy of memory takes 2.00 times longer"
+    assert said == [offered, "ssh://a: withdrawn: hot: 75 °C", offered, aside]
 
 
 def test_a_board_that_cannot_be_reached_is_withdrawn_until_it_can() -> None:
@@ -116,7 +130,12 @@ def test_a_board_that_cannot_be_reached_is_withdrawn_until_it_can() -> None:
 
     said: list[str] = []
     board = OfferedBoard(
-        Place("qemu://a"), said.append, connect=connect, pause=0.01, quarantine=0.01
+        Place("qemu://a"),
+        said.append,
+        connect=connect,
+        calibrate=lambda _: (),
+        pause=0.01,
+        quarantine=0.01,
     )
     try:
         board.check()
@@ -140,10 +159,11 @@ def test_boards_of_one_kind_that_can_be_compared_are_chosen() -> None:
     boards = [board("1", device=able)]
     boards += [board(url, exact="2", device=able) for url in "23"]
     chosen, others = matching(boards, None, None, "tcp://s")
-    assert [b.url for b in chosen] == ["2", "3"] and [b.url for b in others] == ["1"]
+    assert [b.url for b in chosen] == ["2", "3"] and [o.board.url for o in others] == ["1"]
     arm = board("4", "b", device=replace(HERE, machine="arm"))
     assert matching([*boards, arm], "b", None, "")[0] == [arm]
-    assert matching([*boards, arm], None, Target("aarch64"), "")[1] == [boards[0]]
+    (other,) = matching([*boards, arm], None, Target("aarch64"), "")[1]
+    assert (other.board, other.why, other.slow) == (boards[0], "another a than the others", False)
     assert arm.about and not runs_on(Target("aarch64"), arm.about)
 
 
@@ -167,6 +187,8 @@ def test_no_kind_or_several(kinds: str, kind: str | None, said: str) -> None:
         (("--board-kind", "a"),
          "--board-kind is of a farm\n  in:  --board-kind a\n  try: with --farm"),
         (("--priority", "3"), "--priority is of a farm\n  in:  --priority 3\n  try: with --farm"),
+        (("--share", "2"), "--share is of a farm\n  in:  --share 2.0\n  try: with --farm"),
+        (("--farm", "tcp://s", "--share", "0"), "--share must be more than 0\n  in:  --share 0"),
         (("--farm", "tcp://s", "--board", "local://"),
          "--board has no effect with a farm\n  in:  --farm tcp://s\n  try: --board-kind KIND"),
     ],
@@ -178,8 +200,61 @@ def test_options_that_do_not_go_together(
     assert done.status == 2 and said in done.complaint
 
 
+def test_boards_whose_times_differ_are_found() -> None:
+    assert deviating([]) == deviating([()]) == deviating([(), (1.0, 1.0)]) == []
+    assert deviating([(1.0, 1.0), (1.15, 0.9), (1.1, 1.1)]) == []
+    assert deviating([(1.0, 1.0), (1.0, 1.0), (1.0, 2.0), ()]) == [2]
+    assert deviating([(1.0, 1.0), (0.5, 1.0), (1.0, 1.0)]) == [1]  # faster: another clock
+    assert deviating([(1.5, 1.0), (1.0, 1.0)]) == [0]  # of two, the faster is believed
+    able = replace(HERE, features=frozenset(Target("aarch64").required_features))
+    times = {"1": (1.0, 1.0), "2": (1.05, 2.0), "3": (0.95, 1.0), "4": ()}
+    boards = [replace(board(url, device=able), times=t) for url, t in times.items()]
+    chosen, others = matching(boards, None, None, "")
+    assert [b.url for b in chosen] == ["1", "3", "4"]
+    assert [(o.board.url, o.why, o.slow) for o in others] == [
+        ("2", "its copy of memory takes 2.00 times longer than on others of its kind", True)
+    ]
+
+
+def test_calibration_times_both_kernels() -> None:
+    with connect("local://") as session:
+        computing, memory = times_of(session)
+    assert 1e-6 < computing < 1 and 1e-6 < memory < 1
+
+
+def test_users_get_turns_by_their_shares() -> None:
+    """Simulated: whoever has the lowest turn is served. The one who comes late makes up for
+    nothing, and calls count by the time that they take."""
+    users = {"ada": Turns(3.0), "bob": Turns(1.0)}
+    lasting, served = {"ada": 1.0, "bob": 1.0, "eve": 4.0}, dict.fromkeys("abe", 0.0)
+    waiting = {(user.take(), name) for name, user in users.items() for _ in range(20)}
+    reached = 0.0
+
+    def serve(calls: int) -> None:
+        nonlocal reached
+        for _ in range(calls):
+            turn, name = min(waiting)
+            waiting.remove((turn, name))
+            reached = max(reached, turn)
+            served[name[0]] += lasting[name]
+            users[name].ended(reached, lasting[name])
+            waiting.add((users[name].take(), name))
+
+    serve(400)
+    assert served["a"] / (served["a"] + served["b"]) == pytest.approx(0.75, abs=0.02)
+    users["eve"] = Turns(1.0, reached)
+    waiting |= {(users["eve"].take(), "eve") for _ in range(20)}
+    serve(200)
+    before = dict(served)
+    serve(600)
+    got = {name: served[name] - before[name] for name in served}
+    whole = sum(got.values())
+    assert [round(got[n] / whole, 1) for n in "abe"] == [0.6, 0.2, 0.2]
+    assert dask_priority(1, 1e8) > dask_priority(0, 0.0) > dask_priority(0, 1.0)
+
+
 def test_what_cannot_be_sent_is_said_before_it_is() -> None:
-    farm: Any = SimpleNamespace(user="ada@desk", address="tcp://s")
+    farm: Any = SimpleNamespace(user="ada@desk", address="tcp://s", share=1.0)
     with pytest.raises(FarmError) as error:
         FarmExecutor(farm, "builder").submit(len, lambda: 0)
     said = str(error.value).splitlines()

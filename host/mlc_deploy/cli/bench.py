@@ -131,6 +131,9 @@ def of_farm(farm: Farm, kind: str | None, target: Target | None, warn: Callable[
     from ..farm.client import FarmBoards, matching
 
     chosen, others = matching(farm.boards(), kind, target, farm.address)
-    for board in others:
-        warn(f"{board.url} of {board.host} is left out: another {board.kind} than the others")
+    for other in others:
+        board = other.board
+        warn(f"{board.url} of {board.host} is left out: {other.why}")
+        if other.slow:
+            farm.set_aside(board, other.why)
     return OfFarm(farm, FarmBoards(farm, chosen))

@@ -53,6 +53,12 @@ CANDIDATE_SECONDS = 10.0
 @click.option("--target", metavar="T", help=TARGET_HELP)
 @click.option("--board", "boards", multiple=True, metavar="B", help="measure on B; repeat for more")
 @on_farms
+@click.option(
+    "--share",
+    type=float,
+    metavar="N",
+    help="get N times the boards' time of a farm's user with 1 (default: 1)",
+)
 @click.option("--db", "db", required=True, metavar="FILE", help="keep the results in FILE")
 @click.option("--from", "others", multiple=True, metavar="FILE", help="begin with other databases")
 @click.option(
@@ -91,6 +97,7 @@ def tune(
     farm: str | None,
     kind: str | None,
     priority: int,
+    share: float | None,
     db: str,
     others: tuple[str, ...],
     trials: int,
@@ -119,10 +126,11 @@ def tune(
     instructions. --from begins with the results of other databases, of this board or of others.
     """
     above_zero({"--trials": trials, "--batch": batch, "--minutes": minutes, "--timeout": timeout,
-                "--early-stopping": early_stopping})  # fmt: skip
+                "--early-stopping": early_stopping, "--share": share})  # fmt: skip
     path = source_file(model, ("tune",))
     to_json = JsonFile(json_file, (model, db, *others))
-    refuse_mixed(farm, {"--board-kind": kind, "--priority": priority}, {"--board": boards})
+    refuse_mixed(farm, {"--board-kind": kind, "--priority": priority, "--share": share},
+                 {"--board": boards})  # fmt: skip
     how = reading.arguments
     progress = Progress(verbose)
     began = time.perf_counter()
@@ -134,7 +142,8 @@ def tune(
         trials, batch, seed, strategy, minutes=minutes, early_stopping=early_stopping,
         seconds=timeout, layouts=not keep_layouts, cores=cores,
     )  # fmt: skip
-    with _bench(target, boards, farm, kind, priority, progress) as (wanted, bench):
+    use = {"priority": priority, "share": share or 1.0}
+    with _bench(target, boards, farm, kind, use, progress) as (wanted, bench):
         database = _database(db, others, progress)
         if wanted is None:
             with progress.stage("connect"):
@@ -199,10 +208,11 @@ def _bench(
     boards: Sequence[str],
     farm: str | None,
     kind: str | None,
-    priority: int,
+    use: Mapping[str, Any],
     progress: Progress,
 ) -> Iterator[tuple[Target | None, OwnBoards | OfFarm]]:
-    """The target (None: that of the boards), and what kernels are built and measured with."""
+    """The target (None: that of the boards), and what kernels are built and measured with. `use`:
+    the user's priority and share in a farm."""
     if farm is None:
         wanted, urls = _places(target, boards)
         yield wanted, OwnBoards(urls)
@@ -210,7 +220,7 @@ def _bench(
     from ..farm.client import Farm
 
     wanted = one_level(target, "tune is for") if target else None
-    with Farm(farm, priority=priority, warn=progress.warn) as connected:
+    with Farm(farm, **use, warn=progress.warn) as connected:
         with progress.stage("connect"):
             found = of_farm(connected, kind, wanted, progress.warn)
         yield wanted, found

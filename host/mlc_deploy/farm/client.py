@@ -18,30 +18,45 @@ from mlc_rpc import Unreachable
 from mlc_targets import Target
 
 from ..errors import FarmError
+from .calibration import deviating, how_apart
 from .engine import require_distributed, scheduler_address
 from .member import me
-from .work import BUILDER, BoardStatus, Call, Description, perform, resource, statuses
+from .turns import Turns, dask_priority
+from .work import (
+    BUILDER,
+    BoardStatus,
+    Call,
+    Description,
+    Done,
+    perform,
+    resource,
+    set_aside,
+    statuses,
+)
 
 R = TypeVar("R")
 CONNECT_SECONDS = 15.0
 PATIENCE_SECONDS = 60.0  # that a scheduler may be away
 DEATHS = 10  # of a call, each of several workers
 AGAIN_SECONDS = 0.5  # from one look for it to the next
+ASKED = 3  # times, for its boards
 
 
 class Farm:
-    """A connection to a scheduler. Raises FarmError, and Unreachable where none answers."""
+    """A connection to a scheduler. Calls of a higher priority go first; among those of one, users
+    get the boards' time by their shares. Raises FarmError, and Unreachable where none answers."""
 
     def __init__(
         self,
         address: str,
         *,
         priority: int = 0,
+        share: float = 1.0,
         warn: Callable[[str], None] = lambda _: None,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         self.address = scheduler_address(address, warn)
-        self.user, self.priority, self.patience = me(), priority, patience
+        self.user, self.priority, self.share, self.patience = me(), priority, share, patience
         self._distributed = require_distributed()
         self._lock = threading.Lock()  # of the client
         self._closed = False
@@ -94,10 +109,21 @@ class Farm:
         self.close()
 
     def boards(self) -> list[BoardStatus]:
-        """All boards, those that are withdrawn too."""
-        found = self.client().run(statuses, workers=self._hosts(), on_error="ignore")
+        """All boards, those that are withdrawn too. A host that does not answer is asked again, as
+        it may be on its way out, or busy."""
+        found: dict[str, list[BoardStatus]] = {}
+        for _ in range(ASKED):
+            hosts = self._hosts()
+            found = self.client().run(statuses, workers=hosts, on_error="ignore")
+            if hosts and len(found) == len(hosts):
+                break
+            time.sleep(AGAIN_SECONDS)
         each = [status for of_host in found.values() for status in of_host]
         return sorted(each, key=lambda b: (b.kind, b.host, b.url))
+
+    def set_aside(self, board: BoardStatus, why: str) -> None:
+        """Withdraws a board until its machine joins again, or the board was away."""
+        self.client().run(set_aside, board.url, why, workers=self._hosts(), on_error="ignore")
 
     def builders(self) -> int:
         return sum(int(w["resources"].get(BUILDER, 0)) for w in self._workers().values())
@@ -129,6 +155,7 @@ class _Sent(Generic[R]):
     processes than theirs."""
 
     call: bytes
+    turn: float
     outcome: Future[R] = field(default_factory=Future)
     missed: float | None = None
     deaths: int = 0
@@ -139,20 +166,23 @@ class FarmExecutor(Executor):
     done again; the scheduler may be away for the farm's patience, then calls have the exception
     Unreachable."""
 
-    def __init__(self, farm: Farm, resource: str) -> None:
+    def __init__(self, farm: Farm, resource: str, begun: float = 0.0) -> None:
+        """`begun`: the turn that the places with the resource have reached."""
         self.farm, self.resource = farm, resource
+        self._turns = Turns(farm.share, begun)
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         assert not kwargs, "a farm's call takes arguments by their places"
+        turn = self._turns.take()
         try:
-            call = pickle.dumps(Call(fn, args, self.farm.user), pickle.HIGHEST_PROTOCOL)
+            call = pickle.dumps(Call(fn, args, self.farm.user, turn), pickle.HIGHEST_PROTOCOL)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise FarmError(
                 f"this cannot be sent to a farm: {error}",
                 where=self.farm.address,
                 mend="--board; functions of a --converters file stay on this machine",
             ) from None
-        sent: _Sent[R] = _Sent(call)
+        sent: _Sent[R] = _Sent(call, turn)
         self._send(sent)
         return sent.outcome
 
@@ -163,7 +193,8 @@ class FarmExecutor(Executor):
                 sent.missed = None
             engine = client.get_executor(pure=False, resources={self.resource: 1})
             key = f"{self.resource}-{uuid4().hex}"
-            ran = engine.submit(perform, sent.call, key=key, priority=self.farm.priority)
+            first = dask_priority(self.farm.priority, sent.turn)
+            ran = engine.submit(perform, sent.call, key=key, priority=first)
         except Exception as error:
             self._missed(sent, error)
         else:
@@ -171,7 +202,7 @@ class FarmExecutor(Executor):
 
     def _settle(self, sent: _Sent[Any], ran: Future[bytes]) -> None:
         try:
-            result, error = pickle.loads(ran.result())
+            done: Done = pickle.loads(ran.result())
         except CancelledError as cancelled:  # as all futures of a client that lost its scheduler
             self._missed(sent, cancelled)
         except Exception as raised:
@@ -181,10 +212,11 @@ class FarmExecutor(Executor):
             else:
                 sent.outcome.set_exception(raised)
         else:
-            if error is None:
-                sent.outcome.set_result(result)
+            self._turns.ended(done.turn, done.seconds)
+            if done.error is None:
+                sent.outcome.set_result(done.result)
             else:
-                sent.outcome.set_exception(error)
+                sent.outcome.set_exception(done.error)
 
     def _missed(self, sent: _Sent[Any], error: BaseException) -> None:
         now = time.monotonic()
@@ -210,7 +242,8 @@ class FarmBoards(FarmExecutor):
 
     def __init__(self, farm: Farm, boards: Sequence[BoardStatus]) -> None:
         one = boards[0]
-        super().__init__(farm, resource(one.kind, one.exact))
+        begun = max(board.turn for board in boards)
+        super().__init__(farm, resource(one.kind, one.exact), begun)
         assert one.about is not None
         self._about, self.kind = one.about, one.fingerprint
         self.urls = tuple(board.url for board in boards)
@@ -220,11 +253,21 @@ class FarmBoards(FarmExecutor):
         return self._about
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A board of the kind that cannot be compared with the others, and why. `slow`: it is one by
+    what it is, but its times differ."""
+
+    board: BoardStatus
+    why: str
+    slow: bool = False
+
+
 def matching(
     boards: Sequence[BoardStatus], kind: str | None, target: Target | None, where: str
-) -> tuple[list[BoardStatus], list[BoardStatus]]:
-    """The boards of one kind that can be compared, of which there are most; and those of the kind
-    that cannot be compared with them. Raises FarmError where there is no such kind, or several."""
+) -> tuple[list[BoardStatus], list[LeftOut]]:
+    """The boards of one kind that can be compared, of which there are most; and the others of the
+    kind. Raises FarmError where there is no such kind, or several."""
     there = [board for board in boards if board.about is not None]
     kinds = sorted({board.kind for board in there})
     fit = [b for b in there if kind is None or b.kind == kind]
@@ -238,7 +281,13 @@ def matching(
         raise FarmError(what, where=where, mend=mend or "mlc-deploy farm join, where boards are")
     sizes = Counter(board.exact for board in fit)
     most = max(sorted(sizes), key=lambda exact: sizes[exact])
-    return [b for b in fit if b.exact == most], [b for b in fit if b.exact != most]
+    others = [LeftOut(b, f"another {b.kind} than the others") for b in fit if b.exact != most]
+    alike = [board for board in fit if board.exact == most]
+    apart = deviating([board.times for board in alike])
+    chosen = [board for n, board in enumerate(alike) if n not in apart]
+    for n in apart:
+        others.append(LeftOut(alike[n], how_apart(alike[n].times, [b.times for b in chosen]), True))
+    return chosen, others
 
 
 def runs_on(target: Target, about: Description) -> bool:

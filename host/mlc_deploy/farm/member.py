@@ -26,9 +26,10 @@ from mlc_rpc.verdict import HOT
 from mlc_targets.boards import board_names
 
 from ..driver.builder import builder
-from ..tune.boards import BoardPool, Incident, fingerprint
+from ..tune.boards import Board, BoardPool, Incident, fingerprint
+from .calibration import calibrated
 from .engine import require_distributed
-from .work import BUILDER, POSTS, STATUSES, BoardStatus, Description, Post, resource
+from .work import ASIDE, BUILDER, POSTS, STATUSES, BoardStatus, Description, Post, resource
 
 CHECK_SECONDS = 15.0  # between two looks at a board that is idle
 FACTS_SECONDS = 30.0
@@ -81,14 +82,24 @@ class OfferedBoard:
     """A board and its state. `pool` has this board alone; a call under which it goes, and that it
     does not come back for, has the exception Unreachable at once."""
 
-    def __init__(self, place: Place, tell: Tell, *, connect: Any = None, **times: float) -> None:
-        self.place, self._tell = place, tell
+    def __init__(
+        self,
+        place: Place,
+        tell: Tell,
+        *,
+        connect: Any = None,
+        calibrate: Callable[[Board], tuple[float, ...]] = calibrated,
+        **times: float,
+    ) -> None:
+        self.place, self._tell, self._calibrate = place, tell, calibrate
         self.post = Post(
             BoardPool([place.url], connect=connect, report=self._heard, patience=0.0, **times)
         )
         self.kind = self.exact = self.fingerprint = ""
         self.about: Description | None = None
         self.degrees: float | None = None
+        self.times: tuple[float, ...] = ()
+        self.aside = ""  # why a user has set it aside
         self.why = "not connected yet"
         self.changed: Callable[[], None] = lambda: None
 
@@ -97,12 +108,29 @@ class OfferedBoard:
         assert isinstance(self.post.executor, BoardPool)
         return self.post.executor
 
+    @property
+    def lasting(self) -> bool:
+        """Whether it is a machine of its own: neither emulated nor this one, which has builders."""
+        emulated = self.about is not None and self.about.emulated
+        return not emulated and not self.place.url.startswith("local://")
+
+    def name(self, otherwise: str) -> str:
+        """Of the board's worker: a scheduler takes each name once, and so each board, whichever of
+        its URLs two machines have for it."""
+        boot = self.about.device.boot if self.about else ""
+        return f"board {boot or self.place.url}" if self.lasting else otherwise
+
     def status(self) -> BoardStatus:
         state = "withdrawn" if self.why else "busy" if self.post.calls else "free"
         return BoardStatus(
             socket.gethostname(), self.place.url, self.kind, self.exact, self.fingerprint, state,
-            self.post.user, self.why, self.degrees, self.about,
+            self.post.user, self.why, self.degrees, self.about, self.post.turn, self.times,
         )  # fmt: skip
+
+    def set_aside(self, why: str) -> None:
+        """Withdraws the board at the next look, which is soon."""
+        self.aside = why
+        self.changed()
 
     def _heard(self, incident: Incident) -> None:
         self._tell(f"{incident.board}: {incident.what}")
@@ -120,10 +148,12 @@ class OfferedBoard:
     def _unfit(self) -> str:
         try:
             session = self.pool.first()
+            if self.about is None:
+                self._describe(session)
         except RpcError as error:
             return error.what
-        if self.about is None:
-            self._describe(session)
+        if self.aside:
+            return self.aside
         if self.post.calls:  # a look would disturb what is measured
             return self.why
         try:
@@ -141,6 +171,8 @@ class OfferedBoard:
             session.board, session.device, session.emulated, session.counting,
             session.why_not_counting,
         )  # fmt: skip
+        if self.lasting:
+            self.times = self.pool.submit(self._calibrate).result()
 
 
 async def join(
@@ -159,6 +191,7 @@ async def join(
     boards = [OfferedBoard(place, tell) for place in places]
     workshop = workshop or builder(max(builders, 1), gently=here)
     STATUSES[:] = [board.status for board in boards]
+    ASIDE.update((board.place.url, board.set_aside) for board in boards)
     POSTS[f"host {host}"] = Post(workshop)
     jobs = [_kept(scheduler, f"host {host}", {BUILDER: builders}, asyncio.Event(), tell)]
     jobs += [
@@ -175,6 +208,7 @@ async def join(
             board.pool.shutdown()
         POSTS.clear()
         STATUSES.clear()
+        ASIDE.clear()
 
 
 async def _offered(
@@ -188,7 +222,6 @@ async def _offered(
             loop.call_soon_threadsafe(changed.set)
 
     board.changed = notice
-    POSTS[name] = board.post
     worker: asyncio.Task[None] | None = None
     withdrawn = asyncio.Event()
     try:
@@ -202,7 +235,9 @@ async def _offered(
             elif not board.why and worker is None:
                 withdrawn = asyncio.Event()
                 resources = dict.fromkeys(board.status().resources, 1)
-                worker = loop.create_task(_kept(scheduler, name, resources, withdrawn, tell))
+                own = board.name(name)
+                POSTS[own] = board.post
+                worker = loop.create_task(_kept(scheduler, own, resources, withdrawn, tell))
             with suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), seconds)
     finally:

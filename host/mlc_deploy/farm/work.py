@@ -25,11 +25,23 @@ RETURN_PAUSE = 0.5  # seconds, before a call goes back to the scheduler from a b
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """function(*args) for a user, as whom the lists name them."""
+    """function(*args) for a user, as whom the lists name them, at a turn (turns.py)."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     user: str
+    turn: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a call: its result, or what it raised. `seconds` that it took, and the turn
+    that its place had reached by then."""
+
+    result: Any
+    error: BaseException | None
+    seconds: float
+    turn: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +60,9 @@ class Description:
 class BoardStatus:
     """A board of a farm. `state` is "free", "busy", or "withdrawn" with the reason in `why`; `user`
     is whom it works for. `exact` tells boards of a kind apart whose times cannot be compared.
-    `degrees` Celsius, where the board tells them. No `about`: it was never there."""
+    `degrees` Celsius, where the board tells them. No `about`: it was never there. `turn`: that it
+    has reached. `times`: seconds of the calibration kernels; none of an emulated board.
+    """
 
     host: str
     url: str
@@ -60,6 +74,8 @@ class BoardStatus:
     why: str = ""
     degrees: float | None = None
     about: Description | None = None
+    turn: float = 0.0
+    times: tuple[float, ...] = ()
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -73,15 +89,17 @@ def resource(kind: str, exact: str = "") -> str:
 
 @dataclass(eq=False)
 class Post:
-    """A place where calls are done. `user` is whom the present one is for."""
+    """A place where calls are done. `user` is whom the present one is for, `turn` the highest of
+    those that were begun."""
 
     executor: Executor
     user: str = ""
     calls: int = 0  # that are under way
+    turn: float = 0.0
 
     @contextmanager
-    def working_for(self, user: str) -> Iterator[None]:
-        self.user, self.calls = user, self.calls + 1
+    def working_for(self, user: str, turn: float = 0.0) -> Iterator[None]:
+        self.user, self.calls, self.turn = user, self.calls + 1, max(self.turn, turn)
         try:
             yield
         finally:
@@ -95,14 +113,15 @@ STATUSES: list[Callable[[], BoardStatus]] = []  # of this process
 
 
 def perform(packed: bytes) -> bytes:
-    """Runs on a worker: the result of a packed Call, or what it raised. A call whose board is gone
+    """Runs on a worker: what becomes of a packed Call, as a packed Done. A call whose board is gone
     returns to the scheduler."""
     distributed = require_distributed()
     call: Call = pickle.loads(packed)
     post = POSTS[distributed.get_worker().name]
     result: Any = None
     error: BaseException | None = None
-    with post.working_for(call.user):
+    began = time.monotonic()
+    with post.working_for(call.user, call.turn):
         try:
             result = post.executor.submit(call.function, *call.args).result()
         except Unreachable:
@@ -110,7 +129,17 @@ def perform(packed: bytes) -> bytes:
             raise distributed.Reschedule() from None
         except Exception as raised:
             error = raised
-    return pickle.dumps((result, error), pickle.HIGHEST_PROTOCOL)
+    done = Done(result, error, time.monotonic() - began, post.turn)
+    return pickle.dumps(done, pickle.HIGHEST_PROTOCOL)
+
+
+ASIDE: dict[str, Callable[[str], None]] = {}  # of this process: what withdraws a board, by URL
+
+
+def set_aside(url: str, why: str) -> None:
+    """Runs on a worker: withdraws the boards of its process that have the URL."""
+    if url in ASIDE:
+        ASIDE[url](why)
 
 
 def statuses() -> list[BoardStatus]:
