@@ -1,15 +1,17 @@
 /* A TCG plugin for QEMU's user-mode emulators: counts the instructions that the guest executes, by
  * class, and writes the counts down whenever the guest makes a mark.
  *
- *   build   cc -std=c11 -shared -fPIC -O2 -s -fvisibility=hidden -o libmlc-count-x86_64.so count.c
+ *   build   cc -std=c11 -shared -fPIC -O2 -s -fvisibility=hidden -o libmlc-count-x86_64.so *.c
  *           with cc = python -m ziglang cc -target x86_64-linux-gnu.2.28
  *                  or python -m ziglang cc -target aarch64-linux-gnu.2.28
  *   use     qemu-arm -plugin libmlc-count-x86_64.so,out=FILE program
+ *   caches  ...,out=FILE,caches=32768x4:524288x16 simulates data caches as well (cache.h)
  *   mark    the guest calls syscall(4242, tag, index), which is harmless ENOSYS anywhere else
  *
  * Each mark appends one record to FILE, in the host's byte order (little-endian):
  *
  *   uint32 tag | uint32 index | uint64 mac | vector | load | store | branch | scalar     (56 bytes)
+ *   uint64 misses of each cache, where there are caches
  *
  * Counters run from the start of the program; what a call executed is the difference of two marks.
  * Counting is an inline addition per class at the head of each translated block. It is exact for one
@@ -22,6 +24,8 @@
  *   store   from any register to memory
  *   branch  jumps, calls and returns (a return by `pop {pc}` is a load)
  *   scalar  everything else
+ * Caches see what is accessed between a mark with tag 1 and the next with another tag, and keep what
+ * they hold in between: what the program does to load a model and to answer evicts nothing.
  * A conditional instruction counts whether or not its condition holds. SME, and SVE beyond its
  * loads, stores and common multiply-accumulates, count as vector. */
 
@@ -33,6 +37,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "cache.h"
 
 /* What we use of qemu-plugin.h, which distributions do not ship. */
 typedef uint64_t qemu_plugin_id_t;
@@ -51,14 +57,18 @@ size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *block);
 struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *block, size_t index);
 uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
 size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
+typedef void (*on_access)(unsigned vcpu, uint32_t info, uint64_t address, void *unused);
+void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *insn, on_access call, int flags,
+                                      int accesses, void *unused);
 
 #define EXPORT __attribute__((visibility("default")))
 
 enum class { MAC, VECTOR, LOAD, STORE, BRANCH, SCALAR, CLASSES };
-enum { MARK = 4242 };
+enum { MARK = 4242, BEGIN = 1 };
 
 static char out[4096];
 static bool is_a64;
+static bool watching; /* the guest made a mark that begins a call, and none since */
 
 /* Everything that depends on the version of the plugin interface, which is found out as the plugin
  * is loaded, by what there is: QEMU 4.2 to 8.2 have version 1; 9.0 has version 2, where counters are
@@ -363,12 +373,27 @@ static enum class classify(const struct qemu_plugin_insn *insn, bool thumb) {
     return is_wide(first) ? t32_class(first << 16 | word >> 16) : t16_class(first);
 }
 
+static void accessed(unsigned vcpu, uint32_t info, uint64_t address, void *unused) {
+    (void)vcpu, (void)info, (void)unused;
+    if (watching) caches_access(address);
+}
+
+static void watch(struct qemu_plugin_insn *insn) {
+    enum { NO_REGISTERS = 0, READS_AND_WRITES = 3 };
+    qemu_plugin_register_vcpu_mem_cb(insn, accessed, NO_REGISTERS, READS_AND_WRITES, NULL);
+}
+
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *block) {
     (void)id;
     uint64_t amounts[CLASSES] = {0};
     size_t count = qemu_plugin_tb_n_insns(block);
     bool thumb = !is_a64 && is_thumb(block, count);
-    for (size_t i = 0; i < count; i++) amounts[classify(qemu_plugin_tb_get_insn(block, i), thumb)]++;
+    for (size_t i = 0; i < count; i++) {
+        struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(block, i);
+        enum class class = classify(insn, thumb);
+        amounts[class]++;
+        if (caches_count() && (class == LOAD || class == STORE)) watch(insn);
+    }
     for (int class = 0; class < CLASSES; class++)
         if (amounts[class]) add_when_executed(block, (enum class)class, amounts[class]);
 }
@@ -380,12 +405,17 @@ static void marked(qemu_plugin_id_t id, unsigned vcpu, int64_t number, uint64_t 
     if (number != MARK) return;
     struct {
         uint32_t tag, index;
-        uint64_t counters[CLASSES];
+        uint64_t counters[CLASSES + MOST_CACHES];
     } record = {.tag = (uint32_t)tag, .index = (uint32_t)index};
     for (int class = 0; class < CLASSES; class++)
         record.counters[class] = executed((enum class)class);
+    for (int cache = 0; cache < caches_count(); cache++)
+        record.counters[CLASSES + cache] = caches_misses(cache);
+    watching = tag == BEGIN;
+    size_t size = sizeof record - sizeof(uint64_t[MOST_CACHES]) +
+                  (size_t)caches_count() * sizeof(uint64_t);
     int file = open(out, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-    if (file < 0 || write(file, &record, sizeof record) != (ssize_t)sizeof record)
+    if (file < 0 || write(file, &record, size) != (ssize_t)size)
         perror("mlc-count: cannot append to the file of counts");
     if (file >= 0) close(file);
 }
@@ -397,9 +427,15 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int
         fprintf(stderr, "mlc-count: counts arm and aarch64 only, not %s\n", info->target_name);
         return 1;
     }
-    for (int i = 0; i < argc; i++)
+    for (int i = 0; i < argc; i++) {
         if (strncmp(argv[i], "out=", 4) == 0 && strlen(argv[i] + 4) < sizeof out)
             strcpy(out, argv[i] + 4);
+        if (strncmp(argv[i], "caches=", 7) == 0 && !caches_configure(argv[i] + 7)) {
+            fprintf(stderr, "mlc-count: %s describes no caches; try caches=32768x4:524288x16\n",
+                    argv[i]);
+            return 1;
+        }
+    }
     if (!out[0]) {
         fprintf(stderr, "mlc-count: option out=FILE is missing or too long\n");
         return 1;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from mlc_rpc.errors import Unreachable
@@ -19,6 +20,7 @@ from mlc_rpc.transport import (
     Transport,
     parse_url,
 )
+from mlc_targets.caches import Cache
 
 
 def connect(
@@ -27,6 +29,7 @@ def connect(
     *,
     machine: str | None = None,
     plugin: Path | None = None,
+    caches: Sequence[Cache] = (),
     key: bytes | Path | None = None,
     timeout: float = CALL_SECONDS,
 ) -> Session:
@@ -34,8 +37,9 @@ def connect(
 
     `runtime` gives the board's program for a machine ("aarch64", "arm", "x86_64"); `machine` is the
     one wanted where the board could be several (qemu://max); `plugin` is QEMU's counting plugin,
-    built for this host; `key` is that of a tcp:// board, None for the one that was enrolled
-    (keys.key_path). `timeout` in seconds, for connecting and as the default of short calls.
+    built for this host, which simulates `caches`; `key` is that of a tcp:// board, None for the
+    one that was enrolled (keys.key_path). `timeout` in seconds, for connecting and as the default
+    of short calls.
 
     Raises Unreachable, Mismatch.
     """
@@ -45,7 +49,7 @@ def connect(
         return _lent_session(board, runtime, timeout)
 
     def open_within(seconds: float) -> Transport:
-        return open_transport(url, runtime, machine, plugin, seconds, key)
+        return open_transport(url, runtime, machine, plugin, seconds, key, caches)
 
     return Session(open_within(timeout), timeout=timeout, reopen=open_within)
 
@@ -79,6 +83,7 @@ def open_transport(
     plugin: Path | None = None,
     timeout: float = CALL_SECONDS,
     key: bytes | Path | None = None,
+    caches: Sequence[Cache] = (),
 ) -> Transport:
     """The board's program, started. Raises Unreachable."""
     # Each transport is imported when it is asked for: paramiko is slow to import, and the others
@@ -98,7 +103,7 @@ def open_transport(
         case QemuUrl() as board:
             from mlc_rpc.qemu import open_qemu
 
-            return open_qemu(board, runtime, machine, plugin)
+            return open_qemu(board, runtime, machine, plugin, caches)
         case SshUrl() as board:
             from mlc_rpc.ssh import open_ssh
 

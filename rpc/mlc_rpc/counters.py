@@ -3,14 +3,17 @@
 The plugin (device_runtime/qemu_plugin/count.c) appends one record for each mark that the board's
 program makes: a begin and an end around each call, and first a pair with index CALIBRATION around
 a kernel that only returns. What that pair counts is what marking costs, and is subtracted.
+Where the plugin simulates data caches as well, a record says how many lines each has fetched.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from mlc_targets.caches import Cache
 
 CLASSES = ("mac", "vector", "load", "store", "branch", "scalar")
 BEGIN, END = 1, 2
@@ -25,7 +28,8 @@ class CounterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One mark: BEGIN or END of a call, and the instructions of each class executed so far."""
+    """One mark: BEGIN or END of a call; the instructions of each class executed so far, and then
+    the lines that each cache has fetched."""
 
     tag: int
     index: int
@@ -34,24 +38,28 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class CallCounts:
-    """Instructions that one call executed, by class; `index` as in the call table."""
+    """Instructions that one call executed, by class; `index` as in the call table. `misses` are
+    the lines of 64 bytes that each simulated cache fetched, by the cache's name."""
 
     index: int
     by_class: dict[str, int]
+    misses: dict[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
         return sum(self.by_class.values())
 
 
-def parse_records(data: bytes) -> list[Record]:
-    """Raises CounterError when `data` is no whole number of records, or holds an unknown tag."""
-    if len(data) % RECORD.size:
+def parse_records(data: bytes, caches: int = 0) -> list[Record]:
+    """Of a plugin that simulates so many caches. Raises CounterError when `data` is no whole number
+    of records, or holds an unknown tag."""
+    form = struct.Struct(f"{RECORD.format}{caches}Q")
+    if len(data) % form.size:
         raise CounterError(
-            f"counter file is torn: {len(data)} bytes are no multiple of {RECORD.size}\n"
+            f"counter file is torn: {len(data)} bytes are no multiple of {form.size}\n"
             "  try: run again; QEMU was killed while it wrote, or the disk is full"
         )
-    records = [Record(tag, index, tuple(rest)) for tag, index, *rest in RECORD.iter_unpack(data)]
+    records = [Record(tag, index, tuple(rest)) for tag, index, *rest in form.iter_unpack(data)]
     for number, record in enumerate(records):
         if record.tag not in (BEGIN, END):
             raise CounterError(
@@ -60,7 +68,7 @@ def parse_records(data: bytes) -> list[Record]:
     return records
 
 
-def per_call(records: Sequence[Record]) -> list[CallCounts]:
+def per_call(records: Sequence[Record], caches: Sequence[str] = ()) -> list[CallCounts]:
     """Counts of each call in the order of the marks, what marking costs subtracted.
 
     Raises CounterError when a begin has no end, or a call no calibration before it.
@@ -81,30 +89,41 @@ def per_call(records: Sequence[Record]) -> list[CallCounts]:
         elif cost is None:
             raise CounterError(f"call {begin.index} comes before any calibration")
         else:
-            net = (a - b for a, b in zip(spent, cost, strict=True))
-            calls.append(CallCounts(begin.index, dict(zip(CLASSES, net, strict=True))))
+            net = [a - b for a, b in zip(spent, cost, strict=True)]
+            executed, fetched = net[: len(CLASSES)], (max(n, 0) for n in net[len(CLASSES) :])
+            calls.append(
+                CallCounts(
+                    begin.index,
+                    dict(zip(CLASSES, executed, strict=True)),
+                    dict(zip(caches, fetched, strict=True)),
+                )
+            )
     return calls
 
 
 def per_index(counts: Sequence[CallCounts], turns: Sequence[int]) -> list[CallCounts]:
     """Counts of the calls of a table, which ran as often as `turns` says, each summed. Raises
     CounterError where another number of marks was made."""
-    sums = [dict.fromkeys(CLASSES, 0) for _ in turns]
+    sums = [CallCounts(n, dict.fromkeys(CLASSES, 0)) for n in range(len(turns))]
     left = list(turns)
     for call in counts:
         if call.index >= len(left) or not left[call.index]:
             raise CounterError(f"call {call.index} was counted more often than it ran")
         left[call.index] -= 1
+        so_far = sums[call.index]
         for name, count in call.by_class.items():
-            sums[call.index][name] += count
-    return [CallCounts(index, by_class) for index, by_class in enumerate(sums)]
+            so_far.by_class[name] += count
+        for name, count in call.misses.items():
+            so_far.misses[name] = so_far.misses.get(name, 0) + count
+    return sums
 
 
 class Counter:
     """The plugin's file while the board's program runs: `start`, a marked run, `take`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, caches: Sequence[Cache] = ()) -> None:
         self._path = path
+        self._caches = tuple(cache.name for cache in caches)
         self._offset = 0
 
     def start(self) -> None:
@@ -121,7 +140,7 @@ class Counter:
                 file.seek(self._offset)
                 data = file.read(MOST_BYTES)
         self._offset += len(data)
-        found = per_call(parse_records(data))
+        found = per_call(parse_records(data, len(self._caches)), self._caches)
         if calls is not None and len(found) != calls:
             raise CounterError(f"{len(found)} calls were counted, and {calls} ran")
         for call in found:

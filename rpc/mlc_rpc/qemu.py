@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,17 +20,23 @@ from mlc_rpc.errors import Unreachable
 from mlc_rpc.own import why_foreign
 from mlc_rpc.process import ProcessTransport, runtime_file
 from mlc_rpc.transport import QemuUrl, Runtime, Transport
+from mlc_targets.caches import Cache, caches_option
 
 MACHINES = ("aarch64", "arm")
 PROBE_SECONDS = 20
 
 
 def open_qemu(
-    url: QemuUrl, runtime: Runtime, machine: str | None = None, plugin: Path | None = None
+    url: QemuUrl,
+    runtime: Runtime,
+    machine: str | None = None,
+    plugin: Path | None = None,
+    caches: Sequence[Cache] = (),
 ) -> Transport:
     """`machine` decides where a CPU's name fits both ("max") or none; aarch64 where it is None.
 
-    `plugin` is the built counting plugin for this host, None where there is none.
+    `plugin` is the built counting plugin for this host, None where there is none; it simulates
+    `caches`: the core's own, then those that could stand behind it.
     Raises Unreachable when QEMU is missing or does not know the CPU.
     """
     board = f"qemu://{url.option}"
@@ -51,14 +58,15 @@ def open_qemu(
         reason = refusal(qemu, plugin, program)
         if not reason:
             counts = Path(folder.name, "counts")
-            options = ["-plugin", f"{plugin},out={counts}"]
+            simulated = f",caches={caches_option(caches)}" if caches else ""
+            options = ["-plugin", f"{plugin},out={counts}{simulated}"]
     # As root: a worker that became nobody could not write to the plugin's file.
     command = [qemu, "-cpu", url.option, *options, program, "--as-root"]
     transport = ProcessTransport(board, command, folder)
     transport.emulated = True
     transport.why_not_counting = reason
     if options:
-        transport.counter = Counter(counts)
+        transport.counter = Counter(counts, caches)
     else:
         transport.warnings = (f"executed instructions are not counted: {reason}",)
     return transport

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlc_targets import Target
+from mlc_targets.caches import Cache
 from mlc_targets.cpus import CPUS
 from mlc_targets.features import REQUIRED, closure, roots
 from mlc_targets.resolve import SHORT_NAMES
@@ -19,18 +21,27 @@ if TYPE_CHECKING:
     from mlc_rpc.session import Device
 
 
-def connect(board: str, *, machine: str | None = None, timeout: float = 30.0) -> Session:
+def connect(
+    board: str,
+    *,
+    machine: str | None = None,
+    timeout: float = 30.0,
+    caches: Sequence[Cache] = (),
+) -> Session:
     """A session with a board: "local://", "qemu://cortex-a72", "ssh://pi@raspberrypi.local", or the
     name of one that was enrolled.
 
-    machine says which one is wanted ("aarch64", "arm") where the board could be several. Raises
+    machine says which one is wanted ("aarch64", "arm") where the board could be several; caches are
+    simulated where the board is emulated. Raises
     mlc_rpc.Unreachable, naming what to do, and InputError where boards.toml is not in order.
     """
     import mlc_rpc
 
     known = {} if "://" in board else enrolled_boards()
     url = known[board].url if board in known else board
-    return mlc_rpc.connect(url, runtime_file, machine=machine, plugin=_plugin(), timeout=timeout)
+    return mlc_rpc.connect(
+        url, runtime_file, machine=machine, plugin=_plugin(), caches=caches, timeout=timeout
+    )
 
 
 def target_of(device: Device) -> Target:

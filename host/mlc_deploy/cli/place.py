@@ -15,8 +15,9 @@ from collections.abc import Collection
 from difflib import get_close_matches
 
 from mlc_rpc import Unreachable
-from mlc_rpc.transport import SCHEMES, LocalUrl, parse_url
+from mlc_rpc.transport import SCHEMES, LocalUrl, QemuUrl, parse_url
 from mlc_targets import Target, TargetError, board_names, qemu_cpu
+from mlc_targets.caches import Cache, caches_for
 
 from ..board.enrolled import Enrolled, enrolled_boards
 from .options import Misuse
@@ -39,6 +40,14 @@ def choose(target: Target | None, board: str | None) -> tuple[Target | None, str
     if target is None and is_local(board):
         return Target("host"), board  # it knows more features than the runtime
     return target, board
+
+
+def simulated(target: Target | None, url: str) -> tuple[Cache, ...]:
+    """The caches that an emulated board simulates for a prediction: those of the target's core."""
+    where = parse_url(url)
+    if not isinstance(where, QemuUrl):
+        return ()
+    return caches_for(target.mcpu if target else where.cpu)
 
 
 def located(board: str) -> Enrolled:

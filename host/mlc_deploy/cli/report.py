@@ -69,17 +69,36 @@ def _layers(record: Record) -> Table:
             add_row(table, layer["name"], layer["kernel"], tensor_text(layer))
         return table
     looped = any("turns" in layer for layer in layers)
+    foreseen = record.get("predicted") is not None
+    ahead = [("predicted ms", True)] if foreseen else []
     columns = ("layer", False), ("kernel", False), ("computes", False)
     turns = [("turns", True)] if looped else []
-    table = plain_table(*columns, *turns, (title, True), ("share", True))
+    table = plain_table(*columns, *turns, (title, True), ("share", True), *ahead)
     total = sum(costs)
     for layer, cost, text in zip(layers, costs, texts, strict=True):
         share = f"{cost / total:.1%}" if total else ""
         often = [str(layer.get("turns", 1))] if looped else []
-        add_row(table, layer["name"], layer["kernel"], tensor_text(layer), *often, text, share)
+        ms = [_ms(layer["predicted_ms"])] if foreseen else []
+        shown = tensor_text(layer)
+        add_row(table, layer["name"], layer["kernel"], shown, *often, text, share, *ms)
     whole = f"{total:,}" if record["instructions"] is not None else f"{total:,.1f}"
-    add_row(table, "total", "", "", *([""] if looped else []), whole, "100.0%", style="bold")
+    ms = [_ms(record["predicted"]["ms"])] if foreseen else []
+    blank = [""] if looped else []
+    add_row(table, "total", "", "", *blank, whole, "100.0%", *ms, style="bold")
     return table
+
+
+def _ms(ms: float) -> str:
+    """Three digits, as many as a prediction is worth."""
+    return f"{ms:.3g}" if ms < 1000 else f"{ms:,.0f}"
+
+
+def _predicted(found: Record) -> str:
+    """176 ms (160 to 195), 1 thread; 4 threads 96 ms, on cortex-a72 at 1,800 MHz"""
+    more = "".join(f"; {n} threads {_ms(ms)} ms" for n, ms in found["threads"].items() if n != "1")
+    on = f"on {found['core']} at {found['mhz']:,.0f} MHz, not measured"
+    bounds = f"({_ms(found['low'])} to {_ms(found['high'])})"
+    return f"{_ms(found['ms'])} ms {bounds}, 1 thread{more}, {on}"
 
 
 def _classes(record: Record) -> Table:
@@ -137,6 +156,8 @@ def _facts(record: Record) -> Iterable[tuple[str, str, str]]:
         yield "saved", sizes, ""
     else:
         yield "compile", f"{_time(record['compile_s'] * 1e3)}: {sizes}", ""
+    if foreseen := record.get("predicted"):
+        yield "predicted", _predicted(foreseen), ""
 
 
 def _latency(record: Record) -> str:

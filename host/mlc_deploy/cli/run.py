@@ -61,7 +61,7 @@ from .options import (
     shapes,
     states,
 )
-from .place import NONE, choose
+from .place import NONE, choose, simulated
 from .progress import Progress
 from .report import show
 from .saving import FORMS, MODEL, emit_model, save_model, saved
@@ -227,7 +227,8 @@ def run(
         elif url is not None:
             machine = wanted.arch if wanted else None
             with progress.stage("connect"):
-                session = stack.enter_context(connect(url, machine=machine))
+                caches = simulated(wanted, url)
+                session = stack.enter_context(connect(url, machine=machine, caches=caches))
             for warning in session.warnings:
                 progress.warn(warning)
             on = session

@@ -46,7 +46,12 @@ The record, as JSON; `null` is what is not known, as everything about a board th
     layers            [name, kernel (or registered function, which runs on the host, transfers
                       included), shape (of what it computes), dtype, median_us, instructions,
                       by_class: {mac, vector, load, store, branch, scalar}; turns, where the model
-                      has loops or branches: how often the layer ran, of all of which it speaks]
+                      has loops or branches: how often the layer ran, of all of which it speaks;
+                      predicted_ms, where there is `predicted`]
+    predicted         ms, low, high (between which most truths are), threads: {count: ms}, core,
+                      mhz: what the model would take on the target's board, by the counts of an
+                      emulated run (docs/explanation/predictions.md); null where something was
+                      measured, or nothing is known of the core
     interruptions     [what, method, seconds until it was back, rebooted: true, false or null]: how
                       often the board was lost at work, which then began anew; everything above is
                       of the time that went well
@@ -78,6 +83,7 @@ from mlc_targets.object_format import Model, Param
 
 from ..artifact import SavedModel
 from ..errors import DeployError, InputError
+from ..predict.counting import Forecast, forecast
 from .compare import NO_SLACK, Comparison, Slack, compare
 from .inputs import SEED, draw
 
@@ -95,6 +101,7 @@ Stage = Callable[[str], AbstractContextManager[object]]
 RUN_SECONDS = 600.0
 TIMING_SECONDS = 2.0  # what all samples together should take, and the layers' profiles again
 SAMPLES = (3, 20)  # at least, at most
+WARM_BYTES = 8 << 20  # twice the largest cache that is simulated: more leaves nothing in it
 SAMPLE_MS = 20  # runs that are faster are repeated within a sample
 
 
@@ -116,6 +123,7 @@ class Layer:
     dtype: str
     median_us: float | None = None
     by_class: Mapping[str, int] | None = None  # executed instructions
+    misses: Mapping[str, int] | None = None  # lines that simulated caches fetched
     on_host: bool = False
     turns: int | None = None  # how often it ran, all of which the figures are of; None: once
 
@@ -173,9 +181,18 @@ class Deployment:
         counts = [layer.instructions for layer in self.layers]
         return sum(n for n in counts if n is not None) if None not in counts else None
 
+    @property
+    def forecast(self) -> Forecast | None:
+        """What the target's own board would take; None where that is not known."""
+        counts = [(layer.by_class, layer.misses) for layer in self.layers]
+        known = [(a, b) for a, b in counts if a is not None and b is not None]
+        if len(known) < len(counts):
+            return None
+        return forecast(self.model.target, known)
+
     def record(self, name: str = "") -> dict[str, Any]:
         """As the module's docstring has it, ready for JSON; `name` is the model's."""
-        device = self.device
+        device, foreseen = self.device, self.forecast
         return compiled_record(self.model, name) | {
             "board": {
                 "url": self.url,
@@ -211,7 +228,8 @@ class Deployment:
             "upload_bytes": self.upload_bytes,
             "latency": self.timing.record(),
             "instructions": self.instructions,
-            "layers": [_layer(layer) for layer in self.layers],
+            "layers": _layers(self.layers, foreseen),
+            "predicted": foreseen and foreseen.record(),
             "interruptions": [asdict(each) for each in self.interruptions],
             "runtime_version": device.runtime,
         }
@@ -220,7 +238,7 @@ class Deployment:
 def compiled_record(model: Deployable, name: str = "") -> dict[str, Any]:
     """The record of a model that was compiled only."""
     absent = ("board", "inputs", "outputs", "reference", "ok", "predictions", "threads",
-              "upload_s", "upload_bytes", "latency", "instructions", "interruptions",
+              "upload_s", "upload_bytes", "latency", "instructions", "predicted", "interruptions",
               "runtime_version")  # fmt: skip
     return {
         "model": name or model.name,
@@ -349,7 +367,7 @@ def _measure(
         first = module.entry.profile(*args, threads=threads, cores=cores, timeout=timeout)
         outputs = results_of(described, dict(zip(names, args, strict=True)))
     if board.emulated:
-        runs, timing = [first], _as_timing(first)
+        runs, timing = [_warm(model, module.entry, args, first, timeout)], _as_timing(first)
     else:
         seconds = _seconds(first)
         repeat = min(max(round(TIMING_SECONDS / max(seconds, 1e-9)), SAMPLES[0]), SAMPLES[1])
@@ -362,6 +380,24 @@ def _measure(
             runs = _profiles(module.entry, args, repeat, threads, cores, timeout)
             runs[0] = replace(runs[0], turns=first.turns)
     return _Attempt(outputs, runs, timing, *upload)
+
+
+def _warm(
+    model: Deployable, entry: RemoteFunction, args: Sequence[RemoteTensor], first: Run,
+    timeout: float,
+) -> Run:  # fmt: skip
+    """The run, with what caches fetch once they are warm: a model that they could hold runs again.
+    What came out of the first run was read before."""
+    counts = first.counts
+    size = len(model.weights_bytes) + arena_bytes(model)
+    if not counts or not counts[0].misses or size > WARM_BYTES or host_calls_of(model):
+        return first
+    again = entry.profile(*args, threads=1, timeout=timeout).counts
+    assert again is not None
+    return replace(
+        first,
+        counts=tuple(replace(a, misses=b.misses) for a, b in zip(counts, again, strict=True)),
+    )
 
 
 def _profiles(
@@ -494,10 +530,18 @@ def _measured(layers: Sequence[Layer], runs: Sequence[Run]) -> tuple[Layer, ...]
     for layer in layers:
         n = next(numbers[layer.on_host])
         took = [(run.host_nanoseconds if layer.on_host else run.nanoseconds)[n] for run in runs]
-        by_class = None if counts is None or layer.on_host else counts[n].by_class
+        counted = None if counts is None or layer.on_host else counts[n]
         median_us = statistics.median(took) / 1e3
         turns = None if run_turns is None or layer.on_host else run_turns[n]
-        measured.append(replace(layer, median_us=median_us, by_class=by_class, turns=turns))
+        measured.append(
+            replace(
+                layer,
+                median_us=median_us,
+                by_class=None if counted is None else counted.by_class,
+                misses=None if counted is None else counted.misses,
+                turns=turns,
+            )
+        )
     return tuple(measured)
 
 
@@ -515,6 +559,13 @@ def _shape(param: Param) -> tuple[int, ...]:
 
 def _tensor(name: str, array: Array) -> dict[str, Any]:
     return {"name": name, "shape": list(array.shape), "dtype": array.dtype.name}
+
+
+def _layers(layers: Sequence[Layer], foreseen: Forecast | None) -> list[dict[str, Any]]:
+    if foreseen is None:
+        return [_layer(layer) for layer in layers]
+    each = zip(layers, foreseen.one.layers, strict=True)
+    return [_layer(layer) | {"predicted_ms": ms} for layer, ms in each]
 
 
 def _layer(layer: Layer) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+"""From the counts of an emulated run to a prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlc_targets import Target, TargetError, board
+from mlc_targets.cores import Speed, speed
+
+from .model import Prediction, predict, work_of
+
+Counts = tuple[Mapping[str, int], Mapping[str, int]]  # instructions by class; lines by cache
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A model's time on a board that was not there: by one thread, with the bounds that hold the
+    truth in most cases; by all of its fast cores; per layer by one thread."""
+
+    speed: Speed
+    one: Prediction
+    threads: Mapping[int, float]
+
+    def record(self) -> dict[str, Any]:
+        """For the record: all in milliseconds."""
+        return {
+            "ms": self.one.ms,
+            "low": self.one.low,
+            "high": self.one.high,
+            "threads": {str(n): ms for n, ms in self.threads.items()},
+            "core": self.speed.core,
+            "mhz": self.speed.mhz,
+        }
+
+
+def speed_for(target: Target) -> Speed | None:
+    """Of the cores that code for the target runs on; None where nothing is known of them."""
+    return speed(target.mcpu, target.model)
+
+
+def forecast(target: Target, layers: Sequence[Counts]) -> Forecast | None:
+    """None where nothing is known of the core, or its caches were not simulated."""
+    known = speed_for(target)
+    if known is None or not layers:
+        return None
+    wanted = {f"{known.l1_kib}K", f"{known.last_kib}K"}
+    if any(not wanted <= misses.keys() for _, misses in layers):
+        return None
+    works = [work_of(by_class, misses, known) for by_class, misses in layers]
+    one = predict(works, known)
+    threads = {1: one.ms}
+    if (count := fast_cores(target)) > 1:
+        threads[count] = predict(works, known, count).ms
+    return Forecast(known, one, threads)
+
+
+def fast_cores(target: Target) -> int:
+    """How many the target's board has; 1 where the target names no board."""
+    if target.tag:
+        try:
+            return board(target.tag).clusters[0].count
+        except TargetError:  # a tag of the user's own
+            pass
+    return max(target.num_cores, 1)

@@ -1,0 +1,176 @@
+"""How fast cores and boards are: clocks, caches, and cycles by kind of instruction.
+
+What stands here was looked up; what stands in calibrated.py was fitted to published latencies by
+scripts/bench/calibration/calibrate.py, which writes that file. `speed_of` puts both together. The
+model that these figures are for is in docs/explanation/predictions.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from . import calibrated
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """A core as data sheets describe it.
+
+    in_order: waits for memory, where others go on with what does not need it. kin: what cores are
+    calibrated together. mhz, l2_kib: of a usual board, where the board's own are not known. guess:
+    cycles per vector instruction, per load or store, per other one, per line that the first cache
+    fetches, and nanoseconds per line from memory, where nothing was fitted.
+    """
+
+    name: str
+    in_order: bool
+    kin: str
+    l1_kib: int
+    mhz: int
+    l2_kib: int
+    last_kib: int
+    guess: tuple[float, float, float, float, float]
+
+
+# name | order | kin | L1D KiB | MHz, L2 KiB, last level KiB of a usual board | the guess
+# Orders, caches: Arm's technical reference manuals. The guesses' first figure is the width of the
+# vector unit, from Arm's software optimization guides (A55, A57, A72, A76, A78): one 128-bit
+# operation per cycle on A53 (64 bits wide, two pipes), A57, A72, A73; two on A76 and A78; the
+# Cortex-A7 multiplies one number per cycle, four per vector instruction.
+_CORES = """
+cortex-a7  | in  | a7  | 32 | 1000 | 512  | 512  | 3.5  0.9 0.5  8 28
+cortex-a53 | in  | a53 | 32 | 1400 | 512  | 512  | 1.25 0.9 0.5  5 15
+cortex-a55 | in  | a53 | 32 | 1800 | 256  | 512  | 1.0  0.9 0.5  5 13
+cortex-a57 | out | a57 | 32 | 1430 | 2048 | 2048 | 0.95 0.4 0.25 6 12
+cortex-a72 | out | a57 | 32 | 1800 | 1024 | 1024 | 0.95 0.4 0.25 6 12
+cortex-a73 | out | a57 | 32 | 2200 | 1024 | 1024 | 0.95 0.4 0.25 6 12
+cortex-a76 | out | a76 | 64 | 2400 | 512  | 2048 | 0.47 0.3 0.2  4 6
+cortex-a78 | out | a76 | 64 | 2200 | 256  | 2048 | 0.45 0.3 0.2  4 6
+"""
+_SAME = {"cortex-a78ae": "cortex-a78", "cortex-a76ae": "cortex-a76", "neoverse-n1": "cortex-a76",
+         "cortex-a77": "cortex-a76"}  # fmt: skip
+LINE_BYTES = 64
+USUAL_GB_PER_S = 8.5  # a 32-bit bus of LPDDR4 at 2133 MT/s
+
+# chip | GB/s that its memory transfers at most | core, MHz, L2 KiB, last level KiB ...
+# From the makers' data sheets (width of the memory's bus times its rate); clocks are the ones that
+# published latencies name. Sizes are powers of two: a third level of 3 MiB counts as 2.
+_CHIPS = """
+bcm2836        |   3.6 | cortex-a7 900 512 512
+bcm2837        |   3.6 | cortex-a53 1400 512 512
+bcm2710a1      |   3.6 | cortex-a53 1000 512 512
+bcm2711        |  12.8 | cortex-a72 1800 1024 1024
+bcm2712        |  17.1 | cortex-a76 2400 512 2048
+rk3328         |   8.5 | cortex-a53 1300 256 256
+rk3399         |  25.6 | cortex-a72 1800 1024 1024 | cortex-a53 1500 512 512
+rk3566         |   8.5 | cortex-a55 1416 512 512
+rk3568         |  12.8 | cortex-a55 2000 512 512
+rk3588         |  34.1 | cortex-a76 2400 512 2048 | cortex-a55 1800 128 2048
+tegra210       |  25.6 | cortex-a57 1430 2048 2048
+tegra234       | 204.8 | cortex-a78 2200 256 2048
+imx7d          |   4.3 | cortex-a7 1000 512 512
+imx8mq         |  12.8 | cortex-a53 1500 1024 1024
+imx8mm         |  12.0 | cortex-a53 1800 512 512
+imx8mp         |  16.0 | cortex-a53 1800 512 512
+imx93          |   7.5 | cortex-a55 1700 256 256
+am625          |   6.4 | cortex-a53 1400 512 512
+allwinner-h3   |   5.3 | cortex-a7 1200 512 512
+allwinner-h616 |   5.3 | cortex-a53 1500 256 256
+amlogic-s905   |   7.3 | cortex-a53 1536 512 512
+amlogic-s922x  |  10.6 | cortex-a73 1800 1024 1024 | cortex-a53 1900 256 256
+amlogic-a311d  |  12.8 | cortex-a73 2200 1024 1024 | cortex-a53 1800 256 256
+snapdragon410  |   4.3 | cortex-a53 1200 512 512
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What a model's time on a core of a board is computed from.
+
+    Cycles: per vector instruction (multiplying or not), per load or store, per other instruction,
+    and per line that the first cache fetches. line_ns: nanoseconds per line of 64 bytes from
+    memory, to one thread; least_ns: to all together. pace: what all is multiplied with. l2_kib and
+    last_kib: the caches behind the first.
+    """
+
+    core: str
+    in_order: bool
+    mhz: float
+    l1_kib: int
+    l2_kib: int
+    last_kib: int
+    vector: float
+    memory: float
+    other: float
+    l1_miss: float
+    line_ns: float
+    least_ns: float
+    pace: float
+
+
+@cache
+def _cores() -> dict[str, Core]:
+    found = {}
+    for line in _CORES.strip().splitlines():
+        name, order, kin, l1, mhz, l2, last, guess = (part.strip() for part in line.split("|"))
+        vector, memory, other, miss, line_ns = map(float, guess.split())
+        cycles = vector, memory, other, miss, line_ns
+        sizes = int(l1), int(mhz), int(l2), int(last)
+        found[name] = Core(name, order == "in", kin, *sizes, cycles)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where cores stand: their clock, the caches behind the first, the peak rate of memory."""
+
+    mhz: float
+    l2_kib: int
+    last_kib: int
+    gb_per_s: float
+
+
+@cache
+def _chips() -> dict[tuple[str, str], Site]:
+    """By chip and core."""
+    found = {}
+    for line in _CHIPS.strip().splitlines():
+        chip, rate, *clusters = (part.strip() for part in line.split("|"))
+        for cluster in clusters:
+            name, mhz, l2, last = cluster.split()
+            found[chip, name] = Site(int(mhz), int(l2), int(last), float(rate))
+    return found
+
+
+def core_names() -> tuple[str, ...]:
+    """The cores whose speed is known."""
+    return tuple(_cores())
+
+
+def core(name: str) -> Core | None:
+    """The core that LLVM calls so; None where nothing is known of its speed."""
+    return _cores().get(_SAME.get(name, name))
+
+
+def site(chip: str, name: str) -> Site:
+    """Of a core on a chip; that of a usual board where the chip is not known."""
+    known = core(name)
+    assert known is not None
+    usual = Site(known.mhz, known.l2_kib, known.last_kib, USUAL_GB_PER_S)
+    return _chips().get((chip, known.name), usual)
+
+
+def speed(name: str, chip: str = "", mhz: float = 0) -> Speed | None:
+    """The speed of a core on a chip, at a clock if it is given; None where nothing is known."""
+    known = core(name)
+    if known is None:
+        return None
+    at = site(chip, name)
+    vector, memory, other, l1_miss, line_ns = calibrated.CORES[known.name]
+    pace, line, rate = calibrated.CHIPS.get((chip, known.name), (1.0, 1.0, 1.0))
+    least_ns = LINE_BYTES / (at.gb_per_s * calibrated.REACHED * rate)
+    return Speed(
+        known.name, known.in_order, mhz or at.mhz, known.l1_kib, at.l2_kib, at.last_kib, vector,
+        memory, other, l1_miss, line_ns * line, least_ns, pace,
+    )  # fmt: skip
