@@ -51,36 +51,38 @@ cortex-a78 | out | a76 | 64 | 2200 | 256  | 2048 | 0.45 0.3 0.2  4 6
 _SAME = {"cortex-a78ae": "cortex-a78", "cortex-a76ae": "cortex-a76", "neoverse-n1": "cortex-a76",
          "cortex-a77": "cortex-a76"}  # fmt: skip
 LINE_BYTES = 64
-USUAL_GB_PER_S = 8.5  # a 32-bit bus of LPDDR4 at 2133 MT/s
+USUAL_GB_PER_S = 4.0  # the Raspberry Pi 4's
 
-# chip | GB/s that its memory transfers at most | core, MHz, L2 KiB, last level KiB ...
-# From the makers' data sheets (width of the memory's bus times its rate); clocks are the ones that
-# published latencies name. Sizes are powers of two: a third level of 3 MiB counts as 2.
+# chip | GB/s of its memory | core, MHz, L2 KiB, last level KiB ...
+# Memory: the mean of twice what memcpy and what memset reached in sbc-bench (ThomasKaiser/sbc-bench,
+# Results.md, 2022; h616 as its kin H6); for bcm2712, rk3588, tegra234, imx7d, imx8mm, imx8mp, imx93,
+# am625 and snapdragon410, which are not there, two thirds of the data sheets' peak. Caches: data sheets, in
+# powers of two, so a third level of 3 MiB counts as 2. Clocks: as published latencies name them.
 _CHIPS = """
-bcm2836        |   3.6 | cortex-a7 900 512 512
-bcm2837        |   3.6 | cortex-a53 1400 512 512
-bcm2710a1      |   3.6 | cortex-a53 1000 512 512
-bcm2711        |  12.8 | cortex-a72 1800 1024 1024
-bcm2712        |  17.1 | cortex-a76 2400 512 2048
-rk3328         |   8.5 | cortex-a53 1300 256 256
-rk3399         |  25.6 | cortex-a72 1800 1024 1024 | cortex-a53 1500 512 512
-rk3566         |   8.5 | cortex-a55 1416 512 512
-rk3568         |  12.8 | cortex-a55 2000 512 512
-rk3588         |  34.1 | cortex-a76 2400 512 2048 | cortex-a55 1800 128 2048
-tegra210       |  25.6 | cortex-a57 1430 2048 2048
-tegra234       | 204.8 | cortex-a78 2200 256 2048
-imx7d          |   4.3 | cortex-a7 1000 512 512
-imx8mq         |  12.8 | cortex-a53 1500 1024 1024
-imx8mm         |  12.0 | cortex-a53 1800 512 512
-imx8mp         |  16.0 | cortex-a53 1800 512 512
-imx93          |   7.5 | cortex-a55 1700 256 256
-am625          |   6.4 | cortex-a53 1400 512 512
-allwinner-h3   |   5.3 | cortex-a7 1200 512 512
-allwinner-h616 |   5.3 | cortex-a53 1500 256 256
-amlogic-s905   |   7.3 | cortex-a53 1536 512 512
-amlogic-s922x  |  10.6 | cortex-a73 1800 1024 1024 | cortex-a53 1900 256 256
-amlogic-a311d  |  12.8 | cortex-a73 2200 1024 1024 | cortex-a53 1800 256 256
-snapdragon410  |   4.3 | cortex-a53 1200 512 512
+bcm2836        |   1.6 | cortex-a7 900 512 512
+bcm2837        |   1.9 | cortex-a53 1400 512 512
+bcm2710a1      |   2.1 | cortex-a53 1000 512 512
+bcm2711        |   4.0 | cortex-a72 1800 1024 1024
+bcm2712        |  11.4 | cortex-a76 2400 512 2048
+rk3328         |   4.4 | cortex-a53 1300 256 256
+rk3399         |   8.0 | cortex-a72 1800 1024 1024 | cortex-a53 1500 512 512
+rk3566         |   6.8 | cortex-a55 1416 512 512
+rk3568         |   6.8 | cortex-a55 2000 512 512
+rk3588         |  22.7 | cortex-a76 2400 512 2048 | cortex-a55 1800 128 2048
+tegra210       |   8.0 | cortex-a57 1430 2048 2048
+tegra234       | 136.5 | cortex-a78 2200 256 2048
+imx7d          |   2.8 | cortex-a7 1000 512 512
+imx8mq         |   7.2 | cortex-a53 1500 1024 1024
+imx8mm         |   8.0 | cortex-a53 1800 512 512
+imx8mp         |  10.7 | cortex-a53 1800 512 512
+imx93          |   5.0 | cortex-a55 1700 256 256
+am625          |   4.3 | cortex-a53 1400 512 512
+allwinner-h3   |   2.6 | cortex-a7 1200 512 512
+allwinner-h616 |   4.1 | cortex-a53 1500 256 256
+amlogic-s905   |   3.3 | cortex-a53 1536 512 512
+amlogic-s922x  |   8.7 | cortex-a73 1800 1024 1024 | cortex-a53 1900 256 256
+amlogic-a311d  |   9.6 | cortex-a73 2200 1024 1024 | cortex-a53 1800 256 256
+snapdragon410  |   2.8 | cortex-a53 1200 512 512
 """
 
 
@@ -123,7 +125,7 @@ def _cores() -> dict[str, Core]:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where cores stand: their clock, the caches behind the first, the peak rate of memory."""
+    """Where cores stand: their clock, the caches behind the first, what memory moves for one core."""
 
     mhz: float
     l2_kib: int

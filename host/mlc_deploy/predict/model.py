@@ -7,9 +7,9 @@
     out of order: the larger of both, and where they are near each other up to 1.4 times as much:
                   sqrt(computing^2 + waiting^2)
 
-Threads divide the computing of a layer, but for SERIAL of it, and JOIN cycles start them; they
-divide the waiting until memory gives a line each least_ns, its peak rate. Figures per core are in
-mlc_targets/cores.py; how they were found, and how far off they are, is in
+Threads divide the computing of a layer, but for SERIAL of it, and JOIN cycles start them. They
+divide the waiting as well, and memory gives all of them together no more than a line each least_ns.
+Figures per core are in mlc_targets/cores.py; how they were found, and how far off they are, is in
 docs/explanation/predictions.md.
 
 Only additions, multiplications, divisions and square roots of doubles: the same bits everywhere.
@@ -67,13 +67,15 @@ def layer_ms(work: Work, speed: Speed, threads: int = 1) -> float:
         + work.l1_lines * speed.l1_miss
     )
     computing = cycles * 1e3 / speed.mhz  # nanoseconds
-    waiting = work.last_lines * speed.line_ns
+    waiting = work.last_lines * speed.line_ns / threads
+    least = 0.0
     if threads > 1:
         computing = computing * (SERIAL + (1 - SERIAL) / threads)
-        waiting = max(waiting / threads, work.last_lines * speed.least_ns)
+        least = work.last_lines * speed.least_ns
     if speed.in_order:
-        took = computing + waiting
+        took = max(computing + waiting, least)
     else:
+        waiting = max(waiting, least)
         took = math.sqrt(computing * computing + waiting * waiting)
     if threads > 1:
         took += JOIN * 1e3 / speed.mhz

@@ -52,7 +52,7 @@ CHIPS = {
 IN_FLOAT32 = ("RK3588",)
 
 FIGURES = 5  # per core: vector, memory, other, l1_miss, line_ns
-REACHED, SERIAL, JOIN = 0.5, 0.05, 5000.0  # where the fit begins
+REACHED, SERIAL, JOIN = 1.2, 0.05, 5000.0  # where the fit begins
 SIGMA = (0.08, 0.25)  # a row's own error, in logarithms: of one thread, of several
 TRUSTED = 1.5  # rows beyond so many of it count less
 # Standard deviations, in logarithms, of what is fitted from where it begins.
@@ -77,6 +77,11 @@ class Row:
     precision: str
     network: str
     ms: float
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Of what is fitted for a chip: boards whose chip is not known have theirs each."""
+        return self.chip or f"? {self.board}", self.core
 
     @property
     def counted(self) -> str:
@@ -131,7 +136,7 @@ class Fit:
 
     def __init__(self, rows: Sequence[Row], counts: dict[tuple[str, str], Any]) -> None:
         self.rows = rows
-        self.places = sorted({(r.chip, r.core) for r in rows})
+        self.places = sorted({r.place for r in rows})
         self.networks = sorted({r.network for r in rows})
         known = {name: core(name) for name in CORES}
         self.kins = sorted({c.kin for c in known.values() if c})
@@ -150,7 +155,7 @@ class Fit:
         self.begin = np.cumsum([0, *sizes[:-1]])
         self.row_of = np.repeat(np.arange(len(rows)), sizes)
         self.core = np.array([CORES.index(r.core) for r in rows])
-        self.place = np.array([self.places.index((r.chip, r.core)) for r in rows])
+        self.place = np.array([self.places.index(r.place) for r in rows])
         self.network = np.array([self.networks.index(r.network) for r in rows])
         self.board = np.array([sorted({r.board for r in rows}).index(r.board) for r in rows])
         self.threads = np.array([float(r.threads) for r in rows])
@@ -192,12 +197,14 @@ class Fit:
         computing = terms.sum(0) * shared
         own = q[:, 4] * np.exp(line)[self.place][self.row_of] * self.work[4] / n
         least = np.where(n > 1, self.work[4] * LINE_BYTES / reached[self.row_of], 0.0)
-        waiting = np.maximum(own, least)
         ordered = self.in_order[self.core][self.row_of]
+        waiting = np.where(ordered, own, np.maximum(own, least))
         both = np.where(ordered, computing + waiting, np.hypot(computing, waiting))
+        bound = ordered & (both < least)
+        both = np.where(bound, least, both)
         starts = np.where(n > 1, join * 1e3 / mhz, 0.0)
-        by_computing = np.where(ordered, 1.0, computing / np.maximum(both, 1e-9))
-        by_waiting = np.where(ordered, 1.0, waiting / np.maximum(both, 1e-9))
+        by_computing = np.where(ordered, ~bound, computing / np.maximum(both, 1e-9))
+        by_waiting = np.where(ordered, ~bound, waiting / np.maximum(both, 1e-9))
         total = np.add.reduceat(both + starts, self.begin)
 
         def share(of_layer: Floats) -> Floats:
@@ -206,8 +213,8 @@ class Fit:
 
         change = np.zeros((len(self.rows), len(p)))
         rows = np.arange(len(self.rows))
-        waits = share(by_waiting * waiting * (own >= least))
-        bound = share(-by_waiting * waiting * (own < least))
+        waits = share(by_waiting * waiting * (ordered | (own >= least)))
+        limit = share(-np.where(ordered, least * bound, by_waiting * waiting * (own < least)))
         each = [share(by_computing * shared * term) for term in terms]
         each += [waits]
         for number, slope in enumerate(each):
@@ -215,13 +222,13 @@ class Fit:
             change[rows, self.ends[0] + self.core * FIGURES + number] = slope
         change[rows, b + self.place] = 1
         change[rows, c + self.place] = waits
-        change[rows, d + self.place] = bound
+        change[rows, d + self.place] = limit
         if networks:
             change[rows, e + self.network] = 1
         slope = terms.sum(0) * np.where(n > 1, serial * (1 - 1 / n), 0.0)
         change[:, f] = share(by_computing * slope)
         change[:, f + 1] = share(starts)
-        change[:, f + 2] = bound
+        change[:, f + 2] = limit
         made = np.log(total / 1e6) + pace[self.place]
         return (made + factor[self.network] if networks else made), change
 
@@ -313,7 +320,7 @@ def write(fit: Fit, errors: Floats) -> None:
     places = "".join(
         f'    ("{chip}", "{name}"): ({", ".join(f"{np.exp(x):.4g}" for x in own)}),\n'
         for (chip, name), *own in zip(fit.places, p[b:c], p[c:d], p[d:e], strict=True)
-        if chip
+        if not chip.startswith("?")
     )
     CALIBRATED.write_text(f'''"""Figures of cores and chips, fitted to {len(fit.rows)} published latencies of ncnn
 (its benchmark's table, commit a4d2ea1) by scripts/bench/calibration/calibrate.py, which writes
@@ -331,7 +338,7 @@ CORES: dict[str, tuple[float, float, float, float, float]] = {{
 CHIPS: dict[tuple[str, str], tuple[float, float, float]] = {{
 {places}}}
 
-REACHED = {REACHED * np.exp(p[f + 2]):.4g}  # of memory's peak rate: what threads get together
+REACHED = {REACHED * np.exp(p[f + 2]):.4g}  # of what memory moves for one core: what it does for all
 SERIAL = {SERIAL * np.exp(p[f]):.4g}  # the part of a layer that threads do not share
 JOIN = {JOIN * np.exp(p[f + 1]):.5g}  # cycles that it takes to start them and to wait for the last
 INTERVAL = ({low:.4g}, {high:.4g})  # held {1 - 2 * BOUNDS:.0%} of rows, each board left out
