@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from . import calibrated
+from .boards import board
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,16 @@ amlogic-s905   |   3.3 | cortex-a53 1536 512 512
 amlogic-s922x  |   8.7 | cortex-a73 1800 1024 1024 | cortex-a53 1900 256 256
 amlogic-a311d  |   9.6 | cortex-a73 2200 1024 1024 | cortex-a53 1800 256 256
 snapdragon410  |   2.8 | cortex-a53 1200 512 512
+"""
+
+# Boards to compare, and MiB of the smallest of them that is sold, by the makers' pages.
+_BOARDS = """
+raspberry-pi/2b 1024 | raspberry-pi/zero-2w 512 | raspberry-pi/3b 1024 | raspberry-pi/4b 1024
+raspberry-pi/5 2048 | rockchip/rk3328 1024 | rockchip/rk3399 2048 | rockchip/rk3566 1024
+rockchip/rk3568 2048 | rockchip/rk3588 4096 | nvidia/jetson-nano 2048
+nvidia/jetson-agx-orin-64gb 65536 | beagle/beagleplay 2048 | nxp/imx7d 512 | nxp/imx8mq 1024
+nxp/imx8mm 1024 | nxp/imx8mp 1024 | nxp/imx93 1024 | orange-pi/one 512 | orange-pi/zero-2 512
+odroid/c2 2048 | odroid/n2 2048 | khadas/vim3 2048 | qualcomm/dragonboard-410c 1024
 """
 
 
@@ -176,3 +187,21 @@ def speed(name: str, chip: str = "", mhz: float = 0) -> Speed | None:
         known.name, known.in_order, mhz or at.mhz, known.l1_kib, at.l2_kib, at.last_kib, vector,
         memory, other, l1_miss, line_ns * line, least_ns, pace,
     )  # fmt: skip
+
+
+@cache
+def _memory() -> dict[str, int]:
+    """MiB by board."""
+    words = (each.split() for each in _BOARDS.replace("\n", "|").split("|"))
+    return {name: int(mib) for name, mib in filter(None, words)}
+
+
+def predicted_boards() -> tuple[str, ...]:
+    """Boards whose speed and memory are known."""
+    return tuple(_memory())
+
+
+def memory_mib(name: str) -> int:
+    """Of the smallest board of that name, in any of its forms; 0 where that is not known."""
+    known = {board(each).name: mib for each, mib in _memory().items()}
+    return known.get(board(name).name, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import shutil
@@ -76,6 +77,7 @@ SCHEMA: dict[str, Any] = {
         "conditions": (dict, NONE),
     },
     "instructions": (int, NONE),
+    "predicted": (dict, NONE),
     "layers": [
         TENSOR
         | {"kernel": str, "median_us": float, "instructions": (int, NONE), "by_class": (dict, NONE)}
@@ -85,7 +87,7 @@ SCHEMA: dict[str, Any] = {
 }
 UNKNOWN_WITHOUT_BOARD = {
     "board", "inputs", "outputs", "reference", "ok", "predictions", "threads", "upload_s",
-    "upload_bytes", "latency", "instructions", "interruptions", "runtime_version",
+    "upload_bytes", "latency", "instructions", "predicted", "interruptions", "runtime_version",
 }  # fmt: skip
 
 
@@ -127,7 +129,11 @@ def test_emulated_boards_classify_as_onnxruntime_does(
     ended = mlc_deploy(*given, "--json", "-")
     assert ended.status == 0, ended.stderr
     record = ended.record
+    foreseen = [layer.pop("predicted_ms", None) for layer in record["layers"]]
     check(record, SCHEMA)
+    if record["predicted"]:
+        assert math.fsum(foreseen) == record["predicted"]["ms"]
+    assert bool(record["predicted"]) == (machine == "arm" and "armv7a" not in given)
     assert record["board"]["machine"] == machine and record["board"]["emulated"]
     with np.load(MODELS / "digits.npz") as images:
         label = images["label"].tolist()

@@ -58,6 +58,12 @@ size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn) {
     return 4;
 }
 
+void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *insn, void *call, int flags,
+                                      int accesses, void *unused) {
+    (void)insn, (void)call, (void)flags, (void)accesses, (void)unused;
+    abort(); /* only with caches */
+}
+
 /* What the block does to counters when it is executed. */
 static struct {
     uint64_t *at[CPUS]; /* of each virtual CPU */

@@ -24,7 +24,11 @@ Costs = Mapping[tuple[str, int], float]  # by a layer's name, and its number amo
 MEASURES = {
     "instructions": ("instructions", "fewer instructions", "more instructions"),
     "median_us": ("µs", "less time", "more time"),
+    "predicted_ms": ("predicted ms", "less predicted time", "more predicted time"),
 }
+BY = {"instructions": "instructions", "time": "median_us", "predicted": "predicted_ms"}
+BY_HELP = "compare executed instructions, measured times or predicted times"
+KNOWN = ("instructions", "median_us")  # of each layer, in every record
 KEYS = ("model", "target", "precision", "threads", "board", "layers", "instructions", "latency")
 RISE_HELP = "allow a rise of PERCENT (default: 1; measured times need more)"
 
@@ -33,18 +37,25 @@ RISE_HELP = "allow a rise of PERCENT (default: 1; measured times need more)"
 @click.argument("before", type=click.Path())
 @click.argument("after", type=click.Path())
 @click.option("--rise", type=float, default=1.0, metavar="PERCENT", help=RISE_HELP)
+@click.option("--by", type=click.Choice(tuple(BY)), help=BY_HELP)
 @DEBUG
-def compare(before: str, after: str, rise: float) -> int:
+def compare(before: str, after: str, rise: float, by: str | None) -> int:
     """Compares two records of --json, layer by layer.
 
     BEFORE and AFTER are files of `mlc-deploy MODEL --json FILE`. The command compares executed
-    instructions if both records have them, else times. The exit status is 1 if the model's cost
+    instructions if both records have them, else times, else predicted times. The exit status is 1 if the model's cost
     rose by more than PERCENT, so a build can stop there.
     """
     if not 0 <= rise < float("inf"):
         raise Misuse("--rise must be 0 or more", where=f"--rise {rise:g}", mend="--rise 1")
     old, new = read_record(before), read_record(after)
-    change = changed(old, new, rise)
+    change = changed(old, new, rise, (BY[by],) if by else tuple(MEASURES))
+    if change is None and by:
+        raise Misuse(
+            f"a record says nothing of {by if by == 'instructions' else f'{by} time'}",
+            where=f"{before}, {after}",
+            mend="without --by, or records of the same --board",
+        )
     if change is None:
         raise Misuse(
             "the records share no figure: one counts instructions, the other has times",
@@ -89,9 +100,12 @@ class Change:
         return f"{share} {more}, {side} the limit of {self.limit:g} %"
 
 
-def changed(old: Record, new: Record, limit: float) -> Change | None:
-    """What became of a model's cost; None where the records share no figure."""
-    for measure in MEASURES:
+def changed(
+    old: Record, new: Record, limit: float, measures: Sequence[str] = tuple(MEASURES)
+) -> Change | None:
+    """What became of a model's cost, by the first measure that both records have; None where they
+    share none."""
+    for measure in measures:
         was, now = _whole(old, measure), _whole(new, measure)
         if was is not None and now is not None:
             return Change(measure, was, now, limit)
@@ -102,7 +116,10 @@ def read_record(file: str) -> Record:
     """A record that --json wrote. Raises Misuse for any other file."""
     try:
         record = json.loads(read_file(file))
-        figures = [layer[m] for layer in record["layers"] for m in MEASURES]
+        figures = [layer[m] for layer in record["layers"] for m in KNOWN]
+        figures += [layer.get("predicted_ms") for layer in record["layers"]]
+        foreseen = record.get("predicted")
+        figures.append(foreseen and foreseen["ms"])
         figures.append(record["instructions"])
         known = [layer["name"] for layer in record["layers"]]
         if record["latency"] is not None:
@@ -113,7 +130,7 @@ def read_record(file: str) -> Record:
         numbers = all(n is None or isinstance(n, int | float) for n in figures)
         if not numbers or not all(isinstance(text, str) for text in known):
             raise TypeError
-        return {key: record[key] for key in KEYS}
+        return {key: record[key] for key in KEYS} | {"predicted": foreseen}
     except FileNotFoundError:
         raise Misuse("there is no such file", where=file, mend="what --json wrote") from None
     except OSError as error:
@@ -127,9 +144,12 @@ def read_record(file: str) -> Record:
 
 
 def _whole(record: Record, measure: str) -> float | None:
-    """The model's cost: instructions, or its median time in µs; None for an emulator's time."""
+    """The model's cost: instructions, its median time in µs, or what is predicted in ms; None for
+    an emulator's time."""
     if measure == "instructions":
         return None if record["instructions"] is None else float(record["instructions"])
+    if measure == "predicted_ms":
+        return None if record["predicted"] is None else float(record["predicted"]["ms"])
     latency = record["latency"]
     if latency is None or latency["verdict"] == "emulated":
         return None
@@ -141,7 +161,7 @@ def _layers(record: Record, measure: str) -> Costs:
     return {
         (layer["name"], next(times.setdefault(layer["name"], count()))): float(layer[measure])
         for layer in record["layers"]
-        if layer[measure] is not None
+        if layer.get(measure) is not None
     }
 
 
@@ -163,7 +183,9 @@ def _table(before: Record, after: Record, change: Change) -> Table:
 def _number(cost: float | None) -> str:
     if cost is None:
         return "-"
-    return f"{cost:,.0f}" if cost == int(cost) else f"{cost:,.1f}"
+    if cost == int(cost):
+        return f"{cost:,.0f}"
+    return f"{cost:,.1f}" if cost >= 10 else f"{cost:.3g}"
 
 
 def _share(before: float, after: float) -> str:

@@ -28,6 +28,8 @@ GROUPS = {
         "inspect": "Shows what MODEL holds, and how its kernels compute.",
         "tune": "Searches faster schedules of MODEL's kernels on boards.",
         "quantize": "Makes a model of small integers from MODEL and data to calibrate with.",
+        "compare-boards": "Predicts how long MODEL takes on boards that are not there, and whether it"
+        " fits.",
         "compare": "Compares two records of --json, layer by layer.",
         "test": "Runs models on boards, and says which are right and which cost more than before.",
     },
@@ -61,7 +63,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command = getattr(import_module(f".{name}", __package__), name)
+        word = name.replace("-", "_")
+        command = getattr(import_module(f".{word}", __package__), word)
         assert isinstance(command, click.Command)
         return command
 

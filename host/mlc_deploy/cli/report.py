@@ -78,27 +78,27 @@ def _layers(record: Record) -> Table:
     for layer, cost, text in zip(layers, costs, texts, strict=True):
         share = f"{cost / total:.1%}" if total else ""
         often = [str(layer.get("turns", 1))] if looped else []
-        ms = [_ms(layer["predicted_ms"])] if foreseen else []
+        ms = [milliseconds(layer["predicted_ms"])] if foreseen else []
         shown = tensor_text(layer)
         add_row(table, layer["name"], layer["kernel"], shown, *often, text, share, *ms)
     whole = f"{total:,}" if record["instructions"] is not None else f"{total:,.1f}"
-    ms = [_ms(record["predicted"]["ms"])] if foreseen else []
+    ms = [milliseconds(record["predicted"]["ms"])] if foreseen else []
     blank = [""] if looped else []
     add_row(table, "total", "", "", *blank, whole, "100.0%", *ms, style="bold")
     return table
 
 
-def _ms(ms: float) -> str:
+def milliseconds(ms: float) -> str:
     """Three digits, as many as a prediction is worth."""
     return f"{ms:.3g}" if ms < 1000 else f"{ms:,.0f}"
 
 
 def _predicted(found: Record) -> str:
     """176 ms (160 to 195), 1 thread; 4 threads 96 ms, on cortex-a72 at 1,800 MHz"""
-    more = "".join(f"; {n} threads {_ms(ms)} ms" for n, ms in found["threads"].items() if n != "1")
+    more = "".join(f"; {n} threads {milliseconds(ms)} ms" for n, ms in found["threads"].items() if n != "1")
     on = f"on {found['core']} at {found['mhz']:,.0f} MHz, not measured"
-    bounds = f"({_ms(found['low'])} to {_ms(found['high'])})"
-    return f"{_ms(found['ms'])} ms {bounds}, 1 thread{more}, {on}"
+    bounds = f"({milliseconds(found['low'])} to {milliseconds(found['high'])})"
+    return f"{milliseconds(found['ms'])} ms {bounds}, 1 thread{more}, {on}"
 
 
 def _classes(record: Record) -> Table:

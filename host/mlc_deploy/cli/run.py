@@ -208,7 +208,7 @@ def run(
     if ready is None:
         with progress.stage("read"):
             own = converters(reading.own)  # once: the file may register what can be there once
-            graph = _graph(path, given, reading, own)
+            graph = graph_of(path, given, reading, own)
     inputs_of, outputs_of = _signature(graph or ready)
     fitting("input", given, inputs_of)  # before a board is asked
     fitting("output", right, outputs_of)
@@ -242,7 +242,7 @@ def run(
             small = _in_int8(path, data, preprocess, wanted, given, reading, own, link, progress)
             if small is not None:
                 without = replace(reading, const=())  # they are in the model
-                graph = _graph(small.model, given, without, own)
+                graph = graph_of(small.model, given, without, own)
         if ready is not None:
             model_for_board: CompiledLevels | SavedModel = ready
             first: Deployable = ready
@@ -255,7 +255,7 @@ def run(
                 levels = (levels[best],)
             with progress.stage("compile"):
                 assert graph is not None
-                model_for_board = made = _compiled(
+                model_for_board = made = compiled(
                     graph, path.stem, levels, reading, db, link, progress
                 )
             first = made.programs[0]
@@ -340,7 +340,7 @@ def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None
     return model
 
 
-def _graph(
+def graph_of(
     model: Path | ModelProto, given: Mapping[str, Any], reading: Reading, own: Mapping[str, Any]
 ) -> Function:
     """The model's graph; inputs have the shapes of --shape, or of the arrays that are given."""
@@ -367,7 +367,7 @@ def _signature(
     if isinstance(model, SavedModel):
         described = described_model(model)
         return described.arguments | described.states, described.results
-    from ..graph.extents import largest, open_extents  # here: as _graph
+    from ..graph.extents import largest, open_extents  # here: as graph_of
 
     names, most = open_extents(model), dict(model.extents)
 
@@ -384,7 +384,7 @@ def _signature(
     )
 
 
-def _compiled(
+def compiled(
     graph: Function,
     name: str,
     levels: Sequence[tuple[str, Target]],

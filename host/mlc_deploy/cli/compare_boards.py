@@ -1,0 +1,145 @@
+"""`mlc-deploy compare-boards`: what a model would take on boards that are not there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mlc_targets import BASE, Target, board_names, qemu_cpu
+from mlc_targets.caches import caches_for
+from mlc_targets.cores import core_names, memory_mib, predicted_boards, speed
+
+from ..board.connect import connect
+from ..driver.deploy import Deployment, deploy
+from ..predict.counting import Forecast, forecast
+from .json_file import JsonFile
+from .options import DEBUG, JSON_HELP, Misuse, Reading, converters, model_file, reads_models
+from .progress import Progress
+from .report import milliseconds
+from .run import compiled, graph_of
+from .tables import add_row, bytes_text, console_for, labelled, plain_table
+
+BOARDS_HELP = "a board's model, as raspberry-pi/5; again for more (default: all that are known)"
+SYSTEM_MIB = 128  # of a small Linux without a desktop, that a model leaves alone
+
+
+@click.command(name="compare-boards")
+@click.argument("model")
+@click.option("--target", "targets", multiple=True, metavar="T", help=BOARDS_HELP)
+@reads_models
+@click.option("--json", "json_file", metavar="FILE", help="write the table (-: to stdout)")
+@DEBUG
+def compare_boards(
+    model: str, targets: tuple[str, ...], reading: Reading, json_file: str | None
+) -> int:
+    """Predicts how long MODEL takes on boards that are not there, and whether it fits.
+
+    MODEL is compiled for each kind of core, and runs once in QEMU, where instructions are counted
+    and caches are simulated. Boards of equal cores differ by clock, caches and memory.
+    """
+    path = model_file(model, ("inspect", "tune"))
+    boards = [checked(text) for text in targets or predicted_boards()]
+    to_json = JsonFile(json_file, (model,))
+    progress = Progress(False)
+    own = converters(reading.own)
+    with progress.stage("read"):
+        graph = graph_of(path, {}, reading, own)
+    rows: list[Row] = []
+    for mcpu, arch in dict.fromkeys((t.mcpu, t.arch) for _, t in boards):
+        group = [(name, t) for name, t in boards if (t.mcpu, t.arch) == (mcpu, arch)]
+        target = group[0][1]
+        progress.note(f"{mcpu}: {len(group)} boards")
+        with progress.stage(mcpu):
+            made = compiled(graph, path.stem, ((BASE, target),), reading, None, (), progress)
+            url = f"qemu://{qemu_cpu(target)}"
+            with connect(url, machine=arch, caches=caches_for(mcpu)) as session:
+                done = deploy(made, session)
+        rows += [row_of(name, each, done) for name, each in group]
+    rows.sort(key=lambda row: row.forecast.one.ms)
+    show(path.stem, rows, to_json.beside)
+    to_json.write({"model": path.stem, "boards": [row.record() for row in rows]})
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A board, what the model would take there, and the bytes that it needs and that there are."""
+
+    board: str
+    forecast: Forecast
+    needed: int
+    memory: int
+
+    @property
+    def fits(self) -> bool:
+        return self.needed <= self.memory
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "board": self.board,
+            "predicted": self.forecast.record(),
+            "needed_bytes": self.needed,
+            "memory_bytes": self.memory,
+            "fits": self.fits,
+        }
+
+
+def checked(text: str) -> tuple[str, Target]:
+    """A board whose speed is known. Raises Misuse, and TargetError for no target at all."""
+    target = Target(text)
+    if target.tag.lower() not in board_names():
+        raise Misuse(
+            f"'{text}' is no board",
+            where=f"--target {text}",
+            mend=f"one of {', '.join(predicted_boards()[:6])}, …",
+        )
+    if speed(target.mcpu, target.model) is None:
+        raise Misuse(
+            f"nothing is known of how fast a {target.mcpu} is",
+            where=f"--target {text}",
+            mend=f"a board with one of {', '.join(core_names())}",
+        )
+    return text, target
+
+
+def row_of(name: str, target: Target, done: Deployment) -> Row:
+    counts = [(layer.by_class or {}, layer.misses or {}) for layer in done.layers]
+    found = forecast(target, counts)
+    if found is None:
+        raise Misuse(
+            "instructions were not counted, so nothing can be predicted",
+            where=done.url,
+            mend="scripts/build-qemu; a model without functions that run on the host",
+        )
+    record = done.record()
+    needed = sum(record[f"{part}_bytes"] for part in ("object", "weights", "arena"))
+    memory = (memory_mib(target.tag) - SYSTEM_MIB) << 20
+    return Row(name, found, needed, memory)
+
+
+def show(model: str, rows: Sequence[Row], stream: Any) -> None:
+    console = console_for(stream or sys.stdout)
+    table = plain_table(
+        ("board", False), ("core", False), ("MHz", True), ("predicted ms", True), ("from", True),
+        ("to", True), ("all fast cores", True), ("needs", True), ("has", True), ("fits", False),
+    )  # fmt: skip
+    for row in rows:
+        found = row.forecast
+        threads, ms = max(found.threads.items())
+        add_row(
+            table, row.board, found.speed.core, f"{found.speed.mhz:,.0f}",
+            milliseconds(found.one.ms), milliseconds(found.one.low), milliseconds(found.one.high),
+            f"{milliseconds(ms)} ({threads})", bytes_text(row.needed), bytes_text(row.memory),
+            "yes" if row.fits else "no",
+        )  # fmt: skip
+    console.print(table)
+    console.print()
+    text = f"{model}: predicted, not measured; by one thread, and by the board's fast cores"
+    console.print(labelled("note", text), soft_wrap=True)
+    text = f"'has' is the smallest board sold, without {SYSTEM_MIB} MiB for its system"
+    console.print(labelled("note", text), soft_wrap=True)
