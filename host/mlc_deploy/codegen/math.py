@@ -229,21 +229,25 @@ def half_silu(b: ll.IRBuilder, x: Value) -> Value:
 
 def half_sigmoid(b: ll.IRBuilder, x: Value) -> Value:
     e = Emitter(b, x)
-    bounded = e.at_most(e.at_least(x, -10.5), 9.5)
-    return b.fdiv(e.constant(1.0), _one_and_power(e, bounded, HALF_POWER))
+    part, exponent = _negative_power(e, e.at_most(e.at_least(x, -10.5), 9.5), HALF_POWER)
+    exponent = e.b.add(exponent, e.integer(15 << e.fraction))
+    power = e.mul(part, e.from_bits(exponent))  # a product, by which no number stays none
+    return b.fdiv(e.constant(1.0), e.add(power, e.constant(1.0)))
 
 
 def _one_and_power(e: Emitter, x: Value, coefficients: Sequence[float]) -> Value:
-    """1 + e^-x, of x that is neither so large nor so small that 2^n is no normal number.
+    """1 + e^-x; any number where x is none. Exponents are added as integers."""
+    part, exponent = _negative_power(e, x, coefficients)
+    return e.add(e.from_bits(e.b.add(e.bits(part), exponent)), e.constant(1.0))
 
-    e^-x = 2^n * 2^-r with n + r' = -x * log2(e), r = -r': 2^n is a sum of exponents as integers.
-    """
+
+def _negative_power(e: Emitter, x: Value, coefficients: Sequence[float]) -> tuple[Value, Value]:
+    """(2^-r, n where an exponent stands) with e^-x = 2^n * 2^-r, |r| <= 1/2, for x that is neither
+    so large nor so small that 2^n is no normal number."""
     magic = e.constant(e.magic)
     shifted = e.fused(x, e.constant(-LOG2_E), magic)
     r = e.fused(x, e.constant(LOG2_E), e.sub(shifted, magic))
-    power = e.bits(_pairwise(e, r, coefficients))
-    n = e.b.shl(e.bits(shifted), e.integer(e.fraction))
-    return e.add(e.from_bits(e.b.add(power, n)), e.constant(1.0))
+    return _pairwise(e, r, coefficients), e.b.shl(e.bits(shifted), e.integer(e.fraction))
 
 
 def _pairwise(e: Emitter, x: Value, coefficients: Sequence[float]) -> Value:

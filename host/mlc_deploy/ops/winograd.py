@@ -29,8 +29,9 @@ from typing import Any
 import numpy as np
 
 from .. import te
-from ..ir import Expr
+from ..ir import Expr, Reduce
 from ..te import Tensor
+from .half import tile_sum
 from .layout import Layout, pack, plain_sizes, unpack
 from .nn import Weights, data_layouts, plain_weights, weights_of
 from .products import conv_products
@@ -110,6 +111,20 @@ def whole_weights_matrix() -> Array:
     """weights_matrix(4), each row times its factor of WHOLE_ROWS."""
     rows: Array = np.rint(weights_matrix(WHOLE_TILE) * np.array(WHOLE_ROWS)[:, None])
     return rows
+
+
+@cache
+def growth(tile: int) -> float:
+    """How many times the error of a direct convolution that of F(tile x tile, 3 x 3) is, at most,
+    where numbers at the points are rounded as data are.
+
+    Of random data and filters, numbers at the points u, v have a variance of |b_u b_v g_u g_v|^2,
+    with rows b and g of the matrices, and their roundings have that times a factor. A result sums
+    them up with weights a_iu a_jv. A direct one sums up 3 x 3 products of variance 1. Both
+    dimensions have one ratio of variances, so it is the ratio of errors.
+    """
+    at_points = (data_matrix(tile) ** 2).sum(1) * (weights_matrix(tile) ** 2).sum(1)
+    return float((result_matrix(tile) ** 2 @ at_points).max()) / KERNEL
 
 
 # --------------------------------------------------------------------- transforms in expressions
@@ -304,13 +319,13 @@ def _products(points: Tensor, weights: Weights) -> Tensor:
     lane = te.reduce_axis((0, lanes), "lane")
     shape = (batch, weights.sizes[0] // lanes, size, size, tiles, lanes)
 
-    def multiplied(b: Expr, f: Expr, u: Expr, v: Expr, t: Expr, e: Expr) -> Expr:
+    def multiplied(b: Expr, f: Expr, u: Expr, v: Expr, t: Expr, e: Expr) -> Reduce:
         weight = weights.at(f * lanes + e, c * lanes + lane, u, v)
         point = points[b, u, v, c, t, lane]
         whole = points.dtype == "int16"  # LLVM finds `vmlal` by lane where the lane is second
         return te.sum(product(weight, point, SUMS) if whole else point * weight, (c, lane))
 
-    tile = te.compute(shape, multiplied, name="product_tile")
+    tile = tile_sum(shape, multiplied, c, "product_tile")
     sums: Tensor = te.compute(shape, lambda *i: tile[i], name="product")
     return sums
 
