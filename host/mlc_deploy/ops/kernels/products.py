@@ -29,8 +29,10 @@ from .intrinsics.microkernels import of_floats, of_int8
 
 PANEL = 8  # rows of a tile at most, where they are packed
 MANY_COLUMNS = 64  # for which that pays
+HALVES = 8  # in a vector of ARM's
+HALF_ROWS = (10, 9, 8, 7)  # of a tile of float16: those that divide the rows rather
 LEAST = 1 << 9  # products, below which packing at run time is not worth while
-COPY, PACKED = "int8_rows", "int8_columns"
+COPY, PACKED, FILLED = "int8_rows", "int8_columns", "columns"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +57,11 @@ class Product(Contraction):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatProduct(Product):
     """Of a weight's vector of columns times one element of the data. steps: of the reduction, that
-    are unrolled."""
+    are unrolled. filled: whether the second matrix is packed at run time, in tiles of columns that
+    zeros fill up."""
 
     steps: int
+    filled: bool = False
 
     @property
     def rows(self) -> Dim:
@@ -71,14 +75,18 @@ class FloatProduct(Product):
         a, b = inputs
         over, kept = te.reduce_axis((0, self.depth), "k"), arithmetic(a.dtype, self.target)
         across, columns = self.columns, self.tile.blocks * self.kernel.lanes
-        if self.packing is not None:
+        if self.packing is not None or self.filled:
             across = -(-across // columns) * columns
+        packed = self._filled(b, columns) if self.filled else b
         a_at = self._in_panels(a, kept) if self.copied else partial(element_at, a)
 
         def element(*i: Expr) -> Reduce:
             *_, j = i
             if self.packing is not None:
                 weight = b[j // columns, over, j % columns]
+            elif self.filled:
+                lead = _leading([int(n) for n in b.shape[:-2]], i[:-2])  # type: ignore[call-overload]
+                weight = packed[(*lead, j // columns, over, j % columns)]
             else:
                 weight = element_at(b, (*i[:-2], over.var, j))
             return te.sum(product(a_at((*i[:-1], over.var)), weight, kept), over)
@@ -105,7 +113,26 @@ class FloatProduct(Product):
             *_, row, lane = sch.get_loops("panel")
             sch.unroll(row)
             sch.vectorize(lane)
+        if self.filled:
+            *outer, _, column = sch.get_loops(FILLED)
+            sch.parallel(sch.fuse(*outer))
+            column, lane = sch.split(column, [None, lanes])
+            sch.unroll(column)
+            sch.vectorize(lane)
         return sch.func
+
+    def _filled(self, b: Tensor, columns: int) -> Tensor:
+        """[..., N / columns, K, columns]: columns of b side by side, and zeros at the end."""
+        lead = b.ndim - 2
+
+        def element(*i: Expr) -> Expr:
+            tile, k, inside = i[lead:]
+            column = tile * columns + inside
+            return _or_zero(b[(*i[:lead], k, column)], (column, self.columns, columns))
+
+        shape = (*b.shape[:-2], -(-self.columns // columns), self.depth, columns)
+        filled: Tensor = te.compute(shape, element, name=FILLED)
+        return filled
 
     def _in_panels(self, x: Tensor, kept: str) -> Callable[[Sequence[Expr]], Expr]:
         """x's elements by row and k, from panels of a tile's rows, in which vectors of neighbours
@@ -132,8 +159,9 @@ class FloatProduct(Product):
 def plan_floats(
     op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> FloatProduct | None:
-    """dense with weights packed in columns of tiles, and matmul where rows of the second matrix are
-    whole vectors, which need no packing. Only a run may decide how many rows there are."""
+    """dense with weights packed in columns of tiles, and matmul. Its second matrix needs no packing
+    where its rows are whole vectors; elsewhere many rows of the first pay for it. Only a run may
+    decide how many rows there are."""
     a, b = types
     depth = a.shape[-1]
     if "kernel_layout" in attrs or not static(b) or not sums_alike(op, a, b):
@@ -142,9 +170,12 @@ def plan_floats(
         return None
     lanes, packed = target.lanes(arithmetic(a.dtype, target)), op == "dense"
     source, columns = _columns(b, attrs)
-    if not packed and (source == "NK" or lanes == 1 or columns % lanes):
+    if not packed and (source == "NK" or lanes == 1):
         return None
+    filled = not packed and columns % lanes != 0
     *several, rows, _ = (n if isinstance(n, int) else OPEN for n in a.shape)
+    if filled and (rows < PANEL or columns < lanes):
+        return None
     work = Work(rows, -(-columns // lanes))
     tile, steps, copied = _float_tile(rows, depth, columns, lanes, packed, target)
     packing = Packing(source, f"NK{tile.blocks * lanes}n") if packed else None
@@ -158,6 +189,7 @@ def plan_floats(
         tile=tile,
         steps=steps,
         copied=copied,
+        filled=filled,
     )
 
 
@@ -176,6 +208,8 @@ def _float_tile(
         vectors = -(-columns // lanes)
         best = min(range(4, 9), key=lambda n: (-(-vectors // n) * (n + 1), -n))
         return Tile(1, best), max(4, lanes) if target.arch != "x86_64" else 4, False
+    if not packed and target.arch == "aarch64" and lanes == HALVES:  # by lanes of 16 registers
+        return Tile(next((n for n in HALF_ROWS if rows % n == 0), HALF_ROWS[0]), 2), lanes, False
     wide, half = (Tile(5, 4), 8, False), (Tile(4, 2), 16, False)
     return {32: wide, 16: half}.get(target.vector_registers, (Tile(4, 4), 4, False))
 
