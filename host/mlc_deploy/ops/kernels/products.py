@@ -18,7 +18,7 @@ from ...schedule import Schedule
 from ...te import Tensor
 from ..convolution import OPEN, static
 from ..elementwise import broadcast_shape, element_at
-from ..half import arithmetic, tile_sum
+from ..half import arithmetic, sums, tile_sum
 from ..plan import NARROW, Packing, fields
 from ..quantize import BLOCK, product, sums_alike
 from ..registry import Attrs, TensorType
@@ -73,7 +73,8 @@ class FloatProduct(Product):
 
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         a, b = inputs
-        over, kept = te.reduce_axis((0, self.depth), "k"), arithmetic(a.dtype, self.target)
+        over = te.reduce_axis((0, self.depth), "k")
+        kept = sums(a.dtype) if self.filled else arithmetic(a.dtype, self.target)
         across, columns = self.columns, self.tile.blocks * self.kernel.lanes
         if self.packing is not None or self.filled:
             across = -(-across // columns) * columns
@@ -128,7 +129,8 @@ class FloatProduct(Product):
         def element(*i: Expr) -> Expr:
             tile, k, inside = i[lead:]
             column = tile * columns + inside
-            return _or_zero(b[(*i[:lead], k, column)], (column, self.columns, columns))
+            value = b[(*i[:lead], k, column)].astype(sums(b.dtype))
+            return _or_zero(value, (column, self.columns, columns))
 
         shape = (*b.shape[:-2], -(-self.columns // columns), self.depth, columns)
         filled: Tensor = te.compute(shape, element, name=FILLED)
@@ -173,6 +175,8 @@ def plan_floats(
     if not packed and (source == "NK" or lanes == 1):
         return None
     filled = not packed and columns % lanes != 0
+    if filled:  # scores of attention, mostly, whose exponents show the errors of sums of float16
+        lanes = target.lanes(sums(a.dtype))
     *several, rows, _ = (n if isinstance(n, int) else OPEN for n in a.shape)
     if filled and (rows < PANEL or columns < lanes):
         return None
