@@ -369,11 +369,14 @@ def test_errors_grow_as_the_matrices_say(tile: int, seed: int) -> None:
     x, w = rng.standard_normal((many, size, size)), rng.standard_normal((many, 3, 3))
     data, filters = b @ x @ b.T, g @ w @ g.T
     errors = a @ (_halved(data) * _halved(filters) - data * filters) @ a.T
-    direct_errors = sum(
-        _halved(x[:, i : i + tile, j : j + tile]) * _halved(w[:, i, j])[:, None, None]
-        - x[:, i : i + tile, j : j + tile] * w[:, i, j][:, None, None]
-        for i in range(KERNEL)
-        for j in range(KERNEL)
+    direct_errors = np.sum(
+        [
+            _halved(x[:, i : i + tile, j : j + tile]) * _halved(w[:, i, j])[:, None, None]
+            - x[:, i : i + tile, j : j + tile] * w[:, i, j][:, None, None]
+            for i in range(KERNEL)
+            for j in range(KERNEL)
+        ],
+        axis=0,
     )
     ratio = np.sqrt((errors**2).mean(0).max() / (direct_errors**2).mean())
     assert 0.6 * growth(tile) < ratio < 1.6 * growth(tile)

@@ -107,7 +107,7 @@ class ConvBlocks(Convolution):
             return te.sum(term, over, where=inside)
 
         rows = (conv.out_size[0] * width,) if conv.flat else conv.out_size
-        long = None if self.fills_parts(depth) else c
+        long = None if self.fills_parts(int(depth)) else c  # type: ignore[arg-type]
         tile = tile_sum((conv.batch, out_blocks, *rows, lanes), element, long, "conv2d_tile")
 
         def result(b: Expr, f: Expr, y: Expr, q: Expr, l: Expr) -> Any:  # noqa: E741

@@ -86,7 +86,7 @@ class FloatProduct(Product):
             if self.packing is not None:
                 weight = b[j // columns, over, j % columns]
             elif self.filled:
-                lead = _leading([int(n) for n in b.shape[:-2]], i[:-2])  # type: ignore[call-overload]
+                lead = _leading([int(n) for n in b.shape[:-2]], i[:-2])  # type: ignore[arg-type]
                 weight = packed[(*lead, j // columns, over, j % columns)]
             else:
                 weight = element_at(b, (*i[:-2], over.var, j))
