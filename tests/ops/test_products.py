@@ -19,19 +19,21 @@ from tests.sessions import TARGETS, board_named
 CORTEX_A76 = Target("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76 -device=arm_cpu")
 
 
-def planned(rows: int, depth: int, columns: int, dtype: str, target: Target) -> FloatProduct | None:
-    types = [TensorType((3, rows, depth), dtype), TensorType((1, depth, columns), dtype)]
+def planned(
+    rows: int, depth: int, columns: int, dtype: str, target: Target, lead: tuple[int, ...] = (1,)
+) -> FloatProduct | None:
+    types = [TensorType((3, rows, depth), dtype), TensorType((*lead, depth, columns), dtype)]
     return plan_floats("matmul", types, {}, target)
 
 
 def check(session: Session, target: Target, dtype: str) -> None:
     """One tile, several with a rest, and broadcast."""
     rng = Random(7)
-    for rows, depth, columns in ((8, 5, 9), (21, 17, 43)):
-        plan = planned(rows, depth, columns, dtype, target)
+    for rows, depth, columns, lead in ((8, 5, 9, (1,)), (21, 17, 43, (1,)), (9, 6, 11, ())):
+        plan = planned(rows, depth, columns, dtype, target, lead)
         assert plan is not None
         assert plan.filled
-        a, b = array(rng, (3, rows, depth), dtype), array(rng, (1, depth, columns), dtype)
+        a, b = array(rng, (3, rows, depth), dtype), array(rng, (*lead, depth, columns), dtype)
         call = OperatorCall("matmul", (a, b), {}, plan=plan)
         func, arrays = call.lowered(target, "product")
         module = session.load(build(func, target=target, name="product"))

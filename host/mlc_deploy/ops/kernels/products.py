@@ -116,7 +116,7 @@ class FloatProduct(Product):
             sch.vectorize(lane)
         if self.filled:
             *outer, _, column = sch.get_loops(FILLED)
-            sch.parallel(sch.fuse(*outer))
+            sch.parallel(sch.fuse(*outer) if outer[1:] else outer[0])
             column, lane = sch.split(column, [None, lanes])
             sch.unroll(column)
             sch.vectorize(lane)
