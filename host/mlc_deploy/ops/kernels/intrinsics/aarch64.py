@@ -71,6 +71,13 @@ for rows in (1, 2):
         "dotprod",
     )
 
+_declare(
+    "sdot.nibbles",
+    describe.dot_of_nibbles(),
+    vectors.dot_of_nibbles(_neon("sdot.v4i32.v16i8", "int32x4")),
+    rf"\bsdot{BY_LANE}",
+    "dotprod",
+)
 _declare("transpose.4x8", describe.transposed(4, 8, "int8"), vectors.transposed, r"\b(zip1|tbl)\b")
 
 for name, a, b in (

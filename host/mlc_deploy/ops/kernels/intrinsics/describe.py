@@ -6,6 +6,7 @@ from .... import te
 from ....ir import Expr, PrimFunc, const, select
 from ....schedule.tensor_intrin import accumulating, rows_apart
 from ....te import Tensor
+from ...block_scaled import nibble
 from ...lookup import VALUES, place
 
 
@@ -46,6 +47,20 @@ def dot_rows(a: str, b: str, rows: int) -> PrimFunc:
 
     func = accumulating(_func(x, y, te.compute((rows, 4), element, name="C")))
     return rows_apart(func, "B", "C")
+
+
+def dot_of_nibbles() -> PrimFunc:
+    """C[j] += A[8*g + 4*h + k] * 16 * half h of B[g, j, k] over g and h of 2 and k of 4: int32 [4],
+    of int8 and nibbles, A [16], B [2, 4, 4], both parts of B anywhere."""
+    x, y = te.placeholder((16,), "int8", "A"), te.placeholder((2, 4, 4), "uint8", "B")
+    g, h, k = (te.reduce_axis((0, n), name) for n, name in ((2, "g"), (2, "h"), (4, "k")))
+
+    def element(j: Expr) -> Expr:
+        weight = nibble(y[g, j, k], h.var).astype("int32")
+        return te.sum(x[g * 8 + h * 4 + k].astype("int32") * weight, (g, h, k))
+
+    func = accumulating(_func(x, y, te.compute((4,), element, name="C")))
+    return rows_apart(func, "B")
 
 
 def dot_in_fours(depth: int) -> PrimFunc:

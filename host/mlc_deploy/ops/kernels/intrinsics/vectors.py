@@ -235,6 +235,29 @@ def dot_rows_by_lane(operation: Operation) -> Callable[..., Stmt]:
     return body
 
 
+def top_bits(packed: Expr) -> list[Expr]:
+    """The lower and the upper halves of bytes as int8, at the top of it: 16 times the numbers."""
+    lanes = dtype_of(packed.dtype).lanes
+    low = packed << broadcast(const(4, "uint8"), lanes)
+    high = packed & broadcast(const(0xF0, "uint8"), lanes)
+    return [call("reinterpret", f"int8x{lanes}", half) for half in (low, high)]
+
+
+def dot_of_nibbles(operation: Operation) -> Callable[..., Stmt]:
+    """C[j] += A · B[., j], by four: for each half of the bytes of each part of B operation(C, half,
+    four of A in every lane)"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        total: Expr = part(c, 4, 0)
+        data = part(a, 16, 0)
+        for g in range(2):
+            for h, weights in enumerate(top_bits(whole(b, g))):
+                total = operation(total, weights, quad(data, 2 * g + h))
+        return put(total, c, 0)
+
+    return body
+
+
 def dot_in_fours(
     multiply: Operation, add_pairs: Operation, apart: bool = False
 ) -> Callable[..., Stmt]:

@@ -1,0 +1,208 @@
+"""Products of int8 data with weights of few bits that are scaled by blocks (ops/block_scaled.py).
+
+A block's sums are made in the form of an instruction, which takes weights out of their bytes; they
+are scaled, and added up in float32, in registers as well. Packed weights have columns side by side,
+so that a vector of scales serves a vector of sums, and lie in memory in the order in which one row
+reads them; several rows read the same ones.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mlc_targets import Target
+from mlc_targets.scheduling import scheduling_model
+
+from ... import te
+from ...ir import Expr, PrimFunc
+from ...schedule import Schedule
+from ...schedule.tensor_intrin import get_intrin
+from ...te import Tensor
+from ..block_scaled import nibble
+from ..plan import Packing, Plan, fields
+from ..registry import Attrs, TensorType
+from ..tile import divisor, inline_epilogue, schedule_intrin_sum, unroll
+
+TILE = 16  # columns that stand side by side in packed weights
+ROWS, TOTALS, SUMS, SCALED = "block_rows", "row_sums", "block_sums", "block_tile"  # stages
+Element = Callable[[Expr, Expr], Expr]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockProduct(Plan):
+    """rows: of a tile. columns: of a tile. steps: blocks that a turn takes.
+
+    lanes: columns that an instruction's sums are of. unit: what sums are multiples of.
+    """
+
+    lanes: ClassVar[int]
+    unit: ClassVar[int] = 1
+    rows: int
+    columns: int
+    steps: int
+
+    @property
+    def size(self) -> int:
+        return int(self.attrs["block"])
+
+    @property
+    def blocks(self) -> int:
+        return self.types[2].sizes[1]
+
+    def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        x, w, scale, *zeros = inputs
+        rows = x.shape[0]
+        data = self.copied(x) if self.rows > 1 else lambda row, k: x[row, k]
+        sums = self.sums(data, w)
+        total = self.totals(x) if zeros else None
+        over = te.reduce_axis((0, self.blocks), "b")
+
+        def scaled(tile: Expr, group: Expr, row: Expr, j: Expr) -> Expr:
+            column, found = group * self.lanes + j, sums(tile, over, group, row, j)
+            for zero in zeros:
+                offset = zero[tile, over, column].astype("int32")
+                found = found.astype("int32") - offset * total[row, over]
+            factor = scale[tile, over, column].astype("float32")
+            return te.sum(found.astype("float32") * factor, over)
+
+        shape = (w.shape[0], TILE // self.lanes, rows, self.lanes)
+        tile = te.compute(shape, scaled, name=SCALED)
+
+        def element(i: Expr, j: Expr) -> Expr:
+            found: Expr = tile[j // TILE, j % TILE // self.lanes, i, j % self.lanes]
+            return found if self.unit == 1 else found * (1 / self.unit)
+
+        return [te.compute((rows, self.attrs["channels"]), element, name=self.op)]
+
+    @abstractmethod
+    def sums(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+        """A stage SUMS, as a function of tile, block, group of lanes, row and lane."""
+
+    def copied(self, x: Tensor) -> Element:
+        """The data by row and k, from the rows of a tile side by side, 16 elements at a time."""
+        rows, high = x.shape[0], self.rows
+
+        def element(p: Expr, c: Expr, row: Expr, k: Expr) -> Expr:
+            at = p * high + row
+            value = x[at, c * 16 + k]
+            return te.if_then_else(at < rows, value, 0) if rows % high else value
+
+        shape = (-(-rows // high), x.shape[1] // 16, high, 16)
+        copy = te.compute(shape, element, name=ROWS)
+        return lambda row, k: copy[row // high, k // 16, row % high, k % 16]
+
+    def totals(self, x: Tensor) -> Tensor:
+        """The sums of blocks of rows, in units."""
+        k, size = te.reduce_axis((0, self.size), "k"), self.size
+
+        def element(row: Expr, b: Expr) -> Expr:
+            return te.sum(x[row, b * size + k].astype("int32") * self.unit, k)
+
+        return te.compute((x.shape[0], self.blocks), element, name=TOTALS)
+
+    # -------------------------------------------------------------------------------- schedule
+
+    def schedule(self, func: PrimFunc) -> PrimFunc:
+        sch = Schedule(func)
+        result = inline_epilogue(sch, self.op)
+        i, j = sch.get_loops(result)
+        i, row = sch.split(i, [None, self.rows])
+        around = max(self.columns, TILE)
+        j, part, vector, lane = sch.split(
+            j, [None, around // self.columns, self.columns // self.lanes, self.lanes]
+        )
+        sch.reorder(j, i, part, vector, row, lane)
+        self._schedule_scaled(sch, part)
+        unroll(sch, [vector, row])
+        sch.vectorize(lane)
+        for block in (ROWS, TOTALS):
+            if block in sch.get_blocks():
+                self._schedule_apart(sch, block)
+        sch.parallel(j)
+        if model := scheduling_model(self.name, self.target):
+            sch.tune_for(model)
+        return sch.func
+
+    def _schedule_scaled(self, sch: Schedule, at: str) -> None:
+        sch.compute_at(SCALED, at)
+        sch.set_scope(SCALED, 0, "local")
+        loops = list(sch.get_loops(SCALED))
+        *spatial, lane, over = loops[loops.index(at) + 1 :]
+        over, step = sch.split(over, [None, self.steps])
+        sch.reorder(over, step, *spatial, lane)
+        zero = sch.decompose_reduction(SCALED, over)
+        self.schedule_sums(sch, [over, step, *spatial][-1])
+        unroll(sch, [step, *spatial])
+        sch.vectorize(lane)
+        loops = list(sch.get_loops(zero))
+        *spatial, lane = loops[loops.index(at) + 1 :]
+        unroll(sch, spatial)
+        sch.vectorize(lane)
+
+    @abstractmethod
+    def schedule_sums(self, sch: Schedule, at: str) -> None:
+        """Schedules what `sums` stated, of one row and one group of lanes."""
+
+    def _schedule_apart(self, sch: Schedule, block: str) -> None:
+        loops = list(sch.get_loops(block))
+        if block == ROWS:
+            *outer, row, lane = loops
+            sch.unroll(row)
+            sch.vectorize(lane)
+            sch.parallel(sch.fuse(*outer))
+        else:
+            sch.parallel(loops[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlocksByQuads(BlockProduct):
+    """Four neighbours along k are a lane of the data, and multiply vectors of four columns."""
+
+    name = "dense_blocks_quads"
+    lanes = 4
+    unit = 16
+
+    def sums(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+        size, deep = self.size, w.shape[3]
+        t = te.reduce_axis((0, size // 16), "t")
+        g, h, k = (te.reduce_axis((0, n), name) for n, name in ((2, "g"), (2, "h"), (4, "k")))
+
+        def of_block(tile: Expr, b: Expr, four: Expr, row: Expr, j: Expr) -> Expr:
+            at, eight = b * size + t * 16 + g * 8 + h * 4 + k, b * (size // 8) + t * 2 + g
+            byte = w[tile, eight // deep, four, eight % deep, j, k]
+            weight = nibble(byte, h.var).astype("int32")
+            return te.sum(data(row, at).astype("int32") * weight, (t, g, h, k))
+
+        rows = self.types[0].sizes[0]
+        shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
+        return te.compute(shape, of_block, name=SUMS)
+
+    def schedule_sums(self, sch: Schedule, at: str) -> None:
+        sch.compute_at(SUMS, at)
+        sch.set_scope(SUMS, 0, "local")
+        schedule_intrin_sum(sch, SUMS, at, get_intrin("aarch64.sdot.nibbles"), 2)
+
+
+def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> BlockProduct | None:
+    x, w, scale, *zeros = types
+    if "kernel_layout" in attrs or x.dtype != "int8" or attrs["bits"] != 4:
+        return None
+    if not target.has("dotprod"):
+        return None
+    columns, blocks, stored = w.sizes
+    size = stored * 2
+    deep = min(size, 32) // 8
+    packing = Packing("NK", f"NK4n{deep}k2k4n4k", bits=attrs["bits"], halves=4)
+    rows = x.sizes[0]
+    return BlocksByQuads(
+        **fields(
+            "dense_blocks", types, attrs, target, packing, channels=columns, block=size, halves=4
+        ),
+        beside=Packing("NB", "NB16n"),
+        rows=min(rows, 16),
+        columns=16 if rows == 1 else 4,
+        steps=divisor(blocks, 2) if rows == 1 else 1,
+    )
