@@ -1,4 +1,4 @@
-"""Products with weights of few bits, which are scaled by blocks along k.
+"""Products with weights of few bits, which are scaled by blocks along k, and data for them.
 
     dense_blocks(x, w, scale[, zero])
     y[m, n] = sum over blocks b of scale[n, b] * sum over k in b of x[m, k] * (w[n, k] - zero[n, b])
@@ -11,6 +11,12 @@ store such weights, but for an offset of 2^(bits - 1): onnxruntime's MatMulNBits
 Attributes: bits. Of int8 data a block's sum is exact in int32; it is multiplied by the scale, and
 blocks are added up, in float32: y is float32. Of float data all is computed in float32, and y is of
 the data's dtype.
+
+    quantize_rows(x)
+    q[m, k] = x[m, k] / scale[m], rounded to the nearest (halves to even): within ±127
+    scale[m, 0] = the largest |x[m, k]| / 127
+
+x is float32 [M, K]; q is int8, scale float32 [M, 1] and at least 1e-36, so that zeros stay zeros.
 
 Weights may be packed: then kernel_layout names the layout of [N, K]; of 4 bits, halves is the
 dimension of it that are the halves of a byte. channels is N, block the elements of a block, and
@@ -31,11 +37,13 @@ from ..te import Tensor
 from .elementwise import same_extent
 from .half import rounded
 from .layout import layout, pack, packed_index, packed_shape, unpack
+from .quantize import saturated
 from .registry import Array, Attrs, Operator, TensorType, register, require
 
 BITS = (4, 8)
 SIZES = (16, 32, 64, 128, 256)  # elements of a block
-SHAPE = "int8 or float"
+LARGEST = 127  # of int8 data: -128 is not used
+LEAST_SCALE = 1e-36
 
 
 def nibble(byte: Expr, half: Expr) -> Expr:
@@ -186,4 +194,35 @@ def _products(types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> int
     return out.elements * types[0].sizes[-1]
 
 
+# --------------------------------------------------------------------------------- rows as int8
+
+
+def _compute_rows(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    (x,) = inputs
+    require(x.dtype == "float32" and x.ndim == 2, f"quantize_rows: {x.dtype}{list(x.shape)}")
+    rows, k = x.shape[0], te.reduce_axis((0, x.shape[1]), "k")
+    largest = te.compute((rows,), lambda i: te.max(te.abs(x[i, k]), k), name="largest")
+
+    def scaled(i: Expr, _: Expr) -> Expr:
+        return te.maximum(largest[i] * np.float32(1 / LARGEST).item(), LEAST_SCALE)
+
+    scale = te.compute((rows, 1), scaled, name="scale")
+    factor = te.compute((rows,), lambda i: 1 / scale[i, 0], name="factor")
+
+    def rounded_element(i: Expr, j: Expr) -> Expr:
+        return saturated(te.round(x[i, j] * factor[i]), "int8")
+
+    return [te.compute(x.shape, rounded_element, name="quantize_rows"), scale]
+
+
+def _evaluate_rows(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    (x,) = inputs
+    largest = np.abs(x).max(axis=1, keepdims=True, initial=0)
+    scale = np.maximum(largest * np.float32(1 / LARGEST), np.float32(LEAST_SCALE))
+    factor = np.float32(1) / scale
+    whole = np.clip(np.nan_to_num(np.rint(x * factor)), -128, 127)
+    return [whole.astype(np.int8), scale]
+
+
+register(Operator("quantize_rows", _compute_rows, _evaluate_rows, "opaque"))
 register(Operator("dense_blocks", _compute, _evaluate, "anchor", multiplies=_products))

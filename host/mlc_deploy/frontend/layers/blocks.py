@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from ...graph.nodes import Constant, Value
 from ...ops import Array
 from ..node import Node, shape_of
 from .shapes import reshape
-
-LARGEST = 127  # of int8 data: -128 is not used
-LEAST_SCALE = 1e-36  # of a row of zeros; a row of smaller numbers becomes zeros
 
 
 def times_blocks(
@@ -25,18 +20,10 @@ def times_blocks(
     flat = reshape(n, x, (math.prod(rows), width))
     if more := blocks * stored * 8 // bits - width:
         flat = n.emit("pad", flat, pads=(0, 0, 0, more), mode="constant", value=0.0)
-    q, by_row = rows_as_int8(n, n.cast(flat, "float32"))
+    q, by_row = n.call("quantize_rows", n.cast(flat, "float32"))
     arguments = [q, w, scale]
     if zeros is not None and zeros.any():
         arguments.append(Constant(zeros))
     y = n.emit("dense_blocks", *arguments, bits=bits)
     y = n.cast(n.emit("multiply", y, by_row), x.type.dtype)
     return reshape(n, y, (*rows, columns))
-
-
-def rows_as_int8(n: Node, x: Value) -> tuple[Value, Value]:
-    """Rows [M, K] of float32 as int8 with a scale each, [M, 1]: the largest number is 127."""
-    largest = n.emit("max", n.emit("abs", x), axes=[1], keepdims=True)
-    scale = n.emit("multiply", largest, n.constant(1 / LARGEST, "float32"))
-    scale = n.emit("maximum", scale, n.constant(LEAST_SCALE, "float32"))
-    return n.emit("quantize", x, scale, Constant(np.zeros((), np.int8))), scale

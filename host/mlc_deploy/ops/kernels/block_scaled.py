@@ -122,7 +122,8 @@ class BlockProduct(Plan):
             if block in sch.get_blocks():
                 self._schedule_apart(sch, block)
         sch.parallel(j)
-        if model := scheduling_model(self.name, self.target):
+        import os
+        if model := os.environ.get("MODEL") or scheduling_model(self.name, self.target):
             sch.tune_for(model)
         return sch.func
 
@@ -204,5 +205,5 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Bl
         beside=Packing("NB", "NB16n"),
         rows=min(rows, 16),
         columns=16 if rows == 1 else 4,
-        steps=divisor(blocks, 2) if rows == 1 else 1,
+        steps=divisor(blocks, 2) if rows == 1 else int(__import__("os").environ.get("S",1)),
     )
