@@ -27,7 +27,9 @@ from ..registry import Attrs, TensorType
 from ..tile import divisor, inline_epilogue, schedule_intrin_sum, unroll
 
 TILE = 16  # columns that stand side by side in packed weights
-ROWS, TOTALS, SUMS, SCALED = "block_rows", "row_sums", "block_sums", "block_tile"  # stages
+# Stages: rows side by side; sums of rows; sums of blocks; scales; scaled sums; vectors of them.
+ROWS, TOTALS, SUMS = "block_rows", "row_sums", "block_sums"
+FACTORS, SCALED, VECTORS = "block_factors", "block_tile", "block_vectors"
 Element = Callable[[Expr, Expr], Expr]
 
 
@@ -150,10 +152,10 @@ class BlockProduct(Plan):
     def _schedule_apart(self, sch: Schedule, block: str) -> None:
         loops = list(sch.get_loops(block))
         if block == ROWS:
-            *outer, row, lane = loops
-            sch.unroll(row)
+            *inner, lane = loops[2:]
+            unroll(sch, inner)
             sch.vectorize(lane)
-            sch.parallel(sch.fuse(*outer))
+            sch.parallel(sch.fuse(*loops[:2]))
         else:
             sch.parallel(loops[0])
 
@@ -172,10 +174,10 @@ class BlocksByQuads(BlockProduct):
         g, h, k = (te.reduce_axis((0, n), name) for n, name in ((2, "g"), (2, "h"), (4, "k")))
 
         def of_block(tile: Expr, b: Expr, four: Expr, row: Expr, j: Expr) -> Expr:
-            at, eight = b * size + t * 16 + g * 8 + h * 4 + k, b * (size // 8) + t * 2 + g
-            byte = w[tile, eight // deep, four, eight % deep, j, k]
+            c = b * (size // 16) + t
+            byte = w[tile, c // deep, four, c % deep, g, j, k]
             weight = nibble(byte, h.var).astype("int32")
-            return te.sum(data(row, at).astype("int32") * weight, (t, g, h, k))
+            return te.sum(data(row, c * 16 + h * 8 + g * 4 + k).astype("int32") * weight, (t, g, h, k))
 
         rows = self.types[0].sizes[0]
         shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
@@ -187,6 +189,99 @@ class BlocksByQuads(BlockProduct):
         schedule_intrin_sum(sch, SUMS, at, get_intrin("aarch64.sdot.nibbles"), 2)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlocksBySquares(BlockProduct):
+    """Eight neighbours along k of two rows and two columns make a square of sums."""
+
+    name = "dense_blocks_squares"
+    lanes = 4
+    unit = 16
+
+    def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        x, w, scale = inputs
+        rows, size, deep, high = x.shape[0], self.size, w.shape[3], self.rows
+
+        def copied(q: Expr, c: Expr, pair: Expr, h: Expr, i: Expr, k: Expr) -> Expr:
+            row = q * high + pair * 2 + i
+            value = x[row, c * 16 + h * 8 + k]
+            return te.if_then_else(row < rows, value, 0) if rows % high else value
+
+        shape = (-(-rows // high), x.shape[1] // 16, high // 2, 2, 2, 8)
+        copy = te.compute(shape, copied, name=ROWS)
+        t = te.reduce_axis((0, size // 16), "t")
+        h, g, k = (te.reduce_axis((0, n), name) for n, name in ((2, "h"), (2, "g"), (4, "k")))
+        over = te.reduce_axis((0, self.blocks), "b")
+
+        def of_block(
+            tile: Expr, b: Expr, four: Expr, pair: Expr, p: Expr, i: Expr, j: Expr
+        ) -> Expr:
+            c = b * (size // 16) + t
+            byte = w[tile, c // deep, four, c % deep, g, p * 2 + j, k]
+            value = copy[pair // (high // 2), c, pair % (high // 2), h, i, g * 4 + k]
+            weight = nibble(byte, h.var).astype("int32")
+            return te.sum(value.astype("int32") * weight, (t, h, g, k))
+
+        tiles, fours, pairs = w.shape[0], TILE // 4, -(-rows // 2)
+        sums = te.compute((tiles, self.blocks, fours, pairs, 2, 2, 2), of_block, name=SUMS)
+
+        def factor(tile: Expr, b: Expr, column: Expr) -> Expr:
+            return scale[tile, b, column].astype("float32")
+
+        factors = te.compute(scale.shape, factor, name=FACTORS)
+
+        def scaled(tile: Expr, four: Expr, pair: Expr, p: Expr, i: Expr, j: Expr) -> Expr:
+            found = sums[tile, over, four, pair, p, i, j].astype("float32")
+            return te.sum(found * factors[tile, over, four * 4 + p * 2 + j], over)
+
+        squares = te.compute((tiles, fours, pairs, 2, 2, 2), scaled, name=SCALED)
+
+        def vector(tile: Expr, four: Expr, pair: Expr, i: Expr, p: Expr, j: Expr) -> Expr:
+            found: Expr = squares[tile, four, pair, p, i, j]
+            return found
+
+        vectors = te.compute((tiles, fours, pairs, 2, 2, 2), vector, name=VECTORS)
+
+        def element(i: Expr, j: Expr) -> Expr:
+            lane = j % 4
+            found = vectors[j // TILE, j % TILE // 4, i // 2, i % 2, lane // 2, lane % 2]
+            return found * (1 / self.unit)
+
+        return [te.compute((rows, self.attrs["channels"]), element, name=self.op)]
+
+    def _schedule_scaled(self, sch: Schedule, at: str) -> None:
+        sch.compute_at(VECTORS, at)
+        sch.set_scope(VECTORS, 0, "local")
+        loops = list(sch.get_loops(VECTORS))
+        *pairs, i, p, j = loops[loops.index(at) + 1 :]
+        sch.compute_at(SCALED, at)
+        sch.set_scope(SCALED, 0, "local")
+        sch.tensorize(i, "aarch64.zip.float.squares")
+        unroll(sch, pairs)
+        loops = list(sch.get_loops(SCALED))
+        *pairs, p, i, j, over = loops[loops.index(at) + 1 :]
+        sch.reorder(over, *pairs, p, i, j)
+        zero = sch.decompose_reduction(SCALED, over)
+        inside = [over, *pairs][-1]
+        sch.compute_at(FACTORS, over)
+        sch.set_scope(FACTORS, 0, "local")
+        sch.vectorize(sch.get_loops(FACTORS)[-1])
+        sch.compute_at(SUMS, inside)
+        sch.set_scope(SUMS, 0, "local")
+        schedule_intrin_sum(sch, SUMS, inside, get_intrin("aarch64.smmla.nibbles"), 2)
+        sch.tensorize(p, "aarch64.scale.squares")
+        unroll(sch, pairs)
+        loops = list(sch.get_loops(zero))
+        *spatial, i, j = loops[loops.index(at) + 1 :]
+        unroll(sch, [*spatial, i])
+        sch.vectorize(j)
+
+    def sums(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+        raise NotImplementedError
+
+    def schedule_sums(self, sch: Schedule, at: str) -> None:
+        raise NotImplementedError
+
+
 def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> BlockProduct | None:
     x, w, scale, *zeros = types
     if "kernel_layout" in attrs or x.dtype != "int8" or attrs["bits"] != 4:
@@ -195,15 +290,16 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Bl
         return None
     columns, blocks, stored = w.sizes
     size = stored * 2
-    deep = min(size, 32) // 8
-    packing = Packing("NK", f"NK4n{deep}k2k4n4k", bits=attrs["bits"], halves=4)
+    packing = Packing("NK", f"NK4n{min(size, 32) // 16}k2k2k4n4k", bits=attrs["bits"], halves=4)
     rows = x.sizes[0]
-    return BlocksByQuads(
+    squares = rows > 1 and target.has("i8mm") and not zeros
+    kind = BlocksBySquares if squares else BlocksByQuads
+    return kind(
         **fields(
             "dense_blocks", types, attrs, target, packing, channels=columns, block=size, halves=4
         ),
         beside=Packing("NB", "NB16n"),
-        rows=min(rows, 16),
+        rows=min(rows + rows % 2 if squares else rows, 16),
         columns=16 if rows == 1 else 4,
         steps=divisor(blocks, 2) if rows == 1 else int(__import__("os").environ.get("S",1)),
     )

@@ -88,6 +88,14 @@ for name, a, b in (
     product = _neon(f"{name}.v4i32.v16i8", "int32x4")
     _declare(name, describe.tile(a, b, 2, 2, 8), vectors.matrix(product), rf"\b{name}\b", "i8mm")
 
+_declare(
+    "smmla.nibbles",
+    describe.squares_of_nibbles(),
+    vectors.squares_of_nibbles(_neon("smmla.v4i32.v16i8", "int32x4")),
+    r"\bsmmla\b",
+    "i8mm",
+)
+
 for sign, kind in (("s", "int"), ("u", "uint")):
     for bits, lanes in ((8, 8), (16, 4)):
         narrow, wide = f"{kind}{bits}", f"{kind}{2 * bits}"
@@ -146,7 +154,10 @@ _declare(
     vectors.sums_of_fours(_addp),
     r"\baddp\b",
 )
-_declare("zip.squares", describe.rows_of_squares(), vectors.rows_of_squares, r"\b(zip1|mov)\b")
+for name, dtype in (("squares", "int32"), ("float.squares", "float32")):
+    description = describe.rows_of_squares(dtype)
+    _declare(f"zip.{name}", description, vectors.rows_of_squares, r"\b(zip1|mov)\b")
+_declare("scale.squares", describe.scaled_squares(), vectors.scaled_squares, r"\bscvtf\b")
 
 for data, values, lanes in combinations(("int8", "uint8"), ("int8", "uint8"), (16, 8)):
     _declare(

@@ -50,17 +50,42 @@ def dot_rows(a: str, b: str, rows: int) -> PrimFunc:
 
 
 def dot_of_nibbles() -> PrimFunc:
-    """C[j] += A[8*g + 4*h + k] * 16 * half h of B[g, j, k] over g and h of 2 and k of 4: int32 [4],
+    """C[j] += A[8*h + 4*g + k] * 16 * half h of B[g, j, k] over g and h of 2 and k of 4: int32 [4],
     of int8 and nibbles, A [16], B [2, 4, 4], both parts of B anywhere."""
     x, y = te.placeholder((16,), "int8", "A"), te.placeholder((2, 4, 4), "uint8", "B")
     g, h, k = (te.reduce_axis((0, n), name) for n, name in ((2, "g"), (2, "h"), (4, "k")))
 
     def element(j: Expr) -> Expr:
         weight = nibble(y[g, j, k], h.var).astype("int32")
-        return te.sum(x[g * 8 + h * 4 + k].astype("int32") * weight, (g, h, k))
+        return te.sum(x[h * 8 + g * 4 + k].astype("int32") * weight, (g, h, k))
 
     func = accumulating(_func(x, y, te.compute((4,), element, name="C")))
     return rows_apart(func, "B")
+
+
+def squares_of_nibbles() -> PrimFunc:
+    """C[p, i, j] += A[h, i, 4*g + k] * 16 * half h of B[g, 2*p + j, k] over h and g of 2 and k of 4:
+    int32 [2, 2, 2], of int8 and nibbles, A [2, 2, 8], B [2, 4, 4], both parts of B anywhere."""
+    x, y = te.placeholder((2, 2, 8), "int8", "A"), te.placeholder((2, 4, 4), "uint8", "B")
+    h, g, k = (te.reduce_axis((0, n), name) for n, name in ((2, "h"), (2, "g"), (4, "k")))
+
+    def element(p: Expr, i: Expr, j: Expr) -> Expr:
+        weight = nibble(y[g, p * 2 + j, k], h.var).astype("int32")
+        return te.sum(x[h, i, g * 4 + k].astype("int32") * weight, (h, g, k))
+
+    func = accumulating(_func(x, y, te.compute((2, 2, 2), element, name="C")))
+    return rows_apart(func, "B")
+
+
+def scaled_squares() -> PrimFunc:
+    """C[p, i, j] += A[p, i, j] * B[2*p + j]: float32 [2, 2, 2], A int32, B [4]."""
+    x, y = te.placeholder((2, 2, 2), "int32", "A"), te.placeholder((4,), "float32", "B")
+    once = te.reduce_axis((0, 1), "once")
+
+    def element(p: Expr, i: Expr, j: Expr) -> Expr:
+        return te.sum(x[p, i, j].astype("float32") * y[p * 2 + j], once)
+
+    return accumulating(_func(x, y, te.compute((2, 2, 2), element, name="C")))
 
 
 def dot_in_fours(depth: int) -> PrimFunc:
@@ -95,10 +120,10 @@ def transposed(rows: int, columns: int, dtype: str) -> PrimFunc:
     return _func(x, te.compute((columns, rows), lambda j, i: x[i, j], name="C"))
 
 
-def rows_of_squares() -> PrimFunc:
-    """C[i, v, j] = A[v, i, j]: int32, the rows of two matrices of 2 x 2 side by side; rows of C
+def rows_of_squares(dtype: str) -> PrimFunc:
+    """C[i, v, j] = A[v, i, j]: the rows of two matrices of 2 x 2 side by side; rows of C
     anywhere."""
-    x = te.placeholder((2, 2, 2), "int32", "A")
+    x = te.placeholder((2, 2, 2), dtype, "A")
     c = te.compute((2, 2, 2), lambda i, v, j: x[v, i, j], name="C")
     return rows_apart(_func(x, c), "C")
 

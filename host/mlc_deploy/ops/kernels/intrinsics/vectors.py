@@ -252,10 +252,44 @@ def dot_of_nibbles(operation: Operation) -> Callable[..., Stmt]:
         data = part(a, 16, 0)
         for g in range(2):
             for h, weights in enumerate(top_bits(whole(b, g))):
-                total = operation(total, weights, quad(data, 2 * g + h))
+                total = operation(total, weights, quad(data, 2 * h + g))
         return put(total, c, 0)
 
     return body
+
+
+def squares_of_nibbles(operation: Operation) -> Callable[..., Stmt]:
+    """C[p] += A · B[., p], by eight: four of each part of B are eight of two columns; for each half
+    of their bytes operation(C[p], A[h], half)"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        parts = tuple(call("reinterpret", "int32x4", whole(b, g)) for g in range(2))
+        data, four = [whole(a, h) for h in range(2)], ramp(0, 4)
+
+        def square(p: int) -> Stmt:
+            columns = Shuffle(parts, (2 * p, 2 * p + 4, 2 * p + 1, 2 * p + 5), "int32x4")
+            index = (const(p), four // 2, four % 2)
+            total: Expr = load(c, index)
+            weights = top_bits(call("reinterpret", "uint8x16", columns))
+            for x, half in zip(data, weights, strict=True):
+                total = operation(total, x, half)
+            return Store(c, index, total)
+
+        return seq(map(square, range(2)))
+
+    return body
+
+
+def scaled_squares(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+    """C[p] += A[p] * two of B, for each of two rows"""
+    four, scales = ramp(0, 4), part(b, 4, 0)
+
+    def square(p: int) -> Stmt:
+        index = (const(p), four // 2, four % 2)
+        factor = Shuffle((scales,), (2 * p, 2 * p + 1) * 2, "float32x4")
+        return Store(c, index, load(c, index) + cast("float32x4", load(a, index)) * factor)
+
+    return seq(map(square, range(2)))
 
 
 def dot_in_fours(
@@ -334,7 +368,7 @@ def rows_of_squares(a: Buffer, c: Buffer) -> Stmt:
 
     def row(i: int) -> Stmt:
         lanes = (2 * i, 2 * i + 1, 2 * i + 4, 2 * i + 5)
-        return Store(c, (const(i), every // 2, every % 2), Shuffle(squares, lanes, "int32x4"))
+        return Store(c, (const(i), every // 2, every % 2), Shuffle(squares, lanes, f"{c.dtype}x4"))
 
     return seq(map(row, range(2)))
 
