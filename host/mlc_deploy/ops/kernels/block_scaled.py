@@ -27,8 +27,8 @@ from ..registry import Attrs, TensorType
 from ..tile import divisor, inline_epilogue, schedule_intrin_sum, unroll
 
 TILE = 16  # columns that stand side by side in packed weights
-# Stages: rows side by side; sums of rows; sums of blocks; scales; scaled sums; vectors of them.
-ROWS, TOTALS, SUMS = "block_rows", "row_sums", "block_sums"
+# Stages: rows side by side; sums of rows; sums of blocks, and of parts of them; scales; scaled sums; vectors of them.
+ROWS, TOTALS, SUMS, PARTS = "block_rows", "row_sums", "block_sums", "block_parts"
 FACTORS, SCALED, VECTORS = "block_factors", "block_tile", "block_vectors"
 Element = Callable[[Expr, Expr], Expr]
 
@@ -282,24 +282,74 @@ class BlocksBySquares(BlockProduct):
         raise NotImplementedError
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlocksByColumns(BlockProduct):
+    """One element of the data multiplies a vector of sixteen columns; int16 holds the sums of a
+    part of a block.
+
+    run: elements of a part."""
+
+    name = "dense_blocks_columns"
+    lanes = 16
+    run: int
+
+    def sums(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+        size, run = self.size, self.run
+        t, q, h = (te.reduce_axis((0, n), m) for n, m in ((run // 16, "t"), (8, "q"), (2, "h")))
+        runs, rows = size // run, self.types[0].sizes[0]
+
+        def of_part(tile: Expr, b: Expr, part: Expr, row: Expr, j: Expr) -> Expr:
+            at = b * size + part * run + t * 16
+            weight = (nibble(w[tile, at // 2 + q, j], h.var) >> 4).astype("int16")
+            return te.sum(data(row, at + q * 2 + h).astype("int16") * weight, (t, q, h))
+
+        parts = te.compute((w.shape[0], self.blocks, runs, rows, self.lanes), of_part, name=PARTS)
+        if runs == 1:
+            return lambda tile, b, _, row, j: parts[tile, b, 0, row, j]
+        over = te.reduce_axis((0, runs), "part")
+
+        def of_block(tile: Expr, b: Expr, row: Expr, j: Expr) -> Expr:
+            return te.sum(parts[tile, b, over, row, j].astype("int32"), over)
+
+        sums = te.compute((w.shape[0], self.blocks, rows, self.lanes), of_block, name=SUMS)
+        return lambda tile, b, _, row, j: sums[tile, b, row, j]
+
+    def schedule_sums(self, sch: Schedule, at: str) -> None:
+        if SUMS in sch.get_blocks():
+            sch.compute_at(SUMS, at)
+            sch.set_scope(SUMS, 0, "local")
+            lane, part = sch.get_loops(SUMS)[-2:]
+            sch.reorder(part, lane)
+            zero = sch.decompose_reduction(SUMS, part)
+            for block in (SUMS, zero):
+                sch.vectorize(sch.get_loops(block)[-1])
+            at = part
+        sch.compute_at(PARTS, at)
+        sch.set_scope(PARTS, 0, "local")
+        name = {"aarch64": "aarch64.smlal.nibbles", "arm": "arm.vmlal.nibbles"}[self.target.arch]
+        schedule_intrin_sum(sch, PARTS, at, get_intrin(name), 2)
+
+
 def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> BlockProduct | None:
     x, w, scale, *zeros = types
     if "kernel_layout" in attrs or x.dtype != "int8" or attrs["bits"] != 4:
         return None
-    if not target.has("dotprod"):
+    if "arm_cpu" not in target.keys or not target.vector_registers:
         return None
-    columns, blocks, stored = w.sizes
-    size = stored * 2
-    packing = Packing("NK", f"NK4n{min(size, 32) // 16}k2k2k4n4k", bits=attrs["bits"], halves=4)
-    rows = x.sizes[0]
-    squares = rows > 1 and target.has("i8mm") and not zeros
-    kind = BlocksBySquares if squares else BlocksByQuads
-    return kind(
-        **fields(
-            "dense_blocks", types, attrs, target, packing, channels=columns, block=size, halves=4
-        ),
-        beside=Packing("NB", "NB16n"),
-        rows=min(rows + rows % 2 if squares else rows, 16),
-        columns=16 if rows == 1 else 4,
-        steps=divisor(blocks, 2) if rows == 1 else int(__import__("os").environ.get("S",1)),
-    )
+    (rows, _), (columns, blocks, stored) = x.sizes, w.sizes
+    size = stored * 8 // attrs["bits"]
+    dot = target.has("dotprod")
+    to, halves = (f"NK4n{min(size, 32) // 16}k2k2k4n4k", 4) if dot else ("NK2k16n", 2)
+    packing = Packing("NK", to, bits=attrs["bits"], halves=halves)
+    more = {"channels": columns, "block": size, "halves": halves}
+    common: dict[str, Any] = fields("dense_blocks", types, attrs, target, packing, **more)
+    common |= {"beside": Packing("NB", "NB16n")}
+    if dot and rows > 1 and target.has("i8mm") and not zeros:
+        return BlocksBySquares(**common, rows=min(rows + rows % 2, 16), columns=4, steps=1)
+    if dot:
+        tile = (1, TILE, divisor(blocks, 2)) if rows == 1 else (min(rows, 16), 4, 1)
+        return BlocksByQuads(**common, rows=tile[0], columns=tile[1], steps=tile[2])
+    most = 4 if target.arch == "aarch64" else 2
+    both = 2 if rows == 1 and -(-columns // TILE) % 2 == 0 else 1
+    run = 32 if attrs.get("narrow") and size % 32 == 0 else 16
+    return BlocksByColumns(**common, rows=min(rows, most), columns=TILE * both, steps=1, run=run)

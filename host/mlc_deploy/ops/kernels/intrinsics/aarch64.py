@@ -149,6 +149,12 @@ _declare(
     domains=describe.NARROW,
 )
 _declare(
+    "smlal.nibbles",
+    describe.columns_of_nibbles(),
+    vectors.columns_of_nibbles(_smull),
+    r"\bsmlal2\b",
+)
+_declare(
     "addp.fours",
     describe.sums_of_fours(),
     vectors.sums_of_fours(_addp),

@@ -86,6 +86,12 @@ _declare(
     domains=describe.NARROW,
 )
 _declare(
+    "vmlal.nibbles",
+    describe.columns_of_nibbles(),
+    vectors.columns_of_nibbles(_vmull),
+    r"\bvmlal\.s8\b",
+)
+_declare(
     "vpadd.fours",
     describe.sums_of_fours(),
     vectors.sums_of_fours(vectors.by_halves(_neon("vpadd.v2i32", "int32x2"))),

@@ -77,6 +77,19 @@ def squares_of_nibbles() -> PrimFunc:
     return rows_apart(func, "B")
 
 
+def columns_of_nibbles() -> PrimFunc:
+    """C[j] += A[2*q + h] * half h of B[q, j], over q of 8 and h of 2: int16 [16], of int8 and
+    nibbles, A [16], B [8, 16]."""
+    x, y = te.placeholder((16,), "int8", "A"), te.placeholder((8, 16), "uint8", "B")
+    q, h = te.reduce_axis((0, 8), "q"), te.reduce_axis((0, 2), "h")
+
+    def element(j: Expr) -> Expr:
+        weight = (nibble(y[q, j], h.var) >> 4).astype("int16")
+        return te.sum(x[q * 2 + h].astype("int16") * weight, (q, h))
+
+    return accumulating(_func(x, y, te.compute((16,), element, name="C")))
+
+
 def scaled_squares() -> PrimFunc:
     """C[p, i, j] += A[p, i, j] * B[2*p + j]: float32 [2, 2, 2], A int32, B [4]."""
     x, y = te.placeholder((2, 2, 2), "int32", "A"), te.placeholder((4,), "float32", "B")

@@ -280,6 +280,22 @@ def squares_of_nibbles(operation: Operation) -> Callable[..., Stmt]:
     return body
 
 
+def columns_of_nibbles(multiply: Operation) -> Callable[..., Stmt]:
+    """C += A[k] * a half of B[k / 2], by eight columns: C + multiply(half, A[k] in every lane)"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        data = part(a, 16, 0)
+        totals: list[Expr] = [part(c, 8, 0), part(c, 8, 8)]
+        for q in range(8):
+            for h, half in enumerate(top_bits(part(b, 16, q, 0))):
+                numbers = half >> broadcast(const(4, "int8"), 16)
+                both = zip(halves(numbers), halves(lane(data, 2 * q + h)), strict=True)
+                totals = [t + multiply(*two) for t, two in zip(totals, both, strict=True)]
+        return seq(put(t, c, 8 * n) for n, t in enumerate(totals))
+
+    return body
+
+
 def scaled_squares(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
     """C[p] += A[p] * two of B, for each of two rows"""
     four, scales = ramp(0, 4), part(b, 4, 0)
