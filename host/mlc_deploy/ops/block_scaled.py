@@ -51,6 +51,11 @@ def nibble(byte: Expr, half: Expr) -> Expr:
     return ((byte << (4 - half * 4).astype("uint8")) & 0xF0).astype("int8")
 
 
+def raised_nibble(byte: Expr, half: Expr) -> Expr:
+    """The number in a half of a byte and 8: 0 to 15, as int32."""
+    return ((byte >> (half * 4).astype("uint8") & 15) ^ 8).astype("int32")
+
+
 def unpacked_bytes(w: Array, bits: int) -> Array:
     """[N, B, bytes] as numbers, int8 [N, K]."""
     if bits == 8:

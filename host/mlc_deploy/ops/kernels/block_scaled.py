@@ -21,7 +21,7 @@ from ...ir import Expr, PrimFunc
 from ...schedule import Schedule
 from ...schedule.tensor_intrin import get_intrin
 from ...te import Tensor
-from ..block_scaled import nibble
+from ..block_scaled import nibble, raised_nibble
 from ..plan import Packing, Plan, fields
 from ..registry import Attrs, TensorType
 from ..tile import divisor, inline_epilogue, schedule_intrin_sum, unroll
@@ -37,11 +37,13 @@ Element = Callable[[Expr, Expr], Expr]
 class BlockProduct(Plan):
     """rows: of a tile. columns: of a tile. steps: blocks that a turn takes.
 
-    lanes: columns that an instruction's sums are of. unit: what sums are multiples of.
+    lanes: columns that an instruction's sums are of. unit: what sums are multiples of. raised: what
+    weights are more than their numbers.
     """
 
     lanes: ClassVar[int]
     unit: ClassVar[int] = 1
+    raised: ClassVar[int] = 0
     rows: int
     columns: int
     steps: int
@@ -59,14 +61,16 @@ class BlockProduct(Plan):
         rows = x.shape[0]
         data = self.copied(x) if self.rows > 1 else lambda row, k: x[row, k]
         sums = self.sums(data, w)
-        total = self.totals(x) if zeros else None
+        total = self.totals(x) if zeros or self.raised else None
         over = te.reduce_axis((0, self.blocks), "b")
 
         def scaled(tile: Expr, group: Expr, row: Expr, j: Expr) -> Expr:
             column, found = group * self.lanes + j, sums(tile, over, group, row, j)
-            for zero in zeros:
-                offset = zero[tile, over, column].astype("int32")
-                found = found.astype("int32") - offset * total[row, over]
+            if total is not None:
+                offset: Any = self.raised
+                for zero in zeros:
+                    offset = zero[tile, over, column].astype("int32") + self.raised
+                found = found.astype("int32") - total[row, over] * offset
             factor = scale[tile, over, column].astype("float32")
             return te.sum(found.astype("float32") * factor, over)
 
@@ -124,8 +128,7 @@ class BlockProduct(Plan):
             if block in sch.get_blocks():
                 self._schedule_apart(sch, block)
         sch.parallel(j)
-        import os
-        if model := os.environ.get("MODEL") or scheduling_model(self.name, self.target):
+        if model := scheduling_model(self.name, self.target):
             sch.tune_for(model)
         return sch.func
 
@@ -330,26 +333,72 @@ class BlocksByColumns(BlockProduct):
         schedule_intrin_sum(sch, PARTS, at, get_intrin(name), 2)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlocksByPairs(BlockProduct):
+    """Pairs of neighbours along k are summed up in int16, as is what an instruction takes of a
+    block, on x86-64. Its weights have no sign: they are raised by 8."""
+
+    name = "dense_blocks_pairs"
+    lanes = 8
+    raised = 8
+
+    @property
+    def depth(self) -> int:
+        return min(self.size, 32)
+
+    def sums(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+        size, depth = self.size, self.depth
+        runs, eights = size // depth, depth // 8
+        t, q, h, k = (
+            te.reduce_axis((0, n), m) for n, m in ((runs, "t"), (eights, "q"), (2, "h"), (4, "k"))
+        )
+
+        def of_block(tile: Expr, b: Expr, group: Expr, row: Expr, j: Expr) -> Expr:
+            eight = b * (size // 8) + t * eights + q
+            weight = raised_nibble(w[tile, eight, group * 8 + j, k], h.var)
+            value = data(row, eight * 8 + h * 4 + k)
+            return te.sum(value.astype("int32") * weight, (t, q, h, k))
+
+        rows = self.types[0].sizes[0]
+        shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
+        return te.compute(shape, of_block, name=SUMS)
+
+    def copied(self, x: Tensor) -> Element:
+        return lambda row, k: x[row, k]
+
+    def schedule_sums(self, sch: Schedule, at: str) -> None:
+        sch.compute_at(SUMS, at)
+        sch.set_scope(SUMS, 0, "local")
+        intrin = get_intrin(f"x86.pmaddubsw.nibbles{self.depth}")
+        schedule_intrin_sum(sch, SUMS, at, intrin, 1)
+
+
 def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> BlockProduct | None:
     x, w, scale, *zeros = types
     if "kernel_layout" in attrs or x.dtype != "int8" or attrs["bits"] != 4:
         return None
-    if "arm_cpu" not in target.keys or not target.vector_registers:
+    arm = "arm_cpu" in target.keys and target.vector_registers > 0
+    if not arm and not (target.arch == "x86_64" and target.has("avx2")):
         return None
     (rows, _), (columns, blocks, stored) = x.sizes, w.sizes
     size = stored * 8 // attrs["bits"]
-    dot = target.has("dotprod")
-    to, halves = (f"NK4n{min(size, 32) // 16}k2k2k4n4k", 4) if dot else ("NK2k16n", 2)
+    dot = arm and target.arch == "aarch64" and target.has("dotprod")
+    to, halves = ("NK2k16n", 2) if arm else ("NK2k16n4k", 2)
+    if dot:
+        to, halves = f"NK4n{min(size, 32) // 16}k2k2k4n4k", 4
     packing = Packing("NK", to, bits=attrs["bits"], halves=halves)
     more = {"channels": columns, "block": size, "halves": halves}
     common: dict[str, Any] = fields("dense_blocks", types, attrs, target, packing, **more)
     common |= {"beside": Packing("NB", "NB16n")}
+    if not arm:
+        height, width = (1, TILE) if rows == 1 else (min(rows, 4), 8)
+        return BlocksByPairs(**common, rows=height, columns=width, steps=1)
     if dot and rows > 1 and target.has("i8mm") and not zeros:
         return BlocksBySquares(**common, rows=min(rows + rows % 2, 16), columns=4, steps=1)
     if dot:
         tile = (1, TILE, divisor(blocks, 2)) if rows == 1 else (min(rows, 16), 4, 1)
         return BlocksByQuads(**common, rows=tile[0], columns=tile[1], steps=tile[2])
-    most = 4 if target.arch == "aarch64" else 2
-    both = 2 if rows == 1 and -(-columns // TILE) % 2 == 0 else 1
+    height = min(rows, 4) if target.arch == "aarch64" else 1  # of 16 registers, one row takes 14
+    both = 2 if height == 1 and -(-columns // TILE) % 2 == 0 else 1
     run = 32 if attrs.get("narrow") and size % 32 == 0 else 16
-    return BlocksByColumns(**common, rows=min(rows, most), columns=TILE * both, steps=1, run=run)
+    return BlocksByColumns(**common, rows=height, columns=TILE * both, steps=1, run=run)

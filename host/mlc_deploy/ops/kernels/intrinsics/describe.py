@@ -6,7 +6,7 @@ from .... import te
 from ....ir import Expr, PrimFunc, const, select
 from ....schedule.tensor_intrin import accumulating, rows_apart
 from ....te import Tensor
-from ...block_scaled import nibble
+from ...block_scaled import nibble, raised_nibble
 from ...lookup import VALUES, place
 
 
@@ -88,6 +88,21 @@ def columns_of_nibbles() -> PrimFunc:
         return te.sum(x[q * 2 + h].astype("int16") * weight, (q, h))
 
     return accumulating(_func(x, y, te.compute((16,), element, name="C")))
+
+
+def dot_of_raised_nibbles(depth: int) -> PrimFunc:
+    """C[j] += A[8*q + 4*h + k] * (half h of B[q, j, k] and 8), over q of depth / 8, h of 2 and k of
+    4: int32 [8], of int8 and nibbles, A [depth], B [depth / 8, 8, 4], parts of B anywhere."""
+    x = te.placeholder((depth,), "int8", "A")
+    y = te.placeholder((depth // 8, 8, 4), "uint8", "B")
+    q, h, k = (te.reduce_axis((0, n), m) for n, m in ((depth // 8, "q"), (2, "h"), (4, "k")))
+
+    def element(j: Expr) -> Expr:
+        weight = raised_nibble(y[q, j, k], h.var)
+        return te.sum(x[q * 8 + h * 4 + k].astype("int32") * weight, (q, h, k))
+
+    func = accumulating(_func(x, y, te.compute((8,), element, name="C")))
+    return rows_apart(func, "B")
 
 
 def scaled_squares() -> PrimFunc:

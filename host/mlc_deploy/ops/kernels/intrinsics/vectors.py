@@ -296,6 +296,25 @@ def columns_of_nibbles(multiply: Operation) -> Callable[..., Stmt]:
     return body
 
 
+def dot_of_raised_nibbles(by_pairs: Operation, add_pairs: Operation) -> Callable[..., Stmt]:
+    """C[j] += A · (B[., j] and 8): add_pairs(the sum over fours of A of by_pairs(half, the four in
+    every lane), 1), int16 in between: 8 * 2 * 15 * 128 is less than 2^15"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        pairs: Expr | None = None
+        for q in range(int(b.shape[0])):  # type: ignore[arg-type]
+            flipped = whole(b, q) ^ broadcast(const(0x88, "uint8"), 32)
+            low = flipped & broadcast(const(15, "uint8"), 32)
+            high = flipped >> broadcast(const(4, "uint8"), 32)
+            for h, weights in enumerate((low, high)):
+                product = by_pairs(weights, words(part(a, 4, 8 * q + 4 * h), 8))
+                pairs = product if pairs is None else pairs + product
+        assert pairs is not None
+        return put(part(c, 8, 0) + add_pairs(pairs, broadcast(const(1, "int16"), 16)), c, 0)
+
+    return body
+
+
 def scaled_squares(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
     """C[p] += A[p] * two of B, for each of two rows"""
     four, scales = ramp(0, 4), part(b, 4, 0)
