@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant, Value
-from ..ops.block_scaled import BITS, SIZES
+from ..ops.block_scaled import SIZES, STORED
 from .layers.blocks import times_blocks
 from .layers.integers import integer_matmul
 from .layers.products import matmul, scaled
@@ -255,8 +255,9 @@ def _matmul_n_bits(n: OnnxNode) -> Any:
         zeros = _unpacked(packed, bits, (count, -1))[:, :blocks]
     elif given is not None:
         raise n.refuse("zero points that are no whole numbers are not supported")
-    if bits in BITS and size in SIZES and n.attr("accuracy_level", 0) == INT8_DATA:
-        numbers = stored.reshape(count, blocks, -1) ^ np.uint8(TOP_BITS[bits])
+    if bits in STORED and size in SIZES and n.attr("accuracy_level", 0) == INT8_DATA:
+        signed = stored.reshape(count, blocks, -1) ^ np.uint8(TOP_BITS[bits])
+        numbers = signed.view(STORED[bits])
         middle = 1 << bits - 1
         offsets = None if zeros is None else (zeros.astype(np.int16) - middle).astype(np.int8)
         y = times_blocks(n, x, Constant(numbers), scales, offsets, bits)

@@ -3,12 +3,12 @@
     dense_blocks(x, w, scale[, zero])
     y[m, n] = sum over blocks b of scale[n, b] * sum over k in b of x[m, k] * (w[n, k] - zero[n, b])
 
-x is [M, K], int8 or float. w is uint8 [N, B, bytes], a row of bytes per block: numbers in two's
-complement of `bits` 4 or 8; of 4 bits two in a byte, the first in the lower half. scale is float
+x is [M, K], int8 or float. w is [N, B, bytes], a row of bytes per block: numbers in two's
+complement of `bits` 8, int8, or 4, uint8, two in a byte, the first in the lower half. scale is float
 [N, B], zero int8 [N, B] (0 where there is none). A block has K / B elements, 16 to 256. So models
 store such weights, but for an offset of 2^(bits - 1): onnxruntime's MatMulNBits, ONNX's int4.
 
-Attributes: bits. Of int8 data a block's sum is exact in int32; it is multiplied by the scale, and
+Attributes: bits, and narrow where int8 data are within ±127. Of int8 data a block's sum is exact in int32; it is multiplied by the scale, and
 blocks are added up, in float32: y is float32. Of float data all is computed in float32, and y is of
 the data's dtype.
 
@@ -40,7 +40,7 @@ from .layout import layout, pack, packed_index, packed_shape, unpack
 from .quantize import saturated
 from .registry import Array, Attrs, Operator, TensorType, register, require
 
-BITS = (4, 8)
+STORED = {4: "uint8", 8: "int8"}  # by bits, what numbers are stored as
 SIZES = (16, 32, 64, 128, 256)  # elements of a block
 LARGEST = 127  # of int8 data: -128 is not used
 LEAST_SCALE = 1e-36
@@ -59,26 +59,27 @@ def raised_nibble(byte: Expr, half: Expr) -> Expr:
 def unpacked_bytes(w: Array, bits: int) -> Array:
     """[N, B, bytes] as numbers, int8 [N, K]."""
     if bits == 8:
-        return w.reshape(len(w), -1).view(np.int8)
+        return w.reshape(len(w), -1)
     signed = w.view(np.int8)
     both = np.stack([(signed << 4).view(np.int8) >> 4, signed >> 4], axis=-1)
     return both.reshape(len(w), -1)
 
 
 def packed_numbers(numbers: Array, to: str, halves: int) -> Array:
-    """Numbers [N, K] in a layout of which a dimension, if not 0, are the halves of bytes; uint8."""
-    laid_out = pack(numbers, "NK", to).view(np.uint8)
+    """Numbers [N, K] in a layout, of which a dimension, if not 0, are the halves of bytes."""
+    laid_out = pack(numbers, "NK", to)
     if not halves:
         return laid_out
-    low, high = np.moveaxis(laid_out & 15, halves, 0)
+    low, high = np.moveaxis(laid_out.view(np.uint8) & 15, halves, 0)
     return np.ascontiguousarray(low | high << 4)
 
 
 def packed_type(sizes: Sequence[int], to: str, halves: int) -> TensorType:
     """The type of packed_numbers, of [N, K]."""
     shape = list(packed_shape(layout(to), dict(zip("NK", sizes, strict=True))))
-    if halves:
-        del shape[halves]
+    if not halves:
+        return TensorType(tuple(shape), "int8")
+    del shape[halves]
     return TensorType(tuple(shape), "uint8")
 
 
@@ -117,8 +118,8 @@ def read_blocks(inputs: Sequence[Tensor], attrs: Attrs) -> Blocks:
     """Raises ValueError for inputs that do not fit together."""
     x, w, scale, *more = inputs
     op, bits = "dense_blocks", attrs["bits"]
-    require(bits in BITS, f"{op}: weights of {bits} bits")
-    kinds = ("uint8" == w.dtype, dtype_of(scale.dtype).kind == "float", x.ndim == 2)
+    require(bits in STORED, f"{op}: weights of {bits} bits")
+    kinds = (w.dtype == STORED.get(bits), dtype_of(scale.dtype).kind == "float", x.ndim == 2)
     fits = all(kinds) and (x.dtype == "int8" or dtype_of(x.dtype).kind == "float")
     said = ", ".join(f"{t.dtype}{list(t.shape)}" for t in inputs)
     require(fits and all(z.dtype == "int8" for z in more) and len(more) < 2, f"{op}: {said}")
@@ -130,7 +131,7 @@ def read_blocks(inputs: Sequence[Tensor], attrs: Attrs) -> Blocks:
         def number(n: Expr, k: Expr) -> Expr:
             at = list(packed_index(packed, {"N": n, "K": k}))
             if bits == 8:
-                return w[tuple(at)].astype("int8")
+                return w[tuple(at)]
             half = at.pop(attrs["halves"])
             return nibble(w[tuple(at)], half) >> 4
 
@@ -147,7 +148,7 @@ def read_blocks(inputs: Sequence[Tensor], attrs: Attrs) -> Blocks:
         def number(n: Expr, k: Expr) -> Expr:
             block, inside = k // size, k % size
             if bits == 8:
-                return w[n, block, inside].astype("int8")
+                return w[n, block, inside]
             return nibble(w[n, block, inside // 2], inside % 2) >> 4
 
         def of(t: Tensor) -> Callable[[Expr, Expr], Expr]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from mlc_targets import Target
 
-from ..ir import PrimFunc
+from ..ir import PrimFunc, dtype_of
 from ..te import Tensor
 from .block_scaled import packed_numbers, packed_type, unpacked_bytes
 from .layout import layout, pack, packed_shape
@@ -35,7 +35,7 @@ class Packing:
     layout `to`. taps: the width of a row of taps that takes the place of input channels, if any
     (nn.taps_as_channels). tile: of Winograd's filtering, for which they are transformed, if any.
     bits: of numbers in blocks of bytes, if they are such, and halves: the dimension of `to` that
-    are the halves of a byte (block_scaled.py)."""
+    are the halves of a byte (block_scaled.py). floats: the dtype that floats become, if any."""
 
     source: str
     to: str
@@ -43,6 +43,7 @@ class Packing:
     tile: int = 0
     bits: int = 0
     halves: int = 0
+    floats: str = ""
 
     def prepared(self, w: Array) -> Array:
         """Plain weights as those that `to` lays out."""
@@ -53,6 +54,8 @@ class Packing:
     def __call__(self, w: Array) -> Array:
         if self.bits:
             return packed_numbers(unpacked_bytes(w, self.bits), self.to, self.halves)
+        if self.floats and w.dtype.kind == "f":
+            w = w.astype(self.floats)
         return pack(self.prepared(w), self.source, self.to)
 
     def type(self, w: TensorType) -> TensorType:
@@ -62,6 +65,8 @@ class Packing:
             columns, blocks, stored = sizes
             depth = blocks * stored * 8 // self.bits
             return packed_type((columns, depth), self.to, self.halves)
+        if self.floats and dtype_of(dtype).kind == "float":
+            dtype = self.floats
         if self.tile:
             sizes = (*sizes[:2], self.tile + KERNEL - 1, self.tile + KERNEL - 1)
             dtype = points_dtype(dtype)

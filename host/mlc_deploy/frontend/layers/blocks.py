@@ -24,6 +24,6 @@ def times_blocks(
     arguments = [q, w, scale]
     if zeros is not None and zeros.any():
         arguments.append(Constant(zeros))
-    y = n.emit("dense_blocks", *arguments, bits=bits)
+    y = n.emit("dense_blocks", *arguments, bits=bits, narrow=True)
     y = n.cast(n.emit("multiply", y, by_row), x.type.dtype)
     return reshape(n, y, (*rows, columns))

@@ -53,13 +53,17 @@ class BlockProduct(Plan):
         return int(self.attrs["block"])
 
     @property
+    def bits(self) -> int:
+        return int(self.attrs["bits"])
+
+    @property
     def blocks(self) -> int:
         return self.types[2].sizes[1]
 
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         x, w, scale, *zeros = inputs
         rows = x.shape[0]
-        data = self.copied(x) if self.rows > 1 else lambda row, k: x[row, k]
+        data = self.copied(x)
         sums = self.sums(data, w)
         total = self.totals(x) if zeros or self.raised else None
         over = te.reduce_axis((0, self.blocks), "b")
@@ -88,8 +92,11 @@ class BlockProduct(Plan):
         """A stage SUMS, as a function of tile, block, group of lanes, row and lane."""
 
     def copied(self, x: Tensor) -> Element:
-        """The data by row and k, from the rows of a tile side by side, 16 elements at a time."""
+        """The data by row and k: of several rows from the rows of a tile side by side, 16 elements
+        at a time."""
         rows, high = x.shape[0], self.rows
+        if high == 1:
+            return lambda row, k: x[row, k]
 
         def element(p: Expr, c: Expr, row: Expr, k: Expr) -> Expr:
             at = p * high + row
@@ -169,17 +176,21 @@ class BlocksByQuads(BlockProduct):
 
     name = "dense_blocks_quads"
     lanes = 4
-    unit = 16
+
+    @property
+    def unit(self) -> int:  # type: ignore[override]
+        return 16 if self.bits == 4 else 1
 
     def sums(self, data: Element, w: Tensor) -> Callable[..., Expr]:
-        size, deep = self.size, w.shape[3]
+        size, deep, whole = self.size, w.shape[3], self.bits == 8
         t = te.reduce_axis((0, size // 16), "t")
-        g, h, k = (te.reduce_axis((0, n), name) for n, name in ((2, "g"), (2, "h"), (4, "k")))
+        extents = ((4 if whole else 2, "g"), (1 if whole else 2, "h"), (4, "k"))
+        g, h, k = (te.reduce_axis((0, n), name) for n, name in extents)
 
         def of_block(tile: Expr, b: Expr, four: Expr, row: Expr, j: Expr) -> Expr:
             c = b * (size // 16) + t
             byte = w[tile, c // deep, four, c % deep, g, j, k]
-            weight = nibble(byte, h.var).astype("int32")
+            weight = (byte if whole else nibble(byte, h.var)).astype("int32")
             return te.sum(data(row, c * 16 + h * 8 + g * 4 + k).astype("int32") * weight, (t, g, h, k))
 
         rows = self.types[0].sizes[0]
@@ -189,7 +200,8 @@ class BlocksByQuads(BlockProduct):
     def schedule_sums(self, sch: Schedule, at: str) -> None:
         sch.compute_at(SUMS, at)
         sch.set_scope(SUMS, 0, "local")
-        schedule_intrin_sum(sch, SUMS, at, get_intrin("aarch64.sdot.nibbles"), 2)
+        name = "aarch64.sdot.nibbles" if self.bits == 4 else "aarch64.sdot.sixteen"
+        schedule_intrin_sum(sch, SUMS, at, get_intrin(name), 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +309,8 @@ class BlocksByColumns(BlockProduct):
     run: int
 
     def sums(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+        if self.bits == 8:
+            return self._of_bytes(data, w)
         size, run = self.size, self.run
         t, q, h = (te.reduce_axis((0, n), m) for n, m in ((run // 16, "t"), (8, "q"), (2, "h")))
         runs, rows = size // run, self.types[0].sizes[0]
@@ -317,7 +331,24 @@ class BlocksByColumns(BlockProduct):
         sums = te.compute((w.shape[0], self.blocks, rows, self.lanes), of_block, name=SUMS)
         return lambda tile, b, _, row, j: sums[tile, b, row, j]
 
+    def _of_bytes(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+        size, rows = self.size, self.types[0].sizes[0]
+        t, k = te.reduce_axis((0, size // 16), "t"), te.reduce_axis((0, 16), "k")
+
+        def of_block(tile: Expr, b: Expr, row: Expr, j: Expr) -> Expr:
+            at = b * size + t * 16 + k
+            return te.sum(data(row, at).astype("int32") * w[tile, at, j].astype("int32"), (t, k))
+
+        sums = te.compute((w.shape[0], self.blocks, rows, self.lanes), of_block, name=SUMS)
+        return lambda tile, b, _, row, j: sums[tile, b, row, j]
+
     def schedule_sums(self, sch: Schedule, at: str) -> None:
+        multiply = {"aarch64": "aarch64.smlal", "arm": "arm.vmlal"}[self.target.arch]
+        if self.bits == 8:
+            sch.compute_at(SUMS, at)
+            sch.set_scope(SUMS, 0, "local")
+            schedule_intrin_sum(sch, SUMS, at, get_intrin(f"{multiply}.columns"), 2)
+            return
         if SUMS in sch.get_blocks():
             sch.compute_at(SUMS, at)
             sch.set_scope(SUMS, 0, "local")
@@ -329,8 +360,7 @@ class BlocksByColumns(BlockProduct):
             at = part
         sch.compute_at(PARTS, at)
         sch.set_scope(PARTS, 0, "local")
-        name = {"aarch64": "aarch64.smlal.nibbles", "arm": "arm.vmlal.nibbles"}[self.target.arch]
-        schedule_intrin_sum(sch, PARTS, at, get_intrin(name), 2)
+        schedule_intrin_sum(sch, PARTS, at, get_intrin(f"{multiply}.nibbles"), 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,13 +370,18 @@ class BlocksByPairs(BlockProduct):
 
     name = "dense_blocks_pairs"
     lanes = 8
-    raised = 8
+
+    @property
+    def raised(self) -> int:  # type: ignore[override]
+        return 8 if self.bits == 4 else 0
 
     @property
     def depth(self) -> int:
         return min(self.size, 32)
 
     def sums(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+        if self.bits == 8:
+            return self._of_bytes(data, w)
         size, depth = self.size, self.depth
         runs, eights = size // depth, depth // 8
         t, q, h, k = (
@@ -363,42 +398,90 @@ class BlocksByPairs(BlockProduct):
         shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
         return te.compute(shape, of_block, name=SUMS)
 
+    def _of_bytes(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+        size, rows = self.size, self.types[0].sizes[0]
+        t, k = te.reduce_axis((0, size // 2), "t"), te.reduce_axis((0, 2), "k")
+
+        def of_block(tile: Expr, b: Expr, group: Expr, row: Expr, j: Expr) -> Expr:
+            pair = b * (size // 2) + t
+            weight = w[tile, pair, group * 8 + j, k].astype("int32")
+            return te.sum(data(row, pair * 2 + k).astype("int32") * weight, (t, k))
+
+        shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
+        return te.compute(shape, of_block, name=SUMS)
+
     def copied(self, x: Tensor) -> Element:
-        return lambda row, k: x[row, k]
+        if self.bits == 4:
+            return lambda row, k: x[row, k]
+        copy = te.compute(x.shape, lambda row, k: x[row, k].astype("int16"), name=ROWS)
+        return lambda row, k: copy[row, k]
 
     def schedule_sums(self, sch: Schedule, at: str) -> None:
         sch.compute_at(SUMS, at)
         sch.set_scope(SUMS, 0, "local")
-        intrin = get_intrin(f"x86.pmaddubsw.nibbles{self.depth}")
-        schedule_intrin_sum(sch, SUMS, at, intrin, 1)
+        if self.bits == 8:
+            schedule_intrin_sum(sch, SUMS, at, get_intrin("x86.pmaddwd.8"), 8)
+        else:
+            intrin = get_intrin(f"x86.pmaddubsw.nibbles{self.depth}")
+            schedule_intrin_sum(sch, SUMS, at, intrin, 1)
+
+    def _schedule_apart(self, sch: Schedule, block: str) -> None:
+        row, k = sch.get_loops(block)[:2]
+        if block == ROWS:
+            _, lane = sch.split(k, [None, 16])
+            sch.vectorize(lane)
+        sch.parallel(row)
 
 
 def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> BlockProduct | None:
     x, w, scale, *zeros = types
-    if "kernel_layout" in attrs or x.dtype != "int8" or attrs["bits"] != 4:
-        return None
-    arm = "arm_cpu" in target.keys and target.vector_registers > 0
-    if not arm and not (target.arch == "x86_64" and target.has("avx2")):
+    bits, narrow = attrs["bits"], bool(attrs.get("narrow"))
+    if "kernel_layout" in attrs or x.dtype != "int8":
         return None
     (rows, _), (columns, blocks, stored) = x.sizes, w.sizes
-    size = stored * 8 // attrs["bits"]
-    dot = arm and target.arch == "aarch64" and target.has("dotprod")
-    to, halves = ("NK2k16n", 2) if arm else ("NK2k16n4k", 2)
-    if dot:
-        to, halves = f"NK4n{min(size, 32) // 16}k2k2k4n4k", 4
-    packing = Packing("NK", to, bits=attrs["bits"], halves=halves)
+    size = stored * 8 // bits
+    deep, many = min(size, 32) // 16, rows > 1
+    match _form(target):
+        case "quads" if bits == 4:
+            to, halves = f"NK4n{deep}k2k2k4n4k", 4
+        case "quads":
+            to, halves = f"NK4n{deep}k4k4n4k", 0
+        case "columns" if bits == 4:
+            to, halves = "NK2k16n", 2
+        case "columns" if narrow:
+            to, halves = "NK16n", 0
+        case "pairs":
+            to, halves = ("NK2k16n4k", 2) if bits == 4 else ("NK16n2k", 0)
+        case _:
+            return None
+    packing = Packing("NK", to, bits=bits, halves=halves)
     more = {"channels": columns, "block": size, "halves": halves}
-    common: dict[str, Any] = fields("dense_blocks", types, attrs, target, packing, **more)
-    common |= {"beside": Packing("NB", "NB16n")}
-    if not arm:
-        height, width = (1, TILE) if rows == 1 else (min(rows, 4), 8)
-        return BlocksByPairs(**common, rows=height, columns=width, steps=1)
-    if dot and rows > 1 and target.has("i8mm") and not zeros:
-        return BlocksBySquares(**common, rows=min(rows + rows % 2, 16), columns=4, steps=1)
-    if dot:
-        tile = (1, TILE, divisor(blocks, 2)) if rows == 1 else (min(rows, 16), 4, 1)
-        return BlocksByQuads(**common, rows=tile[0], columns=tile[1], steps=tile[2])
-    height = min(rows, 4) if target.arch == "aarch64" else 1  # of 16 registers, one row takes 14
-    both = 2 if height == 1 and -(-columns // TILE) % 2 == 0 else 1
-    run = 32 if attrs.get("narrow") and size % 32 == 0 else 16
-    return BlocksByColumns(**common, rows=height, columns=TILE * both, steps=1, run=run)
+    own: dict[str, Any] = fields("dense_blocks", types, attrs, target, packing, **more)
+    floats = "float32" if target.float16 == "software" else ""
+    own |= {"beside": Packing("NB", "NB16n", floats=floats), "steps": 1}
+    match _form(target):
+        case "quads" if many and bits == 4 and target.has("i8mm") and not zeros:
+            return BlocksBySquares(**own, rows=min(rows + rows % 2, 16), columns=4)
+        case "quads" if many:
+            return BlocksByQuads(**own, rows=min(rows, 16), columns=4)
+        case "quads":
+            own["steps"] = divisor(blocks, 2)
+            return BlocksByQuads(**own, rows=1, columns=TILE)
+        case "columns":
+            # Of 16 registers one row takes 14.
+            height = min(rows, 4) if target.arch == "aarch64" else 1
+            both = 2 if height == 1 and bits == 4 and -(-columns // TILE) % 2 == 0 else 1
+            run = 32 if narrow and size % 32 == 0 else 16
+            return BlocksByColumns(**own, rows=height, columns=TILE * both, run=run)
+    return BlocksByPairs(**own, rows=min(rows, 4), columns=8 if many else TILE)
+
+
+def _form(target: Target) -> str:
+    """The form that instructions of a target take operands in; "" where it has none."""
+    if target.kind == "c" or not target.vector_registers:
+        return ""
+    if target.arch == "x86_64":
+        return "pairs" if target.has("avx2") else ""
+    if "arm_cpu" not in target.keys:
+        return ""
+    return "quads" if target.arch == "aarch64" and target.has("dotprod") else "columns"

@@ -78,6 +78,13 @@ _declare(
     rf"\bsdot{BY_LANE}",
     "dotprod",
 )
+_declare(
+    "sdot.sixteen",
+    describe.dot_of_sixteen(),
+    vectors.dot_of_sixteen(_neon("sdot.v4i32.v16i8", "int32x4")),
+    rf"\bsdot{BY_LANE}",
+    "dotprod",
+)
 _declare("transpose.4x8", describe.transposed(4, 8, "int8"), vectors.transposed, r"\b(zip1|tbl)\b")
 
 for name, a, b in (
@@ -147,6 +154,13 @@ _declare(
     vectors.dot_in_fours(_smull, _sadalp),
     r"\bsmlal2\b",
     domains=describe.NARROW,
+)
+_declare(
+    "smlal.columns",
+    describe.columns_of_bytes(),
+    vectors.columns_of_bytes(_smull),
+    r"\bsmlal2\b",
+    domains=describe.NARROW_DATA,
 )
 _declare(
     "smlal.nibbles",

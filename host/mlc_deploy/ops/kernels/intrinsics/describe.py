@@ -63,6 +63,29 @@ def dot_of_nibbles() -> PrimFunc:
     return rows_apart(func, "B")
 
 
+def dot_of_sixteen() -> PrimFunc:
+    """C[j] += A[4*g + k] * B[g, j, k] over g and k of 4: int32 [4], of int8, A [16], B [4, 4, 4]."""
+    x, y = te.placeholder((16,), "int8", "A"), te.placeholder((4, 4, 4), "int8", "B")
+    g, k = (te.reduce_axis((0, 4), name) for name in "gk")
+
+    def element(j: Expr) -> Expr:
+        return te.sum(x[g * 4 + k].astype("int32") * y[g, j, k].astype("int32"), (g, k))
+
+    func = accumulating(_func(x, y, te.compute((4,), element, name="C")))
+    return rows_apart(func, "B")
+
+
+def columns_of_bytes() -> PrimFunc:
+    """C[j] += A[k] * B[k, j], over k of 16: int32 [16], of int8, A [16], B [16, 16]."""
+    x, y = te.placeholder((16,), "int8", "A"), te.placeholder((16, 16), "int8", "B")
+    k = te.reduce_axis((0, 16), "k")
+
+    def element(j: Expr) -> Expr:
+        return te.sum(x[k].astype("int32") * y[k, j].astype("int32"), k)
+
+    return accumulating(_func(x, y, te.compute((16,), element, name="C")))
+
+
 def squares_of_nibbles() -> PrimFunc:
     """C[p, i, j] += A[h, i, 4*g + k] * 16 * half h of B[g, 2*p + j, k] over h and g of 2 and k of 4:
     int32 [2, 2, 2], of int8 and nibbles, A [2, 2, 8], B [2, 4, 4], both parts of B anywhere."""
@@ -238,3 +261,4 @@ SHIFTS = {"B": (-32, 31)}  # what a rounding shift is described for
 
 # Weights of which two products with any int8 have a sum that int16 holds.
 NARROW = {"B": (-127, 127)}
+NARROW_DATA = {"A": (-127, 127)}  # and data for any weights

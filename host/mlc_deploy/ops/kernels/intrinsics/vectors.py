@@ -258,6 +258,36 @@ def dot_of_nibbles(operation: Operation) -> Callable[..., Stmt]:
     return body
 
 
+def dot_of_sixteen(operation: Operation) -> Callable[..., Stmt]:
+    """C[j] += A · B[., j], by four: operation(C, B[g], four of A in every lane)"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        total, data = part(c, 4, 0), part(a, 16, 0)
+        for g in range(4):
+            total = operation(total, whole(b, g), quad(data, g))
+        return put(total, c, 0)
+
+    return body
+
+
+def columns_of_bytes(multiply: Operation) -> Callable[..., Stmt]:
+    """C += A[k] * B[k], by eight columns, the products of two neighbours added first, in int16"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        data = part(a, 16, 0)
+        totals: list[Expr] = [part(c, 8, 0), part(c, 8, 8)]
+        for k in range(0, 16, 2):
+            products = [
+                [multiply(*two) for two in zip(halves(part(b, 16, n, 0)), halves(lane(data, n)), strict=True)]
+                for n in (k, k + 1)
+            ]
+            for n, (first, second) in enumerate(zip(*products, strict=True)):
+                totals[n] = totals[n] + cast("int32x8", first + second)
+        return seq(put(t, c, 8 * n) for n, t in enumerate(totals))
+
+    return body
+
+
 def squares_of_nibbles(operation: Operation) -> Callable[..., Stmt]:
     """C[p] += A · B[., p], by eight: four of each part of B are eight of two columns; for each half
     of their bytes operation(C[p], A[h], half)"""
