@@ -22,6 +22,7 @@ from ...schedule import Schedule
 from ...schedule.tensor_intrin import get_intrin
 from ...te import Tensor
 from ..block_scaled import nibble, raised_nibble
+from ..cpu.default import part_reduction, schedule_block
 from ..plan import Packing, Plan, fields
 from ..registry import Attrs, TensorType
 from ..tile import divisor, inline_epilogue, schedule_intrin_sum, unroll
@@ -120,6 +121,8 @@ class BlockProduct(Plan):
 
     def schedule(self, func: PrimFunc) -> PrimFunc:
         sch = Schedule(func)
+        if TOTALS in sch.get_blocks():
+            sch = part_reduction(sch, TOTALS, self.target)
         result = inline_epilogue(sch, self.op)
         i, j = sch.get_loops(result)
         i, row = sch.split(i, [None, self.rows])
@@ -131,9 +134,11 @@ class BlockProduct(Plan):
         self._schedule_scaled(sch, part)
         unroll(sch, [vector, row])
         sch.vectorize(lane)
-        for block in (ROWS, TOTALS):
-            if block in sch.get_blocks():
-                self._schedule_apart(sch, block)
+        for block in sch.get_blocks():
+            if block == ROWS:
+                self.schedule_rows(sch)
+            elif str(block).startswith(TOTALS):
+                schedule_block(sch, block, self.target)
         sch.parallel(j)
         if model := scheduling_model(self.name, self.target):
             sch.tune_for(model)
@@ -159,15 +164,12 @@ class BlockProduct(Plan):
     def schedule_sums(self, sch: Schedule, at: str) -> None:
         """Schedules what `sums` stated, of one row and one group of lanes."""
 
-    def _schedule_apart(self, sch: Schedule, block: str) -> None:
-        loops = list(sch.get_loops(block))
-        if block == ROWS:
-            *inner, lane = loops[2:]
-            unroll(sch, inner)
-            sch.vectorize(lane)
-            sch.parallel(sch.fuse(*loops[:2]))
-        else:
-            sch.parallel(loops[0])
+    def schedule_rows(self, sch: Schedule) -> None:
+        """Schedules what `copied` stated."""
+        *outer, lane = sch.get_loops(ROWS)
+        unroll(sch, outer[2:])
+        sch.vectorize(lane)
+        sch.parallel(sch.fuse(*outer[:2]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -425,11 +427,10 @@ class BlocksByPairs(BlockProduct):
             intrin = get_intrin(f"x86.pmaddubsw.nibbles{self.depth}")
             schedule_intrin_sum(sch, SUMS, at, intrin, 1)
 
-    def _schedule_apart(self, sch: Schedule, block: str) -> None:
-        row, k = sch.get_loops(block)[:2]
-        if block == ROWS:
-            _, lane = sch.split(k, [None, 16])
-            sch.vectorize(lane)
+    def schedule_rows(self, sch: Schedule) -> None:
+        row, k = sch.get_loops(ROWS)
+        _, lane = sch.split(k, [None, 16])
+        sch.vectorize(lane)
         sch.parallel(row)
 
 
