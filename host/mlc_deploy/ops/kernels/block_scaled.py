@@ -17,11 +17,12 @@ from mlc_targets import Target
 from mlc_targets.scheduling import scheduling_model
 
 from ... import te
-from ...ir import Expr, PrimFunc
+from ...ir import Dim, Expr, PrimFunc
 from ...schedule import Schedule
 from ...schedule.tensor_intrin import get_intrin
 from ...te import Tensor
 from ..block_scaled import nibble, raised_nibble
+from ..convolution import OPEN, static
 from ..cpu.default import part_reduction, schedule_block
 from ..plan import Packing, Plan, fields
 from ..registry import Attrs, TensorType
@@ -101,10 +102,9 @@ class BlockProduct(Plan):
 
         def element(p: Expr, c: Expr, row: Expr, k: Expr) -> Expr:
             at = p * high + row
-            value = x[at, c * 16 + k]
-            return te.if_then_else(at < rows, value, 0) if rows % high else value
+            return _or_zero(x[at, c * 16 + k], at, rows, high)
 
-        shape = (-(-rows // high), x.shape[1] // 16, high, 16)
+        shape = ((rows + high - 1) // high, x.shape[1] // 16, high, 16)
         copy = te.compute(shape, element, name=ROWS)
         return lambda row, k: copy[row // high, k // 16, row % high, k % 16]
 
@@ -195,7 +195,7 @@ class BlocksByQuads(BlockProduct):
             weight = (byte if whole else nibble(byte, h.var)).astype("int32")
             return te.sum(data(row, c * 16 + h * 8 + g * 4 + k).astype("int32") * weight, (t, g, h, k))
 
-        rows = self.types[0].sizes[0]
+        rows = self.types[0].shape[0]
         shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
         return te.compute(shape, of_block, name=SUMS)
 
@@ -220,10 +220,9 @@ class BlocksBySquares(BlockProduct):
 
         def copied(q: Expr, c: Expr, pair: Expr, h: Expr, i: Expr, k: Expr) -> Expr:
             row = q * high + pair * 2 + i
-            value = x[row, c * 16 + h * 8 + k]
-            return te.if_then_else(row < rows, value, 0) if rows % high else value
+            return _or_zero(x[row, c * 16 + h * 8 + k], row, rows, high)
 
-        shape = (-(-rows // high), x.shape[1] // 16, high // 2, 2, 2, 8)
+        shape = ((rows + high - 1) // high, x.shape[1] // 16, high // 2, 2, 2, 8)
         copy = te.compute(shape, copied, name=ROWS)
         t = te.reduce_axis((0, size // 16), "t")
         h, g, k = (te.reduce_axis((0, n), name) for n, name in ((2, "h"), (2, "g"), (4, "k")))
@@ -238,7 +237,7 @@ class BlocksBySquares(BlockProduct):
             weight = nibble(byte, h.var).astype("int32")
             return te.sum(value.astype("int32") * weight, (t, h, g, k))
 
-        tiles, fours, pairs = w.shape[0], TILE // 4, -(-rows // 2)
+        tiles, fours, pairs = w.shape[0], TILE // 4, (rows + 1) // 2
         sums = te.compute((tiles, self.blocks, fours, pairs, 2, 2, 2), of_block, name=SUMS)
 
         def factor(tile: Expr, b: Expr, column: Expr) -> Expr:
@@ -315,7 +314,7 @@ class BlocksByColumns(BlockProduct):
             return self._of_bytes(data, w)
         size, run = self.size, self.run
         t, q, h = (te.reduce_axis((0, n), m) for n, m in ((run // 16, "t"), (8, "q"), (2, "h")))
-        runs, rows = size // run, self.types[0].sizes[0]
+        runs, rows = size // run, self.types[0].shape[0]
 
         def of_part(tile: Expr, b: Expr, part: Expr, row: Expr, j: Expr) -> Expr:
             at = b * size + part * run + t * 16
@@ -334,7 +333,7 @@ class BlocksByColumns(BlockProduct):
         return lambda tile, b, _, row, j: sums[tile, b, row, j]
 
     def _of_bytes(self, data: Element, w: Tensor) -> Callable[..., Expr]:
-        size, rows = self.size, self.types[0].sizes[0]
+        size, rows = self.size, self.types[0].shape[0]
         t, k = te.reduce_axis((0, size // 16), "t"), te.reduce_axis((0, 16), "k")
 
         def of_block(tile: Expr, b: Expr, row: Expr, j: Expr) -> Expr:
@@ -396,12 +395,12 @@ class BlocksByPairs(BlockProduct):
             value = data(row, eight * 8 + h * 4 + k)
             return te.sum(value.astype("int32") * weight, (t, q, h, k))
 
-        rows = self.types[0].sizes[0]
+        rows = self.types[0].shape[0]
         shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
         return te.compute(shape, of_block, name=SUMS)
 
     def _of_bytes(self, data: Element, w: Tensor) -> Callable[..., Expr]:
-        size, rows = self.size, self.types[0].sizes[0]
+        size, rows = self.size, self.types[0].shape[0]
         t, k = te.reduce_axis((0, size // 2), "t"), te.reduce_axis((0, 2), "k")
 
         def of_block(tile: Expr, b: Expr, group: Expr, row: Expr, j: Expr) -> Expr:
@@ -439,7 +438,10 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Bl
     bits, narrow = attrs["bits"], bool(attrs.get("narrow"))
     if "kernel_layout" in attrs or x.dtype != "int8":
         return None
-    (rows, _), (columns, blocks, stored) = x.sizes, w.sizes
+    if not static(w) or w.sizes[0] == 1:
+        return None
+    (columns, blocks, stored), rows = w.sizes, x.shape[0]
+    rows = rows if isinstance(rows, int) else OPEN
     size = stored * 8 // bits
     deep, many = min(size, 32) // 16, rows > 1
     match _form(target):
@@ -475,6 +477,13 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Bl
             run = 32 if narrow and size % 32 == 0 else 16
             return BlocksByColumns(**own, rows=height, columns=TILE * both, run=run)
     return BlocksByPairs(**own, rows=min(rows, 4), columns=8 if many else TILE)
+
+
+def _or_zero(value: Expr, row: Expr, rows: Dim, high: int) -> Expr:
+    """A row's element, or 0 of the rows that fill up the last tile of `high`."""
+    if isinstance(rows, int) and rows % high == 0:
+        return value
+    return te.if_then_else(row < rows, value, 0)
 
 
 def _form(target: Target) -> str:
