@@ -438,8 +438,8 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Bl
     bits, narrow = attrs["bits"], bool(attrs.get("narrow"))
     if "kernel_layout" in attrs or x.dtype != "int8":
         return None
-    if not static(w) or w.sizes[0] == 1:
-        return None
+    if not static(w) or w.sizes[0] < TILE or w.sizes[1] == 1:
+        return None  # too little to be worth tiles
     (columns, blocks, stored), rows = w.sizes, x.shape[0]
     rows = rows if isinstance(rows, int) else OPEN
     size = stored * 8 // bits
