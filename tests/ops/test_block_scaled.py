@@ -89,6 +89,8 @@ PRODUCTS = (
     Product(2, 40, 2, full=True),
     Product(1, 16, 2, bits=8, full=True),
     Product(2, 7, 2, data="float32", zeros=True, scale="float32"),
+    Product(1, 19, 3, data="float32"),
+    Product(3, 16, 2, bits=8, data="float16", zeros=True),
 )
 
 

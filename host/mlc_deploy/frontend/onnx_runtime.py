@@ -243,7 +243,7 @@ def _rotary(n: OnnxNode) -> Any:
 
 def _matmul_n_bits(n: OnnxNode) -> Any:
     """x times weights [N, K] in blocks along K, of 2, 4 or 8 bits, several to a byte. At accuracy
-    level 4 data are int8."""
+    level 4 data may be rounded to int8; at others they are not."""
     bits, size, count, width = (n.attr(key) for key in ("bits", "block_size", "N", "K"))
     if n.optional(4) is not None:
         raise n.refuse("an order of groups (g_idx) is not supported")
@@ -255,12 +255,13 @@ def _matmul_n_bits(n: OnnxNode) -> Any:
         zeros = _unpacked(packed, bits, (count, -1))[:, :blocks]
     elif given is not None:
         raise n.refuse("zero points that are no whole numbers are not supported")
-    if bits in STORED and size in SIZES and n.attr("accuracy_level", 0) == INT8_DATA:
+    if bits in STORED and size in SIZES:
         signed = stored.reshape(count, blocks, -1) ^ np.uint8(TOP_BITS[bits])
         numbers = signed.view(STORED[bits])
         middle = 1 << bits - 1
         offsets = None if zeros is None else (zeros.astype(np.int16) - middle).astype(np.int8)
-        y = times_blocks(n, x, Constant(numbers), scales, offsets, bits)
+        rounds = n.attr("accuracy_level", 0) == INT8_DATA
+        y = times_blocks(n, x, Constant(numbers), scales, offsets, bits, rounds)
     else:
         q = Constant(_unpacked(stored, bits, (count, blocks, size)))
         if zeros is None:

@@ -11,19 +11,23 @@ from .shapes import reshape
 
 
 def times_blocks(
-    n: Node, x: Value, w: Constant, scale: Value, zeros: Array | None, bits: int
+    n: Node, x: Value, w: Constant, scale: Value, zeros: Array | None, bits: int, rounds: bool
 ) -> Value:
-    """x [..., K] as int8 times weights [N, B, bytes] in two's complement, with the blocks' zero
-    points int8 [N, B], in x's dtype. K may be less than the blocks hold."""
+    """x [..., K] times weights [N, B, bytes] in two's complement, with the blocks' zero points int8
+    [N, B], in x's dtype. K may be less than the blocks hold. rounds: whether x is rounded to int8,
+    with a scale for each row."""
     *rows, width = shape_of(x)
     columns, blocks, stored = w.value.shape
     flat = reshape(n, x, (math.prod(rows), width))
     if more := blocks * stored * 8 // bits - width:
         flat = n.emit("pad", flat, pads=(0, 0, 0, more), mode="constant", value=0.0)
-    q, by_row = n.call("quantize_rows", n.cast(flat, "float32"))
-    arguments = [q, w, scale]
+    constants = [w, scale]
     if zeros is not None and zeros.any():
-        arguments.append(Constant(zeros))
-    y = n.emit("dense_blocks", *arguments, bits=bits, narrow=True)
-    y = n.cast(n.emit("multiply", y, by_row), x.type.dtype)
+        constants.append(Constant(zeros))
+    if rounds:
+        q, by_row = n.emit_several("quantize_rows", n.cast(flat, "float32"))
+        y = n.emit("dense_blocks", q, *constants, bits=bits, narrow=True)
+        y = n.cast(n.emit("multiply", y, by_row), x.type.dtype)
+    else:
+        y = n.emit("dense_blocks", flat, *constants, bits=bits)
     return reshape(n, y, (*rows, columns))

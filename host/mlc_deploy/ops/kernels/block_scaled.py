@@ -26,7 +26,7 @@ from ..convolution import OPEN, static
 from ..cpu.default import part_reduction, schedule_block
 from ..plan import Packing, Plan, fields
 from ..registry import Attrs, TensorType
-from ..tile import divisor, inline_epilogue, schedule_intrin_sum, unroll
+from ..tile import divisor, inline_epilogue, schedule_intrin_sum, schedule_sum, unroll
 
 TILE = 16  # columns that stand side by side in packed weights
 # Stages: rows side by side; sums of rows; sums of blocks, and of parts of them; scales; scaled sums; vectors of them.
@@ -40,12 +40,13 @@ class BlockProduct(Plan):
     """rows: of a tile. columns: of a tile. steps: blocks that a turn takes.
 
     lanes: columns that an instruction's sums are of. unit: what sums are multiples of. raised: what
-    weights are more than their numbers.
+    weights are more than their numbers. by_rows: whether sums are made row by row.
     """
 
     lanes: ClassVar[int]
     unit: ClassVar[int] = 1
     raised: ClassVar[int] = 0
+    by_rows: ClassVar[bool] = True
     rows: int
     columns: int
     steps: int
@@ -73,10 +74,11 @@ class BlockProduct(Plan):
         def scaled(tile: Expr, group: Expr, row: Expr, j: Expr) -> Expr:
             column, found = group * self.lanes + j, sums(tile, over, group, row, j)
             if total is not None:
+                kind = total.dtype
                 offset: Any = self.raised
                 for zero in zeros:
-                    offset = zero[tile, over, column].astype("int32") + self.raised
-                found = found.astype("int32") - total[row, over] * offset
+                    offset = zero[tile, over, column].astype(kind) + self.raised
+                found = found.astype(kind) - total[row, over] * offset
             factor = scale[tile, over, column].astype("float32")
             return te.sum(found.astype("float32") * factor, over)
 
@@ -85,7 +87,8 @@ class BlockProduct(Plan):
 
         def element(i: Expr, j: Expr) -> Expr:
             found: Expr = tile[j // TILE, j % TILE // self.lanes, i, j % self.lanes]
-            return found if self.unit == 1 else found * (1 / self.unit)
+            scaled = found if self.unit == 1 else found * (1 / self.unit)
+            return scaled.astype("float32" if x.dtype == "int8" else x.dtype)
 
         return [te.compute((rows, self.attrs["channels"]), element, name=self.op)]
 
@@ -112,8 +115,10 @@ class BlockProduct(Plan):
         """The sums of blocks of rows, in units."""
         k, size = te.reduce_axis((0, self.size), "k"), self.size
 
+        kind = "int32" if x.dtype == "int8" else "float32"
+
         def element(row: Expr, b: Expr) -> Expr:
-            return te.sum(x[row, b * size + k].astype("int32") * self.unit, k)
+            return te.sum(x[row, b * size + k].astype(kind) * self.unit, k)
 
         return te.compute((x.shape[0], self.blocks), element, name=TOTALS)
 
@@ -152,7 +157,7 @@ class BlockProduct(Plan):
         over, step = sch.split(over, [None, self.steps])
         sch.reorder(over, step, *spatial, lane)
         zero = sch.decompose_reduction(SCALED, over)
-        self.schedule_sums(sch, [over, step, *spatial][-1])
+        self.schedule_sums(sch, [over, step, *spatial][-1] if self.by_rows else step)
         unroll(sch, [step, *spatial])
         sch.vectorize(lane)
         loops = list(sch.get_loops(zero))
@@ -433,13 +438,80 @@ class BlocksByPairs(BlockProduct):
         sch.parallel(row)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlocksOfFloats(BlockProduct):
+    """Data stay floats: weights become floats in registers, for all rows of a tile."""
+
+    name = "dense_blocks_floats"
+    lanes = 16
+    by_rows = False
+
+    @property
+    def unit(self) -> int:  # type: ignore[override]
+        return 16 if self.bits == 4 else 1
+
+    def sums(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+        size, halves = self.size, 2 if self.bits == 4 else 1
+        q, h = te.reduce_axis((0, size // halves), "q"), te.reduce_axis((0, halves), "h")
+
+        def of_block(tile: Expr, b: Expr, row: Expr, j: Expr) -> Expr:
+            at = b * (size // halves) + q
+            weight = w[tile, at, j]
+            if self.bits == 4:
+                weight = nibble(weight, h.var)
+            value = data(row, at * halves + h).astype("float32")
+            return te.sum(value * weight.astype("float32"), (q, h))
+
+        shape = (w.shape[0], self.blocks, self.types[0].shape[0], self.lanes)
+        sums = te.compute(shape, of_block, name=SUMS)
+        return lambda tile, b, _, row, j: sums[tile, b, row, j]
+
+    def copied(self, x: Tensor) -> Element:
+        return lambda row, k: x[row, k]
+
+    def schedule_sums(self, sch: Schedule, at: str) -> None:
+        sch.compute_at(SUMS, at)
+        sch.set_scope(SUMS, 0, "local")
+        schedule_sum(sch, SUMS, at, self.lanes, 4)
+
+
+def plan_floats(types: Sequence[TensorType], attrs: Attrs, target: Target) -> BlockProduct | None:
+    x, w, *_ = types
+    if "kernel_layout" in attrs or x.dtype not in ("float16", "float32") or not _fits(w):
+        return None
+    if target.kind == "c" or not target.vector_registers:
+        return None
+    to, halves = ("NK2k16n", 2) if attrs["bits"] == 4 else ("NK16n", 0)
+    most = 1 if target.arch == "arm" else 2
+    rows = x.shape[0]
+    height = min(rows, most) if isinstance(rows, int) else most
+    own = _fields(types, attrs, target, to, halves)
+    return BlocksOfFloats(**own, rows=height, columns=TILE)
+
+
+def _fits(w: TensorType) -> bool:
+    """Whether there are enough weights for tiles."""
+    return static(w) and w.sizes[0] >= TILE and w.sizes[1] > 1
+
+
+def _fields(
+    types: Sequence[TensorType], attrs: Attrs, target: Target, to: str, halves: int
+) -> dict[str, Any]:
+    """The fields of a plan with weights in a layout, of which a dimension are halves of bytes."""
+    bits, (columns, _, stored) = attrs["bits"], types[1].sizes
+    packing = Packing("NK", to, bits=bits, halves=halves)
+    more = {"channels": columns, "block": stored * 8 // bits, "halves": halves}
+    floats = "float32" if target.float16 == "software" else ""
+    beside = Packing("NB", "NB16n", floats=floats)
+    own: dict[str, Any] = fields("dense_blocks", types, attrs, target, packing, **more)
+    return own | {"beside": beside, "steps": 1}
+
+
 def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> BlockProduct | None:
     x, w, scale, *zeros = types
     bits, narrow = attrs["bits"], bool(attrs.get("narrow"))
-    if "kernel_layout" in attrs or x.dtype != "int8":
+    if "kernel_layout" in attrs or x.dtype != "int8" or not _fits(w):
         return None
-    if not static(w) or w.sizes[0] < TILE or w.sizes[1] == 1:
-        return None  # too little to be worth tiles
     (columns, blocks, stored), rows = w.sizes, x.shape[0]
     rows = rows if isinstance(rows, int) else OPEN
     size = stored * 8 // bits
@@ -457,11 +529,7 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Bl
             to, halves = ("NK2k16n4k", 2) if bits == 4 else ("NK16n2k", 0)
         case _:
             return None
-    packing = Packing("NK", to, bits=bits, halves=halves)
-    more = {"channels": columns, "block": size, "halves": halves}
-    own: dict[str, Any] = fields("dense_blocks", types, attrs, target, packing, **more)
-    floats = "float32" if target.float16 == "software" else ""
-    own |= {"beside": Packing("NB", "NB16n", floats=floats), "steps": 1}
+    own = _fields(types, attrs, target, to, halves)
     match _form(target):
         case "quads" if many and bits == 4 and target.has("i8mm") and not zeros:
             return BlocksBySquares(**own, rows=min(rows + rows % 2, 16), columns=4)
