@@ -2,12 +2,12 @@
 
     scripts/bench/few_bits.py [--target NAME ...] [--json FILE] [--against FILE]
 
-A model of one MatMulNBits at accuracy level 4 (K = N = 2048, blocks of 32), counted under QEMU with
-the CPU named, everything included: rounding the data to int8, sums, scales. Of one row the figure is
-instructions per weight; of 64 rows, instructions divided by the fewest that multiply: 4 products
-each, or 16 (sdot) and 32 (smmla) where a CPU has instructions for that many. `limit` is what the
-figure is to be at most. With --against the exit status is 1 where a figure rose by over 1 %; it is
-also 1 where one is above its limit.
+A model of one MatMulNBits at accuracy level 4 (K = N = 2048, blocks of 32), counted under QEMU
+with the CPU named, everything included: rounding the data to int8, sums, scales. Of one row the
+figure is instructions per weight; of 64 rows, instructions divided by the fewest that multiply: 4
+products each, or 16 (sdot) and 32 (smmla) where a CPU has instructions for so many. `limit` is what
+the figure is to be at most. With --against the exit status is 1 where a figure rose by over 1 %; it
+is also 1 where one is above its limit.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ against onnxruntime's MatMulNBits, and what they cost."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
@@ -62,7 +62,7 @@ class Product:
         return [x, w.view(STORED[self.bits]), scale, *zeros]
 
     @property
-    def attrs(self) -> dict[str, int | bool]:
+    def attrs(self) -> dict[str, Any]:
         return {"bits": self.bits, "narrow": not self.full}
 
     def wanted(self) -> Array:
@@ -139,14 +139,16 @@ def test_products_drawn(
 def test_the_reference_is_the_definition(product: Product) -> None:
     """Also of packed weights, in every target's layout."""
     arrays = product.arrays()
-    assert close(*evaluate("dense_blocks", arrays, product.attrs), product.wanted())
+    (found,) = evaluate("dense_blocks", arrays, product.attrs)
+    assert close(found, product.wanted())
     for of in LEVELS.values():
         plan = best_plan("dense_blocks", types_of(arrays), product.attrs, Target(of.target))
         if plan is None:
             continue
         packed = laid_out(plan, arrays)
         assert types_of(packed) == list(plan.arguments)
-        assert close(*evaluate("dense_blocks", packed, plan.attrs), product.wanted())
+        (found,) = evaluate("dense_blocks", packed, plan.attrs)
+        assert close(found, product.wanted())
 
 
 PLANS = {
@@ -187,8 +189,8 @@ def test_instructions(level: tuple[str, Session]) -> None:
         assert plan is not None
         b = BlockBuilder("f")
         params = [b.param(f"p{n}", t.shape, t.dtype) for n, t in enumerate(plan.arguments)]
-        func = lower_fused(b.finish([b.emit(Call(plan.op, tuple(params), plan.attrs, plan))]),
-                           target, "f")  # fmt: skip
+        made: Any = b.emit(Call(plan.op, tuple(params), plan.attrs, plan))
+        func = lower_fused(b.finish([made]), target, "f")
         module = session.load(mlc.build(func, target=target))
         given = [*laid_out(plan, arrays), np.zeros((rows, 256), np.float32)]
         (counts,) = module["f"].profile(*map(session.tensor, given)).counts
@@ -261,7 +263,11 @@ def test_rows_as_int8(level: tuple[str, Session]) -> None:
     assert not found[0][1].any() and found[0][2, 3] == 127
 
 
-X, W, SCALE = TensorType((2, 64), "int8"), TensorType((8, 2, 16), "uint8"), TensorType((8, 2), "float16")
+X, W, SCALE = (
+    TensorType((2, 64), "int8"),
+    TensorType((8, 2, 16), "uint8"),
+    TensorType((8, 2), "float16"),
+)
 
 
 @pytest.mark.parametrize(

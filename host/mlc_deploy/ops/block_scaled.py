@@ -4,13 +4,13 @@
     y[m, n] = sum over blocks b of scale[n, b] * sum over k in b of x[m, k] * (w[n, k] - zero[n, b])
 
 x is [M, K], int8 or float. w is [N, B, bytes], a row of bytes per block: numbers in two's
-complement of `bits` 8, int8, or 4, uint8, two in a byte, the first in the lower half. scale is float
-[N, B], zero int8 [N, B] (0 where there is none). A block has K / B elements, 16 to 256. So models
-store such weights, but for an offset of 2^(bits - 1): onnxruntime's MatMulNBits, ONNX's int4.
+complement of `bits` 8, int8, or 4, uint8, two in a byte, the first in the lower half. scale is
+float [N, B], zero int8 [N, B] (0 where there is none). A block has K / B elements, 16 to 256. So
+models store such weights, but for an offset of 2^(bits - 1): onnxruntime's MatMulNBits, ONNX's int4.
 
-Attributes: bits, and narrow where int8 data are within ±127. Of int8 data a block's sum is exact in int32; it is multiplied by the scale, and
-blocks are added up, in float32: y is float32. Of float data all is computed in float32, and y is of
-the data's dtype.
+Attributes: bits, and narrow where int8 data are within ±127. Of int8 data a block's sum is exact in
+int32; it is multiplied by the scale, and blocks are added up, in float32: y is float32. Of float
+data all is computed in float32, and y is of the data's dtype.
 
     quantize_rows(x)
     q[m, k] = x[m, k] / scale[m], rounded to the nearest (halves to even): within ±127

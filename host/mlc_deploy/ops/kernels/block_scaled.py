@@ -1,4 +1,4 @@
-"""Products of int8 data with weights of few bits that are scaled by blocks (ops/block_scaled.py).
+"""Products with weights of few bits that are scaled by blocks (ops/block_scaled.py).
 
 A block's sums are made in the form of an instruction, which takes weights out of their bytes; they
 are scaled, and added up in float32, in registers as well. Packed weights have columns side by side,
@@ -29,24 +29,23 @@ from ..registry import Attrs, TensorType
 from ..tile import divisor, inline_epilogue, schedule_intrin_sum, schedule_sum, unroll
 
 TILE = 16  # columns that stand side by side in packed weights
-# Stages: rows side by side; sums of rows; sums of blocks, and of parts of them; scales; scaled sums; vectors of them.
+# Stages: rows side by side; sums of rows; sums of blocks, and of parts of them; scales; scaled
+# sums; vectors of them.
 ROWS, TOTALS, SUMS, PARTS = "block_rows", "row_sums", "block_sums", "block_parts"
 FACTORS, SCALED, VECTORS = "block_factors", "block_tile", "block_vectors"
 Element = Callable[[Expr, Expr], Expr]
+Sums = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockProduct(Plan):
     """rows: of a tile. columns: of a tile. steps: blocks that a turn takes.
 
-    lanes: columns that an instruction's sums are of. unit: what sums are multiples of. raised: what
-    weights are more than their numbers. by_rows: whether sums are made row by row.
+    lanes: columns that an instruction's sums are of. unit: what sums are multiples of.
     """
 
     lanes: ClassVar[int]
     unit: ClassVar[int] = 1
-    raised: ClassVar[int] = 0
-    by_rows: ClassVar[bool] = True
     rows: int
     columns: int
     steps: int
@@ -63,22 +62,65 @@ class BlockProduct(Plan):
     def blocks(self) -> int:
         return self.types[2].sizes[1]
 
+    def schedule(self, func: PrimFunc) -> PrimFunc:
+        sch = Schedule(func)
+        if TOTALS in sch.get_blocks():
+            sch = part_reduction(sch, TOTALS, self.target)
+        result = inline_epilogue(sch, self.op)
+        i, j = sch.get_loops(result)
+        i, row = sch.split(i, [None, self.rows])
+        parts, vectors = max(self.columns, TILE) // self.columns, self.columns // self.lanes
+        j, part, vector, lane = sch.split(j, [None, parts, vectors, self.lanes])
+        sch.reorder(j, i, part, vector, row, lane)
+        self.schedule_scaled(sch, part)
+        unroll(sch, [vector, row])
+        sch.vectorize(lane)
+        for block in sch.get_blocks():
+            if block == ROWS:
+                self.schedule_rows(sch)
+            elif str(block).startswith(TOTALS):
+                schedule_block(sch, block, self.target)
+        sch.parallel(j)
+        if model := scheduling_model(self.name, self.target):
+            sch.tune_for(model)
+        return sch.func
+
+    @abstractmethod
+    def schedule_scaled(self, sch: Schedule, at: str) -> None:
+        """Schedules the stages of a tile inside loop `at`."""
+
+    def schedule_rows(self, sch: Schedule) -> None:
+        """Schedules the stage of rows that stand side by side."""
+        *outer, lane = sch.get_loops(ROWS)
+        unroll(sch, outer[2:])
+        sch.vectorize(lane)
+        sch.parallel(sch.fuse(*outer[:2]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockVectors(BlockProduct):
+    """Sums are vectors of columns.
+
+    raised: what weights are more than their numbers. by_rows: whether sums are made row by row.
+    """
+
+    raised: ClassVar[int] = 0
+    by_rows: ClassVar[bool] = True
+
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         x, w, scale, *zeros = inputs
         rows = x.shape[0]
-        data = self.copied(x)
-        sums = self.sums(data, w)
+        sums = self.sums(self.copied(x), w)
         total = self.totals(x) if zeros or self.raised else None
         over = te.reduce_axis((0, self.blocks), "b")
 
         def scaled(tile: Expr, group: Expr, row: Expr, j: Expr) -> Expr:
             column, found = group * self.lanes + j, sums(tile, over, group, row, j)
             if total is not None:
-                kind = total.dtype
                 offset: Any = self.raised
                 for zero in zeros:
-                    offset = zero[tile, over, column].astype(kind) + self.raised
-                found = found.astype(kind) - total[row, over] * offset
+                    offset = zero[tile, over, column].astype(total.dtype) + self.raised
+                found = found.astype(total.dtype) - total[row, over] * offset
             factor = scale[tile, over, column].astype("float32")
             return te.sum(found.astype("float32") * factor, over)
 
@@ -87,14 +129,14 @@ class BlockProduct(Plan):
 
         def element(i: Expr, j: Expr) -> Expr:
             found: Expr = tile[j // TILE, j % TILE // self.lanes, i, j % self.lanes]
-            scaled = found if self.unit == 1 else found * (1 / self.unit)
-            return scaled.astype("float32" if x.dtype == "int8" else x.dtype)
+            whole = found if self.unit == 1 else found * (1 / self.unit)
+            return whole.astype("float32" if x.dtype == "int8" else x.dtype)
 
         return [te.compute((rows, self.attrs["channels"]), element, name=self.op)]
 
     @abstractmethod
-    def sums(self, data: Element, w: Tensor) -> Callable[..., Expr]:
-        """A stage SUMS, as a function of tile, block, group of lanes, row and lane."""
+    def sums(self, data: Element, w: Tensor) -> Sums:
+        """States the sums of blocks; gives them by tile, block, group of lanes, row and lane."""
 
     def copied(self, x: Tensor) -> Element:
         """The data by row and k: of several rows from the rows of a tile side by side, 16 elements
@@ -114,71 +156,36 @@ class BlockProduct(Plan):
     def totals(self, x: Tensor) -> Tensor:
         """The sums of blocks of rows, in units."""
         k, size = te.reduce_axis((0, self.size), "k"), self.size
-
         kind = "int32" if x.dtype == "int8" else "float32"
 
         def element(row: Expr, b: Expr) -> Expr:
             return te.sum(x[row, b * size + k].astype(kind) * self.unit, k)
 
-        return te.compute((x.shape[0], self.blocks), element, name=TOTALS)
+        found: Tensor = te.compute((x.shape[0], self.blocks), element, name=TOTALS)
+        return found
 
-    # -------------------------------------------------------------------------------- schedule
-
-    def schedule(self, func: PrimFunc) -> PrimFunc:
-        sch = Schedule(func)
-        if TOTALS in sch.get_blocks():
-            sch = part_reduction(sch, TOTALS, self.target)
-        result = inline_epilogue(sch, self.op)
-        i, j = sch.get_loops(result)
-        i, row = sch.split(i, [None, self.rows])
-        around = max(self.columns, TILE)
-        j, part, vector, lane = sch.split(
-            j, [None, around // self.columns, self.columns // self.lanes, self.lanes]
-        )
-        sch.reorder(j, i, part, vector, row, lane)
-        self._schedule_scaled(sch, part)
-        unroll(sch, [vector, row])
-        sch.vectorize(lane)
-        for block in sch.get_blocks():
-            if block == ROWS:
-                self.schedule_rows(sch)
-            elif str(block).startswith(TOTALS):
-                schedule_block(sch, block, self.target)
-        sch.parallel(j)
-        if model := scheduling_model(self.name, self.target):
-            sch.tune_for(model)
-        return sch.func
-
-    def _schedule_scaled(self, sch: Schedule, at: str) -> None:
+    def schedule_scaled(self, sch: Schedule, at: str) -> None:
         sch.compute_at(SCALED, at)
         sch.set_scope(SCALED, 0, "local")
-        loops = list(sch.get_loops(SCALED))
-        *spatial, lane, over = loops[loops.index(at) + 1 :]
+        *spatial, lane, over = _inside(sch, SCALED, at)
         over, step = sch.split(over, [None, self.steps])
         sch.reorder(over, step, *spatial, lane)
         zero = sch.decompose_reduction(SCALED, over)
         self.schedule_sums(sch, [over, step, *spatial][-1] if self.by_rows else step)
         unroll(sch, [step, *spatial])
         sch.vectorize(lane)
-        loops = list(sch.get_loops(zero))
-        *spatial, lane = loops[loops.index(at) + 1 :]
+        *spatial, lane = _inside(sch, zero, at)
         unroll(sch, spatial)
         sch.vectorize(lane)
 
     @abstractmethod
     def schedule_sums(self, sch: Schedule, at: str) -> None:
-        """Schedules what `sums` stated, of one row and one group of lanes."""
-
-    def schedule_rows(self, sch: Schedule) -> None:
-        """Schedules what `copied` stated."""
-        *outer, lane = sch.get_loops(ROWS)
-        unroll(sch, outer[2:])
-        sch.vectorize(lane)
-        sch.parallel(sch.fuse(*outer[:2]))
+        """Schedules what `sums` stated inside loop `at`: of one row and one group of lanes, or,
+        unless by_rows, of a tile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlocksByQuads(BlockProduct):
+class BlocksByQuads(BlockVectors):
     """Four neighbours along k are a lane of the data, and multiply vectors of four columns."""
 
     name = "dense_blocks_quads"
@@ -188,7 +195,7 @@ class BlocksByQuads(BlockProduct):
     def unit(self) -> int:  # type: ignore[override]
         return 16 if self.bits == 4 else 1
 
-    def sums(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+    def sums(self, data: Element, w: Tensor) -> Sums:
         size, deep, whole = self.size, w.shape[3], self.bits == 8
         t = te.reduce_axis((0, size // 16), "t")
         extents = ((4 if whole else 2, "g"), (1 if whole else 2, "h"), (4, "k"))
@@ -198,7 +205,9 @@ class BlocksByQuads(BlockProduct):
             c = b * (size // 16) + t
             byte = w[tile, c // deep, four, c % deep, g, j, k]
             weight = (byte if whole else nibble(byte, h.var)).astype("int32")
-            return te.sum(data(row, c * 16 + h * 8 + g * 4 + k).astype("int32") * weight, (t, g, h, k))
+            return te.sum(
+                data(row, c * 16 + h * 8 + g * 4 + k).astype("int32") * weight, (t, g, h, k)
+            )
 
         rows = self.types[0].shape[0]
         shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
@@ -246,7 +255,8 @@ class BlocksBySquares(BlockProduct):
         sums = te.compute((tiles, self.blocks, fours, pairs, 2, 2, 2), of_block, name=SUMS)
 
         def factor(tile: Expr, b: Expr, column: Expr) -> Expr:
-            return scale[tile, b, column].astype("float32")
+            found: Expr = scale[tile, b, column].astype("float32")
+            return found
 
         factors = te.compute(scale.shape, factor, name=FACTORS)
 
@@ -264,22 +274,21 @@ class BlocksBySquares(BlockProduct):
 
         def element(i: Expr, j: Expr) -> Expr:
             lane = j % 4
-            found = vectors[j // TILE, j % TILE // 4, i // 2, i % 2, lane // 2, lane % 2]
+            at = (j // TILE, j % TILE // 4, i // 2, i % 2, lane // 2, lane % 2)
+            found: Expr = vectors[at]
             return found * (1 / self.unit)
 
         return [te.compute((rows, self.attrs["channels"]), element, name=self.op)]
 
-    def _schedule_scaled(self, sch: Schedule, at: str) -> None:
+    def schedule_scaled(self, sch: Schedule, at: str) -> None:
         sch.compute_at(VECTORS, at)
         sch.set_scope(VECTORS, 0, "local")
-        loops = list(sch.get_loops(VECTORS))
-        *pairs, i, p, j = loops[loops.index(at) + 1 :]
+        *pairs, i, p, j = _inside(sch, VECTORS, at)
         sch.compute_at(SCALED, at)
         sch.set_scope(SCALED, 0, "local")
         sch.tensorize(i, "aarch64.zip.float.squares")
         unroll(sch, pairs)
-        loops = list(sch.get_loops(SCALED))
-        *pairs, p, i, j, over = loops[loops.index(at) + 1 :]
+        *pairs, p, i, j, over = _inside(sch, SCALED, at)
         sch.reorder(over, *pairs, p, i, j)
         zero = sch.decompose_reduction(SCALED, over)
         inside = [over, *pairs][-1]
@@ -291,20 +300,13 @@ class BlocksBySquares(BlockProduct):
         schedule_intrin_sum(sch, SUMS, inside, get_intrin("aarch64.smmla.nibbles"), 2)
         sch.tensorize(p, "aarch64.scale.squares")
         unroll(sch, pairs)
-        loops = list(sch.get_loops(zero))
-        *spatial, i, j = loops[loops.index(at) + 1 :]
+        *spatial, i, j = _inside(sch, zero, at)
         unroll(sch, [*spatial, i])
         sch.vectorize(j)
 
-    def sums(self, data: Element, w: Tensor) -> Callable[..., Expr]:
-        raise NotImplementedError
-
-    def schedule_sums(self, sch: Schedule, at: str) -> None:
-        raise NotImplementedError
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlocksByColumns(BlockProduct):
+class BlocksByColumns(BlockVectors):
     """One element of the data multiplies a vector of sixteen columns; int16 holds the sums of a
     part of a block.
 
@@ -314,7 +316,7 @@ class BlocksByColumns(BlockProduct):
     lanes = 16
     run: int
 
-    def sums(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+    def sums(self, data: Element, w: Tensor) -> Sums:
         if self.bits == 8:
             return self._of_bytes(data, w)
         size, run = self.size, self.run
@@ -337,7 +339,7 @@ class BlocksByColumns(BlockProduct):
         sums = te.compute((w.shape[0], self.blocks, rows, self.lanes), of_block, name=SUMS)
         return lambda tile, b, _, row, j: sums[tile, b, row, j]
 
-    def _of_bytes(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+    def _of_bytes(self, data: Element, w: Tensor) -> Sums:
         size, rows = self.size, self.types[0].shape[0]
         t, k = te.reduce_axis((0, size // 16), "t"), te.reduce_axis((0, 16), "k")
 
@@ -370,7 +372,7 @@ class BlocksByColumns(BlockProduct):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlocksByPairs(BlockProduct):
+class BlocksByPairs(BlockVectors):
     """Pairs of neighbours along k are summed up in int16, as is what an instruction takes of a
     block, on x86-64. Its weights have no sign: they are raised by 8."""
 
@@ -385,7 +387,7 @@ class BlocksByPairs(BlockProduct):
     def depth(self) -> int:
         return min(self.size, 32)
 
-    def sums(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+    def sums(self, data: Element, w: Tensor) -> Sums:
         if self.bits == 8:
             return self._of_bytes(data, w)
         size, depth = self.size, self.depth
@@ -404,7 +406,7 @@ class BlocksByPairs(BlockProduct):
         shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
         return te.compute(shape, of_block, name=SUMS)
 
-    def _of_bytes(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+    def _of_bytes(self, data: Element, w: Tensor) -> Sums:
         size, rows = self.size, self.types[0].shape[0]
         t, k = te.reduce_axis((0, size // 2), "t"), te.reduce_axis((0, 2), "k")
 
@@ -439,7 +441,7 @@ class BlocksByPairs(BlockProduct):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlocksOfFloats(BlockProduct):
+class BlocksOfFloats(BlockVectors):
     """Data stay floats: weights become floats in registers, for all rows of a tile."""
 
     name = "dense_blocks_floats"
@@ -450,7 +452,7 @@ class BlocksOfFloats(BlockProduct):
     def unit(self) -> int:  # type: ignore[override]
         return 16 if self.bits == 4 else 1
 
-    def sums(self, data: Element, w: Tensor) -> Callable[..., Expr]:
+    def sums(self, data: Element, w: Tensor) -> Sums:
         size, halves = self.size, 2 if self.bits == 4 else 1
         q, h = te.reduce_axis((0, size // halves), "q"), te.reduce_axis((0, halves), "h")
 
@@ -508,7 +510,7 @@ def _fields(
 
 
 def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> BlockProduct | None:
-    x, w, scale, *zeros = types
+    x, w, _, *zeros = types
     bits, narrow = attrs["bits"], bool(attrs.get("narrow"))
     if "kernel_layout" in attrs or x.dtype != "int8" or not _fits(w):
         return None
@@ -545,6 +547,12 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Bl
             run = 32 if narrow and size % 32 == 0 else 16
             return BlocksByColumns(**own, rows=height, columns=TILE * both, run=run)
     return BlocksByPairs(**own, rows=min(rows, 4), columns=8 if many else TILE)
+
+
+def _inside(sch: Schedule, block: str, at: str) -> list[str]:
+    """A block's loops inside loop `at`."""
+    loops: list[str] = list(sch.get_loops(block))
+    return loops[loops.index(at) + 1 :]
 
 
 def _or_zero(value: Expr, row: Expr, rows: Dim, high: int) -> Expr:

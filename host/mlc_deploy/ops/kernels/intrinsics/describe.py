@@ -64,7 +64,8 @@ def dot_of_nibbles() -> PrimFunc:
 
 
 def dot_of_sixteen() -> PrimFunc:
-    """C[j] += A[4*g + k] * B[g, j, k] over g and k of 4: int32 [4], of int8, A [16], B [4, 4, 4]."""
+    """C[j] += A[4*g + k] * B[g, j, k] over g and k of 4: int32 [4], of int8, A [16], B [4, 4, 4],
+    parts of B anywhere."""
     x, y = te.placeholder((16,), "int8", "A"), te.placeholder((4, 4, 4), "int8", "B")
     g, k = (te.reduce_axis((0, 4), name) for name in "gk")
 
@@ -87,7 +88,7 @@ def columns_of_bytes() -> PrimFunc:
 
 
 def squares_of_nibbles() -> PrimFunc:
-    """C[p, i, j] += A[h, i, 4*g + k] * 16 * half h of B[g, 2*p + j, k] over h and g of 2 and k of 4:
+    """C[p, i, j] += A[h, i, 4*g + k] * 16 * half h of B[g, 2*p + j, k], h and g of 2 and k of 4:
     int32 [2, 2, 2], of int8 and nibbles, A [2, 2, 8], B [2, 4, 4], both parts of B anywhere."""
     x, y = te.placeholder((2, 2, 8), "int8", "A"), te.placeholder((2, 4, 4), "uint8", "B")
     h, g, k = (te.reduce_axis((0, n), name) for n, name in ((2, "h"), (2, "g"), (4, "k")))

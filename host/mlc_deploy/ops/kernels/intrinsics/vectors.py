@@ -278,7 +278,10 @@ def columns_of_bytes(multiply: Operation) -> Callable[..., Stmt]:
         totals: list[Expr] = [part(c, 8, 0), part(c, 8, 8)]
         for k in range(0, 16, 2):
             products = [
-                [multiply(*two) for two in zip(halves(part(b, 16, n, 0)), halves(lane(data, n)), strict=True)]
+                [
+                    multiply(*two)
+                    for two in zip(halves(part(b, 16, n, 0)), halves(lane(data, n)), strict=True)
+                ]
                 for n in (k, k + 1)
             ]
             for n, (first, second) in enumerate(zip(*products, strict=True)):
