@@ -5,8 +5,8 @@
 
 x is [M, K], int8 or float. w is [N, B, bytes], a row of bytes per block: numbers in two's
 complement of `bits` 8, int8, or 4, uint8, two in a byte, the first in the lower half. scale is
-float [N, B], zero int8 [N, B] (0 where there is none). A block has K / B elements, 16 to 256. So
-models store such weights, but for an offset of 2^(bits - 1): onnxruntime's MatMulNBits, ONNX's int4.
+float [N, B], zero int8 [N, B] (0 where there is none). A block has K / B elements, 16 to 256.
+onnxruntime's MatMulNBits stores the same numbers, raised by 2^(bits - 1).
 
 Attributes: bits, and narrow where int8 data are within ±127. Of int8 data a block's sum is exact in
 int32; it is multiplied by the scale, and blocks are added up, in float32: y is float32. Of float

@@ -211,7 +211,8 @@ class BlocksByQuads(BlockVectors):
 
         rows = self.types[0].shape[0]
         shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
-        return te.compute(shape, of_block, name=SUMS)
+        sums: Sums = te.compute(shape, of_block, name=SUMS)
+        return sums
 
     def schedule_sums(self, sch: Schedule, at: str) -> None:
         sch.compute_at(SUMS, at)
@@ -404,7 +405,8 @@ class BlocksByPairs(BlockVectors):
 
         rows = self.types[0].shape[0]
         shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
-        return te.compute(shape, of_block, name=SUMS)
+        sums: Sums = te.compute(shape, of_block, name=SUMS)
+        return sums
 
     def _of_bytes(self, data: Element, w: Tensor) -> Sums:
         size, rows = self.size, self.types[0].shape[0]
@@ -416,7 +418,8 @@ class BlocksByPairs(BlockVectors):
             return te.sum(data(row, pair * 2 + k).astype("int32") * weight, (t, k))
 
         shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
-        return te.compute(shape, of_block, name=SUMS)
+        sums: Sums = te.compute(shape, of_block, name=SUMS)
+        return sums
 
     def copied(self, x: Tensor) -> Element:
         if self.bits == 4:
