@@ -241,7 +241,7 @@ def _part(turns: int) -> int:
 def _is_simple(block: Block) -> bool:
     """Whether the block is but a few instructions, so that what a turn costs counts."""
     calls = [n for n in walk(block.body) if isinstance(n, Call)]
-    return len(calls) <= 1 and all(n.name == "if_then_else" for n in calls)
+    return len(calls) <= 1 and all(n.name in ("if_then_else", "abs") for n in calls)
 
 
 def _extent(sch: Schedule, loop: str) -> int:
