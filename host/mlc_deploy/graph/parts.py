@@ -39,7 +39,7 @@ def part_of(function: Function, loop: CallLoop | None = None) -> Part:
         states = state_outputs(function)
     else:
         states = dict(enumerate(function.params[1 : 1 + loop.states]))
-    function = own_outputs(own_states(function), states, body=loop is not None)
+    function = own_outputs(own_states(function, states), states, body=loop is not None)
     function = replace(function, bindings=as_kernels(function))
     params: set[Value] = {*(function.params if loop is None else function.params[1:])}
     part = _laid_out(function, states, params)
@@ -90,9 +90,9 @@ def _states_in_place(
     outputs = list(function.outputs)
     for number, state in states.items():
         after = outputs[number]
-        if after is state:
-            continue
         root, _ = memory.region(after)
+        if root is state:
+            continue
         read, time = last.get(state, -1), made.get(root, -1)
         if read < time:
             continue

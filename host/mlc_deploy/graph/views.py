@@ -12,12 +12,14 @@ from operator import is_
 
 from mlc_targets.object_format import ALIGNMENT
 
+from ..ops import has
 from ..ops.shape import normal_axis
 from ..passes.context import optional
 from .constants import is_static
-from .nodes import Binding, Call, CallLoop, Function, TensorType, Value, Var
+from .nodes import Binding, Call, CallFused, CallLoop, Function, TensorType, Value, Var
 
 IN_PLACE = "in_place"  # the attribute of a concatenation whose arguments are written into it
+OWNED = "owned"  # that of a call that updates memory of its own
 
 
 @optional(level=1)
@@ -76,6 +78,36 @@ def is_view(binding: Binding) -> bool:
     return False
 
 
+def update(binding: Binding) -> Call | None:
+    """The call that writes into the memory of the binding's first argument, where it does; as a
+    kernel, too."""
+    match binding.call:
+        case CallFused(Function(bindings=(inner,))):
+            return update(inner)
+        case Call(op) as call if has(op, "updates"):
+            return call
+    return None
+
+
+def owning(binding: Binding, memory: Value) -> Binding:
+    """An update of memory that is its own."""
+    call = binding.call
+    args = (memory, *call.args[1:])
+    match call:
+        case CallFused(Function(bindings=(inner,)) as function):
+            function = replace(function, bindings=(owning(inner, inner.call.args[0]),))
+            return replace(binding, call=CallFused(function, args))
+        case Call(attrs=attrs):
+            return replace(binding, call=replace(call, args=args, attrs={**attrs, OWNED: True}))
+    raise AssertionError(f"{binding} updates nothing")
+
+
+def is_owned(binding: Binding) -> bool:
+    """Whether the binding updates memory of its own, as plan.own_states has it."""
+    call = update(binding)
+    return call is not None and bool(call.attrs[OWNED])
+
+
 def slice_offset(
     x: TensorType, begin: tuple[int, ...], step: tuple[int, ...], shape: tuple[int, ...]
 ) -> int | None:
@@ -111,6 +143,8 @@ class Memory:
             elif isinstance(binding.call, CallLoop) and binding.call.owned:
                 own = zip(binding.outputs, binding.call.args[: binding.call.states], strict=False)
                 self.within.update((out, (state, 0)) for out, state in own)
+            elif is_owned(binding):
+                self.within[binding.outputs[0]] = binding.call.args[0], 0
 
     def _add(self, binding: Binding) -> None:
         (out,) = binding.outputs
