@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -21,7 +21,7 @@ from ..driver.deploy import RUN_SECONDS, thread_count
 from .files import Beside, beside, model_of
 from .model import LENGTH, read_decoder
 from .sampling import Sampling
-from .text import Memory, Step, Text, length_of
+from .text import Memory, Step, Text
 from .tokens import Tokenizer, chat_text, load_tokenizer, until
 
 if TYPE_CHECKING:
@@ -138,9 +138,11 @@ class Decoder:
     file: Path
     beside: Beside
 
-    @property
-    def described(self) -> Any:
-        return self.model.metadata.model
+    def fitting(self, machine: str, features: frozenset[str]) -> Decoder:
+        """With the program that is best on such a board, of a saved model with several."""
+        if isinstance(self.model, SavedModel):
+            return replace(self, model=self.model.fitting(machine, features))
+        return self
 
     def tokenizer(self) -> Tokenizer:
         """Raises DecodeError where it or the extra is missing."""
@@ -242,5 +244,3 @@ def generate(
     sampling = Sampling(temperature, top_k, top_p, seed)
     return Reply(text, ids, tokens, sampling, model.ends(tokenizer), tokenizer, stop)
 
-
-__all__ = ["Decoder", "Reply", "Summary", "generate", "length_of", "load_decoder"]
