@@ -27,7 +27,7 @@ from .bind import rebuilt
 from .dims import same_dim, symbol
 from .extents import EXTENT
 from .last_rows import last_rows
-from .nodes import AnyCall, Binding, Call, Constant, Function, TensorType, Value, Var
+from .nodes import AnyCall, Binding, Call, CallBranch, Constant, Function, TensorType, Value, Var
 
 POSITION, FILLED = "position", "filled"  # states: tokens read so far, rows of the caches in use
 LOGITS, TOKEN = "logits", "token"  # outputs: of the last token, and the place of the largest
@@ -169,7 +169,34 @@ def with_cache(
         states=states,
         extents=tuple((n, size) for n, size in most.items() if symbol(n) not in dims),
     )
-    return last_rows(made_of)
+    return _one_token_apart(last_rows(made_of), ids.name, steps)
+
+
+def _one_token_apart(function: Function, ids: str, steps: Dim) -> Function:
+    """The function as a branch: a step of one token has a body of its own, which is made for one
+    row. Both work on one memory and on one copy of the weights."""
+    if not isinstance(steps, Symbol):
+        return function
+    e = _Emitter(function)
+    count = next(p for p in function.params if p.name == steps.name)
+    one = e.emit("equal", count, _number(1), name="one_token")
+
+    def body(name: str, known: Mapping[Value, Value], dims: Mapping[Symbol, Dim]) -> Function:
+        own = {p: Var(p.name, p.type) for p in function.params}
+        inner = _Emitter(function)
+        values: dict[Value, Value] = {**own, **known}
+        if dims:
+            first = {"begin": (0, 0), "step": (1, 1), "shape": (1, 1)}
+            given = next(p for p in function.params if p.name == ids)
+            values[given] = inner.emit("slice", own[given], name="token_id", **first)
+        made = rebuilt(replace(function, params=(), states=(), extents=()), values, dims)
+        bindings = (*inner.bindings, *made.bindings)
+        return replace(made, name=name, params=tuple(own.values()), bindings=bindings)
+
+    bodies = body("one", {count: _number(1)}, {steps: 1}), body("several", {}, {})
+    outputs = tuple(Var(e.names.fresh(v.name), v.type) for v in function.outputs)
+    branch = Binding(outputs, CallBranch(*bodies, (one, *function.params)), "step")
+    return replace(function, bindings=(*e.bindings, branch), outputs=outputs)
 
 
 def _source(body: Function, value: Value, known: Collection[Value]) -> Value:

@@ -17,8 +17,8 @@ from mlc_targets.object_format import ALIGNMENT, Space
 
 from ..ir.names import Names
 from .fuse import pattern
-from .nodes import Binding, Call, CallFused, CallLoop, Function, Value, Var
-from .views import Memory, is_owned, is_view, owning, update
+from .nodes import Binding, Call, CallBranch, CallFused, CallLoop, Function, Value, Var
+from .views import Memory, is_owned, is_view, owning, update, updated_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,10 @@ def align(size: int) -> int:
 
 
 def own_states(function: Function, states: Mapping[int, Var]) -> Function:
-    """Every loop's states, and what calls update, become memory of their own: what is an input, a
-    constant, read elsewhere or within the memory of another value is copied. states: parameters
-    whose memory an update may write to."""
-    if not any(isinstance(b.call, CallLoop) or update(b) for b in function.bindings):
+    """Every loop's states, and what calls and branches update, become memory of their own: what is
+    an input, a constant, read elsewhere or within the memory of another value is copied. states:
+    parameters whose memory an update may write to."""
+    if not any(isinstance(b.call, CallLoop | CallBranch) or update(b) for b in function.bindings):
         return function
     memory = Memory(function)
     made = (v for b in function.bindings for v in b.outputs)
@@ -109,26 +109,32 @@ def own_states(function: Function, states: Mapping[int, Var]) -> Function:
             read.update(memory.region(a)[0] for a in binding.call.args)
     bindings: list[Binding] = []
 
-    def owned(binding: Binding, values: Sequence[Value], free: Collection[Value]) -> list[Value]:
-        found: list[Value] = []
-        for number, value in enumerate(values):
-            root, _ = memory.region(value)
-            if root not in free or read[root] > 1 or not memory.is_whole(value):
-                copy = Var(names.fresh(f"{binding.outputs[number].name}.state"), value.type)
-                bindings.append(Binding((copy,), Call("copy", (value,), {}), binding.source))
-                value = copy
-            found.append(value)
-        return found
+    free = {*computed, *states.values()}
+
+    def owned(binding: Binding, number: int, value: Value, free: Collection[Value]) -> Value:
+        """The memory in which a binding leaves an output, by its number."""
+        root, _ = memory.region(value)
+        if root in free and read[root] == 1 and memory.is_whole(value):
+            return value
+        copy = Var(names.fresh(f"{binding.outputs[number].name}.state"), value.type)
+        bindings.append(Binding((copy,), Call("copy", (value,), {}), binding.source))
+        return copy
 
     for binding in function.bindings:
         call = binding.call
         if isinstance(call, CallLoop) and not call.owned:
-            own = owned(binding, call.args[: call.states], computed)
+            begun = enumerate(call.args[: call.states])
+            own = (owned(binding, number, state, computed) for number, state in begun)
             call = replace(call, args=(*own, *call.args[call.states :]), owned=True)
             binding = replace(binding, call=call)
+        elif isinstance(call, CallBranch) and not call.states:
+            args = list(call.args)
+            pairs = updated_args(call)
+            for number, arg in pairs:
+                args[arg] = owned(binding, number, args[arg], free)
+            binding = replace(binding, call=replace(call, args=tuple(args), states=pairs))
         elif update(binding) and not is_owned(binding):
-            (root,) = owned(binding, call.args[:1], {*computed, *states.values()})
-            binding = owning(binding, root)
+            binding = owning(binding, owned(binding, 0, call.args[0], free))
         bindings.append(binding)
     return replace(function, bindings=tuple(bindings))
 

@@ -16,7 +16,18 @@ from ..ops import has
 from ..ops.shape import normal_axis
 from ..passes.context import optional
 from .constants import is_static
-from .nodes import Binding, Call, CallFused, CallLoop, Function, TensorType, Value, Var
+from .nodes import (
+    Binding,
+    Call,
+    CallBranch,
+    CallFused,
+    CallLoop,
+    Function,
+    TensorType,
+    Value,
+    Var,
+    bodies,
+)
 
 IN_PLACE = "in_place"  # the attribute of a concatenation whose arguments are written into it
 OWNED = "owned"  # that of a call that updates memory of its own
@@ -108,6 +119,24 @@ def is_owned(binding: Binding) -> bool:
     return call is not None and bool(call.attrs[OWNED])
 
 
+def updated_args(branch: CallBranch) -> tuple[tuple[int, int], ...]:
+    """The outputs of a branch that both bodies leave in the memory of an argument, each with the
+    argument's number."""
+
+    def roots(body: Function) -> list[int]:
+        memory = Memory(body, updates=True)
+        numbers: dict[Value, int] = {p: n for n, p in enumerate(body.params, 1)}
+        whole = (memory.region(v)[0] if memory.is_whole(v) else v for v in body.outputs)
+        return [numbers.get(root, 0) for root in whole]
+
+    if not any(update(b) for body in bodies(branch) for b in body.bindings):
+        return ()
+    one, other = map(roots, bodies(branch))
+    same = [(k, arg) for k, (arg, b) in enumerate(zip(one, other, strict=True)) if arg == b and arg]
+    args = [arg for _, arg in same]
+    return tuple((k, arg) for k, arg in same if args.count(arg) == 1)
+
+
 def slice_offset(
     x: TensorType, begin: tuple[int, ...], step: tuple[int, ...], shape: tuple[int, ...]
 ) -> int | None:
@@ -135,7 +164,8 @@ class Memory:
 
     within: dict[Value, tuple[Value, int]]  # the value around, and the offset in it in bytes
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, updates: bool = False) -> None:
+        """updates: all calls that update memory are taken to own it."""
         object.__setattr__(self, "within", {})
         for binding in function.bindings:
             if is_view(binding):
@@ -143,7 +173,10 @@ class Memory:
             elif isinstance(binding.call, CallLoop) and binding.call.owned:
                 own = zip(binding.outputs, binding.call.args[: binding.call.states], strict=False)
                 self.within.update((out, (state, 0)) for out, state in own)
-            elif is_owned(binding):
+            elif isinstance(binding.call, CallBranch):
+                for number, arg in binding.call.states:
+                    self.within[binding.outputs[number]] = binding.call.args[arg], 0
+            elif is_owned(binding) or (updates and update(binding)):
                 self.within[binding.outputs[0]] = binding.call.args[0], 0
 
     def _add(self, binding: Binding) -> None:
