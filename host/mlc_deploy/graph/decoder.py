@@ -23,6 +23,7 @@ from ..ir import Dim
 from ..ir import Var as Symbol
 from ..ir.names import Names
 from ..ops import infer_types
+from ..ops.plan import SHARED
 from .bind import rebuilt
 from .dims import same_dim, symbol
 from .extents import EXTENT
@@ -190,13 +191,21 @@ def _one_token_apart(function: Function, ids: str, steps: Dim) -> Function:
             given = next(p for p in function.params if p.name == ids)
             values[given] = inner.emit("slice", own[given], name="token_id", **first)
         made = rebuilt(replace(function, params=(), states=(), extents=()), values, dims)
-        bindings = (*inner.bindings, *made.bindings)
+        bindings = (*inner.bindings, *map(_sharing_weights, made.bindings))
         return replace(made, name=name, params=tuple(own.values()), bindings=bindings)
 
     bodies = body("one", {count: _number(1)}, {steps: 1}), body("several", {}, {})
     outputs = tuple(Var(e.names.fresh(v.name), v.type) for v in function.outputs)
     branch = Binding(outputs, CallBranch(*bodies, (one, *function.params)), "step")
     return replace(function, bindings=(*e.bindings, branch), outputs=outputs)
+
+
+def _sharing_weights(binding: Binding) -> Binding:
+    """A layer of one row takes the weights as the layer of many rows has them packed."""
+    match binding.call:
+        case Call("dense" | "matmul", (_, Constant()), attrs) as call:
+            return replace(binding, call=replace(call, attrs={**attrs, SHARED: True}))
+    return binding
 
 
 def _source(body: Function, value: Value, known: Collection[Value]) -> Value:
