@@ -20,7 +20,9 @@ from ..frontend import from_model
 from ..frontend.onnx_file import read_model
 from ..graph import Function
 from ..graph.decoder import Parts, with_cache
+from ..graph.dims import symbol
 from ..graph.states import AFTER, BEFORE, words_of
+from ..ir import Dim
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
 BRANCH = "use_cache_branch"  # of optimum's merged decoders: whether there is a past
@@ -53,7 +55,7 @@ def read_decoder(
 
 def _read(
     proto: ModelProto, where: str, length: int, step: int
-) -> tuple[Parts, dict[str, int | str], dict[str, Any]]:
+) -> tuple[Parts, dict[str, Dim | str], dict[str, Any]]:
     """What is what, what its named dimensions are, and the inputs that are known."""
     weights = {t.name for t in proto.graph.initializer}
     inputs = {i.name: i for i in proto.graph.input if i.name not in weights}
@@ -79,19 +81,19 @@ def _read(
             where=where,
             mend=f"a model of {IDS}, {MASK}, {POSITIONS} and a cache alone",
         )
-    dims: dict[str, int | str] = {}
-    for name, axis, most in (
-        (IDS, 1, step), (POSITIONS, 1, step), (MASK, 1, length + step),
-        *((name, 2, length) for name in past),
-    ):  # fmt: skip
-        if name in inputs:
-            shape = _named(inputs[name])
-            if len(shape) > axis and shape[axis]:
-                dims.setdefault(shape[axis], f"<={most}")
+    dims: dict[str, Dim | str] = {}
+    for name, axis, most in ((IDS, 1, step), *((name, 2, length) for name in past)):
+        extent = _dimension(inputs, name, axis)
+        if extent:
+            dims.setdefault(extent, f"<={most}")
+    steps, rows = _dimension(inputs, IDS, 1), _dimension(inputs, next(iter(past)), 2)
+    if (places := _dimension(inputs, POSITIONS, 1)) not in ("", steps):
+        dims[places] = symbol(steps)
+    if (seen := _dimension(inputs, MASK, 1)) and rows:
+        dims[seen] = symbol(rows) + (symbol(steps) if steps else 1)
     for name in (IDS, POSITIONS, MASK, *past):
-        shape = _named(inputs[name]) if name in inputs else []
-        if shape and shape[0]:
-            dims[shape[0]] = 1
+        if batch := _dimension(inputs, name, 0):
+            dims[batch] = 1
     values = {BRANCH: np.array([True])} if BRANCH in inputs else {}
     parts = Parts(
         IDS, LOGITS, past, MASK if MASK in inputs else None,
@@ -115,6 +117,7 @@ def _past(
     return found
 
 
-def _named(info: ValueInfoProto) -> list[str]:
-    """The names of an input's dimensions, "" for those that are numbers."""
-    return [d.dim_param for d in info.type.tensor_type.shape.dim]
+def _dimension(inputs: Mapping[str, ValueInfoProto], name: str, axis: int) -> str:
+    """The name of an input's dimension; "" where it is a number, or there is none."""
+    shape = inputs[name].type.tensor_type.shape.dim if name in inputs else ()
+    return shape[axis].dim_param if axis < len(shape) else ""

@@ -12,7 +12,7 @@ text was read is a state, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..ir.names import Names
 from ..ops import infer_types
 from ..ops.plan import SHARED
 from .bind import rebuilt
-from .dims import same_dim, symbol
+from .dims import same_dim
 from .extents import EXTENT
 from .last_rows import last_rows
 from .nodes import AnyCall, Binding, Call, CallBranch, Constant, Function, TensorType, Value, Var
@@ -104,13 +104,10 @@ def with_cache(
     whole: Dim = rows + steps  # type: ignore[operator]
 
     values: dict[Value, Value] = {params[rows.name]: past}
-    dims: dict[Symbol, Dim] = {}
     if parts.mask is not None:
         mask = params[parts.mask]
-        seen = mask.type.shape[1]
-        if isinstance(seen, Symbol):
-            dims[seen] = whole
-            values[params[seen.name]] = e.emit("add", past, count, name="seen")
+        if not same_dim(mask.type.shape[1], whole):
+            raise GraphError(f"'{mask.name}' is {mask.type}, not of {whole} tokens")
         one = Constant(np.ones((1, 1), mask.type.dtype))
         values[mask] = e.emit("broadcast_to", one, name="mask", shape=(1, whole))
     if parts.positions is not None:
@@ -124,7 +121,7 @@ def with_cache(
             places = e.emit("cast", places, name="positions", dtype=dtype)
         values[params[parts.positions]] = places
 
-    body = rebuilt(_without(function, values), values, dims)
+    body = rebuilt(_without(function, values), values, {})
     own = {p.name: p for p in body.params}
     grown = {c: e.param(c.name, _with_rows(c.type, length)) for c in caches}
     within: dict[Value, Var] = {own[c.name]: state for c, state in grown.items()}
@@ -168,7 +165,7 @@ def with_cache(
         outputs=(logits, token, *(after for _, after in following)),
         output_names=(LOGITS, TOKEN, *(name for _, name in states)),
         states=states,
-        extents=tuple((n, size) for n, size in most.items() if symbol(n) not in dims),
+        extents=function.extents,
     )
     return _one_token_apart(last_rows(made_of), ids.name, steps)
 
@@ -191,7 +188,7 @@ def _one_token_apart(function: Function, ids: str, steps: Dim) -> Function:
             given = next(p for p in function.params if p.name == ids)
             values[given] = inner.emit("slice", own[given], name="token_id", **first)
         made = rebuilt(replace(function, params=(), states=(), extents=()), values, dims)
-        bindings = (*inner.bindings, *map(_sharing_weights, made.bindings))
+        bindings = (*inner.bindings, *_sharing_weights(made.bindings))
         return replace(made, name=name, params=tuple(own.values()), bindings=bindings)
 
     bodies = body("one", {count: _number(1)}, {steps: 1}), body("several", {}, {})
@@ -200,12 +197,22 @@ def _one_token_apart(function: Function, ids: str, steps: Dim) -> Function:
     return replace(function, bindings=(*e.bindings, branch), outputs=outputs)
 
 
-def _sharing_weights(binding: Binding) -> Binding:
+def _sharing_weights(bindings: Sequence[Binding]) -> Iterator[Binding]:
     """A layer of one row takes the weights as the layer of many rows has them packed."""
-    match binding.call:
-        case Call("dense" | "matmul", (_, Constant()), attrs) as call:
-            return replace(binding, call=replace(call, attrs={**attrs, SHARED: True}))
-    return binding
+    known: set[Value] = set()  # what constants alone decide, such as weights of few bits
+
+    def is_known(value: Value) -> bool:
+        return isinstance(value, Constant) or value in known
+
+    for binding in bindings:
+        match binding.call:
+            case Call("dense", (_, w), attrs) as call if is_known(w):
+                yield replace(binding, call=replace(call, attrs={**attrs, SHARED: True}))
+            case Call(args=args) if all(map(is_known, args)):
+                known.update(binding.outputs)
+                yield binding
+            case _:
+                yield binding
 
 
 def _source(body: Function, value: Value, known: Collection[Value]) -> Value:
