@@ -123,7 +123,7 @@ def with_cache(
 
     body = rebuilt(_without(function, values), values, {})
     own = {p.name: p for p in body.params}
-    grown = {c: e.param(c.name, _with_rows(c.type, length)) for c in caches}
+    grown = {c: Var(c.name, _with_rows(c.type, length)) for c in caches}
     within: dict[Value, Var] = {own[c.name]: state for c, state in grown.items()}
     made: dict[Value, Value] = {}  # what stands for a value of the model
     written: dict[Value, Var] = {}  # the caches, by the values that come back
