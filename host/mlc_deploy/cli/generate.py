@@ -14,7 +14,8 @@ from ..artifact import SavedModel
 from ..board.connect import connect, target_of
 from ..decode.api import TOKENS, Decoder, Reply, load_decoder
 from ..decode.api import generate as generated
-from ..decode.files import model_of
+from ..decode.files import beside, model_of
+from ..decode.tokens import load_tokenizer
 from ..driver.deploy import RUN_SECONDS, refuse_cores, refuse_unfit
 from ..driver.levels import CompiledLevels
 from .json_file import JsonFile
@@ -118,6 +119,8 @@ def generate(
         saved(save)
     to_json = JsonFile(json_file, (model, tokenizer, db))
     file = model_of(_existing(model))
+    if isinstance(asked, str):  # before anything is compiled
+        load_tokenizer(beside(file, Path(tokenizer) if tokenizer else None), file)
     progress = Progress(False)
     ready = _ready(file, tokenizer, {
         "--target": target, "--max-length": max_length, "--window": window,

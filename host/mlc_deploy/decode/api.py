@@ -19,7 +19,7 @@ from ..artifact.format import is_saved
 from ..driver.compile import CompiledModel, compile
 from ..driver.deploy import RUN_SECONDS, thread_count
 from .files import Beside, beside, model_of
-from .model import LENGTH, read_decoder
+from .model import LENGTH, STEP, read_decoder
 from .sampling import Sampling
 from .text import Memory, Step, Text
 from .tokens import Tokenizer, chat_text, load_tokenizer, until
@@ -184,12 +184,24 @@ def load_decoder(
     found = beside(file, None if tokenizer is None else Path(tokenizer))
     if is_saved(file):
         return Decoder(load_model(file), file, found)
-    window = found.window if window is None else window
     rows = length or min(LENGTH, found.length or LENGTH)
+    if window is None:
+        rows, window = _windowed(rows, found.window, fixed=length is not None)
     converters = options.pop("converters", None)
     function = read_decoder(file, rows, window, converters=converters)
     made = compile(function, target, **options)
     return Decoder(made, file, found)
+
+
+def _windowed(rows: int, window: int | None, fixed: bool) -> tuple[int, int | None]:
+    """The rows of a cache, and the window that they serve: none where a text that fits into the
+    cache never needs it. fixed: the rows are as they were asked for."""
+    if window is None or (window > LENGTH and not fixed):
+        return rows, None
+    needed = window - 1 + STEP
+    if not fixed:
+        return max(rows, needed), window
+    return rows, window if rows >= needed else None
 
 
 @overload
