@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -178,8 +178,25 @@ def test_refused_on_the_board(made: Made, local: Session) -> None:
         assert list(text.reply(made.tokens[:1], 3)) == made.tokens[1:4]  # nothing was lost
 
 
+FIXED = {
+    ("past", 16): "the decoder's caches have a fixed number of rows\n  in:  /NAME.onnx\n"
+    "  try: a model exported with an open length of its past",
+    ("sequence", 3): "'NAME' reads 3 tokens at once, no more and no fewer\n  in:  /NAME.onnx\n"
+    "  try: a model exported with an open length of its input, or of one token",
+}
+
+
+def with_sizes(model: onnx.ModelProto, name: str, size: int) -> onnx.ModelProto:
+    """The model with a named dimension of its inputs fixed; what it adds up to is left open."""
+    for info in model.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param == name:
+                dim.dim_value = size
+    return model
+
+
 def test_refused_as_decoders(tmp_path: Path, local: Session) -> None:
-    def refused(file: Path, **options: int) -> str:
+    def refused(file: Path, **options: Any) -> str:
         with pytest.raises(DecodeError) as caught:
             read_decoder(file, **options)
         return str(caught.value).replace(str(tmp_path), "")
@@ -205,6 +222,9 @@ def test_refused_as_decoders(tmp_path: Path, local: Session) -> None:
         "nothing says what the decoder's input speaker is\n  in:  /more.onnx\n"
         "  try: a model of input_ids, attention_mask, position_ids and a cache alone"
     )
+    for number, (fixed, message) in enumerate(FIXED.items()):
+        onnx.save(with_sizes(decoder(), *fixed), tmp_path / f"{number}.onnx")
+        assert refused(tmp_path / f"{number}.onnx") == message.replace("NAME", f"{number}")
     with pytest.raises(DecodeError) as caught:
         mlc.Text(local.load(mlc.compile(other, "host")))
     assert str(caught.value) == (

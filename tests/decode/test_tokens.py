@@ -110,7 +110,9 @@ def test_what_lies_beside_a_model(tmp_path: Path) -> None:
         ({"model_type": "mistral", "sliding_window": None}, None),
     ],
 )  # fmt: skip
-def test_windows_of_all_layers(config: dict[str, object], window: int | None, tmp_path: Path) -> None:
+def test_windows_of_all_layers(
+    config: dict[str, object], window: int | None, tmp_path: Path
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert beside(tmp_path / "model.onnx").window == window
 

@@ -1,4 +1,4 @@
-"""Small decoders of random weights, as exporters write them, and onnxruntime's own loop around them.
+"""Small decoders of random weights, as exporters write them, and onnxruntime's loop around them.
 
 PLAIN is of ONNX's operators (transformers, optimum), FUSED of onnxruntime's, with weights of 4 bits
 (onnxruntime-genai's builder).
@@ -101,9 +101,7 @@ def _norm(g: _Graph, style: str, x: str, skip: str | None) -> tuple[str, str]:
     if style == FUSED:
         if skip is None:
             return g("SimplifiedLayerNormalization", x, scale, axis=-1, epsilon=1e-6), x
-        done = g.own(
-            "SkipSimplifiedLayerNormalization", x, skip, scale, outputs=4, epsilon=1e-6
-        )
+        done = g.own("SkipSimplifiedLayerNormalization", x, skip, scale, outputs=4, epsilon=1e-6)
         g.nodes[-1].output[1:3] = ["", ""]
         return done[0], done[3]
     x = x if skip is None else g("Add", x, skip)
@@ -177,9 +175,7 @@ def _attention(
 
     keys = g("Concat", past[0], turned(apart(k, KEPT)), axis=2)
     values = g("Concat", past[1], apart(v, KEPT), axis=2)
-    scores = g(
-        "MatMul", turned(apart(q, HEADS)), g("Transpose", repeated(keys), perm=[0, 1, 3, 2])
-    )
+    scores = g("MatMul", turned(apart(q, HEADS)), g("Transpose", repeated(keys), perm=[0, 1, 3, 2]))
     scores = g("Mul", scores, g.const(HEAD**-0.5, np.float32))
     parts = g("Softmax", g("Add", scores, bias), axis=-1)
     y = g("Transpose", g("MatMul", parts, repeated(values)), perm=[0, 2, 1, 3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,9 @@ def generate(
     wanted, url = choose(wanted, NONE if asked is None and board is None else board)
     if url is None:
         if asked is not None:
-            raise Misuse(f"no board is asked to write (--board {NONE})", mend="a board, or no prompt")
+            raise Misuse(
+                f"no board is asked to write (--board {NONE})", mend="a board, or no prompt"
+            )
         assert wanted is not None
         with progress.stage("compile"):
             made = ready or _compiled(file, wanted, max_length, window, tokenizer, precision, db)
@@ -171,9 +174,13 @@ def generate(
 def _prompt(prompt: str | None, ids: str | None, save: str | None) -> str | list[int] | None:
     """What is to be gone on with; None where the model is only saved. Raises Misuse."""
     if prompt is not None and ids is not None:
-        raise Misuse("a prompt is text or tokens", where="--prompt --prompt-ids", mend="one of them")
+        raise Misuse(
+            "a prompt is text or tokens", where="--prompt --prompt-ids", mend="one of them"
+        )
     if prompt is None and ids is None and save is None:
-        raise Misuse("there is no prompt", mend='--prompt "Once upon a time", or --prompt-ids 1,2,3')
+        raise Misuse(
+            "there is no prompt", mend='--prompt "Once upon a time", or --prompt-ids 1,2,3'
+        )
     if ids is None:
         return prompt
     if not re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", ids):
@@ -229,7 +236,7 @@ def _print(reply: Reply[Any], as_tokens: bool, to_json: JsonFile) -> None:
 
 def _show(record: Record) -> None:
     """What the reply cost, on stderr: stdout has the text alone."""
-    console = console_for(click.get_text_stream("stderr"))
+    console = console_for(sys.stderr)
     console.print()
     for label, text in _facts(record):
         console.print(labelled(label, text), soft_wrap=True)
@@ -250,5 +257,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     ]  # fmt: skip
     if record["instructions"] is not None:
         found.append(("counted", f"{count_text(record['instructions'])} instructions per token"))
-    sizes = ", ".join(f"{name} {bytes_text(memory[name])}" for name in ("weights", "cache", "arena"))
+    sizes = ", ".join(
+        f"{name} {bytes_text(memory[name])}" for name in ("weights", "cache", "arena")
+    )
     return [*found, ("memory", sizes), ("ended", ENDED[record["ended"]])]

@@ -1,8 +1,8 @@
 """`generate`: what a decoder writes behind a prompt, piece by piece.
 
-    with mlc.connect("ssh://pi@raspberrypi.local") as board:
-        for piece in mlc.generate("model.onnx", "Once upon a time", board):
-            print(piece, end="", flush=True)
+with mlc.connect("ssh://pi@raspberrypi.local") as board:
+    for piece in mlc.generate("model.onnx", "Once upon a time", board):
+        print(piece, end="", flush=True)
 """
 
 from __future__ import annotations
@@ -67,8 +67,10 @@ class Reply(Generic[Piece]):
     """A reply as it is written: pieces of text, or tokens where the prompt was tokens. `tokens` are
     those so far; `summary` is there at the end."""
 
-    def __init__(self, text: Text, prompt: Sequence[int], most: int, sampling: Sampling,
-                 ends: frozenset[int], tokenizer: Tokenizer | None, stops: Sequence[str]) -> None:  # fmt: skip
+    def __init__(
+        self, text: Text, prompt: Sequence[int], most: int, sampling: Sampling,
+        ends: frozenset[int], tokenizer: Tokenizer | None, stops: Sequence[str],
+    ) -> None:  # fmt: skip
         self.tokens: list[int] = []
         self.text = ""
         self._on_board, self._prompt = text, prompt
@@ -255,4 +257,3 @@ def generate(
     text = Text(board.load(model.model), threads=threads, cores=cores, timeout=timeout)
     sampling = Sampling(temperature, top_k, top_p, seed)
     return Reply(text, ids, tokens, sampling, model.ends(tokenizer), tokenizer, stop)
-

@@ -16,7 +16,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from ..errors import DecodeError, GraphError
-from ..frontend import from_model
+from ..frontend import from_onnx
 from ..frontend.onnx_file import read_model
 from ..graph import Function
 from ..graph.decoder import Parts, with_cache
@@ -45,7 +45,7 @@ def read_decoder(
     proto = read_model(file)
     step = min(step, length)
     parts, dims, values = _read(proto, str(file), length, step)
-    function = from_model(file, None, dims, converters, False, values)
+    function = from_onnx(file, None, dims, values=values, converters=converters)
     function = replace(function, name=file.stem)
     try:
         return with_cache(function, parts, length, window)
@@ -86,11 +86,20 @@ def _read(
         extent = _dimension(inputs, name, axis)
         if extent:
             dims.setdefault(extent, f"<={most}")
+    if len(inputs[IDS].type.tensor_type.shape.dim) != 2:
+        raise DecodeError(f"the input {IDS} is of no shape [1, tokens]", where=where)
     steps, rows = _dimension(inputs, IDS, 1), _dimension(inputs, next(iter(past)), 2)
+    if not rows:
+        raise DecodeError(
+            "the decoder's caches have a fixed number of rows",
+            where=where,
+            mend="a model exported with an open length of its past",
+        )
     if (places := _dimension(inputs, POSITIONS, 1)) not in ("", steps):
         dims[places] = symbol(steps)
-    if (seen := _dimension(inputs, MASK, 1)) and rows:
-        dims[seen] = symbol(rows) + (symbol(steps) if steps else 1)
+    if seen := _dimension(inputs, MASK, 1):
+        ids = inputs[IDS].type.tensor_type.shape.dim
+        dims[seen] = symbol(rows) + (symbol(steps) if steps else ids[1].dim_value)
     for name in (IDS, POSITIONS, MASK, *past):
         if batch := _dimension(inputs, name, 0):
             dims[batch] = 1

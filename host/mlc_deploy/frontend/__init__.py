@@ -41,7 +41,7 @@ __all__ = [
 def from_model(
     model: str | Path | ModelProto | ExportedProgram | GraphModule,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, Dim | str] | None = None,
+    dims: Mapping[str, int | str] | None = None,
     converters: Mapping[Any, Converter] | None = None,
     trust: bool = False,
     values: Mapping[str, Any] | None = None,

@@ -77,11 +77,16 @@ def with_cache(
     caches = {params[before]: after for before, after in parts.past.items()}
     ids = params[parts.ids]
     steps = ids.type.shape[1]
-    (rows,) = {cache.type.shape[2] for cache in caches}
-    if not isinstance(rows, Symbol):
-        raise GraphError(f"the caches of '{function.name}' have {rows} rows, of any length none")
+    rows = next(iter(caches)).type.shape[2]
+    assert isinstance(rows, Symbol), f"the caches of '{function.name}' have {rows} rows"
+    if not isinstance(steps, Symbol) and steps != 1:
+        raise GraphError(
+            f"'{function.name}' reads {steps} tokens at once, no more and no fewer",
+            mend="a model exported with an open length of its input, or of one token",
+        )
     most = dict(function.extents)
-    longest = most[steps.name] if isinstance(steps, Symbol) else int(steps)  # type: ignore[call-overload]
+    assert isinstance(steps, Symbol | int), f"{ids} has {steps} tokens"
+    longest = most[steps.name] if isinstance(steps, Symbol) else steps
     if window is not None and window - 1 + longest > length:
         what = f"a window of {window} tokens and a step of {longest} leave caches of {length} rows"
         raise GraphError(what, mend=f"a length of {window - 1 + longest} or more")
@@ -101,7 +106,7 @@ def with_cache(
         kept = e.emit("where", full, _number(window - 1), filled, name="kept")
         dropped = (e.emit("subtract", filled, kept, name="dropped"),)
     past = e.emit("extent", kept, name="past", extent=rows)
-    whole: Dim = rows + steps  # type: ignore[operator]
+    whole: Dim = rows + steps
 
     values: dict[Value, Value] = {params[rows.name]: past}
     if parts.mask is not None:
@@ -114,8 +119,8 @@ def with_cache(
         dtype = params[parts.positions].type.dtype
         numbers: Value = Constant(np.arange(longest).reshape(1, longest))
         if isinstance(steps, Symbol):
-            every = {"begin": (0, 0), "step": (1, 1), "shape": (1, steps)}
-            numbers = e.emit("slice", numbers, name="numbers", **every)
+            part: dict[str, Any] = {"begin": (0, 0), "step": (1, 1), "shape": (1, steps)}
+            numbers = e.emit("slice", numbers, name="numbers", **part)
         places = e.emit("add", numbers, position, name="positions")
         if dtype != "int64":
             places = e.emit("cast", places, name="positions", dtype=dtype)
@@ -182,9 +187,11 @@ def _one_token_apart(function: Function, ids: str, steps: Dim) -> Function:
     def body(name: str, known: Mapping[Value, Value], dims: Mapping[Symbol, Dim]) -> Function:
         own = {p: Var(p.name, p.type) for p in function.params}
         inner = _Emitter(function)
-        values: dict[Value, Value] = {**own, **known}
+        values: dict[Value, Value] = {}
+        values.update(own.items())
+        values.update(known)
         if dims:
-            first = {"begin": (0, 0), "step": (1, 1), "shape": (1, 1)}
+            first: dict[str, Any] = {"begin": (0, 0), "step": (1, 1), "shape": (1, 1)}
             given = next(p for p in function.params if p.name == ids)
             values[given] = inner.emit("slice", own[given], name="token_id", **first)
         made = rebuilt(replace(function, params=(), states=(), extents=()), values, dims)

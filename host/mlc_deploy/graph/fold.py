@@ -13,7 +13,6 @@ from .constants import (
     is_float,
     per_channel,
     same_dtype,
-    shape_of,
     with_constant,
 )
 from .nodes import Binding, Call, Constant, Function, Value, Var, substitute

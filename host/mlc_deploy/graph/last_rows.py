@@ -94,7 +94,12 @@ def _of_layer(graph: Rewriting, out: Var, call: Call) -> Value | None:
     x, w, *rest = inner.args
     rows = len(out.type.shape) - 2
     weights = isinstance(w, Constant) or graph.call(w, "dequantize", "transpose") is not None
-    if axis != rows or len(x.type.shape) != rows + 2 or not weights or inner.attrs.get("transpose_a"):
+    if (
+        axis != rows
+        or len(x.type.shape) != rows + 2
+        or not weights
+        or inner.attrs.get("transpose_a")
+    ):
         return None
     row = _row(graph, x, axis, call.attrs["begin"][axis])
     return graph.emit(inner.op, row, w, *rest, **inner.attrs)

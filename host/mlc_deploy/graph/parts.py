@@ -72,9 +72,7 @@ def _laid_out(function: Function, states: Mapping[int, Var], params: set[Value])
     function, in_place = _states_in_place(function, states)
     calls = tuple(b for b in function.bindings if not is_view(b))
     parts = {
-        binding: tuple(
-            part_of(body, binding.call) for body in bodies(binding.call)
-        )
+        binding: tuple(part_of(body, binding.call) for body in bodies(binding.call))
         for binding in calls
         if bodies(binding.call)
     }

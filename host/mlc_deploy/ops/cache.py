@@ -25,9 +25,9 @@ def _compute_append_rows(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Ten
     same = cache.ndim == rows.ndim == 3 and cache.dtype == rows.dtype
     fits = same and all(same_extent(cache.shape[d], rows.shape[d]) for d in (0, 2))
     require(fits, f"append_rows: {list(rows.shape)} {rows.dtype} to {list(cache.shape)}")
-    for count in (kept, *dropped):
-        whole = count.dtype == "int64" and count.ndim == 0
-        require(whole, f"append_rows: a number of rows that is {count.dtype}, {count.ndim}-D")
+    for given in (kept, *dropped):
+        whole = given.dtype == "int64" and given.ndim == 0
+        require(whole, f"append_rows: a number of rows that is {given.dtype}, {given.ndim}-D")
     lead, count, width = rows.shape
 
     def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
