@@ -11,7 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mlc_deploy.errors import ImporterError
 from mlc_deploy.frontend import from_onnx
+from mlc_deploy.graph import evaluate
 from tests.frontend.test_onnx_runtime import agrees, f32, model, q8
+from tests.onnx_models import reference
 
 Array = NDArray[Any]
 HEADS, KEPT, WIDTH = 4, 2, 16
@@ -130,3 +132,33 @@ def test_refused_embeddings() -> None:
         "  in:  the model, node 'n' (GatherBlockQuantized)"
     )
     assert numpy_helper.to_array(made.graph.initializer[0]).shape == (4, 16)
+
+
+@pytest.mark.parametrize("form", ["", "unidirectional", "Attention"])
+def test_attention_of_open_lengths(form: str) -> None:
+    """onnxruntime's own operator, and ONNX's, over a past and a step that a run decides about."""
+    heads, own = 4, form == "Attention"
+    inputs: dict[str, Array | None] = {
+        "q": f32(0, 1, 3, 64), "k": f32(1, 1, 3, 64), "v": f32(2, 1, 3, 64), "b": None,
+    }  # fmt: skip
+    if not own:
+        inputs |= {"m": None, "a": None}
+    inputs |= {"pk": f32(3, 1, heads, 5, 16), "pv": f32(4, 1, heads, 5, 16)}
+    if own:
+        sizes: dict[str, Any] = {"q_num_heads": heads, "kv_num_heads": heads, "is_causal": 1}
+        made = model("Attention", inputs, ("y", "nk", "nv"), domain="", **sizes)
+        made.opset_import[0].version, made.ir_version = 23, 10
+    else:
+        more: dict[str, Any] = {form: 1} if form else {}
+        made = model("MultiHeadAttention", inputs, ("y", "nk", "nv"), num_heads=heads, **more)
+    given = {n: a for n, a in inputs.items() if a is not None}
+    right = reference(made, given)
+    for info in made.graph.input:
+        past = info.name.startswith("p")
+        dim = info.type.tensor_type.shape.dim[2 if past else 1]
+        dim.dim_param = "past" if past else "step"
+    for output in made.graph.output:
+        output.CopyFrom(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, None))
+    found = evaluate(from_onnx(made, dims={"past": "<=16", "step": "<=8"}), given)
+    for name, array in right.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=2e-5)

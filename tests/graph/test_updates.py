@@ -38,7 +38,8 @@ def cached(*, branch: bool = False, old: bool = False) -> Function:
     """A cache as a state. branch: rows are added where the first sum is positive, and else
     nothing. old: an output reads the cache as it was."""
     bb = BlockBuilder("main")
-    cache = bb.param("cache", (LEAD, MOST, WIDTH))
+    cache: Value = bb.param("cache", (LEAD, MOST, WIDTH))
+    after: Value
     outputs: list[Value] = []
     if branch:
         rows = bb.param("rows", (LEAD, COUNT, WIDTH))
@@ -74,7 +75,7 @@ def test_rows_are_added_in_place(board: str, request: pytest.FixtureRequest) -> 
     module = session.load(model)
     for step in range(6):
         full = COUNT * (step + 1) > MOST
-        given = {
+        given: dict[str, Any] = {
             "rows": rng.normal(size=(LEAD, COUNT, WIDTH)).astype(np.float32),
             "kept": np.int64(MOST - COUNT if full else COUNT * step),
             "dropped": np.int64(1 if full else 0),
@@ -114,7 +115,7 @@ def test_a_branch_adds_rows_in_place(local: Session) -> None:
     module = local.load(model)
     for sign in (1, -1, 1):
         rows = np.full((LEAD, COUNT, WIDTH), sign, np.float32)
-        given = {"rows": rows, "kept": np.int64(2)}
+        given: dict[str, Any] = {"rows": rows, "kept": np.int64(2)}
         right = evaluate(function, {"cache": state, **given})
         np.testing.assert_allclose(module.step(given)["y0"], right["y0"])
         state = right["next"]
@@ -140,7 +141,7 @@ def test_the_last_row_alone_is_computed() -> None:
     product = bb.emit("dense", x, w, transpose_b=False)
     shifted = bb.emit("add", product, const([1.0, 2.0, 3.0]))
     whole = bb.emit("reshape", shifted, shape=(1, 5, 3))
-    cut = {"begin": (0, 4, 0), "step": (1, 1, 1), "shape": (1, 1, 3)}
+    cut: dict[str, Any] = {"begin": (0, 4, 0), "step": (1, 1, 1), "shape": (1, 1, 3)}
     row = bb.emit("slice", whole, **cut)
     over_rows = bb.emit("slice", bb.emit("softmax", whole, axis=1), **cut)
     function = bb.finish([row, over_rows], ["row", "over_rows"])

@@ -16,6 +16,7 @@ from mlc_targets import Target
 
 from ..artifact import SavedModel, load_model
 from ..artifact.format import is_saved
+from ..board.connect import target_of
 from ..driver.compile import CompiledModel, compile
 from ..driver.deploy import RUN_SECONDS, thread_count
 from .files import Beside, beside, model_of
@@ -243,8 +244,6 @@ def generate(
     `loading`, or what it gave. The board's tensors are freed with the session.
     Raises DecodeError, RpcError, and what load_decoder raises.
     """
-    from ..board.connect import target_of
-
     if not isinstance(model, Decoder):
         model = load_decoder(model, target or target_of(board.device), **loading)
     tokenizer = model.tokenizer() if isinstance(prompt, str) else None

@@ -4,6 +4,7 @@ a tokenizer has. Both come with the extra `text`."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,10 +34,8 @@ def load_tokenizer(found: Beside, model: Path) -> Tokenizer:
 
 
 def _imported(name: str, what: str) -> ModuleType:
-    import importlib
-
     try:
-        return importlib.import_module(name)
+        return import_module(name)
     except ImportError:
         raise DecodeError(f"{what}, which is not installed", mend=EXTRA) from None
 
