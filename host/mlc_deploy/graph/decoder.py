@@ -101,10 +101,14 @@ def with_cache(
         kept = e.emit("minimum", filled, room, name="kept")
         kept = e.emit("maximum", kept, _number(0), name="kept")
     else:
-        after = e.emit("add", filled, count, name="needed")
+        # A state may be loaded from anywhere: no number of rows leads out of the cache.
+        used = e.emit("minimum", filled, _number(length), name="used")
+        used = e.emit("maximum", used, _number(0), name="used")
+        after = e.emit("add", used, count, name="needed")
         full = e.emit("greater", after, _number(length), name="full")
-        kept = e.emit("where", full, _number(window - 1), filled, name="kept")
-        dropped = (e.emit("subtract", filled, kept, name="dropped"),)
+        kept = e.emit("where", full, _number(window - 1), used, name="kept")
+        dropped = (e.emit("maximum", e.emit("subtract", used, kept, name="dropped"), _number(0),
+                          name="dropped"),)  # fmt: skip
     past = e.emit("extent", kept, name="past", extent=rows)
     whole: Dim = rows + steps
 
