@@ -26,6 +26,7 @@ GROUPS = {
     "emulated": "the other models of the field on emulated boards",
     "quantize": "trained models that packages ship, quantized; counted on emulated boards",
     "detectors": "detectors that torchvision and Ultralytics export, on emulated boards",
+    "decoders": "language models of transformers, and text (needs the extras 'decoders', 'text')",
     "torch": "PyTorch programs (needs the extra 'torch')",
     "boards": "boards that are really there, or emulated with a whole kernel",
     "soak": "a minute of random faults on boards of this machine; 200 Ctrl-C; a gigabyte uploaded",

@@ -15,6 +15,7 @@
       ├ DeployError      a board cannot run what was compiled for a target
       ├ InputError       an array that was given does not fit the model's input or output
       ├ FarmError        a farm of boards cannot be used: a package, an address, a kind of board
+      ├ DecodeError      a model writes no text, or not this one: no decoder, no tokenizer, no room
       ├ QuantizeError    no layer of a model can be made int8 within the budget
       └ TuneError        a database, a space or boards with which nothing can be tuned
 
@@ -121,6 +122,11 @@ class InputError(MlcError):
 class FarmError(MlcError):
     """A farm of boards cannot be used: a package that is missing, an address that is none, a kind
     of board that it has not."""
+
+
+class DecodeError(MlcError):
+    """A model that is no decoder, a package or a tokenizer that is missing, a text that is too
+    long."""
 
 
 class QuantizeError(MlcError):

@@ -33,6 +33,7 @@ from PIL import Image
 import mlc_deploy as mlc
 from tests import own_tables
 from tests.cli.command import MODELS, Command
+from tests.decode.tiny import decoder
 from tests.frontend.test_tflite import streaming
 from tests.frontend.test_tflite_mutations import image_model
 from tests.quantize.nets import pictures, residual
@@ -143,6 +144,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: sshd.Server |
     relu("text.onnx", [1, "seq"])
     stream("stream.onnx")
     Path("frames.raw").write_bytes(bytes(320))
+    onnx.save(decoder(), "decoder.onnx")
     relu("custom.onnx", [2, 3], "Twice", "my.domain")
     Path("own.py").write_text(OWN)
     Path("release").mkdir()

@@ -28,6 +28,7 @@ GROUPS = {
         "inspect": "Shows what MODEL holds, and how its kernels compute.",
         "tune": "Searches faster schedules of MODEL's kernels on boards.",
         "quantize": "Makes a model of small integers from MODEL and data to calibrate with.",
+        "generate": "Writes what a language model says behind a prompt, token by token on a board.",
         "compare": "Compares two records of --json, layer by layer.",
         "test": "Runs models on boards, and says which are right and which cost more than before.",
     },

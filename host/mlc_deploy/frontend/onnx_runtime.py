@@ -16,6 +16,7 @@ from .layers.integers import integer_matmul
 from .layers.products import matmul, scaled
 from .layers.shapes import iota, reshape, select, split, stacked, transposed, with_axis
 from .node import shape_of
+from .onnx_decoders import causal
 from .onnx_node import Converter, OnnxNode
 from .onnx_quantize import channels_first
 
@@ -141,6 +142,7 @@ def _attend(
     which three dimensions are [B, S, N * H]."""
     dtype, heads = q.type.dtype, n.attr("num_heads")
     before = 0 if past[0] is None else shape_of(past[0])[2]
+    there = not isinstance(before, int) or before > 0
     rows = shape_of(q)[-2]
     length = before + shape_of(k)[-2]
     low, zero = n.constant(n.attr("mask_filter_value", -10000.0), dtype), n.constant(0, dtype)
@@ -148,9 +150,9 @@ def _attend(
     if mask is not None:
         terms.append(n.emit("where", _kept(n, mask, length), zero, low))
     if n.attr("unidirectional", 0):
-        seen = np.arange(rows)[:, None] + (length - rows) >= np.arange(length)
-        least = n.constant(np.where(seen, 0, np.finfo(dtype).min), dtype)
-        terms.append(reshape(n, least, (1, 1, rows, length)))
+        least = n.constant(np.finfo(dtype).min, dtype)
+        unseen = n.emit("where", causal(n, rows, length), n.constant(0, dtype), least)
+        terms.append(reshape(n, unseen, (1, 1, rows, length)))
     total = terms[0] if terms else None
     for term in terms[1:]:
         total = n.emit("add", total, term)  # type: ignore[arg-type]
@@ -162,12 +164,12 @@ def _attend(
     scale = n.attr("scale", 0.0)
     if scale:
         own["scale"] = scale
-    outputs = 3 if before or any(n.outputs[1:]) else 1
+    outputs = 3 if there or any(n.outputs[1:]) else 1
     y, *present = n.standard("Attention", q, k, v, total, *past, outputs=outputs, **own)
     if len(shape_of(y)) == 4:
         batch, _, _, width = shape_of(y)
         y = reshape(n, n.emit("transpose", y, axes=(0, 2, 1, 3)), (batch, rows, heads * width))
-    if outputs == 3 and not before and len(shape_of(present[0])) == 3:
+    if outputs == 3 and not there and len(shape_of(present[0])) == 3:
         present = [_apart(n, p, heads) for p in present]
     return [y, *present]
 

@@ -3,6 +3,7 @@
 from ..schedule.tensor_intrin import register_intrin
 from . import (  # noqa: F401
     block_scaled,
+    cache,
     decided,
     einsum,
     elementwise,

@@ -25,6 +25,7 @@ from .registry import Array, Attrs, TensorType, frozen_attrs
 from .winograd import KERNEL, MOST_WHOLE, points_dtype, transformed_weights
 
 WEIGHTS = 1  # the place of weights among an operator's arguments
+SHARED = "shared_weights"  # an attribute: weights packed as a layer of many rows has them
 NARROW, SMALL = "narrow_weights", "small_sums"  # attributes: see known_of_weights
 MOST_DATUM = 128  # of int8
 

@@ -182,7 +182,7 @@ def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None
                 outer[-1], inner_loop = sch.split(outer[-1], [None, part])
                 sch.unroll(inner_loop)
         else:
-            chunk = [] if outer else [CHUNK // lanes]
+            chunk = [] if outer or row in sch.get_loops(name) else [CHUNK // lanes]
             *tasks, fused, vector = sch.split(fused, [None, *chunk, lanes])
             outer += tasks
             sch.vectorize(vector)
