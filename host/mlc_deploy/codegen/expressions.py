@@ -43,8 +43,10 @@ Value = Any
 class Expressions(Addresses):
     """Code for expressions. name: the kernel's, for messages."""
 
-    def __init__(self, target: Target, written: set[Buffer], name: str) -> None:
-        super().__init__(target, written)
+    def __init__(
+        self, target: Target, written: set[Buffer], shared: frozenset[Buffer], name: str
+    ) -> None:
+        super().__init__(target, written, shared)
         self.name = name
         self.machine = operators.machine_of(target)
         self.fast: tuple[str, ...] = ()  # LLVM's fast-math flags of the statement
