@@ -109,7 +109,9 @@ def saved(name: str, folder: Path) -> Path:
     if name.endswith(".onnx"):
         return Path(name)
     file = folder / f"{name}.onnx"
-    onnx.save(quantized_model(name)[0] if name.endswith(ENDING) else model_and_inputs(name)[0], file)
+    onnx.save(
+        quantized_model(name)[0] if name.endswith(ENDING) else model_and_inputs(name)[0], file
+    )
     return file
 
 

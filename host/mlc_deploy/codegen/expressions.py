@@ -144,7 +144,8 @@ class Expressions(Addresses):
         if e.op in ("//", "%") and self.divides_words(e):
             form = linear(e, self.ranges)
             return self.narrowed(self.form(form), e.dtype)
-        if (factors := products.widened_factors(e, self.target)) is not None:
+        wide = e.op == "*" and type(e.a) is Cast
+        if wide and (factors := products.widened_factors(e, self.target)) is not None:
             x, y = map(self.expr, factors)
             return products.emit(self.b, self.target, factors, (x, y))
         a, b = self.expr(e.a), self.expr(e.b)

@@ -1,5 +1,5 @@
-"""What a program holds at all, found in one walk: passes for something that it does not hold leave it
-as it is without a walk of their own."""
+"""What a program holds at all, found in one walk: passes for something that it does not hold leave
+it as it is without a walk of their own."""
 
 from __future__ import annotations
 
@@ -25,16 +25,12 @@ class Contents:
 @lru_cache(2)  # programs: passes that change nothing ask about the same one again
 def contents(n: Node) -> Contents:
     """What stands in n."""
-    kinds: set[type] = set()
-    calls: set[str] = set()
-    loaded: set[Buffer] = set()
-    strided = False
-    for m in walk(n):
-        kinds.add(type(m))
-        if isinstance(m, Load):
-            loaded.add(m.buffer)
-            for index in m.indices:
-                strided = strided or (type(index) is Ramp and not is_const(index.stride, 1))
-        elif isinstance(m, Call):
-            calls.add(m.name)
-    return Contents(frozenset(kinds), frozenset(calls), frozenset(loaded), strided)
+    nodes = list(walk(n))
+    loads = [m for m in nodes if type(m) is Load]
+    ramps = [i for load in loads for i in load.indices if type(i) is Ramp]
+    return Contents(
+        kinds=frozenset(map(type, nodes)),
+        calls=frozenset(m.name for m in nodes if type(m) is Call),
+        loaded=frozenset(load.buffer for load in loads),
+        strided=any(not is_const(ramp.stride, 1) for ramp in ramps),
+    )

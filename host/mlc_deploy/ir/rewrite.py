@@ -63,7 +63,7 @@ def _load(n: Load, f: Visit) -> Expr:
     indices = _each(n.indices, f)
     if indices is n.indices:
         return n
-    if all([a.dtype == b.dtype for a, b in zip(indices, n.indices, strict=True)]):
+    if all(a.dtype == b.dtype for a, b in zip(indices, n.indices, strict=True)):
         return Load(n.buffer, indices, n.dtype)
     return build.load(n.buffer, indices)
 

@@ -15,9 +15,9 @@ from ..ir import (
     PrimFunc,
     Seq,
     Store,
+    contents,
     rebuild,
     same_expr,
-    contents,
     walk,
     with_fields,
 )
