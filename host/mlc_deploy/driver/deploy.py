@@ -10,6 +10,7 @@ quote is executed instructions. Elsewhere a first run is checked, then the board
 
 The record, as JSON; `null` is what is not known, as everything about a board that was not there:
 
+    record            1: the version of this form
     model             name
     target            what `Target` takes again
     precision         "float32", as the model says, or "float16"
@@ -35,7 +36,17 @@ The record, as JSON; `null` is what is not known, as everything about a board th
                       the output that is its next value
     arena_bytes       what the model needs on the board for its intermediate tensors and the
                       workspaces of all threads
-    latency           n, median_ms, p95_ms, mad_ms, samples [ms], number [of runs in each], outliers
+    memory            alive_peak_bytes, alive_mean_bytes: of the arena, bytes of tensors that are
+                      still needed, the mean over the time of a run; resident_peak_bytes,
+                      resident_mean_bytes: of the process that runs kernels, whatever it holds,
+                      absent where the board does not tell
+    energy            joules_per_run, by a counter of the board; watts, by its power sensor: of all
+                      that the sensor is of; null without a sensor
+    limits            macs_per_instruction, macs_per_s, bytes_per_s: what the cores can do at most,
+                      null where that is not known; source: in words, what that holds for
+    latency           n, median_ms, p50_ms, p90_ms, p95_ms, p99_ms (of the samples), mad_ms,
+                      first_ms (the first run after the upload: the sum of its layers),
+                      samples [ms], number [of runs in each], outliers
                       [index], drift (of the last third to the first), verdict (ok, noisy,
                       throttled, migrated, emulated), findings [what, mend] that led to it, cores
                       [number, that it was pinned to], cluster (their model), per_run: {cycles,
@@ -51,6 +62,9 @@ The record, as JSON; `null` is what is not known, as everything about a board th
                       often the board was lost at work, which then began anew; everything above is
                       of the time that went well
     runtime_version   of the program on the board
+
+The command line adds `steps` [name, begin_s, seconds]: what this machine did, since the command
+began; and `details` (driver/details.py), where a report was asked for.
 """
 
 from __future__ import annotations
@@ -80,6 +94,7 @@ from ..artifact import SavedModel
 from ..errors import DeployError, InputError
 from .compare import NO_SLACK, Comparison, Slack, compare
 from .inputs import SEED, draw
+from .resources import energy_of, limits_of, memory_of
 
 if TYPE_CHECKING:
     from mlc_rpc import Interruption, RemoteFunction, RemoteTensor, Session
@@ -92,6 +107,7 @@ Deployable: TypeAlias = "CompiledModel | SavedModel"
 Array = NDArray[Any]
 Stage = Callable[[str], AbstractContextManager[object]]
 
+RECORD_VERSION = 1
 RUN_SECONDS = 600.0
 TIMING_SECONDS = 2.0  # what all samples together should take, and the layers' profiles again
 SAMPLES = (3, 20)  # at least, at most
@@ -161,6 +177,7 @@ class Deployment:
     threads: int
     upload_s: float
     upload_bytes: int
+    first_s: float
     interruptions: tuple[Interruption, ...] = ()
 
     @property
@@ -172,6 +189,12 @@ class Deployment:
     def instructions(self) -> int | None:
         counts = [layer.instructions for layer in self.layers]
         return sum(n for n in counts if n is not None) if None not in counts else None
+
+    @property
+    def _costs(self) -> list[float]:
+        """Of the layers; 1 each where nothing is known of one."""
+        found = [(x.instructions if self.emulated else x.median_us) for x in self.layers]
+        return [1.0] * len(found) if None in found else [float(x or 0.0) for x in found]
 
     def record(self, name: str = "") -> dict[str, Any]:
         """As the module's docstring has it, ready for JSON; `name` is the model's."""
@@ -209,7 +232,11 @@ class Deployment:
             "arena_bytes": arena_bytes(self.model, self.threads),
             "upload_s": self.upload_s,
             "upload_bytes": self.upload_bytes,
-            "latency": self.timing.record(),
+            "memory": memory_of(
+                self.model.metadata, host_calls_of(self.model), self._costs, self.timing
+            ),
+            "energy": energy_of(self.timing),
+            "latency": self.timing.record() | {"first_ms": self.first_s * 1e3},
             "instructions": self.instructions,
             "layers": [_layer(layer) for layer in self.layers],
             "interruptions": [asdict(each) for each in self.interruptions],
@@ -221,8 +248,9 @@ def compiled_record(model: Deployable, name: str = "") -> dict[str, Any]:
     """The record of a model that was compiled only."""
     absent = ("board", "inputs", "outputs", "reference", "ok", "predictions", "threads",
               "upload_s", "upload_bytes", "latency", "instructions", "interruptions",
-              "runtime_version")  # fmt: skip
+              "runtime_version", "memory", "energy")  # fmt: skip
     return {
+        "record": RECORD_VERSION,
         "model": name or model.name,
         "target": str(model.target),
         "precision": model.precision,
@@ -233,6 +261,7 @@ def compiled_record(model: Deployable, name: str = "") -> dict[str, Any]:
         "arena_bytes": arena_bytes(model),
         "states": {p.state: p.name for p in described_model(model).states.values()},
         "layers": [_layer(layer) for layer in layers_of(model)],
+        "limits": limits_of(model.target, model.precision),
     } | dict.fromkeys(absent)
 
 
@@ -308,6 +337,7 @@ def deploy(
         threads=threads,
         upload_s=measured.upload_s,
         upload_bytes=measured.upload_bytes,
+        first_s=measured.first_s,
         interruptions=interruptions,
     )
 
@@ -321,6 +351,7 @@ class _Attempt:
     timing: Timing
     upload_s: float
     upload_bytes: int
+    first_s: float
 
 
 def _measure(
@@ -361,7 +392,7 @@ def _measure(
             timing = evaluator(*args)
             runs = _profiles(module.entry, args, repeat, threads, cores, timeout)
             runs[0] = replace(runs[0], turns=first.turns)
-    return _Attempt(outputs, runs, timing, *upload)
+    return _Attempt(outputs, runs, timing, *upload, _seconds(first))
 
 
 def _profiles(
