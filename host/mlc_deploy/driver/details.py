@@ -8,8 +8,9 @@ its tensors lie and for how long, which call reads what another wrote, and the k
                and of a model that was compiled here, null of a saved one: operators [name],
                implementation (null: of a function on the host), multiply_accumulates
     tensors    name, space ("arena", "input", "output"), offset, bytes, begin, end: the first and
-               the last call that touch it, by number. -1 is before the first call, the number of
-               calls after the last
+               the last call that it takes its memory in, by number. -1 is before the first call,
+               the number of calls after the last; one that the call that reads it last writes
+               over ends before that call
     arena      bytes, least_bytes (what no plan could go below; null of a saved model)
     kernels    name -> loops, assembly; null of a saved model
     loops      whether the model has loops or branches: lifetimes are then of one turn, and both

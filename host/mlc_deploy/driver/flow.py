@@ -44,8 +44,9 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`begin` and `end` are the first and the last call that touch it; GIVEN is before the first
-    call, the number of calls after the last."""
+    """`begin` and `end` are the first and the last call that it takes its memory in; GIVEN is
+    before the first call, the number of calls after the last. One that is written over by the call
+    that reads it last ends before that call."""
 
     name: str
     region: Region
@@ -139,6 +140,10 @@ class Flow:
         self.tensors.append(Tensor(name, region, time, time))
         kept: list[tuple[int, int, int]] = []
         for begin, end, other in self._last.get(region.memory, ()):
+            old = self.tensors[other]
+            taken_over = region.begin <= begin and end <= region.end and old.begin < time
+            if taken_over and old.end == time:
+                self._touched(other, time - 1)
             if begin < region.begin:
                 kept.append((begin, min(end, region.begin), other))
             if end > region.end:

@@ -22,13 +22,14 @@ def change(before: Run, after: Run) -> Html:
     old, new = both
     rows = _pairs(before, old, after, new)
     longest = max((c or 0.0 for _, *costs in rows for c in costs), default=0.0) or 1.0
+    was, now = _whole(before, old), _whole(after, new)
     return join(
-        h("p", h("b", said(old.total, new.total, old.title)), f" Before: {old.text(old.total)}, "
-          f"after: {new.text(new.total)} (all layers together)."),
+        h("p", h("b", said(was, now, old.title)), f" Before: {old.text(was)}, after: "
+          f"{new.text(now)}, of the whole model."),
         h("ul", (h("li", text) for text in _differences(before, after)), class_="plain"),
         h("table",
-          h("thead", h("tr", h("th", "layer"), h("th", "before"), h("th", "after"),
-                       h("th", "change"), h("th", "before above, after below", class_="drawn"))),
+          h("thead", h("tr", h("th", "layer"), h("th", "before", class_="number"),
+                       h("th", "after", class_="number"), h("th", "change", class_="number"), h("th", "before above, after below", class_="drawn"))),
           h("tbody", (_row(row, old, longest) for row in rows)),
           class_="change"),
     )  # fmt: skip
@@ -43,6 +44,13 @@ def said(was: float, now: float, title: str) -> str:
     share = f"{abs(now - was) / was:.1%}".replace("%", " %")
     words = ("fewer", "more") if title == "executed instructions" else ("less", "more")
     return f"{share} {words[now > was]} {title}."
+
+
+def _whole(run: Run, costs: Costs) -> float:
+    """As `mlc-deploy compare` has it: of times, the median of whole runs."""
+    if costs.title == "time" and run.latency is not None:
+        return run.latency.median_ms * 1e3
+    return costs.total
 
 
 def _shared(before: Run, after: Run) -> tuple[Costs, Costs] | None:

@@ -115,6 +115,7 @@ def _node(
         h("text", says, x=x + NODE_WIDTH - 8, y=y + 18, text_anchor="end"),
         h("text", cut(layer.name, NODE_WIDTH - 18, 6.3), x=x + 9, y=y + 34, class_="of"),
         class_="node", data_call=str(number), tabindex="0", role="button",
+        data_costliest=bool(costs) and share == costs.share(max(costs.values)),
         aria_label=f"{layer.name}, {operators} {says}",
     )  # fmt: skip
 

@@ -264,7 +264,7 @@ def _board(of: Field) -> dict[str, str]:
         "memory": size(of["memory_bytes"].count()) if of["memory_bytes"] else "",
         "kernel": of["kernel"].maybe_text() or "",
         "features": " ".join(f.text() for f in of["features"] or ()),
-        "closed to kernels": " ".join(f.text() for f in of["box"] or ()),
+        "boxed in": ", ".join(f.text() for f in of["box"] or ()),
     }
     return {label: text for label, text in rows.items() if text}
 

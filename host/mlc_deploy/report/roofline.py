@@ -61,11 +61,8 @@ def _points(run: Run, calls: tuple[Call, ...], costs: Costs) -> list[Point]:
             seconds = cost if costs.title == "executed instructions" else cost / 1e6
             name = f"{layer.name} ({shape_text(layer.shape, layer.dtype)})"
             kind = call.operators[0] if call.operators else "other"
-            work = macs * 1.0
-            found.append(
-                Point(number, name, _kind(call, kind), work / traffic, work / seconds,
-                      costs.share(cost))
-            )  # fmt: skip
+            point = macs / traffic, macs / seconds
+            found.append(Point(number, name, _kind(call, kind), *point, costs.share(cost)))
     return found
 
 
@@ -130,8 +127,8 @@ def _roof(
         if low < top:
             parts.append(h("line", x1=x(low), y1=y(low * bandwidth), x2=x(top),
                            y2=y(top * bandwidth), class_="roof"))  # fmt: skip
-            parts.append(text(x(low) + 6, y(low * bandwidth) - 6, f"{count(bandwidth)}B/s",
-                              class_="roof-text"))  # fmt: skip
+            parts.append(text(x(top) - 10, y(top * bandwidth) + 4, f"{count(bandwidth)}B/s",
+                              text_anchor="end", class_="roof-text"))  # fmt: skip
         begin = x(max(min(ridge, x.high), x.low))
     parts.append(h("line", x1=begin, x2=right, y1=y(peak), y2=y(peak), class_="roof"))
     said = f"at most {count(peak)}{unit}" if unit else f"at most {peak:g} per instruction"
@@ -197,6 +194,6 @@ def _silent(run: Run, costs: Costs, points: list[Point]) -> Html | None:
     count_of = len(run.layers) - len(shown)
     if not count_of:
         return None
-    said = "1 layer multiplies" if count_of == 1 else f"{count_of} layers multiply"
-    return h("p", f"{said} and accumulate nothing, and have no mark: "
+    layers = "1 layer" if count_of == 1 else f"{count_of} layers"
+    return h("p", f"What multiplies and accumulates nothing has no mark: {layers}, "
              f"{percent(costs.share(rest))} of the cost.", class_="note")  # fmt: skip

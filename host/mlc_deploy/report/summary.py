@@ -16,6 +16,8 @@ WORDS = {
     "migrated": "The work did not stay on cores of one kind.",
     "emulated": "An emulator ran the model: its times say nothing of a board.",
 }
+LONG = 44  # characters that a column of the board's table has room for
+AGAINST = {"evaluate": "the reference that numpy computes", "given": "what was given"}
 SENSED = {
     "joules_per_run": ("energy per run", lambda v: f"{v * 1e3:.3g} mJ" if v < 1 else f"{v:.3g} J"),
     "watts": ("power", lambda v: f"{v:.3g} W"),
@@ -114,9 +116,11 @@ def _says(kind: str, title: str, sentence: str) -> Html:
 
 
 def _table(outputs: tuple[Output, ...], reference: str | None) -> Html:
+    sources = (reference or "").split(", ")
+    against = " and ".join(AGAINST.get(s, s) for s in sources if s) or "nothing"
     return h(
         "details",
-        h("summary", f"Outputs, held against {reference or 'nothing'}"),
+        h("summary", f"Outputs, held against {against}"),
         h("div",
           h("table",
             h("thead", h("tr", h("th", "output"), h("th", "shape"), h("th", "largest error"),
@@ -160,5 +164,11 @@ def board(run: Run) -> Html:
         "resident_mean_bytes": "process memory, average",
     }
     rows |= {label: size(run.memory[key]) for key, label in memory.items() if key in run.memory}
-    return h("dl", (h("div", h("dt", label), h("dd", text)) for label, text in rows.items()),
-             class_="facts")  # fmt: skip
+    return h(
+        "dl",
+        (
+            h("div", h("dt", label), h("dd", text), class_="long" if len(text) > LONG else None)
+            for label, text in rows.items()
+        ),
+        class_="facts",
+    )

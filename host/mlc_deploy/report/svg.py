@@ -96,7 +96,7 @@ def axes(
     frame: Frame, x: Scale, y: Scale, x_title: str, y_title: str,
     x_text: Callable[[float], str], y_text: Callable[[float], str],
 ) -> Html:  # fmt: skip
-    """Lines, their values, and what they are of."""
+    """Lines, their values, and what they are of. A value across whose text is empty is left out."""
     base, right = frame.height - frame.bottom, frame.width - frame.right
     parts = [
         join(
@@ -105,7 +105,7 @@ def axes(
         )
         for t in y.ticks(5)
     ]
-    ticks = x.ticks(4 if frame.narrow else 9)
+    ticks = [t for t in x.ticks(4 if frame.narrow else 9) if x_text(t)]
     parts += [
         join(
             h("line", x1=x(t), x2=x(t), y1=base, y2=base + 4, class_="axis"),
