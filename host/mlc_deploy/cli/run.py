@@ -275,7 +275,7 @@ def run(
         done = None
         how: dict[str, Any] = {
             "expect": right, "labels": labels, "threads": threads, "cores": cores,
-            "timeout": timeout,
+            "timeout": timeout, "spans": trace_file is not None,
         }  # fmt: skip
         if session:
             done = deploy(model_for_board, session, given, **how, stage=progress.stage)

@@ -62,6 +62,9 @@ The record, as JSON; `null` is what is not known, as everything about a board th
                       often the board was lost at work, which then began anew; everything above is
                       of the time that went well
     runtime_version   of the program on the board
+    spans             layer [by number], thread, begin_us (since the run began), us: when each
+                      thread was at work in one run, by the board's clock; of 8,192 at most, and
+                      only where it was asked for (--trace)
 
 The command line adds `steps` [name, begin_s, seconds]: what this machine did, since the command
 began; and `details` (driver/details.py), where a report was asked for.
@@ -77,13 +80,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlc_rpc.extents import fits, results_of, stored
-from mlc_rpc.module import Run
+from mlc_rpc.module import Run, Span
 from mlc_rpc.recover import persist
 from mlc_rpc.timing import Timing
 from mlc_rpc.wire import MAX_LAYER_TIMES, MAX_THREADS
@@ -179,6 +183,7 @@ class Deployment:
     upload_bytes: int
     first_s: float
     interruptions: tuple[Interruption, ...] = ()
+    spans: tuple[Span, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -241,6 +246,7 @@ class Deployment:
             "layers": [_layer(layer) for layer in self.layers],
             "interruptions": [asdict(each) for each in self.interruptions],
             "runtime_version": device.runtime,
+            **({"spans": [_span(span) for span in self.spans]} if self.spans else {}),
         }
 
 
@@ -275,6 +281,7 @@ def deploy(
     threads: int | None = None,
     cores: str = "",
     timeout: float = RUN_SECONDS,
+    spans: bool = False,
     stage: Stage = nullcontext,
 ) -> Deployment:
     """Sends the model, runs it, compares its outputs with the reference, and times it.
@@ -285,6 +292,7 @@ def deploy(
     an output's last axis. `cores`: "fast", "slow", or numbers as "0-3" or "4,5"; the fast ones
     unless told. `threads`: as many as these unless told, and one on an emulated board, since
     several are not counted. `timeout`: seconds that a run may take.
+    `spans`: say of one run when each thread was at work on each layer.
     stage(name) is entered around each step. A board that is lost meanwhile is waited for, and all
     of it begins anew (mlc_rpc.persist); `interruptions` says so.
 
@@ -312,7 +320,7 @@ def deploy(
     threads = threads or (1 if board.emulated else thread_count(board, cores))
     measured, interruptions = persist(
         board,
-        lambda: _measure(model, board, every, threads, cores, timeout, stage),
+        lambda: _measure(model, board, every, threads, cores, timeout, spans, stage),
         waiting=lambda: stage("reconnect"),
     )
     outputs = measured.outputs
@@ -339,6 +347,7 @@ def deploy(
         upload_bytes=measured.upload_bytes,
         first_s=measured.first_s,
         interruptions=interruptions,
+        spans=measured.spans,
     )
 
 
@@ -352,6 +361,7 @@ class _Attempt:
     upload_s: float
     upload_bytes: int
     first_s: float
+    spans: tuple[Span, ...]
 
 
 def _measure(
@@ -361,6 +371,7 @@ def _measure(
     threads: int,
     cores: str,
     timeout: float,
+    spans: bool,
     stage: Stage,
 ) -> _Attempt:
     """From the upload to the last profile; nothing of the board is held afterwards."""
@@ -377,7 +388,10 @@ def _measure(
         upload = time.perf_counter() - began, board.sent_bytes - sent
     args = (*tensors, *results)
     with stage("run"):
-        first = module.entry.profile(*args, threads=threads, cores=cores, timeout=timeout)
+        profile = partial(
+            module.entry.profile, *args, threads=threads, cores=cores, timeout=timeout
+        )
+        first = profile(spans=spans and board.emulated)  # there the model runs once
         outputs = results_of(described, dict(zip(names, args, strict=True)))
     if board.emulated:
         runs, timing = [first], _as_timing(first)
@@ -392,7 +406,8 @@ def _measure(
             timing = evaluator(*args)
             runs = _profiles(module.entry, args, repeat, threads, cores, timeout)
             runs[0] = replace(runs[0], turns=first.turns)
-    return _Attempt(outputs, runs, timing, *upload, _seconds(first))
+    one = profile(spans=True) if spans and not board.emulated else first
+    return _Attempt(outputs, runs, timing, *upload, _seconds(first), one.spans)
 
 
 def _profiles(
@@ -542,6 +557,11 @@ def _seconds(run: Run) -> float:
 
 def _shape(param: Param) -> tuple[int, ...]:
     return tuple(extent for extent in param.shape if isinstance(extent, int))
+
+
+def _span(span: Span) -> dict[str, Any]:
+    layer, thread, begin, took = span
+    return {"layer": layer, "thread": thread, "begin_us": begin / 1e3, "us": took / 1e3}
 
 
 def _tensor(name: str, array: Array) -> dict[str, Any]:

@@ -3,7 +3,7 @@ do at most. These are parts of the record (deploy.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,6 @@ from .flow import Flow, accesses_of, alive
 if TYPE_CHECKING:
     from mlc_rpc.host_call import HostCall
     from mlc_rpc.timing import Conditions, Timing
-
-# Of the process that runs kernels: the key in the record, the board's fact, and what is made of it.
-RESIDENT: tuple[tuple[str, str, Callable[[Sequence[int]], float]], ...] = (
-    ("resident_peak_bytes", "memory_most_kb", max),
-    ("resident_mean_bytes", "memory_kb", fmean),
-)
-
 
 def memory_of(
     metadata: Metadata, host_calls: Sequence[HostCall], costs: Sequence[float], timing: Timing
@@ -37,9 +30,10 @@ def memory_of(
         found["alive_peak_bytes"] = max(used)
         found["alive_mean_bytes"] = round(fmean(used, weights))
     now = None if timing.emulated else timing.conditions
-    for key, fact, of in RESIDENT if now is not None else ():
-        if rows := _known(now, fact):
-            found[key] = round(of(rows) * 1024)
+    if now is not None and (rows := _known(now, "memory_kb")):
+        most = max(*rows, *_known(now, "memory_most_kb"))  # which the kernel may tell late
+        found["resident_peak_bytes"] = most * 1024
+        found["resident_mean_bytes"] = round(fmean(rows) * 1024)
     return found
 
 
@@ -49,7 +43,7 @@ def energy_of(timing: Timing) -> dict[str, float] | None:
     if now is None:
         return None
     found: dict[str, float] = {}
-    if (microjoules := timing.per_run("energy_uj")) is not None:
+    if (microjoules := timing.per_run("energy_uj") or 0.0) > 0.0:  # a counter wraps around
         found["joules_per_run"] = microjoules / 1e6
     if power := _known(now, "power_uw"):
         found["watts"] = fmean(power) / 1e6
