@@ -177,9 +177,7 @@ def ran(kernel: str | None, options: Mapping[str, Any]) -> Kind:
     each = Many(NANOSECONDS, *_calls(kernel, options))
     span = Row((Uint(0, MAX_CALLS), Uint(0, MAX_THREADS - 1), NANOSECONDS, NANOSECONDS))
     spans = Many(span, 0, MAX_SPANS if options.get("spans") else 0)
-    return Map(
-        {"nanoseconds": each, "turns": each, "spans": spans}, {"turns": None, "spans": ()}
-    )
+    return Map({"nanoseconds": each, "turns": each, "spans": spans}, {"turns": None, "spans": ()})
 
 
 def timed(kernel: str | None, options: Mapping[str, Any]) -> Kind:
@@ -290,9 +288,9 @@ METHODS: tuple[Method, ...] = (
     # on), clock_khz, clock_limit_khz (that the system allows), clock_most_khz (that the core could)
     # of that core; zone0_mc to zone7_mc (temperatures, thousandths of a degree Celsius, nil below
     # 0), memory_kb and memory_most_kb (that the worker has in memory, and most had), power_uw (of
-    # the first sensor that the kernel shows), energy_uj (of a sensor or the CPU's counter; a count,
-    # as below), load_percent (of a core, in the last minute), throttled (a Raspberry Pi's word); and
-    # counts, by which the sample is `after` less `before`: voluntary_switches,
+    # the first sensor that the kernel shows), load_percent (of a core, in the last minute),
+    # throttled (a Raspberry Pi's word); and counts, by which the sample is `after` less `before`:
+    # energy_uj (of a sensor, or else of the CPU's counter), voluntary_switches,
     # involuntary_switches, major_faults and cpu_us (of all threads), cycles, instructions and
     # cache_misses (outside the kernel).
     Method(

@@ -17,6 +17,7 @@ from typing import Any
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PACKAGE = "chromium"
 SECONDS = 60.0  # for an answer
+READY = "document.readyState === 'complete' && 'ready' in document.documentElement.dataset"
 
 
 class BrowserError(Exception):
@@ -71,7 +72,9 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
         self.call("Page.navigate", url=path.as_uri())
-        self.wait("document.readyState === 'complete' && 'ready' in document.documentElement.dataset")
+        self.wait(
+            "document.readyState === 'complete' && 'ready' in document.documentElement.dataset"
+        )
 
     def run(self, expression: str) -> Any:
         """The value of a JavaScript expression; of a promise what it becomes."""

@@ -26,20 +26,18 @@ OUTPUT = "report.html"
 
 @click.command()
 @click.argument("records", nargs=-1, required=True, metavar="RECORD [AFTER]")
-@click.option(
-    "-o", "--output", metavar="FILE", help=f"write the page to FILE (default: {OUTPUT})"
-)
+@click.option("-o", "--output", metavar="FILE", help=f"write the page to FILE (default: {OUTPUT})")
 @click.option("--trace", "trace_file", metavar="FILE", help=TRACE_HELP)
 @DEBUG
 def report(records: tuple[str, ...], output: str | None, trace_file: str | None) -> int:
     """Writes a page of a record, of two, or of a tuning.
 
-    RECORD is a file of `mlc-deploy MODEL --json FILE`, or a database of `mlc-deploy tune`. With two
+    RECORD is a file that --json wrote for a model, or a database that `tune` keeps. With two
     records, the page is of the second, and says what changed since the first. The page is one file
     that opens offline.
 
-    For the kernels' code, the arena and the graph, write the record with --report beside --json.
-    With --trace alone, no page is written.
+    The kernels' code, the arena and the graph are in records of runs with both --report and --json.
+    With --trace and without --output, no page is written.
     """
     if len(records) > 2:
         raise Misuse("a page is of one record or of two", where=" ".join(records))
@@ -100,9 +98,7 @@ def _tuning(file: str) -> str:
             where=file,
             mend=f"mlc-deploy tune MODEL --db {file}",
         )
-    plans = [
-        Plan(p.name, p.board, p.objective, len(p.layouts), p.cost) for p in database.plans
-    ]
+    plans = [Plan(p.name, p.board, p.objective, len(p.layouts), p.cost) for p in database.plans]
     return tuning_page(Path(file).name, _tasks(database), plans, database.notes)
 
 

@@ -101,7 +101,9 @@ class Flow:
         self.tensors: list[Tensor] = []
         self.reads: list[tuple[int, ...]] = []
         self.writes: list[tuple[int, ...]] = []
-        self._last: dict[Memory, list[tuple[int, int, int]]] = {}  # begin, end, tensor that is there
+        self._last: dict[
+            Memory, list[tuple[int, int, int]]
+        ] = {}  # begin, end, tensor that is there
         states = {p.state for p in model.outputs if p.state}
         for n, p in enumerate(q for q in model.inputs if q.name not in states):
             self._add(p.name, Region(("input", n), 0, 1 << 62), GIVEN)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mlc_rpc.host_call import HostCall
     from mlc_rpc.timing import Conditions, Timing
 
+
 def memory_of(
     metadata: Metadata, host_calls: Sequence[HostCall], costs: Sequence[float], timing: Timing
 ) -> dict[str, float]:

@@ -29,7 +29,8 @@ def change(before: Run, after: Run) -> Html:
         h("ul", (h("li", text) for text in _differences(before, after)), class_="plain"),
         h("table",
           h("thead", h("tr", h("th", "layer"), h("th", "before", class_="number"),
-                       h("th", "after", class_="number"), h("th", "change", class_="number"), h("th", "before above, after below", class_="drawn"))),
+                       h("th", "after", class_="number"), h("th", "change", class_="number"),
+                       h("th", "before above, after below", class_="drawn"))),
           h("tbody", (_row(row, old, longest) for row in rows)),
           class_="change"),
     )  # fmt: skip

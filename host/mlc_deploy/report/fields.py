@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    type(None): "null",
+}
 
 MOST = 1e18  # nothing that a record measures is so large, and all below can be computed with
 

@@ -6,6 +6,7 @@ import base64
 import json
 import zlib
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 from .costs import CLASSES, Costs, costs_of, percent
 from .layout import Layout, laid_out
@@ -27,8 +28,8 @@ def graph(run: Run) -> Html:
     calls = len(run.layers)
     pictured = calls <= MOST_NODES
     return join(
-        h("p", "Each box is a kernel: the operators that became one. A click shows its loops and its "
-          "assembly. The bar at its lower edge is its share of the cost."
+        h("p", "Each box is a kernel: the operators that became one. A click shows its loops and "
+          "its assembly. The bar at its lower edge is its share of the cost."
           if pictured else
           f"The model has {calls} layers: too many for a picture. The list above shows each "
           "kernel.", class_="note"),
@@ -91,15 +92,13 @@ def _edge(layout: Layout, a: int, b: int) -> Html:
         (to_x * COLUMN, to_y * ROW + (ROW - NODE_HEIGHT) / 2),
     ]
     path = f"M{points[0][0]:.0f} {points[0][1]:.0f}"
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(points):
         middle = (y0 + y1) / 2
         path += f"C{x0:.0f} {middle:.0f} {x1:.0f} {middle:.0f} {x1:.0f} {y1:.0f}"
     return h("path", d=path)
 
 
-def _node(
-    at: tuple[float, int], run: Run, call: Call, costs: Costs | None, number: int
-) -> Html:
+def _node(at: tuple[float, int], run: Run, call: Call, costs: Costs | None, number: int) -> Html:
     layer = run.layers[number]
     share = costs.share(costs.values[number]) if costs else 0.0
     x, y = _corner(at)
@@ -115,7 +114,7 @@ def _node(
         h("text", says, x=x + NODE_WIDTH - 8, y=y + 18, text_anchor="end"),
         h("text", cut(layer.name, NODE_WIDTH - 18, 6.3), x=x + 9, y=y + 34, class_="of"),
         class_="node", data_call=str(number), tabindex="0", role="button",
-        data_costliest=bool(costs) and share == costs.share(max(costs.values)),
+        data_costliest=costs is not None and costs.values[number] == max(costs.values),
         aria_label=f"{layer.name}, {operators} {says}",
     )  # fmt: skip
 
@@ -141,13 +140,14 @@ def _corner(at: tuple[float, int]) -> tuple[float, float]:
 
 def _templates(run: Run, details: Details, costs: Costs | None) -> Iterator[Html]:
     """What a click shows of each call, but for the kernel's text."""
+    numbers = {kernel: n for n, kernel in enumerate(details.kernels)}
     for number, (layer, call) in enumerate(zip(run.layers, details.calls, strict=True)):
         rows = list(_facts(run, details, call, number, costs))
         yield h(
             "template",
             h("h3", layer.name),
             h("dl", (join(h("dt", label), h("dd", text)) for label, text in rows)),
-            id=f"call-{number}", data_kernel=layer.kernel,
+            id=f"call-{number}", data_kernel=str(numbers.get(layer.kernel, "")),
         )  # fmt: skip
 
 
@@ -193,11 +193,14 @@ def texts(run: Run) -> tuple[Html, list[str]]:
     costs = next(iter(costs_of(run)), None)
     weight: dict[str, float] = {}
     for number, layer in enumerate(run.layers):
-        weight[layer.kernel] = weight.get(layer.kernel, 0.0) + (costs.values[number] if costs else 1)
+        weight[layer.kernel] = weight.get(layer.kernel, 0.0) + (
+            costs.values[number] if costs else 1
+        )
     ranked = sorted(details.kernels, key=lambda name: -weight.get(name, 0.0))
     count_of = len(ranked)
     while True:
-        packed = _packed({n: details.kernels[n] for n in ranked[:count_of]})
+        kept = {*ranked[:count_of]}
+        packed = _packed({n: t for n, (k, t) in enumerate(details.kernels.items()) if k in kept})
         if len(packed) <= MOST_TEXT or not count_of:
             break
         count_of = min(int(count_of * MOST_TEXT / len(packed)), count_of - 1)
@@ -205,8 +208,8 @@ def texts(run: Run) -> tuple[Html, list[str]]:
     return holder, ranked[count_of:]
 
 
-def _packed(kernels: Mapping[str, tuple[str, str]]) -> str:
-    """JSON, deflated, in letters that mean nothing in HTML."""
+def _packed(kernels: Mapping[int, tuple[str, str]]) -> str:
+    """JSON, deflated, in letters that mean nothing in HTML; kernels by their numbers."""
     plain = {n: [loops, _legible(assembly)] for n, (loops, assembly) in kernels.items()}
     deflate = zlib.compressobj(9, wbits=-15)
     data = deflate.compress(json.dumps(plain).encode()) + deflate.flush()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 SWEEPS = 4  # over all rows, down and up
@@ -48,7 +49,7 @@ def laid_out(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
     for a, b in edges:
         chain = [a, *(passing(at) for at in range(row[a] + 1, row[b])), b]
         chains[a, b] = chain[1:-1]
-        for upper, lower in zip(chain, chain[1:], strict=False):
+        for upper, lower in pairwise(chain):
             below[upper].append(lower)
             above[lower].append(upper)
     rows: list[list[int]] = [[] for _ in range(max(places, default=-1) + 1)]
@@ -101,7 +102,7 @@ def _columns(
     rows: Sequence[Sequence[int]], above: Sequence[Sequence[int]],
     below: Sequence[Sequence[int]], widths: Sequence[float],
 ) -> list[float]:  # fmt: skip
-    """The middle of each place: near those of its neighbours, in the row's order, not overlapping."""
+    """The middle of each place: near those of its neighbours, in the row's order, apart."""
     x = [0.0] * len(widths)
     for row in rows:
         at = 0.0

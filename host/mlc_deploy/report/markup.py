@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
+from typing import TypeAlias
 
 from mlc_targets.text import shown
 
 VOID = frozenset(("br", "circle", "line", "path", "rect", "use", "meta"))
 MOST_TEXT = 400  # characters of a name
 
-Content = "Html | str | float | None | Iterable[Content]"
-
 
 class Html(str):
     """Markup. Nothing else is written to a page as it is."""
 
     __slots__ = ()
+
+
+Content: TypeAlias = Html | str | float | Iterable["Content"] | None
 
 
 def h(name: str, /, *content: Content, **attributes: str | float | bool | None) -> Html:

@@ -118,24 +118,57 @@ def _missing(run: Run, left_out: list[str]) -> list[Part]:
     """What the record does not say, and how to get it."""
     rows: list[Html] = []
     if run.details is None:
-        rows.append(h("li", "The roofline, the arena and the kernels need details that plain "
-                      "records have not. ", h("code", WANTED), " makes a page with them; with ",
-                      h("code", "--json FILE"), " besides, the record has them, too."))
+        rows.append(
+            h(
+                "li",
+                "The roofline, the arena and the kernels need details that plain "
+                "records have not. ",
+                h("code", WANTED),
+                " makes a page with them; with ",
+                h("code", "--json FILE"),
+                " besides, the record has them, too.",
+            )
+        )
     elif not run.details.kernels:
-        rows.append(h("li", "Kernels have no loops and assembly: a saved model keeps its code "
-                      "alone. The model that it was compiled from has them."))
+        rows.append(
+            h(
+                "li",
+                "Kernels have no loops and assembly: a saved model keeps its code "
+                "alone. The model that it was compiled from has them.",
+            )
+        )
     if left_out:
-        rows.append(h("li", f"{len(left_out)} of the cheapest kernels have no text, since the page "
-                      "would be too large: ", ", ".join(left_out[:20]),
-                      " and others" if len(left_out) > 20 else None, "."))
+        rows.append(
+            h(
+                "li",
+                f"{len(left_out)} of the cheapest kernels have no text, since the page "
+                "would be too large: ",
+                ", ".join(left_out[:20]),
+                " and others" if len(left_out) > 20 else None,
+                ".",
+            )
+        )
     if not costs_of(run):
         rows.append(h("li", "Nothing ran: with ", h("code", "--board"), ", layers have costs."))
     elif not run.timed:
-        rows.append(h("li", "Times of a board: with ", h("code", "--board ssh://…"), ". ",
-                      "An emulator counts instructions alone."))
+        rows.append(
+            h(
+                "li",
+                "Times of a board: with ",
+                h("code", "--board ssh://…"),
+                ". ",
+                "An emulator counts instructions alone.",
+            )
+        )
     if run.timed and not run.counted:
-        rows.append(h("li", "Instructions by class: a board does not count them; ",
-                      h("code", "--board qemu://CPU"), " does."))
+        rows.append(
+            h(
+                "li",
+                "Instructions by class: a board does not count them; ",
+                h("code", "--board qemu://CPU"),
+                " does.",
+            )
+        )
     if run.timed and not run.energy:
         rows.append(h("li", "Energy: the board has no sensor that its kernel shows."))
     return [Part("missing", "Not in the record", h("ul", rows))] if rows else []

@@ -192,8 +192,11 @@ def read_run(text: str | bytes, where: str) -> Run:
     except RecursionError:
         raise ReportError("this is no record of mlc-deploy", where=where, mend=MEND) from None
     except json.JSONDecodeError as error:
-        cut = error.pos >= len(error.doc.rstrip())
+        begun = error.doc.strip()
+        cut = begun.startswith("{") and not begun.endswith("}")
         what = "the JSON ends in its middle" if cut else f"this is no JSON: {error.msg.lower()}"
+        if not begun:
+            what = "the file is empty"
         place = f"{where}:{error.lineno}:{error.colno}"
         mend = f"write it again: {MEND}" if cut else MEND
         raise ReportError(what, where=place, mend=mend) from None

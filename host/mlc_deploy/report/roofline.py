@@ -36,7 +36,9 @@ def roofline(run: Run) -> Html:
         return h("p", "The record has no details of the layers' work.", class_="missing")
     every = costs_of(run)
     if not every:
-        return h("p", "Nothing ran on a board, so that nothing is known of speed.", class_="missing")
+        return h(
+            "p", "Nothing ran on a board, so that nothing is known of speed.", class_="missing"
+        )
     costs = every[0]
     points = _points(run, run.details.calls, costs)
     if not points:

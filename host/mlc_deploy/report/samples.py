@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from .markup import Html, h, join
 from .record import Latency, Run, duration
@@ -46,7 +47,7 @@ def samples(run: Run) -> Html:
         _percentiles(found),
         both(lambda width: _drawn(width, found)),
         h("p", note, class_="note"),
-        [both(lambda width, s=s: _line(width, s, len(found.samples))) for s in series]
+        [both(partial(_line, of=s, count=len(found.samples))) for s in series]
         if series
         else h("p", "The board told neither its clock nor a temperature.", class_="missing"),
     )

@@ -6,7 +6,7 @@
   let unpacked = null;
   let form = 0; // of a kernel's text: 0 loops, 1 assembly
 
-  // {kernel: [loops, assembly]}, inflated when it is first asked for.
+  // {number of a kernel: [loops, assembly]}, inflated when it is first asked for.
   const texts = () => {
     unpacked ??= (async () => {
       if (!holder) return {};

@@ -3,7 +3,7 @@ what the board was."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from .costs import grouped
 from .markup import Html, h, join
@@ -18,7 +18,7 @@ WORDS = {
 }
 LONG = 44  # characters that a column of the board's table has room for
 AGAINST = {"evaluate": "the reference that numpy computes", "given": "what was given"}
-SENSED = {
+SENSED: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "joules_per_run": ("energy per run", lambda v: f"{v * 1e3:.3g} mJ" if v < 1 else f"{v:.3g} J"),
     "watts": ("power", lambda v: f"{v:.3g} W"),
 }

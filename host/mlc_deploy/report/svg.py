@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .markup import Html, h, join
+from .markup import Content, Html, h, join
 
 WIDE, NARROW = 1060.0, 340.0  # pixels; the style sheet changes over at 760
 
@@ -34,22 +34,22 @@ class Scale:
     def ticks(self, most: int = 6) -> list[float]:
         """Round values within, at most so many."""
         if self.log:
-            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-            every = [10.0**n for n in range(first, last + 1)]
+            begin, end = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            every = [10.0**n for n in range(begin, end + 1)]
             if len(every) <= 3:
                 every = [step * ten for ten in every for step in (1, 2, 5)]
-            inside = [t for t in every if self.low <= t <= self.high * 1.0001]
-            step = -(-len(inside) // most)
-            return inside[:: max(step, 1)]
+            inside = [t for t in every if self.low <= t <= self.high]
+            if len(inside) >= 2:
+                return inside[:: -(-len(inside) // most)]
         span = self.high - self.low
         if span <= 0:
             return [self.low]
         rough = span / most
         ten = 10.0 ** math.floor(math.log10(rough))
         step = next(ten * n for n in (1, 2, 2.5, 5, 10) if ten * n >= rough * 0.999)
-        first = math.ceil(self.low / step - 1e-9)
-        count = math.floor(self.high / step + 1e-9) - first + 1
-        return [step * (first + n) for n in range(max(count, 0))]
+        index = math.ceil(self.low / step - 1e-9)
+        count = math.floor(self.high / step + 1e-9) - index + 1
+        return [step * (index + n) for n in range(max(count, 0))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,10 @@ class Frame:
 
 def both(draw: Callable[[float], Html]) -> Html:
     """A drawing in its two sizes."""
-    return join(
-        h("div", draw(WIDE), class_="wide"), h("div", draw(NARROW), class_="narrow")
-    )
+    return join(h("div", draw(WIDE), class_="wide"), h("div", draw(NARROW), class_="narrow"))
 
 
-def drawing(frame: Frame, label: str, *content: Html) -> Html:
+def drawing(frame: Frame, label: str, *content: Content) -> Html:
     return h(
         "svg", *content, viewBox=f"0 0 {frame.width:g} {frame.height:g}", role="img",
         aria_label=label, class_="drawing",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from .costs import grouped, percent
 from .markup import Html, h, join
@@ -114,7 +115,7 @@ def _board(tasks: Sequence[Task], target: str, objective: str, shown: set[int]) 
                          h("th", "best", class_="number"), h("th", "saved", class_="number"))),
             h("tbody", (_row(t) for t in ranked))),
           class_="scroll"),
-        (h("div", h("h3", t.name), both(lambda width, t=t: _drawn(width, t)), class_="task")
+        (h("div", h("h3", t.name), both(partial(_drawn, t=t)), class_="task")
          for t in drawn),
         h("p", f"{left} kernels with fewer trials have no drawing.", class_="note")
         if left else None,
