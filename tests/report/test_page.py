@@ -21,10 +21,15 @@ from tests.report.records import LAYERS, TENSORS, record
 HOSTILE = "</script></style><img src=x onerror=alert(1)>\"'&{{}}\u202e\x00\n`"
 NAMES = {
     name: f"{name}{HOSTILE}"
-    for name in ("model", *(r[0] for r in LAYERS), *(r[1] for r in LAYERS), *(t[0] for t in TENSORS))
+    for name in (
+        "model",
+        *(r[0] for r in LAYERS),
+        *(r[1] for r in LAYERS),
+        *(t[0] for t in TENSORS),
+    )
 }
 PARTS = ("summary", "verdict", "board", "layers", "roofline", "arena", "graph", "samples")
-VOID = {"meta", "br", "circle", "line", "path", "rect"}
+VOID = {"meta", "circle", "line", "path", "rect", "use"}
 
 
 class Reader(HTMLParser):
@@ -60,11 +65,12 @@ def page_of(found: dict[str, Any], before: dict[str, Any] | None = None) -> str:
 
 
 def texts_of(page: str) -> dict[str, list[str]]:
-    """What the page's script inflates: loops and assembly by a kernel's number."""
+    """Loops and assembly by a kernel's number, of what the page's script inflates."""
     found = re.search(r'id="texts">([^<]*)<', page)
     assert found
-    unpacked: dict[str, list[str]] = json.loads(zlib.decompress(base64.b64decode(found[1]), -15))
-    return unpacked
+    unpacked = json.loads(zlib.decompress(base64.b64decode(found[1]), -15))
+    kernels: dict[str, list[str]] = unpacked["kernels"]
+    return kernels
 
 
 @pytest.mark.parametrize("timed", [False, True])
@@ -140,7 +146,7 @@ def test_the_cheapest_kernels_have_no_text_where_the_page_would_be_too_large() -
     found = record()
     noise = base64.b85encode(zlib.compress(bytes(range(256)))).decode()
     for number, (_, kernel, *_) in enumerate(LAYERS):
-        lines = (f"{noise[n % 40 :]}{n * (number + 7919) % 999983}" for n in range(60_000))
+        lines = (f"{noise[n % 40 :]}{n * (number + 7919) % 999983}" for n in range(30_000))
         found["details"]["kernels"][kernel]["loops"] = "\n".join(lines)
     page = page_of(found)
     assert len(page.encode()) < MOST_BYTES
@@ -149,12 +155,20 @@ def test_the_cheapest_kernels_have_no_text_where_the_page_would_be_too_large() -
     assert "of the cheapest kernels have no text" in page
 
 
-def test_a_model_of_too_many_layers_is_refused() -> None:
+def many(times: int) -> dict[str, Any]:
     found = record()
-    found["layers"] *= 1000
-    found["details"]["calls"] *= 1000
+    found["layers"] *= times
+    found["details"]["calls"] *= times
+    return found
+
+
+def test_many_layers() -> None:
+    """Too many for the picture, and then for a page."""
+    page = page_of(many(130))
+    assert len(page.encode()) < MOST_BYTES and 'id="picture"' not in page
+    assert "780 layers: too many for a picture" in page and len(texts_of(page)) == len(LAYERS)
     with pytest.raises(ReportError, match="and a page has at most 1,000,000"):
-        page_of(found)
+        page_of(many(500))
 
 
 def test_before_and_after() -> None:

@@ -292,8 +292,9 @@ def run(
     record["steps"] = progress.steps
     show(record, to_json.beside, verbose)
     to_json.write(record)
+    status = _results(done, results) if done else OK
     drawn.write(record)
-    return _results(done, results) if done else 0
+    return status
 
 
 def refuse_unused(

@@ -163,10 +163,21 @@ class Flow:
         self.tensors[number] = replace(self.tensors[number], end=time)
 
     def _every_turn(self, first: int, last: int) -> None:
-        """What a loop reads of what was there before stays until its last turn."""
+        """What a loop reads of what was there before stays until its last turn, unless the loop
+        writes over it."""
         for number, t in enumerate(self.tensors):
-            if t.begin < first <= t.end < last:
+            if t.begin < first <= t.end < last and not self._is_taken(t, last):
                 self._touched(number, last)
+
+    def _is_taken(self, t: Tensor, until: int) -> bool:
+        """Whether another tensor begins in its place after its end."""
+        return any(
+            t.end < other.begin <= until
+            and other.region.memory == t.region.memory
+            and other.region.begin < t.region.end
+            and t.region.begin < other.region.end
+            for other in self.tensors
+        )
 
 
 def _loops(model: Model) -> list[tuple[int, int]]:

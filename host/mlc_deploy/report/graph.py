@@ -7,6 +7,9 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from typing import Any
+
+from mlc_targets.text import shown
 
 from .costs import CLASSES, Costs, costs_of, percent
 from .layout import Layout, laid_out
@@ -16,31 +19,27 @@ from .svg import cut
 
 NODE_WIDTH, NODE_HEIGHT = 210.0, 46.0  # pixels
 COLUMN, ROW = 232.0, 74.0  # from one to the next
-MOST_NODES = 1500  # more are no picture, and make a page too large
-MOST_TEXT = 560_000  # characters of the kernels' texts in the page
+MOST_FACT = 1000  # characters
 WANTED = "mlc-deploy MODEL --report report.html"
 
 
-def graph(run: Run) -> Html:
+def graph(run: Run, pictured: bool) -> Html:
     if run.details is None:
         return h("p", "The record does not say what reads what.", class_="missing")
     costs = next(iter(costs_of(run)), None)
-    calls = len(run.layers)
-    pictured = calls <= MOST_NODES
     return join(
         h("p", "Each box is a kernel: the operators that became one. A click shows its loops and "
           "its assembly. The bar at its lower edge is its share of the cost."
           if pictured else
-          f"The model has {calls} layers: too many for a picture. The list above shows each "
-          "kernel.", class_="note"),
+          f"The model has {len(run.layers)} layers: too many for a picture in a page of this size. "
+          "A click on a layer above shows its kernel.", class_="note"),
         h("div",
           h("div", _picture(run, run.details, costs), class_="canvas", tabindex="0",
             aria_label="the graph") if pictured else None,
           h("div", h("p", "No kernel is chosen.", class_="missing"), id="kernel",
             aria_live="polite"),
-          class_="split"),
+          class_="split" if pictured else None),
         h("noscript", h("p", "Clicks need JavaScript.", class_="missing")),
-        _templates(run, run.details, costs),
     )  # fmt: skip
 
 
@@ -76,7 +75,8 @@ def _picture(run: Run, details: Details, costs: Costs | None) -> Html:
     ]  # fmt: skip
     return h(
         "svg",
-        h("g", (_edge(layout, a, b) for a, b in edges), class_="edges"),
+        h("defs", h("rect", width=NODE_WIDTH, height=NODE_HEIGHT, rx=6, id="box")),
+        h("g", (_edge(layout, a, b) for a, b in sorted(edges)), class_="edges"),
         *boxes,
         width=width, height=height, viewBox=f"0 0 {width:.0f} {height:.0f}", id="picture",
         role="group", aria_label="the fused graph",
@@ -107,15 +107,14 @@ def _node(at: tuple[float, int], run: Run, call: Call, costs: Costs | None, numb
     return h(
         "g",
         h("title", f"{layer.name}: {operators}, {shape_text(layer.shape, layer.dtype)}"),
-        h("rect", x=x, y=y, width=NODE_WIDTH, height=NODE_HEIGHT, rx=6, class_="box"),
-        h("rect", x=x, y=y + NODE_HEIGHT - 5, width=max(NODE_WIDTH * share, 0.0), height=5,
-          class_="cost"),
-        h("text", cut(operators, NODE_WIDTH - 66, 6.9), x=x + 9, y=y + 18, class_="operators"),
-        h("text", says, x=x + NODE_WIDTH - 8, y=y + 18, text_anchor="end"),
-        h("text", cut(layer.name, NODE_WIDTH - 18, 6.3), x=x + 9, y=y + 34, class_="of"),
+        h("use", href="#box"),
+        h("rect", y=NODE_HEIGHT - 5, width=NODE_WIDTH * share, height=5),
+        h("text", cut(operators, NODE_WIDTH - 66, 6.9), x=9, y=18),
+        h("text", says, x=NODE_WIDTH - 8, y=18, class_="end-text"),
+        h("text", cut(layer.name, NODE_WIDTH - 18, 6.3), x=9, y=34, class_="of"),
         class_="node", data_call=str(number), tabindex="0", role="button",
+        transform=f"translate({x:.0f} {y:.0f})",
         data_costliest=costs is not None and costs.values[number] == max(costs.values),
-        aria_label=f"{layer.name}, {operators} {says}",
     )  # fmt: skip
 
 
@@ -136,19 +135,6 @@ def _corner(at: tuple[float, int]) -> tuple[float, float]:
 
 
 # ------------------------------------------------------------------------------------- the kernels
-
-
-def _templates(run: Run, details: Details, costs: Costs | None) -> Iterator[Html]:
-    """What a click shows of each call, but for the kernel's text."""
-    numbers = {kernel: n for n, kernel in enumerate(details.kernels)}
-    for number, (layer, call) in enumerate(zip(run.layers, details.calls, strict=True)):
-        rows = list(_facts(run, details, call, number, costs))
-        yield h(
-            "template",
-            h("h3", layer.name),
-            h("dl", (join(h("dt", label), h("dd", text)) for label, text in rows)),
-            id=f"call-{number}", data_kernel=str(numbers.get(layer.kernel, "")),
-        )  # fmt: skip
 
 
 def _facts(
@@ -184,11 +170,11 @@ def _tensor(name: str, bytes_: int) -> str:
     return f"{name} ({size(bytes_)})"
 
 
-def texts(run: Run) -> tuple[Html, list[str]]:
-    """The kernels' loops and assembly for the page's script, deflated; and the kernels that were
-    left out, the cheapest, since the page would be too large."""
+def texts(run: Run, room: int) -> tuple[Html, list[str]]:
+    """What a click shows of each call, and the kernels' loops and assembly, for the page's script:
+    deflated, in `room` bytes if that can be; and the kernels that were left out, the cheapest."""
     details = run.details
-    if details is None or not details.kernels:
+    if details is None:
         return Html(), []
     costs = next(iter(costs_of(run)), None)
     weight: dict[str, float] = {}
@@ -197,22 +183,34 @@ def texts(run: Run) -> tuple[Html, list[str]]:
             costs.values[number] if costs else 1
         )
     ranked = sorted(details.kernels, key=lambda name: -weight.get(name, 0.0))
+    numbers = {kernel: n for n, kernel in enumerate(details.kernels)}
+    calls = [
+        {
+            "name": shown(layer.name),
+            "kernel": numbers.get(layer.kernel),
+            "facts": [[label, shown(text, MOST_FACT)]
+                      for label, text in _facts(run, details, call, number, costs)],
+        }
+        for number, (layer, call) in enumerate(zip(run.layers, details.calls, strict=True))
+    ]  # fmt: skip
     count_of = len(ranked)
     while True:
         kept = {*ranked[:count_of]}
-        packed = _packed({n: t for n, (k, t) in enumerate(details.kernels.items()) if k in kept})
-        if len(packed) <= MOST_TEXT or not count_of:
+        kernels = {n: [loops, _legible(assembly)]
+                   for n, (k, (loops, assembly)) in enumerate(details.kernels.items()) if k in kept
+                   }  # fmt: skip
+        packed = _packed({"calls": calls, "kernels": kernels})
+        if len(packed) <= room or not count_of:
             break
-        count_of = min(int(count_of * MOST_TEXT / len(packed)), count_of - 1)
+        count_of = max(min(int(count_of * room / len(packed)), count_of - 1), 0)
     holder = h("script", Html(packed), type="application/octet-stream", id="texts")
     return holder, ranked[count_of:]
 
 
-def _packed(kernels: Mapping[int, tuple[str, str]]) -> str:
-    """JSON, deflated, in letters that mean nothing in HTML; kernels by their numbers."""
-    plain = {n: [loops, _legible(assembly)] for n, (loops, assembly) in kernels.items()}
+def _packed(found: Mapping[str, Any]) -> str:
+    """JSON, deflated, in letters that mean nothing in HTML."""
     deflate = zlib.compressobj(9, wbits=-15)
-    data = deflate.compress(json.dumps(plain).encode()) + deflate.flush()
+    data = deflate.compress(json.dumps(found).encode()) + deflate.flush()
     return base64.b64encode(data).decode()
 
 

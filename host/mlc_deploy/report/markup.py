@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from mlc_targets.text import shown
 
-VOID = frozenset(("br", "circle", "line", "path", "rect", "use", "meta"))
+VOID = frozenset(("circle", "line", "path", "rect", "use", "meta"))
 MOST_TEXT = 400  # characters of a name
 
 

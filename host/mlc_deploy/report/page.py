@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,7 @@ from .samples import samples
 from .summary import board, figures, verdict
 
 MOST_BYTES = 1_000_000
+ROOM = 10_000  # bytes for what is said of kernels that are left out
 FOLDER = Path(__file__).parent
 
 
@@ -42,10 +43,10 @@ class Part:
 
 
 def run_page(run: Run, before: Run | None = None) -> str:
-    """The page of a run, held against one before it, where there is one. Raises ReportError for a
-    model of so many layers that the page would be too large."""
-    holder, left_out = texts(run)
-    parts = [
+    """The page of a run, held against one before it, where there is one. Where it would be too
+    large, it is without the graph's picture, and then without some kernels' texts. Raises
+    ReportError for a model of so many layers that this does not suffice."""
+    before_graph = [
         Part("summary", "Summary", figures(run)),
         Part("verdict", "Verdict", verdict(run)),
         Part("board", "Board", board(run)),
@@ -53,21 +54,37 @@ def run_page(run: Run, before: Run | None = None) -> str:
         Part("layers", "Layers", layers(run)),
         Part("roofline", "Roofline", roofline(run)),
         Part("arena", "Arena", arena(run)),
-        Part("graph", "Kernels", graph(run)),
-        Part("samples", "Samples", samples(run)),
-        *_missing(run, left_out),
     ]
+    after_graph = Part("samples", "Samples", samples(run))
     place = "compiled, not run" if run.url is None else f"on {run.url}"
-    return page(f"{run.model} {place}", f"for {_short(run.target)}", parts, holder)
+    title, subtitle = f"{run.model} {place}", f"for {_short(run.target)}"
+    facts, _ = texts(run, 0)
+    for pictured in (True, False):
+        parts = [*before_graph, Part("graph", "Kernels", graph(run, pictured)), after_graph]
+        room = MOST_BYTES - ROOM - len(_whole(title, subtitle, parts).encode())
+        if room > len(facts):
+            break
+    holder, left_out = texts(run, room)
+    return page(title, subtitle, [*parts, *_missing(run, left_out)], holder)
 
 
-def page(title: str, subtitle: str, parts: Iterable[Part], holder: Html = Html()) -> str:  # noqa: B008
+def page(title: str, subtitle: str, parts: Iterable[Part], holder: Html | None = None) -> str:
     """A whole page. Raises ReportError for one that would be too large."""
-    parts = list(parts)
+    made = _whole(title, subtitle, list(parts), holder)
+    size = len(made.encode())
+    if size > MOST_BYTES:
+        raise ReportError(
+            f"the page would have {size:,} bytes, and a page has at most {MOST_BYTES:,}",
+            mend="the record of a smaller model, or --trace, which has no such limit",
+        )
+    return made
+
+
+def _whole(title: str, subtitle: str, parts: Sequence[Part], holder: Html | None = None) -> Html:
     style, script = _file("style.css"), _file("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    made = join(
+    return join(
         Html("<!doctype html>\n"),
         h(
             "html",
@@ -93,13 +110,6 @@ def page(title: str, subtitle: str, parts: Iterable[Part], holder: Html = Html()
             lang="en",
         ),
     )  # fmt: skip
-    size = len(made.encode())
-    if size > MOST_BYTES:
-        raise ReportError(
-            f"the page would have {size:,} bytes, and a page has at most {MOST_BYTES:,}",
-            mend="the record of a smaller model, or --trace, which has no such limit",
-        )
-    return made
 
 
 @cache

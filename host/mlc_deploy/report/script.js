@@ -6,15 +6,22 @@
   let unpacked = null;
   let form = 0; // of a kernel's text: 0 loops, 1 assembly
 
-  // {number of a kernel: [loops, assembly]}, inflated when it is first asked for.
+  // {calls: [{name, kernel, facts}], kernels: {number: [loops, assembly]}}, inflated when it is
+  // first asked for.
   const texts = () => {
     unpacked ??= (async () => {
-      if (!holder) return {};
       const packed = Uint8Array.from(atob(holder.textContent), (c) => c.charCodeAt(0));
       const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
       return JSON.parse(await new Response(stream).text());
     })();
     return unpacked;
+  };
+
+  const element = (name, text, kind) => {
+    const made = document.createElement(name);
+    made.textContent = text;
+    if (kind) made.className = kind;
+    return made;
   };
 
   const button = (text, chosen, act) => {
@@ -26,59 +33,59 @@
     return made;
   };
 
-  const show = async (call) => {
-    const template = document.getElementById(`call-${call}`);
-    if (!template || !panel) return;
+  const show = async (number) => {
+    if (!holder || !panel) return;
     for (const node of document.querySelectorAll("[data-chosen]")) delete node.dataset.chosen;
-    for (const node of document.querySelectorAll(`[data-call="${call}"]`)) node.dataset.chosen = "";
-    panel.replaceChildren(template.content.cloneNode(true));
-    const kernel = template.dataset.kernel;
+    for (const node of document.querySelectorAll(`[data-call="${number}"]`)) {
+      node.dataset.chosen = "";
+    }
     let found;
     try {
-      found = (await texts())[kernel];
+      found = await texts();
     } catch (error) {
-      found = null;
-    }
-    if (!document.querySelector(`[data-call="${call}"][data-chosen]`)) return; // another was chosen
-    const text = document.createElement("pre");
-    text.tabIndex = 0;
-    if (!found) {
-      text.className = "missing";
-      text.textContent = found === null
-        ? "This browser cannot unpack the kernels' texts (DecompressionStream)."
-        : "The page has no text of this kernel.";
-      panel.append(text);
+      const why = "This browser cannot unpack what the page knows of kernels (DecompressionStream).";
+      panel.replaceChildren(element("p", why, "missing"));
       return;
     }
-    const names = ["Loops", "Assembly"];
-    const bar = document.createElement("div");
-    bar.className = "tabs";
+    if (!document.querySelector(`[data-call="${number}"][data-chosen]`)) return; // another was chosen
+    const call = found.calls[number];
+    const facts = document.createElement("dl");
+    for (const [label, text] of call.facts) facts.append(element("dt", label), element("dd", text));
+    panel.replaceChildren(element("h3", call.name), facts);
+    const forms = found.kernels[call.kernel];
+    if (!forms) {
+      panel.append(element("p", "The page has no text of this kernel.", "missing"));
+      return;
+    }
+    const text = document.createElement("pre");
+    text.tabIndex = 0;
+    const bar = element("div", "", "tabs");
     const draw = () => {
-      bar.replaceChildren(...names.map((name, n) => button(name, n === form, () => {
+      bar.replaceChildren(...["Loops", "Assembly"].map((name, n) => button(name, n === form, () => {
         form = n;
         draw();
       })));
-      text.textContent = found[form] || "There is none.";
+      text.textContent = forms[form] || "There is none.";
     };
     draw();
     panel.append(bar, text);
   };
 
-  const choose = (element, event) => {
+  const choose = (chosen, event) => {
     event.preventDefault();
-    show(element.dataset.call);
-    const node = document.querySelector(`#picture [data-call="${element.dataset.call}"]`);
-    if (node && !element.closest("#picture")) {
+    show(chosen.dataset.call);
+    const node = document.querySelector(`#picture [data-call="${chosen.dataset.call}"]`);
+    if (!chosen.closest("#picture")) {
       document.getElementById("graph").scrollIntoView();
-      node.scrollIntoView({ block: "nearest", inline: "center" });
-    } else if (element.closest("#picture") && matchMedia("(max-width: 760px)").matches) {
+      node?.scrollIntoView({ block: "nearest", inline: "center" });
+    } else if ( matchMedia("(max-width: 760px)").matches) {
       panel.scrollIntoView({ block: "start" });
     }
   };
 
   document.addEventListener("click", (event) => {
-    const element = event.target.closest("[data-call]");
-    if (element) choose(element, event);
+    const chosen = event.target.closest("[data-call]");
+    if (chosen) choose(chosen, event);
     const order = event.target.closest("button.order");
     if (order) {
       const sorted = order.closest(".chart").classList.toggle("sorted");
@@ -87,10 +94,11 @@
     }
   });
   document.addEventListener("keydown", (event) => {
-    const element = event.target.closest?.("[data-call]");
-    if (element && (event.key === "Enter" || event.key === " ")) choose(element, event);
+    const chosen = event.target.closest?.("[data-call]");
+    if (chosen && (event.key === "Enter" || event.key === " ")) choose(chosen, event);
   });
-  const costliest = document.querySelector("#picture [data-costliest]");
+  const costliest = document.querySelector("#picture [data-costliest]")
+    ?? document.querySelector(".bars [data-call]");
   if (costliest) show(costliest.dataset.call);
   document.documentElement.dataset.ready = "";
 })();
