@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mlc_deploy.tuned import Database, Measured, Record, pack
+from mlc_deploy.tuned import Database
 from tests.cli.command import MODELS, Command
+from tests.report.databases import tuned
 from tests.report.records import record
 from tests.report.test_page import PARTS, Reader
 
@@ -70,12 +71,6 @@ def test_a_timeline_alone(mlc_deploy: Command, folder: Path) -> None:
     Path("r.json").write_text(json.dumps(record()))
     assert mlc_deploy("report", "r.json", "--trace", "t.json").status == 0
     assert Path("t.json").exists() and not Path("report.html").exists()
-
-
-def tuned(cost: float, number: int, board: str = "pi", final: bool = False) -> Record:
-    measured = Measured("ok", (cost,)) if cost else Measured("crash", message="signal 11")
-    return Record("conv2d", "w", "llvm", board, "seconds", "run", f"p{number}", pack("[]"),
-                  measured, final)  # fmt: skip
 
 
 def test_a_tuning(mlc_deploy: Command, folder: Path) -> None:

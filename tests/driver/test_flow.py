@@ -140,7 +140,7 @@ def test_details_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [t["name"] for t in found["tensors"]]
     assert names == ["image", *layers[:-1], "probability"]
     assert found["arena"] == {"bytes": 81_920, "least_bytes": 81_920} and not found["loops"]
-    kernels = {kernel: text for kernel, text in found["kernels"].items()}
+    kernels = found["kernels"]
     assert set(kernels) == set(model.metadata.kernels)
     assert "fmla" in kernels["winograd_conv2d_add_relu"]["assembly"]
     assert all(f"def {kernel}(" in text["loops"] for kernel, text in kernels.items())

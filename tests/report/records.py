@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+CODE = "\tfmla\tv0.4s, v1.4s, v2.4s\n\tret\n"
 CLASSES = ("mac", "vector", "load", "store", "branch", "scalar")
 # layer, kernel, operators, MACs, instructions, reads, writes
 LAYERS = (
@@ -54,7 +55,7 @@ def details(names: dict[str, str]) -> dict[str, Any]:
         "kernels": {
             named(kernel): {
                 "loops": f"@T.prim_func\ndef {named(kernel)}():\n    for i in range(8): ...",
-                "assembly": f"\t.text\n{named(kernel)}:\n\tfmla\tv0.4s, v1.4s, v2.4s\n\tret\n",
+                "assembly": f"\t.text\n{named(kernel)}:\n{CODE}",
             }
             for _, kernel, *_ in LAYERS
         },

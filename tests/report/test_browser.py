@@ -203,8 +203,9 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """ResNet-50's page, as the command makes it on this machine."""
     folder = tmp_path_factory.mktemp("resnet")
     onnx.save(onnx_model("resnet50"), str(folder / "resnet50.onnx"))
-    command = [sys.executable, "-m", "mlc_deploy.cli", "resnet50.onnx", "--board", "local://",
-               "--report", "page.html", "--json", "record.json", "--trace", "trace.json"]  # fmt: skip
+    files = ("--report", "page.html", "--json", "record.json", "--trace", "trace.json")
+    program = (sys.executable, "-m", "mlc_deploy.cli")
+    command = [*program, "resnet50.onnx", "--board", "local://", *files]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=1500)
     yield folder
     shutil.rmtree(folder)

@@ -86,7 +86,20 @@ def test_whatever_stands_anywhere_is_refused_or_drawn(data: st.DataObject) -> No
         if isinstance(inner, dict | list) and inner and data.draw(st.integers(0, 4)):
             at = inner
             continue
-        others = [None, True, -1, 0, 1.5, 10**9, "", "</script>", [], {}, [[]], {"a": None}]
+        others: list[Any] = [
+            None,
+            True,
+            -1,
+            0,
+            1.5,
+            10**9,
+            "",
+            "</script>",
+            [],
+            {},
+            [[]],
+            {"a": None},
+        ]
         at[key] = data.draw(st.sampled_from(others))
         break
     try:

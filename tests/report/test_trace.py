@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def test_steps_of_the_host_and_layers_by_their_medians() -> None:
     layers = events(trace, 2)
     assert [e["name"] for e in layers] == [name for name, *_ in LAYERS]
     assert layers[0]["ts"] == 2e6 and layers[0]["args"]["instructions"] == 310_000
-    for before, after in zip(layers, layers[1:], strict=False):
+    for before, after in pairwise(layers):
         assert after["ts"] == pytest.approx(before["ts"] + before["dur"], abs=0.01)
     assert any("when each thread worked" in text for text in trace["otherData"]["not measured"])
     names = [e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"]
