@@ -42,9 +42,9 @@ def details(names: dict[str, str]) -> dict[str, Any]:
 
     return {
         "calls": [
-            {"reads": [*reads], "writes": [*writes], "traffic_bytes": 150_000, "weights_bytes": 18_432,
-             "operators": [*operators], "implementation": "conv2d_blocks",
-             "multiply_accumulates": macs}
+            {"reads": [*reads], "writes": [*writes], "operators": [*operators],
+             "traffic_bytes": 150_000, "weights_bytes": 18_432,
+             "implementation": "conv2d_blocks", "multiply_accumulates": macs}
             for _, _, operators, macs, _, reads, writes in LAYERS
         ],
         "tensors": [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..files.unfinished import write_whole
-from ..report import parse_run, run_page, run_trace
+from ..report import read_run, run_page, run_trace
 from .options import Misuse, writable
 from .tables import Record
 
@@ -40,7 +41,7 @@ class Drawn:
 
     def write(self, record: Record) -> None:
         """Raises OSError, and ReportError for a page that would be too large."""
-        run = parse_run(record, record["model"])
+        run = read_run(json.dumps(record), record["model"])
         if self.trace is not None:
             write_whole(writable("--trace", self.trace), run_trace(run))
         if self.report is not None:

@@ -345,7 +345,7 @@ def _prediction(of: Field) -> Prediction:
         of["ms"].amount(),
         of["low"].amount(),
         of["high"].amount(),
-        {n: ms.amount() for n, ms in by_threads.items()} if by_threads else {},
+        {n: ms.amount() for n, ms in by_threads.items() if ms} if by_threads else {},
     )
 
 
