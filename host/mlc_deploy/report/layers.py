@@ -54,7 +54,7 @@ def _sum_note(run: Run, costs: Costs) -> str:
     whole = run.latency.median_ms * 1e3
     return (
         f"; the whole model took {costs.text(whole)} (median). Layers are timed in runs of their "
-        "own, so that both differ by a little."
+        "own, and what other programs take from these differs."
     )
 
 

@@ -267,7 +267,7 @@ def _board(of: Field) -> dict[str, str]:
         "memory": size(of["memory_bytes"].count()) if of["memory_bytes"] else "",
         "kernel": of["kernel"].maybe_text() or "",
         "features": " ".join(f.text() for f in of["features"] or ()),
-        "boxed in": ", ".join(f.text() for f in of["box"] or ()),
+        "kept from kernels": ", ".join(f.text() for f in of["box"] or ()),
     }
     return {label: text for label, text in rows.items() if text}
 
