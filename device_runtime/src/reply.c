@@ -23,7 +23,10 @@ static void write_spans(Writer *w, const Spans *spans) {
 
 void reply_times(Writer *w, const uint64_t *nanoseconds, const uint64_t *turns, uint32_t count,
                  const Spans *spans) {
-    write_map(w, 1 + (turns != NULL) + (spans != NULL));
+    uint32_t lists = 1;
+    if (turns) lists++;
+    if (spans) lists++;
+    write_map(w, lists);
     write_str(w, "nanoseconds");
     write_uints(w, nanoseconds, count);
     if (turns) {
