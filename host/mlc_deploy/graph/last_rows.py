@@ -88,7 +88,7 @@ def _count(extents: Sequence[Dim]) -> int | None:
 def _of_layer(graph: Rewriting, out: Var, call: Call) -> Value | None:
     """slice(x * w)   =>   slice(x) * w"""
     found = _inner(graph, call)
-    if found is None or found[1].op not in ("dense", "matmul"):
+    if found is None or found[1].op not in ("dense", "dense_blocks", "matmul"):
         return None
     axis, inner = found
     x, w, *rest = inner.args
