@@ -14,10 +14,10 @@ from rich.table import Table
 from mlc_targets import Target
 
 from ..driver.model_graph import ModelGraph, model_graph
-from ..graph import Binding, CallFused, Function, GraphProgram, lower_graph
-from ..graph.count import multiply_accumulates, operators, parameters
+from ..graph import Binding, Function, GraphProgram, lower_graph
+from ..graph.count import multiply_accumulates, names_of, operators, parameters
 from ..graph.lower import unscheduled
-from ..graph.nodes import Call, CallPacked, CallTIR, Constant
+from ..graph.nodes import Call, CallPacked, Constant
 from ..graph.scalars import at_most
 from ..ops.explain import Candidate, explain
 from .json_file import JsonFile
@@ -196,7 +196,7 @@ def _kernels(
             {
                 "layer": layer,
                 "kernel": kernel,
-                "operators": _operators(binding),
+                "operators": list(names_of(binding)),
                 "shape": list(out.shape),
                 "dtype": out.dtype,
                 "multiply_accumulates": multiply_accumulates(binding),
@@ -207,15 +207,6 @@ def _kernels(
             }
         )
     return found
-
-
-def _operators(binding: Binding) -> list[str]:
-    match binding.call:
-        case CallFused(function):
-            return [name for b in function.bindings for name in _operators(b)]
-        case Call(name) | CallTIR(name) | CallPacked(name):
-            return [name]
-    raise AssertionError(f"{binding} calls neither a kernel nor a function")
 
 
 def _weights(binding: Binding) -> int:

@@ -28,7 +28,9 @@ GROUPS = {
         "inspect": "Shows what MODEL holds, and how its kernels compute.",
         "tune": "Searches faster schedules of MODEL's kernels on boards.",
         "quantize": "Makes a model of small integers from MODEL and data to calibrate with.",
+        "generate": "Writes what a language model says behind a prompt, token by token on a board.",
         "compare": "Compares two records of --json, layer by layer.",
+        "report": "Writes a page of a record, of two, or of a tuning.",
         "test": "Runs models on boards, and says which are right and which cost more than before.",
     },
     "Commands about your boards": {
@@ -44,6 +46,7 @@ GROUPS = {
         "farm list": "Lists the boards of SCHEDULER: kinds, states, users, temperatures, queues.",
     },
 }
+MODULES = {"report": "report_page"}  # of commands in modules of other names
 COMMANDS = (RUN, *dict.fromkeys(name.split()[0] for rows in GROUPS.values() for name in rows))
 
 
@@ -61,7 +64,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command = getattr(import_module(f".{name}", __package__), name)
+        command = getattr(import_module(f".{MODULES.get(name, name)}", __package__), name)
         assert isinstance(command, click.Command)
         return command
 

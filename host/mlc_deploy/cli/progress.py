@@ -1,4 +1,4 @@
-"""Progress on stderr: a line per stage, with its seconds."""
+"""Progress on stderr: a line per stage, with its seconds; and all stages, for a record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress as Display
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from .tables import line
+from .tables import Record, line
 
 
 class Progress:
@@ -19,6 +19,8 @@ class Progress:
     def __init__(self, verbose: bool) -> None:
         self.console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
         self.verbose = verbose
+        self.steps: list[Record] = []  # name, begin_s (since the progress was made), seconds
+        self._began = time.perf_counter()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -31,7 +33,9 @@ class Progress:
                 yield
         else:
             yield
-        self.console.print(f"{name:<10}{time.perf_counter() - began:8.2f} s", style="dim")
+        seconds = time.perf_counter() - began
+        self.steps.append({"name": name, "begin_s": began - self._began, "seconds": seconds})
+        self.console.print(f"{name:<10}{seconds:8.2f} s", style="dim")
 
     def note(self, text: str) -> None:
         if self.verbose:

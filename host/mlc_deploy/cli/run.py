@@ -31,9 +31,11 @@ from ..driver.deploy import (
     refuse_cores,
     refuse_unfit,
 )
+from ..driver.details import details
 from ..errors import CostsMore, GraphError, writing
 from ..files.unfinished import replacing
 from .bench import OfFarm, deploy_on, of_farm, on_farms, refuse_mixed
+from .drawn import REPORT_HELP, TRACE_HELP, Drawn
 from .errors import FAILED, OK, complain
 from .json_file import JsonFile
 from .options import (
@@ -109,6 +111,8 @@ class Job(click.Command):
 @click.option("--preprocess", metavar="TEXT", help=f"{PREPROCESS_HELP} (of --data)")
 @click.option("--output", metavar="DIR", help="write the outputs there, or what --emit makes")
 @click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
+@click.option("--report", "report_file", metavar="FILE", help=REPORT_HELP)
+@click.option("--trace", "trace_file", metavar="FILE", help=TRACE_HELP)
 @click.option("--save", "saves", multiple=True, metavar="FILE", help=SAVE_HELP)
 @click.option("--emit", type=click.Choice(tuple(FORMS)), help="print the compiled model and stop")
 @click.option("--db", metavar="FILE", help=DB_HELP)
@@ -138,6 +142,8 @@ def run(
     preprocess: str | None,
     output: str | None,
     json_file: str | None,
+    report_file: str | None,
+    trace_file: str | None,
     saves: tuple[str, ...],
     emit: str | None,
     db: str | None,
@@ -191,6 +197,7 @@ def run(
          "--link": link},
     )  # fmt: skip
     to_json = JsonFile(json_file, (model, db))
+    drawn = Drawn(report_file, trace_file, (model, db, json_file))
     levels = levels_of(target) if target else ()
     asked = ready.target if ready else levels[0][1] if levels else None
     if emit and target:
@@ -199,7 +206,8 @@ def run(
     wanted, url = (asked, None) if farm else choose(asked, board)
     if (url is None and not farm) or emit:
         unused: dict[str, object] = {"--input": inputs if model else (), "--expect": expected}
-        unused |= {"--json": json_file} if emit else {"--output": output}
+        pages = {"--report": report_file, "--trace": trace_file}
+        unused |= {"--json": json_file, **pages} if emit else {"--output": output}
         refuse_unused(unused, f"--emit {emit}" if emit else f"--board {NONE}")
     results = folder("--output", output) if output is not None else None
     own: dict[str, Any] = {}
@@ -267,7 +275,7 @@ def run(
         done = None
         how: dict[str, Any] = {
             "expect": right, "labels": labels, "threads": threads, "cores": cores,
-            "timeout": timeout,
+            "timeout": timeout, "spans": trace_file is not None,
         }  # fmt: skip
         if session:
             done = deploy(model_for_board, session, given, **how, stage=progress.stage)
@@ -278,9 +286,15 @@ def run(
     record = done.record(path.stem) if done else compiled_record(first, path.stem)
     if small is not None:
         record["quantized"] = small.record()
+    if report_file:
+        with progress.stage("report"):
+            record["details"] = details(done.model if done else first)
+    record["steps"] = progress.steps
     show(record, to_json.beside, verbose)
     to_json.write(record)
-    return _results(done, results) if done else 0
+    status = _results(done, results) if done else OK
+    drawn.write(record)
+    return status
 
 
 def refuse_unused(

@@ -81,6 +81,8 @@ def binary(
 ) -> Value:
     """`x op y`; flags are LLVM's fast-math flags."""
     kind = dtype_of(dtype)
+    if kind.kind == "float" and kind.bits > 16 and op in FLOAT:  # the most frequent
+        return getattr(b, FLOAT[op])(x, y, flags=flags)
     if kind.kind == "float" and kind.bits == 16 and not machine.halves:
         x, y = _widened(b, machine, x), _widened(b, machine, y)
         return _converted(b, machine, binary(b, machine, op, x, y, _single(kind), flags), kind)

@@ -19,7 +19,7 @@ from ...te import Tensor
 from ..convolution import OPEN, static
 from ..elementwise import broadcast_shape, element_at
 from ..half import arithmetic, sums, tile_sum
-from ..plan import NARROW, Packing, fields
+from ..plan import NARROW, SHARED, Packing, fields
 from ..quantize import BLOCK, product, sums_alike
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue, schedule_tile
@@ -31,6 +31,7 @@ PANEL = 8  # rows of a tile at most, where they are packed
 MANY_COLUMNS = 64  # for which that pays
 HALVES = 8  # in a vector of ARM's
 HALF_ROWS = (10, 9, 8, 7)  # of a tile of float16: those that divide the rows rather
+MOST_OF_A_ROW = 8  # vectors of columns, if one panel of weights has no more
 LEAST = 1 << 9  # products, below which packing at run time is not worth while
 COPY, PACKED, FILLED = "int8_rows", "int8_columns", "columns"
 
@@ -57,10 +58,12 @@ class Product(Contraction):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatProduct(Product):
     """Of a weight's vector of columns times one element of the data. steps: of the reduction, that
-    are unrolled. filled: whether the second matrix is packed at run time, in tiles of columns that
-    zeros fill up."""
+    are unrolled. width: columns that packed weights have side by side, those of a tile or fewer.
+    filled: whether the second matrix is packed at run time, in tiles of columns that zeros fill
+    up."""
 
     steps: int
+    width: int
     filled: bool = False
 
     @property
@@ -75,7 +78,7 @@ class FloatProduct(Product):
         a, b = inputs
         over = te.reduce_axis((0, self.depth), "k")
         kept = sums(a.dtype) if self.filled else arithmetic(a.dtype, self.target)
-        across, columns = self.columns, self.tile.blocks * self.kernel.lanes
+        across, columns = self.columns, self.width
         if self.packing is not None or self.filled:
             across = -(-across // columns) * columns
         packed = self._filled(b, columns) if self.filled else b
@@ -182,7 +185,11 @@ def plan_floats(
         return None
     work = Work(rows, -(-columns // lanes))
     tile, steps, copied = _float_tile(rows, depth, columns, lanes, packed, target)
-    packing = Packing(source, f"NK{tile.blocks * lanes}n") if packed else None
+    width = tile.blocks * lanes
+    if rows == 1 and attrs.get(SHARED):
+        width = _float_tile(OPEN, depth, columns, lanes, packed, target)[0].blocks * lanes
+        tile = _over_panels(columns, width, lanes)
+    packing = Packing(source, f"NK{width}n") if packed else None
     more: dict[str, Any] = {"channels": columns} if packed else {}
     return FloatProduct(
         **fields(op, types, attrs, target, packing, **more),
@@ -192,9 +199,22 @@ def plan_floats(
         kernel=of_floats(target, lanes),
         tile=tile,
         steps=steps,
+        width=width,
         copied=copied,
         filled=filled,
     )
+
+
+def _over_panels(columns: int, width: int, lanes: int) -> Tile:
+    """The tile of a row against weights that are packed for many rows: as many of their columns as
+    a row has vectors for, in a number that divides all."""
+    panels = -(-columns // width)
+    together = next(
+        n
+        for n in (4, 3, 2, 1)
+        if n == 1 or (panels % n == 0 and n * width <= MOST_OF_A_ROW * lanes)
+    )
+    return Tile(1, together * width // lanes)
 
 
 def _float_tile(
