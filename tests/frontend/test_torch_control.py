@@ -351,6 +351,6 @@ def test_refused(golden: Callable[..., None]) -> None:
     texts = []
     for name, program, given in refused:
         with pytest.raises((ImporterError, GraphError)) as error:
-            print(name, from_torch(program, **given))
+            from_torch(program, **given)
         texts.append(f"{name}\n{error.value}")
     golden("\n\n".join(texts), "torch_control_refused")

@@ -20,6 +20,7 @@ from .refusals import refuse_unknown_inputs, shape_text, unknown_shapes
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+SUGGESTED = 128  # the most that an open dimension is in an example
 SIZE = re.compile(r".*\.size\(\)\[\d+\]")  # how torch names the source of a dimension
 
 
@@ -101,7 +102,9 @@ def _refuse_unknown(
                  for name, own in unbound.items()]  # fmt: skip
         first = next(s for own in unbound.values() for e in own for s in map(str, _free(e))
                      if s not in known)  # fmt: skip
-        mend = f"{_examples(program, unbound)}, or --bind '{shown[first]}<=128'"
+        limits = {str(s): r.upper for s, r in program.range_constraints.items()}
+        most = min(limits.get(first, SUGGESTED), SUGGESTED)
+        mend = f"{_examples(program, unbound)}, or --bind '{shown[first]}<={most}'"
         raise unknown_shapes(texts, where, mend)
     for name, own in declared.items():
         for extent in own:

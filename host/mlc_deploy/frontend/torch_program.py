@@ -296,7 +296,16 @@ class Conversion:
         own = [(v, s) for v, s in zip(results, specs, strict=True) if s.kind.name != "TOKEN"]
         users = [v for v, s in own if s.kind.name == "USER_OUTPUT"]
         names = _output_names(self.program, len(users))
-        kept = [(v, n) for v, n in zip(users, names, strict=True) if isinstance(v, Value)]
+        kept: list[tuple[Value, str]] = []
+        for value, name in zip(users, names, strict=True):
+            if isinstance(value, Complex):
+                raise ImporterError(
+                    f"output '{name}' is of complex numbers, which boards do not give",
+                    where=self.where,
+                    mend="torch.view_as_real",
+                )
+            if isinstance(value, Value):
+                kept.append((value, name))
         states: dict[str, str] = {}
         for value, spec in own:
             if spec.kind.name != "USER_OUTPUT":
@@ -306,13 +315,6 @@ class Conversion:
         if begun is not None:
             states[BEGUN] = f"{BEGUN}_next"
             kept.append((Constant(np.array(True)), states[BEGUN]))
-        for value, name in kept:
-            if isinstance(value, Complex):
-                raise ImporterError(
-                    f"output '{name}' is of complex numbers, which boards do not give",
-                    where=self.where,
-                    mend="torch.view_as_real",
-                )
         function = finished(
             self.builder, self.extents, [v for v, _ in kept], [name for _, name in kept]
         )

@@ -107,7 +107,11 @@ def _slice(
 
 def _select(n: TorchNode, x: Any, dim: int, index: int) -> Any:
     (axis,) = axes_of(x, dim)
-    return select(n, x, normal_axis("select", index, shape_of(x)[axis]), axis)
+    extent: Any = shape_of(x)[axis]
+    if isinstance(extent, Expr) and index < 0:
+        return select(n, x, simplified(extent + index), axis)  # type: ignore[arg-type]
+    at = index if isinstance(extent, Expr) else normal_axis("select", index, extent)
+    return select(n, x, at, axis)
 
 
 def _split(n: TorchNode, x: Any, sizes: Sequence[int], dim: int = 0) -> Any:
@@ -202,7 +206,9 @@ def _index(n: TorchNode, x: Any, indices: Sequence[Any]) -> Any:
     given = [index for index in indices if index is not None]
     if any(i.type.dtype in ("bool", "uint8") for i in given):
         if len(given) > 1 or axes != [0]:
-            raise n.refuse("a mask beside other indices is not supported", "torch.where")
+            raise n.refuse(
+                "a mask of inner dimensions, or beside indices, is not supported", "torch.where"
+            )
         return _masked(n, x, given[0])
     if axes != list(range(axes[0], axes[-1] + 1)):  # torch puts these dimensions first
         rest = [axis for axis in range(len(shape_of(x))) if axis not in axes]
