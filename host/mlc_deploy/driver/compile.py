@@ -157,7 +157,7 @@ def compile(
     what torch.fx traced, a graph function, or a module's `main`.
 
     shapes fixes inputs by name, dims symbolic dimensions by name, or leaves them open: "<=512" is
-    decided by each run, and 512 at most. converters are for operators that
+    decided by each run, and 512 at most, and "1,<=64,<=512" has kernels for each of these ranges. converters are for operators that
     are missing, as the front ends take them. watch(name, function,
     changed) sees the graph after every pass. workers: how many processes compile kernels, by
     default as the PassContext says, one per core. precision: "float32", which is as the model says,

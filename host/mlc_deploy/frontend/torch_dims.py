@@ -65,7 +65,7 @@ def bound(
                 mend=", ".join(shown.values()) or "none: its shapes are fixed",
             )
         if isinstance(given, str):
-            found.opened[by_name[name]] = shown[by_name[name]], most_of(name, given)
+            found.opened[by_name[name]] = name, most_of(name, given)
         else:
             found.numbers[by_name[name]] = int(given)
     for name, shape in shapes.items():
