@@ -197,6 +197,11 @@ def dims(texts: Sequence[str]) -> dict[str, int | str]:
     return {name.rstrip("< "): n for name, n in given.items()}
 
 
+def ranges(texts: Sequence[str]) -> dict[str, int | str]:
+    """The dimensions that have several ranges."""
+    return {name: n for name, n in dims(texts).items() if isinstance(n, str) and "," in n}
+
+
 def known_dims(texts: Sequence[str]) -> dict[str, int]:
     """Dimensions by name, none of them open: layers are quantized at one size."""
     found: dict[str, int] = {}

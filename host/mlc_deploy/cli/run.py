@@ -57,12 +57,13 @@ from .options import (
     known_dims,
     model_file,
     one_level,
+    ranges,
     reads_models,
     shapes,
     states,
 )
 from .place import NONE, choose
-from .progress import Progress
+from .progress import Progress, Say, kernels_said
 from .report import show
 from .saving import FORMS, MODEL, emit_model, save_model, saved
 
@@ -252,10 +253,10 @@ def run(
             elif on and not saves:  # no board would run the others
                 best = best_level((t for _, t in levels), on.device.machine, on.device.features)
                 levels = (levels[best],)
-            with progress.stage("compile"):
+            with progress.stage("compile") as say:
                 assert graph is not None
                 model_for_board = made = _compiled(
-                    graph, path.stem, levels, reading, db, link, progress
+                    graph, path.stem, levels, reading, db, link, progress, say
                 )
             first = made.programs[0]
             for save in saves:
@@ -344,11 +345,12 @@ def _graph(
 ) -> Function:
     """The model's graph; inputs have the shapes of --shape, or of the arrays that are given."""
     from ..frontend import from_model  # here: a saved model does without the compiler
+    from ..graph.ranges import parted
     from ..graph.states import stateful
 
     extents = {name: array.shape for name, array in given.items()} | shapes(reading.shape)
     function = from_model(
-        model, extents, dims(reading.bind), own, reading.trust,
+        model, extents, parted(dims(reading.bind))[0], own, reading.trust,
         constants(reading.const),
     )  # fmt: skip
     try:
@@ -391,12 +393,14 @@ def _compiled(
     db: str | None,
     link: Sequence[str],
     progress: Progress,
+    say: Say,
 ) -> CompiledLevels:
     from ..driver.levels import compile_levels  # here: a saved model does without the compiler
 
     made = compile_levels(
         graph, levels, precision=reading.rest, db=db, link=link, states=states(reading.state),
         watch=lambda name, _, changed: progress.note(name if changed else f"{name} (unchanged)"),
+        progress=kernels_said(say), dims=ranges(reading.bind),
     )  # fmt: skip
     made = replace(made, programs=tuple(replace(p, name=name) for p in made.programs))
     for program in made.programs:

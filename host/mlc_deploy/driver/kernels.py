@@ -11,7 +11,7 @@ import logging
 import os
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -54,6 +54,27 @@ NO_KERNEL = (
 log = logging.getLogger(__name__)
 
 
+Counted = Callable[[int, int], None]
+
+
+class _Count:
+    """Tells how many of `most` kernels are there."""
+
+    def __init__(self, most: int, progress: Counted | None) -> None:
+        self.most, self.progress, self.done = most, progress, 0
+        if progress is not None and most:
+            progress(0, most)
+
+    def one_more(self) -> None:
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.most)
+
+    def after(self, kernel: KernelObject) -> KernelObject:
+        self.one_more()
+        return kernel
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledKernels:
     """The kernels' objects by name, and how many of them the cache had."""
@@ -72,15 +93,20 @@ def compile_sources(
     target: Target,
     layers: Mapping[str, Sequence[str]],
     workers: int | None = None,
+    progress: Counted | None = None,
 ) -> CompiledKernels:
     """Compiles kernels, given by name, with the names of the model's layers that each computes.
+    progress(n, m) is told when n of the m kernels that must be compiled are.
 
     `workers` processes do it, by default as many as the PassContext says. Passes that somebody
     watches, or has added, run in this process, and so do operators, implementations and intrinsics
     of the user's; then the cache has no part in it. Raises LowerError, ScheduleError, CodegenError.
     """
     if _is_private():
-        return CompiledKernels({n: compile_source(s, target) for n, s in sources.items()}, 0)
+        told = _Count(len(sources), progress)
+        return CompiledKernels(
+            {n: told.after(compile_source(s, target)) for n, s in sources.items()}, 0
+        )
     context = _loops_context()
     store = Cache(user_folder() / "kernels") if option("compile.cache") else None
     keys = {
@@ -94,16 +120,18 @@ def compile_sources(
             found[name] = kernel
     cached = len(found)
     missing = [name for name in keys if name not in found]
+    told = _Count(len(sources) - cached, progress)
     count = min(workers or option("compile.workers") or cores(), len(missing))
     if count > 1 and len(missing) > FEW and sys.executable:
         tasks = [(sources[name], target, context) for name in missing]
-        for name, result in zip(missing, in_workers(compile_source, tasks, count), strict=True):
+        results = in_workers(compile_source, tasks, count, told.one_more)
+        for name, result in zip(missing, results, strict=True):
             if isinstance(result, WorkerDied):
                 raise _ended(name, layers.get(name, ()), result)
             found[name] = result
     for name, source in sources.items():
         if name not in found:
-            found[name] = compile_source(source, target)
+            found[name] = told.after(compile_source(source, target))
     if store is not None:
         for name in missing:
             store.put(keys[name], packed(found[name]))
