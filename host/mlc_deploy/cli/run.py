@@ -249,6 +249,8 @@ def run(
         else:
             if len(levels) < 2:
                 assert wanted is not None
+                if on is not None and graph is not None:
+                    _warn_of_hidden(wanted, on, graph, reading.rest, progress)
                 levels = ((levels[0][0] if levels else BASE, wanted),)
             elif on and not saves:  # no board would run the others
                 best = best_level((t for _, t in levels), on.device.machine, on.device.features)
@@ -358,6 +360,16 @@ def _graph(
     except GraphError as error:
         where = " ".join(f"--state {text}" for text in reading.state)
         raise Misuse(error.what, where=where, mend=error.mend) from None
+
+
+def _warn_of_hidden(
+    target: Target, on: Described, graph: Function, precision: str, progress: Progress
+) -> None:
+    from ..driver.hidden import hidden_features, hidden_text  # here: as _graph
+
+    found = hidden_features(target, on.device.features, graph, precision)
+    if found:
+        progress.warn(hidden_text(target, on.board, found))
 
 
 def _signature(
