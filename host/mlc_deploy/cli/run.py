@@ -59,12 +59,13 @@ from .options import (
     known_dims,
     model_file,
     one_level,
+    ranges,
     reads_models,
     shapes,
     states,
 )
 from .place import NONE, choose
-from .progress import Progress
+from .progress import Progress, Say, kernels_said
 from .report import show
 from .saving import FORMS, MODEL, emit_model, save_model, saved
 
@@ -256,14 +257,16 @@ def run(
         else:
             if len(levels) < 2:
                 assert wanted is not None
+                if on is not None and graph is not None:
+                    _warn_of_hidden(wanted, on, graph, reading.rest, progress)
                 levels = ((levels[0][0] if levels else BASE, wanted),)
             elif on and not saves:  # no board would run the others
                 best = best_level((t for _, t in levels), on.device.machine, on.device.features)
                 levels = (levels[best],)
-            with progress.stage("compile"):
+            with progress.stage("compile") as say:
                 assert graph is not None
                 model_for_board = made = _compiled(
-                    graph, path.stem, levels, reading, db, link, progress
+                    graph, path.stem, levels, reading, db, link, progress, say
                 )
             first = made.programs[0]
             for save in saves:
@@ -358,11 +361,12 @@ def _graph(
 ) -> Function:
     """The model's graph; inputs have the shapes of --shape, or of the arrays that are given."""
     from ..frontend import from_model  # here: a saved model does without the compiler
+    from ..graph.ranges import parted
     from ..graph.states import stateful
 
     extents = {name: array.shape for name, array in given.items()} | shapes(reading.shape)
     function = from_model(
-        model, extents, dims(reading.bind), own, reading.trust,
+        model, extents, parted(dims(reading.bind))[0], own, reading.trust,
         constants(reading.const),
     )  # fmt: skip
     try:
@@ -370,6 +374,16 @@ def _graph(
     except GraphError as error:
         where = " ".join(f"--state {text}" for text in reading.state)
         raise Misuse(error.what, where=where, mend=error.mend) from None
+
+
+def _warn_of_hidden(
+    target: Target, on: Described, graph: Function, precision: str, progress: Progress
+) -> None:
+    from ..driver.hidden import hidden_features, hidden_text  # here: as _graph
+
+    found = hidden_features(target, on.device.features, graph, precision)
+    if found:
+        progress.warn(hidden_text(target, on.board, found))
 
 
 def _signature(
@@ -405,12 +419,14 @@ def _compiled(
     db: str | None,
     link: Sequence[str],
     progress: Progress,
+    say: Say,
 ) -> CompiledLevels:
     from ..driver.levels import compile_levels  # here: a saved model does without the compiler
 
     made = compile_levels(
         graph, levels, precision=reading.rest, db=db, link=link, states=states(reading.state),
         watch=lambda name, _, changed: progress.note(name if changed else f"{name} (unchanged)"),
+        progress=kernels_said(say), dims=ranges(reading.bind),
     )  # fmt: skip
     made = replace(made, programs=tuple(replace(p, name=name) for p in made.programs))
     for program in made.programs:

@@ -57,6 +57,30 @@ NO_KERNEL = (
 log = logging.getLogger(__name__)
 
 
+Counted = Callable[[int, int], None]
+
+
+T = TypeVar("T")
+
+
+class _Count:
+    """Tells how many of `most` kernels are there."""
+
+    def __init__(self, most: int, progress: Counted | None) -> None:
+        self.most, self.progress, self.done = most, progress, 0
+        if progress is not None and most:
+            progress(0, most)
+
+    def one_more(self) -> None:
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.most)
+
+    def after(self, made: T) -> T:
+        self.one_more()
+        return made
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledKernels:
     """The kernels' objects by name, and how many of them the cache had."""
@@ -83,15 +107,17 @@ def compile_sources(
     target: Target,
     layers: Mapping[str, Sequence[str]],
     workers: int | None = None,
+    progress: Counted | None = None,
 ) -> CompiledKernels:
     """Compiles kernels, given by name, with the names of the model's layers that each computes.
+    progress(n, m) is told when n of the m kernels that must be compiled are.
 
     `workers` processes do it, by default as many as the PassContext says. Passes that somebody
     watches, or has added, run in this process, and so do operators, implementations and intrinsics
     of the user's; then the cache has no part in it. Raises LowerError, ScheduleError, CodegenError.
     """
     form = _Form("kernels", compile_source, packed, lambda entry: unpacked(entry, target))
-    return CompiledKernels(*_made(form, sources, target, layers, workers))
+    return CompiledKernels(*_made(form, sources, target, layers, workers, progress))
 
 
 def source_texts(
@@ -103,9 +129,6 @@ def source_texts(
     """The texts of kernels, with the arguments of compile_sources, and made as these are."""
     form = _Form("texts", source_text, _packed_text, _unpacked_text)
     return _made(form, sources, target, layers, workers)[0]
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +148,12 @@ def _made(
     target: Target,
     layers: Mapping[str, Sequence[str]],
     workers: int | None,
+    progress: Counted | None = None,
 ) -> tuple[dict[str, T], int]:
     """One of the form for each source by its name, and how many of them the cache had."""
     if _is_private():
-        return {n: form.make(s, target, None) for n, s in sources.items()}, 0
+        told = _Count(len(sources), progress)
+        return {n: told.after(form.make(s, target, None)) for n, s in sources.items()}, 0
     context = _loops_context()
     store = Cache(user_folder() / form.folder) if option("compile.cache") else None
     keys = {
@@ -142,16 +167,18 @@ def _made(
             found[name] = made
     cached = len(found)
     missing = [name for name in keys if name not in found]
+    told = _Count(len(sources) - cached, progress)
     count = min(workers or option("compile.workers") or cores(), len(missing))
     if count > 1 and len(missing) > FEW and sys.executable:
         tasks = [(sources[name], target, context) for name in missing]
-        for name, result in zip(missing, in_workers(form.make, tasks, count), strict=True):
+        results = in_workers(form.make, tasks, count, told.one_more)
+        for name, result in zip(missing, results, strict=True):
             if isinstance(result, WorkerDied):
                 raise _ended(name, layers.get(name, ()), result)
             found[name] = result
     for name, source in sources.items():
         if name not in found:
-            found[name] = form.make(source, target, None)
+            found[name] = told.after(form.make(source, target, None))
     if store is not None:
         for name in missing:
             store.put(keys[name], form.pack(found[name]))

@@ -66,9 +66,13 @@ def cores() -> int:
 
 
 def in_workers(
-    function: Callable[..., R], tasks: Sequence[tuple[Any, ...]], count: int
+    function: Callable[..., R],
+    tasks: Sequence[tuple[Any, ...]],
+    count: int,
+    ended: Callable[[], None] = lambda: None,
 ) -> list[R | WorkerDied]:
-    """function(*task) for each task, in their order, by `count` processes.
+    """function(*task) for each task, in their order, by `count` processes. ended is called, here,
+    after each task that is awaited.
 
     function must be known in its module by its name. A worker that ends costs its task alone: then
     WorkerDied stands for the result. The first task for which function raises decides what is
@@ -80,6 +84,8 @@ def in_workers(
             return future.result()
         except WorkerDied as died:
             return died
+        finally:
+            ended()
 
     with WorkerPool(count) as pool:
         return [result(future) for future in [pool.submit(function, *task) for task in tasks]]
