@@ -10,8 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx.reference import ReferenceEvaluator
 from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
 import mlc_deploy as mlc
 from mlc_deploy.frontend import from_onnx
