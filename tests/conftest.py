@@ -26,10 +26,12 @@ GROUPS = {
     "emulated": "the other models of the field on emulated boards",
     "quantize": "trained models that packages ship, quantized; counted on emulated boards",
     "detectors": "detectors that torchvision and Ultralytics export, on emulated boards",
+    "decoders": "language models of transformers, and text (needs the extras 'decoders', 'text')",
     "torch": "PyTorch programs (needs the extra 'torch')",
     "boards": "boards that are really there, or emulated with a whole kernel",
     "soak": "a minute of random faults on boards of this machine; 200 Ctrl-C; a gigabyte uploaded",
     "farm": "a whole farm on this machine, with Dask (needs the extra 'farm')",
+    "report": "pages of reports in a headless Chromium (needs Debian's chromium)",
     "docs": "the commands of README and docs that take long: tuning, scripts, make",
     "train": "trains the shipped models again (needs the extra 'train')",
 }

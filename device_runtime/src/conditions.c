@@ -2,11 +2,13 @@
 #include "conditions.h"
 
 #include "kernel_text.h"
+#include "segment.h"
 
 #include <fcntl.h>
 #include <linux/perf_event.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,7 +18,11 @@ enum {
     LOAD,
     THROTTLED,
     ZONE,
-    CORE = 10,
+    RESIDENT = 10,
+    RESIDENT_MOST,
+    POWER,
+    ENERGY,
+    CORE,
     CLOCK,
     CLOCK_LIMIT,
     CLOCK_MOST,
@@ -30,7 +36,8 @@ enum {
 static const char *const NAMES[FACTS] = {
     "load_percent",   "throttled",    "zone0_mc",       "zone1_mc",
     "zone2_mc",       "zone3_mc",     "zone4_mc",       "zone5_mc",
-    "zone6_mc",       "zone7_mc",     "core",           "clock_khz",
+    "zone6_mc",       "zone7_mc",     "memory_kb",      "memory_most_kb",
+    "power_uw",       "energy_uj",    "core",           "clock_khz",
     "clock_limit_khz", "clock_most_khz", "voluntary_switches", "involuntary_switches",
     "major_faults",   "cpu_us",       "cycles",         "instructions",
     "cache_misses"};
@@ -45,11 +52,13 @@ typedef struct {
     int fd;
 } File;
 
-enum { MAX_CORES = 64 }; /* whose clocks are looked at */
+enum { MAX_CORES = 64, MAX_SENSORS = 16 }; /* that are looked at */
 
 static File files[CORE], clocks[CLOCK_MOST - CLOCK + 1][MAX_CORES];
 
 #define CPUFREQ SYSTEM_ROOT "/sys/devices/system/cpu/cpu%d/cpufreq/"
+#define SENSOR SYSTEM_ROOT "/sys/class/hwmon/hwmon%d/"
+#define PACKAGE SYSTEM_ROOT "/sys/class/powercap/intel-rapl:0/energy_uj"
 
 static const char *path_of(uint32_t fact) {
     switch (fact) {
@@ -57,6 +66,12 @@ static const char *path_of(uint32_t fact) {
         return SYSTEM_ROOT "/proc/loadavg";
     case THROTTLED:
         return SYSTEM_ROOT "/sys/devices/platform/soc/soc:firmware/get_throttled";
+    case RESIDENT:
+        return SYSTEM_ROOT "/proc/self/statm";
+    case POWER:
+        return SENSOR "power1_input";
+    case ENERGY:
+        return SENSOR "energy1_input";
     case CLOCK:
         return CPUFREQ "scaling_cur_freq";
     case CLOCK_LIMIT:
@@ -99,7 +114,27 @@ static int64_t read_file(const File *file, uint32_t fact) {
     return number_in(text, fact == THROTTLED ? 16 : 10);
 }
 
+/* The first sensor of a kind; for energy, the CPU's own counter counts as one. */
+static File open_sensor(uint32_t fact) {
+    File found = {0};
+    for (int number = 0; number < MAX_SENSORS && !found.opened; number++)
+        found = open_file(fact, number);
+    if (!found.opened && fact == ENERGY) found = file_of(open(PACKAGE, O_RDONLY | O_CLOEXEC));
+    return found;
+}
+
 /* ---- The process ---- */
+
+/* Kilobytes that it has in memory: the second number of statm, in pages. */
+static int64_t resident(void) {
+    char text[64];
+    ssize_t got = files[RESIDENT].opened ? pread(files[RESIDENT].fd, text, sizeof text - 1, 0) : -1;
+    if (got < 0) return -1;
+    text[got] = 0;
+    const char *second = strchr(text, ' ');
+    int64_t pages = second ? number_in(second + 1, 10) : -1;
+    return pages < 0 ? -1 : pages * (int64_t)(page_size() / 1024);
+}
 
 static int64_t core(void) {
     unsigned number;
@@ -121,6 +156,8 @@ static int64_t usage(uint32_t fact) {
         return used.ru_nivcsw;
     case FAULTS:
         return used.ru_majflt;
+    case RESIDENT_MOST:
+        return used.ru_maxrss;
     default:
         return microseconds(used.ru_utime) + microseconds(used.ru_stime);
     }
@@ -161,7 +198,8 @@ static int64_t counted(const File *counter) {
 
 void conditions_open(void) {
     count_events();
-    for (uint32_t fact = 0; fact < CORE; fact++) files[fact] = open_file(fact, (int)fact - ZONE);
+    for (uint32_t fact = 0; fact <= RESIDENT; fact++) files[fact] = open_file(fact, (int)fact - ZONE);
+    for (uint32_t fact = POWER; fact <= ENERGY; fact++) files[fact] = open_sensor(fact);
     cpu_set_t allowed;
     CPU_ZERO(&allowed);
     sched_getaffinity(0, sizeof allowed, &allowed);
@@ -173,6 +211,8 @@ void conditions_open(void) {
 static int64_t read_fact(uint32_t fact) {
     int64_t here;
     switch (fact) {
+    case RESIDENT:
+        return resident();
     case CORE:
         return core();
     case CLOCK:
@@ -180,6 +220,7 @@ static int64_t read_fact(uint32_t fact) {
     case CLOCK_MOST:
         here = core();
         return here < 0 || here >= MAX_CORES ? -1 : read_file(&clocks[fact - CLOCK][here], fact);
+    case RESIDENT_MOST:
     case VOLUNTARY:
     case INVOLUNTARY:
     case FAULTS:

@@ -1,5 +1,5 @@
-/* The conditions under which a sample is taken: clock, temperatures, load, what the system did to
- * this process, and what the CPU counted for it. Each is a number with a name (mlc_rpc/wire.py);
+/* The conditions under which a sample is taken: clock, temperatures, load, memory, power, what the
+ * system did to this process, and what the CPU counted for it. Each is a number with a name (mlc_rpc/wire.py);
  * what they mean for a timing is the client's to judge. */
 #ifndef MLC_CONDITIONS_H
 #define MLC_CONDITIONS_H
@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { FACTS = 21 };
+enum { FACTS = 25 };
 
 typedef struct {
     int64_t facts[FACTS]; /* below 0 where not known */

@@ -59,16 +59,40 @@ void instruments_begin(Instruments *instruments) {
         marked(empty_kernel, &nothing, 1, MLC_CALIBRATION);
     }
     instruments->before = instruments->nanoseconds ? mlc_nanoseconds() : 0;
+    if (instruments->spans) {
+        instruments->spans->count = 0;
+        instruments->spans->origin = mlc_nanoseconds();
+    }
+}
+
+static void add_spans(Spans *spans, uint32_t call, uint32_t threads) {
+    for (uint32_t thread = 0; thread < threads && spans->count < MAX_SPANS; thread++) {
+        const PoolTime *time = &spans->threads[thread];
+        if (time->begin == 0) continue;
+        spans->rows[spans->count++] =
+            (Span){call, thread, time->begin - spans->origin, time->end - time->begin};
+    }
+}
+
+/* On one thread. */
+static int32_t marked_and_timed(const mlc_call *call, const mlc_args *args, uint32_t index,
+                                PoolTime *time) {
+    if (time) time->begin = mlc_nanoseconds();
+    int32_t status = marked(call->kernel, args, call->tasks, index);
+    if (time) time->end = mlc_nanoseconds();
+    return status;
 }
 
 int32_t instruments_invoke(void *context, const mlc_call *call, const mlc_args *args,
                            uint32_t index) {
     Instruments *instruments = context;
     if (instruments->progress) *instruments->progress = index;
+    PoolTime *times = instruments->spans ? instruments->spans->threads : NULL;
     int32_t status = instruments->mark
-                         ? marked(call->kernel, args, call->tasks, index)
+                         ? marked_and_timed(call, args, index, times)
                          : pool_run(call->kernel, args, call->tasks, instruments->threads,
-                                    instruments->workspace_stride);
+                                    instruments->workspace_stride, times);
+    if (times) add_spans(instruments->spans, index, instruments->threads);
     if (instruments->nanoseconds) {
         if (instruments->turns) instruments->turns[index]++;
         uint64_t now = mlc_nanoseconds();

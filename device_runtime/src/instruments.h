@@ -3,6 +3,8 @@
 #ifndef MLC_INSTRUMENTS_H
 #define MLC_INSTRUMENTS_H
 
+#include "pool.h"
+
 #include "../include/mlc_runtime.h"
 
 #include <stdbool.h>
@@ -10,10 +12,26 @@
 
 #define MLC_CALIBRATION UINT32_MAX /* index of the marks around the empty kernel */
 
+enum { MAX_SPANS = 1 << 13 }; /* of a run; what comes later is not told */
+
+/* A thread at work on a call, in nanoseconds since the run began. */
+typedef struct {
+    uint32_t call, thread;
+    uint64_t begin, took;
+} Span;
+
+typedef struct {
+    Span rows[MAX_SPANS];
+    uint32_t count;
+    uint64_t origin;              /* when the run began */
+    PoolTime threads[MAX_THREADS]; /* of the call at work */
+} Spans;
+
 typedef struct {
     volatile uint32_t *progress; /* index of the call at work, for whoever watches; may be NULL */
     uint64_t *nanoseconds;       /* per call, which each run adds to; NULL when not wanted */
     uint64_t *turns;             /* likewise: how often the call was at work */
+    Spans *spans;                /* likewise */
     bool mark;                   /* put each kernel between two marks; on one thread only */
     uint32_t threads;            /* that share a kernel's tasks, as pool_prepare has them ready */
     size_t workspace_stride;     /* bytes from one thread's workspace to the next one's */

@@ -35,6 +35,7 @@ typedef struct {
     uint32_t threads;
     char cores[MAX_CORES]; /* as cores_named takes them */
     bool mark;
+    bool spans; /* when not timed: when each thread was at work */
     bool timed;
     TimerOptions timer; /* when timed */
     bool layers;        /* when timed: each call by itself too */

@@ -49,6 +49,7 @@ static struct {
     const mlc_args *args;
     uint32_t tasks, piece;
     size_t stride;
+    PoolTime *times; /* NULL: nobody asks */
     _Alignas(64) _Atomic uint32_t next; /* task; may pass `tasks`, by a piece per thread at most */
     _Atomic int32_t status;
 } job;
@@ -88,7 +89,7 @@ static void await_change(_Atomic uint32_t *state, uint32_t from, uint32_t sleepi
 /* ---- Working ---- */
 
 /* Takes pieces of the job until there are none. */
-static void work(uint32_t thread) {
+static void take_pieces(uint32_t thread) {
     mlc_args args = *job.args;
     if (job.stride) args.workspace = (char *)args.workspace + thread * job.stride;
     for (;;) {
@@ -101,6 +102,12 @@ static void work(uint32_t thread) {
         atomic_store(&job.status, status);
         atomic_store(&job.next, job.tasks); /* nobody need go on */
     }
+}
+
+static void work(uint32_t thread) {
+    uint64_t begin = job.times ? mlc_nanoseconds() : 0;
+    take_pieces(thread);
+    if (job.times) job.times[thread] = (PoolTime){begin, mlc_nanoseconds()};
 }
 
 static void *help(void *argument) {
@@ -127,9 +134,12 @@ static void post(uint32_t helpers) {
 }
 
 int32_t pool_run(mlc_kernel *kernel, const mlc_args *args, int32_t tasks, uint32_t threads,
-                 size_t workspace_stride) {
+                 size_t workspace_stride, PoolTime *times) {
+    if (times) memset(times, 0, threads * sizeof *times);
     if (threads <= 1 || tasks <= 1) {
+        if (times) times[0].begin = mlc_nanoseconds();
         int32_t status = kernel(args, 0, tasks);
+        if (times) times[0].end = mlc_nanoseconds();
         modes_reset();
         return status;
     }
@@ -139,6 +149,7 @@ int32_t pool_run(mlc_kernel *kernel, const mlc_args *args, int32_t tasks, uint32
     job.tasks = count;
     job.piece = piece > 0 ? piece : 1;
     job.stride = workspace_stride;
+    job.times = times;
     atomic_store(&job.next, 0);
     atomic_store(&job.status, MLC_OK);
     uint32_t helpers = (threads < count ? threads : count) - 1;

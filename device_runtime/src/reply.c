@@ -12,13 +12,31 @@ static void write_uints(Writer *w, const uint64_t *values, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) write_uint(w, values[i]);
 }
 
-void reply_times(Writer *w, const uint64_t *nanoseconds, const uint64_t *turns, uint32_t count) {
-    write_map(w, turns ? 2 : 1);
+static void write_spans(Writer *w, const Spans *spans) {
+    write_array(w, spans->count);
+    for (uint32_t i = 0; i < spans->count; i++) {
+        const Span *span = &spans->rows[i];
+        const uint64_t row[4] = {span->call, span->thread, span->begin, span->took};
+        write_uints(w, row, 4);
+    }
+}
+
+void reply_times(Writer *w, const uint64_t *nanoseconds, const uint64_t *turns, uint32_t count,
+                 const Spans *spans) {
+    uint32_t lists = 1;
+    if (turns) lists++;
+    if (spans) lists++;
+    write_map(w, lists);
     write_str(w, "nanoseconds");
     write_uints(w, nanoseconds, count);
-    if (!turns) return;
-    write_str(w, "turns");
-    write_uints(w, turns, count);
+    if (turns) {
+        write_str(w, "turns");
+        write_uints(w, turns, count);
+    }
+    if (spans) {
+        write_str(w, "spans");
+        write_spans(w, spans);
+    }
 }
 
 static void write_conditions(Writer *w, const Conditions *conditions, uint32_t rows) {
@@ -95,14 +113,22 @@ static void check_conditions(Reader *r, const char *name, uint32_t rows) {
 
 static void check_times(Reader *r) {
     uint32_t lists = read_map(r);
-    expect(r, lists == 1 || lists == 2);
+    expect(r, lists >= 1 && lists <= 3);
     expect_text(r, "nanoseconds");
     Reader from = *r;
     uint32_t calls = read_array(&from);
     check_uints(r, calls);
-    if (lists < 2) return;
-    expect_text(r, "turns");
-    check_uints(r, calls);
+    for (uint32_t i = 1; i < lists && !r->why; i++) {
+        Bytes name = read_str(r);
+        if (bytes_are(name, "turns")) {
+            check_uints(r, calls);
+            continue;
+        }
+        expect(r, bytes_are(name, "spans"));
+        uint32_t spans = read_array(r);
+        expect(r, spans <= MAX_SPANS);
+        for (uint32_t n = 0; n < spans && !r->why; n++) check_uints(r, 4);
+    }
 }
 
 static void check_samples(Reader *r, uint32_t samples) {

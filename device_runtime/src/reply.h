@@ -3,11 +3,14 @@
 #ifndef MLC_REPLY_H
 #define MLC_REPLY_H
 
+#include "instruments.h"
 #include "msgpack.h"
 #include "timer.h"
 
-/* To `run`: {nanoseconds: [uint]}, and turns: [uint] where `turns` has them. */
-void reply_times(Writer *w, const uint64_t *nanoseconds, const uint64_t *turns, uint32_t count);
+/* To `run`: {nanoseconds: [uint]}, turns: [uint] where `turns` has them, and spans: [[call, thread,
+ * begin, took]] where there are any. */
+void reply_times(Writer *w, const uint64_t *nanoseconds, const uint64_t *turns, uint32_t count,
+                 const Spans *spans);
 
 /* To `time`. */
 void reply_samples(Writer *w, const Samples *samples, uint32_t layers);

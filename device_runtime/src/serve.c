@@ -450,6 +450,8 @@ static void read_options(Request *q, RunOrder *run, uint32_t *timeout_ms) {
             option_cores(q, run->cores);
         else if (bytes_are(key, "mark") && !run->timed)
             run->mark = read_bool(&q->params);
+        else if (bytes_are(key, "spans") && !run->timed)
+            run->spans = read_bool(&q->params);
         else if (bytes_are(key, "layers") && run->timed)
             run->layers = read_bool(&q->params);
         else if (!(run->timed && timer_option(q, key, &run->timer))) {

@@ -238,16 +238,19 @@ static bool run_once(void *context) {
            program_bad_status(&job->module->program, job->kernel, status, failed, job->failure);
 }
 
-static bool run_and_report(Job *job, Writer *w) {
+static bool run_and_report(Job *job, const RunOrder *order, Writer *w) {
     const Program *program = &job->module->program;
     uint64_t *nanoseconds = program->nanoseconds, *turns = program->turns;
     uint32_t first = job->run.first_call, count = job->run.call_count - first;
     memset(nanoseconds, 0, (size_t)((char *)program->calls - (char *)nanoseconds)); /* both */
     job->instruments.nanoseconds = nanoseconds;
     job->instruments.turns = turns;
+    static Spans spans; /* too large for the stack */
+    job->instruments.spans = order->spans ? &spans : NULL;
     shared->phase = RUNNING;
     if (!run_once(job)) return false;
-    reply_times(w, nanoseconds + first, job->run.procedures ? turns + first : NULL, count);
+    reply_times(w, nanoseconds + first, job->run.procedures ? turns + first : NULL, count,
+                job->instruments.spans);
     return true;
 }
 
@@ -270,7 +273,7 @@ static void run(const Order *order, Answer *answer) {
     shared->call = 0;
     if (!prepare(&job, order)) return;
     bool ok = order->run.timed ? time_and_report(&job, &order->run, &w)
-                               : run_and_report(&job, &w);
+                               : run_and_report(&job, &order->run, &w);
     if (ok && w.full) fail(&answer->failure, REFUSED, "the answer is too long for one message");
     answer->reply = (size_t)(w.at - shared->reply);
 }

@@ -41,11 +41,14 @@ if TYPE_CHECKING:
     )
     from .artifact import SavedModel, load_model
     from .board.connect import connect
+    from .decode.api import Decoder, generate, load_decoder
+    from .decode.text import Text
     from .driver.deploy import Deployment, deploy
     from .driver.virtual_machine import VirtualMachine
     from .errors import (
         ArtifactError,
         CodegenError,
+        DecodeError,
         DeployError,
         ExternalError,
         GraphError,
@@ -67,6 +70,8 @@ __all__ = [
     "CodegenError",
     "CompiledLevels",
     "CompiledModel",
+    "DecodeError",
+    "Decoder",
     "DeployError",
     "Deployment",
     "ExternalError",
@@ -91,6 +96,7 @@ __all__ = [
     "ScriptError",
     "Target",
     "TargetError",
+    "Text",
     "TimingInstrument",
     "TuneError",
     "VirtualMachine",
@@ -100,9 +106,11 @@ __all__ = [
     "connect",
     "deploy",
     "from_script",
+    "generate",
     "get_global_func",
     "graph",
     "ir_module",
+    "load_decoder",
     "load_model",
     "lower",
     "quantize",
@@ -113,8 +121,10 @@ __all__ = [
 
 
 _HOMES = {
+    "Decoder": ".decode.api",
     "Deployment": ".driver.deploy",
     "SavedModel": ".artifact",
+    "Text": ".decode.text",
     "Target": "mlc_targets",
     "TargetError": "mlc_targets",
     "VirtualMachine": ".driver.virtual_machine",
@@ -122,6 +132,8 @@ _HOMES = {
     "deploy": ".driver.deploy",
     "Quantized": ".quantize.api",
     "quantize": ".quantize.api",
+    "generate": ".decode.api",
+    "load_decoder": ".decode.api",
     "load_model": ".artifact",
 }
 

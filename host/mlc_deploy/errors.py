@@ -15,6 +15,8 @@
       ├ DeployError      a board cannot run what was compiled for a target
       ├ InputError       an array that was given does not fit the model's input or output
       ├ FarmError        a farm of boards cannot be used: a package, an address, a kind of board
+      ├ DecodeError      a model writes no text, or not this one: no decoder, no tokenizer, no room
+      ├ ReportError      a file is no record that a page or a trace can be made of
       ├ QuantizeError    no layer of a model can be made int8 within the budget
       └ TuneError        a database, a space or boards with which nothing can be tuned
 
@@ -121,6 +123,16 @@ class InputError(MlcError):
 class FarmError(MlcError):
     """A farm of boards cannot be used: a package that is missing, an address that is none, a kind
     of board that it has not."""
+
+
+class DecodeError(MlcError):
+    """A model that is no decoder, a package or a tokenizer that is missing, a text that is too
+    long."""
+
+
+class ReportError(MlcError):
+    """A file that is no record, a damaged one, or one of another version; a page that would be
+    larger than a page may be."""
 
 
 class QuantizeError(MlcError):

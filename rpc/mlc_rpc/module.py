@@ -29,19 +29,24 @@ TIME_SECONDS = 600.0
 GRACE_SECONDS = 10.0  # the board ends a run that is too long; it has this long to say so
 
 
+Span = tuple[int, int, int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run: nanoseconds of each call on the board; executed instructions where counted.
 
     `host_nanoseconds` are those of the model's functions on this machine, transfers included.
     `turns`: how often each call ran, and so what its figures are the sum of; None where that is
-    once.
+    once. `spans`, where they were asked for: (call, thread, begin, duration), in nanoseconds of the
+    board's clock since the run began.
     """
 
     nanoseconds: tuple[int, ...]
     counts: tuple[CallCounts, ...] | None
     host_nanoseconds: tuple[int, ...] = ()
     turns: tuple[int, ...] | None = None
+    spans: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +91,17 @@ class RemoteFunction:
         until: int | None = None,
         threads: int = 1,
         cores: str = "",
+        spans: bool = False,
         timeout: float = RUN_SECONDS,
     ) -> Run:
         """Runs once, each call timed, and counted where the board counts and one thread runs.
-        `until`: calls to run."""
+        `until`: calls to run. `spans`: say when each thread was at work on each call, which costs
+        two looks at the clock each time; of a model with functions on this machine, nobody knows.
+        """
         counter = self.module.session.counter if threads == 1 else None
         options = _shared(threads, cores) | {"mark": counter is not None}
+        if spans and not self._host_calls:
+            options["spans"] = True
         if until is not None:
             options["until"] = until
         if counter:
@@ -169,8 +179,8 @@ class RemoteFunction:
     def _run(self, args: Sequence[RemoteTensor], options: dict[str, Any], timeout: float) -> Run:
         """One run, whose instructions are not looked at."""
         if not self._host_calls:
-            nanoseconds, turns = self._run_on_board(args, options, timeout)
-            return Run(nanoseconds, None, (), turns)
+            nanoseconds, turns, spans = self._run_on_board(args, options, timeout)
+            return Run(nanoseconds, None, (), turns, spans)
         model = self.module.model
         total, inputs = len(model.calls), len(model.inputs)
         tensors = {("input", n): tensor for n, tensor in enumerate(args[:inputs])}
@@ -184,7 +194,7 @@ class RemoteFunction:
         for piece in pieces(self._host_calls, until, total):
             if isinstance(piece, range):
                 part = {**options, "from": piece.start, "until": piece.stop}
-                nanoseconds, turns = self._run_on_board(args, part, timeout)
+                nanoseconds, turns, _ = self._run_on_board(args, part, timeout)
                 on_board += nanoseconds
                 if turns is not None:
                     turns_of_all = [*(turns_of_all or ()), *turns]
@@ -197,11 +207,12 @@ class RemoteFunction:
 
     def _run_on_board(
         self, args: Sequence[RemoteTensor], options: dict[str, Any], timeout: float
-    ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-        """Nanoseconds of each call, and how often it ran, where that is not once."""
+    ) -> tuple[tuple[int, ...], tuple[int, ...] | None, tuple[Span, ...]]:
+        """Nanoseconds of each call; how often it ran, where that is not once; and spans."""
         answer = self._call("run", args, options, timeout)
         turns = answer["turns"]
-        return tuple(answer["nanoseconds"]), None if turns is None else tuple(turns)
+        spans = tuple((call, thread, begin, took) for call, thread, begin, took in answer["spans"])
+        return tuple(answer["nanoseconds"]), None if turns is None else tuple(turns), spans
 
     def _call(
         self,

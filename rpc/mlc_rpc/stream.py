@@ -22,7 +22,7 @@ from mlc_rpc.tensor import RemoteTensor
 from mlc_targets.object_format import Param
 
 if TYPE_CHECKING:
-    from mlc_rpc.module import RemoteModule
+    from mlc_rpc.module import RemoteModule, Run
 
 Array = NDArray[Any]
 
@@ -54,6 +54,25 @@ class Stream:
         as in the step before. Raises Refused for an unknown input, and for one that was never
         given; ValueError for an array of another shape or dtype.
         """
+        self._put(inputs)
+        self.module.entry(*self._args, **self._how)
+        return self.results()
+
+    def profile(self, inputs: Mapping[str, Array] | Array) -> Run:
+        """As `step`, but gives what the step cost, as RemoteFunction.profile does; `results` has
+        the outputs."""
+        self._put(inputs)
+        return self.module.entry.profile(*self._args, **self._how)
+
+    def results(self, *names: str) -> dict[str, Array]:
+        """The outputs of the last step, or those of these names alone, which are all that is
+        read."""
+        wanted = {name: t for name, t in self._outputs.items() if not names or name in names}
+        wanted |= {n: t for n, t in self._outputs.items() if n in self.module.model.extents}
+        found = results_of(self.module.model, self._inputs | wanted, RemoteTensor.take)
+        return {name: found[name] for name in names} if names else found
+
+    def _put(self, inputs: Mapping[str, Array] | Array) -> None:
         model = self.module.model
         given = inputs if isinstance(inputs, Mapping) else {self._only(): inputs}
         unknown = [name for name in given if name not in model.arguments]
@@ -65,8 +84,6 @@ class Stream:
         for name, array in stored(model, given, self._shapes).items():
             self._inputs[name].put(array)
         self._shapes |= {name: np.shape(array) for name, array in given.items()}
-        self.module.entry(*self._args, **self._how)
-        return results_of(model, self._inputs | self._outputs, RemoteTensor.take)
 
     def reset(self) -> None:
         """States are zero again, as before the first step."""

@@ -109,9 +109,12 @@ class Timing:
 
     @property
     def p95(self) -> float:
-        """The smallest sample that at least 95 % of the samples do not exceed."""
+        return self.percentile(95)
+
+    def percentile(self, share: int) -> float:
+        """The smallest sample that at least `share` % of the samples do not exceed."""
         ranked = sorted(self.samples)
-        return ranked[-(-len(ranked) * 95 // 100) - 1]
+        return ranked[-(-len(ranked) * share // 100) - 1]
 
     @property
     def mad(self) -> float:
@@ -156,7 +159,7 @@ class Timing:
         return {
             "n": len(self.samples),
             "median_ms": self.median * 1e3,
-            "p95_ms": self.p95 * 1e3,
+            **{f"p{share}_ms": self.percentile(share) * 1e3 for share in (50, 90, 95, 99)},
             "mad_ms": self.mad * 1e3,
             "samples": [sample * 1e3 for sample in self.samples],
             "number": list(self.number),

@@ -68,6 +68,7 @@ MAX_GREETING = 1 << 12
 MAX_RECORD = 1 << 16
 MAX_THREADS = 256
 MAX_REPEAT = 10_000  # samples
+MAX_SPANS = 1 << 13  # of a run: what threads do later is not told
 MAX_ROWS = 500  # of conditions; where there are more samples, a row is for several
 MAX_LAYER_TIMES = 1 << 14  # samples times calls, where `time` times each call
 # What a board's system can take from the process that runs kernels; old ones and emulators cannot
@@ -170,9 +171,13 @@ def _calls(kernel: str | None, options: Mapping[str, Any]) -> tuple[int, int | N
 
 
 def ran(kernel: str | None, options: Mapping[str, Any]) -> Kind:
-    """Nanoseconds of each call that ran, and how often it did, where that is not once."""
+    """Nanoseconds of each call that ran, and how often it did, where that is not once; and where
+    they were asked for, when threads were at work: call, thread, begin since the run's, duration.
+    """
     each = Many(NANOSECONDS, *_calls(kernel, options))
-    return Map({"nanoseconds": each, "turns": each}, {"turns": None})
+    span = Row((Uint(0, MAX_CALLS), Uint(0, MAX_THREADS - 1), NANOSECONDS, NANOSECONDS))
+    spans = Many(span, 0, MAX_SPANS if options.get("spans") else 0)
+    return Map({"nanoseconds": each, "turns": each, "spans": spans}, {"turns": None, "spans": ()})
 
 
 def timed(kernel: str | None, options: Mapping[str, Any]) -> Kind:
@@ -264,7 +269,8 @@ METHODS: tuple[Method, ...] = (
     Method("module.free", "module", _nil, "worker"),
     # Run once. kernel: its name, or nil for the module's model (then args are inputs followed by
     # outputs). Each arg is a tensor id. options: {timeout_ms:uint (0: none), mark:bool (tell
-    # QEMU's counting plugin where each layer begins and ends), from:uint, until:uint (the model's
+    # QEMU's counting plugin where each layer begins and ends), spans:bool (tell when each thread
+    # was at work on each call, by the board's clock), from:uint, until:uint (the model's
     # calls from the one up to, not including, the other; all by default), threads:uint (1 to
     # MAX_THREADS, which share each call's tasks; 1 by default, and where there are marks),
     # cores:str ("fast", "slow", or numbers as "0-3" or "4,5": where the threads stay; "", the
@@ -281,8 +287,10 @@ METHODS: tuple[Method, ...] = (
     # facts: core (that the first thread is
     # on), clock_khz, clock_limit_khz (that the system allows), clock_most_khz (that the core could)
     # of that core; zone0_mc to zone7_mc (temperatures, thousandths of a degree Celsius, nil below
-    # 0), load_percent (of a core, in the last minute), throttled (a Raspberry Pi's word); and
-    # counts, by which the sample is `after` less `before`: voluntary_switches,
+    # 0), memory_kb and memory_most_kb (that the worker has in memory, and most had), power_uw (of
+    # the first sensor that the kernel shows), load_percent (of a core, in the last minute),
+    # throttled (a Raspberry Pi's word); and counts, by which the sample is `after` less `before`:
+    # energy_uj (of a sensor, or else of the CPU's counter), voluntary_switches,
     # involuntary_switches, major_faults and cpu_us (of all threads), cycles, instructions and
     # cache_misses (outside the kernel).
     Method(

@@ -49,6 +49,8 @@ CHOICES = (
     ),
     Choice("windows", "aarch64", "exynos-m3", "begins few products before they are added up"),
     Choice("windows", "arm", "kryo", "begins few products before they are added up"),
+    Choice("dense_blocks_quads", "aarch64", "neoverse-v2", "ends a row before the next begins"),
+    Choice("dense_blocks_squares", "aarch64", "neoverse-v2", "ends a row before the next begins"),
     Choice("taps", "aarch64", "kryo", "leaves the turned weights their registers"),
 )
 

@@ -31,6 +31,7 @@ NONE = type(None)
 TENSOR = {"name": str, "shape": [int], "dtype": str}
 CLASSES = dict.fromkeys(("mac", "vector", "load", "store", "branch", "scalar"), int)
 SCHEMA: dict[str, Any] = {
+    "record": int,
     "model": str,
     "target": str,
     "level": str,
@@ -59,11 +60,24 @@ SCHEMA: dict[str, Any] = {
     "weights_bytes": int,
     "arena_bytes": int,
     "states": dict,
+    "memory": dict,
+    "energy": (dict, NONE),
+    "limits": {
+        "macs_per_instruction": int,
+        "macs_per_s": (float, NONE),
+        "bytes_per_s": (float, NONE),
+        "source": str,
+    },
+    "steps": [{"name": str, "begin_s": float, "seconds": float}],
     "latency": {
         "n": int,
         "median_ms": float,
+        "p50_ms": float,
+        "p90_ms": float,
         "p95_ms": float,
+        "p99_ms": float,
         "mad_ms": float,
+        "first_ms": float,
         "samples": [float],
         "number": [int],
         "outliers": list,
@@ -88,6 +102,7 @@ SCHEMA: dict[str, Any] = {
 UNKNOWN_WITHOUT_BOARD = {
     "board", "inputs", "outputs", "reference", "ok", "predictions", "threads", "upload_s",
     "upload_bytes", "latency", "instructions", "predicted", "interruptions", "runtime_version",
+    "memory", "energy",
 }  # fmt: skip
 
 

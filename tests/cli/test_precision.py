@@ -30,6 +30,22 @@ def test_float16(mlc_deploy: Command) -> None:
         assert half.record["instructions"] < 0.75 * single.record["instructions"]
 
 
+@pytest.mark.skipif(not shutil.which("qemu-aarch64"), reason="no QEMU here: apt install qemu-user")
+def test_a_target_that_hides_what_the_board_has(mlc_deploy: Command) -> None:
+    ended = mlc_deploy("--target", "aarch64", "--board", "qemu://cortex-a76",
+                       "--precision", "float16")  # fmt: skip
+    assert ended.status == 0
+    warning = (
+        "warning: the board qemu://cortex-a76 has fullfp16, which code for aarch64 does not use: "
+        "float16 is stored, and computed in float32 (without --target, code is for the board)"
+    )
+    assert warning in ended.stderr
+    for others in (("--precision", "float32"), ("--precision", "float16", "--target", CORTEX_A76)):
+        target = () if "--target" in others else ("--target", "aarch64")
+        ended = mlc_deploy(*target, "--board", "qemu://cortex-a76", *others)
+        assert ended.status == 0 and "does not use" not in ended.stderr
+
+
 def test_a_saved_model_knows_its_precision(mlc_deploy: Command, folder: Path) -> None:
     made = mlc_deploy("--board", "none", "--precision", "float16", "--save", "digits.mlc")
     assert made.status == 0

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import mlc_deploy as mlc
 from mlc_deploy import te
 from mlc_deploy.driver.build import build
 from mlc_deploy.ir import IRModule
+from mlc_rpc import Session
 from tests.codegen.operators import ULPS
 from tests.sessions import TARGETS, board_named
 
@@ -86,3 +88,51 @@ def test_error_of_elementary_functions(board: str, request: pytest.FixtureReques
             )
     module.close()
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("board", ("local", "armv7", "aarch64"))
+def test_error_of_silu(board: str, request: pytest.FixtureRequest) -> None:
+    """Within 5e-7 of the argument, over all finite ones; no number stays none."""
+    session = board_named(request, board)
+    x = arguments()
+    x = x[~np.isinf(x)]
+    actual = computed(session, "silu", x, TARGETS[board])
+    error = np.abs(actual - silu(x.astype(np.float64)))
+    beyond = ~np.isnan(x) & ~(error <= 5e-7 * np.abs(x) + 1e-30)
+    assert not beyond.any(), (x[beyond][:3], actual[beyond][:3])
+    assert np.isnan(actual[np.isnan(x)]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "of_result", "more"),
+    [("sigmoid", 2e-3, 4e-5), ("silu", 2e-3, 3e-4)],
+)
+def test_error_of_functions_of_float16(name: str, of_result: float, more: float) -> None:
+    """Over all there are, where a machine computes with them."""
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    x = x[~np.isinf(x)]
+    target = "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76 -device=arm_cpu"
+    with mlc.connect("qemu://cortex-a76") as session:
+        actual = computed(session, name, x, target).astype(np.float64)
+    wanted = {**REFERENCE, "silu": silu}[name](x.astype(np.float64))
+    beyond = ~np.isnan(x) & ~(np.abs(actual - wanted) <= of_result * np.abs(wanted) + more)
+    assert not beyond.any(), (x[beyond][:3], actual[beyond][:3], wanted[beyond][:3])
+    assert np.isnan(actual[np.isnan(x)]).all()
+
+
+def silu(x: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(x * REFERENCE["sigmoid"](x))
+
+
+def computed(session: Session, name: str, x: Array, target: str) -> Array:
+    """A function of te, of each number."""
+    a = te.placeholder(x.shape, x.dtype.name, "a")
+    out = te.compute(x.shape, lambda i: getattr(te, name)(a[i]), name="out")
+    func = te.create_prim_func([a, out], "function")
+    module = session.load(build(func, target=target, name="function"))
+    result = session.tensor(np.zeros_like(x))
+    module["function"](session.tensor(x), result)
+    found: Array = result.numpy()
+    module.close()
+    return found

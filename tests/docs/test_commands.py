@@ -31,11 +31,14 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 import mlc_deploy as mlc
+from mlc_deploy.tuned import Database
 from tests import own_tables
 from tests.cli.command import MODELS, Command
+from tests.decode.tiny import decoder
 from tests.frontend.test_tflite import streaming
 from tests.frontend.test_tflite_mutations import image_model
 from tests.quantize.nets import pictures, residual
+from tests.report.databases import tuned
 from tests.rpc import sshd
 
 ROOT = Path(__file__).parents[2]
@@ -143,6 +146,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: sshd.Server |
     relu("text.onnx", [1, "seq"])
     stream("stream.onnx")
     Path("frames.raw").write_bytes(bytes(320))
+    onnx.save(decoder(), "decoder.onnx")
     relu("custom.onnx", [2, 3], "Twice", "my.domain")
     Path("own.py").write_text(OWN)
     Path("release").mkdir()
@@ -158,6 +162,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: sshd.Server |
         Image.fromarray(shades).save(f"photos/{n}.png")
     for name in ("tuned.jsonl", "theirs.jsonl"):
         Path(name).write_text("")
+    Database("searched.jsonl").add([tuned(cost, n) for n, cost in enumerate((4e-3, 0.0, 2e-3))])
     return folder
 
 

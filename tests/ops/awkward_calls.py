@@ -496,6 +496,22 @@ def dense(op: str, rng: Random) -> AwkwardCall:
     return AwkwardCall(op, found.types, found.attrs, weights=rng.random() < 0.8)
 
 
+def dense_blocks(op: str, rng: Random) -> AwkwardCall:
+    rows, columns = rng.choice((1, 1, 2, 31, 1000)), rng.choice(CHANNELS)
+    blocks, size = rng.choice((1, 3, 7, 32)), rng.choice((16, 32, 64, 128, 256))
+    bits, kind = rng.choice((4, 4, 8)), rng.choice(("int8", "int8", "float32", "float16"))
+    apart = (columns, blocks)
+    w = (*apart, size * bits // 8), "int8" if bits == 8 else "uint8"
+    zeros = [(apart, "int8")] * rng.choice((0, 1))
+    data, scale = ((rows, blocks * size), kind), (apart, rng.choice(("float16", "float32")))
+    found = call(op, data, w, scale, *zeros, bits=bits, narrow=rng.random() < 0.7)
+    return AwkwardCall(op, found.types, found.attrs, weights=rng.random() < 0.8)
+
+
+def quantize_rows(op: str, rng: Random) -> AwkwardCall:
+    return call(op, ((rng.choice((1, 2, 31, 1000)), rng.choice(CHANNELS)), "float32"))
+
+
 def matmul(op: str, rng: Random) -> AwkwardCall:
     rows, depth, columns = (
         rng.choice((1, 1, 7, 127, 2049)),
@@ -549,6 +565,7 @@ OWN = (
     concatenate,
     cumulative,
     dense,
+    dense_blocks,
     einsum,
     extent,
     first,
@@ -564,6 +581,7 @@ OWN = (
     pad,
     pad_with,
     pointwise,
+    quantize_rows,
     resample,
     rescale,
     reshape,

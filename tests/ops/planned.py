@@ -38,6 +38,4 @@ def laid_out(plan: Plan, arrays: Sequence[Array]) -> tuple[Array, ...]:
     found = list(arrays)
     if plan.data:
         found[0] = pack(found[0], "NCHW", plan.data)
-    if plan.packing is not None:
-        found[1] = plan.packing(found[1])
-    return tuple(found)
+    return (found[0], *plan.packed(found[1:]))

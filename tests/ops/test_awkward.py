@@ -36,7 +36,16 @@ MOST_NODES = 250_000  # distinct ones
 MOST_BYTES = 1 << 17  # of code
 MOST_SECONDS = 30  # of this process' own time: against explosions, not a measurement
 # Operators that are drawn more often, since they have schedules of their own.
-SCHEDULED = ("avg_pool", "conv2d", "conv_nd", "dense", "lookup", "matmul", "max_pool")
+SCHEDULED = (
+    "avg_pool",
+    "conv2d",
+    "conv_nd",
+    "dense",
+    "dense_blocks",
+    "lookup",
+    "matmul",
+    "max_pool",
+)
 FEW, MANY, MORE = 1, 30, 5
 
 

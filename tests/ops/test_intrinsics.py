@@ -45,6 +45,11 @@ CPUS = {
 }
 
 
+@pytest.mark.parametrize("intrin", INTRINS, ids=lambda intrin: intrin.name)
+def test_own_intrinsics_are_of_the_form_that_users_are_held_to(intrin: TensorIntrin) -> None:
+    intrin.check()
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Objects and assembly of all intrinsics."""

@@ -3,6 +3,7 @@ the rule that chooses them. Those of int8 are exact."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -12,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mlc_deploy as mlc
 from mlc_deploy.driver.build import build
 from mlc_deploy.ir import IRModule
 from mlc_deploy.ir.interp import run
 from mlc_deploy.ops import TensorType, compute, evaluate, infer_types
 from mlc_deploy.ops.convolution import conv_shape
-from mlc_deploy.ops.kernels.winograd import MOST_CHANNELS, best_strips, decide, planned
+from mlc_deploy.ops.kernels.winograd import MOST_CHANNELS, MOST_GROWTH, best_strips, decide, planned
 from mlc_deploy.ops.layout import pack
 from mlc_deploy.ops.plan import NARROW, SMALL, known_of_weights
 from mlc_deploy.ops.winograd import (
@@ -26,6 +28,7 @@ from mlc_deploy.ops.winograd import (
     WHOLE_TILE,
     data_matrix,
     data_transform,
+    growth,
     result_matrix,
     result_transform,
     transformed_weights,
@@ -44,6 +47,13 @@ PLAIN = {"strides": (1, 1), "dilations": (1, 1), "groups": 1}
 PADS = ((0, 0, 0, 0), (1, 1, 1, 1), (2, 2, 2, 2), (0, 1, 2, 0), (1, 0, 0, 1))
 SIZES = (3, 4, 5, 6, 7, 8, 11, 13, 17, 19)
 CALLS_PER_BATCH = 5
+CORTEX_A76 = Target("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76 -device=arm_cpu")
+
+
+@pytest.fixture(scope="module")
+def cortex_a76() -> Iterator[Session]:
+    with mlc.connect("qemu://cortex-a76") as board:
+        yield board
 
 
 @pytest.mark.parametrize("tile", TILES)
@@ -225,7 +235,8 @@ def check(session: Session, layers: list[Layer], target: Target) -> None:
         plain = direct(of.x, of.w, of.pads, of.border)
         wanted = pack(plain, "NCHW", call.attrs["out_layout"])
         exact = wanted.dtype == np.int32
-        out = session.tensor(np.zeros(wanted.shape, np.int32 if exact else np.float32))
+        wanted = wanted if exact else wanted.astype(of.x.dtype)
+        out = session.tensor(np.zeros_like(wanted))
         module[func.name](*(session.tensor(np.array(a, order="C")) for a in arrays), out)
         if not (np.array_equal(out.numpy(), wanted) if exact else close(out.numpy(), wanted)):
             wrong.append(f"{call}: {np.max(np.abs(out.numpy() - wanted))}")
@@ -252,6 +263,16 @@ def test_kernels_on_arm(board: str, request: pytest.FixtureRequest) -> None:
         x, w = array(rng, (1, channels, 9, 13)), array(rng, (16, channels, 3, 3))
         calls.append(Layer(x, w, tile, (1, 1, 1, 1)))
     check(board_named(request, board), calls, target)
+
+
+def test_kernels_of_halves(cortex_a76: Session) -> None:
+    """Of few channels, of parts, and of parts that do not divide them."""
+    layers, rng = [], Random(16)
+    for channels, filters, size in ((8, 8, (5, 5)), (64, 16, (8, 9)), (136, 24, (7, 12))):
+        x = array(rng, (rng.choice((1, 2)), channels, *size), "float16")
+        w = array(rng, (filters, channels, 3, 3), "float16")
+        layers.append(Layer(x, w, 2, rng.choice(PADS)))
+    check(cortex_a76, layers, CORTEX_A76)
 
 
 @pytest.mark.parametrize("board", ["armv7", "aarch64"])
@@ -293,7 +314,11 @@ REASONS = {
         layer(weights=(64, 32, 3, 3), groups=2),
         "it has groups",
     ),
-    "it is of halves": (layer(dtype="float16"), "its data is float16, neither float32 nor int8"),
+    "it is of halves": (layer(dtype="float16"), "the target has no vectors of float16"),
+    "it is of doubles": (
+        layer(dtype="float64"),
+        "its data is float64, neither float32, float16 nor int8",
+    ),
     "its sums may be large": (
         layer(dtype="int8"),
         "its sums may be larger than Winograd's filtering has exactly",
@@ -331,6 +356,42 @@ def test_whole_numbers_are_filtered_where_no_instruction_sums_up_products() -> N
         decision = decide(types, attrs, Target(name))
         assert decision.strips is None
         assert decision.reason == "the target has no vectors, or sums up products of int8 by itself"
+
+
+@settings(max_examples=12, deadline=None)
+@given(tile=st.sampled_from(TILES), seed=st.integers(0, 1 << 16))
+def test_errors_grow_as_the_matrices_say(tile: int, seed: int) -> None:
+    """Where what is at the points is rounded to float16, and all else is exact: of a result, that
+    of the worst one, times two roundings."""
+    rng = np.random.default_rng(seed)
+    a, b, g = result_matrix(tile), data_matrix(tile), weights_matrix(tile)
+    size, many = tile + KERNEL - 1, 400
+    x, w = rng.standard_normal((many, size, size)), rng.standard_normal((many, 3, 3))
+    data, filters = b @ x @ b.T, g @ w @ g.T
+    errors = a @ (_halved(data) * _halved(filters) - data * filters) @ a.T
+    direct_errors = np.sum(
+        [
+            _halved(x[:, i : i + tile, j : j + tile]) * _halved(w[:, i, j])[:, None, None]
+            - x[:, i : i + tile, j : j + tile] * w[:, i, j][:, None, None]
+            for i in range(KERNEL)
+            for j in range(KERNEL)
+        ],
+        axis=0,
+    )
+    ratio = np.sqrt((errors**2).mean(0).max() / (direct_errors**2).mean())
+    assert 0.6 * growth(tile) < ratio < 1.6 * growth(tile)
+
+
+def _halved(x: Array) -> Array:
+    return x.astype(np.float16).astype(np.float64)
+
+
+def test_halves_are_filtered_where_errors_are_about_those_of_direct_convolution() -> None:
+    types, attrs = layer(dtype="float16")
+    decision = decide(types, attrs, CORTEX_A76)
+    assert decision.strips is not None
+    assert decision.strips.tile == 2
+    assert [tile for tile in TILES if growth(tile) <= MOST_GROWTH] == [2]
 
 
 def test_what_is_known_of_weights() -> None:

@@ -70,5 +70,7 @@ def test_no_forecast_without_a_known_core_or_its_caches() -> None:
     assert forecast(Target("raspberry-pi/4b"), [(by_class, {})]) is None
     assert forecast(Target("rockchip/rk3288"), [(by_class, misses)]) is None  # a Cortex-A17
     assert forecast(Target("aarch64"), [(by_class, misses)]) is None
-    alone = forecast(Target("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72"), [(by_class, misses)])
+    alone = forecast(
+        Target("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72"), [(by_class, misses)]
+    )
     assert alone and alone.threads.keys() == {1}

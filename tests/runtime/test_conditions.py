@@ -20,6 +20,7 @@ import pytest
 import mlc_deploy as mlc
 from mlc_deploy import te
 from mlc_deploy.board.runtime_files import runtime_file
+from mlc_deploy.driver.resources import energy_of
 from mlc_rpc import RemoteFunction, RemoteTensor, Timing, connect, wire
 from tests.runtime.driver import RUNTIME
 
@@ -198,6 +199,31 @@ def test_emulated_boards_are_timed_and_not_believed(board: str, machine: str, ta
     assert timing.record()["conditions"] is None  # they would be of the machine outside
 
 
+def test_memory_and_energy(program: Path, calm: Path) -> None:
+    """The worker's pages, and what the first sensor says that there is; else the CPU's counter."""
+    page = os.sysconf("SC_PAGE_SIZE") // 1024
+    put(calm / "proc/self/statm", "999 250 77 1 0 88 0\n")
+    put(calm / "sys/class/powercap/intel-rapl:0/energy_uj", "5\n")
+    with adding(program) as (double, args):
+        timing = double.time_evaluator(number=1, repeat=3)(*args)
+    now = timing.conditions
+    assert now is not None and now.before["memory_kb"] == (250 * page,) * 3
+    assert all(most is not None and most > 100 for most in now.after["memory_most_kb"])
+    assert now.after["energy_uj"] == (5, 5, 5) and now.after["power_uw"] == (None,) * 3
+    assert energy_of(timing) is None  # a counter that stands still is none
+    put(calm / "sys/class/hwmon/hwmon3/power1_input", "2500000\n")
+    counter = calm / "sys/class/hwmon/hwmon3/energy1_input"
+    put(counter, "1000000\n")
+    timing = timed_while(program, lambda turn: put(counter, f"{(turn + 2) * 1000000}\n"))
+    energy = energy_of(timing)
+    assert energy is not None and energy["watts"] == 2.5
+    assert energy.get("joules_per_run", 0.0) >= 0.0
+    now = timing.conditions
+    assert now is not None and (now.during("energy_uj") >= 0).all()
+    first, last = now.before["energy_uj"][0], now.after["energy_uj"][-1]
+    assert first is not None and last is not None and last > first
+
+
 def test_the_facts_are_those_of_the_wire() -> None:
     """C's names, in mlc_rpc/wire.py's words."""
     source = (RUNTIME / "src" / "conditions.c").read_text()
@@ -205,8 +231,10 @@ def test_the_facts_are_those_of_the_wire() -> None:
     assert table
     names = re.findall(r'"(\w+)"', table[1])
     described = Path(wire.__file__).read_text()
-    assert len(names) == len(set(names)) == 21
+    assert len(names) == len(set(names)) == 25
     for name in names:
         assert name in described or re.fullmatch(r"zone[1-6]_mc", name), name
     timer = (RUNTIME / "src" / "timer.h").read_text()
     assert "MAX_LAYER_TIMES = 1 << 14" in timer and wire.MAX_LAYER_TIMES == 1 << 14
+    instruments = (RUNTIME / "src" / "instruments.h").read_text()
+    assert "MAX_SPANS = 1 << 13" in instruments and wire.MAX_SPANS == 1 << 13

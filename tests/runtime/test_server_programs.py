@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlc_rpc.wire import MAX_SPANS
 from tests.runtime.board import (
     IN_ARENA,
     IN_INPUT,
@@ -78,6 +79,15 @@ def test_a_loop_runs_its_turns(board: Board) -> None:
     np.testing.assert_array_equal(y, expected(ROWS))
     assert answer["turns"] == [ROWS] * 3
     assert len(answer["nanoseconds"]) == 3
+
+
+def test_spans_of_long_loops_end(board: Board) -> None:
+    """What would be more than an answer has room for is not told."""
+    calls = [[1, "double", [STATE, [IN_ARENA, 0, SIZE, SIZE]]]]
+    module = board.load(object_of(program([[loop(MAX_SPANS + 5)], [0]], calls)))
+    args = [board.tensor(X), board.tensor(0 * X)]
+    answer = board.call("run", module["module"], None, args, {"spans": True})
+    assert answer["turns"] == [MAX_SPANS + 5] and len(answer["spans"]) == MAX_SPANS
 
 
 def test_a_loop_of_no_turns(board: Board) -> None:

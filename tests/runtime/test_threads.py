@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +157,39 @@ def test_tasks_run_at_once_with_a_workspace_each(machine: str) -> None:
         options = {"threads": 4, "timeout_ms": 60000}
         board.call("run", module, "meet_workspace", [counter(board), to], options)
         np.testing.assert_array_equal(board.numpy(to, sums), [0, 2, 4, 6])
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_when_threads_were_at_work(machine: str) -> None:
+    """Four that wait for each other were at work at one time, each once."""
+    with Board(machine) as board:
+        module = board.load(module_of("meet", "count", machine=machine))["module"]
+        options = {"threads": 4, "timeout_ms": 60000, "spans": True}
+        answer = board.call("run", module, "meet", [counter(board)], options)
+        spans = answer["spans"]
+        assert sorted((call, thread) for call, thread, *_ in spans) == [(0, n) for n in range(4)]
+        begins, ends = zip(*((begin, begin + took) for *_, begin, took in spans), strict=True)
+        assert max(begins) <= min(ends) and max(ends) <= answer["nanoseconds"][0] + begins[0]
+        alone = board.call("run", module, "count", [counter(board)], {"spans": True})["spans"]
+        assert [row[:2] for row in alone] == [[0, 0]]
+        assert "spans" not in board.call("run", module, "count", [counter(board)], {})
+        assert (
+            "no option 'spans'"
+            in refused(board, "time", module, "count", [counter(board)], {"spans": True}).text
+        )
+
+
+def test_spans_of_a_model() -> None:
+    """In the order of its calls, one after the other; and nothing else of the run changes."""
+    with mlc.connect("qemu://max", machine="aarch64") as board:
+        module = board.load(digits("aarch64"))
+        args = [board.tensor(images()), board.empty((16, 10))]
+        plain = module.entry.profile(*args)
+        told = module.entry.profile(*args, spans=True)
+    assert plain.spans == () and told.counts == plain.counts
+    assert [(call, thread) for call, thread, *_ in told.spans] == [(n, 0) for n in range(7)]
+    for (*_, begin, took), (*_, after, _) in pairwise(told.spans):
+        assert 0 <= begin and begin + took <= after
 
 
 def test_threads_are_kept() -> None:

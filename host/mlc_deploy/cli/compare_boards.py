@@ -55,7 +55,7 @@ def compare_boards(
         target = group[0][1]
         progress.note(f"{mcpu}: {len(group)} boards")
         with progress.stage(mcpu):
-            made = compiled(graph, path.stem, ((BASE, target),), reading, None, (), progress)
+            made = compiled(graph, path.stem, ((BASE, target),), reading, None, (), progress, say)
             url = f"qemu://{qemu_cpu(target)}"
             with connect(url, machine=arch, caches=caches_for(mcpu)) as session:
                 done = deploy(made, session)

@@ -16,7 +16,7 @@ from mlc_rpc import CounterError, Lost, RpcError, Unreachable
 from mlc_targets import TargetError
 from mlc_targets.text import LONG, paragraph, shown
 
-from ..errors import InputError, MlcError, ShapeError
+from ..errors import InputError, MlcError, ReportError, ShapeError
 from .options import Misuse
 
 OK, FAILED, MISUSED, UNREACHED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -40,7 +40,9 @@ def exit_status(error: BaseException) -> int:
     match error:
         case KeyboardInterrupt() | click.exceptions.Abort():
             return INTERRUPTED
-        case Misuse() | InputError() | ShapeError() | TargetError() | click.UsageError():
+        case Misuse() | InputError() | ReportError() | ShapeError() | TargetError():
+            return MISUSED
+        case click.UsageError():
             return MISUSED
         case Unreachable() | Lost():
             return UNREACHED

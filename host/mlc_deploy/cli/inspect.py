@@ -13,11 +13,11 @@ from rich.table import Table
 
 from mlc_targets import Target
 
-from ..driver.model_graph import ModelGraph, model_graph
-from ..graph import Binding, CallFused, Function, GraphProgram, lower_graph
-from ..graph.count import multiply_accumulates, operators, parameters
+from ..driver.model_graph import ModelGraph, graph_steps, model_graph
+from ..graph import Binding, Function, GraphProgram, lower_graph
+from ..graph.count import multiply_accumulates, names_of, operators, parameters
 from ..graph.lower import unscheduled
-from ..graph.nodes import Call, CallPacked, CallTIR, Constant
+from ..graph.nodes import Call, CallPacked, Constant
 from ..graph.scalars import at_most
 from ..ops.explain import Candidate, explain
 from .json_file import JsonFile
@@ -85,6 +85,7 @@ def inspect(
         if name != CHOOSES and all(step["name"] != CHOOSES for step in ran):
             plain.append(function)
         ran.append({"name": name, "changed": changed, "calls": len(function.bindings)})
+        say(f"{len(ran)} of {len(graph_steps(wanted, reading.rest)) + 1} passes, after {name}")
         if passes and changed:
             tell(f"# after {name}\n{function.script()}\n", stream)
 
@@ -94,7 +95,8 @@ def inspect(
 
         known = existing(db)
         how = partial(known_layouts, known, target=wanted, precision=reading.precision)
-    graphs = model_graph(path, wanted, watch=watch, layouts=how, **reading.arguments)
+    with Progress(False).stage("inspect", kept=False) as say:
+        graphs = model_graph(path, wanted, watch=watch, layouts=how, **reading.arguments)
     record = inspected(graphs, plain[-1], wanted, path.stem, known)
     record |= {"precision": reading.precision, "passes": ran}
     show(record, stream)
@@ -196,7 +198,7 @@ def _kernels(
             {
                 "layer": layer,
                 "kernel": kernel,
-                "operators": _operators(binding),
+                "operators": list(names_of(binding)),
                 "shape": list(out.shape),
                 "dtype": out.dtype,
                 "multiply_accumulates": multiply_accumulates(binding),
@@ -207,15 +209,6 @@ def _kernels(
             }
         )
     return found
-
-
-def _operators(binding: Binding) -> list[str]:
-    match binding.call:
-        case CallFused(function):
-            return [name for b in function.bindings for name in _operators(b)]
-        case Call(name) | CallTIR(name) | CallPacked(name):
-            return [name]
-    raise AssertionError(f"{binding} calls neither a kernel nor a function")
 
 
 def _weights(binding: Binding) -> int:

@@ -28,9 +28,11 @@ GROUPS = {
         "inspect": "Shows what MODEL holds, and how its kernels compute.",
         "tune": "Searches faster schedules of MODEL's kernels on boards.",
         "quantize": "Makes a model of small integers from MODEL and data to calibrate with.",
+        "generate": "Writes what a language model says behind a prompt, token by token on a board.",
         "compare-boards": "Predicts how long MODEL takes on boards that are not there, and whether it"
         " fits.",
         "compare": "Compares two records of --json, layer by layer.",
+        "report": "Writes a page of a record, of two, or of a tuning.",
         "test": "Runs models on boards, and says which are right and which cost more than before.",
     },
     "Commands about your boards": {
@@ -46,6 +48,7 @@ GROUPS = {
         "farm list": "Lists the boards of SCHEDULER: kinds, states, users, temperatures, queues.",
     },
 }
+MODULES = {"report": "report_page"}  # of commands in modules of other names
 COMMANDS = (RUN, *dict.fromkeys(name.split()[0] for rows in GROUPS.values() for name in rows))
 
 
@@ -63,8 +66,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        word = name.replace("-", "_")
-        command = getattr(import_module(f".{word}", __package__), word)
+        module = MODULES.get(name, name.replace("-", "_"))
+        command = getattr(import_module(f".{module}", __package__), name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 

@@ -184,13 +184,22 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def dims(texts: Sequence[str]) -> dict[str, int | str]:
-    """Dimensions by name, "<=512" for those that stay open."""
+    """Dimensions by name, "<=512" for those that stay open, "1,<=64,<=512" for ranges."""
 
     def read(name: str, text: str) -> int | str:
-        return f"<={int(text)}" if name.endswith("<") else int(text)
+        whole = f"<={text}" if name.endswith("<") else text
+        parts = [part.strip() for part in whole.split(",")]
+        for part in parts:
+            int(part.removeprefix("<="))
+        return ",".join(parts) if len(parts) > 1 or "<" in whole else int(whole)
 
     given = named("--bind", texts, read, "NAME=128 or NAME<=128")
     return {name.rstrip("< "): n for name, n in given.items()}
+
+
+def ranges(texts: Sequence[str]) -> dict[str, int | str]:
+    """The dimensions that have several ranges."""
+    return {name: n for name, n in dims(texts).items() if isinstance(n, str) and "," in n}
 
 
 def known_dims(texts: Sequence[str]) -> dict[str, int]:

@@ -1,16 +1,20 @@
-"""Progress on stderr: a line per stage, with its seconds."""
+"""Progress on stderr: a line per stage, with its seconds; and all stages, for a record."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import Progress as Display
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from .tables import line
+from .tables import Record, line
+
+Say = Callable[[str], None]
+QUIET_SECONDS = 15.0  # between lines about one stage, where there is no terminal
+SURE = 3  # kernels that must be done before the time for the others is guessed
 
 
 class Progress:
@@ -19,19 +23,25 @@ class Progress:
     def __init__(self, verbose: bool) -> None:
         self.console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
         self.verbose = verbose
+        self.steps: list[Record] = []  # name, begin_s (since the progress was made), seconds
+        self._began = time.perf_counter()
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Shows a stage while it runs, on a terminal; a line with its seconds remains."""
+    def stage(self, name: str, kept: bool = True) -> Iterator[Say]:
+        """Shows a stage while it runs, on a terminal, and how far it is, as it is said; elsewhere
+        that is a line from time to time. A line with its seconds remains, if it is kept."""
         began = time.perf_counter()
         if self.console.is_terminal:
             columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
             with Display(*columns, console=self.console, transient=True) as display:
-                display.add_task(name)
-                yield
+                task = display.add_task(name)
+                yield lambda text: display.update(task, description=f"{name:<10}{text}")
         else:
-            yield
-        self.console.print(f"{name:<10}{time.perf_counter() - began:8.2f} s", style="dim")
+            yield _rarely(lambda text: self.console.print(f"{name:<10}{text}", style="dim"))
+        seconds = time.perf_counter() - began
+        self.steps.append({"name": name, "begin_s": began - self._began, "seconds": seconds})
+        if kept:
+            self.console.print(f"{name:<10}{seconds:8.2f} s", style="dim")
 
     def note(self, text: str) -> None:
         if self.verbose:
@@ -39,3 +49,33 @@ class Progress:
 
     def warn(self, text: str) -> None:
         self.console.print(line(f"warning: {text}", "yellow"))
+
+
+def _rarely(say: Say, clock: Callable[[], float] = time.perf_counter) -> Say:
+    """Says what is said after QUIET_SECONDS of silence."""
+    last = clock()
+
+    def said(text: str) -> None:
+        nonlocal last
+        if clock() - last >= QUIET_SECONDS:
+            last = clock()
+            say(text)
+
+    return said
+
+
+def kernels_said(
+    say: Say, clock: Callable[[], float] = time.perf_counter
+) -> Callable[[int, int], None]:
+    """Says how many kernels are compiled, and how long the others will take at this speed."""
+    began = clock()
+
+    def counted(done: int, most: int) -> None:
+        nonlocal began
+        if not done:  # another program begins
+            began = clock()
+        left = (clock() - began) / done * (most - done) if done >= SURE and done < most else None
+        about = "" if left is None else f", about {max(round(left), 1)} s left"
+        say(f"{done} of {most} kernels{about}")
+
+    return counted

@@ -95,7 +95,9 @@ def milliseconds(ms: float) -> str:
 
 def _predicted(found: Record) -> str:
     """176 ms (160 to 195), 1 thread; 4 threads 96 ms, on cortex-a72 at 1,800 MHz"""
-    more = "".join(f"; {n} threads {milliseconds(ms)} ms" for n, ms in found["threads"].items() if n != "1")
+    more = "".join(
+        f"; {n} threads {milliseconds(ms)} ms" for n, ms in found["threads"].items() if n != "1"
+    )
     on = f"on {found['core']} at {found['mhz']:,.0f} MHz, not measured"
     bounds = f"({milliseconds(found['low'])} to {milliseconds(found['high'])})"
     return f"{milliseconds(found['ms'])} ms {bounds}, 1 thread{more}, {on}"

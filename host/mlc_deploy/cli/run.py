@@ -31,9 +31,11 @@ from ..driver.deploy import (
     refuse_cores,
     refuse_unfit,
 )
+from ..driver.details import details
 from ..errors import CostsMore, GraphError, writing
 from ..files.unfinished import replacing
 from .bench import OfFarm, deploy_on, of_farm, on_farms, refuse_mixed
+from .drawn import REPORT_HELP, TRACE_HELP, Drawn
 from .errors import FAILED, OK, complain
 from .json_file import JsonFile
 from .options import (
@@ -57,12 +59,13 @@ from .options import (
     known_dims,
     model_file,
     one_level,
+    ranges,
     reads_models,
     shapes,
     states,
 )
 from .place import NONE, choose, simulated
-from .progress import Progress
+from .progress import Progress, Say, kernels_said
 from .report import show
 from .saving import FORMS, MODEL, emit_model, save_model, saved
 
@@ -109,6 +112,8 @@ class Job(click.Command):
 @click.option("--preprocess", metavar="TEXT", help=f"{PREPROCESS_HELP} (of --data)")
 @click.option("--output", metavar="DIR", help="write the outputs there, or what --emit makes")
 @click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
+@click.option("--report", "report_file", metavar="FILE", help=REPORT_HELP)
+@click.option("--trace", "trace_file", metavar="FILE", help=TRACE_HELP)
 @click.option("--save", "saves", multiple=True, metavar="FILE", help=SAVE_HELP)
 @click.option("--emit", type=click.Choice(tuple(FORMS)), help="print the compiled model and stop")
 @click.option("--db", metavar="FILE", help=DB_HELP)
@@ -138,6 +143,8 @@ def run(
     preprocess: str | None,
     output: str | None,
     json_file: str | None,
+    report_file: str | None,
+    trace_file: str | None,
     saves: tuple[str, ...],
     emit: str | None,
     db: str | None,
@@ -191,6 +198,7 @@ def run(
          "--link": link},
     )  # fmt: skip
     to_json = JsonFile(json_file, (model, db))
+    drawn = Drawn(report_file, trace_file, (model, db, json_file))
     levels = levels_of(target) if target else ()
     asked = ready.target if ready else levels[0][1] if levels else None
     if emit and target:
@@ -199,7 +207,8 @@ def run(
     wanted, url = (asked, None) if farm else choose(asked, board)
     if (url is None and not farm) or emit:
         unused: dict[str, object] = {"--input": inputs if model else (), "--expect": expected}
-        unused |= {"--json": json_file} if emit else {"--output": output}
+        pages = {"--report": report_file, "--trace": trace_file}
+        unused |= {"--json": json_file, **pages} if emit else {"--output": output}
         refuse_unused(unused, f"--emit {emit}" if emit else f"--board {NONE}")
     results = folder("--output", output) if output is not None else None
     own: dict[str, Any] = {}
@@ -249,14 +258,16 @@ def run(
         else:
             if len(levels) < 2:
                 assert wanted is not None
+                if on is not None and graph is not None:
+                    _warn_of_hidden(wanted, on, graph, reading.rest, progress)
                 levels = ((levels[0][0] if levels else BASE, wanted),)
             elif on and not saves:  # no board would run the others
                 best = best_level((t for _, t in levels), on.device.machine, on.device.features)
                 levels = (levels[best],)
-            with progress.stage("compile"):
+            with progress.stage("compile") as say:
                 assert graph is not None
                 model_for_board = made = compiled(
-                    graph, path.stem, levels, reading, db, link, progress
+                    graph, path.stem, levels, reading, db, link, progress, say
                 )
             first = made.programs[0]
             for save in saves:
@@ -268,7 +279,7 @@ def run(
         done = None
         how: dict[str, Any] = {
             "expect": right, "labels": labels, "threads": threads, "cores": cores,
-            "timeout": timeout,
+            "timeout": timeout, "spans": trace_file is not None,
         }  # fmt: skip
         if session:
             done = deploy(model_for_board, session, given, **how, stage=progress.stage)
@@ -279,9 +290,15 @@ def run(
     record = done.record(path.stem) if done else compiled_record(first, path.stem)
     if small is not None:
         record["quantized"] = small.record()
+    if report_file:
+        with progress.stage("report"):
+            record["details"] = details(done.model if done else first)
+    record["steps"] = progress.steps
     show(record, to_json.beside, verbose)
     to_json.write(record)
-    return _results(done, results) if done else 0
+    status = _results(done, results) if done else OK
+    drawn.write(record)
+    return status
 
 
 def refuse_unused(
@@ -345,11 +362,12 @@ def graph_of(
 ) -> Function:
     """The model's graph; inputs have the shapes of --shape, or of the arrays that are given."""
     from ..frontend import from_model  # here: a saved model does without the compiler
+    from ..graph.ranges import parted
     from ..graph.states import stateful
 
     extents = {name: array.shape for name, array in given.items()} | shapes(reading.shape)
     function = from_model(
-        model, extents, dims(reading.bind), own, reading.trust,
+        model, extents, parted(dims(reading.bind))[0], own, reading.trust,
         constants(reading.const),
     )  # fmt: skip
     try:
@@ -357,6 +375,16 @@ def graph_of(
     except GraphError as error:
         where = " ".join(f"--state {text}" for text in reading.state)
         raise Misuse(error.what, where=where, mend=error.mend) from None
+
+
+def _warn_of_hidden(
+    target: Target, on: Described, graph: Function, precision: str, progress: Progress
+) -> None:
+    from ..driver.hidden import hidden_features, hidden_text  # here: as _graph
+
+    found = hidden_features(target, on.device.features, graph, precision)
+    if found:
+        progress.warn(hidden_text(target, on.board, found))
 
 
 def _signature(
@@ -392,12 +420,14 @@ def compiled(
     db: str | None,
     link: Sequence[str],
     progress: Progress,
+    say: Say,
 ) -> CompiledLevels:
     from ..driver.levels import compile_levels  # here: a saved model does without the compiler
 
     made = compile_levels(
         graph, levels, precision=reading.rest, db=db, link=link, states=states(reading.state),
         watch=lambda name, _, changed: progress.note(name if changed else f"{name} (unchanged)"),
+        progress=kernels_said(say), dims=ranges(reading.bind),
     )  # fmt: skip
     made = replace(made, programs=tuple(replace(p, name=name) for p in made.programs))
     for program in made.programs:

@@ -21,6 +21,7 @@ from ..arith.linear import Opaque, Product, Quotient, Remainder
 from ..ir import Buffer, Expr, For, Load, Ramp, Var, dtype_of, is_const, with_lanes
 from ..lower.machine.pointers import Cursor
 from . import hints, operators
+from .registers import Registers
 from .types import element_type, integer, lane_numbers, memory_type, repeated, undefined
 from .values import Values
 
@@ -43,10 +44,11 @@ class Addresses:
     """What names and pointers stand for in the function that is emitted, and code for accesses.
 
     written: the buffers that the kernel stores to, or that share memory with one of those.
+    shared: those whose addresses are given away.
     expr: gives the value of an expression.
     """
 
-    def __init__(self, target: Target, written: set[Buffer]) -> None:
+    def __init__(self, target: Target, written: set[Buffer], shared: frozenset[Buffer]) -> None:
         self.target = target
         self.word = ll.IntType(target.pointer_bits)
         self.written = written
@@ -56,6 +58,7 @@ class Addresses:
         # base pointers and offsets computed so far; a scope's entries hold in its inner scopes
         self.scopes: list[dict[Any, Value]] = [{}]
         self.positions: Sequence[Position] = ()  # of the loop that is being emitted
+        self.registers = Registers(shared)
         self.reads_only = False  # whether that loop stores to registers alone
         self.b: ll.IRBuilder = ll.IRBuilder()
         self.expr: Values[Value] = Values(self.value)
@@ -148,7 +151,12 @@ class Addresses:
         align = gcd(
             buffer.alignment, form.constant * size, *(c * size for c in form.terms.values())
         )
-        if constant:
+        if constant and buffer.scope == "local" and not form.terms:
+            base = self.shared(
+                (buffer, constant),
+                lambda: self.b.gep(base, [self.number(constant)], True, "", memory),
+            )
+        elif constant:
             base = self.b.gep(base, [self.number(constant)], True, "", memory)
         return base, align
 
@@ -197,8 +205,15 @@ class Addresses:
         first = index.base if isinstance(index, Ramp) else index
         form = linear(first, self.ranges)
         if e.buffer in self.written and (e.buffer.scope == "local" or not self.reads_only):
-            return self.load_at(e, form)
+            return self.held(e, form) or self.load_at(e, form)
         return self.shared(("load", e.buffer, form, e.dtype), lambda: self.load_at(e, form))
+
+    def held(self, e: Load, form: Linear) -> Value | None:
+        """What the last store in this block gave, where that is known."""
+        if form.terms:
+            self.registers.forget(e.buffer)
+            return None
+        return self.registers.get(self.b.block, e.buffer, form.constant, e.dtype)
 
     def load_at(self, e: Load, form: Linear) -> Value:
         """A vector, or an element, from an index on."""
@@ -239,6 +254,7 @@ class Addresses:
 
     def gather(self, e: Load, index: Ramp) -> Value:
         result: Value = undefined(element_type(e.dtype))
+        self.registers.forget(e.buffer)
         for lane in range(index.lanes):
             form = linear(index.base + index.stride * lane, self.ranges)
             pointer, align = self.address(e.buffer, form)
@@ -254,10 +270,16 @@ class Addresses:
                 self.store(buffer, index.base + index.stride * lane, element, buffer.dtype)
             return
         first = index.base if isinstance(index, Ramp) else index
-        pointer, align = self.address(buffer, linear(first, self.ranges))
-        if _is_bool(dtype):
-            value = self.b.zext(value, memory_type(dtype))
-        self.b.store(value, pointer, align=align)
+        form = linear(first, self.ranges)
+        pointer, align = self.address(buffer, form)
+        stored = self.b.zext(value, memory_type(dtype)) if _is_bool(dtype) else value
+        store = self.b.store(stored, pointer, align=align)
+        if buffer.scope != "local":
+            return
+        if form.terms:
+            self.registers.forget(buffer)
+        else:
+            self.registers.put(self.b.block, buffer, form.constant, dtype, value, store)
 
     # ---------------------------------------------------------------------------- vectors
 

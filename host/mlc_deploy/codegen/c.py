@@ -46,7 +46,7 @@ from ..ir.verify import verify_each
 from ..lower import Kernel
 from ..lower.machine import C_STEPS
 from ..passes.context import run_passes
-from .c_fixed import ABI, HELPERS, MATH, RESERVED, SOURCE_NOTE
+from .c_fixed import ABI, HELPERS, LOGISTIC, MATH, RESERVED, SOURCE_NOTE
 from .c_text import (
     AND,
     ANY,
@@ -534,7 +534,7 @@ class _Writer:
     def call(self, e: Call) -> Text:
         if extern_name(e) is not None:
             return self.extern(e), ATOM
-        if dtype_of(e.dtype).kind != "float" or e.name not in (*MATH, "fma", "sigmoid"):
+        if dtype_of(e.dtype).kind != "float" or e.name not in (*MATH, "fma", *LOGISTIC):
             raise CodegenError(
                 f"no C for T.{e.name} of {e.dtype}",
                 where=self.kernel.name,
@@ -545,8 +545,8 @@ class _Writer:
             text = f"{self.expr(a, PRODUCT)} * {self.expr(b, UNARY)} + {self.expr(c, PRODUCT)}"
             return self.rounded((text, SUM), e.dtype)
         args = [self.expr(a) for a in e.args]
-        if e.name == "sigmoid":
-            return self.rounded(self.call_text("sigmoid", e.dtype, *args), e.dtype)
+        if e.name in LOGISTIC:
+            return self.rounded(self.call_text(e.name, e.dtype, *args), e.dtype)
         suffix = "" if e.dtype == "float64" else "f"
         return self.rounded((f"{MATH[e.name]}{suffix}({', '.join(args)})", ATOM), e.dtype)
 

@@ -79,6 +79,10 @@ static inline TYPE SYMBOL(TYPE a, TYPE b) { /* NaN where either is */
 static inline TYPE SYMBOL(TYPE x) {
     return 1 / (1 + EXP(-x));
 }""",
+    "silu": """\
+static inline TYPE SYMBOL(TYPE x) {
+    return x / (1 + EXP(-x));
+}""",
     "half_bits": """\
 static inline uint16_t SYMBOL(double x) { /* to the nearest float16, half to even */
     const double size = fabs(x);
@@ -106,6 +110,7 @@ static inline float SYMBOL(double x) {
 }""",
 }
 
+LOGISTIC = ("sigmoid", "silu")  # helpers of their own
 # Intrinsics that <math.h> has; float's take the suffix f.
 MATH = {
     **{n: n for n in "exp log sin cos tan tanh erf sqrt floor ceil trunc pow fmod".split()},

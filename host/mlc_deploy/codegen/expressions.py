@@ -43,8 +43,10 @@ Value = Any
 class Expressions(Addresses):
     """Code for expressions. name: the kernel's, for messages."""
 
-    def __init__(self, target: Target, written: set[Buffer], name: str) -> None:
-        super().__init__(target, written)
+    def __init__(
+        self, target: Target, written: set[Buffer], shared: frozenset[Buffer], name: str
+    ) -> None:
+        super().__init__(target, written, shared)
         self.name = name
         self.machine = operators.machine_of(target)
         self.fast: tuple[str, ...] = ()  # LLVM's fast-math flags of the statement
@@ -142,7 +144,8 @@ class Expressions(Addresses):
         if e.op in ("//", "%") and self.divides_words(e):
             form = linear(e, self.ranges)
             return self.narrowed(self.form(form), e.dtype)
-        if (factors := products.widened_factors(e, self.target)) is not None:
+        wide = e.op == "*" and type(e.a) is Cast
+        if wide and (factors := products.widened_factors(e, self.target)) is not None:
             x, y = map(self.expr, factors)
             return products.emit(self.b, self.target, factors, (x, y))
         a, b = self.expr(e.a), self.expr(e.b)

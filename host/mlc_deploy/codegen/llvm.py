@@ -32,6 +32,7 @@ from ..ir import (
     Store,
     Var,
     addressed,
+    contents,
     statements,
     walk,
 )
@@ -62,18 +63,20 @@ class _Emitter(Expressions):
     def __init__(self, module: ll.Module, kernel: Kernel, target: Target, symbol: str) -> None:
         self.code = kernel.machine.body
         written = {s.buffer for s in statements(self.code) if isinstance(s, Store)}
-        super().__init__(target, written | kernel.aliased | addressed(self.code), kernel.name)
+        shared = addressed(self.code)
+        super().__init__(target, written | kernel.aliased | shared, shared, kernel.name)
         self.module = module
         self.kernel = kernel
         self.symbol = symbol
         self.fast = self.contracted = ("contract",) if self.machine.fused else ()
         self.phases = 0  # how many functions there are besides the body
-        self.rounds = rounds(self.code)
+        self.rounds = "round" in contents(self.code).calls
 
     # --------------------------------------------------------------------------- functions
 
     def emit(self) -> None:
         emit_entry(self.body_function(), self.kernel, self.word, self.symbol)
+        self.registers.finish(self.module)
 
     def body_function(self) -> ll.Function:
         function = self.function(f"{self.symbol}.body", [I32, I32])

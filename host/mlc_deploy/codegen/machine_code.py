@@ -43,6 +43,15 @@ def compile_kernel(kernel: Kernel, target: Target) -> KernelObject:
         return KernelObject(bytes(machine.emit_object(code)), described)
 
 
+def assembly_of(kernel: Kernel, target: Target) -> str:
+    """The kernel as assembly: the instructions that compile_kernel makes. Raises CodegenError."""
+    module = llvm_module("", target)
+    emit_kernel(module, kernel, target, kernel.name)
+    forget_constants()
+    with optimized(str(module), target) as (machine, code):
+        return str(machine.emit_assembly(code))
+
+
 @cache
 def empty_object(target: Target) -> bytes:
     """The object of a module without kernels."""

@@ -81,6 +81,8 @@ def binary(
 ) -> Value:
     """`x op y`; flags are LLVM's fast-math flags."""
     kind = dtype_of(dtype)
+    if kind.kind == "float" and kind.bits > 16 and op in FLOAT:  # the most frequent
+        return getattr(b, FLOAT[op])(x, y, flags=flags)
     if kind.kind == "float" and kind.bits == 16 and not machine.halves:
         x, y = _widened(b, machine, x), _widened(b, machine, y)
         return _converted(b, machine, binary(b, machine, op, x, y, _single(kind), flags), kind)
@@ -186,6 +188,8 @@ def call(
         raise CodegenError(
             f"no code for T.{name} of {kind.scalar}", where=where, mend='.astype("float32")'
         )
+    if kind.bits == 16 and machine.halves and name in math.HALVES:
+        return math.HALVES[name](b, args[0])
     if kind.bits == 16 and not (machine.halves and name in UNARY):
         widen = _extended if name in STEPS else _widened
         wide = [widen(b, machine, a) for a in args]
@@ -201,10 +205,10 @@ def call(
             if machine.fused:
                 return intrinsic(b, "llvm.fma", args)
             return b.fadd(b.fmul(args[0], args[1]), args[2])
-        case "sigmoid":
+        case "sigmoid" | "silu":
             one = ll.Constant(args[0].type, [1.0] * kind.lanes if kind.lanes > 1 else 1.0)
             power = call(b, machine, "exp", [b.fneg(args[0])], dtype, where)
-            return b.fdiv(one, b.fadd(one, power))
+            return b.fdiv(args[0] if name == "silu" else one, b.fadd(one, power))
     if name not in LIBM or (kind.bits == 64 and not LIBM[name]):
         raise CodegenError(
             f"no code for T.{name} of {kind.scalar}", where=where, mend='.astype("float32")'

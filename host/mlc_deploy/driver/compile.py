@@ -31,7 +31,7 @@ from ..ir import IRModule
 from ..lower import Kernel
 from ..tuned import Database, existing, known_layouts, tuned
 from .compare import Slack, compare
-from .kernels import compile_sources, loops_of
+from .kernels import Counted, compile_sources, loops_of
 from .linked import FileName, linked_objects
 from .model_graph import Watch, model_graph
 
@@ -152,12 +152,14 @@ def compile(
     states: Mapping[str, str] | None = None,
     values: Mapping[str, Any] | None = None,
     link: Sequence[FileName] = (),
+    progress: Counted | None = None,
 ) -> CompiledModel:
     """Compiles a model for a target: an .onnx, .tflite or .pt2 file, a program of torch.export,
     what torch.fx traced, a graph function, or a module's `main`.
 
     shapes fixes inputs by name, dims symbolic dimensions by name, or leaves them open: "<=512" is
-    decided by each run, and 512 at most. converters are for operators that
+    decided by each run, and 512 at most, and "1,<=64,<=512" has kernels for each of these ranges.
+    converters are for operators that
     are missing, as the front ends take them. watch(name, function,
     changed) sees the graph after every pass. workers: how many processes compile kernels, by
     default as the PassContext says, one per core. precision: "float32", which is as the model says,
@@ -167,7 +169,8 @@ def compile(
     author put into it; without, one that could is refused. states: inputs that the model passes on
     to itself, each with the output that is its value in the next run; by default those whose names
     say so (graph/states.py). They stay on the board. values makes inputs constants. link: object
-    and C files with the functions that PrimFuncs call by te.call_extern.
+    and C files with the functions that PrimFuncs call by te.call_extern. progress(n, m) is told
+    when n of m kernels are compiled; those that the cache has do not count.
     Raises ImporterError, GraphError, LowerError, CodegenError, TargetError, TuneError.
     """
     began = time.perf_counter()
@@ -187,7 +190,7 @@ def compile(
     layers: dict[str, list[str]] = {}
     for call in program.calls:
         layers.setdefault(call.kernel, []).append(call.layer)
-    kernels = compile_sources(program.kernels, to, layers, workers)
+    kernels = compile_sources(program.kernels, to, layers, workers, progress)
     library = Library(
         name=graphs.reference.name,
         target=to,

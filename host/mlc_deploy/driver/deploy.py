@@ -10,6 +10,7 @@ quote is executed instructions. Elsewhere a first run is checked, then the board
 
 The record, as JSON; `null` is what is not known, as everything about a board that was not there:
 
+    record            1: the version of this form
     model             name
     target            what `Target` takes again
     precision         "float32", as the model says, or "float16"
@@ -35,7 +36,17 @@ The record, as JSON; `null` is what is not known, as everything about a board th
                       the output that is its next value
     arena_bytes       what the model needs on the board for its intermediate tensors and the
                       workspaces of all threads
-    latency           n, median_ms, p95_ms, mad_ms, samples [ms], number [of runs in each], outliers
+    memory            alive_peak_bytes, alive_mean_bytes: of the arena, bytes of tensors that are
+                      still needed, the mean over the time of a run; resident_peak_bytes,
+                      resident_mean_bytes: of the process that runs kernels, whatever it holds,
+                      absent where the board does not tell
+    energy            joules_per_run, by a counter of the board; watts, by its power sensor: of all
+                      that the sensor is of; null without a sensor
+    limits            macs_per_instruction, macs_per_s, bytes_per_s: what the cores can do at most,
+                      null where that is not known; source: in words, what that holds for
+    latency           n, median_ms, p50_ms, p90_ms, p95_ms, p99_ms (of the samples), mad_ms,
+                      first_ms (the first run after the upload: the sum of its layers),
+                      samples [ms], number [of runs in each], outliers
                       [index], drift (of the last third to the first), verdict (ok, noisy,
                       throttled, migrated, emulated), findings [what, mend] that led to it, cores
                       [number, that it was pinned to], cluster (their model), per_run: {cycles,
@@ -56,6 +67,12 @@ The record, as JSON; `null` is what is not known, as everything about a board th
                       often the board was lost at work, which then began anew; everything above is
                       of the time that went well
     runtime_version   of the program on the board
+    spans             layer [by number], thread, begin_us (since the run began), us: when each
+                      thread was at work in one run, by the board's clock; of 8,192 at most, and
+                      only where it was asked for (--trace)
+
+The command line adds `steps` [name, begin_s, seconds]: what this machine did, since the command
+began; and `details` (driver/details.py), where a report was asked for.
 """
 
 from __future__ import annotations
@@ -68,13 +85,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlc_rpc.extents import fits, results_of, stored
-from mlc_rpc.module import Run
+from mlc_rpc.module import Run, Span
 from mlc_rpc.recover import persist
 from mlc_rpc.timing import Timing
 from mlc_rpc.wire import MAX_LAYER_TIMES, MAX_THREADS
@@ -86,6 +104,7 @@ from ..errors import DeployError, InputError
 from ..predict.counting import Forecast, forecast
 from .compare import NO_SLACK, Comparison, Slack, compare
 from .inputs import SEED, draw
+from .resources import energy_of, limits_of, memory_of
 
 if TYPE_CHECKING:
     from mlc_rpc import Interruption, RemoteFunction, RemoteTensor, Session
@@ -98,6 +117,7 @@ Deployable: TypeAlias = "CompiledModel | SavedModel"
 Array = NDArray[Any]
 Stage = Callable[[str], AbstractContextManager[object]]
 
+RECORD_VERSION = 1
 RUN_SECONDS = 600.0
 TIMING_SECONDS = 2.0  # what all samples together should take, and the layers' profiles again
 SAMPLES = (3, 20)  # at least, at most
@@ -169,7 +189,9 @@ class Deployment:
     threads: int
     upload_s: float
     upload_bytes: int
+    first_s: float
     interruptions: tuple[Interruption, ...] = ()
+    spans: tuple[Span, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -189,6 +211,12 @@ class Deployment:
         if len(known) < len(counts):
             return None
         return forecast(self.model.target, known)
+
+    @property
+    def _costs(self) -> list[float]:
+        """Of the layers; 1 each where nothing is known of one."""
+        found = [(x.instructions if self.emulated else x.median_us) for x in self.layers]
+        return [1.0] * len(found) if None in found else [float(x or 0.0) for x in found]
 
     def record(self, name: str = "") -> dict[str, Any]:
         """As the module's docstring has it, ready for JSON; `name` is the model's."""
@@ -226,12 +254,17 @@ class Deployment:
             "arena_bytes": arena_bytes(self.model, self.threads),
             "upload_s": self.upload_s,
             "upload_bytes": self.upload_bytes,
-            "latency": self.timing.record(),
+            "memory": memory_of(
+                self.model.metadata, host_calls_of(self.model), self._costs, self.timing
+            ),
+            "energy": energy_of(self.timing),
+            "latency": self.timing.record() | {"first_ms": self.first_s * 1e3},
             "instructions": self.instructions,
             "layers": _layers(self.layers, foreseen),
             "predicted": foreseen and foreseen.record(),
             "interruptions": [asdict(each) for each in self.interruptions],
             "runtime_version": device.runtime,
+            **({"spans": [_span(span) for span in self.spans]} if self.spans else {}),
         }
 
 
@@ -239,8 +272,9 @@ def compiled_record(model: Deployable, name: str = "") -> dict[str, Any]:
     """The record of a model that was compiled only."""
     absent = ("board", "inputs", "outputs", "reference", "ok", "predictions", "threads",
               "upload_s", "upload_bytes", "latency", "instructions", "predicted", "interruptions",
-              "runtime_version")  # fmt: skip
+              "runtime_version", "memory", "energy")  # fmt: skip
     return {
+        "record": RECORD_VERSION,
         "model": name or model.name,
         "target": str(model.target),
         "precision": model.precision,
@@ -251,6 +285,7 @@ def compiled_record(model: Deployable, name: str = "") -> dict[str, Any]:
         "arena_bytes": arena_bytes(model),
         "states": {p.state: p.name for p in described_model(model).states.values()},
         "layers": [_layer(layer) for layer in layers_of(model)],
+        "limits": limits_of(model.target, model.precision),
     } | dict.fromkeys(absent)
 
 
@@ -264,6 +299,7 @@ def deploy(
     threads: int | None = None,
     cores: str = "",
     timeout: float = RUN_SECONDS,
+    spans: bool = False,
     stage: Stage = nullcontext,
 ) -> Deployment:
     """Sends the model, runs it, compares its outputs with the reference, and times it.
@@ -274,6 +310,7 @@ def deploy(
     an output's last axis. `cores`: "fast", "slow", or numbers as "0-3" or "4,5"; the fast ones
     unless told. `threads`: as many as these unless told, and one on an emulated board, since
     several are not counted. `timeout`: seconds that a run may take.
+    `spans`: say of one run when each thread was at work on each layer.
     stage(name) is entered around each step. A board that is lost meanwhile is waited for, and all
     of it begins anew (mlc_rpc.persist); `interruptions` says so.
 
@@ -301,7 +338,7 @@ def deploy(
     threads = threads or (1 if board.emulated else thread_count(board, cores))
     measured, interruptions = persist(
         board,
-        lambda: _measure(model, board, every, threads, cores, timeout, stage),
+        lambda: _measure(model, board, every, threads, cores, timeout, spans, stage),
         waiting=lambda: stage("reconnect"),
     )
     outputs = measured.outputs
@@ -326,7 +363,9 @@ def deploy(
         threads=threads,
         upload_s=measured.upload_s,
         upload_bytes=measured.upload_bytes,
+        first_s=measured.first_s,
         interruptions=interruptions,
+        spans=measured.spans,
     )
 
 
@@ -339,6 +378,8 @@ class _Attempt:
     timing: Timing
     upload_s: float
     upload_bytes: int
+    first_s: float
+    spans: tuple[Span, ...]
 
 
 def _measure(
@@ -348,6 +389,7 @@ def _measure(
     threads: int,
     cores: str,
     timeout: float,
+    spans: bool,
     stage: Stage,
 ) -> _Attempt:
     """From the upload to the last profile; nothing of the board is held afterwards."""
@@ -364,7 +406,10 @@ def _measure(
         upload = time.perf_counter() - began, board.sent_bytes - sent
     args = (*tensors, *results)
     with stage("run"):
-        first = module.entry.profile(*args, threads=threads, cores=cores, timeout=timeout)
+        profile = partial(
+            module.entry.profile, *args, threads=threads, cores=cores, timeout=timeout
+        )
+        first = profile(spans=spans and board.emulated)  # there the model runs once
         outputs = results_of(described, dict(zip(names, args, strict=True)))
     if board.emulated:
         runs, timing = [_warm(model, module.entry, args, first, timeout)], _as_timing(first)
@@ -379,7 +424,8 @@ def _measure(
             timing = evaluator(*args)
             runs = _profiles(module.entry, args, repeat, threads, cores, timeout)
             runs[0] = replace(runs[0], turns=first.turns)
-    return _Attempt(outputs, runs, timing, *upload)
+    one = profile(spans=True) if spans and not board.emulated else first
+    return _Attempt(outputs, runs, timing, *upload, _seconds(first), one.spans)
 
 
 def _warm(
@@ -555,6 +601,11 @@ def _seconds(run: Run) -> float:
 
 def _shape(param: Param) -> tuple[int, ...]:
     return tuple(extent for extent in param.shape if isinstance(extent, int))
+
+
+def _span(span: Span) -> dict[str, Any]:
+    layer, thread, begin, took = span
+    return {"layer": layer, "thread": thread, "begin_us": begin / 1e3, "us": took / 1e3}
 
 
 def _tensor(name: str, array: Array) -> dict[str, Any]:

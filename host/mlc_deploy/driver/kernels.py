@@ -1,4 +1,4 @@
-"""Kernels of a program to objects: from the cache, or by worker processes.
+"""Kernels of a program to objects, and to text: from the cache, or by worker processes.
 
 A kernel's key in the cache is all that decides its bits: what it computes, the target, the loop
 passes of the PassContext, LLVM, and the sources of this package.
@@ -7,15 +7,18 @@ passes of the PassContext, LLVM, and the sources of this package.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -27,7 +30,7 @@ from mlc_targets.object_format import parse_metadata
 
 from .. import ir
 from ..codegen import KernelObject, compile_kernel
-from ..codegen.machine_code import empty_object
+from ..codegen.machine_code import assembly_of, empty_object
 from ..codegen.merge import KERNEL, merge
 from ..errors import CodegenError
 from ..graph import Function
@@ -54,6 +57,30 @@ NO_KERNEL = (
 log = logging.getLogger(__name__)
 
 
+Counted = Callable[[int, int], None]
+
+
+T = TypeVar("T")
+
+
+class _Count:
+    """Tells how many of `most` kernels are there."""
+
+    def __init__(self, most: int, progress: Counted | None) -> None:
+        self.most, self.progress, self.done = most, progress, 0
+        if progress is not None and most:
+            progress(0, most)
+
+    def one_more(self) -> None:
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.most)
+
+    def after(self, made: T) -> T:
+        self.one_more()
+        return made
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledKernels:
     """The kernels' objects by name, and how many of them the cache had."""
@@ -67,47 +94,95 @@ def loops_of(source: KernelSource, target: Target) -> Kernel:
     return lower(lower_kernel(source, target), target)
 
 
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """A kernel for people: `loops`, as they are scheduled, and `assembly`, "" of the target "c"."""
+
+    loops: str
+    assembly: str
+
+
 def compile_sources(
     sources: Mapping[str, KernelSource],
     target: Target,
     layers: Mapping[str, Sequence[str]],
     workers: int | None = None,
+    progress: Counted | None = None,
 ) -> CompiledKernels:
     """Compiles kernels, given by name, with the names of the model's layers that each computes.
+    progress(n, m) is told when n of the m kernels that must be compiled are.
 
     `workers` processes do it, by default as many as the PassContext says. Passes that somebody
     watches, or has added, run in this process, and so do operators, implementations and intrinsics
     of the user's; then the cache has no part in it. Raises LowerError, ScheduleError, CodegenError.
     """
+    form = _Form("kernels", compile_source, packed, lambda entry: unpacked(entry, target))
+    return CompiledKernels(*_made(form, sources, target, layers, workers, progress))
+
+
+def source_texts(
+    sources: Mapping[str, KernelSource],
+    target: Target,
+    layers: Mapping[str, Sequence[str]],
+    workers: int | None = None,
+) -> dict[str, KernelText]:
+    """The texts of kernels, with the arguments of compile_sources, and made as these are."""
+    form = _Form("texts", source_text, _packed_text, _unpacked_text)
+    return _made(form, sources, target, layers, workers)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form(Generic[T]):
+    """What is made of a kernel's source: the cache's folder of it, how it is made, and how it is
+    kept there; `unpack` gives None for what is none."""
+
+    folder: str
+    make: Callable[[KernelSource, Target, PassContext | None], T]
+    pack: Callable[[T], bytes]
+    unpack: Callable[[bytes], T | None]
+
+
+def _made(
+    form: _Form[T],
+    sources: Mapping[str, KernelSource],
+    target: Target,
+    layers: Mapping[str, Sequence[str]],
+    workers: int | None,
+    progress: Counted | None = None,
+) -> tuple[dict[str, T], int]:
+    """One of the form for each source by its name, and how many of them the cache had."""
     if _is_private():
-        return CompiledKernels({n: compile_source(s, target) for n, s in sources.items()}, 0)
+        told = _Count(len(sources), progress)
+        return {n: told.after(form.make(s, target, None)) for n, s in sources.items()}, 0
     context = _loops_context()
-    store = Cache(user_folder() / "kernels") if option("compile.cache") else None
+    store = Cache(user_folder() / form.folder) if option("compile.cache") else None
     keys = {
         name: _key(source, target, context) for name, source in sources.items() if _is_own(source)
     }
-    found: dict[str, KernelObject] = {}
+    found: dict[str, T] = {}
     for name, key in keys.items():
         entry = store.get(key) if store is not None else None
-        kernel = unpacked(entry, target) if entry is not None else None
-        if kernel is not None:
-            found[name] = kernel
+        made = form.unpack(entry) if entry is not None else None
+        if made is not None:
+            found[name] = made
     cached = len(found)
     missing = [name for name in keys if name not in found]
+    told = _Count(len(sources) - cached, progress)
     count = min(workers or option("compile.workers") or cores(), len(missing))
     if count > 1 and len(missing) > FEW and sys.executable:
         tasks = [(sources[name], target, context) for name in missing]
-        for name, result in zip(missing, in_workers(compile_source, tasks, count), strict=True):
+        results = in_workers(form.make, tasks, count, told.one_more)
+        for name, result in zip(missing, results, strict=True):
             if isinstance(result, WorkerDied):
                 raise _ended(name, layers.get(name, ()), result)
             found[name] = result
     for name, source in sources.items():
         if name not in found:
-            found[name] = compile_source(source, target)
+            found[name] = told.after(form.make(source, target, None))
     if store is not None:
         for name in missing:
-            store.put(keys[name], packed(found[name]))
-    return CompiledKernels({name: found[name] for name in sources}, cached)
+            store.put(keys[name], form.pack(found[name]))
+    return {name: found[name] for name in sources}, cached
 
 
 def packed(kernel: KernelObject) -> bytes:
@@ -145,6 +220,32 @@ def compile_source(
     """One kernel, in this process, by the loop passes of the context (or of the current one)."""
     with context or nullcontext():
         return compile_kernel(loops_of(source, target), target)
+
+
+def source_text(
+    source: KernelSource, target: Target, context: PassContext | None = None
+) -> KernelText:
+    """One kernel for people, made in this process as compile_source makes it."""
+    with context or nullcontext():
+        loops = lower_kernel(source, target)
+        if target.kind == "c":
+            return KernelText(str(loops), "")
+        return KernelText(str(loops), assembly_of(lower(loops, target), target))
+
+
+def _packed_text(text: KernelText) -> bytes:
+    return zlib.compress(json.dumps([text.loops, text.assembly]).encode())
+
+
+def _unpacked_text(entry: bytes) -> KernelText | None:
+    """None for what others wrote there."""
+    try:
+        match json.loads(zlib.decompress(entry)):
+            case [str(loops), str(assembly)]:
+                return KernelText(loops, assembly)
+    except (ValueError, zlib.error, MemoryError, RecursionError) as error:
+        log.debug("no text: %s", error)
+    return None
 
 
 def _is_private() -> bool:

@@ -19,6 +19,7 @@ from ..graph.fuse import fuse_operators
 from ..graph.layouts import choose_plans
 from ..graph.passes import PASSES, Pass, canonicalize_quantized, fold_constants
 from ..graph.precision import in_precision, known_precision
+from ..graph.ranges import in_ranges, parted
 from ..graph.specialize import resolve_calls, specialize
 from ..graph.states import stateful
 from ..graph.tabulate import rows_of_lookups
@@ -87,6 +88,7 @@ def model_graph(
     reference what graph.layouts is to be. Raises ImporterError, GraphError and TargetError."""
     known_precision(precision, target)
     module = None
+    dims, ranges = parted(dims or {})
     if isinstance(model, Function):
         verify(model)
         function = with_values(static(model, shapes, dims), values or {}, model.name)
@@ -101,7 +103,8 @@ def model_graph(
     function = stateful(function, states)
     reference = optimize(function, (canonicalize_quantized,), watch)
     chosen = layouts(reference) if layouts else None
-    optimized = optimized_graph(reference, target, precision, chosen, watch)
+    several = in_ranges(reference, ranges)
+    optimized = optimized_graph(several, target, precision, chosen, watch)
     return ModelGraph(reference, optimized, module)
 
 

@@ -33,6 +33,7 @@ END_SECONDS = 5.0  # for a process that closed its pipe to end
 START_SECONDS = 60.0  # of work, for a process to import what its first task needs
 GENTLE = 19  # niceness: next to nothing of a core that another program wants
 AUTOGROUP_TRIES = 100  # to be nice: about five seconds
+MOST_LEFT = 500_000  # objects in cycles after tasks: some 60 MB; to look for them takes 0.1 s
 MOST_SHARING = 20  # times as long as alone, where a core is shared
 
 START = """
@@ -65,9 +66,13 @@ def cores() -> int:
 
 
 def in_workers(
-    function: Callable[..., R], tasks: Sequence[tuple[Any, ...]], count: int
+    function: Callable[..., R],
+    tasks: Sequence[tuple[Any, ...]],
+    count: int,
+    ended: Callable[[], None] = lambda: None,
 ) -> list[R | WorkerDied]:
-    """function(*task) for each task, in their order, by `count` processes.
+    """function(*task) for each task, in their order, by `count` processes. ended is called, here,
+    after each task that is awaited.
 
     function must be known in its module by its name. A worker that ends costs its task alone: then
     WorkerDied stands for the result. The first task for which function raises decides what is
@@ -79,6 +84,8 @@ def in_workers(
             return future.result()
         except WorkerDied as died:
             return died
+        finally:
+            ended()
 
     with WorkerPool(count) as pool:
         return [result(future) for future in [pool.submit(function, *task) for task in tasks]]
@@ -281,7 +288,7 @@ def serve(memory: int, niceness: int, seconds: float) -> None:
         _limit(memory)
     if niceness:
         _give_way(niceness)
-    gc.disable()  # cycles are looked for after a task, when nearly all that it made is to go
+    gc.disable()  # cycles are looked for between tasks, when nearly all that they made is to go
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a line that somebody prints is no answer
     while True:
@@ -289,6 +296,8 @@ def serve(memory: int, niceness: int, seconds: float) -> None:
             function, task = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
+        if not gc.get_freeze_count():
+            gc.freeze()  # modules and tables, which stay
         answers.write(BEGINS)
         answers.flush()
         _bound(seconds)
@@ -302,9 +311,10 @@ def serve(memory: int, niceness: int, seconds: float) -> None:
         answers.write(pickle.dumps((answer, error), pickle.HIGHEST_PROTOCOL))
         answers.flush()
         del function, task, answer, error
-        gc.collect()
-        gc.freeze()  # modules and tables, which stay
-        give_back()
+        if gc.get_count()[0] > MOST_LEFT:
+            gc.collect()
+            gc.freeze()
+            give_back()
 
 
 def give_back() -> None:

@@ -177,12 +177,14 @@ class FarmExecutor(Executor):
         try:
             call = pickle.dumps(Call(fn, args, self.farm.user, turn), pickle.HIGHEST_PROTOCOL)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
+            self._turns.left()
             raise FarmError(
                 f"this cannot be sent to a farm: {error}",
                 where=self.farm.address,
                 mend="--board; functions of a --converters file stay on this machine",
             ) from None
         sent: _Sent[R] = _Sent(call, turn)
+        sent.outcome.add_done_callback(lambda _: self._turns.left())
         self._send(sent)
         return sent.outcome
 
@@ -242,7 +244,7 @@ class FarmBoards(FarmExecutor):
 
     def __init__(self, farm: Farm, boards: Sequence[BoardStatus]) -> None:
         one = boards[0]
-        begun = max(board.turn for board in boards)
+        begun = min((b.turn for b in boards if b.state == "busy"), default=0.0)
         super().__init__(farm, resource(one.kind, one.exact), begun)
         assert one.about is not None
         self._about, self.kind = one.about, one.fingerprint

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ImporterError, ShapeError
 from ..graph.nodes import Function
 from .refusals import refuse_unknown_inputs
-from .torch import from_torch, operator_key
+from .torch import from_torch
 from .torch_node import Converter, TorchNode
+from .torch_program import operator_key
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule

@@ -194,10 +194,9 @@ BY_NAME: Mapping[str, Narrow] = {kind.name: kind for kind in _TYPES.values()}
 
 # Converters that know of narrow values, and those that only move elements, of whatever type.
 AWARE = frozenset(
-    "BitCast Cast CastLike Constant ConstantOfShape DequantizeLinear If Loop Optional "
-    "OptionalGetElement OptionalHasElement QuantizeLinear Scan SequenceAt SequenceConstruct "
-    "SequenceErase SequenceInsert SequenceLength Shape "
-    "Size".split()
+    "BitCast Cast CastLike Constant ConstantOfShape DequantizeLinear GatherBlockQuantized If Loop "
+    "Optional OptionalGetElement OptionalHasElement QuantizeLinear Scan SequenceAt "
+    "SequenceConstruct SequenceErase SequenceInsert SequenceLength Shape Size".split()
 )
 MOVES = frozenset(
     "CenterCropPad Compress Concat DepthToSpace Expand Flatten Gather GatherElements "

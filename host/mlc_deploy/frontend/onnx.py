@@ -18,10 +18,11 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from ..errors import ImporterError
 from ..graph.builder import BlockBuilder
-from ..graph.dims import symbol
+from ..graph.dims import bound_dims, symbol
 from ..graph.extents import most_of
 from ..graph.nodes import Constant, Function
 from ..graph.verify import verify
+from ..ir import Dim
 from .ends import finished
 from .extents import Extents
 from .narrow import declared_kind, stored
@@ -50,7 +51,7 @@ from .values import fitted
 def from_onnx(
     model: str | Path | bytes | ModelProto,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int | str] | None = None,
+    dims: Mapping[str, Dim | str] | None = None,
     *,
     values: Mapping[str, Any] | None = None,
     converters: Mapping[str, Converter] | None = None,
@@ -59,7 +60,8 @@ def from_onnx(
 
     shapes gives whole shapes of inputs; of a sequence `x` those of x.0, x.1, …, which it becomes,
     as a sequence among the outputs does. dims gives values of named dimensions, or "<=512" for one
-    that stays open: each run decides it, and 512 is the most. values makes inputs constants, of
+    that stays open: each run decides it, and 512 is the most; or an expression of others' names
+    (graph.dims.symbol). values makes inputs constants, of
     arrays or of one number; None says that an optional has no value. converters adds to the table
     or overrides it: the key is the operator's name, or "domain::name", the value a function of an
     OnnxNode. Raises ImporterError, and NeedsValue if the values of inputs decide about shapes.
@@ -84,7 +86,7 @@ def _convert(
     path: Path | None,
     where: str,
     shapes: Mapping[str, Sequence[int]],
-    dims: Mapping[str, int | str],
+    dims: Mapping[str, Dim | str],
     values: Mapping[str, Any],
     converters: Mapping[str, Converter],
 ) -> Function:
@@ -121,7 +123,11 @@ def _convert(
     shapes = {name: shape for name, shape in shapes.items() if name not in values}
     left = {name: text for name, text in dims.items() if isinstance(text, str)}
     symbols = {name: symbol(importer.extents.fresh(name)) for name in left}
-    known = {name: symbols[name] if isinstance(n, str) else n for name, n in dims.items()}
+    named = {symbol(name): own for name, own in symbols.items()}
+    known = {
+        name: symbols[name] if isinstance(n, str) else bound_dims([n], named)[0]
+        for name, n in dims.items()
+    }
     for info, extents in zip(inputs, bound_shapes(inputs, shapes, known, where), strict=True):
         code = info.type.tensor_type.elem_type
         scope.values[info.name] = importer.param(info.name, extents, code)

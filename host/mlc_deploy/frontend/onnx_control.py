@@ -19,13 +19,11 @@ from ..graph.nodes import Constant, Value
 from ..ir import Dim, Expr
 from ..ops.shape import normal_axis
 from .extents import smaller
-from .layers.loops import loop
+from .layers.loops import ENDLESS, loop
 from .layers.shapes import counted_rows, grown, reshape, select, stacked
 from .node import MOST_TURNS, shape_of
 from .onnx_node import Converter, Given, OnnxNode, TensorList, tensors
 from .refusals import MISTAKES
-
-ENDLESS = (1 << 31) - 1  # turns of a loop that only its condition ends
 
 
 class Unlike(Exception):

@@ -28,6 +28,7 @@ from .layers.shapes import (
 )
 from .node import limited
 from .onnx_control import CONTROL
+from .onnx_decoders import DECODERS
 from .onnx_elementwise import ELEMENTWISE
 from .onnx_index import INDEXING
 from .onnx_layers import LAYERS
@@ -225,8 +226,8 @@ def _identity(n: OnnxNode) -> Any:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **CONTROL, **ELEMENTWISE, **INDEXING, **LAYERS, **LEARNT, **QUANTIZED, **RECURRENT, **RUNTIME,
-    **SAMPLING, **SEQUENCES, **SIGNAL, **TRAINING, **TREES, "Concat": _concat,
+    **CONTROL, **DECODERS, **ELEMENTWISE, **INDEXING, **LAYERS, **LEARNT, **QUANTIZED, **RECURRENT,
+    **RUNTIME, **SAMPLING, **SEQUENCES, **SIGNAL, **TRAINING, **TREES, "Concat": _concat,
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape, "DepthToSpace": _depth_to_space,
     "Expand": _expand, "Flatten": _flatten, "Gather": _gather, "Identity": _identity,

@@ -10,15 +10,20 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant, Value
+from ..ops.block_scaled import SIZES, STORED
+from .layers.blocks import times_blocks
 from .layers.integers import integer_matmul
 from .layers.products import matmul, scaled
 from .layers.shapes import iota, reshape, select, split, stacked, transposed, with_axis
 from .node import shape_of
+from .onnx_decoders import causal
 from .onnx_node import Converter, OnnxNode
 from .onnx_quantize import channels_first
 
 WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 GEMM = ("alpha", "beta", "transA", "transB")
+INT8_DATA = 4  # MatMulNBits' accuracy_level: data may be rounded to int8
+TOP_BITS = {4: 0x88, 8: 0x80}  # of a byte of weights: what makes them two's complement
 
 # ------------------------------------------------------------------------------- fused operators
 
@@ -137,6 +142,7 @@ def _attend(
     which three dimensions are [B, S, N * H]."""
     dtype, heads = q.type.dtype, n.attr("num_heads")
     before = 0 if past[0] is None else shape_of(past[0])[2]
+    there = not isinstance(before, int) or before > 0
     rows = shape_of(q)[-2]
     length = before + shape_of(k)[-2]
     low, zero = n.constant(n.attr("mask_filter_value", -10000.0), dtype), n.constant(0, dtype)
@@ -144,9 +150,9 @@ def _attend(
     if mask is not None:
         terms.append(n.emit("where", _kept(n, mask, length), zero, low))
     if n.attr("unidirectional", 0):
-        seen = np.arange(rows)[:, None] + (length - rows) >= np.arange(length)
-        least = n.constant(np.where(seen, 0, np.finfo(dtype).min), dtype)
-        terms.append(reshape(n, least, (1, 1, rows, length)))
+        least = n.constant(np.finfo(dtype).min, dtype)
+        unseen = n.emit("where", causal(n, rows, length), n.constant(0, dtype), least)
+        terms.append(reshape(n, unseen, (1, 1, rows, length)))
     total = terms[0] if terms else None
     for term in terms[1:]:
         total = n.emit("add", total, term)  # type: ignore[arg-type]
@@ -158,12 +164,12 @@ def _attend(
     scale = n.attr("scale", 0.0)
     if scale:
         own["scale"] = scale
-    outputs = 3 if before or any(n.outputs[1:]) else 1
+    outputs = 3 if there or any(n.outputs[1:]) else 1
     y, *present = n.standard("Attention", q, k, v, total, *past, outputs=outputs, **own)
     if len(shape_of(y)) == 4:
         batch, _, _, width = shape_of(y)
         y = reshape(n, n.emit("transpose", y, axes=(0, 2, 1, 3)), (batch, rows, heads * width))
-    if outputs == 3 and not before and len(shape_of(present[0])) == 3:
+    if outputs == 3 and not there and len(shape_of(present[0])) == 3:
         present = [_apart(n, p, heads) for p in present]
     return [y, *present]
 
@@ -238,22 +244,35 @@ def _rotary(n: OnnxNode) -> Any:
 
 
 def _matmul_n_bits(n: OnnxNode) -> Any:
-    """x times weights [N, K] in blocks along K, of 2, 4 or 8 bits, several to a byte."""
+    """x times weights [N, K] in blocks along K, of 2, 4 or 8 bits, several to a byte. At accuracy
+    level 4 data may be rounded to int8; at others they are not."""
     bits, size, count, width = (n.attr(key) for key in ("bits", "block_size", "N", "K"))
     if n.optional(4) is not None:
         raise n.refuse("an order of groups (g_idx) is not supported")
     blocks = -(-width // size)
-    x, scales = n.input(0), reshape(n, n.input(2), (count, blocks, 1))
-    q = Constant(_unpacked(n.fixed(1, "B"), bits, (count, blocks, size)))
-    zeros: Value = n.constant(np.full((count, blocks, 1), 1 << bits - 1), "uint8")
+    x, scales = n.input(0), reshape(n, n.input(2), (count, blocks))
+    stored, zeros = n.fixed(1, "B"), None
     if (given := n.optional(3)) is not None and given.type.dtype == "uint8":
         packed = n.fixed(3, "zero_points").reshape(count, -1)
-        zeros = Constant(_unpacked(packed, bits, (count, -1))[:, :blocks, None].copy())
+        zeros = _unpacked(packed, bits, (count, -1))[:, :blocks]
     elif given is not None:
         raise n.refuse("zero points that are no whole numbers are not supported")
-    w = reshape(n, n.call("dequantize", q, scales, zeros), (count, blocks * size))
-    w = n.cast(n.emit("slice", w, begin=(0, 0), step=(1, 1), shape=(count, width)), x.type.dtype)
-    y = matmul(n, x, n.emit("transpose", w, axes=(1, 0)))
+    if bits in STORED and size in SIZES:
+        signed = stored.reshape(count, blocks, -1) ^ np.uint8(TOP_BITS[bits])
+        numbers = signed.view(STORED[bits])
+        middle = 1 << bits - 1
+        offsets = None if zeros is None else (zeros.astype(np.int16) - middle).astype(np.int8)
+        rounds = n.attr("accuracy_level", 0) == INT8_DATA
+        y = times_blocks(n, x, Constant(numbers), scales, offsets, bits, rounds)
+    else:
+        q = Constant(_unpacked(stored, bits, (count, blocks, size)))
+        if zeros is None:
+            zeros = np.full((count, blocks), 1 << bits - 1, np.uint8)
+        apart = Constant(zeros[..., None].copy())
+        w = n.call("dequantize", q, reshape(n, scales, (count, blocks, 1)), apart)
+        w = reshape(n, w, (count, blocks * size))
+        w = n.emit("slice", w, begin=(0, 0), step=(1, 1), shape=(count, width))
+        y = matmul(n, x, n.emit("transpose", n.cast(w, x.type.dtype), axes=(1, 0)))
     return y if n.optional(5) is None else n.emit("add", y, n.input(5))
 
 

@@ -8,12 +8,15 @@ from typing import Any
 from ..errors import ImporterError
 from ..graph.builder import BlockBuilder
 from ..graph.nodes import Value
+from ..ir import Expr
 from ..ops.shape import normal_axis
 from .extents import Extents
 from .node import Node, shape_of
 
 # The names of torch's dtypes are ours, except these, which numpy does not have.
 UNKNOWN_DTYPES = ("bfloat16", "complex", "float8", "float4", "bits", "qint", "quint", "int4")
+
+Body = Callable[..., list[Any]]
 
 
 class TorchNode(Node):
@@ -32,12 +35,14 @@ class TorchNode(Node):
         place: str,
         meta: tuple[Any, Sequence[Any]],
         builder: BlockBuilder,
+        extents: Extents,
+        body: Body,
     ) -> None:
         self.op, self.overload, self.name = op, overload, name
         self.source, self.place = source, place
         self._result, self._operands = meta  # tensors without data
-        self.builder = builder
-        self.extents = Extents()
+        self.builder, self.extents = builder, extents
+        self.body = body  # what a graph of the program's gives for these values
 
     @property
     def aten(self) -> str:
@@ -46,9 +51,14 @@ class TorchNode(Node):
 
     @property
     def dtype(self) -> str:
-        """The dtype of the first result."""
+        """The dtype of the first result; of a complex one, that of its parts."""
         several = isinstance(self._result, (list, tuple))
-        return dtype_name((self._result[0] if several else self._result).dtype, self.place)
+        first = self._result[0] if several else self._result
+        return dtype_name(first.dtype.to_real(), self.place)
+
+    def results(self) -> int:
+        """How many results there are."""
+        return len(self._result)
 
     def common_dtype(self) -> str:
         """The dtype in which torch computes with the first two arguments."""
@@ -59,8 +69,10 @@ class TorchNode(Node):
     def call(self, op: str, *args: Value, **attrs: Any) -> Any:
         return self.builder.emit(op, *args, name=self.name, source=self.source, **attrs)
 
-    def tensor(self, operand: Value | complex, dtype: str) -> Value:
-        """A tensor or a number, as a tensor of dtype."""
+    def tensor(self, operand: Value | Expr | complex, dtype: str) -> Value:
+        """A tensor or a number, as a tensor of dtype; also a number that a run decides."""
+        if isinstance(operand, Expr):
+            operand = self.extents.value(self, operand)
         if isinstance(operand, Value):
             return self.cast(operand, dtype)
         return self.constant(operand, dtype)

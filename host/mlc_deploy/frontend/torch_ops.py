@@ -255,8 +255,14 @@ def _any_all(n: TorchNode, x: Any, dims: Any = None, keepdim: Any = False) -> An
 
 
 def _extremum(n: TorchNode, x: Any, dim: Any = None, keepdim: Any = False) -> Any:
-    """The extremum of all elements; along a dimension, extrema and their places."""
+    """The extremum of all elements; along a dimension, extrema and their places. Or that of each
+    two elements of two tensors."""
     op = n.aten
+    if n.overload == "other":
+        both = n.tensor(x, n.dtype), n.tensor(dim, n.dtype)
+        if n.dtype == "bool":
+            return n.emit({"max": "logical_or", "min": "logical_and"}[op], *both)
+        return n.emit({"max": "maximum", "min": "minimum"}[op], *both)
     if dim is None:
         return _reduced(n, op, x, None, False)
     return [_reduced(n, op, x, dim, keepdim), _place(n, f"arg{op}", x, dim, keepdim)]

@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 
 from ..graph.nodes import Constant, Value
+from ..ir import Expr
 from ..ops.shape import normal_axis
+from .extents import larger, simplified
 from .layers.shapes import (
     expand,
     filled_up,
     from_front,
+    iota,
     joined,
+    nonzero,
     part,
     reshape,
     rows,
@@ -25,16 +29,21 @@ from .layers.shapes import (
     with_axis,
     without,
 )
-from .node import shape_of
+from .node import limited, shape_of
 from .torch_node import Converter, TorchNode, axes_of
 
 # --------------------------------------------------------------------------------------- shapes
 
 
+def _sizes(n: TorchNode, sizes: Sequence[Any]) -> list[Any]:
+    """Extents as kernels compute with them."""
+    return [n.extents.own(n, e) if isinstance(e, Expr) else int(e) for e in sizes]
+
+
 def _view(n: TorchNode, x: Any, size: Sequence[int]) -> Any:
     if n.overload == "dtype":
         raise n.refuse("a tensor's bits as another dtype are not supported")
-    wanted = filled_up([int(extent) for extent in size], shape_of(x))
+    wanted = _sizes(n, filled_up(list(size), shape_of(x)))
     return n.emit("reshape", x, shape=wanted)
 
 
@@ -61,7 +70,8 @@ def _unsqueeze(n: TorchNode, x: Any, dim: int) -> Any:
 
 def _expand(n: TorchNode, x: Any, size: Sequence[int], *_: Any) -> Any:
     own = (1,) * (len(size) - len(shape_of(x))) + shape_of(x)
-    return expand(n, x, [o if e == -1 else int(e) for o, e in zip(own, size, strict=True)])
+    wanted = [o if e == -1 else e for o, e in zip(own, size, strict=True)]
+    return expand(n, x, _sizes(n, wanted))
 
 
 def _repeat(n: TorchNode, x: Any, repeats: Sequence[int]) -> Any:
@@ -74,7 +84,18 @@ def _cat(n: TorchNode, tensors: Sequence[Any], dim: int = 0) -> Any:
     parts = [n.tensor(t, n.dtype) for t in tensors if shape_of(t) != (0,)]
     if not parts:
         return n.tensor(tensors[0], n.dtype)
-    return n.emit("concatenate", *parts, axis=dim)
+    return joined(n, parts, dim)
+
+
+def _unfold(n: TorchNode, x: Any, dim: int, size: int, step: int) -> Any:
+    """Windows of an axis, each a row of another dimension behind all."""
+    (axis,) = axes_of(x, dim)
+    count = (shape_of(x)[axis] - size) // step + 1
+    places = np.arange(limited(count * size, "a table of windows") // size)[:, None] * step
+    windows = n.emit("gather", x, n.constant(places + np.arange(size), "int64"), axis=axis)
+    order = [*range(len(shape_of(windows)))]
+    order.append(order.pop(axis + 1))
+    return n.emit("transpose", windows, axes=order)
 
 
 def _slice(
@@ -86,7 +107,11 @@ def _slice(
 
 def _select(n: TorchNode, x: Any, dim: int, index: int) -> Any:
     (axis,) = axes_of(x, dim)
-    return select(n, x, normal_axis("select", index, shape_of(x)[axis]), axis)
+    extent: Any = shape_of(x)[axis]
+    if isinstance(extent, Expr) and index < 0:
+        return select(n, x, simplified(extent + index), axis)  # type: ignore[arg-type]
+    at = index if isinstance(extent, Expr) else normal_axis("select", index, extent)
+    return select(n, x, at, axis)
 
 
 def _split(n: TorchNode, x: Any, sizes: Sequence[int], dim: int = 0) -> Any:
@@ -180,7 +205,11 @@ def _index(n: TorchNode, x: Any, indices: Sequence[Any]) -> Any:
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     given = [index for index in indices if index is not None]
     if any(i.type.dtype in ("bool", "uint8") for i in given):
-        raise n.refuse("how many elements a mask chooses depends on the data", "torch.where")
+        if len(given) > 1 or axes != [0]:
+            raise n.refuse(
+                "a mask of inner dimensions, or beside indices, is not supported", "torch.where"
+            )
+        return _masked(n, x, given[0])
     if axes != list(range(axes[0], axes[-1] + 1)):  # torch puts these dimensions first
         rest = [axis for axis in range(len(shape_of(x))) if axis not in axes]
         x = n.emit("transpose", x, axes=[*axes, *rest])
@@ -195,6 +224,25 @@ def _index(n: TorchNode, x: Any, indices: Sequence[Any]) -> Any:
         flat = n.emit("add", n.emit("multiply", flat, n.constant(extent, "int64")), i)
     flattened = (*shape[: axes[0]], math.prod(extents), *shape[axes[-1] + 1 :])
     return n.emit("gather", reshape(n, x, flattened), flat, axis=axes[0])
+
+
+def _masked(n: TorchNode, x: Any, mask: Any) -> Any:
+    """x[mask], for a mask of x's first dimensions: as many rows as there are."""
+    rank, shape = len(shape_of(mask)), shape_of(x)
+    count = math.prod(shape[:rank])
+    flat = reshape(n, x, (count, *shape[rank:]))
+    places = nonzero(n, reshape(n, n.tensor(mask, "bool"), (count,)))
+    return n.emit("gather", flat, reshape(n, places, shape_of(places)[:1]), axis=0)
+
+
+def _masked_select(n: TorchNode, x: Any, mask: Any) -> Any:
+    shape = np.broadcast_shapes(shape_of(x), shape_of(mask))
+    return _masked(n, _expand(n, x, shape), _expand(n, mask, shape))
+
+
+def _nonzero(n: TorchNode, x: Any) -> Any:
+    """The index tuples of elements that are not zero."""
+    return nonzero(n, n.tensor(x, "bool"))
 
 
 def _gather(n: TorchNode, x: Any, dim: int, index: Any, *_: Any) -> Any:
@@ -215,24 +263,67 @@ def _scatter(n: TorchNode, x: Any, dim: int, index: Any, source: Any, *_: Any) -
 def _index_put(
     n: TorchNode, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
 ) -> Any:
-    """x[i, j] = values, for whole numbers into the first dimensions."""
-    given = [index for index in indices if index is not None]
-    if any(index is None for index in indices[: len(given)]):
-        raise n.refuse("writing at indices of inner dimensions only is not supported")
+    """x[:, i, j] = values, for whole numbers into dimensions that adjoin."""
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    given = [indices[axis] for axis in axes]
+    if axes != [*range(axes[0], axes[-1] + 1)]:
+        raise n.refuse("writing at indices of dimensions apart is not supported")
     if any(i.type.dtype in ("bool", "uint8") for i in given):
+        if axes == [0] and len(shape_of(given[0])) <= len(shape_of(x)) and not shape_of(values):
+            mask = _filled_mask(n, given[0], len(shape_of(x)))
+            return n.emit("where", mask, n.tensor(values, n.dtype), x)
         raise n.refuse("writing where a mask says so is not supported", "torch.where")
+    shape, first, count = shape_of(x), axes[0], len(axes)
     front = np.broadcast_shapes(*(shape_of(index) for index in given))
+    updates = _expand(n, n.tensor(values, n.dtype),
+                      (*shape[:first], *front, *shape[first + count :]))  # fmt: skip
+    order = [*axes, *range(first), *range(first + count, len(shape))]
+    moved = [*range(first, first + len(front)), *range(first),
+             *range(first + len(front), len(shape_of(updates)))]  # fmt: skip
+    x, updates = _turned(n, x, order), _turned(n, updates, moved)
     columns = [_expand(n, n.tensor(index, "int64"), front) for index in given]
     places = stacked(n, columns, -1)
-    updates = _expand(n, n.tensor(values, n.dtype), (*front, *shape_of(x)[len(given) :]))
-    return n.emit("scatter_nd", x, places, updates, reduction="add" if accumulate else "none")
+    if accumulate and isinstance(places, Constant):
+        written = _added(n, x, places.value, updates)
+    else:
+        how = "add" if accumulate else "none"
+        written = n.emit("scatter_nd", x, places, updates, reduction=how)
+    return _turned(n, written, [order.index(axis) for axis in range(len(order))])
+
+
+def _turned(n: TorchNode, x: Any, order: Sequence[int]) -> Any:
+    return x if list(order) == sorted(order) else n.emit("transpose", x, axes=order)
+
+
+def _filled_mask(n: TorchNode, mask: Any, rank: int) -> Any:
+    own = shape_of(mask)
+    return n.tensor(reshape(n, mask, (*own, *[1] * (rank - len(own)))), "bool")
+
+
+def _added(n: TorchNode, x: Any, places: Any, updates: Any) -> Any:
+    """x with updates added at places that are known: each element finds the few that belong to it,
+    so that the cost grows with them, and not with the product of both."""
+    size = places.shape[-1]
+    whole, rest = math.prod(shape_of(x)[:size]), shape_of(x)[size:]
+    strides = np.cumprod([1, *shape_of(x)[1:size][::-1]])[::-1]
+    flat = (np.where(places < 0, places + shape_of(x)[:size], places) * strides).sum(-1).ravel()
+    order = np.argsort(flat, kind="stable")
+    often = np.bincount(flat, minlength=whole)
+    behind = np.arange(flat.size) - np.repeat(np.cumsum(often) - often, often)
+    table = np.full((whole, max(int(often.max(initial=0)), 1)), flat.size)  # one row of zeros
+    table[flat[order], behind] = order
+    rows = reshape(n, updates, (flat.size, *rest))
+    zero = n.constant(np.zeros((1, *rest)), n.dtype)
+    found = n.emit("gather", joined(n, [rows, zero]), n.constant(table, "int64"), axis=0)
+    total = n.emit("sum", found, axes=[1], keepdims=False)
+    return n.emit("add", x, reshape(n, total, shape_of(x)))
 
 
 # ------------------------------------------------------------------------------------ constants
 
 
 def _filled(n: TorchNode, value: Any, shape: Sequence[int]) -> Any:
-    return expand(n, n.tensor(value, n.dtype), [int(extent) for extent in shape])
+    return expand(n, n.tensor(value, n.dtype), _sizes(n, shape))
 
 
 def _full(n: TorchNode, size: Sequence[int], value: Any, *_: Any) -> Any:
@@ -257,7 +348,15 @@ def _new(n: TorchNode, x: Any, size: Sequence[int], *rest: Any) -> Any:
 def _arange(n: TorchNode, *arguments: Any) -> Any:
     """The overload says which of start, end and step are given."""
     bounds = arguments[: {"default": 1, "start": 2, "start_step": 3}[n.overload]]
-    return n.constant(np.arange(*bounds), n.dtype)
+    if not any(isinstance(b, Expr) for b in bounds):
+        return n.constant(np.arange(*bounds), n.dtype)
+    start, end, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+    if step != 1:
+        raise n.refuse(f"numbers {step} apart, as many as a run decides", "torch.arange(end)")
+    (extent,) = _sizes(n, [larger(simplified(end - start), 0)])
+    count = iota(n, extent, 1, 0)
+    begin = n.extents.value(n, start)
+    return n.cast(count if start == 0 else n.emit("add", count, begin), n.dtype)
 
 
 def _linspace(n: TorchNode, start: Any, end: Any, steps: int, *_: Any) -> Any:
@@ -290,8 +389,9 @@ SHAPES: dict[str, Converter] = {
         converter.__name__.removeprefix("_"): converter
         for converter in (
             _arange, _cat, _copy, _diagonal, _embedding, _expand, _flip, _full, _gather, _index_put,
-            _index_select, _linspace, _permute, _repeat, _roll, _scalar_tensor, _select,
-            _select_scatter, _slice, _slice_scatter, _squeeze, _unsqueeze,
+            _index_select, _linspace, _masked_select, _nonzero, _permute, _repeat, _roll,
+            _scalar_tensor, _select, _select_scatter, _slice, _slice_scatter, _squeeze, _unfold,
+            _unsqueeze,
         )
     },
     "constant_pad_nd": _pad,

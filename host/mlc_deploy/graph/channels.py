@@ -221,7 +221,7 @@ def _uncut(graph: Rewriting, x: Value) -> Cut | None:
     """What x is the first channels of."""
     joined = graph.call(x, "reshape")
     call = graph.call(joined.args[0] if joined is not None else x, "slice")
-    if call is None or any(call.attrs["begin"]) or set(call.attrs["step"]) != {1}:
+    if call is None or set(call.attrs["begin"]) != {0} or set(call.attrs["step"]) != {1}:
         return None
     source, shape, parts = call.args[0], shape_of(x), 1
     if joined is not None:

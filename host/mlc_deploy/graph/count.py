@@ -52,16 +52,21 @@ def operators(function: Function) -> Counter[str]:
 
 def _names(function: Function) -> Iterator[str]:
     for binding in function.bindings:
-        match binding.call:
-            case Call(op):
-                yield op
-            case CallTIR(func) | CallPacked(func):
-                yield func
-            case CallFused(inner):
-                yield from _names(inner)
-            case call:
-                for body in bodies(call):
-                    yield from _names(body)
+        yield from names_of(binding)
+
+
+def names_of(binding: Binding) -> Iterator[str]:
+    """The operators and functions that a call is of, one after the other."""
+    match binding.call:
+        case Call(op):
+            yield op
+        case CallTIR(func) | CallPacked(func):
+            yield func
+        case CallFused(inner):
+            yield from _names(inner)
+        case call:
+            for body in bodies(call):
+                yield from _names(body)
 
 
 def constants(function: Function) -> list[Constant]:

@@ -13,7 +13,6 @@ from .constants import (
     is_float,
     per_channel,
     same_dtype,
-    shape_of,
     with_constant,
 )
 from .nodes import Binding, Call, Constant, Function, Value, Var, substitute
@@ -216,6 +215,6 @@ def _layer_of_bias(graph: Rewriting, out: Var, call: Call) -> Value | None:
     weights = wide(_by_inputs(call, shift).value)
     kept = _outputs_axis(call)
     bias = weights.sum(tuple(axis for axis in range(weights.ndim) if axis != kept))
-    shape = shape_of(out)
-    constant = Constant(along_channels(bias, len(shape)).astype(x.type.dtype))
+    rank = len(out.type.shape)
+    constant = Constant(along_channels(bias, rank).astype(x.type.dtype))
     return graph.emit("add", graph.emit(call.op, x, call.args[1], **call.attrs), constant)

@@ -98,6 +98,9 @@ class _Choice:
             in_blocks = bool(plan.data or plan.result)
             if plan.packing is not None and not (packs and (in_blocks or self.packs)):
                 continue
+            beside = call.args[WEIGHTS + 1 :] if plan.beside is not None else ()
+            if not all(isinstance(a, Constant) for a in beside):
+                continue
             if plan.op != call.op and self.source in self.asked:
                 continue  # who names a layout wants the operator as it is
             if not in_blocks or self.in_layouts:
@@ -297,10 +300,12 @@ def planned(binding: Binding) -> bool:
 
 
 def _planned(plan: Plan, args: tuple[Value, ...]) -> Call:
-    """The call as a plan states it; weights that it packs are constants."""
+    """The call as a plan states it; what it packs are constants."""
     if plan.packing is not None:
-        weights = args[WEIGHTS]
-        assert isinstance(weights, Constant)
-        packed = Constant(plan.packing(weights.value), weights.name)
-        args = (*args[:WEIGHTS], packed, *args[WEIGHTS + 1 :])
+        last = len(args) if plan.beside is not None else WEIGHTS + 1
+        given = [a for a in args[WEIGHTS:last] if isinstance(a, Constant)]
+        assert len(given) == last - WEIGHTS
+        values = plan.packed([c.value for c in given])
+        packed = [Constant(v, c.name) for v, c in zip(values, given, strict=True)]
+        args = (*args[:WEIGHTS], *packed, *args[last:])
     return Call(plan.op, args, plan.attrs, plan)

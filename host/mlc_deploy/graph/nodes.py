@@ -171,11 +171,16 @@ class CallLoop(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallBranch(Node):
-    """`then` where args[0], bool[], holds, and else `otherwise`; each takes the other args."""
+    """`then` where args[0], bool[], holds, and else `otherwise`; each takes the other args.
+
+    states: (output, argument), by number: memory that is the branch's own, where it leaves such an
+    output. They are found when memory is planned (graph/plan.py).
+    """
 
     then: Function
     otherwise: Function
     args: tuple[Value, ...]
+    states: tuple[tuple[int, int], ...] = ()
 
 
 AnyCall = Call | CallTIR | CallPacked | CallFused | CallLoop | CallBranch

@@ -12,7 +12,18 @@ from dataclasses import dataclass, replace
 
 from ..ir.names import Names
 from .lower import as_kernels
-from .nodes import Binding, Call, CallFused, CallLoop, Function, Value, Var, bodies
+from .nodes import (
+    AnyCall,
+    Binding,
+    Call,
+    CallBranch,
+    CallFused,
+    CallLoop,
+    Function,
+    Value,
+    Var,
+    bodies,
+)
 from .order import frugal
 from .plan import MemoryPlan, own_outputs, own_states, plan_memory, read_in_step
 from .states import state_outputs
@@ -33,15 +44,19 @@ class Part:
     parts: Mapping[Binding, tuple[Part, ...]]
 
 
-def part_of(function: Function, loop: CallLoop | None = None) -> Part:
-    """The part that a function becomes, as the body of a loop where one is given."""
-    if loop is None:
-        states = state_outputs(function)
-    else:
-        states = dict(enumerate(function.params[1 : 1 + loop.states]))
-    function = own_outputs(own_states(function), states, body=loop is not None)
+def part_of(function: Function, around: AnyCall | None = None) -> Part:
+    """The part that a function becomes, as a body of the loop or branch around it, if any."""
+    match around:
+        case CallLoop():
+            states = dict(enumerate(function.params[1 : 1 + around.states]))
+        case CallBranch(states=pairs):
+            states = {number: function.params[arg - 1] for number, arg in pairs}
+        case _:
+            states = state_outputs(function)
+    looping = isinstance(around, CallLoop)
+    function = own_outputs(own_states(function, states), states, body=looping)
     function = replace(function, bindings=as_kernels(function))
-    params: set[Value] = {*(function.params if loop is None else function.params[1:])}
+    params: set[Value] = {*(function.params[1:] if looping else function.params)}
     part = _laid_out(function, states, params)
     if part.parts:
         return part
@@ -57,10 +72,7 @@ def _laid_out(function: Function, states: Mapping[int, Var], params: set[Value])
     function, in_place = _states_in_place(function, states)
     calls = tuple(b for b in function.bindings if not is_view(b))
     parts = {
-        binding: tuple(
-            part_of(body, binding.call if isinstance(binding.call, CallLoop) else None)
-            for body in bodies(binding.call)
-        )
+        binding: tuple(part_of(body, binding.call) for body in bodies(binding.call))
         for binding in calls
         if bodies(binding.call)
     }
@@ -90,9 +102,9 @@ def _states_in_place(
     outputs = list(function.outputs)
     for number, state in states.items():
         after = outputs[number]
-        if after is state:
-            continue
         root, _ = memory.region(after)
+        if root is state:
+            continue
         read, time = last.get(state, -1), made.get(root, -1)
         if read < time:
             continue

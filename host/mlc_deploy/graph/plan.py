@@ -17,8 +17,8 @@ from mlc_targets.object_format import ALIGNMENT, Space
 
 from ..ir.names import Names
 from .fuse import pattern
-from .nodes import Binding, Call, CallFused, CallLoop, Function, Value, Var
-from .views import Memory, is_view
+from .nodes import Binding, Call, CallBranch, CallFused, CallLoop, Function, Value, Var
+from .views import Memory, is_owned, is_view, owning, update, updated_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,11 @@ def align(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def own_states(function: Function) -> Function:
-    """Every loop's states become memory of its own: what is an input, a constant, read elsewhere or
-    within the memory of another value is copied."""
-    if not any(isinstance(b.call, CallLoop) for b in function.bindings):
+def own_states(function: Function, states: Mapping[int, Var]) -> Function:
+    """Every loop's states, and what calls and branches update, become memory of their own: what is
+    an input, a constant, read elsewhere or within the memory of another value is copied. states:
+    parameters whose memory an update may write to."""
+    if not any(isinstance(b.call, CallLoop | CallBranch) or update(b) for b in function.bindings):
         return function
     memory = Memory(function)
     made = (v for b in function.bindings for v in b.outputs)
@@ -107,21 +108,33 @@ def own_states(function: Function) -> Function:
         if not is_view(binding):
             read.update(memory.region(a)[0] for a in binding.call.args)
     bindings: list[Binding] = []
+
+    free = {*computed, *states.values()}
+
+    def owned(binding: Binding, number: int, value: Value, free: Collection[Value]) -> Value:
+        """The memory in which a binding leaves an output, by its number."""
+        root, _ = memory.region(value)
+        if root in free and read[root] == 1 and memory.is_whole(value):
+            return value
+        copy = Var(names.fresh(f"{binding.outputs[number].name}.state"), value.type)
+        bindings.append(Binding((copy,), Call("copy", (value,), {}), binding.source))
+        return copy
+
     for binding in function.bindings:
-        loop = binding.call
-        if isinstance(loop, CallLoop) and not loop.owned:
-            states: list[Value] = []
-            for state in loop.args[: loop.states]:
-                root, _ = memory.region(state)
-                if root not in computed or read[root] > 1 or not memory.is_whole(state):
-                    copy = Var(
-                        names.fresh(f"{binding.outputs[len(states)].name}.state"), state.type
-                    )
-                    bindings.append(Binding((copy,), Call("copy", (state,), {}), binding.source))
-                    state = copy
-                states.append(state)
-            loop = replace(loop, args=(*states, *loop.args[loop.states :]), owned=True)
-            binding = replace(binding, call=loop)
+        call = binding.call
+        if isinstance(call, CallLoop) and not call.owned:
+            begun = enumerate(call.args[: call.states])
+            own = (owned(binding, number, state, computed) for number, state in begun)
+            call = replace(call, args=(*own, *call.args[call.states :]), owned=True)
+            binding = replace(binding, call=call)
+        elif isinstance(call, CallBranch) and not call.states:
+            args = list(call.args)
+            pairs = updated_args(call)
+            for number, arg in pairs:
+                args[arg] = owned(binding, number, args[arg], free)
+            binding = replace(binding, call=replace(call, args=tuple(args), states=pairs))
+        elif update(binding) and not is_owned(binding):
+            binding = owning(binding, owned(binding, 0, call.args[0], free))
         bindings.append(binding)
     return replace(function, bindings=tuple(bindings))
 
@@ -141,7 +154,8 @@ def own_outputs(function: Function, states: Mapping[int, Var], body: bool = Fals
         zip(function.outputs, function.output_names, strict=True)
     ):
         root, _ = memory.region(value)
-        stays = states.get(number) is value
+        state = states.get(number)
+        stays = state is not None and root is state and memory.is_whole(value)
         if not stays and (root not in computed or root in taken or not memory.is_whole(value)):
             copy = Var(names.fresh(f"{name}.copy"), value.type)
             source = sources.get(root, "") if body else name

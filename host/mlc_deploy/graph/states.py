@@ -65,10 +65,10 @@ def states_by_name(function: Function) -> dict[str, str]:
     outputs = dict(zip(function.output_names, function.outputs, strict=True))
     ends: dict[tuple[str, ...], list[str]] = {}
     for name in outputs:
-        ends.setdefault(_kept(name, AFTER), []).append(name)
+        ends.setdefault(words_of(name, AFTER), []).append(name)
     found: dict[str, str] = {}
     for param in function.params:
-        words = _kept(param.name, BEFORE)
+        words = words_of(param.name, BEFORE)
         candidates = ends.get(words, [])
         if not KEPT.intersection(words) or len(candidates) != 1 or candidates[0] == param.name:
             continue
@@ -85,7 +85,7 @@ def state_outputs(function: Function) -> dict[int, Var]:
     return {after[end]: params[begin] for begin, end in function.states}
 
 
-def _kept(name: str, direction: frozenset[str]) -> tuple[str, ...]:
+def words_of(name: str, direction: frozenset[str]) -> tuple[str, ...]:
     """The words of a name, but for those that say a direction."""
     text = name.replace("past_key_values", "past")
     text = re.sub(r"(?<=[a-z])N\b", "_n", text)

@@ -12,12 +12,25 @@ from operator import is_
 
 from mlc_targets.object_format import ALIGNMENT
 
+from ..ops import has
 from ..ops.shape import normal_axis
 from ..passes.context import optional
 from .constants import is_static
-from .nodes import Binding, Call, CallLoop, Function, TensorType, Value, Var
+from .nodes import (
+    Binding,
+    Call,
+    CallBranch,
+    CallFused,
+    CallLoop,
+    Function,
+    TensorType,
+    Value,
+    Var,
+    bodies,
+)
 
 IN_PLACE = "in_place"  # the attribute of a concatenation whose arguments are written into it
+OWNED = "owned"  # that of a call that updates memory of its own
 
 
 @optional(level=1)
@@ -76,6 +89,54 @@ def is_view(binding: Binding) -> bool:
     return False
 
 
+def update(binding: Binding) -> Call | None:
+    """The call that writes into the memory of the binding's first argument, where it does; as a
+    kernel, too."""
+    match binding.call:
+        case CallFused(Function(bindings=(inner,))):
+            return update(inner)
+        case Call(op) as call if has(op, "updates"):
+            return call
+    return None
+
+
+def owning(binding: Binding, memory: Value) -> Binding:
+    """An update of memory that is its own."""
+    call = binding.call
+    args = (memory, *call.args[1:])
+    match call:
+        case CallFused(Function(bindings=(inner,)) as function):
+            function = replace(function, bindings=(owning(inner, inner.call.args[0]),))
+            return replace(binding, call=CallFused(function, args))
+        case Call(attrs=attrs):
+            return replace(binding, call=replace(call, args=args, attrs={**attrs, OWNED: True}))
+    raise AssertionError(f"{binding} updates nothing")
+
+
+def is_owned(binding: Binding) -> bool:
+    """Whether the binding updates memory of its own, as plan.own_states has it."""
+    call = update(binding)
+    return call is not None and bool(call.attrs[OWNED])
+
+
+def updated_args(branch: CallBranch) -> tuple[tuple[int, int], ...]:
+    """The outputs of a branch that both bodies leave in the memory of an argument, each with the
+    argument's number."""
+
+    def roots(body: Function) -> list[int]:
+        memory = Memory(body, updates=True)
+        numbers: dict[Value, int] = {p: n for n, p in enumerate(body.params, 1)}
+        whole = (memory.region(v)[0] if memory.is_whole(v) else v for v in body.outputs)
+        return [numbers.get(root, 0) for root in whole]
+
+    if not any(update(b) for body in bodies(branch) for b in body.bindings):
+        return ()
+    one, other = map(roots, bodies(branch))
+    same = [(k, arg) for k, (arg, b) in enumerate(zip(one, other, strict=True)) if arg == b and arg]
+    args = [arg for _, arg in same]
+    return tuple((k, arg) for k, arg in same if args.count(arg) == 1)
+
+
 def slice_offset(
     x: TensorType, begin: tuple[int, ...], step: tuple[int, ...], shape: tuple[int, ...]
 ) -> int | None:
@@ -103,7 +164,8 @@ class Memory:
 
     within: dict[Value, tuple[Value, int]]  # the value around, and the offset in it in bytes
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, updates: bool = False) -> None:
+        """updates: all calls that update memory are taken to own it."""
         object.__setattr__(self, "within", {})
         for binding in function.bindings:
             if is_view(binding):
@@ -111,6 +173,11 @@ class Memory:
             elif isinstance(binding.call, CallLoop) and binding.call.owned:
                 own = zip(binding.outputs, binding.call.args[: binding.call.states], strict=False)
                 self.within.update((out, (state, 0)) for out, state in own)
+            elif isinstance(binding.call, CallBranch):
+                for number, arg in binding.call.states:
+                    self.within[binding.outputs[number]] = binding.call.args[arg], 0
+            elif is_owned(binding) or (updates and update(binding)):
+                self.within[binding.outputs[0]] = binding.call.args[0], 0
 
     def _add(self, binding: Binding) -> None:
         (out,) = binding.outputs

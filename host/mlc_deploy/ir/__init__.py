@@ -16,6 +16,7 @@ from .build import (
     select,
     seq,
 )
+from .contents import Contents, contents
 from .dtypes import DType, dtype_of, numpy_dtype, value_range, with_lanes
 from .extern import address_of, addressed, call_extern, extern_name, externs_of, is_address
 from .flat import reduced
@@ -91,6 +92,7 @@ __all__ = [
     "Cast",
     "Compare",
     "Const",
+    "Contents",
     "DType",
     "Dim",
     "Evaluate",
@@ -126,6 +128,7 @@ __all__ = [
     "children",
     "compare",
     "const",
+    "contents",
     "bottom_up",
     "dtype_of",
     "expr",

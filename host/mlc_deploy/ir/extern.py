@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .build import const, expr
+from .contents import contents
 from .nodes import Buffer, Call, Expr, ExprLike, Load, Node
 from .rewrite import walk
 
@@ -74,6 +75,8 @@ def is_address(e: Node) -> bool:
 def addressed(n: Node) -> frozenset[Buffer]:
     """The buffers whose memory functions are given: their elements lie as their shapes say, and
     anyone may write them."""
+    if ADDRESS not in contents(n).calls:
+        return frozenset()
     return frozenset(
         m.args[0].buffer
         for m in walk(n)

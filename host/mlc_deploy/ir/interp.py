@@ -374,6 +374,7 @@ INTRINSICS: dict[str, Any] = {
     "tanh_": lambda x: np.tanh(np.float64(x)),
     "erf_": _erf,
     "sigmoid_": lambda x: 1 / (1 + np.exp(-np.float64(x))),
+    "silu_": lambda x: np.float64(x) / (1 + np.exp(-np.float64(x))),
     "sqrt_": np.sqrt,
     "floor_": np.floor,
     "ceil_": np.ceil,

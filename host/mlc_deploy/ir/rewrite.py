@@ -15,6 +15,7 @@ from .nodes import (
     Call,
     Cast,
     Compare,
+    Const,
     Evaluate,
     Expr,
     For,
@@ -40,6 +41,9 @@ N = TypeVar("N", bound=Node)
 Visit = Callable[[Any], Any]
 
 
+PLAIN = frozenset(("+", "-", "*", "/"))  # operators that fold nothing but constants
+
+
 def _each(nodes: tuple[N, ...], f: Visit) -> tuple[N, ...]:
     """f over a tuple; the same tuple when f changed none."""
     changed = tuple([f(n) for n in nodes])
@@ -57,12 +61,21 @@ def rebuild(n: N, f: Visit) -> N:
 
 def _load(n: Load, f: Visit) -> Expr:
     indices = _each(n.indices, f)
-    return n if indices is n.indices else build.load(n.buffer, indices)
+    if indices is n.indices:
+        return n
+    if all(a.dtype == b.dtype for a, b in zip(indices, n.indices, strict=True)):
+        return Load(n.buffer, indices, n.dtype)
+    return build.load(n.buffer, indices)
 
 
 def _binary(n: Binary, f: Visit) -> Expr:
     a, b = f(n.a), f(n.b)
-    return n if a is n.a and b is n.b else build.binary(n.op, a, b)
+    if a is n.a and b is n.b:
+        return n
+    plain = type(a) is not Const and type(b) is not Const and n.op in PLAIN
+    if plain and a.dtype == n.dtype == b.dtype:
+        return Binary(n.op, a, b, n.dtype)
+    return build.binary(n.op, a, b)
 
 
 def _compare(n: Compare, f: Visit) -> Expr:

@@ -15,6 +15,7 @@ from ..ir import (
     PrimFunc,
     Seq,
     Store,
+    contents,
     rebuild,
     same_expr,
     walk,
@@ -33,7 +34,7 @@ def remove_no_ops(func: PrimFunc) -> PrimFunc:
     while True:
         root = func.body
         assert isinstance(root, Block)
-        read = {n.buffer for n in walk(root.body) if isinstance(n, Load)}
+        read = contents(root).loaded
         dead = {b for b in root.allocs if b not in read}
         body = _without(root.body, dead)
         allocs = tuple(b for b in root.allocs if b in read)

@@ -134,11 +134,10 @@ def lower(func: PrimFunc, target: Target | None = None, watch: Watch | None = No
     """
     func = bind_dimensions(verify(func))
     flat = run_passes("lower", func, STEPS, verify_each, watch)
-    verify(flat, "lowering")
     machine = flat
     if target is not None and target.kind == "llvm":
         machine = run_passes("lower", bind_target(flat, target), LLVM_STEPS, verify_each, watch)
-        verify(machine, "lowering for a machine")
+    verify(machine, "lowering")
     written = {r.buffer.name for n in walk(func.body) if isinstance(n, Block) for r in n.writes}
     outputs = tuple(b.name for b in func.buffers if b.name in written)
     return Kernel(func.name, func.params, outputs, flat, machine)

@@ -61,7 +61,9 @@ def unroll_loops(func: PrimFunc) -> PrimFunc:
 
     def expanded(s: Stmt, values: Mapping[Var, Const], copies: int) -> Stmt:
         def copied(e: Expr) -> Expr:
-            inside = variables(e)
+            inside = used.get(e)
+            if inside is None:
+                inside = variables(e)
             if not inside:
                 return e
             key = e, *map(values.get, inside)

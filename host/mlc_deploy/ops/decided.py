@@ -17,12 +17,12 @@ from ..te import Tensor
 from .registry import Array, Attrs, Operator, register, require
 
 
-def _each(name: str, extent: ExprLike, body: Callable[[Var], Stmt]) -> Stmt:
+def each(name: str, extent: ExprLike, body: Callable[[Var], Stmt]) -> Stmt:
     var = Var(name)
     return For(var, expr(extent), "serial", body(var))
 
 
-def _put(buffer: Buffer, index: Sequence[ExprLike], value: ExprLike) -> Stmt:
+def put(buffer: Buffer, index: Sequence[ExprLike], value: ExprLike) -> Stmt:
     return Store(buffer, tuple(map(expr, index)), expr(value).astype(buffer.dtype))
 
 
@@ -30,7 +30,7 @@ def _where(condition: Expr, *then: Stmt) -> Stmt:
     return If(condition, seq(then))
 
 
-def _number(buffer: Buffer, *index: ExprLike) -> Expr:
+def number(buffer: Buffer, *index: ExprLike) -> Expr:
     """An element of integers, as indices are."""
     return buffer[index].astype("int32")
 
@@ -51,12 +51,12 @@ def _compute_nonzero(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]
         places, count = outs
 
         def element(index: tuple[Var, ...]) -> Stmt:
-            at = _number(count)
-            found = [_put(places, (at, axis), i) for axis, i in enumerate(index)]
+            at = number(count)
+            found = [put(places, (at, axis), i) for axis, i in enumerate(index)]
             zero = const(False) if x.dtype == "bool" else const(0, x.dtype)
-            return _where(not_(ins[0][index].equal(zero)), *found, _put(count, (), at + 1))
+            return _where(not_(ins[0][index].equal(zero)), *found, put(count, (), at + 1))
 
-        return seq((_put(count, (), 0), _nest(x.shape, element)))
+        return seq((put(count, (), 0), nest(x.shape, element)))
 
     made: list[Tensor] = te.extern(
         [(most, x.ndim), ()], [x], body, name="nonzero", dtype=["int64", "int64"]
@@ -102,30 +102,30 @@ def _compute_sort(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
                 later = te.all_of(b < end, te.any_of(a >= middle, before))
                 return seq(
                     (
-                        _where(t.equal(begin), _put(at, (0,), begin), _put(at, (1,), middle)),
+                        _where(t.equal(begin), put(at, (0,), begin), put(at, (1,), middle)),
                         If(
                             later,
-                            seq((_put(runs, (1 - source, t), second), _put(at, (1,), b + 1))),
-                            seq((_put(runs, (1 - source, t), first), _put(at, (0,), a + 1))),
+                            seq((put(runs, (1 - source, t), second), put(at, (1,), b + 1))),
+                            seq((put(runs, (1 - source, t), first), put(at, (0,), a + 1))),
                         ),
                     )
                 )
 
             def merge(level: Var) -> Stmt:
                 width = const(1) << level
-                turns = _each("t", extent, lambda t: step(width, t))
-                return _where(width < extent, turns, _put(at, (2,), 1 - at[2]))
+                turns = each("t", extent, lambda t: step(width, t))
+                return _where(width < extent, turns, put(at, (2,), 1 - at[2]))
 
             return seq(
                 (
-                    _put(at, (2,), 0),
-                    _each("i", extent, lambda i: _put(runs, (0, i), i)),
-                    _each("level", levels, merge),
-                    _each("o", extent, lambda i: _put(order, (*index, i), runs[at[2], i])),
+                    put(at, (2,), 0),
+                    each("i", extent, lambda i: put(runs, (0, i), i)),
+                    each("level", levels, merge),
+                    each("o", extent, lambda i: put(order, (*index, i), runs[at[2], i])),
                 )
             )
 
-        return _nest(lead, row)
+        return nest(lead, row)
 
     scratch = ((2, extent), (3,))
     made = te.extern([x.shape, *scratch], [x], body, name="sort", dtype=["int64", "int32", "int32"])
@@ -171,43 +171,43 @@ def _compute_unique(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
 
             def element(k: Var) -> Stmt:
                 a, b = ins[0][i, k], ins[0][other, k]
-                lower = _where(less(a, b), _put(at, (sign,), -1))
-                return _where(at[sign].equal(0), lower, _where(less(b, a), _put(at, (sign,), 1)))
+                lower = _where(less(a, b), put(at, (sign,), -1))
+                return _where(at[sign].equal(0), lower, _where(less(b, a), put(at, (sign,), 1)))
 
             return _where(
                 at[low] < at[high],
-                _put(at, (sign,), 0),
-                _each("k", m, element),
+                put(at, (sign,), 0),
+                each("k", m, element),
                 If(
                     at[sign].equal(0),
-                    seq((_put(at, (same,), order[middle]), _put(at, (low,), at[high]))),
+                    seq((put(at, (same,), order[middle]), put(at, (low,), at[high]))),
                     If(
                         at[sign] < 0,
-                        _put(at, (high,), middle),
-                        _put(at, (low,), middle + 1),
+                        put(at, (high,), middle),
+                        put(at, (low,), middle + 1),
                     ),
                 ),
             )
 
         def row(index: tuple[Var, ...]) -> Stmt:
             (i,) = index
-            total = _number(count)
-            moved = _each(
-                "s", total - at[low], lambda s: _put(order, (total - s,), order[total - s - 1])
+            total = number(count)
+            moved = each(
+                "s", total - at[low], lambda s: put(order, (total - s,), order[total - s - 1])
             )
             added = (
-                moved, _put(order, (at[low],), total), _put(met, (total,), i),
-                _put(often, (total,), 1), _put(inverse, (i,), total), _put(count, (), total + 1),
+                moved, put(order, (at[low],), total), put(met, (total,), i),
+                put(often, (total,), 1), put(inverse, (i,), total), put(count, (), total + 1),
             )  # fmt: skip
             known = (
-                _put(inverse, (i,), at[same]), _put(often, (at[same],), often[at[same]] + 1)
+                put(inverse, (i,), at[same]), put(often, (at[same],), often[at[same]] + 1)
             )  # fmt: skip
             return seq(
                 (
-                    _put(at, (low,), 0),
-                    _put(at, (high,), total),
-                    _put(at, (same,), -1),
-                    _each("level", levels, lambda _: compared(i)),
+                    put(at, (low,), 0),
+                    put(at, (high,), total),
+                    put(at, (same,), -1),
+                    each("level", levels, lambda _: compared(i)),
                     If(at[same] >= 0, seq(known), seq(added)),
                 )
             )
@@ -215,14 +215,14 @@ def _compute_unique(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         def placed(p: Var) -> Stmt:
             which = order[p] if attrs["sorted"] else p
             there = (
-                _put(rank, (which,), p), _put(places, (p,), met[which]),
-                _put(counts, (p,), often[which]),
+                put(rank, (which,), p), put(places, (p,), met[which]),
+                put(counts, (p,), often[which]),
             )  # fmt: skip
-            nothing = seq((_put(places, (p,), 0), _put(counts, (p,), 0)))
-            return If(p < _number(count), seq(there), nothing)
+            nothing = seq((put(places, (p,), 0), put(counts, (p,), 0)))
+            return If(p < number(count), seq(there), nothing)
 
-        numbered = _each("j", n, lambda j: _put(inverse, (j,), rank[_number(inverse, j)]))
-        return seq((_put(count, (), 0), _nest((n,), row), _each("p", n, placed), numbered))
+        numbered = each("j", n, lambda j: put(inverse, (j,), rank[number(inverse, j)]))
+        return seq((put(count, (), 0), nest((n,), row), each("p", n, placed), numbered))
 
     made: list[Tensor] = te.extern(
         [(n,), (n,), (n,), (), *[(n,)] * 4, (4,)], [x], body, name="unique",
@@ -280,8 +280,8 @@ def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
             n, c = index
 
             def candidate(t: Var) -> Stmt:
-                i = _number(order, n, c, t)
-                total = _number(count)
+                i = number(order, n, c, t)
+                total = number(count)
                 free = te.all_of(
                     scores[n, c, i] > least[()],
                     (total - at[0]).astype("int64") < limit[()],
@@ -289,20 +289,20 @@ def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
                 )
 
                 def against(k: Var) -> Stmt:
-                    kept = _number(chosen, at[0] + k, 2)
-                    return _where(te.all_of(at[1] > 0, covers(n, i, kept)), _put(at, (1,), 0))
+                    kept = number(chosen, at[0] + k, 2)
+                    return _where(te.all_of(at[1] > 0, covers(n, i, kept)), put(at, (1,), 0))
 
-                found = [_put(chosen, (total, d), v) for d, v in enumerate((n, c, i))]
+                found = [put(chosen, (total, d), v) for d, v in enumerate((n, c, i))]
                 return _where(
                     free,
-                    _put(at, (1,), 1),
-                    _each("k", total - at[0], against),
-                    _where(at[1] > 0, *found, _put(count, (), total + 1)),
+                    put(at, (1,), 1),
+                    each("k", total - at[0], against),
+                    _where(at[1] > 0, *found, put(count, (), total + 1)),
                 )
 
-            return seq((_put(at, (0,), _number(count)), _each("t", order.shape[2], candidate)))
+            return seq((put(at, (0,), number(count)), each("t", order.shape[2], candidate)))
 
-        return seq((_put(count, (), 0), _nest(scores.shape[:2], of_class)))
+        return seq((put(count, (), 0), nest(scores.shape[:2], of_class)))
 
     made: list[Tensor] = te.extern(
         [(attrs["most"], 3), (), (2,)], list(inputs), body, name="suppress",
@@ -338,13 +338,15 @@ def _covered(low: Array, high: Array, i: int, kept: Sequence[int], overlap: Arra
     return bool((both > overlap * (sizes[i] + sizes[kept] - both)).any())
 
 
-def _nest(extents: Sequence[Dim], body: Callable[[tuple[Var, ...]], Stmt]) -> Stmt:
-    """Loops around a body, which gets their variables."""
+def nest(
+    extents: Sequence[ExprLike], body: Callable[[tuple[Var, ...]], Stmt], name: str = "n"
+) -> Stmt:
+    """Loops around a body, which gets their variables, called by `name` and numbers."""
 
     def level(index: tuple[Var, ...]) -> Stmt:
         if len(index) == len(extents):
             return body(index)
-        return _each(f"n{len(index)}", extents[len(index)], lambda i: level((*index, i)))
+        return each(f"{name}{len(index)}", extents[len(index)], lambda i: level((*index, i)))
 
     return level(())
 

@@ -240,9 +240,7 @@ TABLE = (
         "softsign", FLOAT, lambda x: x / (te.abs(x) + 1), lambda x: x / (np.abs(x) + 1), traits=HALF
     ),
     Elementwise("gelu", FLOAT, _gelu, _gelu_array, traits=HALF),
-    Elementwise(
-        "silu", FLOAT, lambda x: x * te.sigmoid(x), lambda x: x / (1 + np.exp(-x)), traits=HALF
-    ),
+    Elementwise("silu", FLOAT, te.silu, lambda x: x / (1 + np.exp(-x)), traits=HALF),
     Elementwise(
         "hard_swish",
         FLOAT,

@@ -57,10 +57,11 @@ def part_of(name: str) -> str:
 
 
 def tile_sum(
-    shape: Sequence[Dim], element: Callable[..., Reduce], long: IterVar, name: str
+    shape: Sequence[Dim], element: Callable[..., Reduce], long: IterVar | None, name: str
 ) -> Tensor:
     """te.compute(shape, element, name=name); of float16 as sums of parts, each of which is over a
     piece of the axis `long`, and over as many of the reduction's other axes as part_sizes says.
+    Without `long`, the innermost axes are what parts are over.
 
     The parts are a stage of their own, whose first dimensions count them (tile.py schedules it).
     """
@@ -69,7 +70,8 @@ def tile_sum(
     spatial, (total,) = whole.op.axis, whole.op.body
     assert isinstance(total, Reduce)
     extents = [_extent(a) for a in total.axes]
-    sizes = part_sizes(total.dtype, extents, total.axes.index(long))
+    at = None if long is None else total.axes.index(long)
+    sizes = part_sizes(total.dtype, extents, at)
     cut = [n for n, size in enumerate(sizes) if size < extents[n]]
     if not cut:
         return whole
@@ -95,21 +97,30 @@ def tile_sum(
     return result
 
 
-def part_sizes(dtype: str, extents: Sequence[int], long: int) -> list[int]:
+def part_sizes(dtype: str, extents: Sequence[int], long: int | None) -> list[int]:
     """How much of each axis a part of a sum takes: all of them where it needs no parts, else about
     PART products together, by cutting the axis `long`, and the first of the others into single
-    turns where they are too many."""
+    turns where they are too many; without `long`, of the innermost axes what fits."""
     sizes = list(extents)
     if dtype != "float16" or prod(extents) <= WHOLE:
+        return sizes
+    if long is None:
+        for n in reversed(range(len(sizes))):
+            sizes[n] = 1
+            sizes[n] = _near(max(1, round(PART / prod(sizes[n:]))), extents[n])
         return sizes
     sizes[long] = 1
     for n in range(len(sizes)):
         if round(PART / prod(sizes)) == 0:
             sizes[n] = 1
-    most = max(1, round(PART / prod(sizes)))
-    divisor = max(n for n in range(1, most + 1) if extents[long] % n == 0)
-    sizes[long] = divisor if 2 * divisor > most else min(most, extents[long])
+    sizes[long] = _near(max(1, round(PART / prod(sizes))), extents[long])
     return sizes
+
+
+def _near(most: int, extent: int) -> int:
+    """A divisor of an extent, or another size where all that are small enough are much smaller."""
+    divisor = max(n for n in range(1, most + 1) if extent % n == 0)
+    return divisor if 2 * divisor > most else min(most, extent)
 
 
 def _name(total: Reduce, axis: int) -> str:

@@ -16,14 +16,16 @@ import numpy as np
 
 from mlc_targets import Target
 
-from ..ir import PrimFunc
+from ..ir import PrimFunc, dtype_of
 from ..te import Tensor
+from .block_scaled import packed_numbers, packed_type, unpacked_bytes
 from .layout import layout, pack, packed_shape
 from .nn import taps_as_channels
 from .registry import Array, Attrs, TensorType, frozen_attrs
 from .winograd import KERNEL, MOST_WHOLE, points_dtype, transformed_weights
 
 WEIGHTS = 1  # the place of weights among an operator's arguments
+SHARED = "shared_weights"  # an attribute: weights packed as a layer of many rows has them
 NARROW, SMALL = "narrow_weights", "small_sums"  # attributes: see known_of_weights
 MOST_DATUM = 128  # of int8
 
@@ -32,12 +34,17 @@ MOST_DATUM = 128  # of int8
 class Packing:
     """How constant weights are laid out at compile time: from the plain layout `source` to the
     layout `to`. taps: the width of a row of taps that takes the place of input channels, if any
-    (nn.taps_as_channels). tile: of Winograd's filtering, for which they are transformed, if any."""
+    (nn.taps_as_channels). tile: of Winograd's filtering, for which they are transformed, if any.
+    bits: of numbers in blocks of bytes, if they are such, and halves: the dimension of `to` that
+    are the halves of a byte (block_scaled.py). floats: the dtype that floats become, if any."""
 
     source: str
     to: str
     taps: int = 0
     tile: int = 0
+    bits: int = 0
+    halves: int = 0
+    floats: str = ""
 
     def prepared(self, w: Array) -> Array:
         """Plain weights as those that `to` lays out."""
@@ -46,11 +53,21 @@ class Packing:
         return taps_as_channels(w, self.taps) if self.taps else w
 
     def __call__(self, w: Array) -> Array:
+        if self.bits:
+            return packed_numbers(unpacked_bytes(w, self.bits), self.to, self.halves)
+        if self.floats and w.dtype.kind == "f":
+            w = w.astype(self.floats)
         return pack(self.prepared(w), self.source, self.to)
 
     def type(self, w: TensorType) -> TensorType:
         """Of plain weights of a type, laid out."""
         sizes, dtype = w.sizes, w.dtype
+        if self.bits:
+            columns, blocks, stored = sizes
+            depth = blocks * stored * 8 // self.bits
+            return packed_type((columns, depth), self.to, self.halves)
+        if self.floats and dtype_of(dtype).kind == "float":
+            dtype = self.floats
         if self.tile:
             sizes = (*sizes[:2], self.tile + KERNEL - 1, self.tile + KERNEL - 1)
             dtype = points_dtype(dtype)
@@ -66,7 +83,8 @@ class Plan(ABC):
     types: of the plain arguments. stated: the operator and the attributes that state the call in
     the plan's layouts. data: the layout that the first argument is to come in, and result that of
     the result; "" where they are plain. packing: of constant weights; None where they are taken as
-    they are. cost: about how many instructions one call executes; 0 where that is not known.
+    they are. beside: of the constants that follow the weights. cost: about how many instructions
+    one call executes; 0 where that is not known.
     """
 
     name: ClassVar[str]
@@ -78,6 +96,7 @@ class Plan(ABC):
     data: str = ""
     result: str = ""
     packing: Packing | None = None
+    beside: Packing | None = None
     cost: float = 0.0
 
     @property
@@ -92,7 +111,18 @@ class Plan(ABC):
             found[0] = laid_out(found[0], "".join(layout(self.data).axes), self.data)
         if self.packing is not None:
             found[WEIGHTS] = self.packing.type(found[WEIGHTS])
+        if self.beside is not None:
+            found[WEIGHTS + 1 :] = map(self.beside.type, found[WEIGHTS + 1 :])
         return tuple(found)
+
+    def packed(self, constants: Sequence[Array]) -> list[Array]:
+        """The weights, and what follows them, as the plan takes them."""
+        found = list(constants)
+        if self.packing is not None:
+            found[0] = self.packing(found[0])
+        if self.beside is not None:
+            found[1:] = map(self.beside, found[1:])
+        return found
 
     @abstractmethod
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:

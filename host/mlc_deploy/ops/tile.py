@@ -59,19 +59,25 @@ def schedule_tile(
     if tasks > 1:
         outer[:tasks] = [sch.fuse(*outer[:tasks])]
     sch.compute_at(tile, outer[-1])
-    if part_of(tile) in sch.get_blocks():
-        schedule_sum(sch, tile, outer[-1], lanes, 1)
-        around: list[str] = list(sch.get_loops(tile))
-        piece = [n for n in around if _reduces(sch, tile, n)][-1]
-        sch.compute_at(part_of(tile), piece)
-        schedule_sum(sch, part_of(tile), piece, lanes, steps)
-        sch.set_scope(part_of(tile), 0, "local")  # the tile stays in memory: both are too many
-    else:
-        schedule_sum(sch, tile, outer[-1], lanes, steps)
-        sch.set_scope(tile, 0, "local")
+    schedule_sums(sch, tile, outer[-1], lanes, steps)
     schedule_result(sch, inner, lanes, vector_result)
     sch.parallel(outer[0])
     return outer[0]
+
+
+def schedule_sums(sch: Schedule, tile: str, at: str, lanes: int, steps: int) -> None:
+    """Schedules the sums that are computed at loop `at`, in registers; of parts, where they have
+    any (half.py)."""
+    if part_of(tile) not in sch.get_blocks():
+        schedule_sum(sch, tile, at, lanes, steps)
+        sch.set_scope(tile, 0, "local")
+        return
+    schedule_sum(sch, tile, at, lanes, 1)
+    around: list[str] = list(sch.get_loops(tile))
+    piece = [n for n in around if _reduces(sch, tile, n)][-1]
+    sch.compute_at(part_of(tile), piece)
+    schedule_sum(sch, part_of(tile), piece, lanes, steps)
+    sch.set_scope(part_of(tile), 0, "local")  # the tile stays in memory: both are too many
 
 
 def inline_epilogue(sch: Schedule, result: str) -> str:

@@ -29,8 +29,9 @@ from typing import Any
 import numpy as np
 
 from .. import te
-from ..ir import Expr
+from ..ir import Expr, Reduce
 from ..te import Tensor
+from .half import tile_sum
 from .layout import Layout, pack, plain_sizes, unpack
 from .nn import Weights, data_layouts, plain_weights, weights_of
 from .products import conv_products
@@ -110,6 +111,20 @@ def whole_weights_matrix() -> Array:
     """weights_matrix(4), each row times its factor of WHOLE_ROWS."""
     rows: Array = np.rint(weights_matrix(WHOLE_TILE) * np.array(WHOLE_ROWS)[:, None])
     return rows
+
+
+@cache
+def growth(tile: int) -> float:
+    """How many times the error of a direct convolution that of F(tile x tile, 3 x 3) is, at most,
+    where numbers at the points are rounded as data are.
+
+    Of random data and filters, numbers at the points u, v have a variance of |b_u b_v g_u g_v|^2,
+    with rows b and g of the matrices, and their roundings have that times a factor. A result sums
+    them up with weights a_iu a_jv. A direct one sums up 3 x 3 products of variance 1. Both
+    dimensions have one ratio of variances, so it is the ratio of errors.
+    """
+    at_points = (data_matrix(tile) ** 2).sum(1) * (weights_matrix(tile) ** 2).sum(1)
+    return float((result_matrix(tile) ** 2 @ at_points).max()) / KERNEL
 
 
 # --------------------------------------------------------------------- transforms in expressions
@@ -304,13 +319,13 @@ def _products(points: Tensor, weights: Weights) -> Tensor:
     lane = te.reduce_axis((0, lanes), "lane")
     shape = (batch, weights.sizes[0] // lanes, size, size, tiles, lanes)
 
-    def multiplied(b: Expr, f: Expr, u: Expr, v: Expr, t: Expr, e: Expr) -> Expr:
+    def multiplied(b: Expr, f: Expr, u: Expr, v: Expr, t: Expr, e: Expr) -> Reduce:
         weight = weights.at(f * lanes + e, c * lanes + lane, u, v)
         point = points[b, u, v, c, t, lane]
         whole = points.dtype == "int16"  # LLVM finds `vmlal` by lane where the lane is second
         return te.sum(product(weight, point, SUMS) if whole else point * weight, (c, lane))
 
-    tile = te.compute(shape, multiplied, name="product_tile")
+    tile = tile_sum(shape, multiplied, c, "product_tile")
     sums: Tensor = te.compute(shape, lambda *i: tile[i], name="product")
     return sums
 
@@ -356,15 +371,23 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     data = pad_array(x, (0, 0, top, left, 0, 0, bottom, right), value=border).astype(np.float64)
     windows = np.lib.stride_tricks.sliding_window_view(data, (size, size), (2, 3))
     b, a = data_matrix(m), result_matrix(m)
-    times, dtype = 1, str(x.dtype)
-    if dtype == "int8":
-        a, times, dtype = a * (WHOLE_ROWS[0] / np.array(WHOLE_ROWS)), WHOLE_ROWS[0] ** 2, SUMS
+    whole = x.dtype == np.int8
+    if whole:
+        a = a * (WHOLE_ROWS[0] / np.array(WHOLE_ROWS))
     tiles = windows[:, :, ::m, ::m]
     values = np.einsum("ui,ncyxij,vj->ncyxuv", b, tiles, b, optimize=True)
     products = np.einsum("ncyxuv,ocuv->noyxuv", values, w.astype(np.float64), optimize=True)
-    results = np.einsum("iu,noyxuv,jv->noyixj", a, products, a, optimize=True) / times
-    whole = results.reshape(x.shape[0], w.shape[0], down * m, across * m)
-    return [pack(narrowed(whole[:, :, :height, :width], dtype), "NCHW", out_layout.text)]
+    results = np.einsum("iu,noyxuv,jv->noyixj", a, products, a, optimize=True)
+    results = results.reshape(x.shape[0], w.shape[0], down * m, across * m)[:, :, :height, :width]
+    results = _divided(results) if whole else narrowed(results, str(x.dtype))
+    return [pack(results, "NCHW", out_layout.text)]
+
+
+def _divided(sums: Array) -> Array:
+    """Whole numbers in float64 as int32, divided by 576 as the expressions do it. So results agree
+    for any int16 weights, of which only transformed ones give multiples of 576."""
+    ninths = sums.astype(np.int64).astype(np.int32).astype(np.int64) * INVERSE_OF_9
+    return ninths.astype(np.int32) >> SIXTY_FOURTH
 
 
 register(

@@ -124,7 +124,9 @@ def _agreement(kind: str, right: Array, found: Array) -> float:
             return _of_sides(over == above, over)
     a, b = right.reshape(-1).astype(np.float64), found.reshape(-1).astype(np.float64)
     sizes = float(np.linalg.norm(a) * np.linalg.norm(b))
-    return min(1.0, float(a @ b / sizes)) if sizes else float(np.array_equal(a, b))
+    if np.array_equal(a, b) or not sizes:  # rounding would make less than 1 of equal ones
+        return float(np.array_equal(a, b))
+    return min(1.0, float(a @ b / sizes))
 
 
 def _of_sides(same: Array, side: Array) -> float:

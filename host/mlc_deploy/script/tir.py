@@ -35,6 +35,7 @@ from ..te.intrinsics import (
     round,
     rsqrt,
     sigmoid,
+    silu,
     sin,
     sqrt,
     tan,
@@ -56,8 +57,8 @@ __all__ = [
     "grid", "handle", "if_then_else", "init", "int16", "int32", "int64", "int8", "LetStmt",
     "likely", "log", "match_buffer", "max", "max_value", "meta_var", "min", "min_value", "parallel",
     "pow", "prim_func", "Ramp", "reads", "round", "rsqrt", "Select", "serial", "Shuffle", "sigmoid",
-    "sin", "span", "sqrt", "tan", "tanh", "trunc", "truncdiv", "truncmod", "uint16", "uint32",
-    "uint64", "uint8", "unroll", "unrolled", "var", "vectorized", "where", "writes",
+    "silu", "sin", "span", "sqrt", "tan", "tanh", "trunc", "truncdiv", "truncmod", "uint16",
+    "uint32", "uint64", "uint8", "unroll", "unrolled", "var", "vectorized", "where", "writes",
 ]  # fmt: skip
 
 Shape = Sequence[Any] | int

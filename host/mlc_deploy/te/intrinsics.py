@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..ir import Expr, ExprLike, binary, call, dtype_of, expr, select
 
-FLOAT_CALLS = "exp log sin cos tan tanh erf sigmoid sqrt rsqrt floor ceil round trunc".split()
+FLOAT_CALLS = "exp log sin cos tan tanh erf sigmoid silu sqrt rsqrt floor ceil round trunc".split()
 
 
 def _float(name: str, x: ExprLike) -> Expr:
@@ -45,6 +45,11 @@ def erf(x: ExprLike) -> Expr:
 def sigmoid(x: ExprLike) -> Expr:
     """1 / (1 + exp(-x)), without overflow for any x."""
     return _float("sigmoid", x)
+
+
+def silu(x: ExprLike) -> Expr:
+    """x / (1 + exp(-x)), without overflow for any x."""
+    return _float("silu", x)
 
 
 def sqrt(x: ExprLike) -> Expr:

@@ -11,6 +11,8 @@ from ...ir import Dim, Expr
 from ..node import Node, Step, shape_of
 from .shapes import joined, rows, select, with_axis
 
+ENDLESS = (1 << 31) - 1  # turns of a loop that only its condition ends
+
 
 def loop(
     n: Node,

@@ -8,16 +8,22 @@ from functools import cache
 from typing import Any
 
 from ...arith import Known, linear
-from ...ir import Call, Compare, Expr, children, dtype_of, once, rebuild, with_fields
+from ...ir import Call, Compare, Expr, Node, children, dtype_of, once, rebuild, walk, with_fields
 from ...ir.build import conjuncts
 
 Guards = frozenset[object]
+NO_GUARDS: Guards = frozenset()
 Rewrite = Callable[[Any, Guards], Expr | None]
 
 
 def guarded(values: Sequence[Expr], known: Known) -> Iterator[tuple[Any, Guards]]:
     """The nodes of expressions, each once for what must hold where it is."""
-    left: list[tuple[Any, Guards]] = [(v, frozenset()) for v in values]
+    met: set[Node] = set()
+    plain = [n for v in values for n in walk(v, met)]
+    if not any(type(n) is Call and n.name == "if_then_else" for n in plain):
+        yield from ((n, NO_GUARDS) for n in plain)
+        return
+    left: list[tuple[Any, Guards]] = [(v, NO_GUARDS) for v in values]
     seen = set(left)
     while left:
         n, guards = left.pop()
@@ -48,7 +54,7 @@ def rewriting(rewrite: Rewrite, known: Known) -> Callable[[Any], Any]:
 
         return inside
 
-    return within(frozenset())
+    return within(NO_GUARDS)
 
 
 def _branches(n: Call, guards: Guards, known: Known) -> list[tuple[Expr, Guards]]:

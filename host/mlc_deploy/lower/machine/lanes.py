@@ -26,6 +26,7 @@ from ...ir import (
     Store,
     Var,
     const,
+    contents,
     dtype_of,
     is_const,
     rebuild,
@@ -62,17 +63,19 @@ def broadcast_lanes(func: PrimFunc) -> PrimFunc:
                 return load, n.value.dtype
         return None
 
-    def rewritten(n: Any, load: Load, start: int, offset: int, lanes: int) -> Expr:
-        vector: Expr = _vector(load, start, lanes)
-        chosen = (offset - start,) * n.lanes
+    def rewritten(n: Any, vector: Load, lane: int) -> Expr:
+        chosen = (lane,) * n.lanes
         if not isinstance(n.value, Cast):
             return Shuffle((vector,), chosen, n.dtype)
-        if _doubles(load.dtype, n.value.dtype):
-            return Cast(n.dtype, Shuffle((vector,), chosen, with_lanes(load.dtype, n.lanes)))
-        vector = Cast(with_lanes(n.value.dtype, lanes), vector)
-        return Shuffle((vector,), chosen, n.dtype)
+        narrow = vector.buffer.dtype
+        if _doubles(narrow, n.value.dtype):
+            return Cast(n.dtype, Shuffle((vector,), chosen, with_lanes(narrow, n.lanes)))
+        wide = Cast(with_lanes(n.value.dtype, dtype_of(vector.dtype).lanes), vector)
+        return Shuffle((wide,), chosen, n.dtype)
 
     bits = _register_bits(func)
+    if Broadcast not in contents(func.body).kinds:
+        return func
     body = _in_runs(func.body, wanted, rewritten, lambda lanes: (1, lanes), bits)
     return with_body(func, body)
 
@@ -87,7 +90,7 @@ def halve_loads(func: PrimFunc) -> PrimFunc:
     registers already. Both ARM machines multiply halves of registers.
     """
     register_bits = _register_bits(func)
-    if not register_bits:
+    if not register_bits or Cast not in contents(func.body).kinds:
         return func
 
     def visit(m: Any) -> Any:
@@ -108,9 +111,9 @@ def halve_loads(func: PrimFunc) -> PrimFunc:
                     return load, buffer.dtype
         return None
 
-    def rewritten(n: Any, load: Load, start: int, offset: int, lanes: int) -> Expr:
-        half = tuple(range(offset - start, offset - start + dtype_of(load.dtype).lanes))
-        return Cast(n.dtype, Shuffle((_vector(load, start, lanes),), half, load.dtype))
+    def rewritten(n: Any, vector: Load, lane: int) -> Expr:
+        half = tuple(range(lane, lane + dtype_of(n.a.dtype).lanes))
+        return Cast(n.dtype, Shuffle((vector,), half, n.a.dtype))
 
     return with_body(func, visit(func.body))
 
@@ -138,9 +141,9 @@ def pair_loads(func: PrimFunc) -> PrimFunc:
             return (n, n.buffer.dtype) if full and is_const(ramp.stride, 1) else None
         return None
 
-    def rewritten(n: Any, load: Load, start: int, offset: int, lanes: int) -> Expr:
-        half = range(offset - start, offset - start + lanes)
-        return Shuffle((_vector(load, start, 2 * lanes),), tuple(half), n.dtype)
+    def rewritten(n: Any, vector: Load, lane: int) -> Expr:
+        half = range(lane, lane + dtype_of(n.dtype).lanes)
+        return Shuffle((vector,), tuple(half), n.dtype)
 
     body = _in_runs(func.body, wanted, rewritten, lambda lanes: (lanes, 2), register_bits)
     return with_body(func, body)
@@ -155,13 +158,14 @@ def _register_bits(func: PrimFunc, machines: tuple[str, ...] = ("arm", "aarch64"
 def _in_runs(
     s: Stmt,
     wanted: Callable[[Any], Found | None],
-    rewritten: Callable[[Any, Load, int, int, int], Expr],
+    rewritten: Callable[[Any, Load, int], Expr],
     cut: Callable[[int], tuple[int, int]],
     register_bits: int,
 ) -> Stmt:
     """s with wanted loads rewritten where there are enough neighbours; s itself for a machine
     without vector registers. cut: of the elements of a register, (how many elements lie between
-    neighbours, how many neighbours)."""
+    neighbours, how many neighbours). rewritten: of an expression that is wanted, with the vector of
+    all neighbours and the lane of it where the expression's own elements begin."""
     if not register_bits:
         return s
 
@@ -178,29 +182,36 @@ def _in_runs(
         stores = [x for x in m.stmts if isinstance(x, Store)]
         written = {x.buffer for x in stores}
         offsets: dict[Key, set[int]] = {}
+        places: dict[tuple[Any, Guards], tuple[Key, int]] = {}
         for n, guards in guarded([x.value for x in stores], known):
             found = wanted(n)
             if found is not None and found[0].buffer not in written:
-                key, offset = _place(*found, guards, known)
+                key, offset = places[n, guards] = _place(*found, guards, known)
                 offsets.setdefault(key, set()).add(offset)
         starts: dict[Key, dict[int, int]] = {}
-        for key, places in offsets.items():
+        for key, apart in offsets.items():
             lanes = register_bits // dtype_of(key[2]).bits
-            starts[key] = _chunks(places, *cut(lanes))
+            starts[key] = _chunks(apart, *cut(lanes))
 
         if not any(starts.values()):
             return m
 
+        indices: dict[tuple[Key, int], Ramp] = {}  # one node for equal vectors' indices
+
         def merged(n: Any, guards: Guards) -> Expr | None:
-            found = wanted(n)
+            found = places.get((n, guards))
             if found is None:
                 return None
-            key, offset = _place(*found, guards, known)
-            start = starts.get(key, {}).get(offset)
+            key, offset = found
+            start = starts[key].get(offset)
             if start is None:
                 return None
-            lanes = register_bits // dtype_of(found[1]).bits
-            return rewritten(n, found[0], start, offset, lanes)
+            step, count = cut(register_bits // dtype_of(key[2]).bits)
+            index = indices.get((key, start))
+            if index is None:
+                index = indices[key, start] = _ramp(key, start, step * count)
+            load = Load(key[0], (index,), with_lanes(key[0].dtype, step * count))
+            return rewritten(n, load, offset - start)
 
         inside = rewriting(merged, known)
         return Seq(tuple(inside(x) if isinstance(x, Store) else x for x in m.stmts))
@@ -225,9 +236,7 @@ def _chunks(found: set[int], step: int, count: int) -> dict[int, int]:
     return starts
 
 
-def _vector(load: Load, start: int, lanes: int) -> Load:
-    """`lanes` neighbours from offset `start` of the place that a load is at."""
-    (buffer, moving, _, _), _ = _place(load, load.dtype, frozenset(), Known())
-    base = to_expr(moving.plus(Linear(start, {})), "int32")
-    index = Ramp(base, const(1), lanes, with_lanes("int32", lanes))
-    return Load(buffer, (index,), with_lanes(buffer.dtype, lanes))
+def _ramp(key: Key, start: int, lanes: int) -> Ramp:
+    """The index of `lanes` neighbours from offset `start` of a place."""
+    base = to_expr(key[1].plus(Linear(start, {})), "int32")
+    return Ramp(base, const(1), lanes, with_lanes("int32", lanes))

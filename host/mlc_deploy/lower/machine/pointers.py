@@ -167,6 +167,8 @@ def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[i
     of_lanes: set[int] = set()
     ahead = set(prefetched(loop.body))
     for n in walk(loop.body):
+        if type(n) not in (Load, Store, Shuffle, Call):
+            continue
         match n:
             case Load() if n in ahead:
                 continue

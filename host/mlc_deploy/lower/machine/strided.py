@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...ir import Load, PrimFunc, Ramp, Shuffle, const, is_const, once, rebuild
+from ...ir import Load, PrimFunc, Ramp, Shuffle, const, contents, is_const, once, rebuild
 from ...passes.context import optional
 from ..bodies import with_body
 from .target import target_of
@@ -18,7 +18,7 @@ def split_strided_loads(func: PrimFunc) -> PrimFunc:
     Not on 32-bit ARM, which loads single lanes as cheaply.
     """
     target = target_of(func)
-    if target is None or target.arch == "arm":
+    if target is None or target.arch == "arm" or not contents(func.body).strided:
         return func
 
     @once

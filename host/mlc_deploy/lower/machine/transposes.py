@@ -23,16 +23,16 @@ from ...ir import (
     Stmt,
     Store,
     const,
+    contents,
     is_const,
     rebuild,
     with_lanes,
 )
 from ...passes.context import optional
 from ..bodies import with_body
-from .guards import Guards, guarded, rewriting
+from .guards import NO_GUARDS, Guards, guarded, rewriting
 from .target import target_of
 
-NO_GUARDS: Guards = frozenset()
 INTERLEAVED = 4  # rows at most that machines interleave
 
 # What is loaded from, the index but for its constant, the stride, n, and what must hold there.
@@ -47,7 +47,7 @@ def transpose_loads(func: PrimFunc) -> PrimFunc:
     in runs of stores, for all n of a power of two; no element is read that was not read before.
     """
 
-    if target_of(func) is None:
+    if target_of(func) is None or not contents(func.body).strided:
         return func
 
     def visit(m: Any) -> Any:

@@ -182,7 +182,7 @@ def schedule_injective(sch: Schedule, name: str, target: Target, row: str | None
                 outer[-1], inner_loop = sch.split(outer[-1], [None, part])
                 sch.unroll(inner_loop)
         else:
-            chunk = [] if outer else [CHUNK // lanes]
+            chunk = [] if outer or row in sch.get_loops(name) else [CHUNK // lanes]
             *tasks, fused, vector = sch.split(fused, [None, *chunk, lanes])
             outer += tasks
             sch.vectorize(vector)
@@ -241,7 +241,7 @@ def _part(turns: int) -> int:
 def _is_simple(block: Block) -> bool:
     """Whether the block is but a few instructions, so that what a turn costs counts."""
     calls = [n for n in walk(block.body) if isinstance(n, Call)]
-    return len(calls) <= 1 and all(n.name == "if_then_else" for n in calls)
+    return len(calls) <= 1 and all(n.name in ("if_then_else", "abs") for n in calls)
 
 
 def _extent(sch: Schedule, loop: str) -> int:

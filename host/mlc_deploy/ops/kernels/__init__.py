@@ -6,7 +6,7 @@ All have the key `cpu`. ARM's own instructions are taken where a target has the 
 from functools import partial
 
 from ..strategy import implementations, register_implementation
-from . import conv2d, conv2d_int8, lookup, products, taps, windows, winograd
+from . import block_scaled, conv2d, conv2d_int8, lookup, products, taps, windows, winograd
 
 # Operator, name, plan, level, and what it needs, in the words of `mlc-deploy inspect`.
 for op, name, plan, level, needs in (
@@ -18,6 +18,10 @@ for op, name, plan, level, needs in (
      "sizes that are known, rows of the second matrix in whole vectors"),
     ("matmul", "matmul_int8", partial(products.plan_integers, "matmul"), 20,
      "int8, rows of the second matrix along k"),
+    ("dense_blocks", "dense_blocks_int8", block_scaled.plan_blocks, 10,
+     "int8 data, sixteen columns or more, constant weights"),
+    ("dense_blocks", "dense_blocks_floats", block_scaled.plan_floats, 10,
+     "floats, sixteen columns or more, constant weights"),
     ("conv2d", "conv2d_direct", conv2d.plan_planes, 10,
      "sizes that are known, one group, constant weights"),
     ("conv2d", "conv2d_depthwise", windows.plan_depthwise_planes, 20,

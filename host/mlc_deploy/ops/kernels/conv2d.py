@@ -26,7 +26,7 @@ from ...ir import Expr, PrimFunc, Reduce
 from ...schedule import Schedule
 from ...te import Tensor
 from ..convolution import ConvShape, conv_shape
-from ..half import arithmetic, part_sizes, spare_registers, tile_sum
+from ..half import PART, arithmetic, part_sizes, spare_registers, tile_sum
 from ..plan import Packing, fields
 from ..quantize import product, sums_alike
 from ..registry import Attrs, TensorType
@@ -40,6 +40,7 @@ PLANES = 4  # channels up to which planes are read, in layers that are not in bl
 MOST_UNROLLED = 192  # about how many multiply-accumulates there are in a turn of the reduction
 MOST_ROW_TAPS = 32  # of a row of the kernel, unrolled: at a row's ends each has a guard of its own
 SHORT_TURNS = 8  # of a kernel one pixel wide are made one
+SPARE_APART = 4  # registers, where the taps of float16 do not share data: as counted
 STEPS = 4  # of the reduction over channels of planes, that are unrolled
 
 
@@ -67,6 +68,15 @@ class ConvBlocks(Convolution):
     planes: bool
     work: Work
 
+    @property
+    def apart(self) -> bool:
+        """Whether taps are summed up over the channels, one after the other."""
+        return not taps_share(self.conv, self.planes, self.target)
+
+    def fills_parts(self, depth: int) -> bool:
+        """Whether the channels of a tap, in so many blocks, are a part of a sum, or several."""
+        return self.apart and depth * self.kernel.lanes >= PART
+
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """[N, O/c, H, W, c]; the tile's pixels are one dimension where rows do not matter."""
         x, w = inputs
@@ -78,7 +88,7 @@ class ConvBlocks(Convolution):
         over: tuple[te.IterVar, ...] = (ky, c, kx, lane)
         if self.target.arch == "x86_64":
             over = (ky, c, lane, kx)
-        elif not taps_share(conv, self.planes, self.target):
+        elif self.apart:
             over = (ky, kx, c, lane)
 
         def element(b: Expr, f: Expr, *of: Expr) -> Reduce:
@@ -97,7 +107,8 @@ class ConvBlocks(Convolution):
             return te.sum(term, over, where=inside)
 
         rows = (conv.out_size[0] * width,) if conv.flat else conv.out_size
-        tile = tile_sum((conv.batch, out_blocks, *rows, lanes), element, c, "conv2d_tile")
+        long = None if self.fills_parts(int(depth)) else c  # type: ignore[arg-type]
+        tile = tile_sum((conv.batch, out_blocks, *rows, lanes), element, long, "conv2d_tile")
 
         def result(b: Expr, f: Expr, y: Expr, q: Expr, l: Expr) -> Any:  # noqa: E741
             pixel = (y * width + q,) if conv.flat else (y, q)
@@ -116,7 +127,8 @@ class ConvBlocks(Convolution):
         if self.planes:
             steps *= depth if self.target.arch == "arm" else 1
         elif taps == 1:  # turns are short; of one alone, all weights would be loaded, and spilled
-            depth = part_sizes(self.kept, (kh, kw, depth, together), 2)[2]
+            long = None if self.fills_parts(depth) else 2
+            depth = part_sizes(self.kept, (kh, kw, depth, together), long)[2]
             steps *= min(SHORT_TURNS, max(1, depth // 2))
         if self.target.arch == "x86_64":  # elsewhere the lanes of a vector have to be seen together
             steps = min(steps, max(row_taps, MOST_UNROLLED // (self.tile.rows * self.tile.blocks)))
@@ -212,6 +224,8 @@ def _work(conv: ConvShape, lanes: int, planes: bool, target: Target) -> Work:
     spare = spare_registers(conv.dtype, conv.per_group * conv.kernel[0] * conv.kernel[1], target)
     if target.arch == "x86_64" or (target.arch == "arm" and taps == 1):
         spare = 0
+    elif taps == 1 and not conv.flat:
+        spare = min(spare, SPARE_APART)
     return Work(height * width if conv.flat else width, blocks, taps, spare)
 
 

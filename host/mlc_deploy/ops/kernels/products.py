@@ -18,8 +18,8 @@ from ...schedule import Schedule
 from ...te import Tensor
 from ..convolution import OPEN, static
 from ..elementwise import broadcast_shape, element_at
-from ..half import arithmetic, tile_sum
-from ..plan import NARROW, Packing, fields
+from ..half import arithmetic, sums, tile_sum
+from ..plan import NARROW, SHARED, Packing, fields
 from ..quantize import BLOCK, product, sums_alike
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue, schedule_tile
@@ -29,8 +29,11 @@ from .intrinsics.microkernels import of_floats, of_int8
 
 PANEL = 8  # rows of a tile at most, where they are packed
 MANY_COLUMNS = 64  # for which that pays
+HALVES = 8  # in a vector of ARM's
+HALF_ROWS = (10, 9, 8, 7)  # of a tile of float16: those that divide the rows rather
+MOST_OF_A_ROW = 8  # vectors of columns, if one panel of weights has no more
 LEAST = 1 << 9  # products, below which packing at run time is not worth while
-COPY, PACKED = "int8_rows", "int8_columns"
+COPY, PACKED, FILLED = "int8_rows", "int8_columns", "columns"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +58,13 @@ class Product(Contraction):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatProduct(Product):
     """Of a weight's vector of columns times one element of the data. steps: of the reduction, that
-    are unrolled."""
+    are unrolled. width: columns that packed weights have side by side, those of a tile or fewer.
+    filled: whether the second matrix is packed at run time, in tiles of columns that zeros fill
+    up."""
 
     steps: int
+    width: int
+    filled: bool = False
 
     @property
     def rows(self) -> Dim:
@@ -69,16 +76,21 @@ class FloatProduct(Product):
 
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         a, b = inputs
-        over, kept = te.reduce_axis((0, self.depth), "k"), arithmetic(a.dtype, self.target)
-        across, columns = self.columns, self.tile.blocks * self.kernel.lanes
-        if self.packing is not None:
+        over = te.reduce_axis((0, self.depth), "k")
+        kept = sums(a.dtype) if self.filled else arithmetic(a.dtype, self.target)
+        across, columns = self.columns, self.width
+        if self.packing is not None or self.filled:
             across = -(-across // columns) * columns
+        packed = self._filled(b, columns) if self.filled else b
         a_at = self._in_panels(a, kept) if self.copied else partial(element_at, a)
 
         def element(*i: Expr) -> Reduce:
             *_, j = i
             if self.packing is not None:
                 weight = b[j // columns, over, j % columns]
+            elif self.filled:
+                lead = _leading([int(n) for n in b.shape[:-2]], i[:-2])  # type: ignore[arg-type]
+                weight = packed[(*lead, j // columns, over, j % columns)]
             else:
                 weight = element_at(b, (*i[:-2], over.var, j))
             return te.sum(product(a_at((*i[:-1], over.var)), weight, kept), over)
@@ -105,7 +117,27 @@ class FloatProduct(Product):
             *_, row, lane = sch.get_loops("panel")
             sch.unroll(row)
             sch.vectorize(lane)
+        if self.filled:
+            *outer, _, column = sch.get_loops(FILLED)
+            sch.parallel(sch.fuse(*outer) if outer[1:] else outer[0])
+            column, lane = sch.split(column, [None, lanes])
+            sch.unroll(column)
+            sch.vectorize(lane)
         return sch.func
+
+    def _filled(self, b: Tensor, columns: int) -> Tensor:
+        """[..., N / columns, K, columns]: columns of b side by side, and zeros at the end."""
+        lead = b.ndim - 2
+
+        def element(*i: Expr) -> Expr:
+            tile, k, inside = i[lead:]
+            column = tile * columns + inside
+            value = b[(*i[:lead], k, column)].astype(sums(b.dtype))
+            return _or_zero(value, (column, self.columns, columns))
+
+        shape = (*b.shape[:-2], -(-self.columns // columns), self.depth, columns)
+        filled: Tensor = te.compute(shape, element, name=FILLED)
+        return filled
 
     def _in_panels(self, x: Tensor, kept: str) -> Callable[[Sequence[Expr]], Expr]:
         """x's elements by row and k, from panels of a tile's rows, in which vectors of neighbours
@@ -132,8 +164,9 @@ class FloatProduct(Product):
 def plan_floats(
     op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> FloatProduct | None:
-    """dense with weights packed in columns of tiles, and matmul where rows of the second matrix are
-    whole vectors, which need no packing. Only a run may decide how many rows there are."""
+    """dense with weights packed in columns of tiles, and matmul. Its second matrix needs no packing
+    where its rows are whole vectors; elsewhere many rows of the first pay for it. Only a run may
+    decide how many rows there are."""
     a, b = types
     depth = a.shape[-1]
     if "kernel_layout" in attrs or not static(b) or not sums_alike(op, a, b):
@@ -142,12 +175,21 @@ def plan_floats(
         return None
     lanes, packed = target.lanes(arithmetic(a.dtype, target)), op == "dense"
     source, columns = _columns(b, attrs)
-    if not packed and (source == "NK" or lanes == 1 or columns % lanes):
+    if not packed and (source == "NK" or lanes == 1):
         return None
+    filled = not packed and columns % lanes != 0
+    if filled:  # scores of attention, mostly, whose exponents show the errors of sums of float16
+        lanes = target.lanes(sums(a.dtype))
     *several, rows, _ = (n if isinstance(n, int) else OPEN for n in a.shape)
+    if filled and (rows < PANEL or columns < lanes):
+        return None
     work = Work(rows, -(-columns // lanes))
     tile, steps, copied = _float_tile(rows, depth, columns, lanes, packed, target)
-    packing = Packing(source, f"NK{tile.blocks * lanes}n") if packed else None
+    width = tile.blocks * lanes
+    if rows == 1 and attrs.get(SHARED):
+        width = _float_tile(OPEN, depth, columns, lanes, packed, target)[0].blocks * lanes
+        tile = _over_panels(columns, width, lanes)
+    packing = Packing(source, f"NK{width}n") if packed else None
     more: dict[str, Any] = {"channels": columns} if packed else {}
     return FloatProduct(
         **fields(op, types, attrs, target, packing, **more),
@@ -157,8 +199,22 @@ def plan_floats(
         kernel=of_floats(target, lanes),
         tile=tile,
         steps=steps,
+        width=width,
         copied=copied,
+        filled=filled,
     )
+
+
+def _over_panels(columns: int, width: int, lanes: int) -> Tile:
+    """The tile of a row against weights that are packed for many rows: as many of their columns as
+    a row has vectors for, in a number that divides all."""
+    panels = -(-columns // width)
+    together = next(
+        n
+        for n in (4, 3, 2, 1)
+        if n == 1 or (panels % n == 0 and n * width <= MOST_OF_A_ROW * lanes)
+    )
+    return Tile(1, together * width // lanes)
 
 
 def _float_tile(
@@ -176,6 +232,8 @@ def _float_tile(
         vectors = -(-columns // lanes)
         best = min(range(4, 9), key=lambda n: (-(-vectors // n) * (n + 1), -n))
         return Tile(1, best), max(4, lanes) if target.arch != "x86_64" else 4, False
+    if not packed and target.arch == "aarch64" and lanes == HALVES:  # by lanes of 16 registers
+        return Tile(next((n for n in HALF_ROWS if rows % n == 0), HALF_ROWS[0]), 2), lanes, False
     wide, half = (Tile(5, 4), 8, False), (Tile(4, 2), 16, False)
     return {32: wide, 16: half}.get(target.vector_registers, (Tile(4, 4), 4, False))
 

@@ -18,11 +18,12 @@ from ...lower.annotations import PHASE, WHOLE
 from ...schedule import Schedule
 from ...te import Tensor
 from ..convolution import ConvShape, conv_shape
+from ..half import spare_registers
 from ..plan import SMALL, Packing, Plan
 from ..quantize import BLOCK
 from ..registry import Attrs, TensorType, compute
-from ..tile import inline_epilogue, schedule_sum
-from ..winograd import KERNEL, TILES, WHOLE_TILE
+from ..tile import inline_epilogue, schedule_sums
+from ..winograd import KERNEL, TILES, WHOLE_TILE, growth
 from .contraction import Work, best_tile, cost
 from .conv2d import block, in_layouts, plan_blocks
 from .conv2d_int8 import plan_conv2d
@@ -33,11 +34,13 @@ TASKS = 4  # so many are enough for threads to share
 PER_BYTE = 0.25  # instructions that a core does while memory delivers a byte
 TURNS = 4  # blocks of input channels that are multiplied in a turn
 COPIED = 4  # pixels at a time
+HELD = 2  # tiles up to which registers hold all points of a block of channels
 # Integers are multiplied by shifts and sums, and results of two vectors leave registers. Counted
 # by `scripts/bench/kernels.py --target cortex-a72-int8` (LLVM 22), of layers of few channels.
 SHIFTED = 1.5
 LOOP = 4  # instructions of a turn beside its work
 MOST_CHANNELS = {2: 1 << 20, 3: 2048, 4: 512, 5: 256, 6: 128}  # by tile
+MOST_GROWTH = 2  # of errors, in float16
 GAIN = 0.9  # a cost of at most so much of the direct one is worth the weights' growth
 
 
@@ -72,13 +75,16 @@ def decide(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Decisio
 
     Errors grow with the tile, and with the root of the channels: MOST_CHANNELS keeps them below
     1.4e-5 of the largest result (beyond 1e-4 of each, of random numbers), which the contract of
-    float results has room for. Whoever wants none of that disables the pass `choose_winograd`.
+    float results has room for. In float16 sums are of parts, whose errors do not grow much with the
+    channels: tiles are those that make them at most MOST_GROWTH times as large as of direct
+    convolution, and numbers grow 4 times by the first transform. Whoever wants none of that
+    disables the pass `choose_winograd`.
     """
     conv, x, w = conv_shape(types, attrs), *types[:2]
     if conv is None:
         return Decision(None, "its shape is not known, or its layout is not plain")
-    if x.dtype not in ("float32", "int8") or w.dtype != x.dtype:
-        return Decision(None, f"its data is {x.dtype}, neither float32 nor int8")
+    if x.dtype not in ("float32", "float16", "int8") or w.dtype != x.dtype:
+        return Decision(None, f"its data is {x.dtype}, neither float32, float16 nor int8")
     if conv.kernel != (KERNEL, KERNEL):
         return Decision(None, f"its kernel is {conv.kernel[0]} x {conv.kernel[1]}, not 3 x 3")
     if conv.strides != (1, 1) or conv.dilations != (1, 1):
@@ -87,8 +93,8 @@ def decide(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Decisio
         return Decision(None, "it has groups")
     numbers, whole = numbers_of(x.dtype, target), x.dtype == "int8"
     if numbers is None:
-        more = ", or sums up products of int8 by itself" if whole else ""
-        return Decision(None, f"the target has no vectors{more}")
+        more = {"int8": ", or sums up products of int8 by itself", "float16": " of float16"}
+        return Decision(None, f"the target has no vectors{more.get(x.dtype, '')}")
     if whole and not attrs.get(SMALL):
         return Decision(None, "its sums may be larger than Winograd's filtering has exactly")
     direct = (plan_conv2d if whole else plan_blocks)(types, attrs, target)
@@ -123,6 +129,13 @@ def numbers_of(dtype: str, target: Target) -> Numbers | None:
         lanes = block(dtype, target)
         kernel = of_floats(target, lanes, lanes * TURNS)
         return Numbers(lanes, 1, 4, kernel, TILES, 1) if lanes > 1 else None
+    if dtype == "float16":
+        lanes = block(dtype, target)
+        if target.float16 != "arithmetic" or lanes == 1:
+            return None
+        kernel = of_floats(target, lanes, lanes * TURNS)
+        tiles = tuple(tile for tile in TILES if growth(tile) <= MOST_GROWTH)
+        return Numbers(lanes, 1, 2, kernel, tiles, 1)
     direct = of_int8(target, 1, BLOCK, narrow=True)
     if direct is None or direct.form != "parts":
         return None
@@ -143,6 +156,7 @@ def _strips(conv: ConvShape, tile: int, numbers: Numbers, target: Target) -> Ite
     height, width = conv.out_size
     down, across = -(-height // tile), -(-width // tile)
     out_blocks = conv.out_channels // numbers.lanes
+    spare = spare_registers(conv.dtype, conv.channels, target)
     values = (tile + KERNEL - 1) ** 2
     weights = numbers.size * values * conv.channels * conv.out_channels
     data, results = (numbers.sums * count for count in _transform_costs(tile, numbers.vectors))
@@ -150,7 +164,7 @@ def _strips(conv: ConvShape, tile: int, numbers: Numbers, target: Target) -> Ite
         if down % rows:
             continue
         tiles, strips = rows * across, conv.batch * (down // rows)
-        kernel, work = numbers.kernel, Work(tiles, out_blocks)
+        kernel, work = numbers.kernel, Work(tiles, out_blocks, spare=spare)
         best = best_tile(kernel, work, target)
         products = values * conv.channels / (numbers.lanes * TURNS) * cost(kernel, best, work)
         strip = numbers.size * values * tiles * conv.channels
@@ -173,10 +187,14 @@ def _transform_costs(tile: int, vectors: int) -> tuple[float, float]:
     """Instructions to transform a tile of one block of channels: data, and results, of so many
     vectors. Sums first, then loads and stores, of which pairs are one."""
     size, pairs, alone = tile + KERNEL - 1, tile // 2, tile % 2
-    data = 2 * pairs * (pairs + 1) + alone * (size + pairs) + LOOP
-    results = 3 * pairs + (tile - 1) * (pairs + alone - 1) + 1 + LOOP
+    data = 2 * pairs * (pairs + 1) + alone * (size + pairs)
+    results = 3 * pairs + (tile - 1) * (pairs + alone - 1) + 1
+    if tile <= HELD:
+        sums, moved = (size + tile) * results, size * size + tile * tile
+        return 2 * size * data + size * size * 1.5 + LOOP, vectors * (sums + moved + LOOP)
     moved = size * (size + tile) + 2 * tile * tile
-    return 2 * size * data + size * size * 3, vectors * ((size + tile) * results + moved)
+    sums = (size + tile) * (results + LOOP)
+    return 2 * size * (data + LOOP) + size * size * 3, vectors * (sums + moved)
 
 
 # ------------------------------------------------------------------------------------------- plan
@@ -204,10 +222,10 @@ class Winograd(Plan):
         right, j = sch.split(q, [None, plan.tile])
         sch.reorder(b, strip, group, part, vector, down, right, i, j, lane)
         task = sch.fuse(b, strip, group)
-        _schedule_results(sch, (right, i, j, lane))
+        _schedule_results(sch, (right, i, j, lane), plan.tile <= HELD)
         sch.annotate(vector, PHASE, True)
         _schedule_products(sch, part, plan.pixels, lanes, lanes * TURNS)
-        _schedule_data(sch, task, across)
+        _schedule_data(sch, task, across, plan.tile <= HELD)
         sch.annotate(task, WHOLE, True)
         sch.parallel(task)
         return sch.func
@@ -239,8 +257,9 @@ def planned(types: Sequence[TensorType], attrs: Attrs, target: Target, strips: S
     )
 
 
-def _schedule_results(sch: Schedule, loops: Sequence[str]) -> None:
-    """Per tile: its points' columns, then row by row what becomes the result."""
+def _schedule_results(sch: Schedule, loops: Sequence[str], held: bool) -> None:
+    """Per tile: its points' columns, then row by row what becomes the result; without loops where
+    all of it is held in registers."""
     right, i, j, lane = loops
     sch.compute_at("tile_row", i)
     sch.compute_at("points_row", i)
@@ -250,8 +269,10 @@ def _schedule_results(sch: Schedule, loops: Sequence[str]) -> None:
     sch.compute_at("column", at)
     for name, place in (("tile_row", i), ("points_row", i), ("column", at)):
         _in_registers(sch, name, place)
-    _unroll(sch, [row], rows_lane)
-    _unroll(sch, [j], lane)
+    _unroll(sch, [at, row] if held else [row], rows_lane)
+    _unroll(sch, [i, j] if held else [j], lane)
+    if held:
+        sch.set_scope("rows", 0, "local")
 
 
 def _schedule_products(sch: Schedule, part: str, pixels: int, lanes: int, steps: int) -> None:
@@ -261,14 +282,14 @@ def _schedule_products(sch: Schedule, part: str, pixels: int, lanes: int, steps:
     t, pixel = sch.split(t, [None, pixels])
     sch.reorder(u, v, t, f, pixel, lane)
     sch.compute_at("product_tile", t)
-    schedule_sum(sch, "product_tile", t, lanes, steps)
-    sch.set_scope("product_tile", 0, "local")
+    schedule_sums(sch, "product_tile", t, lanes, steps)
     _unroll(sch, [f, pixel], lane)
     sch.annotate(u, PHASE, True)
 
 
-def _schedule_data(sch: Schedule, task: str, across: int) -> None:
-    """Per block of channels and tile: its columns, then row by row the points."""
+def _schedule_data(sch: Schedule, task: str, across: int, held: bool) -> None:
+    """Per block of channels and tile: its columns, then row by row the points; without loops where
+    all of it is held in registers."""
     sch.compute_at("points", task)
     u, v, c, t, lane = _computed_loops(sch, "points", task, range(1, 6))
     down, right = sch.split(t, [None, across])
@@ -285,8 +306,10 @@ def _schedule_data(sch: Schedule, task: str, across: int) -> None:
         _unroll(sch, [pixel], pad_lane)
     for name, place in (("row", u), ("window", at)):
         _in_registers(sch, name, place)
-    _unroll(sch, [row], columns_lane)
-    _unroll(sch, [v], lane)
+    _unroll(sch, [at, row] if held else [row], columns_lane)
+    _unroll(sch, [u, v] if held else [v], lane)
+    if held:
+        sch.set_scope("columns", 0, "local")
     sch.annotate(c, PHASE, True)
 
 

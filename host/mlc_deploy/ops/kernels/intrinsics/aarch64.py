@@ -71,6 +71,20 @@ for rows in (1, 2):
         "dotprod",
     )
 
+_declare(
+    "sdot.nibbles",
+    describe.dot_of_nibbles(),
+    vectors.dot_of_nibbles(_neon("sdot.v4i32.v16i8", "int32x4")),
+    rf"\bsdot{BY_LANE}",
+    "dotprod",
+)
+_declare(
+    "sdot.sixteen",
+    describe.dot_of_sixteen(),
+    vectors.dot_of_sixteen(_neon("sdot.v4i32.v16i8", "int32x4")),
+    rf"\bsdot{BY_LANE}",
+    "dotprod",
+)
 _declare("transpose.4x8", describe.transposed(4, 8, "int8"), vectors.transposed, r"\b(zip1|tbl)\b")
 
 for name, a, b in (
@@ -80,6 +94,14 @@ for name, a, b in (
 ):
     product = _neon(f"{name}.v4i32.v16i8", "int32x4")
     _declare(name, describe.tile(a, b, 2, 2, 8), vectors.matrix(product), rf"\b{name}\b", "i8mm")
+
+_declare(
+    "smmla.nibbles",
+    describe.squares_of_nibbles(),
+    vectors.squares_of_nibbles(_neon("smmla.v4i32.v16i8", "int32x4")),
+    r"\bsmmla\b",
+    "i8mm",
+)
 
 for sign, kind in (("s", "int"), ("u", "uint")):
     for bits, lanes in ((8, 8), (16, 4)):
@@ -134,12 +156,28 @@ _declare(
     domains=describe.NARROW,
 )
 _declare(
+    "smlal.columns",
+    describe.columns_of_bytes(),
+    vectors.columns_of_bytes(_smull),
+    r"\bsmlal2\b",
+    domains=describe.NARROW_DATA,
+)
+_declare(
+    "smlal.nibbles",
+    describe.columns_of_nibbles(),
+    vectors.columns_of_nibbles(_smull),
+    r"\bsmlal2\b",
+)
+_declare(
     "addp.fours",
     describe.sums_of_fours(),
     vectors.sums_of_fours(_addp),
     r"\baddp\b",
 )
-_declare("zip.squares", describe.rows_of_squares(), vectors.rows_of_squares, r"\b(zip1|mov)\b")
+for name, dtype in (("squares", "int32"), ("float.squares", "float32")):
+    description = describe.rows_of_squares(dtype)
+    _declare(f"zip.{name}", description, vectors.rows_of_squares, r"\b(zip1|mov)\b")
+_declare("scale.squares", describe.scaled_squares(), vectors.scaled_squares, r"\bscvtf\b")
 
 for data, values, lanes in combinations(("int8", "uint8"), ("int8", "uint8"), (16, 8)):
     _declare(

@@ -86,6 +86,19 @@ _declare(
     domains=describe.NARROW,
 )
 _declare(
+    "vmlal.columns",
+    describe.columns_of_bytes(),
+    vectors.columns_of_bytes(_vmull),
+    r"\bvmlal\.s8\b",
+    domains=describe.NARROW_DATA,
+)
+_declare(
+    "vmlal.nibbles",
+    describe.columns_of_nibbles(),
+    vectors.columns_of_nibbles(_vmull),
+    r"\bvmlal\.s8\b",
+)
+_declare(
     "vpadd.fours",
     describe.sums_of_fours(),
     vectors.sums_of_fours(vectors.by_halves(_neon("vpadd.v2i32", "int32x2"))),

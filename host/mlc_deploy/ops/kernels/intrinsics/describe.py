@@ -6,6 +6,7 @@ from .... import te
 from ....ir import Expr, PrimFunc, const, select
 from ....schedule.tensor_intrin import accumulating, rows_apart
 from ....te import Tensor
+from ...block_scaled import nibble, raised_nibble
 from ...lookup import VALUES, place
 
 
@@ -48,6 +49,97 @@ def dot_rows(a: str, b: str, rows: int) -> PrimFunc:
     return rows_apart(func, "B", "C")
 
 
+def dot_of_nibbles() -> PrimFunc:
+    """C[j] += A[8*h + 4*g + k] * 16 * half h of B[g, j, k] over g and h of 2 and k of 4: int32 [4],
+    of int8 and nibbles, A [16], B [2, 4, 4], both parts of B anywhere."""
+    x, y = te.placeholder((16,), "int8", "A"), te.placeholder((2, 4, 4), "uint8", "B")
+    g, h, k = (te.reduce_axis((0, n), name) for n, name in ((2, "g"), (2, "h"), (4, "k")))
+
+    def element(j: Expr) -> Expr:
+        weight = nibble(y[g, j, k], h.var).astype("int32")
+        return te.sum(x[h * 8 + g * 4 + k].astype("int32") * weight, (g, h, k))
+
+    func = accumulating(_func(x, y, te.compute((4,), element, name="C")))
+    return rows_apart(func, "B")
+
+
+def dot_of_sixteen() -> PrimFunc:
+    """C[j] += A[4*g + k] * B[g, j, k] over g and k of 4: int32 [4], of int8, A [16], B [4, 4, 4],
+    parts of B anywhere."""
+    x, y = te.placeholder((16,), "int8", "A"), te.placeholder((4, 4, 4), "int8", "B")
+    g, k = (te.reduce_axis((0, 4), name) for name in "gk")
+
+    def element(j: Expr) -> Expr:
+        return te.sum(x[g * 4 + k].astype("int32") * y[g, j, k].astype("int32"), (g, k))
+
+    func = accumulating(_func(x, y, te.compute((4,), element, name="C")))
+    return rows_apart(func, "B")
+
+
+def columns_of_bytes() -> PrimFunc:
+    """C[j] += A[k] * B[k, j], over k of 16: int32 [16], of int8, A [16], B [16, 16]."""
+    x, y = te.placeholder((16,), "int8", "A"), te.placeholder((16, 16), "int8", "B")
+    k = te.reduce_axis((0, 16), "k")
+
+    def element(j: Expr) -> Expr:
+        return te.sum(x[k].astype("int32") * y[k, j].astype("int32"), k)
+
+    return accumulating(_func(x, y, te.compute((16,), element, name="C")))
+
+
+def squares_of_nibbles() -> PrimFunc:
+    """C[p, i, j] += A[h, i, 4*g + k] * 16 * half h of B[g, 2*p + j, k], h and g of 2 and k of 4:
+    int32 [2, 2, 2], of int8 and nibbles, A [2, 2, 8], B [2, 4, 4], both parts of B anywhere."""
+    x, y = te.placeholder((2, 2, 8), "int8", "A"), te.placeholder((2, 4, 4), "uint8", "B")
+    h, g, k = (te.reduce_axis((0, n), name) for n, name in ((2, "h"), (2, "g"), (4, "k")))
+
+    def element(p: Expr, i: Expr, j: Expr) -> Expr:
+        weight = nibble(y[g, p * 2 + j, k], h.var).astype("int32")
+        return te.sum(x[h, i, g * 4 + k].astype("int32") * weight, (h, g, k))
+
+    func = accumulating(_func(x, y, te.compute((2, 2, 2), element, name="C")))
+    return rows_apart(func, "B")
+
+
+def columns_of_nibbles() -> PrimFunc:
+    """C[j] += A[2*q + h] * half h of B[q, j], over q of 8 and h of 2: int16 [16], of int8 and
+    nibbles, A [16], B [8, 16]."""
+    x, y = te.placeholder((16,), "int8", "A"), te.placeholder((8, 16), "uint8", "B")
+    q, h = te.reduce_axis((0, 8), "q"), te.reduce_axis((0, 2), "h")
+
+    def element(j: Expr) -> Expr:
+        weight = (nibble(y[q, j], h.var) >> 4).astype("int16")
+        return te.sum(x[q * 2 + h].astype("int16") * weight, (q, h))
+
+    return accumulating(_func(x, y, te.compute((16,), element, name="C")))
+
+
+def dot_of_raised_nibbles(depth: int) -> PrimFunc:
+    """C[j] += A[8*q + 4*h + k] * (half h of B[q, j, k] and 8), over q of depth / 8, h of 2 and k of
+    4: int32 [8], of int8 and nibbles, A [depth], B [depth / 8, 8, 4], parts of B anywhere."""
+    x = te.placeholder((depth,), "int8", "A")
+    y = te.placeholder((depth // 8, 8, 4), "uint8", "B")
+    q, h, k = (te.reduce_axis((0, n), m) for n, m in ((depth // 8, "q"), (2, "h"), (4, "k")))
+
+    def element(j: Expr) -> Expr:
+        weight = raised_nibble(y[q, j, k], h.var)
+        return te.sum(x[q * 8 + h * 4 + k].astype("int32") * weight, (q, h, k))
+
+    func = accumulating(_func(x, y, te.compute((8,), element, name="C")))
+    return rows_apart(func, "B")
+
+
+def scaled_squares() -> PrimFunc:
+    """C[p, i, j] += A[p, i, j] * B[2*p + j]: float32 [2, 2, 2], A int32, B [4]."""
+    x, y = te.placeholder((2, 2, 2), "int32", "A"), te.placeholder((4,), "float32", "B")
+    once = te.reduce_axis((0, 1), "once")
+
+    def element(p: Expr, i: Expr, j: Expr) -> Expr:
+        return te.sum(x[p, i, j].astype("float32") * y[p * 2 + j], once)
+
+    return accumulating(_func(x, y, te.compute((2, 2, 2), element, name="C")))
+
+
 def dot_in_fours(depth: int) -> PrimFunc:
     """C[j, p] += A[8*h + 2*p + k] * B[j, 8*h + 2*p + k] over k of 2 and h of depth / 8: int32
     [4, 4], of int8, A [depth], B [4, depth]."""
@@ -80,10 +172,10 @@ def transposed(rows: int, columns: int, dtype: str) -> PrimFunc:
     return _func(x, te.compute((columns, rows), lambda j, i: x[i, j], name="C"))
 
 
-def rows_of_squares() -> PrimFunc:
-    """C[i, v, j] = A[v, i, j]: int32, the rows of two matrices of 2 x 2 side by side; rows of C
+def rows_of_squares(dtype: str) -> PrimFunc:
+    """C[i, v, j] = A[v, i, j]: the rows of two matrices of 2 x 2 side by side; rows of C
     anywhere."""
-    x = te.placeholder((2, 2, 2), "int32", "A")
+    x = te.placeholder((2, 2, 2), dtype, "A")
     c = te.compute((2, 2, 2), lambda i, v, j: x[v, i, j], name="C")
     return rows_apart(_func(x, c), "C")
 
@@ -170,3 +262,4 @@ SHIFTS = {"B": (-32, 31)}  # what a rounding shift is described for
 
 # Weights of which two products with any int8 have a sum that int16 holds.
 NARROW = {"B": (-127, 127)}
+NARROW_DATA = {"A": (-127, 127)}  # and data for any weights

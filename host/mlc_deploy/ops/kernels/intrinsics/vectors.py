@@ -235,6 +235,131 @@ def dot_rows_by_lane(operation: Operation) -> Callable[..., Stmt]:
     return body
 
 
+def top_bits(packed: Expr) -> list[Expr]:
+    """The lower and the upper halves of bytes as int8, at the top of it: 16 times the numbers."""
+    lanes = dtype_of(packed.dtype).lanes
+    low = packed << broadcast(const(4, "uint8"), lanes)
+    high = packed & broadcast(const(0xF0, "uint8"), lanes)
+    return [call("reinterpret", f"int8x{lanes}", half) for half in (low, high)]
+
+
+def dot_of_nibbles(operation: Operation) -> Callable[..., Stmt]:
+    """C[j] += A · B[., j], by four: for each half of the bytes of each part of B operation(C, half,
+    four of A in every lane)"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        total: Expr = part(c, 4, 0)
+        data = part(a, 16, 0)
+        for g in range(2):
+            for h, weights in enumerate(top_bits(whole(b, g))):
+                total = operation(total, weights, quad(data, 2 * h + g))
+        return put(total, c, 0)
+
+    return body
+
+
+def dot_of_sixteen(operation: Operation) -> Callable[..., Stmt]:
+    """C[j] += A · B[., j], by four: operation(C, B[g], four of A in every lane)"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        total, data = part(c, 4, 0), part(a, 16, 0)
+        for g in range(4):
+            total = operation(total, whole(b, g), quad(data, g))
+        return put(total, c, 0)
+
+    return body
+
+
+def columns_of_bytes(multiply: Operation) -> Callable[..., Stmt]:
+    """C += A[k] * B[k], by eight columns, the products of two neighbours added first, in int16"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        data = part(a, 16, 0)
+        totals: list[Expr] = [part(c, 8, 0), part(c, 8, 8)]
+        for k in range(0, 16, 2):
+            products = [
+                [
+                    multiply(*two)
+                    for two in zip(halves(part(b, 16, n, 0)), halves(lane(data, n)), strict=True)
+                ]
+                for n in (k, k + 1)
+            ]
+            for n, (first, second) in enumerate(zip(*products, strict=True)):
+                totals[n] = totals[n] + cast("int32x8", first + second)
+        return seq(put(t, c, 8 * n) for n, t in enumerate(totals))
+
+    return body
+
+
+def squares_of_nibbles(operation: Operation) -> Callable[..., Stmt]:
+    """C[p] += A · B[., p], by eight: four of each part of B are eight of two columns; for each half
+    of their bytes operation(C[p], A[h], half)"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        parts = tuple(call("reinterpret", "int32x4", whole(b, g)) for g in range(2))
+        data, four = [whole(a, h) for h in range(2)], ramp(0, 4)
+
+        def square(p: int) -> Stmt:
+            columns = Shuffle(parts, (2 * p, 2 * p + 4, 2 * p + 1, 2 * p + 5), "int32x4")
+            index = (const(p), four // 2, four % 2)
+            total: Expr = load(c, index)
+            weights = top_bits(call("reinterpret", "uint8x16", columns))
+            for x, half in zip(data, weights, strict=True):
+                total = operation(total, x, half)
+            return Store(c, index, total)
+
+        return seq(map(square, range(2)))
+
+    return body
+
+
+def columns_of_nibbles(multiply: Operation) -> Callable[..., Stmt]:
+    """C += A[k] * a half of B[k / 2], by eight columns: C + multiply(half, A[k] in every lane)"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        data = part(a, 16, 0)
+        totals: list[Expr] = [part(c, 8, 0), part(c, 8, 8)]
+        for q in range(8):
+            for h, half in enumerate(top_bits(part(b, 16, q, 0))):
+                numbers = half >> broadcast(const(4, "int8"), 16)
+                both = zip(halves(numbers), halves(lane(data, 2 * q + h)), strict=True)
+                totals = [t + multiply(*two) for t, two in zip(totals, both, strict=True)]
+        return seq(put(t, c, 8 * n) for n, t in enumerate(totals))
+
+    return body
+
+
+def dot_of_raised_nibbles(by_pairs: Operation, add_pairs: Operation) -> Callable[..., Stmt]:
+    """C[j] += A · (B[., j] and 8): add_pairs(the sum over fours of A of by_pairs(half, the four in
+    every lane), 1), int16 in between: 8 * 2 * 15 * 128 is less than 2^15"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        pairs: Expr | None = None
+        for q in range(int(b.shape[0])):  # type: ignore[arg-type]
+            flipped = whole(b, q) ^ broadcast(const(0x88, "uint8"), 32)
+            low = flipped & broadcast(const(15, "uint8"), 32)
+            high = flipped >> broadcast(const(4, "uint8"), 32)
+            for h, weights in enumerate((low, high)):
+                product = by_pairs(weights, words(part(a, 4, 8 * q + 4 * h), 8))
+                pairs = product if pairs is None else pairs + product
+        assert pairs is not None
+        return put(part(c, 8, 0) + add_pairs(pairs, broadcast(const(1, "int16"), 16)), c, 0)
+
+    return body
+
+
+def scaled_squares(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+    """C[p] += A[p] * two of B, for each of two rows"""
+    four, scales = ramp(0, 4), part(b, 4, 0)
+
+    def square(p: int) -> Stmt:
+        index = (const(p), four // 2, four % 2)
+        factor = Shuffle((scales,), (2 * p, 2 * p + 1) * 2, "float32x4")
+        return Store(c, index, load(c, index) + cast("float32x4", load(a, index)) * factor)
+
+    return seq(map(square, range(2)))
+
+
 def dot_in_fours(
     multiply: Operation, add_pairs: Operation, apart: bool = False
 ) -> Callable[..., Stmt]:
@@ -311,7 +436,7 @@ def rows_of_squares(a: Buffer, c: Buffer) -> Stmt:
 
     def row(i: int) -> Stmt:
         lanes = (2 * i, 2 * i + 1, 2 * i + 4, 2 * i + 5)
-        return Store(c, (const(i), every // 2, every % 2), Shuffle(squares, lanes, "int32x4"))
+        return Store(c, (const(i), every // 2, every % 2), Shuffle(squares, lanes, f"{c.dtype}x4"))
 
     return seq(map(row, range(2)))
 

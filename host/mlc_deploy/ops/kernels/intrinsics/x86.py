@@ -42,3 +42,17 @@ INTRINS.append(
         r"\bv?(punpck[lh]wd|pack|pshufb|perm)",
     )
 )
+
+for depth in (16, 32):
+    INTRINS.append(
+        TensorIntrin(
+            f"x86.pmaddubsw.nibbles{depth}",
+            describe.dot_of_raised_nibbles(depth),
+            vectors.dot_of_raised_nibbles(
+                llvm("llvm.x86.avx2.pmadd.ub.sw", "int16x16"),
+                llvm("llvm.x86.avx2.pmadd.wd", "int32x8"),
+            ),
+            {"x86_64": frozenset({"avx2"})},
+            r"\bvpmaddubsw\b",
+        )
+    )

@@ -1,0 +1,118 @@
+"""`mlc-deploy report`: a page, or a timeline, of what was measured before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import ReportError
+from ..files.outside import read_file
+from ..files.unfinished import write_whole
+from ..report import Plan, Task, Trial, read_run, run_page, run_trace, tuning_page
+from .drawn import TRACE_HELP
+from .errors import OK
+from .options import DEBUG, Misuse, writable
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from ..tuned import Database
+
+DATABASE = b'{"check":'  # what a tuning database begins with
+OUTPUT = "report.html"
+
+
+@click.command()
+@click.argument("records", nargs=-1, required=True, metavar="RECORD [AFTER]")
+@click.option("-o", "--output", metavar="FILE", help=f"write the page to FILE (default: {OUTPUT})")
+@click.option("--trace", "trace_file", metavar="FILE", help=TRACE_HELP)
+@DEBUG
+def report(records: tuple[str, ...], output: str | None, trace_file: str | None) -> int:
+    """Writes a page of a record, of two, or of a tuning.
+
+    RECORD is a file that --json wrote for a model, or a database that `tune` keeps. With two
+    records, the page is of the second, and says what changed since the first. The page is one file
+    that opens offline.
+
+    The kernels' code, the arena and the graph are in records of runs with both --report and --json.
+    With --trace and without --output, no page is written.
+    """
+    if len(records) > 2:
+        raise Misuse("a page is of one record or of two", where=" ".join(records))
+    to = Path(output or OUTPUT)
+    for option, text in (("--output", output or OUTPUT), ("--trace", trace_file)):
+        if text and Path(text).resolve() in (Path(r).resolve() for r in records):
+            what = "it would overwrite a record"
+            raise Misuse(what, where=f"{option} {text}", mend="another name")
+        if text:
+            writable(option, text)
+    contents = [_content(file) for file in records]
+    if any(content.startswith(DATABASE) for content in contents):
+        if len(records) > 1 or trace_file:
+            what = "a tuning database has a page of its own"
+            raise Misuse(what, where=" ".join(records), mend="one database, without --trace")
+        write_whole(to, _tuning(records[0]))
+        return OK
+    for file, content in zip(records, contents, strict=True):
+        _refuse_tuning(file, content)
+    runs = [read_run(content, file) for file, content in zip(records, contents, strict=True)]
+    if trace_file:
+        write_whole(writable("--trace", trace_file), run_trace(runs[-1]))
+    if output or not trace_file:
+        write_whole(to, run_page(runs[-1], runs[0] if len(runs) > 1 else None))
+    return OK
+
+
+def _content(file: str) -> bytes:
+    """Raises Misuse for a file that cannot be read."""
+    try:
+        return read_file(file)
+    except FileNotFoundError:
+        raise Misuse("there is no such file", where=file, mend="what --json wrote") from None
+    except OSError as error:
+        raise Misuse(f"cannot be read: {error.strerror}", where=file) from None
+
+
+def _refuse_tuning(file: str, content: bytes) -> None:
+    """Raises Misuse for what `tune --json` wrote: of each trial, it knows nothing."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return  # read_run says what is wrong
+    if isinstance(found, dict) and "tasks" in found and isinstance(found.get("db"), str):
+        what = "this is the record of a tuning, which holds no single trial; its database does"
+        raise Misuse(what, where=file, mend=f"mlc-deploy report {found['db']}")
+
+
+def _tuning(file: str) -> str:
+    from ..tuned import Database  # here: a page of a record does without the compiler
+
+    database = Database(file)
+    for note in database.notes:
+        Progress(False).warn(note)
+    if not database.records and not database.plans:
+        raise ReportError(
+            "the database holds no result",
+            where=file,
+            mend=f"mlc-deploy tune MODEL --db {file}",
+        )
+    plans = [Plan(p.name, p.board, p.objective, len(p.layouts), p.cost) for p in database.plans]
+    return tuning_page(Path(file).name, _tasks(database), plans, database.notes)
+
+
+def _tasks(database: Database) -> list[Task]:
+    """Each kernel on each board, with its trials in the order of the file. What was measured once
+    more, among the best, is none."""
+    found: dict[tuple[str, ...], list[Trial]] = {}
+    for record in database.records:
+        if record.final:
+            continue
+        cost = record.cost if record.measured.verdict == "ok" else None
+        trials = found.setdefault((record.task, *record.subject), [])
+        trials.append(Trial(record.measured.verdict, cost))
+    return [
+        Task(name, target, board, objective, trials)
+        for (name, _, target, board, objective), trials in found.items()
+    ]

@@ -1,0 +1,132 @@
+"""A decoder's ONNX file as a function of its tokens: which input is what, and its cache as states.
+
+Names are those of transformers' exporters, optimum and onnxruntime-genai: `input_ids`,
+`attention_mask`, `position_ids`, `past_key_values.N.key`, `present.N.key`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto, ValueInfoProto
+
+from ..errors import DecodeError, GraphError
+from ..frontend import from_onnx
+from ..frontend.onnx_file import read_model
+from ..graph import Function
+from ..graph.decoder import Parts, with_cache
+from ..graph.dims import symbol
+from ..graph.states import AFTER, BEFORE, words_of
+from ..ir import Dim
+
+IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
+BRANCH = "use_cache_branch"  # of optimum's merged decoders: whether there is a past
+LENGTH = 512  # tokens that a cache has room for, unless told
+STEP = 32  # tokens that one step reads at most
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+
+
+def read_decoder(
+    path: str | Path,
+    length: int = LENGTH,
+    window: int | None = None,
+    *,
+    step: int = STEP,
+    converters: Mapping[Any, Any] | None = None,
+) -> Function:
+    """The graph of a decoder with its cache of `length` tokens (graph/decoder.py), whose steps
+    read up to `step` of them. Raises DecodeError, ImporterError."""
+    file = Path(path)
+    proto = read_model(file)
+    step = min(step, length)
+    parts, dims, values = _read(proto, str(file), length, step)
+    function = from_onnx(file, None, dims, values=values, converters=converters)
+    function = replace(function, name=file.stem)
+    try:
+        return with_cache(function, parts, length, window)
+    except GraphError as error:
+        raise DecodeError(error.what, where=str(file), mend=error.mend) from error
+
+
+def _read(
+    proto: ModelProto, where: str, length: int, step: int
+) -> tuple[Parts, dict[str, Dim | str], dict[str, Any]]:
+    """What is what, what its named dimensions are, and the inputs that are known."""
+    weights = {t.name for t in proto.graph.initializer}
+    inputs = {i.name: i for i in proto.graph.input if i.name not in weights}
+    outputs = {o.name: o for o in proto.graph.output}
+    past = _past(inputs, outputs)
+    lacking = [] if IDS in inputs else [IDS]
+    lacking += [] if past else ["past_key_values.0.key (and present.0.key among its outputs)"]
+    if lacking or LOGITS not in outputs:
+        what = "this model is no decoder of text"
+        what += f": it has no input {' and none '.join(lacking)}" if lacking else ""
+        what += "" if LOGITS in outputs else f"; it has no output {LOGITS}"
+        near = get_close_matches("decoder", list(inputs), 3, 0.4) or list(inputs)[:5]
+        raise DecodeError(
+            what,
+            where=f"{where}, of inputs {', '.join(near) or 'none'}",
+            mend="a model with its cache: optimum-cli export onnx --task text-generation-with-past",
+        )
+    known = {IDS, MASK, POSITIONS, BRANCH, *past}
+    unknown = [name for name in inputs if name not in known]
+    if unknown:
+        raise DecodeError(
+            f"nothing says what the decoder's input {', '.join(unknown[:3])} is",
+            where=where,
+            mend=f"a model of {IDS}, {MASK}, {POSITIONS} and a cache alone",
+        )
+    dims: dict[str, Dim | str] = {}
+    for name, axis, most in ((IDS, 1, step), *((name, 2, length) for name in past)):
+        extent = _dimension(inputs, name, axis)
+        if extent:
+            dims.setdefault(extent, f"<={most}")
+    if len(inputs[IDS].type.tensor_type.shape.dim) != 2:
+        raise DecodeError(f"the input {IDS} is of no shape [1, tokens]", where=where)
+    steps, rows = _dimension(inputs, IDS, 1), _dimension(inputs, next(iter(past)), 2)
+    if not rows:
+        raise DecodeError(
+            "the decoder's caches have a fixed number of rows",
+            where=where,
+            mend="a model exported with an open length of its past",
+        )
+    if (places := _dimension(inputs, POSITIONS, 1)) not in ("", steps):
+        dims[places] = symbol(steps)
+    if seen := _dimension(inputs, MASK, 1):
+        ids = inputs[IDS].type.tensor_type.shape.dim
+        dims[seen] = symbol(rows) + (symbol(steps) if steps else ids[1].dim_value)
+    for name in (IDS, POSITIONS, MASK, *past):
+        if batch := _dimension(inputs, name, 0):
+            dims[batch] = 1
+    values = {BRANCH: np.array([True])} if BRANCH in inputs else {}
+    parts = Parts(
+        IDS, LOGITS, past, MASK if MASK in inputs else None,
+        POSITIONS if POSITIONS in inputs else None,
+    )  # fmt: skip
+    return parts, dims, values
+
+
+def _past(
+    inputs: Mapping[str, ValueInfoProto], outputs: Mapping[str, ValueInfoProto]
+) -> dict[str, str]:
+    """Each cache among the inputs, and the output in which it comes back."""
+    ends = {words_of(name, AFTER): name for name in outputs if name != LOGITS}
+    found: dict[str, str] = {}
+    for name, info in inputs.items():
+        own = info.type.tensor_type
+        if own.elem_type in FLOATS and len(own.shape.dim) == 4:
+            after = ends.get(words_of(name, BEFORE))
+            if after is not None:
+                found[name] = after
+    return found
+
+
+def _dimension(inputs: Mapping[str, ValueInfoProto], name: str, axis: int) -> str:
+    """The name of an input's dimension; "" where it is a number, or there is none."""
+    shape = inputs[name].type.tensor_type.shape.dim if name in inputs else ()
+    return shape[axis].dim_param if axis < len(shape) else ""

@@ -1,0 +1,123 @@
+"""Text to tokens and back, by Hugging Face's `tokenizers`; and chats to text, by the template that
+a tokenizer has. Both come with the extra `text`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..errors import DecodeError
+from .files import TOKENIZER, Beside
+
+EXTRA = "pip install 'mlc-deploy[text]'"
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a character's first bytes are decoded to it
+
+
+def load_tokenizer(found: Beside, model: Path) -> Tokenizer:
+    """The tokenizer of a model. Raises DecodeError where the extra or the file is missing."""
+    tokenizers = _imported("tokenizers", "text needs the package tokenizers")
+    if found.tokenizer is None:
+        raise DecodeError(
+            f"there is no {TOKENIZER} beside the model",
+            where=str(model),
+            mend=f"--tokenizer FILE or FOLDER with a {TOKENIZER}, or --prompt-ids 1,2,3",
+        )
+    try:
+        return Tokenizer(tokenizers.Tokenizer.from_file(str(found.tokenizer)))
+    except Exception as error:  # the package raises bare Exceptions
+        raise DecodeError(
+            f"the tokenizer cannot be read: {error}", where=str(found.tokenizer)
+        ) from None
+
+
+def _imported(name: str, what: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise DecodeError(f"{what}, which is not installed", mend=EXTRA) from None
+
+
+class Tokenizer:
+    """Tokens of text, and text of tokens as they come."""
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def tokens(self, text: str, *, special: bool = True) -> list[int]:
+        """special: with the tokens that a text begins with."""
+        found: list[int] = self._own.encode(text, add_special_tokens=special).ids
+        return found
+
+    def token(self, text: str) -> int | None:
+        """The token of a special text, such as an end."""
+        found: int | None = self._own.token_to_id(text)
+        return found
+
+    def texts(self, tokens: Iterable[int]) -> Iterator[str]:
+        """The text of each token as soon as it is whole: characters may take several."""
+        known: list[int] = []  # from the last whole text on, so that spaces between are right
+        said = ""
+        for token in tokens:
+            known.append(token)
+            whole = self._own.decode(known)
+            if whole.endswith(UNFINISHED):
+                continue
+            if len(whole) > len(said):
+                yield whole[len(said) :]
+            known = known[-1:]
+            said = self._own.decode(known)
+        rest = self._own.decode(known)
+        if len(rest) > len(said):
+            yield rest[len(said) :]
+
+
+def until(texts: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
+    """Texts up to where one of `stops` stands, which is not given: what may be its beginning is
+    held back."""
+    held = ""
+    for text in texts:
+        held += text
+        places = [place for stop in stops if (place := held.find(stop)) >= 0]
+        if places:
+            yield held[: min(places)]
+            return
+        safe = len(held) - max((_begun(held, stop) for stop in stops), default=0)
+        if safe:
+            yield held[:safe]
+            held = held[safe:]
+    if held:
+        yield held
+
+
+def _begun(text: str, stop: str) -> int:
+    """How many of the last characters are the first ones of `stop`."""
+    sizes = range(min(len(text), len(stop) - 1), 0, -1)
+    return next((n for n in sizes if text.endswith(stop[:n])), 0)
+
+
+def chat_text(found: Beside, messages: Sequence[Mapping[str, str]]) -> str:
+    """Messages as the tokenizer's chat template has them, up to where the reply begins. Raises
+    DecodeError for a template that cannot be read, or that refuses them."""
+    assert found.template is not None
+    jinja2 = _imported("jinja2", "a chat template needs the package jinja2")
+    sandbox = _imported("jinja2.sandbox", "a chat template needs the package jinja2")
+
+    def refuse(message: str) -> str:
+        raise jinja2.TemplateError(message)
+
+    world = sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    world.globals["raise_exception"] = refuse
+    try:
+        text: str = world.from_string(found.template).render(
+            messages=messages, add_generation_prompt=True, **found.texts
+        )
+    except (jinja2.TemplateError, TypeError, ValueError) as error:
+        raise DecodeError(
+            f"the chat template does not take these messages: {error}", mend="--no-chat"
+        ) from None
+    return text

@@ -1,0 +1,69 @@
+"""What a run takes besides time: memory, and energy where a sensor says it; and what its cores can
+do at most. These are parts of the record (deploy.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from mlc_targets import Target
+from mlc_targets.object_format import Metadata
+
+from .flow import Flow, accesses_of, alive
+
+if TYPE_CHECKING:
+    from mlc_rpc.host_call import HostCall
+    from mlc_rpc.timing import Conditions, Timing
+
+
+def memory_of(
+    metadata: Metadata, host_calls: Sequence[HostCall], costs: Sequence[float], timing: Timing
+) -> dict[str, float]:
+    """The record's `memory`. costs: of the layers, by which the mean over time is taken."""
+    accesses = accesses_of(metadata, host_calls)
+    assert metadata.model is not None
+    flow = Flow(metadata.model, accesses, [host.at_call for host in host_calls])
+    used = alive(flow.tensors, len(accesses))
+    found: dict[str, float] = {}
+    if used:
+        weights = costs if sum(costs) else [1.0] * len(used)
+        found["alive_peak_bytes"] = max(used)
+        found["alive_mean_bytes"] = round(fmean(used, weights))
+    now = None if timing.emulated else timing.conditions
+    if now is not None and (rows := _known(now, "memory_kb")):
+        most = max(*rows, *_known(now, "memory_most_kb"))  # which the kernel may tell late
+        found["resident_peak_bytes"] = most * 1024
+        found["resident_mean_bytes"] = round(fmean(rows) * 1024)
+    return found
+
+
+def energy_of(timing: Timing) -> dict[str, float] | None:
+    """The record's `energy`: by the board's sensors; None where it has none."""
+    now = None if timing.emulated else timing.conditions
+    if now is None:
+        return None
+    found: dict[str, float] = {}
+    if (microjoules := timing.per_run("energy_uj") or 0.0) > 0.0:  # a counter wraps around
+        found["joules_per_run"] = microjoules / 1e6
+    if power := _known(now, "power_uw"):
+        found["watts"] = fmean(power) / 1e6
+    return found or None
+
+
+def limits_of(target: Target, precision: str) -> dict[str, Any]:
+    """The record's `limits`: what an instruction can do; of clocks and memories nothing is known
+    here."""
+    dtype = precision if precision == "float16" else "float32"
+    lanes = target.lanes(dtype)
+    source = f"{lanes} numbers of {dtype} in a vector register; layers of integers may do more"
+    return {
+        "macs_per_instruction": lanes,
+        "macs_per_s": None,
+        "bytes_per_s": None,
+        "source": source,
+    }
+
+
+def _known(now: Conditions, fact: str) -> list[int]:
+    return [n for n in (*now.before[fact], *now.after[fact]) if n is not None]

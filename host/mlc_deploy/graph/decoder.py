@@ -1,0 +1,291 @@
+"""A decoder with its cache: the rows of keys and values that a text has left stay on the board.
+
+A model as exporters write it takes the tokens of a step, how far the text was read, and the keys
+and values of what was read; it gives these back with those of the step behind them:
+
+    logits, present = model(input_ids[1, S], past[1, H, P, D], mask[1, P + S], positions[1, S])
+
+Here it becomes a function of the tokens alone. Keys and values are states of `length` rows, of
+which `append_rows` writes those of the step; what reads them reads the first P + S. How far the
+text was read is a state, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import GraphError
+from ..ir import Dim
+from ..ir import Var as Symbol
+from ..ir.names import Names
+from ..ops import infer_types
+from ..ops.plan import SHARED
+from .bind import rebuilt
+from .dims import same_dim
+from .extents import EXTENT
+from .last_rows import last_rows
+from .nodes import AnyCall, Binding, Call, CallBranch, Constant, Function, TensorType, Value, Var
+
+POSITION, FILLED = "position", "filled"  # states: tokens read so far, rows of the caches in use
+LOGITS, TOKEN = "logits", "token"  # outputs: of the last token, and the place of the largest
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Which inputs and outputs of a decoder are what, by name. `past` has that of the output in
+    which each cache comes back; `mask` and `positions` are None where it takes none."""
+
+    ids: str
+    logits: str
+    past: Mapping[str, str]
+    mask: str | None = None
+    positions: str | None = None
+
+
+class _Emitter:
+    """Bindings as they are added to those of a function."""
+
+    def __init__(self, function: Function) -> None:
+        made = (v.name for b in function.bindings for v in b.outputs)
+        self.names = Names([*(p.name for p in function.params), *made])
+        self.bindings: list[Binding] = []
+
+    def param(self, name: str, t: TensorType) -> Var:
+        return Var(self.names.fresh(name), t)
+
+    def emit(self, op: str, *args: Value, name: str, source: str = "", **attrs: Any) -> Var:
+        (t,) = infer_types(op, [a.type for a in args], attrs)
+        out = Var(self.names.fresh(name), t)
+        self.bindings.append(Binding((out,), Call(op, args, attrs), source or name))
+        return out
+
+
+def with_cache(
+    function: Function, parts: Parts, length: int, window: int | None = None
+) -> Function:
+    """A decoder as a function of its tokens, whose caches have room for `length` rows.
+
+    window: so many tokens are enough for the model to go on, so that a text may be of any length:
+    when the caches are full, the rows that a window needs are moved to their beginning. Without,
+    no more than `length` tokens are read. Raises GraphError for a model that is no such decoder.
+    """
+    params = {p.name: p for p in function.params}
+    caches = {params[before]: after for before, after in parts.past.items()}
+    ids = params[parts.ids]
+    steps = ids.type.shape[1]
+    rows = next(iter(caches)).type.shape[2]
+    assert isinstance(rows, Symbol), f"the caches of '{function.name}' have {rows} rows"
+    if not isinstance(steps, Symbol) and steps != 1:
+        raise GraphError(
+            f"'{function.name}' reads {steps} tokens at once, no more and no fewer",
+            mend="a model exported with an open length of its input, or of one token",
+        )
+    most = dict(function.extents)
+    assert isinstance(steps, Symbol | int), f"{ids} has {steps} tokens"
+    longest = most[steps.name] if isinstance(steps, Symbol) else steps
+    if window is not None and window - 1 + longest > length:
+        what = f"a window of {window} tokens and a step of {longest} leave caches of {length} rows"
+        raise GraphError(what, mend=f"a length of {window - 1 + longest} or more")
+
+    e = _Emitter(function)
+    position = e.param(POSITION, EXTENT)
+    filled = position if window is None else e.param(FILLED, EXTENT)
+    count: Value = params[steps.name] if isinstance(steps, Symbol) else _number(steps)
+    dropped: tuple[Value, ...] = ()
+    if window is None:
+        room = e.emit("subtract", _number(length), count, name="room")
+        kept = e.emit("minimum", filled, room, name="kept")
+        kept = e.emit("maximum", kept, _number(0), name="kept")
+    else:
+        # A state may be loaded from anywhere: no number of rows leads out of the cache.
+        used = e.emit("minimum", filled, _number(length), name="used")
+        used = e.emit("maximum", used, _number(0), name="used")
+        after = e.emit("add", used, count, name="needed")
+        full = e.emit("greater", after, _number(length), name="full")
+        kept = e.emit("where", full, _number(window - 1), used, name="kept")
+        dropped = (e.emit("maximum", e.emit("subtract", used, kept, name="dropped"), _number(0),
+                          name="dropped"),)  # fmt: skip
+    past = e.emit("extent", kept, name="past", extent=rows)
+    whole: Dim = rows + steps
+
+    values: dict[Value, Value] = {params[rows.name]: past}
+    if parts.mask is not None:
+        mask = params[parts.mask]
+        if not same_dim(mask.type.shape[1], whole):
+            raise GraphError(f"'{mask.name}' is {mask.type}, not of {whole} tokens")
+        one = Constant(np.ones((1, 1), mask.type.dtype))
+        values[mask] = e.emit("broadcast_to", one, name="mask", shape=(1, whole))
+    if parts.positions is not None:
+        dtype = params[parts.positions].type.dtype
+        numbers: Value = Constant(np.arange(longest).reshape(1, longest))
+        if isinstance(steps, Symbol):
+            part: dict[str, Any] = {"begin": (0, 0), "step": (1, 1), "shape": (1, steps)}
+            numbers = e.emit("slice", numbers, name="numbers", **part)
+        places = e.emit("add", numbers, position, name="positions")
+        if dtype != "int64":
+            places = e.emit("cast", places, name="positions", dtype=dtype)
+        values[params[parts.positions]] = places
+
+    body = rebuilt(_without(function, values), values, {})
+    own = {p.name: p for p in body.params}
+    grown = {c: Var(c.name, _with_rows(c.type, length)) for c in caches}
+    within: dict[Value, Var] = {own[c.name]: state for c, state in grown.items()}
+    made: dict[Value, Value] = {}  # what stands for a value of the model
+    written: dict[Value, Var] = {}  # the caches, by the values that come back
+    for binding in body.bindings:
+        args = tuple(made.get(a, a) for a in binding.call.args)
+        cache = _appended(binding, within)
+        if cache is not None:
+            (out,) = binding.outputs
+            written[out] = _append(e, within[cache], args[1], past, dropped, binding.source)
+            made[out] = _first_rows(e, written[out], whole, out.name, binding.source)
+            continue
+        early = next((a for a in args if a in within), None)
+        if early is not None:
+            raise GraphError(
+                f"'{binding.source}' reads the cache '{early.name}' without the step's own rows",
+                mend="a model that joins both (Concat) and reads what comes of it",
+            )
+        e.bindings.append(replace(binding, call=replace(binding.call, args=args)))
+
+    outputs = dict(zip(body.output_names, body.outputs, strict=True))
+    every = made.get(outputs[parts.logits], outputs[parts.logits])
+    logits = e.emit("reshape", _last(e, every, steps), name=LOGITS, shape=every.type.shape[2:])
+    token = e.emit("argmax", logits, name=TOKEN, axis=0, keepdims=False, last=False)
+    following = [(position, e.emit("add", position, count, name=f"{POSITION}.next"))]
+    if window is not None:
+        following.append((filled, e.emit("add", kept, count, name=f"{FILLED}.next")))
+    for cache, name in caches.items():
+        found = _source(body, outputs[name], written)
+        if found not in written:
+            what = f"output '{name}' is not the cache '{cache.name}' with the step's rows behind it"
+            raise GraphError(what)
+        following.append((grown[cache], written[found]))
+    states = tuple((before.name, f"{before.name}.next") for before, _ in following)
+    taken = [p for p in body.params if p not in within]
+    made_of = Function(
+        name=function.name,
+        params=(*taken, *(before for before, _ in following)),
+        bindings=tuple(e.bindings),
+        outputs=(logits, token, *(after for _, after in following)),
+        output_names=(LOGITS, TOKEN, *(name for _, name in states)),
+        states=states,
+        extents=function.extents,
+    )
+    return _one_token_apart(last_rows(made_of), ids.name, steps)
+
+
+def _one_token_apart(function: Function, ids: str, steps: Dim) -> Function:
+    """The function as a branch: a step of one token has a body of its own, which is made for one
+    row. Both work on one memory and on one copy of the weights."""
+    if not isinstance(steps, Symbol):
+        return function
+    e = _Emitter(function)
+    count = next(p for p in function.params if p.name == steps.name)
+    one = e.emit("equal", count, _number(1), name="one_token")
+
+    def body(name: str, known: Mapping[Value, Value], dims: Mapping[Symbol, Dim]) -> Function:
+        own = {p: Var(p.name, p.type) for p in function.params}
+        inner = _Emitter(function)
+        values: dict[Value, Value] = {}
+        values.update(own.items())
+        values.update(known)
+        if dims:
+            first: dict[str, Any] = {"begin": (0, 0), "step": (1, 1), "shape": (1, 1)}
+            given = next(p for p in function.params if p.name == ids)
+            values[given] = inner.emit("slice", own[given], name="token_id", **first)
+        made = rebuilt(replace(function, params=(), states=(), extents=()), values, dims)
+        bindings = (*inner.bindings, *_sharing_weights(made.bindings))
+        return replace(made, name=name, params=tuple(own.values()), bindings=bindings)
+
+    bodies = body("one", {count: _number(1)}, {steps: 1}), body("several", {}, {})
+    outputs = tuple(Var(e.names.fresh(v.name), v.type) for v in function.outputs)
+    branch = Binding(outputs, CallBranch(*bodies, (one, *function.params)), "step")
+    return replace(function, bindings=(*e.bindings, branch), outputs=outputs)
+
+
+def _sharing_weights(bindings: Sequence[Binding]) -> Iterator[Binding]:
+    """A layer of one row takes the weights as the layer of many rows has them packed."""
+    known: set[Value] = set()  # what constants alone decide, such as weights of few bits
+
+    def is_known(value: Value) -> bool:
+        return isinstance(value, Constant) or value in known
+
+    for binding in bindings:
+        match binding.call:
+            case Call("dense", (_, w), attrs) as call if is_known(w):
+                yield replace(binding, call=replace(call, attrs={**attrs, SHARED: True}))
+            case Call(args=args) if all(map(is_known, args)):
+                known.update(binding.outputs)
+                yield binding
+            case _:
+                yield binding
+
+
+def _source(body: Function, value: Value, known: Collection[Value]) -> Value:
+    """The value of `known` that an output is, before its extents got names of their own."""
+    makers: dict[Value, AnyCall] = {b.outputs[0]: b.call for b in body.bindings}
+    while value not in known:
+        match makers.get(value):
+            case Call("first" | "reshape", (x, *_)):
+                value = x
+            case _:
+                break
+    return value
+
+
+def _without(function: Function, values: Mapping[Value, Value]) -> Function:
+    """The function without the parameters that are computed, and without states."""
+    return replace(function, params=tuple(p for p in function.params if p not in values), states=())
+
+
+def _number(value: Any) -> Constant:
+    return Constant(np.array(value, np.int64))
+
+
+def _with_rows(t: TensorType, rows: int) -> TensorType:
+    batch, heads, _, width = t.shape
+    return TensorType((batch, heads, rows, width), t.dtype)
+
+
+def _appended(binding: Binding, caches: Mapping[Value, Var]) -> Value | None:
+    """The cache behind which a binding puts the rows of a step."""
+    match binding.call:
+        case Call("concatenate", (cache, _), attrs) if cache in caches and attrs["axis"] in (2, -2):
+            return cache
+    return None
+
+
+def _append(
+    e: _Emitter, cache: Var, rows: Value, past: Value, dropped: Sequence[Value], source: str
+) -> Var:
+    _, heads, length, width = cache.type.shape
+    count = rows.type.shape[2]
+    flat = e.emit("reshape", cache, name=cache.name, source=source, shape=(heads, length, width))
+    own = e.emit("reshape", rows, name="rows", source=source, shape=(heads, count, width))
+    after = e.emit(
+        "append_rows", flat, own, past, *dropped, name=f"{cache.name}.next", source=source,
+        owned=False,
+    )  # fmt: skip
+    return e.emit("reshape", after, name=f"{cache.name}.next", source=source,
+                  shape=cache.type.shape)  # fmt: skip
+
+
+def _first_rows(e: _Emitter, cache: Value, rows: Dim, name: str, source: str) -> Var:
+    batch, heads, _, width = cache.type.shape
+    return e.emit("slice", cache, name=name, source=source, begin=(0, 0, 0, 0),
+                  step=(1, 1, 1, 1), shape=(batch, heads, rows, width))  # fmt: skip
+
+
+def _last(e: _Emitter, logits: Value, steps: Dim) -> Value:
+    """The logits of the last token, [1, 1, n]; of a model that gives no others, they are."""
+    batch, rows, width = logits.type.shape
+    if rows == 1:
+        return logits
+    assert same_dim(rows, steps), f"{logits.type} is not of {steps} tokens"
+    return e.emit("slice", logits, name="last", begin=(0, steps - 1, 0), step=(1, 1, 1),
+                  shape=(batch, 1, width))  # fmt: skip

@@ -1,0 +1,208 @@
+"""Ranges of an open dimension that have kernels of their own: `--bind seq=1,<=64,<=512`.
+
+    f(x, n)   =>   branch(n == 1, f for 1, branch(n <= 64, f for 64 at most, f))
+
+Each body is the whole function over the same weights. A number of its own makes the dimension known
+there, with the kernels of known shapes; "<=64" makes another dimension of it, which is 64 at most.
+The run's length decides which body runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..errors import GraphError
+from ..ir import Dim
+from ..ir.names import Names
+from ..ops import TensorType, infer_types
+from .bind import rebuilt
+from .dims import simplified, symbol, symbols
+from .extents import EXTENT, defined_by
+from .nodes import Binding, Call, CallBranch, Constant, Function, Value, Var
+
+RANGE = re.compile(r"\s*(<=)?\s*(\d+)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What is `number`, or `number` at most."""
+
+    number: int
+    exact: bool
+
+    def __str__(self) -> str:
+        return f"{'' if self.exact else '<='}{self.number}"
+
+
+def parted(
+    dims: Mapping[str, int | str],
+) -> tuple[dict[str, int | str], dict[str, tuple[Range, ...]]]:
+    """Dimensions, and the ranges below the largest of those that have several. Raises GraphError
+    for ranges in no order, and for a last one that is no bound."""
+    whole: dict[str, int | str] = {}
+    ranges: dict[str, tuple[Range, ...]] = {}
+    for name, text in dims.items():
+        if isinstance(text, str) and "," in text:
+            *lower, last = _read(name, text)
+            whole[name], ranges[name] = str(last), tuple(lower)
+        else:
+            whole[name] = text
+    return whole, ranges
+
+
+def _read(name: str, text: str) -> list[Range]:
+    found: list[Range] = []
+    for part in text.split(","):
+        match = RANGE.fullmatch(part)
+        if match is None or not 0 < int(match[2]) < 1 << 31:
+            raise GraphError(f"{name} cannot be '{part}'", mend=f"{name}=1,<=64,<=512")
+        found.append(Range(int(match[2]), match[1] is None))
+    rising = all(a.number < b.number for a, b in pairwise(found))
+    if not rising or found[-1].exact:
+        raise GraphError(
+            f"the ranges {name}={text} do not rise to a largest one",
+            mend=f"{name}=1,<=64,<=512",
+        )
+    return found
+
+
+def in_ranges(function: Function, ranges: Mapping[str, Sequence[Range]]) -> Function:
+    """The function with a body for each range of its open dimensions. Raises GraphError for a name
+    that is none, and for outputs one of whose extents is computed."""
+    for name, lower in ranges.items():
+        _refuse(function, name)
+        plain = function
+        for own in reversed(lower):
+            function = _chosen(plain, function, name, own)
+    return function
+
+
+def _refuse(function: Function, name: str) -> None:
+    names = {p.name for p in function.params}
+    opened = [n for n, _ in function.extents if n in names]
+    if name not in opened:
+        known = ", ".join(opened) or "none"
+        raise GraphError(f"'{function.name}' has no open dimension '{name}'", mend=known)
+    for out, value in zip(function.output_names, function.outputs, strict=True):
+        for extent in symbols([value.type]):
+            if extent.name not in opened:
+                raise GraphError(
+                    f"'{out}' is {value.type}, and the model computes '{extent}': ranges need "
+                    "outputs of the inputs' dimensions",
+                    mend=f"{name}<={dict(function.extents)[name]}",
+                )
+
+
+def _chosen(plain: Function, function: Function, name: str, own: Range) -> Function:
+    """branch(n == 1, plain for 1, function)"""
+    fresh = Names([*(p.name for p in function.params), *(n for n, _ in function.extents)])
+    inner = "" if own.exact else fresh.fresh(f"{name}_{own.number}")
+    then = _for(plain, name, own, inner)
+    otherwise = replace(_as_body(function), name=f"{function.name}_above_{own.number}")
+    params = tuple(Var(p.name, p.type) for p in function.params)
+    (length,) = (p for p in params if p.name == name)
+    number = Constant(np.array(own.number, np.int64))
+    op = "equal" if own.exact else "less_equal"
+    names = Names([p.name for p in params])
+    truth = Var(names.fresh(f"{name}_is_{own.number}"), TensorType((), "bool"))
+    ends = zip(function.output_names, function.outputs, strict=True)
+    outputs = tuple(Var(names.fresh(out), v.type) for out, v in ends)
+    bindings = (
+        Binding((truth,), Call(op, (length, number), {}), "range"),
+        Binding(outputs, CallBranch(then, otherwise, (truth, *params)), "range"),
+    )
+    more = {**dict(function.extents), **({inner: own.number} if inner else {})}
+    return replace(function, params=params, bindings=bindings, outputs=outputs,
+                   extents=tuple(more.items()))  # fmt: skip
+
+
+def _as_body(function: Function) -> Function:
+    return replace(function, states=(), extents=())
+
+
+@dataclass(slots=True)
+class _Emitted:
+    names: Names
+    bindings: list[Binding]
+
+    def emit(self, op: str, args: tuple[Value, ...], attrs: Mapping[str, Any]) -> Var:
+        (t,) = infer_types(op, [a.type for a in args], attrs)
+        made = Var(self.names.fresh(op), simplified(t))
+        self.bindings.append(Binding((made,), Call(op, args, attrs), "range"))
+        return made
+
+    def reshaped(self, x: Value, shape: Sequence[Dim]) -> Value:
+        return x if tuple(shape) == x.type.shape else self.emit(
+            "reshape", (x,), {"shape": tuple(shape)}
+        )  # fmt: skip
+
+
+def _for(function: Function, name: str, own: Range, inner: str) -> Function:
+    """The body of a range. Its inputs are views of what it is given; its outputs are copied."""
+    body = rebuilt(_as_body(function), {}, {symbol(name): symbol(inner) if inner else own.number})
+    made = [v.name for b in body.bindings for v in b.outputs]
+    names = Names([*made, *(p.name for p in body.params)])
+    params = tuple(Var(names.fresh(f"{p.name}_whole"), p.type) for p in function.params)
+    front, values = _Emitted(names, []), dict[Value, Value]()
+    pairs = zip(params, body.params, strict=True)
+    for given, taken in sorted(pairs, key=lambda pair: pair[1].name != name):  # what n is, first
+        if taken.name == name:
+            values[taken] = _length(front, given, own, inner)
+        elif taken.type == given.type:
+            values[taken] = given
+        else:
+            flat = front.reshaped(given, (_product(given.type.shape),))
+            count = Constant(np.array(np.iinfo(np.int32).max, np.int64))  # all that there are
+            attrs = {"extent": _product(taken.type.shape)}
+            values[taken] = front.reshaped(
+                front.emit("first", (flat, count), attrs), taken.type.shape
+            )
+    inside = tuple(
+        replace(b, call=replace(b.call, args=tuple(values.get(a, a) for a in b.call.args)))
+        for b in body.bindings
+    )
+    back = _Emitted(names, [])
+    outputs = [
+        _whole(back, values.get(v, v), o.type)
+        for v, o in zip(body.outputs, function.outputs, strict=True)
+    ]
+    return replace(
+        body,
+        name=f"{function.name}_{'' if own.exact else 'to_'}{own.number}",
+        params=params,
+        bindings=(*front.bindings, *inside, *back.bindings),
+        outputs=tuple(outputs),
+    )
+
+
+def _length(front: _Emitted, given: Var, own: Range, inner: str) -> Value:
+    if own.exact:
+        return Constant(np.array(own.number, np.int64))
+    made = Var(front.names.fresh(inner), EXTENT)
+    call = Call("extent", (given,), {"extent": symbol(inner)})
+    binding = Binding((made,), call, "range")
+    assert defined_by(binding) is symbol(inner)
+    front.bindings.append(binding)
+    return made
+
+
+def _whole(back: _Emitted, value: Value, t: TensorType) -> Value:
+    """A value of the body as the function gives it."""
+    if value.type == t:
+        return value
+    flat = back.reshaped(value, (_product(value.type.shape),))
+    attrs = {"begin": (0,), "step": (1,), "shape": (_product(t.shape),)}
+    return back.reshaped(back.emit("slice", (flat,), attrs), t.shape)
+
+
+def _product(shape: Sequence[Dim]) -> Dim:
+    whole: Dim = 1
+    for extent in shape:
+        whole = whole * extent
+    return simplified(TensorType((whole,), "bool")).shape[0]

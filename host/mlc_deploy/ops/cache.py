@@ -1,0 +1,65 @@
+"""The memory of a decoder: rows that are written behind those that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import te
+from ..ir import Expr, Stmt, Var, seq
+from ..te import Tensor
+from .decided import nest, number, put
+from .elementwise import same_extent
+from .registry import Array, Attrs, Operator, register, require
+
+
+def _compute_append_rows(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """A cache [lead, most, width] in which `rows` [lead, count, width] stand behind the first
+    `kept` rows, int64[], of each of `lead`. With a fourth input, int64[], the first `kept` rows
+    are those that stood so many rows further on.
+
+    The output is its first argument's memory, of which nothing else is touched (graph/views.py):
+    the kernel moves what it keeps there, and writes `rows`. attrs: owned, whether the memory is
+    known to be the call's own.
+    """
+    cache, rows, kept, *dropped = inputs
+    same = cache.ndim == rows.ndim == 3 and cache.dtype == rows.dtype
+    fits = same and all(same_extent(cache.shape[d], rows.shape[d]) for d in (0, 2))
+    require(fits, f"append_rows: {list(rows.shape)} {rows.dtype} to {list(cache.shape)}")
+    for given in (kept, *dropped):
+        whole = given.dtype == "int64" and given.ndim == 0
+        require(whole, f"append_rows: a number of rows that is {given.dtype}, {given.ndim}-D")
+    lead, count, width = rows.shape
+
+    def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
+        (made,) = outs
+        _, own, behind, *further = ins
+
+        def moved(index: tuple[Var, ...]) -> Stmt:
+            at, row, column = index
+            return put(made, (at, row, column), made[at, row + number(further[0]), column])
+
+        def written(index: tuple[Var, ...]) -> Stmt:
+            at, row, column = index
+            return put(made, (at, row + number(behind), column), own[index])
+
+        new = nest((lead, count, width), written)
+        if not further:
+            return new
+        turns: Expr = te.select(number(further[0]) > 0, number(behind), 0)
+        return seq((nest((lead, turns, width), moved, "m"), new))
+
+    return [te.extern(cache.shape, list(inputs), body, name="append_rows", dtype=cache.dtype)]
+
+
+def _evaluate_append_rows(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    cache, rows, kept, *dropped = inputs
+    made, begin = cache.copy(), int(kept)
+    if dropped and dropped[0] > 0:
+        made[:, :begin] = cache[:, int(dropped[0]) : int(dropped[0]) + begin]
+    made[:, begin : begin + rows.shape[1]] = rows
+    return [made]
+
+
+register(
+    Operator("append_rows", _compute_append_rows, _evaluate_append_rows, "opaque", ("updates",))
+)

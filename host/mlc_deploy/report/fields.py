@@ -1,0 +1,98 @@
+"""JSON from anyone, read field by field: each value is what it is to be, or Malformed says where
+it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    type(None): "null",
+}
+
+MOST = 1e18  # nothing that a record measures is so large, and all below can be computed with
+
+
+class Malformed(Exception):
+    """A value that is not what stands at its place; the message says where and what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A value, and where it stands: layers[3].name. Of an object, `field["key"]`; a key that is
+    not there is null."""
+
+    value: Any
+    path: str = ""
+
+    def __getitem__(self, key: str) -> Field:
+        if not isinstance(self.value, dict):
+            raise self.wrong("an object")
+        return Field(self.value.get(key), f"{self.path}.{key}" if self.path else key)
+
+    def __iter__(self) -> Iterator[Field]:
+        if not isinstance(self.value, list):
+            raise self.wrong("a list")
+        for number, value in enumerate(self.value):
+            yield Field(value, f"{self.path}[{number}]")
+
+    def __bool__(self) -> bool:
+        return self.value is not None
+
+    def items(self) -> Iterator[tuple[str, Field]]:
+        if not isinstance(self.value, dict):
+            raise self.wrong("an object")
+        for key, value in self.value.items():
+            yield key, Field(value, f"{self.path}.{key}")
+
+    def text(self) -> str:
+        if not isinstance(self.value, str):
+            raise self.wrong("a text")
+        return self.value
+
+    def flag(self) -> bool:
+        if not isinstance(self.value, bool):
+            raise self.wrong("true or false")
+        return self.value
+
+    def number(self) -> float:
+        """Any finite one. An int stays one."""
+        value = self.value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MOST:
+            raise self.wrong("a number")
+        return value
+
+    def amount(self) -> float:
+        """A number that is not negative."""
+        value = self.number()
+        if value < 0:
+            raise Malformed(f"{self.path} is {value:g}, and must not be negative")
+        return value
+
+    def count(self) -> int:
+        """A whole amount."""
+        value = self.amount()
+        if value != int(value):
+            raise self.wrong("a whole number")
+        return int(value)
+
+    def maybe_text(self) -> str | None:
+        return self.text() if self else None
+
+    def maybe_flag(self) -> bool | None:
+        return self.flag() if self else None
+
+    def maybe_amount(self) -> float | None:
+        return self.amount() if self else None
+
+    def maybe_count(self) -> int | None:
+        return self.count() if self else None
+
+    def wrong(self, wanted: str) -> Malformed:
+        found = KINDS.get(type(self.value), f"{self.value!r:.40}")
+        return Malformed(f"{self.path or 'the file'} is {found}, and must be {wanted}")

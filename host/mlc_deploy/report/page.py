@@ -1,0 +1,184 @@
+"""A page: one file that opens offline, of a run's record alone (record.py), or of a tuning's
+results (tuning.py).
+
+What a model's names hold is text in it (markup.py). Besides, the page says that nothing may be
+loaded and that its own script alone may run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from mlc_targets import Target, TargetError
+
+from ..errors import ReportError
+from .arena import arena
+from .change import change
+from .costs import costs_of
+from .graph import WANTED, graph, texts
+from .layers import layers
+from .markup import Html, h, join
+from .record import Run
+from .roofline import roofline
+from .samples import samples
+from .summary import board, figures, verdict
+
+MOST_BYTES = 1_000_000
+ROOM = 10_000  # bytes for what is said of kernels that are left out
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A section: its name in links, its title, and what is in it."""
+
+    name: str
+    title: str
+    content: Html
+
+
+def run_page(run: Run, before: Run | None = None) -> str:
+    """The page of a run, held against one before it, where there is one. Where it would be too
+    large, it is without the graph's picture, and then without some kernels' texts. Raises
+    ReportError for a model of so many layers that this does not suffice."""
+    before_graph = [
+        Part("summary", "Summary", figures(run)),
+        Part("verdict", "Verdict", verdict(run)),
+        Part("board", "Board", board(run)),
+        *([Part("change", "Before and after", change(before, run))] if before else []),
+        Part("layers", "Layers", layers(run)),
+        Part("roofline", "Roofline", roofline(run)),
+        Part("arena", "Arena", arena(run)),
+    ]
+    after_graph = Part("samples", "Samples", samples(run))
+    place = "compiled, not run" if run.url is None else f"on {run.url}"
+    title, subtitle = f"{run.model} {place}", f"for {_short(run.target)}"
+    facts, _ = texts(run, 0)
+    for pictured in (True, False):
+        parts = [*before_graph, Part("graph", "Kernels", graph(run, pictured)), after_graph]
+        room = MOST_BYTES - ROOM - len(_whole(title, subtitle, parts).encode())
+        if room > len(facts):
+            break
+    holder, left_out = texts(run, room)
+    return page(title, subtitle, [*parts, *_missing(run, left_out)], holder)
+
+
+def page(title: str, subtitle: str, parts: Iterable[Part], holder: Html | None = None) -> str:
+    """A whole page. Raises ReportError for one that would be too large."""
+    made = _whole(title, subtitle, list(parts), holder)
+    size = len(made.encode())
+    if size > MOST_BYTES:
+        raise ReportError(
+            f"the page would have {size:,} bytes, and a page has at most {MOST_BYTES:,}",
+            mend="the record of a smaller model, or --trace, which has no such limit",
+        )
+    return made
+
+
+def _whole(title: str, subtitle: str, parts: Sequence[Part], holder: Html | None = None) -> Html:
+    style, script = _file("style.css"), _file("script.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    return join(
+        Html("<!doctype html>\n"),
+        h(
+            "html",
+            h(
+                "head",
+                h("meta", charset="utf-8"),
+                h("meta", http_equiv="Content-Security-Policy", content=policy),
+                h("meta", name="viewport", content="width=device-width, initial-scale=1"),
+                h("meta", name="referrer", content="no-referrer"),
+                h("title", title),
+                h("style", Html(style)),
+            ),
+            h(
+                "body",
+                h("header", h("h1", title), h("p", subtitle, class_="sub")),
+                h("nav", h("ul", (h("li", h("a", p.title, href=f"#{p.name}")) for p in parts)),
+                  aria_label="parts of this page"),
+                h("main", (h("section", h("h2", p.title), p.content, id=p.name) for p in parts)),
+                h("footer", "Made by mlc-deploy. The file is whole: it loads nothing."),
+                holder,
+                h("script", Html(script)),
+            ),
+            lang="en",
+        ),
+    )  # fmt: skip
+
+
+@cache
+def _file(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def _short(target: str) -> str:
+    try:
+        return Target(target).short_name
+    except TargetError:  # of another version, or of a board that this one does not know
+        return target
+
+
+def _missing(run: Run, left_out: list[str]) -> list[Part]:
+    """What the record does not say, and how to get it."""
+    rows: list[Html] = []
+    if run.details is None:
+        rows.append(
+            h(
+                "li",
+                "The roofline, the arena and the kernels need details that plain "
+                "records have not. ",
+                h("code", WANTED),
+                " makes a page with them; with ",
+                h("code", "--json FILE"),
+                " besides, the record has them, too.",
+            )
+        )
+    elif not run.details.kernels:
+        rows.append(
+            h(
+                "li",
+                "Kernels have no loops and assembly: a saved model keeps its code "
+                "alone. The model that it was compiled from has them.",
+            )
+        )
+    if left_out:
+        rows.append(
+            h(
+                "li",
+                f"{len(left_out)} of the cheapest kernels have no text, since the page "
+                "would be too large: ",
+                ", ".join(left_out[:20]),
+                " and others" if len(left_out) > 20 else None,
+                ".",
+            )
+        )
+    if not costs_of(run):
+        rows.append(h("li", "Nothing ran: with ", h("code", "--board"), ", layers have costs."))
+    elif not run.timed:
+        rows.append(
+            h(
+                "li",
+                "Times of a board: with ",
+                h("code", "--board ssh://…"),
+                ". ",
+                "An emulator counts instructions alone.",
+            )
+        )
+    if run.timed and not run.counted:
+        rows.append(
+            h(
+                "li",
+                "Instructions by class: a board does not count them; ",
+                h("code", "--board qemu://CPU"),
+                " does.",
+            )
+        )
+    if run.timed and not run.energy:
+        rows.append(h("li", "Energy: the board has no sensor that its kernel shows."))
+    return [Part("missing", "Not in the record", h("ul", rows))] if rows else []

@@ -1,0 +1,233 @@
+"""Decoders on boards, token by token: against onnxruntime, whose cache grows from step to step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+
+import mlc_deploy as mlc
+from mlc_deploy.decode.model import STEP, read_decoder
+from mlc_deploy.decode.sampling import Sampling
+from mlc_deploy.errors import DecodeError
+from tests.decode.tiny import FUSED, PLAIN, PROMPT, VOCABULARY, by_onnxruntime, decoder, saved
+from tests.driver.test_streams import voice_activity
+from tests.sessions import TARGETS, aarch64, armv7, board_named, local
+
+if TYPE_CHECKING:
+    from mlc_rpc import Session
+
+__all__ = ["aarch64", "armv7", "local"]  # fixtures
+
+LENGTH, COUNT = 64, 40
+
+
+@dataclass(frozen=True)
+class Made:
+    """A decoder's file, compiled for this machine, and onnxruntime's tokens and logits."""
+
+    file: Path
+    decoder: mlc.Decoder
+    tokens: list[int]
+    logits: list[np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    file = saved(tmp_path_factory.mktemp("decoders"))
+    tokens, logits = by_onnxruntime(file, PROMPT, COUNT)
+    assert len(set(tokens)) > COUNT // 3  # no text that any mistake would write
+    return Made(file, mlc.load_decoder(file, "host", length=LENGTH), tokens, logits)
+
+
+def test_the_same_tokens(made: Made, local: Session) -> None:
+    reply = mlc.generate(made.decoder, PROMPT, local, tokens=COUNT)
+    assert list(reply) == made.tokens == reply.tokens
+    summary = reply.summary
+    assert (summary.prompt, summary.tokens, summary.ended) == (len(PROMPT), COUNT, "limit")
+    assert summary.prefill_s > 0 and summary.decode_s > 0 and summary.first_s > summary.prefill_s
+    assert summary.prefill_rate and summary.decode_rate and summary.instructions is None
+
+
+@pytest.mark.parametrize(("style", "board"), [(PLAIN, "armv7"), (FUSED, "aarch64")])
+def test_the_same_tokens_on_arm(
+    style: str, board: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    session = board_named(request, board)
+    file = saved(tmp_path, style)
+    tokens, _ = by_onnxruntime(file, PROMPT, 12)
+    reply = mlc.generate(file, PROMPT, session, tokens=12, length=32, target=TARGETS[board])
+    assert list(reply) == tokens
+    assert reply.summary.instructions
+
+
+def test_logits_of_every_step(made: Made, local: Session) -> None:
+    with mlc.Text(local.load(made.decoder.model)) as text:
+        text.read(PROMPT)
+        for token, logits in zip(made.tokens, made.logits, strict=True):
+            assert text.logits().shape == (VOCABULARY,)
+            np.testing.assert_allclose(text.logits(), logits, rtol=1e-3, atol=1e-3)
+            if text.room:
+                text.read([token])
+
+
+def test_a_prompt_of_several_steps(made: Made, local: Session) -> None:
+    prompt = (PROMPT * 3)[: STEP + 5]
+    tokens, _ = by_onnxruntime(made.file, prompt, 8)
+    with mlc.Text(local.load(made.decoder.model)) as text:
+        assert list(text.reply(prompt, 8)) == tokens
+        assert [step.tokens for step in text.steps] == [STEP, 5, *[1] * 7]
+
+
+def test_one_copy_of_weights_and_a_cache_in_place(made: Made) -> None:
+    """A step of one token has kernels of its own, and shares all weights with longer ones. Neither
+    copies a cache."""
+    model = made.decoder.model
+    assert isinstance(model, mlc.CompiledModel)
+    weights = sum(
+        int(np.prod(t.dims)) * 4 for t in onnx.load(made.file).graph.initializer if t.data_type == 1
+    )
+    assert len(model.program.weights) < 1.02 * weights
+    assert len(model.program.procedures) == 3
+    caches = {p.name for p in model.metadata.model.outputs if p.state}  # type: ignore[union-attr]
+    assert {"position.next", "past_key_values.0.key.next"} <= caches
+    whole = LENGTH * 2 * 16 * 4  # bytes of one cache
+    for call in model.program.calls:
+        if call.kernel.startswith("copy"):
+            assert all(place.size < whole for place in call.args)
+
+
+def test_a_saved_state_goes_on(made: Made, local: Session) -> None:
+    module = local.load(made.decoder.model)
+    with mlc.Text(module) as first, mlc.Text(module) as second:
+        assert list(first.reply(PROMPT, 10)) == made.tokens[:10]
+        state = first.save_state()
+        assert int(state["position"]) == len(PROMPT) + 9
+        second.load_state(state)
+        rest = list(second.reply(made.tokens[9:10], 8))
+        assert rest == made.tokens[10:18] == list(first.reply(made.tokens[9:10], 8))
+
+
+def test_a_full_cache_ends_the_text(made: Made, local: Session) -> None:
+    reply = mlc.generate(made.decoder, PROMPT, local, tokens=1000)
+    assert len(list(reply)) == LENGTH - len(PROMPT) + 1
+    assert reply.summary.ended == "full"
+    ended = mlc.generate(made.decoder, PROMPT, local, tokens=COUNT)
+    ended._ends = frozenset({made.tokens[5]})
+    stop = made.tokens.index(made.tokens[5])
+    assert list(ended) == made.tokens[:stop] and ended.summary.ended == "end"
+
+
+def test_drawn_tokens_are_the_seeds(made: Made, local: Session) -> None:
+    def drawn(**how: float) -> list[int]:
+        return list(mlc.generate(made.decoder, PROMPT, local, tokens=12, **how))
+
+    warm = drawn(temperature=1.5, seed=1)
+    assert warm == drawn(temperature=1.5, seed=1) != drawn(temperature=1.5, seed=2)
+    assert drawn(temperature=1.5, top_k=1, seed=3) == made.tokens[:12]
+    assert drawn(temperature=1.5, top_p=1e-6, seed=3) == made.tokens[:12]
+
+
+def test_likelihoods() -> None:
+    logits = np.log(np.array([0.1, 0.4, 0.2, 0.3]))
+    every = Sampling(temperature=1.0)
+    np.testing.assert_allclose(every.likelihoods(logits), [0.1, 0.4, 0.2, 0.3])
+    two = Sampling(temperature=1.0, top_k=2).likelihoods(logits)
+    np.testing.assert_allclose(two, [0, 4 / 7, 0, 3 / 7])
+    most = Sampling(temperature=1.0, top_p=0.6).likelihoods(logits)
+    np.testing.assert_allclose(most, [0, 4 / 7, 0, 3 / 7])
+    cold = Sampling(temperature=0.5).likelihoods(logits)
+    np.testing.assert_allclose(cold, np.array([1, 16, 4, 9]) / 30)
+
+
+def test_a_window_in_constant_memory(tmp_path: Path, local: Session) -> None:
+    """Many more tokens than the cache has rows."""
+    window, count = 8, 120
+    file = saved(tmp_path, window=window)
+    tokens, _ = by_onnxruntime(file, PROMPT, count)
+    length = window - 1 + STEP
+    reply = mlc.generate(file, PROMPT, local, tokens=count, length=length, window=window)
+    assert list(reply) == tokens
+    assert reply.summary.ended == "limit" and count > 3 * length
+
+
+def test_saved_and_loaded(made: Made, local: Session, tmp_path: Path) -> None:
+    assert isinstance(made.decoder.model, mlc.CompiledModel)
+    file = made.decoder.model.save(tmp_path / "decoder.mlc")
+    assert list(mlc.generate(file, PROMPT, local, tokens=5)) == made.tokens[:5]
+
+
+def test_refused_on_the_board(made: Made, local: Session) -> None:
+    with mlc.Text(local.load(made.decoder.model)) as text:
+        text.read(PROMPT)
+        with pytest.raises(DecodeError) as caught:
+            text.read([1] * (LENGTH - 12))
+        assert str(caught.value) == (
+            "52 tokens do not fit into the cache, which has room for 51 of 64\n"
+            "  try: --max-length 65 or more (length= in Python)"
+        )
+        with pytest.raises(DecodeError) as caught:
+            text.read([])
+        assert str(caught.value) == (
+            "there is no token to read\n  try: one at least, such as a beginning"
+        )
+        assert list(text.reply(made.tokens[:1], 3)) == made.tokens[1:4]  # nothing was lost
+
+
+FIXED = {
+    ("past", 16): "the decoder's caches have a fixed number of rows\n  in:  /NAME.onnx\n"
+    "  try: a model exported with an open length of its past",
+    ("sequence", 3): "'NAME' reads 3 tokens at once, no more and no fewer\n  in:  /NAME.onnx\n"
+    "  try: a model exported with an open length of its input, or of one token",
+}
+
+
+def with_sizes(model: onnx.ModelProto, name: str, size: int) -> onnx.ModelProto:
+    """The model with a named dimension of its inputs fixed; what it adds up to is left open."""
+    for info in model.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param == name:
+                dim.dim_value = size
+    return model
+
+
+def test_refused_as_decoders(tmp_path: Path, local: Session) -> None:
+    def refused(file: Path, **options: Any) -> str:
+        with pytest.raises(DecodeError) as caught:
+            read_decoder(file, **options)
+        return str(caught.value).replace(str(tmp_path), "")
+
+    other = tmp_path / "vad.onnx"
+    onnx.save(voice_activity(), other)
+    assert refused(other) == (
+        "this model is no decoder of text: it has no input input_ids and none "
+        "past_key_values.0.key (and present.0.key among its outputs); it has no output logits\n"
+        "  in:  /vad.onnx, of inputs input, state, sr\n"
+        "  try: a model with its cache: optimum-cli export onnx --task text-generation-with-past"
+    )
+    file = saved(tmp_path)
+    assert refused(file, length=32, window=8) == (
+        "a window of 8 tokens and a step of 32 leave caches of 32 rows\n"
+        "  in:  /plain.onnx\n  try: a length of 39 or more"
+    )
+    more = decoder()
+    extra = onnx.helper.make_tensor_value_info("speaker", 1, [4])
+    more.graph.input.append(extra)
+    onnx.save(more, tmp_path / "more.onnx")
+    assert refused(tmp_path / "more.onnx") == (
+        "nothing says what the decoder's input speaker is\n  in:  /more.onnx\n"
+        "  try: a model of input_ids, attention_mask, position_ids and a cache alone"
+    )
+    for number, (fixed, message) in enumerate(FIXED.items()):
+        onnx.save(with_sizes(decoder(), *fixed), tmp_path / f"{number}.onnx")
+        assert refused(tmp_path / f"{number}.onnx") == message.replace("NAME", f"{number}")
+    with pytest.raises(DecodeError) as caught:
+        mlc.Text(local.load(mlc.compile(other, "host")))
+    assert str(caught.value) == (
+        "this model was not compiled as a decoder: it has no input_ids and no position\n"
+        "  try: mlc-deploy generate MODEL.onnx --save FILE.mlc"
+    )

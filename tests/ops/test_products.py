@@ -1,0 +1,61 @@
+"""Products of two matrices of data whose columns are no whole vectors: packed at run time."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+import mlc_deploy as mlc
+from mlc_deploy.driver.build import build
+from mlc_deploy.ops import TensorType
+from mlc_deploy.ops.kernels.products import FloatProduct, plan_floats
+from mlc_rpc import Session
+from mlc_targets import Target
+from tests.ops.operator_calls import OperatorCall, array, close
+from tests.sessions import TARGETS, board_named
+
+CORTEX_A76 = Target("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76 -device=arm_cpu")
+
+
+def planned(
+    rows: int, depth: int, columns: int, dtype: str, target: Target, lead: tuple[int, ...] = (1,)
+) -> FloatProduct | None:
+    types = [TensorType((3, rows, depth), dtype), TensorType((*lead, depth, columns), dtype)]
+    return plan_floats("matmul", types, {}, target)
+
+
+def check(session: Session, target: Target, dtype: str) -> None:
+    """One tile, several with a rest, and broadcast."""
+    rng = Random(7)
+    for rows, depth, columns, lead in ((8, 5, 9, (1,)), (21, 17, 43, (1,)), (9, 6, 11, ())):
+        plan = planned(rows, depth, columns, dtype, target, lead)
+        assert plan is not None
+        assert plan.filled
+        a, b = array(rng, (3, rows, depth), dtype), array(rng, (*lead, depth, columns), dtype)
+        call = OperatorCall("matmul", (a, b), {}, plan=plan)
+        func, arrays = call.lowered(target, "product")
+        module = session.load(build(func, target=target, name="product"))
+        out = session.tensor(np.zeros((3, rows, columns), dtype))
+        module["product"](*(session.tensor(x) for x in arrays), out)
+        wanted = (a.astype(np.float64) @ b.astype(np.float64)).astype(dtype)
+        assert close(out.numpy(), wanted)
+        module.close()
+
+
+@pytest.mark.parametrize("board", ["local", "armv7", "aarch64"])
+def test_columns_are_filled_up(board: str, request: pytest.FixtureRequest) -> None:
+    check(board_named(request, board), Target(TARGETS[board]), "float32")
+
+
+def test_columns_of_halves_are_filled_up() -> None:
+    with mlc.connect("qemu://cortex-a76") as session:
+        check(session, CORTEX_A76, "float16")
+
+
+def test_few_rows_do_not_pay_for_packing() -> None:
+    assert planned(7, 64, 197, "float32", CORTEX_A76) is None
+    plan = planned(7, 64, 196, "float32", CORTEX_A76)
+    assert plan is not None
+    assert not plan.filled
