@@ -43,8 +43,8 @@ def compare(before: str, after: str, rise: float, by: str | None) -> int:
     """Compares two records of --json, layer by layer.
 
     BEFORE and AFTER are files of `mlc-deploy MODEL --json FILE`. The command compares executed
-    instructions if both records have them, else times, else predicted times. The exit status is 1 if the model's cost
-    rose by more than PERCENT, so a build can stop there.
+    instructions if both records have them, else times, else predicted times. The exit status is 1
+    if the model's cost rose by more than PERCENT, so a build can stop there.
     """
     if not 0 <= rise < float("inf"):
         raise Misuse("--rise must be 0 or more", where=f"--rise {rise:g}", mend="--rise 1")

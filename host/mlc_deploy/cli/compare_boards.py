@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,7 +17,7 @@ from ..board.connect import connect
 from ..driver.deploy import Deployment, deploy
 from ..predict.counting import Forecast, forecast
 from .json_file import JsonFile
-from .options import DEBUG, JSON_HELP, Misuse, Reading, converters, model_file, reads_models
+from .options import DEBUG, Misuse, Reading, converters, model_file, reads_models
 from .progress import Progress
 from .report import milliseconds
 from .run import compiled, graph_of
@@ -54,7 +53,7 @@ def compare_boards(
         group = [(name, t) for name, t in boards if (t.mcpu, t.arch) == (mcpu, arch)]
         target = group[0][1]
         progress.note(f"{mcpu}: {len(group)} boards")
-        with progress.stage(mcpu):
+        with progress.stage(mcpu) as say:
             made = compiled(graph, path.stem, ((BASE, target),), reading, None, (), progress, say)
             url = f"qemu://{qemu_cpu(target)}"
             with connect(url, machine=arch, caches=caches_for(mcpu)) as session:

@@ -29,8 +29,8 @@ GROUPS = {
         "tune": "Searches faster schedules of MODEL's kernels on boards.",
         "quantize": "Makes a model of small integers from MODEL and data to calibrate with.",
         "generate": "Writes what a language model says behind a prompt, token by token on a board.",
-        "compare-boards": "Predicts how long MODEL takes on boards that are not there, and whether it"
-        " fits.",
+        "compare-boards": "Predicts how long MODEL takes on boards that are not there, and"
+        " whether it fits.",
         "compare": "Compares two records of --json, layer by layer.",
         "report": "Writes a page of a record, of two, or of a tuning.",
         "test": "Runs models on boards, and says which are right and which cost more than before.",
