@@ -6,7 +6,7 @@
  *                  or python -m ziglang cc -target aarch64-linux-gnu.2.28
  *   use     qemu-arm -plugin libmlc-count-x86_64.so,out=FILE program
  *   caches  ...,out=FILE,caches=32768x4:524288x16 simulates data caches as well (cache.h)
- *   mark    the guest calls syscall(4242, tag, index), which is harmless ENOSYS anywhere else
+ *   mark    the guest calls syscall(4242, tag, index, stack), which is harmless ENOSYS anywhere else
  *
  * Each mark appends one record to FILE, in the host's byte order (little-endian):
  *
@@ -25,7 +25,9 @@
  *   branch  jumps, calls and returns (a return by `pop {pc}` is a load)
  *   scalar  everything else
  * Caches see what is accessed between a mark with tag 1 and the next with another tag, and keep what
- * they hold in between: what the program does to load a model and to answer evicts nothing.
+ * they hold in between: what the program does to load a model and to answer evicts nothing. They do
+ * not see the stack at the mark's third argument (0: none): its place depends on the environment, and
+ * a core finds it in its first cache.
  * A conditional instruction counts whether or not its condition holds. SME, and SVE beyond its
  * loads, stores and common multiply-accumulates, count as vector. */
 
@@ -69,6 +71,8 @@ enum { MARK = 4242, BEGIN = 1 };
 static char out[4096];
 static bool is_a64;
 static bool watching; /* the guest made a mark that begins a call, and none since */
+static uint64_t stack; /* where that mark said the stack is */
+enum { STACK_BELOW = 1 << 20, STACK_ABOVE = 2048 }; /* bytes of it that calls and callers use */
 
 /* Everything that depends on the version of the plugin interface, which is found out as the plugin
  * is loaded, by what there is: QEMU 4.2 to 8.2 have version 1; 9.0 has version 2, where counters are
@@ -375,7 +379,8 @@ static enum class classify(const struct qemu_plugin_insn *insn, bool thumb) {
 
 static void accessed(unsigned vcpu, uint32_t info, uint64_t address, void *unused) {
     (void)vcpu, (void)info, (void)unused;
-    if (watching) caches_access(address);
+    if (!watching || (stack && address - (stack - STACK_BELOW) < STACK_BELOW + STACK_ABOVE)) return;
+    caches_access(address);
 }
 
 static void watch(struct qemu_plugin_insn *insn) {
@@ -401,7 +406,7 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *block) {
 /* Opened anew for each mark, since the guest may close descriptors that it does not know. */
 static void marked(qemu_plugin_id_t id, unsigned vcpu, int64_t number, uint64_t tag, uint64_t index,
                    uint64_t a3, uint64_t a4, uint64_t a5, uint64_t a6, uint64_t a7, uint64_t a8) {
-    (void)id, (void)vcpu, (void)a3, (void)a4, (void)a5, (void)a6, (void)a7, (void)a8;
+    (void)id, (void)vcpu, (void)a4, (void)a5, (void)a6, (void)a7, (void)a8;
     if (number != MARK) return;
     struct {
         uint32_t tag, index;
@@ -411,7 +416,7 @@ static void marked(qemu_plugin_id_t id, unsigned vcpu, int64_t number, uint64_t 
         record.counters[class] = executed((enum class)class);
     for (int cache = 0; cache < caches_count(); cache++)
         record.counters[CLASSES + cache] = caches_misses(cache);
-    watching = tag == BEGIN;
+    watching = tag == BEGIN, stack = a3;
     size_t size = sizeof record - sizeof(uint64_t[MOST_CACHES]) +
                   (size_t)caches_count() * sizeof(uint64_t);
     int file = open(out, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);

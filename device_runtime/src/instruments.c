@@ -7,21 +7,24 @@
 enum { MARK_SYSCALL = 4242, MARK_BEGIN = 1, MARK_END = 2 };
 
 /* A system call that no kernel has (it answers ENOSYS) and that the counting plugin sees. Inline,
- * so that the instructions between a mark and the kernel are few and always the same. */
+ * so that the instructions between a mark and the kernel are few and always the same. It says where
+ * the stack is, whose place depends on the environment: simulated caches pass it over. */
 static inline void mark(uint32_t tag, uint32_t index) {
 #if defined(__aarch64__)
     register long number __asm__("x8") = MARK_SYSCALL;
     register long a __asm__("x0") = (long)tag;
     register long b __asm__("x1") = (long)index;
-    __asm__ volatile("svc 0" : "+r"(a) : "r"(number), "r"(b) : "memory", "cc");
+    register long c __asm__("x2") = (long)__builtin_frame_address(0);
+    __asm__ volatile("svc 0" : "+r"(a) : "r"(number), "r"(b), "r"(c) : "memory", "cc");
 #elif defined(__arm__) /* r7 may be the frame pointer, which cannot be asked for */
     register long a __asm__("r0") = (long)tag;
     register long b __asm__("r1") = (long)index;
+    register long c __asm__("r2") = (long)__builtin_frame_address(0);
     register long saved __asm__("r3");
-    register long number __asm__("r2") = MARK_SYSCALL;
+    register long number __asm__("r12") = MARK_SYSCALL;
     __asm__ volatile("mov %1, r7\n\tmov r7, %2\n\tsvc 0\n\tmov r7, %1"
                      : "+r"(a), "=&r"(saved)
-                     : "r"(number), "r"(b)
+                     : "r"(number), "r"(b), "r"(c)
                      : "memory", "cc");
 #elif defined(__x86_64__)
     long number = MARK_SYSCALL;

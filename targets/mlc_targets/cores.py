@@ -55,10 +55,11 @@ LINE_BYTES = 64
 USUAL_GB_PER_S = 4.0  # the Raspberry Pi 4's
 
 # chip | GB/s of its memory | core, MHz, L2 KiB, last level KiB ...
-# Memory: the mean of twice what memcpy and what memset reached in sbc-bench (ThomasKaiser/sbc-bench,
-# Results.md, 2022; h616 as its kin H6); for bcm2712, rk3588, tegra234, imx7d, imx8mm, imx8mp, imx93,
-# am625 and snapdragon410, which are not there, two thirds of the data sheets' peak. Caches: data sheets, in
-# powers of two, so a third level of 3 MiB counts as 2. Clocks: as published latencies name them.
+# Memory: the mean of twice what memcpy and what memset reached in sbc-bench
+# (ThomasKaiser/sbc-bench, Results.md, 2022; h616 as its kin H6); for bcm2712, rk3588, tegra234,
+# imx7d, imx8mm, imx8mp, imx93, am625 and snapdragon410, which are not there, two thirds of the
+# data sheets' peak. Caches: data sheets, in powers of two, so a third level of 3 MiB counts as 2.
+# Clocks: as published latencies name them.
 _CHIPS = """
 bcm2836        |   1.6 | cortex-a7 900 512 512
 bcm2837        |   1.9 | cortex-a53 1400 512 512
@@ -136,7 +137,8 @@ def _cores() -> dict[str, Core]:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where cores stand: their clock, the caches behind the first, what memory moves for one core."""
+    """Where cores stand: their clock, the caches behind the first, what memory moves for one
+    core."""
 
     mhz: float
     l2_kib: int

@@ -322,9 +322,8 @@ def write(fit: Fit, errors: Floats) -> None:
         for (chip, name), *own in zip(fit.places, p[b:c], p[c:d], p[d:e], strict=True)
         if not chip.startswith("?")
     )
-    CALIBRATED.write_text(f'''"""Figures of cores and chips, fitted to {len(fit.rows)} published latencies of ncnn
-(its benchmark's table, commit a4d2ea1) by scripts/bench/calibration/calibrate.py, which writes
-this.
+    CALIBRATED.write_text(f'''"""Figures of cores and chips, fitted to {len(fit.rows)} latencies
+that ncnn publishes (its benchmark's table, commit a4d2ea1): calibrate.py wrote this file.
 """
 
 from __future__ import annotations
@@ -338,7 +337,7 @@ CORES: dict[str, tuple[float, float, float, float, float]] = {{
 CHIPS: dict[tuple[str, str], tuple[float, float, float]] = {{
 {places}}}
 
-REACHED = {REACHED * np.exp(p[f + 2]):.4g}  # of what memory moves for one core: what it does for all
+REACHED = {REACHED * np.exp(p[f + 2]):.4g}  # of what memory moves for one core: for all
 SERIAL = {SERIAL * np.exp(p[f]):.4g}  # the part of a layer that threads do not share
 JOIN = {JOIN * np.exp(p[f + 1]):.5g}  # cycles that it takes to start them and to wait for the last
 INTERVAL = ({low:.4g}, {high:.4g})  # held {1 - 2 * BOUNDS:.0%} of rows, each board left out
