@@ -125,3 +125,34 @@ def test_no_percentage(mlc_deploy: Command, before: Path) -> None:
     assert done.complaint == (
         "error: --rise must be 0 or more\n  in:  --rise nan\n  try: --rise 1\n-> 2"
     )
+
+
+def foreseen(ms: float) -> str:
+    layers = [
+        {"name": "conv", "median_us": 1.0, "instructions": 1000, "predicted_ms": ms - 1},
+        {"name": "gelu", "median_us": 1.0, "instructions": 1000, "predicted_ms": 1.0},
+    ]
+    return json.dumps(record(layers=layers, instructions=2000) | {"predicted": {"ms": ms}})
+
+
+def test_predicted_time_is_a_gate(mlc_deploy: Command, tmp_path: Path) -> None:
+    before, after = tmp_path / "a.json", tmp_path / "b.json"
+    before.write_text(foreseen(10.0))
+    after.write_text(foreseen(10.5))
+    ended = mlc_deploy("compare", str(before), str(after))
+    assert ended.status == 0 and ended.stdout.splitlines()[-1] == " verdict   no change"
+    ended = mlc_deploy("compare", str(before), str(after), "--by", "predicted")
+    assert ended.status == 1
+    assert ended.stdout.splitlines()[0] == " layer        predicted ms before  after  change"
+    verdict = " verdict   5.00 % more predicted time, above the limit of 1 %"
+    assert ended.stdout.splitlines()[-1] == verdict
+
+
+def test_a_measure_that_a_record_lacks(mlc_deploy: Command, before: Path) -> None:
+    ended = mlc_deploy("compare", "before.json", "before.json", "--by", "predicted")
+    assert ended.status == 2
+    assert ended.stderr == (
+        "error: a record says nothing of predicted time\n"
+        "  in:  before.json, before.json\n"
+        "  try: without --by, or records of the same --board\n"
+    )

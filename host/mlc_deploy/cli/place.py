@@ -44,10 +44,8 @@ def choose(target: Target | None, board: str | None) -> tuple[Target | None, str
 
 def simulated(target: Target | None, url: str) -> tuple[Cache, ...]:
     """The caches that an emulated board simulates for a prediction: those of the target's core."""
-    where = parse_url(url)
-    if not isinstance(where, QemuUrl):
-        return ()
-    return caches_for(target.mcpu if target else where.cpu)
+    emulated = target is not None and isinstance(parse_url(url), QemuUrl)
+    return caches_for(target.mcpu) if target and emulated else ()
 
 
 def located(board: str) -> Enrolled:
