@@ -48,8 +48,8 @@ def test_boards_in_the_order_of_their_times(mlc_deploy: Command) -> None:
             "aarch64",
             "error: 'aarch64' is no board\n"
             "  in:  --target aarch64\n"
-            "  try: one of raspberry-pi/2b, raspberry-pi/zero-2w, raspberry-pi/3b, raspberry-pi/4b, "
-            "raspberry-pi/5, rockchip/rk3328, …\n",
+            "  try: one of raspberry-pi/2b, raspberry-pi/zero-2w, raspberry-pi/3b, "
+            "raspberry-pi/4b, raspberry-pi/5, rockchip/rk3328, …\n",
         ),
     ],
 )
