@@ -212,6 +212,6 @@ def test_kernels_that_go_wrong(golden: Golden) -> None:
 def test_a_mistake_of_ours_says_so(
     mlc_deploy: Command, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
-    monkeypatch.setattr("mlc_deploy.cli.run._compiled", lambda *_, **__: [][0])
+    monkeypatch.setattr("mlc_deploy.cli.run.compiled", lambda *_, **__: [][0])
     golden(mlc_deploy("--board", "none").complaint)
     assert "Traceback" in mlc_deploy("--board", "none", "--debug").stderr
