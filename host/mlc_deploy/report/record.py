@@ -292,6 +292,12 @@ def _amounts(of: Field) -> dict[str, float]:
     return {key: value.amount() for key, value in of.items() if value} if of else {}
 
 
+def _executed(of_class: Field) -> int:
+    """Instructions of a class. Marks are subtracted, whose own kernel has a branch more than one of
+    a single block: what is less than nothing is nothing."""
+    return max(int(of_class.number()), 0)
+
+
 def _layer(of: Field) -> Layer:
     classes = of["by_class"]
     return Layer(
@@ -301,7 +307,7 @@ def _layer(of: Field) -> Layer:
         of["dtype"].text(),
         of["median_us"].maybe_amount(),
         of["instructions"].maybe_count(),
-        {name: count.count() for name, count in classes.items()} if classes else None,
+        {name: _executed(of_class) for name, of_class in classes.items()} if classes else None,
         of["turns"].maybe_count() or 1,
         of["predicted_ms"].maybe_amount(),
     )
