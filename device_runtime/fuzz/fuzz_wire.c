@@ -128,7 +128,12 @@ static void answer(Session *s) {
     if (chance(2) == 0) {
         static const uint64_t times[] = {1, 300, 70000};
         Writer w = writer_to(reply, sizeof reply);
-        reply_times(&w, times, chance(2) == 0 ? times : NULL, chance(4));
+        static Spans spans;
+        spans.count = chance(4);
+        for (uint32_t i = 0; i < spans.count; i++)
+            spans.rows[i] = (Span){chance(300), chance(MAX_THREADS), times[i], times[i]};
+        reply_times(&w, times, chance(2) == 0 ? times : NULL, chance(4),
+                    chance(2) == 0 ? &spans : NULL);
         a.reply = (size_t)(w.at - reply);
         if (chance(4) == 0) reply[chance((uint32_t)a.reply)] ^= (uint8_t)(1 << chance(8));
     }

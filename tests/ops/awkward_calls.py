@@ -512,6 +512,14 @@ def quantize_rows(op: str, rng: Random) -> AwkwardCall:
     return call(op, ((rng.choice((1, 2, 31, 1000)), rng.choice(CHANNELS)), "float32"))
 
 
+def append_rows(op: str, rng: Random) -> AwkwardCall:
+    lead, count, width = rng.choice((1, 3, 31)), rng.choice((1, 2, 31)), rng.choice((1, 64, 97))
+    most, kind = count + rng.choice((0, 1, 1000)), rng.choice(("float32", "float16"))
+    numbers = [((), "int64")] * rng.choice((1, 2))
+    cache, rows = ((lead, most, width), kind), ((lead, count, width), kind)
+    return call(op, cache, rows, *numbers, owned=True)
+
+
 def matmul(op: str, rng: Random) -> AwkwardCall:
     rows, depth, columns = (
         rng.choice((1, 1, 7, 127, 2049)),
@@ -557,6 +565,7 @@ SHARED: dict[str, Callable[[str, Random], AwkwardCall]] = {
     "winograd_conv2d": winograd,
 }
 OWN = (
+    append_rows,
     batch_norm,
     bitcast,
     broadcast_to,

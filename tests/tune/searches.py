@@ -83,15 +83,19 @@ class Following(Sampling):
             self.seed = hash_of(f"{self.seed} {candidate.program} {cost}") % 2**32
 
 
+DRAW = b"3"  # one in which no default kernel is bad, and every search meets some that are
+
+
 def hash_of(text: str) -> int:
     from hashlib import blake2b
 
-    return int.from_bytes(blake2b(text.encode(), digest_size=6).digest(), "little")
+    return int.from_bytes(blake2b(text.encode(), digest_size=6, salt=DRAW).digest(), "little")
 
 
 def cost_of(code: bytes) -> int:
-    """Instructions, so to speak: a number that an object always gives."""
-    return 1000 + hash_of(code.hex()) % 100_000
+    """Instructions, so to speak: a number that an object always gives. No object is so much cheaper
+    than others that a tuner leaves its kernel alone."""
+    return 50_000 + hash_of(code.hex()) % 50_000
 
 
 class CountingBoards:
