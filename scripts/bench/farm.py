@@ -133,11 +133,12 @@ def unequal(seconds: float, count: int) -> dict[str, float]:
 
 
 def _shared(seconds: float, count: int, share: float) -> dict[str, float]:
-    """Of the trials that end while both have some waiting, from the second round on."""
+    """Of the trials that end while both have some waiting, once places are known."""
     with farm_of(8, 8) as made, made.connect(share=share) as one, made.connect() as other:
         users = [User(farm, 16, 0.0, seconds) for farm in (one, other)]
         began = time.time()
-        last = began + count * 32 * seconds / 8
+        first = began + AHEAD * 32 * seconds / 8
+        last = first + count * 32 * seconds / 8
 
         def keep_busy(user: User) -> None:
             for _ in range(AHEAD):
@@ -153,7 +154,6 @@ def _shared(seconds: float, count: int, share: float) -> dict[str, float]:
             thread.start()
         for thread in threads:
             thread.join()
-    first = began + 2 * seconds
     ended = [sum(first < end <= last for end in user.ends) for user in users]
     return {"first user": ended[0] / sum(ended), "second user": ended[1] / sum(ended)}
 

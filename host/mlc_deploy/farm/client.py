@@ -148,14 +148,44 @@ class Farm:
         return [at for at, w in self._workers().items() if str(w["name"]).startswith("host ")]
 
 
+class _Places:
+    """How many calls of an executor are under way at each place, by its address: each gets as many
+    as the others, so that none is idle, or another user's, while calls wait elsewhere. Known are
+    the places where calls have ended."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def take(self) -> str:
+        """The place for a further call; "" where none is known."""
+        with self._lock:
+            place = min(self._calls, key=self._calls.__getitem__, default="")
+            if place:
+                self._calls[place] += 1
+            return place
+
+    def ended(self, sent: str, ran: str = "") -> None:
+        """A call that was sent to a place has run at one; if it did not run there, or at all, the
+        place may be gone, and is forgotten."""
+        with self._lock:
+            if sent != ran:
+                self._calls.pop(sent, None)
+            elif sent in self._calls:
+                self._calls[sent] -= 1
+            if ran:
+                self._calls.setdefault(ran, 0)
+
+
 @dataclass(eq=False)
 class _Sent(Generic[R]):
-    """A packed call on its way. `missed` is since when there is no scheduler for it, `deaths` how
-    often Dask gave it up since workers ended: for reasons of their own, as calls run in other
-    processes than theirs."""
+    """A packed call on its way. `place`: where it was sent, if it was said. `missed` is since
+    when there is no scheduler for it, `deaths` how often Dask gave it up since workers ended: for
+    reasons of their own, as calls run in other processes than theirs."""
 
     call: bytes
     turn: float
+    place: str = ""
     outcome: Future[R] = field(default_factory=Future)
     missed: float | None = None
     deaths: int = 0
@@ -166,10 +196,12 @@ class FarmExecutor(Executor):
     done again; the scheduler may be away for the farm's patience, then calls have the exception
     Unreachable."""
 
-    def __init__(self, farm: Farm, resource: str, begun: float = 0.0) -> None:
-        """`begun`: the turn that the places with the resource have reached."""
+    def __init__(self, farm: Farm, resource: str, begun: float = 0.0, alike: bool = False) -> None:
+        """`begun`: the turn that the places with the resource have reached. alike: whether all
+        places take as many calls at a time."""
         self.farm, self.resource = farm, resource
         self._turns = Turns(farm.share, begun)
+        self._places = _Places() if alike else None
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         assert not kwargs, "a farm's call takes arguments by their places"
@@ -193,7 +225,9 @@ class FarmExecutor(Executor):
             client = self.farm.client()
             if client.status == "running":
                 sent.missed = None
-            engine = client.get_executor(pure=False, resources={self.resource: 1})
+            sent.place = self._places.take() if self._places else ""
+            where = {"workers": [sent.place], "allow_other_workers": True} if sent.place else {}
+            engine = client.get_executor(pure=False, resources={self.resource: 1}, **where)
             key = f"{self.resource}-{uuid4().hex}"
             first = dask_priority(self.farm.priority, sent.turn)
             ran = engine.submit(perform, sent.call, key=key, priority=first)
@@ -205,9 +239,12 @@ class FarmExecutor(Executor):
     def _settle(self, sent: _Sent[Any], ran: Future[bytes]) -> None:
         try:
             done: Done = pickle.loads(ran.result())
+            self._left(sent, done.place)
         except CancelledError as cancelled:  # as all futures of a client that lost its scheduler
+            self._left(sent)
             self._missed(sent, cancelled)
         except Exception as raised:
+            self._left(sent)
             if self.farm.is_death(raised) and sent.deaths < DEATHS:
                 sent.deaths += 1
                 self._send(sent)
@@ -219,6 +256,10 @@ class FarmExecutor(Executor):
                 sent.outcome.set_result(done.result)
             else:
                 sent.outcome.set_exception(done.error)
+
+    def _left(self, sent: _Sent[Any], ran: str = "") -> None:
+        if self._places is not None:
+            self._places.ended(sent.place, ran)
 
     def _missed(self, sent: _Sent[Any], error: BaseException) -> None:
         now = time.monotonic()
@@ -245,7 +286,7 @@ class FarmBoards(FarmExecutor):
     def __init__(self, farm: Farm, boards: Sequence[BoardStatus]) -> None:
         one = boards[0]
         begun = min((b.turn for b in boards if b.state == "busy"), default=0.0)
-        super().__init__(farm, resource(one.kind, one.exact), begun)
+        super().__init__(farm, resource(one.kind, one.exact), begun, alike=True)
         assert one.about is not None
         self._about, self.kind = one.about, one.fingerprint
         self.urls = tuple(board.url for board in boards)

@@ -35,13 +35,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of a call: its result, or what it raised. `seconds` that it took, and the turn
-    that its place had reached by then."""
+    """What became of a call: its result, or what it raised. `seconds` that it took, the turn that
+    its place had reached by then, and the place: the address of its worker."""
 
     result: Any
     error: BaseException | None
     seconds: float
     turn: float
+    place: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,8 @@ def perform(packed: bytes) -> bytes:
     returns to the scheduler."""
     distributed = require_distributed()
     call: Call = pickle.loads(packed)
-    post = POSTS[distributed.get_worker().name]
+    worker = distributed.get_worker()
+    post = POSTS[worker.name]
     result: Any = None
     error: BaseException | None = None
     began = time.monotonic()
@@ -129,7 +131,7 @@ def perform(packed: bytes) -> bytes:
             raise distributed.Reschedule() from None
         except Exception as raised:
             error = raised
-    done = Done(result, error, time.monotonic() - began, post.turn)
+    done = Done(result, error, time.monotonic() - began, post.turn, worker.address)
     return pickle.dumps(done, pickle.HIGHEST_PROTOCOL)
 
 
