@@ -74,7 +74,8 @@ def _of_reshape(graph: Rewriting, out: Var, call: Call) -> Value | None:
     (x,) = inner.args
     to, of = call.args[0].type.shape, x.type.shape
     for own, extent in enumerate(of):
-        if _same(extent, to[axis]) and _count(of[:own]) == _count(to[:axis]) != None:  # noqa: E711
+        before = _count(of[:own])
+        if _same(extent, to[axis]) and before is not None and before == _count(to[:axis]):
             row = _row(graph, x, own, call.attrs["begin"][axis])
             return graph.emit("reshape", row, shape=out.type.shape)
     return None
