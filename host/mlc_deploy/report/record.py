@@ -295,7 +295,10 @@ def _amounts(of: Field) -> dict[str, float]:
 def _executed(of_class: Field) -> int:
     """Instructions of a class. Marks are subtracted, whose own kernel has a branch more than one of
     a single block: what is less than nothing is nothing."""
-    return max(int(of_class.number()), 0)
+    value = of_class.number()
+    if value != int(value):
+        raise of_class.wrong("a whole number")
+    return max(int(value), 0)
 
 
 def _layer(of: Field) -> Layer:
