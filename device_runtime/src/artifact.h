@@ -9,7 +9,7 @@
  *
  *     "name"      str        of the model
  *     "writer"    str        the program that wrote the file, with its version
- *     "blobs"     [[size: uint, hash: bin 32]]    hash = BLAKE2b-256 of its content
+ *     "blobs"     [[size: uint, hash: bin 32, crc: uint]]    BLAKE2b-256 and CRC-32 of its content
  *     "programs"  [program]  program = {"level": str, "target": str, "machine": str,
  *                                       "features": [str], "object": uint, "weights": uint | nil,
  *                                       "indices": {input: str -> extent: uint}}
@@ -21,6 +21,8 @@
  * Programs compute the same; later ones ask more of the CPU and are better where it has that.
  * "object" and "weights" are numbers of blobs. What the object takes and gives stands in its own
  * section ".mlc" (mlc_abi.h). "indices": inputs that are indices, and into how many entries.
+ * The hash is a blob's name, by which others know it; a board that starts from a file trusts the file
+ * and looks for damage alone, with a fortieth of the instructions.
  *
  * Who reads format N refuses every other, naming both. */
 #ifndef MLC_ARTIFACT_H
@@ -31,7 +33,7 @@
 #include "msgpack.h"
 
 enum {
-    ARTIFACT_VERSION = 1,
+    ARTIFACT_VERSION = 2,
     ARTIFACT_ALIGNMENT = 4096,
     ARTIFACT_HEAD = 48,
     MAX_ARTIFACT_BLOBS = 64,
@@ -40,6 +42,7 @@ enum {
 
 typedef struct {
     uint8_t hash[HASH_BYTES];
+    uint32_t crc;
     Bytes content;
 } ArtifactBlob;
 

@@ -36,7 +36,8 @@ INLINE void mix(uint64_t *a, uint64_t *b, uint64_t *c, uint64_t *d, uint64_t x, 
 
 static void compress(Blake2b *b, const uint8_t *block, int last) {
     uint64_t m[16], v[16];
-    memcpy(m, block, sizeof m); /* little-endian words, as those of every machine of ours are */
+    for (int i = 0; i < 16; i++) /* little-endian words, as those of every machine of ours are */
+        memcpy(&m[i], block + 8 * i, sizeof m[i]);
     memcpy(v, b->state, sizeof b->state);
     memcpy(v + 8, IV, sizeof IV);
     v[12] ^= b->counted;

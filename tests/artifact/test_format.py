@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mlc_deploy as mlc
-from mlc_deploy.artifact.format import ALIGNMENT, HEAD, MAGIC, digest, parse, read_file, write_file
+from mlc_deploy.artifact.format import (
+    ALIGNMENT,
+    HEAD,
+    MAGIC,
+    VERSION,
+    digest,
+    parse,
+    read_file,
+    write_file,
+)
 from mlc_deploy.artifact.saved import saved_model
 
 Golden = Callable[..., None]
@@ -141,7 +151,7 @@ def test_hostile_manifests_are_refused(digits_file: Path, data: st.DataObject) -
 def packed(manifest: Any, *blobs: bytes) -> bytes:
     """A file's bytes with right hashes around whatever the manifest says."""
     data = manifest if isinstance(manifest, bytes) else msgpack.packb(manifest)
-    head = MAGIC + (1).to_bytes(4, "little") + len(data).to_bytes(4, "little") + digest(data)
+    head = MAGIC + VERSION.to_bytes(4, "little") + len(data).to_bytes(4, "little") + digest(data)
     made = head + data
     for blob in blobs:
         made += bytes(-len(made) % ALIGNMENT) + blob
@@ -150,14 +160,14 @@ def packed(manifest: Any, *blobs: bytes) -> bytes:
 
 def test_refusals(golden: Golden) -> None:
     blob = b"content"
-    row = [len(blob), digest(blob)]
+    row = [len(blob), digest(blob), zlib.crc32(blob)]
     good = packed({"blobs": [row]}, blob)
     cases: dict[str, bytes] = {
         "empty": b"",
         "of another kind": b"\x7fELF" + bytes(100),
         "sent as text": good.replace(b"\r\n", b"\n"),
         "cut in its head": good[:20],
-        "of another version": good[:8] + (2).to_bytes(4, "little") + good[12:],
+        "of another version": good[:8] + (VERSION + 1).to_bytes(4, "little") + good[12:],
         "cut in its manifest": good[: HEAD + 5],
         "with a damaged manifest": good[:HEAD] + b"\xff" + good[HEAD + 1 :],
         "cut before its blob": good[: len(good) - len(blob)],
@@ -172,9 +182,11 @@ def test_refusals(golden: Golden) -> None:
         "manifest is deep": packed({"blobs": [[[[[[[[[[]]]]]]]]]]}),
         "manifest has no blobs": packed({}),
         "manifest has many blobs": packed({"blobs": [row] * 65}),
-        "manifest has a negative size": packed({"blobs": [[-1, digest(b"")]]}),
-        "manifest has a huge size": packed({"blobs": [[1 << 63, digest(b"")]]}),
-        "manifest has a short hash": packed({"blobs": [[7, b"?"]]}, blob),
+        "manifest has a negative size": packed({"blobs": [[-1, digest(b""), 0]]}),
+        "manifest has a huge size": packed({"blobs": [[1 << 63, digest(b""), 0]]}),
+        "manifest has no checksum": packed({"blobs": [row[:2]]}, blob),
+        "manifest has another checksum": packed({"blobs": [[*row[:2], 0]]}, blob),
+        "manifest has a short hash": packed({"blobs": [[7, b"?", 0]]}, blob),
     }
     told = []
     for name, data in cases.items():

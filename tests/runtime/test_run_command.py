@@ -149,7 +149,7 @@ def test_refusals(folder: Path, golden: Golden) -> None:
     model = (folder / "digits.mlc").read_bytes()
     (folder / "cut.mlc").write_bytes(model[:-1])
     (folder / "longer.mlc").write_bytes(model + b"!")
-    (folder / "version.mlc").write_bytes(model[:8] + b"\x02" + model[9:])
+    (folder / "version.mlc").write_bytes(model[:8] + b"\x01" + model[9:])
     (folder / "manifest.mlc").write_bytes(model[:50] + b"!" + model[51:])
     (folder / "weights.mlc").write_bytes(model[:-1] + b"!")
     (folder / "object.mlc").write_bytes(model[:5000] + b"!" + model[5001:])

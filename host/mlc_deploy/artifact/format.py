@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -21,7 +22,7 @@ from ..files.outside import open_file
 from ..files.unfinished import replacing
 
 MAGIC = b"\x89MLC\r\n\x1a\n"
-VERSION = 1
+VERSION = 2
 ALIGNMENT = 4096  # of blobs; who maps one on a system with larger pages maps what is before it too
 HEAD = 48
 MAX_MANIFEST = 1 << 20
@@ -54,7 +55,7 @@ def is_saved(path: Path) -> bool:
 def write_file(path: Path, manifest: Mapping[str, Any], blobs: Sequence[Buffer]) -> None:
     """Writes a file that appears whole under its name or not at all; the same arguments give the
     same bytes. The manifest gets its "blobs" here. Raises OSError."""
-    table = [[len(blob), digest(blob)] for blob in blobs]
+    table = [[len(blob), digest(blob), zlib.crc32(blob)] for blob in blobs]
     packed = msgpack.packb({**manifest, "blobs": table})
     assert len(packed) <= MAX_MANIFEST and len(blobs) <= MAX_BLOBS
     head = MAGIC + VERSION.to_bytes(4, "little") + len(packed).to_bytes(4, "little")
@@ -135,10 +136,10 @@ def _blobs(data: memoryview, at: int, table: object, where: str) -> list[Blob]:
     blobs: list[Blob] = []
     for number, row in enumerate(table):
         match row:
-            case [int(size), bytes(name)] if size >= 0 and len(name) == HASH_BYTES:
+            case [int(size), bytes(name), int(crc)] if size >= 0 and len(name) == HASH_BYTES:
                 begin = at + -at % ALIGNMENT
             case _:
-                raise disorder(f"blob {number} has no size and hash", where)
+                raise disorder(f"blob {number} has no size, hash and checksum", where)
         if begin + size > len(data):
             raise ArtifactError(
                 f"the file ends before its blob {number} of {size} bytes",
@@ -146,7 +147,7 @@ def _blobs(data: memoryview, at: int, table: object, where: str) -> list[Blob]:
                 mend=COPY_AGAIN,
             )
         blob = data[begin : begin + size]
-        if any(data[at:begin]) or digest(blob) != name:
+        if any(data[at:begin]) or digest(blob) != name or zlib.crc32(blob) != crc:
             raise ArtifactError(
                 f"the file's blob {number} is damaged", where=where, mend=COPY_AGAIN
             )
