@@ -132,8 +132,13 @@ static void answer(Session *s) {
         spans.count = chance(4);
         for (uint32_t i = 0; i < spans.count; i++)
             spans.rows[i] = (Span){chance(300), chance(MAX_THREADS), times[i], times[i]};
-        reply_times(&w, times, chance(2) == 0 ? times : NULL, chance(4),
-                    chance(2) == 0 ? &spans : NULL);
+        const RunReply told = {.nanoseconds = chance(4) > 0 ? times : NULL,
+                               .turns = chance(2) == 0 ? times : NULL,
+                               .calls = chance(4),
+                               .spans = chance(2) == 0 ? &spans : NULL,
+                               .places = chance(2) == 0 ? times : NULL,
+                               .place_count = chance(4)};
+        reply_run(&w, &told);
         a.reply = (size_t)(w.at - reply);
         if (chance(4) == 0) reply[chance((uint32_t)a.reply)] ^= (uint8_t)(1 << chance(8));
     }

@@ -4,6 +4,8 @@
 #include "modes.h"
 #include "pool.h"
 
+#include <string.h>
+
 enum { MARK_SYSCALL = 4242, MARK_BEGIN = 1, MARK_END = 2 };
 
 /* A system call that no kernel has (it answers ENOSYS) and that the counting plugin sees. Inline,
@@ -86,9 +88,17 @@ static int32_t marked_and_timed(const mlc_call *call, const mlc_args *args, uint
     return status;
 }
 
+static int32_t stop_here(Stop *stop, const mlc_call *call, const mlc_args *args) {
+    enum { STOPPED = INT32_MIN }; /* nobody looks at it: `reached` says why the walk has ended */
+    stop->reached = true;
+    memcpy(stop->data, args->data, call->operand_count * sizeof *stop->data);
+    return STOPPED;
+}
+
 int32_t instruments_invoke(void *context, const mlc_call *call, const mlc_args *args,
                            uint32_t index) {
     Instruments *instruments = context;
+    Stop *stop = instruments->stop;
     if (instruments->progress) *instruments->progress = index;
     PoolTime *times = instruments->spans ? instruments->spans->threads : NULL;
     int32_t status = instruments->mark
@@ -102,7 +112,8 @@ int32_t instruments_invoke(void *context, const mlc_call *call, const mlc_args *
         instruments->nanoseconds[index] += now - instruments->before;
         instruments->before = now;
     }
-    return status;
+    bool here = stop && stop->call == index && status == MLC_OK;
+    return here && stop->seen++ == stop->turn ? stop_here(stop, call, args) : status;
 }
 
 /* What costs is to look at the clock. The least of several batches, since whatever comes between

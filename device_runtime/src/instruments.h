@@ -27,11 +27,20 @@ typedef struct {
     PoolTime threads[MAX_THREADS]; /* of the call at work */
 } Spans;
 
+/* The end of a run before its own: right after one of the turns of a call. */
+typedef struct {
+    uint32_t call, turn;          /* turns count from 0, over all loops around the call */
+    uint32_t seen;                /* turns so far */
+    bool reached;
+    void *data[MLC_MAX_OPERANDS]; /* where the call's operands were then */
+} Stop;
+
 typedef struct {
     volatile uint32_t *progress; /* index of the call at work, for whoever watches; may be NULL */
     uint64_t *nanoseconds;       /* per call, which each run adds to; NULL when not wanted */
     uint64_t *turns;             /* likewise: how often the call was at work */
     Spans *spans;                /* likewise */
+    Stop *stop;                  /* NULL: the run goes on to its own end */
     bool mark;                   /* put each kernel between two marks; on one thread only */
     uint32_t threads;            /* that share a kernel's tasks, as pool_prepare has them ready */
     size_t workspace_stride;     /* bytes from one thread's workspace to the next one's */
@@ -41,7 +50,7 @@ typedef struct {
 /* Before each run. */
 void instruments_begin(Instruments *instruments);
 
-/* The mlc_invoke whose context is an Instruments. */
+/* The mlc_invoke whose context is an Instruments. Its status is no MLC_OK once a stop is reached. */
 int32_t instruments_invoke(void *context, const mlc_call *call, const mlc_args *args,
                            uint32_t index);
 

@@ -35,7 +35,10 @@ typedef struct {
     uint32_t threads;
     char cores[MAX_CORES]; /* as cores_named takes them */
     bool mark;
+    bool quiet; /* when not timed: nothing is told of each call */
     bool spans; /* when not timed: when each thread was at work */
+    bool stops; /* when not timed: after turn `stop_turn` of call `stop_call` */
+    uint32_t stop_call, stop_turn;
     bool timed;
     TimerOptions timer; /* when timed */
     bool layers;        /* when timed: each call by itself too */

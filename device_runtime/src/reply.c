@@ -21,22 +21,22 @@ static void write_spans(Writer *w, const Spans *spans) {
     }
 }
 
-void reply_times(Writer *w, const uint64_t *nanoseconds, const uint64_t *turns, uint32_t count,
-                 const Spans *spans) {
-    uint32_t lists = 1;
-    if (turns) lists++;
-    if (spans) lists++;
-    write_map(w, lists);
-    write_str(w, "nanoseconds");
-    write_uints(w, nanoseconds, count);
-    if (turns) {
-        write_str(w, "turns");
-        write_uints(w, turns, count);
-    }
-    if (spans) {
+static void write_list(Writer *w, const char *name, const uint64_t *values, uint32_t count) {
+    if (!values) return;
+    write_str(w, name);
+    write_uints(w, values, count);
+}
+
+void reply_run(Writer *w, const RunReply *r) {
+    write_map(w, (uint32_t)((r->nanoseconds != NULL) + (r->turns != NULL) + (r->spans != NULL) +
+                            (r->places != NULL)));
+    write_list(w, "nanoseconds", r->nanoseconds, r->calls);
+    write_list(w, "turns", r->turns, r->calls);
+    if (r->spans) {
         write_str(w, "spans");
-        write_spans(w, spans);
+        write_spans(w, r->spans);
     }
+    write_list(w, "places", r->places, r->place_count);
 }
 
 static void write_conditions(Writer *w, const Conditions *conditions, uint32_t rows) {
@@ -111,23 +111,27 @@ static void check_conditions(Reader *r, const char *name, uint32_t rows) {
     }
 }
 
-static void check_times(Reader *r) {
-    uint32_t lists = read_map(r);
-    expect(r, lists >= 1 && lists <= 3);
-    expect_text(r, "nanoseconds");
+static uint32_t coming(const Reader *r) { /* elements of the list that is next */
     Reader from = *r;
-    uint32_t calls = read_array(&from);
-    check_uints(r, calls);
-    for (uint32_t i = 1; i < lists && !r->why; i++) {
+    return read_array(&from);
+}
+
+static void check_run(Reader *r) {
+    uint32_t lists = read_map(r), calls = UINT32_MAX;
+    for (uint32_t i = 0; i < lists && !r->why; i++) {
         Bytes name = read_str(r);
-        if (bytes_are(name, "turns")) {
-            check_uints(r, calls);
-            continue;
+        uint32_t count = coming(r);
+        if (bytes_are(name, "spans")) {
+            expect(r, read_array(r) == count && count <= MAX_SPANS);
+            for (uint32_t n = 0; n < count && !r->why; n++) check_uints(r, 4);
+        } else if (bytes_are(name, "places")) {
+            expect(r, count <= MLC_MAX_OPERANDS);
+            check_uints(r, count);
+        } else {
+            expect(r, bytes_are(name, "nanoseconds") || bytes_are(name, "turns"));
+            check_uints(r, calls == UINT32_MAX ? count : calls);
+            calls = count;
         }
-        expect(r, bytes_are(name, "spans"));
-        uint32_t spans = read_array(r);
-        expect(r, spans <= MAX_SPANS);
-        for (uint32_t n = 0; n < spans && !r->why; n++) check_uints(r, 4);
     }
 }
 
@@ -139,8 +143,7 @@ static void check_samples(Reader *r, uint32_t samples) {
     expect_text(r, "number");
     check_uints(r, samples);
     expect_text(r, "cores");
-    Reader from = *r;
-    check_uints(r, read_array(&from));
+    check_uints(r, coming(r));
     expect_text(r, "facts");
     expect(r, read_array(r) == FACTS);
     for (uint32_t i = 0; i < FACTS; i++) expect_text(r, conditions_name(i));
@@ -153,8 +156,7 @@ static void check_samples(Reader *r, uint32_t samples) {
     expect_text(r, "layers");
     uint32_t lists = read_array(r), layers = 0;
     expect(r, lists == 0 || lists == samples);
-    from = *r;
-    if (lists > 0) layers = read_array(&from);
+    if (lists > 0) layers = coming(r);
     for (uint32_t i = 0; i < lists && !r->why; i++) check_uints(r, layers);
     expect_text(r, "layer_cost_s");
     expect(r, read_number(r) >= 0);
@@ -165,6 +167,6 @@ bool reply_is_right(const uint8_t *reply, size_t size, uint32_t samples) {
     if (samples > 0)
         check_samples(&r, samples);
     else
-        check_times(&r);
+        check_run(&r);
     return !r.why && r.at == r.end;
 }

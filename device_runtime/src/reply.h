@@ -7,10 +7,18 @@
 #include "msgpack.h"
 #include "timer.h"
 
-/* To `run`: {nanoseconds: [uint]}, turns: [uint] where `turns` has them, and spans: [[call, thread,
- * begin, took]] where there are any. */
-void reply_times(Writer *w, const uint64_t *nanoseconds, const uint64_t *turns, uint32_t count,
-                 const Spans *spans);
+/* What is told of a run, where it is not NULL. */
+typedef struct {
+    const uint64_t *nanoseconds, *turns; /* of each of `calls` calls */
+    uint32_t calls;
+    const Spans *spans;
+    const uint64_t *places; /* of the operands of the call that the run stopped after */
+    uint32_t place_count;
+} RunReply;
+
+/* To `run`: a map of {nanoseconds: [uint], turns: [uint], spans: [[call, thread, begin, took]],
+ * places: [uint]}, as far as it is told. */
+void reply_run(Writer *w, const RunReply *reply);
 
 /* To `time`. */
 void reply_samples(Writer *w, const Samples *samples, uint32_t layers);

@@ -407,6 +407,13 @@ static void option_cores(Request *q, char to[MAX_CORES]) {
         memcpy(to, text.data, text.size);
 }
 
+static void option_stop(Request *q, RunOrder *run) {
+    if (read_array(&q->params) != 2) read_fail(&q->params, "stop is a call and its turn");
+    option_uint(q, "stop", 0, UINT32_MAX, &run->stop_call);
+    option_uint(q, "stop", 0, UINT32_MAX, &run->stop_turn);
+    run->stops = true;
+}
+
 static void option_milliseconds(Request *q, const char *name, double *to) {
     *to = read_number(&q->params);
     if (!(*to >= 0 && *to <= 1e7))
@@ -452,6 +459,10 @@ static void read_options(Request *q, RunOrder *run, uint32_t *timeout_ms) {
             run->mark = read_bool(&q->params);
         else if (bytes_are(key, "spans") && !run->timed)
             run->spans = read_bool(&q->params);
+        else if (bytes_are(key, "quiet") && !run->timed)
+            run->quiet = read_bool(&q->params);
+        else if (bytes_are(key, "stop") && !run->timed)
+            option_stop(q, run);
         else if (bytes_are(key, "layers") && run->timed)
             run->layers = read_bool(&q->params);
         else if (!(run->timed && timer_option(q, key, &run->timer))) {
@@ -513,6 +524,9 @@ static void execute(Request *q, bool timed) {
     if (run.mark && run.threads > 1)
         fail(&q->failure, REFUSED, "%s: instructions are counted on 1 thread, not on %u", q->method,
              run.threads);
+    if (run.stops && !run.whole_model)
+        fail(&q->failure, REFUSED, "%s: a run stops after a call of a model, not within a kernel",
+             q->method);
     if (q->failure.failed || !idle(q)) return;
     ModuleRecord *module = module_param(q, id);
     if (!module) return;

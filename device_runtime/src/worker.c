@@ -131,6 +131,7 @@ typedef struct {
     Loaded *module;
     mlc_run run;
     Instruments instruments;
+    Stop stop;
     mlc_call single;
     mlc_operand operands[MAX_ARGS];
     int64_t scalars[MAX_SCALARS];
@@ -160,6 +161,11 @@ static bool prepare_model(Job *job, const RunOrder *order) {
     program_table(&job->module->program, &job->run);
     if (order->until < model->call_count) job->run.call_count = order->until;
     job->run.first_call = order->from < job->run.call_count ? order->from : job->run.call_count;
+    if (order->stops && order->stop_call >= model->call_count)
+        return fail(failure, REFUSED, "the model has no call %u to stop after: it has %u",
+                    order->stop_call, model->call_count);
+    job->stop = (Stop){.call = order->stop_call, .turn = order->stop_turn};
+    job->instruments.stop = order->stops ? &job->stop : NULL;
     job->run.inputs = job->args;
     job->run.outputs = job->args + inputs;
     if (model->arena > 0) {
@@ -234,23 +240,46 @@ static bool run_once(void *context) {
     uint32_t failed = 0;
     instruments_begin(&job->instruments);
     int32_t status = mlc_execute(&job->run, &failed);
-    return status == MLC_OK ||
+    return status == MLC_OK || job->stop.reached ||
            program_bad_status(&job->module->program, job->kernel, status, failed, job->failure);
+}
+
+/* Offsets of the operands of the call that the run stopped after, each in its own memory. */
+static uint32_t find_places(const Job *job, uint64_t places[MLC_MAX_OPERANDS]) {
+    const mlc_call *call = &job->run.calls[job->stop.call];
+    for (uint32_t i = 0; i < call->operand_count; i++) {
+        const mlc_operand *operand = &call->operands[i];
+        const void *base = operand->space == MLC_ARENA     ? job->run.arena
+                           : operand->space == MLC_WEIGHTS ? job->run.weights
+                           : operand->space == MLC_INPUT   ? job->run.inputs[operand->index]
+                                                           : job->run.outputs[operand->index];
+        places[i] = (uint64_t)((const char *)job->stop.data[i] - (const char *)base);
+    }
+    return call->operand_count;
 }
 
 static bool run_and_report(Job *job, const RunOrder *order, Writer *w) {
     const Program *program = &job->module->program;
     uint64_t *nanoseconds = program->nanoseconds, *turns = program->turns;
-    uint32_t first = job->run.first_call, count = job->run.call_count - first;
-    memset(nanoseconds, 0, (size_t)((char *)program->calls - (char *)nanoseconds)); /* both */
-    job->instruments.nanoseconds = nanoseconds;
-    job->instruments.turns = turns;
+    uint64_t places[MLC_MAX_OPERANDS];
+    uint32_t first = job->run.first_call;
+    RunReply reply = {.calls = job->run.call_count - first};
     static Spans spans; /* too large for the stack */
-    job->instruments.spans = order->spans ? &spans : NULL;
+    if (!order->quiet) {
+        memset(nanoseconds, 0, (size_t)((char *)program->calls - (char *)nanoseconds)); /* both */
+        job->instruments.nanoseconds = nanoseconds;
+        job->instruments.turns = turns;
+        reply.nanoseconds = nanoseconds + first;
+        reply.turns = job->run.procedures ? turns + first : NULL;
+    }
+    if (order->spans) reply.spans = job->instruments.spans = &spans;
     shared->phase = RUNNING;
     if (!run_once(job)) return false;
-    reply_times(w, nanoseconds + first, job->run.procedures ? turns + first : NULL, count,
-                job->instruments.spans);
+    if (job->stop.reached) {
+        reply.place_count = find_places(job, places);
+        reply.places = places;
+    }
+    reply_run(w, &reply);
     return true;
 }
 
