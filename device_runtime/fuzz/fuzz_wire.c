@@ -311,14 +311,23 @@ static void write_params(Writer *w, const char *method) {
             write_str(w, "kernel");
         write_array(w, 1);
         write_uint(w, tensor);
-        write_map(w, 4);
+        bool timed = method[0] == 't';
+        write_map(w, timed ? 4 : 6);
+        if (!timed) {
+            write_str(w, "quiet");
+            write_bool(w, chance(2) == 0);
+            write_str(w, "stop");
+            write_array(w, 2);
+            write_uint(w, chance(4));
+            write_uint(w, chance(4));
+        }
         write_str(w, "timeout_ms");
         write_uint(w, 100);
         write_str(w, "from");
         write_uint(w, 1);
         write_str(w, "threads");
         write_uint(w, 1);
-        write_str(w, method[0] == 't' ? "min_repeat_ms" : "until");
+        write_str(w, timed ? "min_repeat_ms" : "until");
         write_uint(w, 3);
     }
 }

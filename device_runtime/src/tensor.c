@@ -12,6 +12,7 @@ static const struct {
               [UINT64] = {"uint64", 8},   [BOOL] = {"bool", 1}};
 
 static Tensor tensors[MAX_TENSORS];
+static unsigned slots; /* the highest that was in use, and one */
 
 DType dtype_of(Bytes name) {
     for (unsigned i = 1; i < sizeof dtypes / sizeof *dtypes; i++)
@@ -52,10 +53,13 @@ Tensor *tensor_new(const TensorType *type, Failure *failure) {
     Tensor *t = &tensors[slot];
     if (!segment_new(&t->segment, bytes, "a tensor", failure)) return NULL;
     segment_fix(&t->segment);
+    if (slot >= slots) slots = slot + 1;
     t->id = ++turn * MAX_TENSORS + slot;
     t->type = *type;
     return t;
 }
+
+unsigned tensor_slots(void) { return slots; }
 
 Tensor *tensor_slot(unsigned slot) { return tensors[slot].id ? &tensors[slot] : NULL; }
 

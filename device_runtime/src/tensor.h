@@ -49,7 +49,8 @@ typedef struct {
 /* Returns NULL after a failure. Ids are not used again within a session. */
 Tensor *tensor_new(const TensorType *type, Failure *failure);
 Tensor *tensor_find(uint64_t id, Failure *failure); /* `failure` may be NULL */
-Tensor *tensor_slot(unsigned slot); /* of MAX_TENSORS; NULL when empty; freed ones too */
+unsigned tensor_slots(void);        /* beyond these there never was one */
+Tensor *tensor_slot(unsigned slot); /* NULL when empty; freed ones too */
 void tensor_remove(Tensor *tensor);
 
 /* A fill goes in slices, since a large one takes seconds and heartbeats must not wait for it. */

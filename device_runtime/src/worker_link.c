@@ -47,7 +47,7 @@ static uint8_t reply[MAX_REPLY]; /* of the last answer */
 /* In the child: the stream, tensors and blobs of the supervisor are not the worker's. */
 static void let_go_of_everything(void) {
     budget_let_go();
-    for (unsigned i = 0; i < MAX_TENSORS; i++)
+    for (unsigned i = 0; i < tensor_slots(); i++)
         if (tensor_slot(i)) tensor_remove(tensor_slot(i));
     for (unsigned i = 0; i < MAX_BLOBS; i++)
         if (blob_slot(i)) blob_free(blob_slot(i));
@@ -105,7 +105,7 @@ static void forget_worker(void) {
     close(worker.socket);
     worker.pid = 0;
     worker.busy = worker.late = false;
-    for (unsigned i = 0; i < MAX_TENSORS; i++)
+    for (unsigned i = 0; i < tensor_slots(); i++)
         if (tensor_slot(i)) tensor_slot(i)->in_worker = false;
     for (unsigned i = 0; i < MAX_MODULES; i++) module_records[i].in_worker = false;
     link_tidy();
@@ -206,7 +206,7 @@ static bool is_given(const Tensor *tensor, const RunOrder *run) {
 
 /* What a kernel is not given it cannot reach. */
 static void drop_others(const RunOrder *run) {
-    for (unsigned i = 0; i < MAX_TENSORS; i++) {
+    for (unsigned i = 0; i < tensor_slots(); i++) {
         Tensor *tensor = tensor_slot(i);
         if (tensor && tensor->in_worker && !is_given(tensor, run)) drop_tensor(tensor);
     }
@@ -267,7 +267,7 @@ void link_drop_module(ModuleRecord *module) {
 
 void link_tidy(void) {
     if (worker.busy) return;
-    for (unsigned i = 0; i < MAX_TENSORS; i++) {
+    for (unsigned i = 0; i < tensor_slots(); i++) {
         Tensor *tensor = tensor_slot(i);
         if (!tensor || !tensor->freed) continue;
         drop_tensor(tensor);

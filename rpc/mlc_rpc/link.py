@@ -55,6 +55,7 @@ PING_BEATS = 2  # ticks with nothing from the board, or to it, until it is asked
 DEAD_BEATS = 8  # silent ticks until an end is taken for dead
 READ_BYTES = 1 << 18
 ROW_OF_3, ROW_OF_4 = 0x93, 0x94  # the first byte of a message
+REQUEST_HEAD = bytes((ROW_OF_4, REQUEST, 0xCE))  # the id follows, a uint32
 
 
 @dataclass(slots=True)
@@ -79,6 +80,15 @@ class Request:
     into: memoryview | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request put together once, to be sent again and again: `packed` are method and params."""
+
+    method: str
+    kind: Kind
+    packed: bytes
+
+
 class Link:
     """A transport that answers requests. `sent_bytes` counts what went to the board."""
 
@@ -99,7 +109,6 @@ class Link:
         self._begun: SimpleQueue[RpcError | None] = SimpleQueue()
         self._received = 0  # reads that brought something
         self._over = threading.Event()
-        self._packer = msgpack.Packer()
         self._reader = threading.Thread(target=self._read, name=f"{self.board} reader", daemon=True)
         self._heart = threading.Thread(target=self._beat, name=f"{self.board} heart", daemon=True)
         self._reader.start()
@@ -148,6 +157,20 @@ class Link:
         kind = ANSWERS[method](*params) if tail is None else ANSWERS[method](*params, tail)
         if into is not None:
             kind = Data(len(into), into=into)
+        return self._post(method, kind, _packed(method, params, tail), tail, timeout)
+
+    def prepare(self, method: str, *params: object) -> Prepared:
+        """A request for `call_prepared`."""
+        return Prepared(method, ANSWERS[method](*params), _packed(method, params))
+
+    def call_prepared(self, request: Prepared, timeout: float) -> Any:
+        """As `call`."""
+        return self.wait(self._post(request.method, request.kind, request.packed, None, timeout))
+
+    def _post(
+        self, method: str, kind: Kind, packed: bytes, tail: Buffer | None, timeout: float
+    ) -> Pending:
+        """Sends a request of which all but the head is packed."""
         pending = Pending(0, method, kind, time.monotonic() + timeout)
         with self._state:
             if self._ended:
@@ -157,9 +180,7 @@ class Link:
             self._pending[pending.id] = pending
         try:
             with self._writing:
-                frame = _frame(self._packer, pending.id, method, params, tail)
-                self.transport.write(frame, timeout)
-                self.sent_bytes += sum(map(len, frame))
+                self._write(pending.id, packed, tail, timeout)
         except KeyboardInterrupt:
             self.close()
             raise
@@ -172,6 +193,14 @@ class Link:
         except OSError as error:
             self._end(self._lost(f"the link broke ({error})"))
         return pending
+
+    def _write(self, id: int, packed: bytes, tail: Buffer | None, timeout: float) -> None:
+        """One request, by whoever has `_writing`. Raises TimeoutError, OSError."""
+        frame: list[Buffer] = [REQUEST_HEAD + id.to_bytes(4, "big") + packed]
+        if tail is not None and len(tail):
+            frame.append(tail)
+        self.transport.write(frame, timeout)
+        self.sent_bytes += sum(map(len, frame))
 
     def wait(self, pending: Pending) -> Any:
         """The result of a request. Raises Timeout, Lost, or what the board answered."""
@@ -282,9 +311,7 @@ class Link:
                 self._next_id = (number + 1) & 0xFFFFFFFF
                 kind = ANSWERS["ping"](None)
                 self._pending[number] = Pending(number, "ping", kind, time.monotonic())
-            frame = _frame(self._packer, number, "ping", (None,), None)
-            self.transport.write(frame, timeout)
-            self.sent_bytes += sum(map(len, frame))
+            self._write(number, _packed("ping", (None,)), None, timeout)
         except OSError:  # a timeout too: half a frame is on its way
             self._end(self._dead)
             self.transport.close()
@@ -434,22 +461,18 @@ def chunks(size: int) -> Iterator[tuple[int, int]]:
     return ((at, min(MAX_CHUNK, size - at)) for at in range(0, size, MAX_CHUNK))
 
 
-def _frame(
-    packer: msgpack.Packer, id: int, method: str, params: Sequence[object], tail: Buffer | None
-) -> list[Buffer]:
-    """[0, id, method, params], with `tail` as a last parameter that is not copied."""
+def _packed(method: str, params: Sequence[object], tail: Buffer | None = None) -> bytes:
+    """What follows the id of a request: the method and params, and then the head of the `tail` that
+    is a last one of them."""
+    packer = msgpack.Packer()
     if tail is None:
-        return [packer.pack([REQUEST, id, method, list(params)])]
+        return bytes(packer.pack(method) + packer.pack(list(params)))
     size = tail.nbytes if isinstance(tail, memoryview) else len(tail)
-    head = b"".join(
+    return b"".join(
         (
-            packer.pack_array_header(4),
-            packer.pack(REQUEST),
-            packer.pack(id),
             packer.pack(method),
             packer.pack_array_header(len(params) + 1),
             *(packer.pack(param) for param in params),
             b"\xc6" + size.to_bytes(4, "big"),
         )
     )
-    return [head, tail] if size else [head]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,7 +83,23 @@ class RemoteFunction:
         Raises Crashed, Timeout, Refused (wrong arguments, a board that is busy or has no such
         cores).
         """
-        self._run(args, _shared(threads, cores), timeout)
+        self.repeated(*args, threads=threads, cores=cores, timeout=timeout)()
+
+    def repeated(
+        self,
+        *args: RemoteTensor,
+        threads: int = 1,
+        cores: str = "",
+        timeout: float = RUN_SECONDS,
+    ) -> Callable[[], object]:
+        """The call with these arguments as a function, for what runs again and again: the request
+        is put together once. Raises Refused for arguments of another session."""
+        options = _shared(threads, cores)
+        if self._host_calls:
+            return partial(self._run, args, options, timeout)
+        params = self._params("run", args, options | {"quiet": True}, timeout)
+        link = self.module.link
+        return partial(link.call_prepared, link.prepare("run", *params), timeout + GRACE_SECONDS)
 
     def profile(
         self,
@@ -221,6 +237,17 @@ class RemoteFunction:
         options: Mapping[str, Any],
         timeout: float,
     ) -> Any:
+        params = self._params(method, args, options, timeout)
+        return self.module.link.call(method, *params, timeout=timeout + GRACE_SECONDS)
+
+    def _params(
+        self,
+        method: str,
+        args: Sequence[RemoteTensor],
+        options: Mapping[str, Any],
+        timeout: float,
+    ) -> tuple[Any, ...]:
+        """Of a request. Raises Refused for arguments of another session."""
         for position, arg in enumerate(args):
             if not isinstance(arg, RemoteTensor):
                 raise TypeError(
@@ -239,13 +266,11 @@ class RemoteFunction:
             total = len(self.module.model.calls)
             until = min(options.get("until", total), total)
             options = {"from": 0, **options, "until": until}
-        return self.module.link.call(
-            method,
+        return (
             self.module.handle,
             self.name,
             [arg.handle for arg in args],
             {**options, "timeout_ms": max(1, round(timeout * 1000))},
-            timeout=timeout + GRACE_SECONDS,
         )
 
 

@@ -39,11 +39,13 @@ class Stream:
         self.module = module
         self._how: dict[str, Any] = {"threads": threads, "cores": cores, "timeout": timeout}
         model = module.model
+        self._arguments, self._extents = model.arguments, model.extents
         self._inputs = {p.name: self._allocated(p) for p in model.inputs}
         every = [(p, self._allocated(p)) for p in model.outputs]
         self._states = {p.state: tensor for p, tensor in every if p.state}
         self._outputs = {p.name: tensor for p, tensor in every if not p.state}
         self._args = (*self._inputs.values(), *(tensor for _, tensor in every))
+        self._run = module.entry.repeated(*self._args, **self._how)
         self._shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were given so far
 
     def step(self, inputs: Mapping[str, Array] | Array) -> dict[str, Array]:
@@ -55,7 +57,7 @@ class Stream:
         given; ValueError for an array of another shape or dtype.
         """
         self._put(inputs)
-        self.module.entry(*self._args, **self._how)
+        self._run()
         return self.results()
 
     def profile(self, inputs: Mapping[str, Array] | Array) -> Run:
@@ -67,21 +69,23 @@ class Stream:
     def results(self, *names: str) -> dict[str, Array]:
         """The outputs of the last step, or those of these names alone, which are all that is
         read."""
+        if not self._extents:
+            return {name: self._outputs[name].take() for name in names or self._outputs}
         wanted = {name: t for name, t in self._outputs.items() if not names or name in names}
-        wanted |= {n: t for n, t in self._outputs.items() if n in self.module.model.extents}
+        wanted |= {n: t for n, t in self._outputs.items() if n in self._extents}
         found = results_of(self.module.model, self._inputs | wanted, RemoteTensor.take)
         return {name: found[name] for name in names} if names else found
 
     def _put(self, inputs: Mapping[str, Array] | Array) -> None:
-        model = self.module.model
         given = inputs if isinstance(inputs, Mapping) else {self._only(): inputs}
-        unknown = [name for name in given if name not in model.arguments]
-        missing = model.arguments.keys() - self._shapes.keys() - given.keys()
+        unknown = [name for name in given if name not in self._arguments]
+        missing = self._arguments.keys() - self._shapes.keys() - given.keys()
         if unknown or missing:
             said = [f"unknown: {', '.join(unknown)}"] if unknown else []
             said += [f"missing: {', '.join(sorted(missing))}"] if missing else []
             raise self._refusal(f"the step's inputs are not the model's ({'; '.join(said)})")
-        for name, array in stored(model, given, self._shapes).items():
+        arrays = stored(self.module.model, given, self._shapes) if self._extents else given
+        for name, array in arrays.items():
             self._inputs[name].put(array)
         self._shapes |= {name: np.shape(array) for name, array in given.items()}
 
@@ -129,11 +133,11 @@ class Stream:
 
     def _only(self) -> str:
         """The name of the one input that an array without a name is for."""
-        names = list(self.module.model.arguments)
+        names = list(self._arguments)
         if len(names) != 1:
             raise self._refusal("an array without a name is for a model of one input")
         return names[0]
 
     def _refusal(self, what: str) -> Refused:
-        every = ", ".join(f"{name}: {p}" for name, p in self.module.model.arguments.items())
+        every = ", ".join(f"{name}: {p}" for name, p in self._arguments.items())
         return Refused(what, board=self._board, attempt=f"inputs {every}")

@@ -77,9 +77,11 @@ class RemoteTensor:
         self.handle = handle
         self.shape = tuple(shape)
         self.dtype = dtype
-        self.nbytes = math.prod(self.shape) * carrier(dtype).itemsize
+        self._carrier = carrier(dtype)
+        self.nbytes = math.prod(self.shape) * self._carrier.itemsize
         self._open = handles is not None
         self._mapping: NDArray[np.uint8] | None = None
+        self._elements: NDArray[Any] | None = None  # of the mapping, in this shape and dtype
         self._may_map = link.transport.process is not None
 
     def __repr__(self) -> str:
@@ -89,7 +91,7 @@ class RemoteTensor:
         """Sends the array, which must have this tensor's shape and dtype (ValueError otherwise)."""
         array = np.asarray(array)
         self._require(array)
-        flat = np.ascontiguousarray(array, dtype=carrier(self.dtype)).reshape(-1).view(np.uint8)
+        flat = np.ascontiguousarray(array, dtype=self._carrier).reshape(-1).view(np.uint8)
         data = flat.data
         requests = (
             Request((self.handle, at), data[at : at + step]) for at, step in chunks(self.nbytes)
@@ -101,29 +103,33 @@ class RemoteTensor:
         """The content as an array of this shape and dtype; or its first elements, in another shape
         of no more."""
         shape = self.shape if shape is None else shape
-        own = carrier(self.dtype)
+        own = self._carrier
         return self.read_bytes(0, math.prod(shape) * own.itemsize).view(own).reshape(shape)
 
     def put(self, array: NDArray[Any]) -> None:
         """As `write`; straight into the tensor's memory where that is a process of this machine.
         For what is written again and again."""
-        mapping = self.mapped()
-        if mapping is None:
+        if self._may_map:
+            self.mapped()
+        array = np.asarray(array)
+        if self._elements is None:
             self.write(array)
             return
         self._require(array)
-        np.copyto(mapping.view(carrier(self.dtype)).reshape(self.shape), array)
+        self._elements[...] = array
 
     def take(self, shape: Sequence[int] | None = None) -> NDArray[Any]:
         """As `numpy`; a copy of the tensor's memory where that is a process of this machine."""
-        mapping = self.mapped()
-        if mapping is None:
+        if self._may_map:
+            self.mapped()
+        if self._elements is None:
             return self.numpy(shape)
-        shape = self.shape if shape is None else shape
-        return mapping.view(carrier(self.dtype))[: math.prod(shape)].reshape(shape).copy()
+        if shape is None or tuple(shape) == self.shape:
+            return self._elements.copy()
+        return self._elements.reshape(-1)[: math.prod(shape)].reshape(shape).copy()
 
     def _require(self, array: NDArray[Any]) -> None:
-        expected = carrier(self.dtype)
+        expected = self._carrier
         if array.shape != self.shape or array.dtype != expected:
             raise ValueError(
                 f"tensor is {self.dtype}{list(self.shape)}, "
@@ -158,6 +164,8 @@ class RemoteTensor:
         if self._may_map:
             self._may_map = False
             self._mapping = _map(self.link, self.handle, self.nbytes)
+            if self._mapping is not None:
+                self._elements = self._mapping.view(self._carrier).reshape(self.shape)
         return self._mapping
 
     def fill(self, kind: Literal["zero", "random"], seed: int = 1) -> None:

@@ -52,6 +52,7 @@ from typing import Any, Literal
 from mlc_rpc.kinds import Bool, Data, Kind, Many, Map, Maybe, Nil, Real, Row, Text, Uint, Word
 from mlc_rpc.source import MAX_DEPTH as MAX_DEPTH
 from mlc_rpc.source import MAX_MESSAGE as MAX_MESSAGE
+from mlc_targets.object_format import MAX_OPERANDS
 
 PREAMBLE = b"\0mlc-runtime\0\r\n\0"
 VERSION = (1, 1)  # major, minor
@@ -149,6 +150,7 @@ LOADED = Map(
 
 
 NOTHING = Nil()
+NOTHING_TOLD = Map({})
 
 
 def echo(payload: object) -> Kind:
@@ -173,11 +175,19 @@ def _calls(kernel: str | None, options: Mapping[str, Any]) -> tuple[int, int | N
 def ran(kernel: str | None, options: Mapping[str, Any]) -> Kind:
     """Nanoseconds of each call that ran, and how often it did, where that is not once; and where
     they were asked for, when threads were at work: call, thread, begin since the run's, duration.
+    `places`, of a run that stopped where it was to: offsets of that call's operands, each in its
+    own memory.
     """
+    if options.get("quiet"):
+        return NOTHING_TOLD
     each = Many(NANOSECONDS, *_calls(kernel, options))
     span = Row((Uint(0, MAX_CALLS), Uint(0, MAX_THREADS - 1), NANOSECONDS, NANOSECONDS))
     spans = Many(span, 0, MAX_SPANS if options.get("spans") else 0)
-    return Map({"nanoseconds": each, "turns": each, "spans": spans}, {"turns": None, "spans": ()})
+    places = Many(SIZE, 0, MAX_OPERANDS)
+    return Map(
+        {"nanoseconds": each, "turns": each, "spans": spans, "places": places},
+        without={"turns": None, "spans": (), "places": None},
+    )
 
 
 def timed(kernel: str | None, options: Mapping[str, Any]) -> Kind:
@@ -270,7 +280,9 @@ METHODS: tuple[Method, ...] = (
     # Run once. kernel: its name, or nil for the module's model (then args are inputs followed by
     # outputs). Each arg is a tensor id. options: {timeout_ms:uint (0: none), mark:bool (tell
     # QEMU's counting plugin where each layer begins and ends), spans:bool (tell when each thread
-    # was at work on each call, by the board's clock), from:uint, until:uint (the model's
+    # was at work on each call, by the board's clock), quiet:bool (tell nothing of each call),
+    # stop:[call:uint, turn:uint] (of a model: end the run right after that turn of that call, which
+    # count from 0 over all loops around it), from:uint, until:uint (the model's
     # calls from the one up to, not including, the other; all by default), threads:uint (1 to
     # MAX_THREADS, which share each call's tasks; 1 by default, and where there are marks),
     # cores:str ("fast", "slow", or numbers as "0-3" or "4,5": where the threads stay; "", the
@@ -281,8 +293,8 @@ METHODS: tuple[Method, ...] = (
         lambda module, kernel, args, options: ran(kernel, options),
         "worker",
     ),
-    # Time on the board. options: those of `run` but mark, and number, repeat, min_repeat_ms,
-    # limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes
+    # Time on the board. options: those of `run` but mark, quiet, spans and stop, and number,
+    # repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes
     # and layers:bool (false by default: true times each call by itself too).
     # facts: core (that the first thread is
     # on), clock_khz, clock_limit_khz (that the system allows), clock_most_khz (that the core could)

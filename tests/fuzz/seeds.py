@@ -37,6 +37,7 @@ def wire() -> Iterable[bytes]:
     name = blake2b(b"blob", digest_size=HASH_BYTES).digest()
     ten, mod = (int.from_bytes(text + b"\0") for text in (b"TEN", b"MOD"))
     options = {"timeout_ms": 9, "from": 0, "until": 3, "threads": 1, "mark": True}
+    options |= {"quiet": True, "stop": [1, 2]}
     timer = {
         "number": 1,
         "repeat": 2,
