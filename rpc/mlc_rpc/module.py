@@ -16,6 +16,7 @@ from mlc_rpc.counters import CallCounts, per_index
 from mlc_rpc.errors import Refused
 from mlc_rpc.extents import results_of, stored
 from mlc_rpc.host_call import HostCall, pieces, run_host_call, sample_on_host
+from mlc_rpc.stopped import Stopped, call_of, never, results_at
 from mlc_rpc.stream import Stream
 from mlc_rpc.tensor import Handles, RemoteTensor
 from mlc_rpc.timing import Timing, parse_conditions
@@ -39,7 +40,8 @@ class Run:
     `host_nanoseconds` are those of the model's functions on this machine, transfers included.
     `turns`: how often each call ran, and so what its figures are the sum of; None where that is
     once. `spans`, where they were asked for: (call, thread, begin, duration), in nanoseconds of the
-    board's clock since the run began.
+    board's clock since the run began. `places`, of a run that stopped after a call: the offset of
+    each of its operands.
     """
 
     nanoseconds: tuple[int, ...]
@@ -47,6 +49,7 @@ class Run:
     host_nanoseconds: tuple[int, ...] = ()
     turns: tuple[int, ...] | None = None
     spans: tuple[Span, ...] = ()
+    places: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,33 @@ class RemoteFunction:
             return replace(run, counts=tuple(counter.take(len(run.nanoseconds))))
         return replace(run, counts=tuple(per_index(counter.take(sum(run.turns)), run.turns)))
 
+    def stop_after(
+        self,
+        *args: RemoteTensor,
+        layer: str,
+        turn: int = 0,
+        threads: int = 1,
+        cores: str = "",
+        timeout: float = RUN_SECONDS,
+    ) -> Stopped:
+        """Runs a model up to the end of a turn of a layer, and gives what that has computed. Turns
+        count from 0, over all loops around the layer. Raises Refused for a layer that there is not,
+        and for a turn that does not come."""
+        module, board = self.module, self.module.session.board
+        if turn < 0:
+            raise ValueError(f"turns count from 0, and {turn} is below")
+        number = call_of(module.model, layer, board)
+        call = module.model.calls[number]
+        run = self._run(args, _shared(threads, cores) | {"stop": [number, turn]}, timeout)
+        if run.places is None:
+            raise never(layer, turn, 1 if run.turns is None else run.turns[number], board)
+        if len(run.places) != len(call.args):
+            what = f"{len(run.places)} places of {len(call.args)} operands"
+            raise module.link.broken(what, "run")
+        kernel = module.metadata.kernels[call.kernel]
+        results = results_at(kernel, call, run.places, self._tensors(args))
+        return Stopped(layer, call.kernel, turn, results)
+
     def time_evaluator(
         self,
         number: int = 10,
@@ -195,14 +225,9 @@ class RemoteFunction:
     def _run(self, args: Sequence[RemoteTensor], options: dict[str, Any], timeout: float) -> Run:
         """One run, whose instructions are not looked at."""
         if not self._host_calls:
-            nanoseconds, turns, spans = self._run_on_board(args, options, timeout)
-            return Run(nanoseconds, None, (), turns, spans)
-        model = self.module.model
-        total, inputs = len(model.calls), len(model.inputs)
-        tensors = {("input", n): tensor for n, tensor in enumerate(args[:inputs])}
-        tensors |= {("output", n): tensor for n, tensor in enumerate(args[inputs:])}
-        if self.module.arena is not None:
-            tensors["arena", 0] = self.module.arena
+            return self._run_on_board(args, options, timeout)
+        total, tensors = len(self.module.model.calls), self._tensors(args)
+        stop, places = options.pop("stop", None), None
         until = min(options.get("until", total), total)
         on_board: list[int] = []
         turns_of_all: list[int] | None = None
@@ -210,25 +235,39 @@ class RemoteFunction:
         for piece in pieces(self._host_calls, until, total):
             if isinstance(piece, range):
                 part = {**options, "from": piece.start, "until": piece.stop}
-                nanoseconds, turns, _ = self._run_on_board(args, part, timeout)
-                on_board += nanoseconds
-                if turns is not None:
-                    turns_of_all = [*(turns_of_all or ()), *turns]
+                here = stop is not None and stop[0] in piece
+                run = self._run_on_board(args, part | ({"stop": stop} if here else {}), timeout)
+                on_board += run.nanoseconds
+                if run.turns is not None:
+                    turns_of_all = [*(turns_of_all or ()), *run.turns]
+                if here:
+                    places = run.places
+                    break
             else:
                 began = time.perf_counter_ns()
                 run_host_call(piece, tensors, self.module.weights_at)
                 on_host.append(time.perf_counter_ns() - began)
         every = None if turns_of_all is None else tuple(turns_of_all)
-        return Run(tuple(on_board), None, tuple(on_host), every)
+        return Run(tuple(on_board), None, tuple(on_host), every, (), places)
+
+    def _tensors(self, args: Sequence[RemoteTensor]) -> dict[tuple[str, int], RemoteTensor]:
+        """The model's by space and index."""
+        inputs = len(self.module.model.inputs)
+        tensors = {("input", n): tensor for n, tensor in enumerate(args[:inputs])}
+        tensors |= {("output", n): tensor for n, tensor in enumerate(args[inputs:])}
+        if self.module.arena is not None:
+            tensors["arena", 0] = self.module.arena
+        return tensors
 
     def _run_on_board(
         self, args: Sequence[RemoteTensor], options: dict[str, Any], timeout: float
-    ) -> tuple[tuple[int, ...], tuple[int, ...] | None, tuple[Span, ...]]:
-        """Nanoseconds of each call; how often it ran, where that is not once; and spans."""
+    ) -> Run:
         answer = self._call("run", args, options, timeout)
-        turns = answer["turns"]
+        turns, places = (
+            None if answer[name] is None else tuple(answer[name]) for name in ("turns", "places")
+        )
         spans = tuple((call, thread, begin, took) for call, thread, begin, took in answer["spans"])
-        return tuple(answer["nanoseconds"]), None if turns is None else tuple(turns), spans
+        return Run(tuple(answer["nanoseconds"]), None, (), turns, spans, places)
 
     def _call(
         self,
@@ -355,6 +394,23 @@ class RemoteModule:
         args = self._bind(inputs)
         run = self.entry.profile(*args, until=until, threads=threads, cores=cores, timeout=timeout)
         return ModelRun(self._results(), run)
+
+    def stop_after(
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        layer: str,
+        turn: int = 0,
+        *,
+        threads: int = 1,
+        cores: str = "",
+        timeout: float = RUN_SECONDS,
+    ) -> Stopped:
+        """Runs the model up to the end of a turn of a layer: what that has computed
+        (RemoteFunction.stop_after)."""
+        args = self._bind(inputs)
+        return self.entry.stop_after(
+            *args, layer=layer, turn=turn, threads=threads, cores=cores, timeout=timeout
+        )
 
     def time(
         self,

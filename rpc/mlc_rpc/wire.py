@@ -294,8 +294,8 @@ METHODS: tuple[Method, ...] = (
         "worker",
     ),
     # Time on the board. options: those of `run` but mark, quiet, spans and stop, and number,
-    # repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes
-    # and layers:bool (false by default: true times each call by itself too).
+    # repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown,
+    # cache_flush_bytes and layers:bool (false by default: true times each call by itself too).
     # facts: core (that the first thread is
     # on), clock_khz, clock_limit_khz (that the system allows), clock_most_khz (that the core could)
     # of that core; zone0_mc to zone7_mc (temperatures, thousandths of a degree Celsius, nil below

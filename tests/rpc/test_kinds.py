@@ -171,7 +171,7 @@ LOADED = {"module": 7, "arena": 9, "image_bytes": 4096, "metadata": b""}
         ("module.load", lambda *_: LOADED, lambda s: s.load(b"no object"),
          "metadata of the answer is not the object's"),
         ("run", lambda *_: {"nanoseconds": [1, 2]},
-         lambda s: s.load(OBJECT).run({"x": np.zeros(4, np.float32)}),
+         lambda s: s.load(OBJECT).profile({"x": np.zeros(4, np.float32)}),
          "nanoseconds of the answer is a list of 2, where a list of 1 belongs"),
         ("time", lambda *_: {"samples": [0.1], "number": [1]},
          lambda s: s.load(OBJECT).time({"x": np.zeros(4, np.float32)}, number=2, repeat=1),

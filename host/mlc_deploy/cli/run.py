@@ -32,6 +32,7 @@ from ..driver.deploy import (
     refuse_unfit,
 )
 from ..driver.details import details
+from ..driver.stops import stop_after
 from ..errors import CostsMore, GraphError, writing
 from ..files.unfinished import replacing
 from .bench import OfFarm, deploy_on, of_farm, on_farms, refuse_mixed
@@ -68,6 +69,7 @@ from .place import NONE, choose, simulated
 from .progress import Progress, Say, kernels_said
 from .report import show
 from .saving import FORMS, MODEL, emit_model, save_model, saved
+from .stopping import STOP_HELP, shown_stops
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -118,6 +120,7 @@ class Job(click.Command):
 @click.option("--emit", type=click.Choice(tuple(FORMS)), help="print the compiled model and stop")
 @click.option("--db", metavar="FILE", help=DB_HELP)
 @click.option("--link", "link", multiple=True, metavar="FILE", help=LINK_HELP)
+@click.option("--stop-after", "stops", multiple=True, metavar="LAYER[@N]", help=STOP_HELP)
 @click.option(
     "--threads", type=int, metavar="N",
     help="use N threads on the board (default: one per fast core; 1 on QEMU)",
@@ -149,6 +152,7 @@ def run(
     emit: str | None,
     db: str | None,
     link: tuple[str, ...],
+    stops: tuple[str, ...],
     threads: int | None,
     cores: str,
     timeout: float,
@@ -166,7 +170,9 @@ def run(
     of a farm, and the run goes before tuning.
     """
     refuse_mixed(
-        farm, {"--board-kind": kind, "--priority": priority}, {"--board": board, "--emit": emit}
+        farm,
+        {"--board-kind": kind, "--priority": priority},
+        {"--board": board, "--emit": emit, "--stop-after": stops},
     )
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise Misuse(
@@ -209,7 +215,12 @@ def run(
         unused: dict[str, object] = {"--input": inputs if model else (), "--expect": expected}
         pages = {"--report": report_file, "--trace": trace_file}
         unused |= {"--json": json_file, **pages} if emit else {"--output": output}
+        unused["--stop-after"] = stops
         refuse_unused(unused, f"--emit {emit}" if emit else f"--board {NONE}")
+    if stops:
+        ends = {"--expect": expected, "--report": report_file, "--trace": trace_file}
+        when = "the run ends before the outputs are there"
+        refuse_unused(ends, f"--stop-after {stops[0]}", when, "without --stop-after")
     results = folder("--output", output) if output is not None else None
     own: dict[str, Any] = {}
     graph = None
@@ -276,6 +287,17 @@ def run(
                 with writing(results) if results else nullcontext():
                     emit_model(made.programs[0], emit, results, path.stem)
                 return 0
+        if stops:
+            assert session
+            record = compiled_record(first, path.stem)
+            with progress.stage("run"):
+                found = stop_after(
+                    model_for_board, session, given, stops,
+                    threads=threads, cores=cores, timeout=timeout,
+                )  # fmt: skip
+                record["stops"] = shown_stops(found, results, to_json.beside)
+            to_json.write(record | {"steps": progress.steps})
+            return OK
         done = None
         how: dict[str, Any] = {
             "expect": right, "labels": labels, "threads": threads, "cores": cores,

@@ -72,7 +72,9 @@ The record, as JSON; `null` is what is not known, as everything about a board th
                       only where it was asked for (--trace)
 
 The command line adds `steps` [name, begin_s, seconds]: what this machine did, since the command
-began; and `details` (driver/details.py), where a report was asked for.
+began; `details` (driver/details.py), where a report was asked for; and of runs that stopped after
+a layer (--stop-after) `stops` [layer, kernel, turn, name (of the kernel's parameter), shape, dtype,
+least, most, mean (of the finite numbers; null where there are none), not_finite, file].
 """
 
 from __future__ import annotations
@@ -323,10 +325,7 @@ def deploy(
     inputs_of, outputs_of = described.arguments | described.states, described.results
     given = fitting("input", inputs or {}, inputs_of)
     expected = fitting("output", expect or {}, outputs_of)
-    every = {
-        n: given[n] if n in given else draw(n, _shape(p), p.dtype, model.index_extents.get(n))
-        for n, p in inputs_of.items()
-    }
+    every = every_input(model, given)
     asked = set(outputs_of) - set(expected)
     slack: Mapping[str, Slack] = {}
     if asked and not isinstance(model, SavedModel):
@@ -517,6 +516,15 @@ def fitting(kind: str, given: Mapping[str, Array], params: Mapping[str, Param]) 
                 mend="astype and reshape of numpy",
             )
     return given
+
+
+def every_input(model: Deployable, given: Mapping[str, Array]) -> dict[str, Array]:
+    """The model's inputs and states; those that are not given are drawn from a seed."""
+    described = described_model(model)
+    return {
+        n: given[n] if n in given else draw(n, _shape(p), p.dtype, model.index_extents.get(n))
+        for n, p in (described.arguments | described.states).items()
+    }
 
 
 def predict(outputs: Mapping[str, Array], labels: Array) -> Predictions | None:
