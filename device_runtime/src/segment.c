@@ -143,3 +143,7 @@ void segment_unmap(void *data, size_t size) {
     size_t guard = page_size();
     if (data) munmap((uint8_t *)data - guard, whole_pages(size) + 2 * guard);
 }
+
+bool segment_open(void *data, size_t size, bool open) {
+    return mprotect(data, whole_pages(size), open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0;
+}

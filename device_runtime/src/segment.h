@@ -38,6 +38,9 @@ bool segment_of_file(Segment *segment, int fd, size_t size);
 void *segment_map(int fd, size_t size, bool writable);
 void segment_unmap(void *data, size_t size);
 
+/* Whether what segment_map gave, writable, can be looked at and changed. False after a failure. */
+bool segment_open(void *data, size_t size, bool open);
+
 /* The board's memory in bytes, and the bytes of a page. */
 uint64_t memory_size(void);
 size_t page_size(void);

@@ -43,6 +43,7 @@ typedef struct {
     TensorType type;
     Segment segment;
     bool in_worker; /* the worker has it mapped */
+    uint32_t user;  /* then: the last module that was given it */
     bool freed;     /* its id is gone; its memory goes once the worker has let go of it */
 } Tensor;
 

@@ -20,6 +20,7 @@ typedef struct {
     TensorType type;
     void *data;
     size_t size;
+    bool closed; /* not given to the module at work */
 } Mapped;
 
 typedef struct {
@@ -31,6 +32,7 @@ typedef struct {
 } Loaded;
 
 static Mapped tensors[MAX_TENSORS];
+static unsigned slots; /* the highest of them that was in use, and one */
 static Loaded modules[MAX_MODULES];
 static Shared *shared;
 
@@ -55,6 +57,8 @@ static void map_tensor(const Order *order, int fd) {
     m->size = order->tensor.size;
     m->type = order->tensor.type;
     m->id = m->data ? order->id : 0;
+    unsigned slot = (unsigned)(m - tensors);
+    if (slot >= slots) slots = slot + 1;
 }
 
 static Mapped *tensor_at(uint32_t id, Failure *failure) {
@@ -62,6 +66,25 @@ static Mapped *tensor_at(uint32_t id, Failure *failure) {
     if (m->id == id) return m;
     fail(failure, MEMORY, "no room to map tensor %u next to the others; try: free some", id);
     return NULL;
+}
+
+static bool is_given(uint32_t id, const RunOrder *run) {
+    bool given = run->arena == id;
+    for (uint32_t i = 0; !given && i < run->arg_count; i++) given = run->args[i] == id;
+    return given;
+}
+
+/* Opens what a run is given, and nothing else. */
+static bool open_given(const RunOrder *run, Failure *failure) {
+    for (unsigned i = 0; i < slots; i++) {
+        Mapped *m = &tensors[i];
+        bool closed = !is_given(m->id, run);
+        if (m->id == 0 || closed == m->closed) continue;
+        if (!segment_open(m->data, m->size, !closed))
+            return no_memory(failure, "a tensor next to the others", m->size);
+        m->closed = closed;
+    }
+    return true;
 }
 
 /* ---- Modules ---- */
@@ -212,6 +235,7 @@ static bool prepare(Job *job, const Order *order) {
         *job->failure = m->failure;
         return false;
     }
+    if (!open_given(run, job->failure)) return false;
     for (uint32_t i = 0; i < run->arg_count; i++) {
         Mapped *tensor = tensor_at(run->args[i], job->failure);
         if (!tensor) return false;

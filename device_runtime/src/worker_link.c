@@ -184,7 +184,7 @@ uint32_t link_box(void) {
 }
 
 static void send_tensor(Tensor *tensor) {
-    if (!tensor || tensor->in_worker) return;
+    if (tensor->in_worker) return;
     Order order = {.kind = MAP_TENSOR, .id = tensor->id};
     order.tensor.type = tensor->type;
     order.tensor.size = tensor->segment.size;
@@ -204,12 +204,27 @@ static bool is_given(const Tensor *tensor, const RunOrder *run) {
     return given;
 }
 
-/* What a kernel is not given it cannot reach. */
-static void drop_others(const RunOrder *run) {
+/* What a kernel is not given it cannot reach. What its own module was given before stays mapped,
+ * and closed, since streams of one module take turns: as much as leaves room in any address space. */
+static void drop_others(const ModuleRecord *module, const RunOrder *run) {
+    enum { MOST_KEPT = 64 << 20 }; /* bytes */
+    size_t kept = 0;
     for (unsigned i = 0; i < tensor_slots(); i++) {
         Tensor *tensor = tensor_slot(i);
-        if (tensor && tensor->in_worker && !is_given(tensor, run)) drop_tensor(tensor);
+        if (!tensor || !tensor->in_worker || is_given(tensor, run)) continue;
+        size_t size = tensor->segment.size;
+        if (tensor->user != module->id || size > MOST_KEPT - kept)
+            drop_tensor(tensor);
+        else
+            kept += size;
     }
+}
+
+static void give_tensor(const ModuleRecord *module, uint32_t id) {
+    Tensor *tensor = tensor_find(id, NULL);
+    if (!tensor) return;
+    send_tensor(tensor);
+    tensor->user = module->id;
 }
 
 static void send_module(ModuleRecord *module, bool answer) {
@@ -249,10 +264,10 @@ bool link_run(ModuleRecord *module, const RunOrder *run, uint32_t timeout_ms, Fa
     if (!ready(failure)) return false;
     begin(module, timeout_ms);
     worker.run = *run;
-    drop_others(run);
+    drop_others(module, run);
     send_module(module, false);
-    if (run->arena) send_tensor(tensor_find(run->arena, NULL));
-    for (uint32_t i = 0; i < run->arg_count; i++) send_tensor(tensor_find(run->args[i], NULL));
+    if (run->arena) give_tensor(module, run->arena);
+    for (uint32_t i = 0; i < run->arg_count; i++) give_tensor(module, run->args[i]);
     Order order = {.kind = RUN, .id = module->id, .answer = true};
     order.run = *run;
     send_order(&order, NULL, 0);
