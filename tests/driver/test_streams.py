@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -170,20 +172,65 @@ def test_nothing_is_allocated_in_a_step(board: Session, made: mlc.CompiledModel)
     module = board.load(made)
     module.step({"input": frames(1)[0], "sr": np.array(16000)})
     asked: list[str] = []
-    send = board.link.send
+    post = board.link._post
 
-    def counted(method: str, *rest: Any, **named: Any) -> Any:
+    def counted(method: str, *rest: Any) -> Any:
         asked.append(method)
-        return send(method, *rest, **named)
+        return post(method, *rest)
 
-    board.link.send = counted  # type: ignore[method-assign]
+    board.link._post = counted  # type: ignore[method-assign]
     try:
         for frame in frames(10):
             module.step({"input": frame})
     finally:
-        del board.link.send
+        del board.link._post
     assert asked == ["run"] * 10
     module.close()
+
+
+def test_a_step_is_few_calls_of_python(board: Session, made: mlc.CompiledModel) -> None:
+    """What this machine does for a step: calls of functions, here and in the thread that reads. A
+    step that put its request together anew, or read times that nobody looks at, took 300."""
+    module = board.load(made)
+    frame = frames(1)[0]
+    module.step({"input": frame, "sr": np.array(16000)})
+    calls: Counter[str] = Counter()
+
+    def note(_: object, event: str, __: object) -> None:
+        calls[event] += 1
+
+    take = board.link._take_response
+
+    def noted(source: Any) -> None:
+        sys.setprofile(note)
+        take(source)
+        sys.setprofile(None)
+
+    board.link._take_response = noted  # type: ignore[method-assign]
+    sys.setprofile(note)
+    for _ in range(100):
+        module.step({"input": frame})
+    sys.setprofile(None)
+    del board.link._take_response
+    assert 20 < (calls["call"] + calls["c_call"]) / 100 < 80, calls
+    module.close()
+
+
+def test_streams_of_an_open_size(board: Session) -> None:
+    """A step's results are as large as its input, whatever the one before was."""
+    bb = mlc.graph.BlockBuilder("main")
+    x, before = bb.param("x", ("rows", 3)), bb.param("sum_in", (3,))
+    total = bb.emit("add", bb.emit("sum", x, axes=(0,), keepdims=False), before)
+    function = bb.finish([bb.emit("add", x, total), total], ["y", "sum_out"])
+    model = mlc.compile(function, "host", dims={"rows": "<=8"}, states={"sum_in": "sum_out"})
+    right = np.zeros(3, np.float32)
+    with board.load(model).stream() as stream:
+        for rows in (5, 2, 8, 1):
+            given = np.full((rows, 3), rows, np.float32)
+            right = right + given.sum(0)
+            np.testing.assert_allclose(stream.step(given)["y"], given + right, rtol=1e-6)
+            assert stream.results("y")["y"].shape == (rows, 3)
+        np.testing.assert_allclose(stream.save_state()["sum_in"], right, rtol=1e-6)
 
 
 def test_refusals(board: Session, made: mlc.CompiledModel) -> None:

@@ -128,6 +128,9 @@ def use(session: Session) -> Found:
     run = module.profile({"x": X.reshape(1, 64)}, until=2).run
     sure["calls"] = len(run.nanoseconds), run.counts
     found.say("run", run.nanoseconds)
+    stopped = module.stop_after({"x": X.reshape(1, 64)}, module.model.calls[1].layer)
+    sure["stopped"] = {name: (a.shape, a.dtype.name) for name, a in stopped.results.items()}
+    found.say("run tensor.read", *(array.tobytes() for array in stopped.results.values()))
     timing = module.time({"x": X.reshape(1, 64)}, number=2, repeat=3, layers=True)
     sure["samples"] = len(timing.samples), len(timing.number), [len(row) for row in timing.layers]
     assert all(0 <= each < math.inf for each in (*timing.samples, *sum(timing.layers, ())))

@@ -108,6 +108,12 @@ def test_a_model_runs_layer_by_layer(session: Session) -> None:
     left = module.arena.read_bytes(where.offset, where.size).view(np.float32)
     np.testing.assert_array_equal(left, x[0] * 2)
     assert len(module.profile({"x": x}, until=2).run.nanoseconds) == 2
+    stopped = module.stop_after({"x": x}, "second")
+    assert (stopped.kernel, stopped.turn, len(stopped.results)) == ("add64", 0, 1)
+    (second,) = stopped.results.values()
+    np.testing.assert_allclose(second, x[0] * 2 + weights, rtol=1e-6)
+    with pytest.raises(errors.Refused, match="layer 'second' ran once, so its turn 1 never came"):
+        module.stop_after({"x": x}, "second", 1)
 
 
 @pytest.mark.parametrize("session", BOARDS[1:], indirect=True)

@@ -370,7 +370,7 @@ def test_a_module_runs_and_is_timed() -> None:
         assert module.metadata.model and module.metadata.model.calls[0].layer == "first"
         a, b = session.tensor(x), session.empty((4,))
         module["double"](a, b, timeout=7)
-        assert board.named("run")[-1][3] == {"timeout_ms": 7000, "threads": 1}
+        assert board.named("run")[-1][3] == {"timeout_ms": 7000, "threads": 1, "quiet": True}
         np.testing.assert_array_equal(b.numpy(), x)
         np.testing.assert_array_equal(module.run({"x": x})["y"], x)
         profile = module.profile({"x": x}, until=1)

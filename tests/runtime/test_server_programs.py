@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,59 @@ def test_spans_of_long_loops_end(board: Board) -> None:
     args = [board.tensor(X), board.tensor(0 * X)]
     answer = board.call("run", module["module"], None, args, {"spans": True})
     assert answer["turns"] == [MAX_SPANS + 5] and len(answer["spans"]) == MAX_SPANS
+
+
+@pytest.mark.parametrize(("call", "turn"), [(0, 0), (1, 2), (2, 3)])
+def test_a_run_stops_after_a_turn_of_a_call(board: Board, call: int, turn: int) -> None:
+    """Nothing comes after it, and it is told where that call's operands are then."""
+    module = board.load(object_of(program([[loop(ROWS)], [0, 1, 2]])))
+    args = [board.tensor(X), board.tensor(0 * X)]
+    answer = board.call("run", module["module"], None, args, {"stop": [call, turn]})
+    assert answer["turns"] == [turn + (n <= call) for n in range(3)]
+    there = {0: [0, SIZE], 1: [SIZE, turn * SIZE, 0], 2: [0, turn * SIZE]}
+    assert answer["places"] == there[call]
+    y = board.numpy(args[1], X)
+    done = turn + (call == 2)
+    np.testing.assert_array_equal(y, np.where(np.arange(ROWS)[:, None, None] < done, expected(4), 0))
+
+
+def test_turns_count_over_all_loops_around_a_call(board: Board) -> None:
+    calls = program([])["calls"]
+    calls[1][2][1] = [IN_INPUT, 0, 0, SIZE, 0, 2 * SIZE, 1, SIZE]
+    nested = [[loop(2)], [loop(2, 2, 1)], [0, 1, 2]]
+    module = board.load(object_of(program(nested, calls)))
+    args = [board.tensor(X), board.tensor(0 * X)]
+    answer = board.call("run", module["module"], None, args, {"stop": [1, 3]})
+    assert answer["places"][1] == 3 * SIZE and answer["turns"] == [4, 4, 3]
+
+
+def test_a_stop_that_does_not_come(board: Board) -> None:
+    """The run goes to its end, and says of no place."""
+    module = board.load(object_of(program([[loop(ROWS)], [0, 1, 2]])))
+    args = [board.tensor(X), board.tensor(0 * X)]
+    answer = board.call("run", module["module"], None, args, {"stop": [1, ROWS]})
+    assert "places" not in answer and answer["turns"] == [ROWS] * 3
+    np.testing.assert_array_equal(board.numpy(args[1], X), expected(ROWS))
+
+
+def test_a_stop_that_is_refused(board: Board) -> None:
+    module = board.load(object_of(program([[loop(ROWS)], [0, 1, 2]])))["module"]
+    args = [board.tensor(X), board.tensor(0 * X)]
+    said = refused(board, "run", module, None, args, {"stop": [3, 0]})
+    assert said.text == "the model has no call 3 to stop after: it has 3"
+    said = refused(board, "run", module, "double64", args, {"stop": [0, 0]})
+    assert said.text == "run: a run stops after a call of a model, not within a kernel"
+    said = refused(board, "run", module, None, args, {"stop": [0]})
+    assert said.text == "run: a parameter is not as it must be: stop is a call and its turn"
+    said = refused(board, "time", module, None, args, {"stop": [0, 0], "repeat": 1})
+    assert said.text == "time has no option 'stop'"
+
+
+def test_a_quiet_run_says_nothing(board: Board) -> None:
+    module = board.load(object_of(program([[loop(ROWS)], [0, 1, 2]])))
+    args = [board.tensor(X), board.tensor(0 * X)]
+    assert board.call("run", module["module"], None, args, {"quiet": True}) == {}
+    np.testing.assert_array_equal(board.numpy(args[1], X), expected(ROWS))
 
 
 def test_a_loop_of_no_turns(board: Board) -> None:
@@ -246,7 +300,7 @@ def test_what_is_no_step(board: Board, steps: list[Any]) -> None:
 
 @pytest.mark.parametrize("align", [0, 3, 128])
 def test_alignment_that_is_none(board: Board, align: int) -> None:
-    described = metadata_of("x86_64", ["add64"])
+    described = deepcopy(metadata_of("x86_64", ["add64"]))
     described["kernels"][0]["params"][0]["align"] = align
     name = board.blob(module_of("add64", says={"kernels": described["kernels"]}))
     assert refused(board, "module.load", name, None).text.endswith("not in order: no alignment")
