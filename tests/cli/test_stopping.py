@@ -67,8 +67,6 @@ def test_a_layer_that_there_is_not(mlc_deploy: Command) -> None:
          "  in:  --board none\n  try: without --stop-after, or with a board\n"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together(
-    mlc_deploy: Command, words: tuple[str, ...], told: str
-) -> None:
+def test_what_does_not_go_together(mlc_deploy: Command, words: tuple[str, ...], told: str) -> None:
     done = mlc_deploy(*HERE, "--stop-after", "head", *words)
     assert (done.status, done.stdout) == (2, "") and done.stderr.endswith(told)

@@ -23,7 +23,7 @@ BOARDS = [("local://", "host"), ("qemu://cortex-a7", "armv7a"), ("qemu://cortex-
 
 
 def recurrent(target: str, turns: int = STEPS, conditional: bool = False) -> mlc.CompiledModel:
-    """state = tanh(weights · state + x[turn]), from a state that is given; the last one, squared."""
+    """state = tanh(weights · state + x[turn]), from a state that is given; the last, squared."""
     bb = BlockBuilder("main")
     x, begin = bb.param("x", (STEPS, 1, WIDTH)), bb.param("begin", (1, WIDTH))
 

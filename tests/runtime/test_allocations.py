@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -18,37 +19,15 @@ from numpy.typing import NDArray
 import mlc_deploy as mlc
 from mlc_rpc import connect
 from tests.artifact.test_export import compiled, gcc
-from tests.driver.test_streams import FRAME, HIDDEN, frames, voice_activity
+from tests.docs.test_commands import stream
+from tests.driver.test_streams import HIDDEN, frames, voice_activity
 
 HERE = Path(__file__).parent
 RUNTIME = HERE.parents[1] / "device_runtime"
 STEPS = 1000
 
 Count = Callable[[], int]
-STREAM = """
-#include "vad.h"
-#include <stdio.h>
-
-uint64_t allocations(void);
-
-int main(void) {
-    static _Alignas(MLC_ALIGNMENT) unsigned char memory[VAD_MEMORY_BYTES];
-    static _Alignas(MLC_ALIGNMENT) float frame[VAD_INPUT_INPUT_ELEMENTS];
-    static _Alignas(MLC_ALIGNMENT) float probability[VAD_OUTPUT_OUTPUT_ELEMENTS];
-    static _Alignas(MLC_ALIGNMENT) float state[VAD_OUTPUT_STATEN_ELEMENTS]; /* zero, as at first */
-    void *weights;
-    int32_t status = mlc_weights_read(&vad, "vad.weights", &weights);
-    uint64_t before = 0;
-    for (int step = 0; status == MLC_OK && fread(frame, sizeof frame, 1, stdin) == 1; step++) {
-        if (step == 1) before = allocations();
-        status = mlc_model_run(&vad, weights, memory, (void *[]){frame},
-                               (void *[]){probability, state});
-        fwrite(probability, sizeof probability, 1, stdout);
-    }
-    fprintf(stderr, "%d of %d", (int)(allocations() - before), (int)allocations());
-    return status != MLC_OK;
-}
-"""
+PAGE = HERE.parents[1] / "docs" / "how-to" / "streams.md"
 
 
 @pytest.fixture(scope="module")
@@ -145,16 +124,28 @@ def test_of_the_command(
     np.testing.assert_allclose(got, right(sounds), rtol=1e-4, atol=1e-5)
 
 
-def test_of_a_c_program(model: mlc.CompiledModel, tmp_path: Path) -> None:
-    model.export(tmp_path, "vad")
-    (tmp_path / "main.c").write_text(STREAM)
+def test_of_a_c_program(tmp_path: Path) -> None:
+    """The program of the documentation: as much for one frame as for all."""
+    stream(str(tmp_path / "stream.onnx"))
+    model = mlc.compile(tmp_path / "stream.onnx", "host", states={"h_in": "h_out"})
+    model.export(tmp_path, "stream")
     shutil.copy(HERE / "allocations.c", tmp_path)
-    sounds = frames(STEPS + 1)
+    (program,) = re.findall(r"```c\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "main.c").write_text(program)
     counter = subprocess.run([*gcc(), "-O1", "-c", "allocations.c"], cwd=tmp_path)
-    assert counter.returncode == 0 and FRAME == sounds.shape[-1]
-    made = compiled(gcc(), tmp_path, "main.c", "allocations.o", "mlc_runtime.c", "vad.o")
-    run = subprocess.run([made], cwd=tmp_path, input=sounds.tobytes(), capture_output=True)
-    later, all_of_it = run.stderr.decode().split(" of ")
-    assert run.returncode == 0 and later == "0" and int(all_of_it) > 2, run.stderr
-    got = np.frombuffer(run.stdout, np.float32).reshape(-1, 1, 1)
-    np.testing.assert_allclose(got, right(sounds), rtol=1e-4, atol=1e-5)
+    assert counter.returncode == 0
+    made = compiled(gcc(), tmp_path, "main.c", "allocations.o", "mlc_runtime.c", "stream.o")
+    sounds = np.random.default_rng(0).uniform(-1, 1, (STEPS + 1, 1, 8)).astype(np.float32)
+    counts: list[int] = []
+    for given in (sounds[:1], sounds):
+        (tmp_path / "count").write_bytes(bytes(8))
+        run = subprocess.run(
+            [made], cwd=tmp_path, input=given.tobytes(), capture_output=True,
+            env=os.environ | {"ALLOCATIONS": "count"},
+        )  # fmt: skip
+        assert run.returncode == 0
+        got = np.frombuffer(run.stdout, np.float32).reshape(given.shape)
+        right = -np.cumsum(given, axis=0, dtype=np.float64)
+        np.testing.assert_allclose(got, right, rtol=1e-3, atol=1e-4)
+        counts.append(int.from_bytes((tmp_path / "count").read_bytes(), "little"))
+    assert counts[0] == counts[1] > 0

@@ -102,7 +102,9 @@ def test_a_run_stops_after_a_turn_of_a_call(board: Board, call: int, turn: int) 
     assert answer["places"] == there[call]
     y = board.numpy(args[1], X)
     done = turn + (call == 2)
-    np.testing.assert_array_equal(y, np.where(np.arange(ROWS)[:, None, None] < done, expected(4), 0))
+    np.testing.assert_array_equal(
+        y, np.where(np.arange(ROWS)[:, None, None] < done, expected(4), 0)
+    )
 
 
 def test_turns_count_over_all_loops_around_a_call(board: Board) -> None:
