@@ -25,7 +25,7 @@ BOARDS = [("local://", "host"), ("qemu://cortex-a7", "armv7a"), ("qemu://cortex-
 def recurrent(target: str, turns: int = STEPS, conditional: bool = False) -> mlc.CompiledModel:
     """state = tanh(weights · state + x[turn]), from a state that is given; the last, squared."""
     bb = BlockBuilder("main")
-    x, begin = bb.param("x", (STEPS, 1, WIDTH)), bb.param("begin", (1, WIDTH))
+    x, begin = bb.param("x", (turns, 1, WIDTH)), bb.param("begin", (1, WIDTH))
 
     def step(turn: Any, states: list[Value], parts: list[Value]) -> Any:
         *condition, state = states
