@@ -158,8 +158,9 @@ def test_functions_of_this_machine(board: Session) -> None:
     begin, end = (call.layer for call in model.program.calls)
     one, two = stop_after(model, board, given, [begin, end])
     assert len(called) == 1
-    np.testing.assert_allclose(*one.results.values(), np.ones(4))
-    np.testing.assert_allclose(*two.results.values(), np.tanh(np.full(4, 3.0)), rtol=1e-5)
+    (before,), (after,) = one.results.values(), two.results.values()
+    np.testing.assert_allclose(before, np.ones(4))
+    np.testing.assert_allclose(after, np.tanh(np.full(4, 3.0)), rtol=1e-5)
     with pytest.raises(InputError, match="a function of this machine, which no board stops after"):
         places_of(model, [model.host_calls[0].layer])
 

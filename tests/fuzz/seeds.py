@@ -36,8 +36,10 @@ def wire() -> Iterable[bytes]:
     """Streams from hello on; ids as fuzz_wire.c has them."""
     name = blake2b(b"blob", digest_size=HASH_BYTES).digest()
     ten, mod = (int.from_bytes(text + b"\0") for text in (b"TEN", b"MOD"))
-    options = {"timeout_ms": 9, "from": 0, "until": 3, "threads": 1, "mark": True}
-    options |= {"quiet": True, "stop": [1, 2]}
+    options = {
+        "timeout_ms": 9, "from": 0, "until": 3, "threads": 1, "mark": True, "quiet": True,
+        "stop": [1, 2],
+    }  # fmt: skip
     timer = {
         "number": 1,
         "repeat": 2,
