@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 from mlc_deploy.cli.tune_report import recorded
-from mlc_deploy.driver.deploy import Layer
+from mlc_deploy.driver.deployment import Layer
 from mlc_deploy.tune.measuring import Measuring
 from mlc_deploy.tune.tune import State
 from mlc_deploy.tuned import Database, Measured, PlanRecord, Record, pack

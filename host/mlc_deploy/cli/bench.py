@@ -14,7 +14,8 @@ from mlc_rpc import Session, Unreachable
 from mlc_targets import Target
 
 from ..board.connect import connect, target_of
-from ..driver.deploy import RUN_SECONDS, Deployable, Deployment, Levelled, deploy
+from ..driver.deploy import RUN_SECONDS, Levelled, deploy
+from ..driver.deployment import Deployable, Deployment
 from ..errors import FarmError
 from .options import Misuse
 

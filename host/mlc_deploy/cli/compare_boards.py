@@ -14,7 +14,8 @@ from mlc_targets.caches import caches_for
 from mlc_targets.cores import core_names, memory_mib, predicted_boards, speed
 
 from ..board.connect import connect
-from ..driver.deploy import Deployment, deploy
+from ..driver.deploy import deploy
+from ..driver.deployment import Deployment
 from ..predict.counting import Forecast, forecast
 from .json_file import JsonFile
 from .options import DEBUG, Misuse, Reading, converters, model_file, reads_models

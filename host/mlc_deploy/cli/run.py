@@ -20,17 +20,8 @@ from ..artifact import SavedModel, load_model
 from ..artifact.format import is_saved
 from ..board.connect import connect, target_of
 from ..driver.compare import Comparison
-from ..driver.deploy import (
-    RUN_SECONDS,
-    Deployable,
-    Deployment,
-    compiled_record,
-    deploy,
-    described_model,
-    fitting,
-    refuse_cores,
-    refuse_unfit,
-)
+from ..driver.deploy import RUN_SECONDS, deploy, fitting, refuse_cores, refuse_unfit
+from ..driver.deployment import Deployable, Deployment, compiled_record, described_model
 from ..driver.details import details
 from ..errors import CostsMore, GraphError, writing
 from ..files.unfinished import replacing

@@ -37,7 +37,7 @@ from .tune_report import incident_text, recorded, show
 from .tune_shown import shown
 
 if TYPE_CHECKING:
-    from ..driver.deploy import Deployment
+    from ..driver.deployment import Deployment
     from ..driver.model_graph import ModelGraph
     from ..tune.api import Options, TunedModel
     from ..tune.boards import Incident

@@ -14,7 +14,7 @@ from mlc_targets import Target
 from .tables import Record, add_row, console_for, labelled, line, plain_table
 
 if TYPE_CHECKING:
-    from ..driver.deploy import Deployment
+    from ..driver.deployment import Deployment
     from ..tune.api import TunedModel
     from ..tune.boards import Incident
     from ..tune.scheduler import Progress as Standing

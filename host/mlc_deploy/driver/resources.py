@@ -1,5 +1,5 @@
 """What a run takes besides time: memory, and energy where a sensor says it; and what its cores can
-do at most. These are parts of the record (deploy.py)."""
+do at most. These are parts of the record (deployment.py)."""
 
 from __future__ import annotations
 

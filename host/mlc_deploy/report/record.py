@@ -1,4 +1,4 @@
-"""The record of a run, as a page takes it: read from JSON (driver/deploy.py says what is in it),
+"""The record of a run, as a page takes it: read from JSON (driver/deployment.py says what is in it),
 checked, and in one form whether it is of a board, of an emulator, or of a compilation alone."""
 
 from __future__ import annotations
