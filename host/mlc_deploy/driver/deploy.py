@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from mlc_rpc import RemoteFunction, RemoteTensor, Session
     from mlc_rpc.session import Device
 
+    from ..predict.calibration import Calibration
+
 
 Stage = Callable[[str], AbstractContextManager[object]]
 
@@ -83,6 +85,7 @@ def deploy(
     cores: str = "",
     timeout: float = RUN_SECONDS,
     spans: bool = False,
+    own: Calibration | None = None,
     stage: Stage = nullcontext,
 ) -> Deployment:
     """Sends the model, runs it, compares its outputs with the reference, and times it.
@@ -93,7 +96,8 @@ def deploy(
     an output's last axis. `cores`: "fast", "slow", or numbers as "0-3" or "4,5"; the fast ones
     unless told. `threads`: as many as these unless told, and one on an emulated board, since
     several are not counted. `timeout`: seconds that a run may take.
-    `spans`: say of one run when each thread was at work on each layer.
+    `spans`: say of one run when each thread was at work on each layer. `own`: what is known of the
+    board that an emulated one stands for.
     stage(name) is entered around each step. A board that is lost meanwhile is waited for, and all
     of it begins anew (mlc_rpc.persist); `interruptions` says so.
 
@@ -149,6 +153,7 @@ def deploy(
         first_s=measured.first_s,
         interruptions=interruptions,
         spans=measured.spans,
+        own=own,
     )
 
 

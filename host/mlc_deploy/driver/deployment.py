@@ -54,7 +54,9 @@ The record, as JSON; `null` is what is not known, as everything about a board th
     predicted         ms, low, high (between which most truths are), threads: {count: ms}, core,
                       mhz: what the model would take on the target's board, by the counts of an
                       emulated run (docs/explanation/predictions.md); null where something was
-                      measured, or nothing is known of the core
+                      measured, or nothing is known of the core. calibrated: board, date, cpu, like
+                      (whether `core` stands in for one that nothing is known of): of the user's
+                      own board, by what was measured on it; null where none is meant
     interruptions     [what, method, seconds until it was back, rebooted: true, false or null]: how
                       often the board was lost at work, which then began anew; everything above is
                       of the time that went well
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
     from mlc_rpc.host_call import HostCall
     from mlc_rpc.session import Device
 
+    from ..predict.calibration import Calibration
     from .compile import CompiledModel
 
 Deployable: TypeAlias = "CompiledModel | SavedModel"
@@ -159,6 +162,7 @@ class Deployment:
     first_s: float
     interruptions: tuple[Interruption, ...] = ()
     spans: tuple[Span, ...] = ()
+    own: Calibration | None = None  # what is known of the board that is meant
 
     @property
     def ok(self) -> bool:
@@ -172,12 +176,12 @@ class Deployment:
 
     @property
     def forecast(self) -> Forecast | None:
-        """What the target's own board would take; None where that is not known."""
+        """What the target's own board would take, or the user's; None where that is not known."""
         counts = [(layer.by_class, layer.misses) for layer in self.layers]
         known = [(a, b) for a, b in counts if a is not None and b is not None]
         if len(known) < len(counts):
             return None
-        return forecast(self.model.target, known)
+        return forecast(self.model.target, known, self.own)
 
     @property
     def _costs(self) -> list[float]:
