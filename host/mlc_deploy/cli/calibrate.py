@@ -47,7 +47,8 @@ def calibrate_command(name: str) -> int:
     memory, are fitted to their times, and one of times with several threads. They are kept beside
     boards.toml. `--target NAME` then predicts for this board, without it.
     """
-    from ..driver.calibrate import basis_of, refuse_far, rows_of  # here: the compiler takes a while
+    # here: the compiler takes a while to import
+    from ..driver.calibrate import NETWORKS, basis_of, refuse_far, rows_of
     from ..driver.deployment import cpu_model
     from ..predict.calibration import calibrated
 
@@ -63,10 +64,11 @@ def calibrate_command(name: str) -> int:
             target = Target(known.target) if known.target else own
             basis = basis_of(target)
             with progress.stage("measure") as say:
-                rows = rows_of(session, target, basis, say=say)
+                rows = rows_of(session, target, basis, NETWORKS, say=say)
             device = session.device
         found = calibrated(
             rows, board=name, url=known.url, cpu=cpu_model(device), cores=device.fast_cores,
+            memory=device.memory,
             target=str(basis.target), base=basis.base, chip=_chip(basis), like=basis.like,
             date=today(),
         )  # fmt: skip

@@ -155,8 +155,8 @@ def rows_of(
     board: Session,
     target: Target,
     basis: Basis,
+    networks: Sequence[Network],
     *,
-    networks: Sequence[Network] = NETWORKS,
     seconds: float = 600.0,
     say: Callable[[str], None] = lambda _: None,
 ) -> tuple[Row, ...]:
@@ -188,7 +188,7 @@ def refuse_noisy(noisy: Sequence[str], networks: int, board: str) -> None:
     """Raises DeployError once too many networks' times are noisy, whatever the others' are."""
     if len(noisy) > networks * (1 - ENOUGH):
         raise DeployError(
-            f"the times of {len(noisy)} networks stay noisy, so nothing is kept",
+            f"times stay noisy ({len(noisy)} of {networks} networks), so nothing is kept",
             where=f"{board}: {', '.join(noisy)}",
             mend="mlc-deploy board doctor says what disturbs the board; then this command again",
         )
@@ -235,7 +235,7 @@ def _timed(
             raise DeployError(
                 "the board's outputs are wrong, so nothing is kept",
                 where=where,
-                mend="mlc-deploy --board NAME, which says which elements are wrong",
+                mend="mlc-deploy MODEL --board NAME, which says which elements are wrong",
             )
         refuse_clock(done, clock.seconds, where)
         if done.timing.verdict == "ok":

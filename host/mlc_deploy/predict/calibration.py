@@ -26,7 +26,7 @@ from .model import predict, work_of
 FORM = 1  # of the JSON
 MOST_ROWS = 64  # measurements: of more, the oldest go
 FACTORS = 2  # that are fitted to measurements with one thread
-APART = 0.01  # how much it costs, in squares of errors, that both factors differ by e times
+APART = 1e-3  # how much it costs, in squares of errors, that both factors differ by e times
 STEPS = (0.5, 1e-4)  # of the search, in logarithms: the first, and below which it ends
 HELD = 0.85  # of measurements, that are within the interval
 NARROWEST = 0.03  # half of an interval, in logarithms: a board's times vary as much
@@ -120,11 +120,12 @@ def _lowest(cost: Any, begin: tuple[float, float]) -> tuple[float, float]:
     return at
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Calibration:
     """What is known of a board of the user's.
 
-    board, url: its name and address; cpu: the cores that it says it has; cores: how many fast ones.
+    board, url: its name and address; cpu: the cores that it says it has; cores: how many fast ones;
+    memory: its bytes.
     target: for which models are compiled to count them; of another machine than the board's where
     QEMU counts nothing of that. core, chip: whose speed the factors are on; like: whether that is
     another core's, since nothing is known of the board's own. date: of the last measurement.
@@ -134,6 +135,7 @@ class Calibration:
     url: str
     cpu: str
     cores: int
+    memory: int
     target: str
     core: str
     chip: str
@@ -166,7 +168,7 @@ class Calibration:
         return replace(self, date=date, rows=kept, fitted=fit(self.base, kept))
 
     def as_json(self) -> dict[str, Any]:
-        names = ("board", "url", "cpu", "cores", "target", "core", "chip", "like", "date")
+        names = ("board", "url", "cpu", "cores", "memory", "target", "core", "chip", "like", "date")
         return {
             "form": FORM,
             **{name: getattr(self, name) for name in names},
@@ -183,13 +185,14 @@ class Calibration:
 
 
 def calibrated(
-    rows: Sequence[Row], *, board: str, url: str, cpu: str, cores: int, target: str, base: Speed,
-    chip: str, like: bool, date: str,
+    rows: Sequence[Row], *, board: str, url: str, cpu: str, cores: int, memory: int, target: str,
+    base: Speed, chip: str, like: bool, date: str,
 ) -> Calibration:  # fmt: skip
     """Of a board that was not before."""
     return Calibration(
-        board, url, cpu, cores, target, base.core, chip, like, date, tuple(rows), fit(base, rows)
-    )
+        board, url, cpu, cores, memory, target, base.core, chip, like, date, tuple(rows),
+        fit(base, rows),
+    )  # fmt: skip
 
 
 def from_json(body: Any) -> Calibration:
@@ -211,8 +214,8 @@ def from_json(body: Any) -> Calibration:
         else:
             fitted = fit(base, rows)
         return Calibration(
-            **words, cores=_typed(body["cores"], int), like=_typed(body["like"], bool),
-            rows=rows, fitted=fitted,
+            **words, cores=_typed(body["cores"], int), memory=_typed(body["memory"], int),
+            like=_typed(body["like"], bool), rows=rows, fitted=fitted,
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise ValueError(f"it is not whole ({type(error).__name__}: {error})") from None
