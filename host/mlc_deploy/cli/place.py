@@ -46,9 +46,7 @@ def choose(target: Target | None, board: str | None) -> tuple[Target | None, str
     return target, board
 
 
-def simulated(
-    target: Target | None, url: str, own: Calibration | None = None
-) -> tuple[Cache, ...]:
+def simulated(target: Target | None, url: str, own: Calibration | None = None) -> tuple[Cache, ...]:
     """The caches that an emulated board simulates for a prediction: those of the target's core, or
     of the one that the figures of the user's own board are on."""
     if target is None or not isinstance(parse_url(url), QemuUrl):

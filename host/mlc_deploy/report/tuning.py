@@ -18,9 +18,20 @@ MOST_MARKS = 400  # in a chart: of more trials, each n-th is drawn
 MOST_COST = 4.0  # times the first: what costs more is drawn at the upper edge
 
 
+WORDS = {
+    "seconds": "seconds",
+    "predicted": "predicted seconds (no board has measured them)",
+    "instructions": "executed instructions",
+}
+
+
+def cost_text(cost: float, objective: str) -> str:
+    return grouped(cost) if objective == "instructions" else duration(cost * 1e6)
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of a schedule: its cost, in seconds or instructions, None where it is no good."""
+    """What came of a schedule: its cost, None where it is no good."""
 
     verdict: str
     cost: float | None
@@ -28,8 +39,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A kernel on a board, with its trials in their order. `objective`: "seconds" or
-    "instructions"."""
+    """A kernel on a board, with its trials in their order. `objective`: one of WORDS."""
 
     name: str
     target: str
@@ -52,7 +62,7 @@ class Task:
     def text(self, cost: float | None) -> str:
         if cost is None:
             return "–"
-        return duration(cost * 1e6) if self.objective == "seconds" else grouped(cost)
+        return cost_text(cost, self.objective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +116,8 @@ def _board(tasks: Sequence[Task], target: str, objective: str, shown: set[int]) 
     drawn = [t for t in ranked if id(t) in shown]
     left = len(ranked) - len(drawn)
     return join(
-        h("p", f"Costs are {'seconds' if objective == 'seconds' else 'executed instructions'} of "
-          "one call. Target: ", h("code", target), class_="note"),
+        h("p", f"Costs are {WORDS.get(objective, objective)} of one call. Target: ",
+          h("code", target), class_="note"),
         h("div",
           h("table",
             h("thead", h("tr", h("th", "kernel"), h("th", "trials", class_="number"),
@@ -182,8 +192,7 @@ def _plans(plans: Sequence[Plan]) -> Html:
                        h("th", "cost of all kernels", class_="number"))),
           h("tbody", (
               h("tr", h("td", p.model), h("td", p.board), h("td", f"{p.layers}", class_="number"),
-                h("td", duration(p.cost * 1e6) if p.objective == "seconds" else grouped(p.cost),
-                  class_="number"))
+                h("td", cost_text(p.cost, p.objective), class_="number"))
               for p in plans))),
         class_="scroll",
     )  # fmt: skip
