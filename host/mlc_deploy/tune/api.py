@@ -230,7 +230,7 @@ def measuring(
     speed = options.speed or speed_for(target) if objective == "predicted" else None
     if objective == "predicted" and speed is None:
         raise TuneError(
-            f"nothing is known of how fast {target.mcpu or 'this target'} is",
+            f"nothing is known of how fast the core '{target.mcpu}' is",
             where=str(target),
             mend=f"objective instructions, or a target with one of {', '.join(core_names())}",
         )
