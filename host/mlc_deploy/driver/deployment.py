@@ -34,8 +34,9 @@ The record, as JSON; `null` is what is not known, as everything about a board th
                       absent where the board does not tell
     energy            joules_per_run, by a counter of the board; watts, by its power sensor: of all
                       that the sensor is of; null without a sensor
-    limits            macs_per_instruction, macs_per_s, bytes_per_s: what the cores can do at most,
-                      null where that is not known; source: in words, what that holds for
+    limits            macs_per_instruction, macs_per_s (in `precision`), bytes_per_s: what the
+                      threads' cores can do at most, null where that is not known; by_dtype
+                      {dtype: macs_per_s}; source: in words, what that holds for
     latency           n, median_ms, p50_ms, p90_ms, p95_ms, p99_ms (of the samples), mad_ms,
                       first_ms (the first run after the upload: the sum of its layers),
                       samples [ms], number [of runs in each], outliers
@@ -222,6 +223,7 @@ class Deployment:
                 "accuracy": self.predictions.accuracy,
             },
             "threads": self.threads,
+            "limits": limits_of(self.model.target, self.model.precision, self.threads),
             "arena_bytes": arena_bytes(self.model, self.threads),
             "upload_s": self.upload_s,
             "upload_bytes": self.upload_bytes,

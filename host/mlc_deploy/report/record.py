@@ -125,6 +125,7 @@ class Limits:
     macs_per_s: float | None
     bytes_per_s: float | None
     source: str
+    by_dtype: Mapping[str, float]  # MACs per second
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +372,7 @@ def _limits(of: Field) -> Limits:
         of["macs_per_s"].maybe_amount(),
         of["bytes_per_s"].maybe_amount(),
         of["source"].maybe_text() or "",
+        {dtype: rate.amount() for dtype, rate in of["by_dtype"].items()} if of["by_dtype"] else {},
     )
 
 
