@@ -15,7 +15,7 @@ from .svg import Frame, Scale, axes, both, drawing, steps
 
 MOST_CHARTS = 60  # of the tasks with most trials
 MOST_MARKS = 400  # in a chart: of more trials, each n-th is drawn
-MOST_COST = 4.0  # times the first: what costs more is drawn at the upper edge
+MOST_COST = 2.0  # times the first: what costs more is drawn at the upper edge
 
 
 WORDS = {
@@ -82,7 +82,8 @@ def tuning_page(
     """The page of what a database holds. Raises ReportError where it would be too large."""
     boards = list(dict.fromkeys((t.board, t.target, t.objective) for t in tasks))
     parts = [Part("summary", "Summary", _summary(tasks, boards))]
-    shown = {id(t) for t in sorted(tasks, key=lambda t: -len(t.trials))[:MOST_CHARTS]}
+    several = [t for t in tasks if len(t.trials) > 1]
+    shown = {id(t) for t in sorted(several, key=lambda t: -len(t.trials))[:MOST_CHARTS]}
     for number, (board, target, objective) in enumerate(boards):
         own = [t for t in tasks if (t.board, t.target, t.objective) == (board, target, objective)]
         parts.append(Part(f"board-{number}", board, _board(own, target, objective, shown)))
@@ -127,7 +128,7 @@ def _board(tasks: Sequence[Task], target: str, objective: str, shown: set[int]) 
           class_="scroll"),
         (h("div", h("h3", t.name), both(partial(_drawn, t=t)), class_="task")
          for t in drawn),
-        h("p", f"{left} kernels with fewer trials have no drawing.", class_="note")
+        h("p", f"Without a drawing, for they have fewer trials: {left}.", class_="note")
         if left else None,
     )  # fmt: skip
 
