@@ -17,6 +17,7 @@ from mlc_deploy.board.enrolled import Enrolled, enroll
 from mlc_deploy.driver import calibrate
 from mlc_deploy.driver.calibrate import Network
 from mlc_deploy.driver.compare import Comparison
+from mlc_deploy.driver.deploy import deploy as honest
 from mlc_deploy.driver.deployment import Deployment
 from mlc_rpc import Lost, Timing
 from tests.cli.command import MODELS, Command
@@ -30,8 +31,6 @@ SMALL = (
     Network("dense", lambda: calibrate._dense(4, 64, 64)),
 )
 AS_IT_WAS = "warning: nothing was kept: the figures of 'here' are as they were\n"
-
-Deploy = Callable[..., Deployment]
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +52,6 @@ def verdict(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def lying(monkeypatch: pytest.MonkeyPatch, lie: Callable[[Deployment], Deployment]) -> None:
     """What is deployed on this machine tells something else."""
-    honest: Deploy = calibrate.deploy
 
     def deploy(*args: Any, **options: Any) -> Deployment:
         done = honest(*args, **options)

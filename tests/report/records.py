@@ -27,12 +27,12 @@ TENSORS = (  # name, space, offset, bytes, begin, end
     ("probability", "output", 0, 4_000, 5, 6),
 )
 # Of four cores, and of one that nothing is known of.
-LIMITS = {
+LIMITS: dict[str, Any] = {
     "macs_per_instruction": 4, "macs_per_s": 2.88e10, "bytes_per_s": 4e9,
     "by_dtype": {"float32": 2.88e10, "int8": 5.76e10},
     "source": "4 cores cortex-a72 at 1,800 MHz",
 }  # fmt: skip
-UNKNOWN = {
+UNKNOWN: dict[str, Any] = {
     "macs_per_instruction": 4, "macs_per_s": None, "bytes_per_s": None, "by_dtype": {},
     "source": "4 numbers of float32 in a vector register",
 }  # fmt: skip

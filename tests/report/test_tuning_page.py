@@ -25,7 +25,7 @@ def test_best_against_trials() -> None:
     drawings = [a["aria-label"] for tag, a in read.elements if tag == "svg"]
     assert drawings == ["conv2d: the best cost after each trial"] * 2  # wide and narrow
     assert told.count("Without a drawing, for they have fewer trials: 1.") == 2
-    curves = [a["d"] for tag, a in read.elements if a.get("class") == "curve"]
+    curves = [a["d"] or "" for tag, a in read.elements if a.get("class") == "curve"]
     assert [d.count("V") for d in curves] == [2, 2]  # the best fell twice
 
 

@@ -41,7 +41,7 @@ REFINE_HELP = "add what is measured to the figures of a calibrated board"
 @click.argument("name")
 @DEBUG
 def calibrate_command(name: str) -> int:
-    """Measures the board NAME for two minutes, so that predictions are of this very board.
+    """Fits predictions to the board NAME, in two minutes.
 
     Networks whose instructions QEMU counts run on the board. Two factors, of computing and of
     memory, are fitted to their times, and one of times with several threads. They are kept beside

@@ -90,11 +90,7 @@ def fit(base: Speed, rows: Sequence[Row]) -> Fit:
     at = _lowest(cost, (median(errors(0.0, 0.0)),) * 2)
     factors = Factors(math.exp(at[0]), math.exp(at[1]), 1.0)
     own = factors.on(base)
-    several = [
-        row.ms / predict([work_of(*c, own) for c in row.layers], own, row.threads).ms
-        for row in rows
-        if row.threads > 1
-    ]
+    several = [row.ms / _ms(row, own) for row in rows if row.threads > 1]
     # The factors were fitted to these very errors, which makes them smaller than those to come.
     shrunk = len(ones) / max(len(ones) - FACTORS, 1)
     ranked = sorted(abs(e) * shrunk for e in errors(*at))
@@ -104,6 +100,11 @@ def fit(base: Speed, rows: Sequence[Row]) -> Fit:
         (math.exp(-half), math.exp(half)),
         math.expm1(median(ranked)),
     )
+
+
+def _ms(row: Row, own: Speed) -> float:
+    """What is predicted for a row, before the factor on several threads."""
+    return predict([work_of(*counts, own) for counts in row.layers], own, row.threads).ms
 
 
 def _lowest(cost: Any, begin: tuple[float, float]) -> tuple[float, float]:
@@ -154,9 +155,8 @@ class Calibration:
 
     def ms(self, row: Row) -> float:
         """What is predicted for a measurement's model and threads."""
-        works = [work_of(*counts, self.speed) for counts in row.layers]
         shared = self.fitted.factors.threads if row.threads > 1 else 1.0
-        return predict(works, self.speed, row.threads).ms * shared
+        return _ms(row, self.speed) * shared
 
     def with_rows(self, rows: Sequence[Row], date: str) -> Calibration:
         """Fitted to more measurements; one of the same model and threads replaces the other."""
