@@ -25,7 +25,8 @@ def counts(thousands: int, first: int, last: int) -> Counts:
     classes = ("mac", "vector", "load", "store", "branch", "scalar")
     return (
         {name: 1000 * thousands * n // 21 for n, name in enumerate(classes, 1)},
-        {"32K": first + last, "64K": first + last, "512K": last, "1024K": last, "2048K": last},
+        {f"{kib}K": first + last for kib in (32, 64)}
+        | {f"{kib}K": last for kib in (128, 256, 512, 1024, 2048, 4096)},
     )
 
 
