@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from .board.connect import connect
     from .decode.api import Decoder, generate, load_decoder
     from .decode.text import Text
-    from .driver.deploy import Deployment, deploy
+    from .driver.deploy import deploy
+    from .driver.deployment import Deployment
     from .driver.virtual_machine import VirtualMachine
     from .errors import (
         ArtifactError,
@@ -122,7 +123,7 @@ __all__ = [
 
 _HOMES = {
     "Decoder": ".decode.api",
-    "Deployment": ".driver.deploy",
+    "Deployment": ".driver.deployment",
     "SavedModel": ".artifact",
     "Text": ".decode.text",
     "Target": "mlc_targets",

@@ -205,5 +205,10 @@ def predicted_boards() -> tuple[str, ...]:
 
 def memory_mib(name: str) -> int:
     """Of the smallest board of that name, in any of its forms; 0 where that is not known."""
-    known = {board(each).name: mib for each, mib in _memory().items()}
-    return known.get(board(name).name, 0)
+    known = {_in_any_form(each): mib for each, mib in _memory().items()}
+    return known.get(_in_any_form(name), 0)
+
+
+def _in_any_form(name: str) -> str:
+    """A board's name, whichever instructions are meant."""
+    return board(name).name.removesuffix("-aarch64").removesuffix("-armv7a")

@@ -34,6 +34,19 @@ def test_boards_in_the_order_of_their_times(mlc_deploy: Command) -> None:
     assert " predicted, not measured" in ended.stderr + ended.stdout
 
 
+@needs_qemu
+def test_memory_is_that_of_the_board_or_not_known(mlc_deploy: Command) -> None:
+    boards = ("raspberry-pi/4b", "raspberry-pi/4b-armv7a", "xilinx/kv260")
+    given = [text for name in boards for text in ("--target", name)]
+    ended = mlc_deploy("compare-boards", DIGITS, *given, "--json", "-")
+    assert ended.status == 0, ended.stderr
+    rows = {row["board"]: row for row in ended.record["boards"]}
+    a64, a32, unknown = (rows[name] for name in boards)
+    assert a64["memory_bytes"] == a32["memory_bytes"] == (1024 - 128) << 20 and a32["fits"]
+    assert unknown["memory_bytes"] is None and unknown["fits"] is None
+    assert " unknown  unknown" in " ".join(ended.stderr.split(" ")), ended.stderr
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [

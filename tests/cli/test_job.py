@@ -66,6 +66,7 @@ SCHEMA: dict[str, Any] = {
         "macs_per_instruction": int,
         "macs_per_s": (float, NONE),
         "bytes_per_s": (float, NONE),
+        "by_dtype": dict,
         "source": str,
     },
     "steps": [{"name": str, "begin_s": float, "seconds": float}],

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 from mlc_deploy.cli.tune_report import recorded
-from mlc_deploy.driver.deploy import Layer
+from mlc_deploy.driver.deployment import Layer
 from mlc_deploy.tune.measuring import Measuring
 from mlc_deploy.tune.tune import State
 from mlc_deploy.tuned import Database, Measured, PlanRecord, Record, pack
@@ -307,3 +307,29 @@ def test_a_database_without_results_is_told(mlc_deploy: Command, folder: Path, t
     (folder / "t.jsonl").write_text(text)
     done = mlc_deploy("--board", "none", "--db", "t.jsonl")
     assert "t.jsonl has no results; try: mlc-deploy tune, with it\n" in done.stderr
+
+
+def test_a_farm_predicts_no_times(mlc_deploy: Command) -> None:
+    options = ("--farm", "tls://scheduler", "--objective", "predicted", "--db", "t.jsonl")
+    assert mlc_deploy("tune", DIGITS, *options).complaint == (
+        "error: boards of a farm simulate no caches, so they predict no times\n"
+        "  in:  --objective predicted\n"
+        "  try: --board qemu://, without --farm\n-> 2"
+    )
+
+
+@needs_qemu
+def test_predicted_time_is_tuned_without_a_board(mlc_deploy: Command, folder: Path) -> None:
+    done = mlc_deploy(
+        "tune", DIGITS, "--target", "raspberry-pi/4b", "--objective", "predicted", "--only",
+        "max_pool", "--search", "random", "--db", "t.jsonl", "--trials", "2", "--json", "-",
+    )  # fmt: skip
+    assert done.status == 0, done.stderr
+    record = done.record
+    assert record["objective"] == "predicted" and record["boards"] == ["qemu://cortex-a72"]
+    assert record["before"] == pytest.approx(sum(layer["before"] for layer in record["layers"]))
+    assert 0 < record["after"] < 1e-2  # seconds
+    assert " objective predicted seconds, not measured, on emulated aarch64, " in done.stderr
+    assert "default predicted µs" in done.stderr
+    foreseen = mlc_deploy("--target", "raspberry-pi/4b", "--db", "t.jsonl", "--json", "-").record
+    assert foreseen["predicted"]["ms"] == pytest.approx(record["after"] * 1e3, rel=0.01)

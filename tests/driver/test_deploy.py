@@ -14,7 +14,7 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy.board.connect import target_of
-from mlc_deploy.driver.deploy import arena_bytes, compiled_record
+from mlc_deploy.driver.deployment import arena_bytes, compiled_record
 from mlc_deploy.graph import BlockBuilder
 from mlc_rpc.session import Cpu, Device
 from tests.onnx_models import image, light_model, reference

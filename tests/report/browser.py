@@ -95,9 +95,11 @@ class Browser:
     def click(self, selector: str) -> None:
         """With the mouse, in the middle of an element, which must be on top there."""
         box = self.run(
-            f"""(() => {{
+            f"""(async () => {{
               const element = document.querySelector({json.dumps(selector)});
               element.scrollIntoView({{block: "center", behavior: "instant"}});
+              for (let n = 0; n < 2; n++)  // the mouse meets what was drawn last
+                await new Promise(requestAnimationFrame);
               const box = element.getBoundingClientRect();
               return [box.x + box.width / 2, box.y + box.height / 2];
             }})()"""

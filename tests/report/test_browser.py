@@ -139,7 +139,8 @@ def test_a_click_shows_a_kernels_loops_and_assembly(
     chromium.click("#picture [data-call='5']")
     chromium.wait(f"{text}.includes('def softmax')")
     chromium.click("#kernel .tabs button:nth-of-type(2)")
-    assert chromium.run(text).endswith(":\n    fmla v0.4s, v1.4s, v2.4s\n    ret")
+    assembly = ":\n    fmla v0.4s, v1.4s, v2.4s\n    ret"
+    chromium.wait(f"({text}).endsWith({json.dumps(assembly)})")
     chromium.click(".bars li:nth-of-type(2) a")  # a bar chooses a kernel, too
     chromium.wait(f"{text}.includes({json.dumps(kernel.splitlines()[0])})")
     assert "fmla" in chromium.run(text)  # and assembly stays chosen
@@ -160,6 +161,7 @@ def test_keys_and_order(chromium: Browser, pages: dict[str, Path]) -> None:
       .map(li => li.querySelector('b').textContent)"""
     assert chromium.run(tops)[0] == "stem"
     chromium.click("button.order")
+    chromium.wait(f"{tops}[0] === 'body.conv'")
     assert chromium.run(tops)[:3] == ["body.conv", "stem", "body.depthwise"]
     quiet(chromium, pages["counted"])
 

@@ -207,3 +207,39 @@ def test_what_is_missing_is_said() -> None:
     assert "a saved model keeps its code alone" in page_of(saved)
     assert "no sensor" not in page_of(record(timed=True))
     assert "no sensor" in page_of(record(timed=True) | {"energy": None})
+
+
+def roof_of(found: dict[str, Any]) -> tuple[int, set[str]]:
+    """How many lines the drawing for wide windows has, and what stands at them."""
+    page = page_of(found)
+    read = Reader(page)
+    lines = [attrs for tag, attrs in read.elements if attrs.get("class") == "roof"]
+    return len(lines) // 2, {
+        t for t in read.texts if t.startswith("at most") or t.endswith(" from memory")
+    }
+
+
+def test_the_roofline_has_the_limits_of_the_cores() -> None:
+    timed = record(timed=True)
+    lines = {"at most 28.8 GMAC/s in float32", "4 GB/s from memory"}
+    assert roof_of(timed) == (2, lines)
+    assert "The lines are the limits of 4 cores cortex-a72 at 1,800 MHz." in page_of(timed)
+    timed["layers"][1]["dtype"] = "int8"
+    assert roof_of(timed) == (3, lines | {"at most 57.6 GMAC/s in int8"})
+    timed["limits"] = None
+    assert roof_of(timed) == (0, set())
+    assert "are not known" in page_of(timed)
+    assert roof_of(record()) == (1, {"at most 4 per instruction"})
+
+
+def test_a_prediction_for_a_board_of_the_users_says_so() -> None:
+    found = record()
+    found["predicted"] = {
+        "ms": 2.0, "low": 1.8, "high": 2.4, "threads": {"1": 2.0, "4": 0.7}, "core": "cortex-a72",
+        "mhz": 1800, "calibrated": {"board": "attic", "date": "2026-11-24", "cpu": "cortex-a72",
+                                    "like": False},
+    }  # fmt: skip
+    note = "1.8 ms to 2.4 ms, 4 threads 700 µs, on attic, calibrated on 2026-11-24"
+    assert note in Reader(page_of(found)).texts
+    found["predicted"]["calibrated"] = None
+    assert not any("calibrated" in text for text in Reader(page_of(found)).texts)

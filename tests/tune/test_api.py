@@ -75,7 +75,10 @@ def test_instructions_are_refused_where_they_are_not_counted() -> None:
     ("options", "complaint"),
     [
         ({"scheduler": "gradiant"}, "no scheduler 'gradiant'\n  try: one of gradient, round-robin"),
-        ({"objective": "joules"}, "no objective 'joules'\n  try: one of seconds, instructions"),
+        (
+            {"objective": "joules"},
+            "no objective 'joules'\n  try: one of seconds, predicted, instructions",
+        ),
         ({"max_trials_global": "8"}, "trials is a whole number above 0\n  in:  trials '8'"),
         ({"minutes": -1}, "minutes is a number, not below 0\n  in:  minutes -1"),
         (

@@ -14,12 +14,16 @@ from mlc_rpc import Session, Unreachable
 from mlc_targets import Target
 
 from ..board.connect import connect, target_of
-from ..driver.deploy import RUN_SECONDS, Deployable, Deployment, Levelled, deploy
+from ..driver.deploy import RUN_SECONDS, Levelled, deploy
+from ..driver.deployment import Deployable, Deployment
 from ..errors import FarmError
 from .options import Misuse
 
 if TYPE_CHECKING:
+    from mlc_targets.caches import Cache
+
     from ..farm.client import Farm, FarmBoards
+    from ..predict.calibration import Calibration
     from ..tune.boards import Board, Boards, Incident
 
 Report = Callable[["Incident"], None]
@@ -63,9 +67,12 @@ def deploy_on(
 
 @dataclass(frozen=True)
 class OwnBoards:
-    """Boards by URL, and this machine's cores as builders."""
+    """Boards by URL, and this machine's cores as builders. caches: that emulated ones simulate;
+    own: what is known of the board that they stand for."""
 
     urls: Sequence[str]
+    caches: Sequence[Cache] = ()
+    own: Calibration | None = None
 
     def target(self) -> Target:
         """What the first board says it is. Raises Unreachable."""
@@ -76,22 +83,22 @@ class OwnBoards:
     def opened(self, target: Target, report: Report) -> Iterator[tuple[Boards, Executor | None]]:
         from ..tune.api import opened  # here: the compiler takes a while to import
 
-        with opened(self.urls, target, report) as pool:
+        with opened(self.urls, target, report, self.caches) as pool:
             yield pool, None
 
     def run(self, models: Sequence[Deployable], target: Target, cores: str) -> list[Deployment]:
         """Each model on the first board that answers, one after the other."""
         with self._connected(target.arch) as session:
             return [
-                deploy(model, session, threads=1, cores=cores, timeout=RUN_SECONDS)
+                deploy(model, session, threads=1, cores=cores, timeout=RUN_SECONDS, own=self.own)
                 for model in models
             ]
 
     def _connected(self, machine: str | None = None) -> Session:
         for url in self.urls[:-1]:
             with suppress(Unreachable):
-                return connect(url, machine=machine)
-        return connect(self.urls[-1], machine=machine)
+                return connect(url, machine=machine, caches=self.caches)
+        return connect(self.urls[-1], machine=machine, caches=self.caches)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ from mlc_rpc.keys import how_to_start, key_path, make_key
 from mlc_rpc.transport import LabgridUrl, SshUrl, TcpUrl, parse_url
 from mlc_rpc.wire import BOX
 
+from ..board.calibrated import forget_calibration
 from ..board.connect import connect, target_of
 from ..board.enrolled import Enrolled, boards_file, enroll, enrolled_boards, remove
+from .calibrate import calibrate_command
 from .errors import FAILED, OK
 from .options import DEBUG, Misuse
 from .place import checked, located
@@ -28,6 +30,8 @@ SECONDS = 30.0
 def board() -> None:
     """Enrolls your boards, shows and checks them."""
 
+
+board.add_command(calibrate_command)
 
 TCP_START = (
     "Run this once. It needs mlc-runtime (--save FOLDER/ writes it) in the board's home folder.\n"
@@ -133,6 +137,7 @@ def list_command() -> int:
 def remove_command(name: str) -> int:
     """Forgets the board NAME. Files on the board stay there."""
     gone = remove(name)
+    forget_calibration(name)
     tell(f"removed: {name}, {gone.url}; files on it stay: mlc-deploy board clean {gone.url}")
     return OK
 

@@ -10,12 +10,17 @@ from typing import Any
 import click
 
 from mlc_targets import BASE, Target, board_names, qemu_cpu
-from mlc_targets.caches import caches_for
+from mlc_targets.caches import Cache, caches_for, caches_of
 from mlc_targets.cores import core_names, memory_mib, predicted_boards, speed
 
+from ..board.calibrated import calibration_file
 from ..board.connect import connect
-from ..driver.deploy import Deployment, deploy
+from ..board.enrolled import enrolled_boards
+from ..driver.deploy import deploy
+from ..driver.deployment import Deployment
+from ..predict.calibration import Calibration
 from ..predict.counting import Forecast, forecast
+from .calibrate import wanted_of
 from .json_file import JsonFile
 from .options import DEBUG, Misuse, Reading, converters, model_file, reads_models
 from .progress import Progress
@@ -23,7 +28,11 @@ from .report import milliseconds
 from .run import compiled, graph_of
 from .tables import add_row, bytes_text, console_for, labelled, plain_table
 
-BOARDS_HELP = "a board's model, as raspberry-pi/5; again for more (default: all that are known)"
+BOARDS_HELP = (
+    "a board's model, as raspberry-pi/5, or the name of a calibrated one; again for more "
+    "(default: all that are known)"
+)
+FITS = {True: "yes", False: "no", None: "unknown"}
 SYSTEM_MIB = 128  # of a small Linux without a desktop, that a model leaves alone
 
 
@@ -39,26 +48,27 @@ def compare_boards(
     """Predicts how long MODEL takes on boards that are not there, and whether it fits.
 
     MODEL is compiled for each kind of core, and runs once in QEMU, where instructions are counted
-    and caches are simulated. Boards of equal cores differ by clock, caches and memory.
+    and caches are simulated. Boards of equal cores differ by clock, caches and memory. Boards of
+    yours that were calibrated have figures of their own.
     """
     path = model_file(model, ("inspect", "tune"))
-    boards = [checked(text) for text in targets or predicted_boards()]
+    boards = [checked(text) for text in targets or (*predicted_boards(), *calibrated_boards())]
     to_json = JsonFile(json_file, (model,))
     progress = Progress(False)
     own = converters(reading.own)
     with progress.stage("read"):
         graph = graph_of(path, {}, reading, own)
     rows: list[Row] = []
-    for mcpu, arch in dict.fromkeys((t.mcpu, t.arch) for _, t in boards):
-        group = [(name, t) for name, t in boards if (t.mcpu, t.arch) == (mcpu, arch)]
-        target = group[0][1]
-        progress.note(f"{mcpu}: {len(group)} boards")
-        with progress.stage(mcpu) as say:
+    for kind in dict.fromkeys(board.kind for board in boards):
+        group = [board for board in boards if board.kind == kind]
+        target, caches = group[0].target, group[0].caches
+        progress.note(f"{target.mcpu}: {len(group)} boards")
+        with progress.stage(target.mcpu) as say:
             made = compiled(graph, path.stem, ((BASE, target),), reading, None, (), progress, say)
             url = f"qemu://{qemu_cpu(target)}"
-            with connect(url, machine=arch, caches=caches_for(mcpu)) as session:
+            with connect(url, machine=target.arch, caches=caches) as session:
                 done = deploy(made, session)
-        rows += [row_of(name, each, done) for name, each in group]
+        rows += [row_of(board, done) for board in group]
     rows.sort(key=lambda row: row.forecast.one.ms)
     show(path.stem, rows, to_json.beside)
     to_json.write({"model": path.stem, "boards": [row.record() for row in rows]})
@@ -66,8 +76,27 @@ def compare_boards(
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """A board to predict for: a kind of board, or one of the user's, with its own figures."""
+
+    name: str
+    target: Target
+    own: Calibration | None
+
+    @property
+    def caches(self) -> tuple[Cache, ...]:
+        return caches_of(self.own.base.l1_kib) if self.own else caches_for(self.target.mcpu)
+
+    @property
+    def kind(self) -> object:
+        """Equal for boards that one run in QEMU is enough for."""
+        return self.target.mcpu, self.target.arch, tuple(self.target.mattr), self.caches
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """A board, what the model would take there, and the bytes that it needs and that there are."""
+    """A board, what the model would take there, and the bytes that it needs and that there are;
+    0 where nobody knows what there are."""
 
     board: str
     forecast: Forecast
@@ -75,22 +104,30 @@ class Row:
     memory: int
 
     @property
-    def fits(self) -> bool:
-        return self.needed <= self.memory
+    def fits(self) -> bool | None:
+        return self.needed <= self.memory if self.memory else None
 
     def record(self) -> dict[str, Any]:
         return {
             "board": self.board,
             "predicted": self.forecast.record(),
             "needed_bytes": self.needed,
-            "memory_bytes": self.memory,
+            "memory_bytes": self.memory or None,
             "fits": self.fits,
         }
 
 
-def checked(text: str) -> tuple[str, Target]:
+def calibrated_boards() -> list[str]:
+    """The names of the user's boards that have figures of their own."""
+    return [name for name in enrolled_boards() if calibration_file(name).exists()]
+
+
+def checked(text: str) -> Wanted:
     """A board whose speed is known. Raises Misuse, and TargetError for no target at all."""
-    target = Target(text)
+    of_board, own = wanted_of(text)
+    target = Target(of_board or text)
+    if own:
+        return Wanted(text, target, own)
     if target.tag.lower() not in board_names():
         raise Misuse(
             f"'{text}' is no board",
@@ -103,12 +140,12 @@ def checked(text: str) -> tuple[str, Target]:
             where=f"--target {text}",
             mend=f"a board with one of {', '.join(core_names())}",
         )
-    return text, target
+    return Wanted(text, target, None)
 
 
-def row_of(name: str, target: Target, done: Deployment) -> Row:
+def row_of(board: Wanted, done: Deployment) -> Row:
     counts = [(layer.by_class or {}, layer.misses or {}) for layer in done.layers]
-    found = forecast(target, counts)
+    found = forecast(board.target, counts, board.own)
     if found is None:
         raise Misuse(
             "instructions were not counted, so nothing can be predicted",
@@ -117,8 +154,9 @@ def row_of(name: str, target: Target, done: Deployment) -> Row:
         )
     record = done.record()
     needed = sum(record[f"{part}_bytes"] for part in ("object", "weights", "arena"))
-    memory = (memory_mib(target.tag) - SYSTEM_MIB) << 20
-    return Row(name, found, needed, memory)
+    mib = memory_mib(board.target.tag) if board.target.tag else 0
+    whole = board.own.memory if board.own else mib << 20
+    return Row(board.name, found, needed, max(whole - (SYSTEM_MIB << 20), 0))
 
 
 def show(model: str, rows: Sequence[Row], stream: Any) -> None:
@@ -133,8 +171,8 @@ def show(model: str, rows: Sequence[Row], stream: Any) -> None:
         add_row(
             table, row.board, found.speed.core, f"{found.speed.mhz:,.0f}",
             milliseconds(found.one.ms), milliseconds(found.one.low), milliseconds(found.one.high),
-            f"{milliseconds(ms)} ({threads})", bytes_text(row.needed), bytes_text(row.memory),
-            "yes" if row.fits else "no",
+            f"{milliseconds(ms)} ({threads})", bytes_text(row.needed),
+            bytes_text(row.memory) if row.memory else "unknown", FITS[row.fits],
         )  # fmt: skip
     console.print(table)
     console.print()
@@ -142,3 +180,6 @@ def show(model: str, rows: Sequence[Row], stream: Any) -> None:
     console.print(labelled("note", text), soft_wrap=True)
     text = f"'has' is the smallest board sold, without {SYSTEM_MIB} MiB for its system"
     console.print(labelled("note", text), soft_wrap=True)
+    for own in dict.fromkeys(row.forecast.own for row in rows if row.forecast.own):
+        text = f"{own.board} was calibrated on {own.date}; it has what it said then"
+        console.print(labelled("note", text), soft_wrap=True)

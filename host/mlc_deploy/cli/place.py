@@ -13,14 +13,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from mlc_rpc import Unreachable
 from mlc_rpc.transport import SCHEMES, LocalUrl, QemuUrl, parse_url
 from mlc_targets import Target, TargetError, board_names, qemu_cpu
-from mlc_targets.caches import Cache, caches_for
+from mlc_targets.caches import Cache, caches_for, caches_of
 
 from ..board.enrolled import Enrolled, enrolled_boards
 from .options import Misuse
+
+if TYPE_CHECKING:
+    from ..predict.calibration import Calibration
 
 NONE = "none"
 
@@ -42,10 +46,12 @@ def choose(target: Target | None, board: str | None) -> tuple[Target | None, str
     return target, board
 
 
-def simulated(target: Target | None, url: str) -> tuple[Cache, ...]:
-    """The caches that an emulated board simulates for a prediction: those of the target's core."""
-    emulated = target is not None and isinstance(parse_url(url), QemuUrl)
-    return caches_for(target.mcpu) if target and emulated else ()
+def simulated(target: Target | None, url: str, own: Calibration | None = None) -> tuple[Cache, ...]:
+    """The caches that an emulated board simulates for a prediction: those of the target's core, or
+    of the one that the figures of the user's own board are on."""
+    if target is None or not isinstance(parse_url(url), QemuUrl):
+        return ()
+    return caches_of(own.base.l1_kib) if own else caches_for(target.mcpu)
 
 
 def located(board: str) -> Enrolled:

@@ -99,6 +99,10 @@ def _predicted(found: Record) -> str:
         f"; {n} threads {milliseconds(ms)} ms" for n, ms in found["threads"].items() if n != "1"
     )
     on = f"on {found['core']} at {found['mhz']:,.0f} MHz, not measured"
+    if own := found.get("calibrated"):
+        as_if = f", counted as a {found['core']}'s" if own["like"] else ""
+        core = own["cpu"] if own["like"] else found["core"]
+        on = f"on {own['board']} ({core}{as_if}), calibrated on this board on {own['date']}"
     bounds = f"({milliseconds(found['low'])} to {milliseconds(found['high'])})"
     return f"{milliseconds(found['ms'])} ms {bounds}, 1 thread{more}, {on}"
 

@@ -13,29 +13,21 @@ import click
 import numpy as np
 
 from mlc_rpc.wire import MAX_THREADS
-from mlc_targets import BASE, Target, best_level, levels_of
+from mlc_targets import BASE, Target, best_level, levels_of, qemu_cpu
 from mlc_targets.object_format import Param
 
 from ..artifact import SavedModel, load_model
 from ..artifact.format import is_saved
 from ..board.connect import connect, target_of
 from ..driver.compare import Comparison
-from ..driver.deploy import (
-    RUN_SECONDS,
-    Deployable,
-    Deployment,
-    compiled_record,
-    deploy,
-    described_model,
-    fitting,
-    refuse_cores,
-    refuse_unfit,
-)
+from ..driver.deploy import RUN_SECONDS, deploy, fitting, refuse_cores, refuse_unfit
+from ..driver.deployment import Deployable, Deployment, compiled_record, described_model
 from ..driver.details import details
 from ..driver.stops import stop_after
 from ..errors import CostsMore, GraphError, writing
 from ..files.unfinished import replacing
 from .bench import OfFarm, deploy_on, of_farm, on_farms, refuse_mixed
+from .calibrate import REFINE_HELP, refined, to_refine, wanted_of
 from .drawn import REPORT_HELP, TRACE_HELP, Drawn
 from .errors import FAILED, OK, complain
 from .json_file import JsonFile
@@ -119,6 +111,7 @@ class Job(click.Command):
 @click.option("--save", "saves", multiple=True, metavar="FILE", help=SAVE_HELP)
 @click.option("--emit", type=click.Choice(tuple(FORMS)), help="print the compiled model and stop")
 @click.option("--db", metavar="FILE", help=DB_HELP)
+@click.option("--refine", is_flag=True, help=REFINE_HELP)
 @click.option("--link", "link", multiple=True, metavar="FILE", help=LINK_HELP)
 @click.option("--stop-after", "stops", multiple=True, metavar="LAYER[@N]", help=STOP_HELP)
 @click.option(
@@ -151,6 +144,7 @@ def run(
     saves: tuple[str, ...],
     emit: str | None,
     db: str | None,
+    refine: bool,
     link: tuple[str, ...],
     stops: tuple[str, ...],
     threads: int | None,
@@ -205,11 +199,15 @@ def run(
     )  # fmt: skip
     to_json = JsonFile(json_file, (model, db))
     drawn = Drawn(report_file, trace_file, (model, db, json_file))
+    to_be_refined = to_refine(board) if refine else None
+    target, own_board = wanted_of(target)
     levels = levels_of(target) if target else ()
     asked = ready.target if ready else levels[0][1] if levels else None
     if emit and target:
         one_level(target, "--emit gives")
     board = NONE if emit and board is None else board
+    if own_board and asked and board is None:  # it is not there, whatever this machine could run
+        board = f"qemu://{qemu_cpu(asked)}"
     wanted, url = (asked, None) if farm else choose(asked, board)
     if (url is None and not farm) or emit:
         unused: dict[str, object] = {"--input": inputs if model else (), "--expect": expected}
@@ -247,7 +245,7 @@ def run(
         elif url is not None:
             machine = wanted.arch if wanted else None
             with progress.stage("connect"):
-                caches = simulated(wanted, url)
+                caches = simulated(wanted, url, own_board)
                 session = stack.enter_context(connect(url, machine=machine, caches=caches))
             for warning in session.warnings:
                 progress.warn(warning)
@@ -304,7 +302,9 @@ def run(
             "timeout": timeout, "spans": trace_file is not None,
         }  # fmt: skip
         if session:
-            done = deploy(model_for_board, session, given, **how, stage=progress.stage)
+            done = deploy(
+                model_for_board, session, given, **how, own=own_board, stage=progress.stage
+            )
         elif of_the_farm:
             with progress.stage("farm"):
                 job = of_the_farm.boards.submit(deploy_on, model_for_board, given, how)
@@ -320,6 +320,8 @@ def run(
     to_json.write(record)
     status = _results(done, results) if done else OK
     drawn.write(record)
+    if to_be_refined and done:
+        refined(to_be_refined, path.stem, done, graph, given, progress)
     return status
 
 

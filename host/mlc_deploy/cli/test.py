@@ -22,7 +22,8 @@ from mlc_targets import Target
 from ..artifact import load_model
 from ..artifact.format import is_saved
 from ..board.connect import connect, target_of
-from ..driver.deploy import RUN_SECONDS, Deployable, Deployment, deploy
+from ..driver.deploy import RUN_SECONDS, deploy
+from ..driver.deployment import Deployable, Deployment
 from ..files import npy
 from ..files.unfinished import write_whole
 from .bench import deploy_on, of_farm

@@ -6,14 +6,16 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from mlc_targets import Target
+from mlc_targets import Target, qemu_cpu
 
 from .bench import OfFarm, OwnBoards, of_farm, on_farms, refuse_mixed
+from .calibrate import wanted_of
 from .ending import orderly
 from .errors import FAILED, INTERRUPTED, OK
 from .json_file import JsonFile
@@ -37,15 +39,18 @@ from .tune_report import incident_text, recorded, show
 from .tune_shown import shown
 
 if TYPE_CHECKING:
-    from ..driver.deploy import Deployment
+    from ..driver.deployment import Deployment
     from ..driver.model_graph import ModelGraph
     from ..tune.api import Options, TunedModel
     from ..tune.boards import Incident
     from ..tune.tune import State
-    from ..tuned import Database
+    from ..tuned import Database, Objective
 
 STRATEGIES = ("evolutionary", "random", "grid")
 CANDIDATE_SECONDS = 10.0
+OBJECTIVES = ("seconds", "predicted", "instructions")  # tuned.Objective's; a test compares both
+PREDICTED = "predicted"
+OBJECTIVE_HELP = "make this small (default: seconds on real boards, instructions on emulated ones)"
 
 
 @click.command()
@@ -59,6 +64,7 @@ CANDIDATE_SECONDS = 10.0
     metavar="N",
     help="get N times the boards' time of a farm's user with 1 (default: 1)",
 )
+@click.option("--objective", type=click.Choice(OBJECTIVES), help=OBJECTIVE_HELP)
 @click.option("--db", "db", required=True, metavar="FILE", help="keep the results in FILE")
 @click.option("--from", "others", multiple=True, metavar="FILE", help="begin with other databases")
 @click.option(
@@ -98,6 +104,7 @@ def tune(
     kind: str | None,
     priority: int,
     share: float | None,
+    objective: str | None,
     db: str,
     others: tuple[str, ...],
     trials: int,
@@ -123,7 +130,9 @@ def tune(
     With --farm, the workers of a Dask scheduler compile, and the boards of a farm measure.
 
     You can stop it at any moment: the same command continues. Emulated boards count executed
-    instructions. --from begins with the results of other databases, of this board or of others.
+    instructions; with --objective predicted they predict times on the target's core, or on the
+    calibrated board that --target names. --from begins with the results of other databases, of
+    this board or of others.
     """
     above_zero({"--trials": trials, "--batch": batch, "--minutes": minutes, "--timeout": timeout,
                 "--early-stopping": early_stopping, "--share": share})  # fmt: skip
@@ -131,16 +140,23 @@ def tune(
     to_json = JsonFile(json_file, (model, db, *others))
     refuse_mixed(farm, {"--board-kind": kind, "--priority": priority, "--share": share},
                  {"--board": boards})  # fmt: skip
+    if farm and objective == PREDICTED:
+        what = "boards of a farm simulate no caches, so they predict no times"
+        raise Misuse(what, where=f"--objective {objective}", mend="--board qemu://, without --farm")
+    target, own = wanted_of(target)
+    if objective == PREDICTED and not boards and not farm and target:
+        boards = (f"qemu://{qemu_cpu(one_level(target, 'tune is for'))}",)
     how = reading.arguments
     progress = Progress(verbose)
     began = time.perf_counter()
 
     from ..driver.model_graph import model_graph  # here: the compiler takes a while to import
-    from ..tune.api import Options
+    from ..tune.api import Options, simulated
 
     options = Options(
         trials, batch, seed, strategy, minutes=minutes, early_stopping=early_stopping,
         seconds=timeout, layouts=not keep_layouts, cores=cores,
+        objective=cast("Objective | None", objective), speed=own.speed if own else None,
     )  # fmt: skip
     use = {"priority": priority, "share": share or 1.0}
     with _bench(target, boards, farm, kind, use, progress) as (wanted, bench):
@@ -148,6 +164,8 @@ def tune(
         if wanted is None:
             with progress.stage("connect"):
                 wanted = bench.target()
+        if isinstance(bench, OwnBoards):
+            bench = replace(bench, caches=simulated(wanted, options), own=own)
         with progress.stage("graph"):
             graphs = model_graph(path, wanted, **how)
         run = _Run(path, graphs, wanted, reading.precision, bench, options, database, progress)

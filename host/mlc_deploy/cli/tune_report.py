@@ -14,7 +14,7 @@ from mlc_targets import Target
 from .tables import Record, add_row, console_for, labelled, line, plain_table
 
 if TYPE_CHECKING:
-    from ..driver.deploy import Deployment
+    from ..driver.deployment import Deployment
     from ..tune.api import TunedModel
     from ..tune.boards import Incident
     from ..tune.scheduler import Progress as Standing
@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
 MOST_INCIDENTS = 12  # kinds
 SLOWER = 1.02  # a tuned model that takes this many times the untuned one is a doubt
+# What costs are in words, their unit in tables, and that of a kernel's speed.
+OBJECTIVES = {
+    "seconds": "seconds",
+    "predicted": "predicted seconds, not measured",
+    "instructions": "executed instructions, emulated",
+}
+UNITS = {
+    "seconds": ("µs", "GFLOP/s"),
+    "predicted": ("predicted µs", "GFLOP/s"),
+    "instructions": ("instr", "per mac"),
+}
 TRANSFORM = "layout_transform"  # what the names of its kernels begin with
 
 
@@ -34,8 +45,8 @@ def recorded(
     target: Target,
     urls: Sequence[str],
 ) -> Record:
-    """The record of a run, ready for JSON. Costs are seconds or instructions, as `objective` says;
-    null if unknown. tuned: None if the run was stopped."""
+    """The record of a run, ready for JSON. Costs are seconds, predicted seconds or instructions, as
+    `objective` says; null if unknown. tuned: None if the run was stopped."""
     counts = Counter(incident_text(i) for i in incidents)
     record: Record = {
         "model": name,
@@ -78,24 +89,35 @@ def _layers(before: Deployment, after: Deployment, objective: str) -> list[Recor
     """The calls of both models in pairs: equal names pair in their order. Layout transforms, which
     have their layer's name, may be in one model alone."""
     found: dict[tuple[str, bool, int], Record] = {}
-    for key, layers in (("after", after.layers), ("before", before.layers)):
+    for key, done in (("after", after), ("before", before)):
         seen: Counter[tuple[str, bool]] = Counter()
-        for layer in layers:
+        for layer, cost in zip(done.layers, _costs(done, objective), strict=True):
             call = layer.name, layer.kernel.startswith(TRANSFORM)
             seen[call] += 1
             nothing = {"name": layer.name, "kernel": layer.kernel, "before": None, "after": None}
-            cost = layer.instructions if objective == "instructions" else _s(layer.median_us)
             found.setdefault((*call, seen[call]), nothing)[key] = cost
     return list(found.values())
 
 
-def _s(microseconds: float | None) -> float | None:
-    return None if microseconds is None else microseconds / 1e6
+def _costs(done: Deployment, objective: str) -> Sequence[float | None]:
+    """Of the layers, by the objective."""
+    match objective:
+        case "instructions":
+            return [layer.instructions for layer in done.layers]
+        case "predicted":
+            foreseen = done.forecast
+            if foreseen is None:
+                return [None] * len(done.layers)
+            return [ms / 1e3 for ms in foreseen.one.layers]
+    return [None if (us := layer.median_us) is None else us / 1e6 for layer in done.layers]
 
 
 def _total(done: Deployment, state: State) -> float | None:
-    if state.objective == "instructions":
-        return done.instructions
+    match state.objective:
+        case "instructions":
+            return done.instructions
+        case "predicted":
+            return done.forecast.one.ms / 1e3 if done.forecast else None
     return done.timing.median
 
 
@@ -104,14 +126,15 @@ def task_record(t: Standing, objective: str) -> Record:
     known = isfinite(best)
     rate = None
     if known and t.task.flops:
-        rate = t.task.flops / best / 1e9 if objective == "seconds" else best / (t.task.flops / 8)
+        timed = objective != "instructions"
+        rate = t.task.flops / best / 1e9 if timed else best / (t.task.flops / 8)
     return {
         "name": t.task.name,
         "calls": t.task.weight,
         "trials": t.trials,
         "before": t.baseline if isfinite(t.baseline) else None,
         "after": best if known else None,
-        "gflops" if objective == "seconds" else "instructions_per_vector_mac": rate,
+        "instructions_per_vector_mac" if objective == "instructions" else "gflops": rate,
         "done": t.done,
     }
 
@@ -136,7 +159,7 @@ def show(record: Record, stream: Any) -> None:
 
 
 def task_columns(objective: str) -> tuple[tuple[str, bool], ...]:
-    unit, rate = ("instr", "per mac") if objective == "instructions" else ("µs", "GFLOP/s")
+    unit, rate = UNITS[objective]
     return (
         ("kernel", False),
         (f"default {unit}", True),
@@ -173,7 +196,7 @@ def _tasks_table(record: Record) -> Table:
 
 def _layers_table(record: Record) -> Table:
     counted = record["objective"] == "instructions"
-    unit = "instr" if counted else "µs"
+    unit, _ = UNITS[record["objective"]]
     table = plain_table(
         ("layer", False), ("kernel", False), (f"before {unit}", True), ("after", True),
         ("gain", True),
@@ -209,12 +232,10 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
         f"{record['trials']} of {record['trials_asked']} trials in "
         f"{clock_text(record['tuning_s'])}, {record['measured']} measured{stopped}",
     )
-    of_kernels = (
-        "seconds" if record["objective"] == "seconds" else "executed instructions, emulated"
-    )
-    yield "objective", f"{of_kernels}, on {record['board']}"
+    counted = record["objective"] == "instructions"
+    yield "objective", f"{OBJECTIVES[record['objective']]}, on {record['board']}"
     for plan in record["plans"] if len(record["plans"]) > 1 else ():
-        yield "layouts", f"{plan['title']}: {_cost(plan['cost'], of_kernels != 'seconds')}"
+        yield "layouts", f"{plan['title']}: {_cost(plan['cost'], counted)}"
     if record["results"]:
         texts = (
             f"{count} {verdict.replace('_', ' ')}" for verdict, count in record["results"].items()

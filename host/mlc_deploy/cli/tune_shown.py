@@ -80,5 +80,5 @@ def _gain(state: State) -> str:
     known = [t for t in state.tasks if isfinite(t.baseline) and isfinite(t.best)]
     before = sum(t.task.weight * t.baseline for t in known)
     now = sum(t.task.weight * min(t.best, t.baseline) for t in known)
-    what = "time" if state.objective == "seconds" else "instructions"
+    what = {"seconds": "time", "predicted": "predicted time"}.get(state.objective, "instructions")
     return f"{now / before:.1%} of the default kernels' {what}" if before else "no result yet"

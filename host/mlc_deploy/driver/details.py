@@ -26,7 +26,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..artifact import SavedModel
-from .deploy import described_model, host_calls_of, layers_of
+from .deployment import described_model, host_calls_of, layers_of
 from .flow import Flow, accesses_of
 
 if TYPE_CHECKING:

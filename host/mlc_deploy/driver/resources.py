@@ -1,5 +1,5 @@
 """What a run takes besides time: memory, and energy where a sensor says it; and what its cores can
-do at most. These are parts of the record (deploy.py)."""
+do at most. These are parts of the record (deployment.py)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlc_targets import Target
 from mlc_targets.object_format import Metadata
+from mlc_targets.peaks import peak
 
 from .flow import Flow, accesses_of, alive
 
@@ -51,16 +52,22 @@ def energy_of(timing: Timing) -> dict[str, float] | None:
     return found or None
 
 
-def limits_of(target: Target, precision: str) -> dict[str, Any]:
-    """The record's `limits`: what an instruction can do; of clocks and memories nothing is known
-    here."""
+def limits_of(target: Target, precision: str, threads: int = 1) -> dict[str, Any]:
+    """The record's `limits`: what an instruction can do; and where the target's core is known, what
+    so many of them can do per second, which share what memory gives."""
     dtype = precision if precision == "float16" else "float32"
     lanes = target.lanes(dtype)
+    found = peak(target)
+    rates = {} if found is None else {n: r * threads for n, r in found.macs_per_s.items()}
     source = f"{lanes} numbers of {dtype} in a vector register; layers of integers may do more"
+    if found is not None:
+        cores = f"{found.core} at {found.mhz:,.0f} MHz"
+        source = f"{threads} cores {cores}" if threads > 1 else f"a {cores}"
     return {
         "macs_per_instruction": lanes,
-        "macs_per_s": None,
-        "bytes_per_s": None,
+        "macs_per_s": rates.get(dtype),
+        "by_dtype": rates,
+        "bytes_per_s": None if found is None else found.bytes_per_s,
         "source": source,
     }
 

@@ -20,17 +20,14 @@ from mlc_rpc.stopped import Stopped
 from ..errors import InputError
 from .deploy import (
     RUN_SECONDS,
-    Array,
-    Deployable,
     Levelled,
-    described_model,
     every_input,
     fitting,
-    host_calls_of,
     refuse_cores,
     refuse_unfit,
     thread_count,
 )
+from .deployment import Array, Deployable, described_model, host_calls_of
 
 if TYPE_CHECKING:
     from mlc_rpc import Session

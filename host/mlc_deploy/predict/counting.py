@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from mlc_targets import Target, TargetError, board
 from mlc_targets.cores import Speed, speed
 
 from .model import Prediction, predict, work_of
+
+if TYPE_CHECKING:
+    from .calibration import Calibration
 
 Counts = tuple[Mapping[str, int], Mapping[str, int]]  # instructions by class; lines by cache
 
@@ -17,11 +20,13 @@ Counts = tuple[Mapping[str, int], Mapping[str, int]]  # instructions by class; l
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """A model's time on a board that was not there: by one thread, with the bounds that hold the
-    truth in most cases; by all of its fast cores; per layer by one thread."""
+    truth in most cases; by all of its fast cores; per layer by one thread. own: what is known of
+    the very board, where it was calibrated."""
 
     speed: Speed
     one: Prediction
     threads: Mapping[int, float]
+    own: Calibration | None = None
 
     def record(self) -> dict[str, Any]:
         """For the record: all in milliseconds."""
@@ -32,6 +37,13 @@ class Forecast:
             "threads": {str(n): ms for n, ms in self.threads.items()},
             "core": self.speed.core,
             "mhz": self.speed.mhz,
+            "calibrated": self.own
+            and {
+                "board": self.own.board,
+                "date": self.own.date,
+                "cpu": self.own.cpu,
+                "like": self.own.like,
+            },
         }
 
 
@@ -40,9 +52,12 @@ def speed_for(target: Target) -> Speed | None:
     return speed(target.mcpu, target.model)
 
 
-def forecast(target: Target, layers: Sequence[Counts]) -> Forecast | None:
-    """None where nothing is known of the core, or its caches were not simulated."""
-    known = speed_for(target)
+def forecast(
+    target: Target, layers: Sequence[Counts], own: Calibration | None = None
+) -> Forecast | None:
+    """None where nothing is known of the core, or its caches were not simulated. own: of the board
+    that is meant, where it was calibrated."""
+    known = own.speed if own else speed_for(target)
     if known is None or not layers:
         return None
     wanted = {f"{known.l1_kib}K", f"{known.last_kib}K"}
@@ -51,9 +66,14 @@ def forecast(target: Target, layers: Sequence[Counts]) -> Forecast | None:
     works = [work_of(by_class, misses, known) for by_class, misses in layers]
     one = predict(works, known)
     threads = {1: one.ms}
-    if (count := fast_cores(target)) > 1:
+    count = own.cores if own else fast_cores(target)
+    if count > 1:
         threads[count] = predict(works, known, count).ms
-    return Forecast(known, one, threads)
+    if own:
+        low, high = own.fitted.interval
+        one = replace(one, low=one.ms * low, high=one.ms * high)
+        threads |= {n: ms * own.fitted.factors.threads for n, ms in threads.items() if n > 1}
+    return Forecast(known, one, threads, own)
 
 
 def fast_cores(target: Target) -> int:

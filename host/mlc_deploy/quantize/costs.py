@@ -16,7 +16,8 @@ from mlc_targets import Target, qemu_cpu
 
 from ..board.connect import connect
 from ..driver.compile import compile
-from ..driver.deploy import RUN_SECONDS, described_model, layers_of
+from ..driver.deploy import RUN_SECONDS
+from ..driver.deployment import described_model, layers_of
 from ..driver.linked import FileName
 from ..frontend import from_onnx
 from .net import Net

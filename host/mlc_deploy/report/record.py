@@ -1,5 +1,6 @@
-"""The record of a run, as a page takes it: read from JSON (driver/deploy.py says what is in it),
-checked, and in one form whether it is of a board, of an emulator, or of a compilation alone."""
+"""The record of a run, as a page takes it: read from JSON (driver/deployment.py says what is in
+it), checked, and in one form whether it is of a board, of an emulator, or of a compilation
+alone."""
 
 from __future__ import annotations
 
@@ -104,12 +105,16 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Milliseconds of the whole model, with the interval that holds the truth; by threads."""
+    """Milliseconds of the whole model, with the interval that holds the truth; by threads. board,
+    date: which one of the user's it is of, and when that was calibrated; empty where it is of a
+    kind of board."""
 
     ms: float
     low: float
     high: float
     threads: Mapping[str, float]
+    board: str
+    date: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,7 @@ class Limits:
     macs_per_s: float | None
     bytes_per_s: float | None
     source: str
+    by_dtype: Mapping[str, float]  # MACs per second
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,12 +355,14 @@ def _interruption(of: Field) -> str:
 
 
 def _prediction(of: Field) -> Prediction:
-    by_threads = of["threads"]
+    by_threads, own = of["threads"], of["calibrated"]
     return Prediction(
         of["ms"].amount(),
         of["low"].amount(),
         of["high"].amount(),
         {n: ms.amount() for n, ms in by_threads.items() if ms} if by_threads else {},
+        own["board"].text() if own else "",
+        own["date"].text() if own else "",
     )
 
 
@@ -364,6 +372,7 @@ def _limits(of: Field) -> Limits:
         of["macs_per_s"].maybe_amount(),
         of["bytes_per_s"].maybe_amount(),
         of["source"].maybe_text() or "",
+        {dtype: rate.amount() for dtype, rate in of["by_dtype"].items()} if of["by_dtype"] else {},
     )
 
 

@@ -44,12 +44,12 @@ def roofline(run: Run) -> Html:
     if not points:
         return h("p", "No layer multiplies and accumulates, or none's count is known (of a saved "
                  "model it is not).", class_="missing")  # fmt: skip
-    limits = run.limits or Limits(None, None, None, "")
+    limits = run.limits or Limits(None, None, None, "", {})
     timed = costs.title != "executed instructions"
     kinds = list(dict.fromkeys(p.kind for p in sorted(points, key=lambda p: -p.share)))
     return join(
         _legend(kinds),
-        both(lambda width: _drawn(width, points, kinds, limits, timed)),
+        both(lambda width: _drawn(width, points, kinds, limits, _peaks(run, timed), timed)),
         h("p", _reading(limits, timed, costs), class_="note"),
         _silent(run, costs, points),
     )
@@ -76,6 +76,21 @@ def _kind(call: Call, first: str) -> str:
     return first
 
 
+def _peaks(run: Run, timed: bool) -> list[tuple[str, float]]:
+    """The most that cores do, with what it is called, the lowest first: in the model's precision,
+    and in the integers that layers compute in."""
+    limits = run.limits
+    if limits is None:
+        return []
+    if not timed:
+        most = limits.macs_per_instruction
+        return [(f"at most {most:g} per instruction", most)] if most else []
+    found = [] if limits.macs_per_s is None else [(run.precision, limits.macs_per_s)]
+    if "int8" in limits.by_dtype and any(x.dtype in ("int8", "uint8") for x in run.layers):
+        found.append(("int8", limits.by_dtype["int8"]))
+    return [(f"at most {count(rate)}MAC/s in {dtype}", rate) for dtype, rate in found if rate]
+
+
 def _legend(kinds: list[str]) -> Html:
     return h(
         "ul",
@@ -91,15 +106,14 @@ def _legend(kinds: list[str]) -> Html:
 
 
 def _drawn(
-    width: float, points: list[Point], kinds: list[str], limits: Limits, timed: bool
-) -> Html:
+    width: float, points: list[Point], kinds: list[str], limits: Limits,
+    peaks: list[tuple[str, float]], timed: bool,
+) -> Html:  # fmt: skip
     frame = Frame(width, 430 if width > 600 else 360, left=70, top=26)
-    peak = limits.macs_per_s if timed else limits.macs_per_instruction
     across = [p.across for p in points]
-    ups = [p.up for p in points] + ([peak] if peak else [])
+    ups = [p.up for p in points] + [rate for _, rate in peaks]
     x = frame.x(min(across) / 1.6, max(across) * 1.6, log=True)
     y = frame.y(min(ups) / 1.6, max(ups) * 1.6, log=True)
-    unit = "MAC/s" if timed else ""
     up_text: Callable[[float], str] = (lambda v: count(v)) if timed else (lambda v: f"{v:.3g}")
     title = "multiply-accumulates per second" if timed else "multiply-accumulates per instruction"
     return drawing(
@@ -107,34 +121,36 @@ def _drawn(
         "roofline: a mark for each layer that multiplies and accumulates",
         axes(frame, x, y, "multiply-accumulates per byte moved", title,
              lambda v: f"{v:.3g}", up_text),
-        _roof(frame, x, y, peak, limits.bytes_per_s if timed else None, unit),
+        _roof(frame, x, y, peaks, limits.bytes_per_s if timed else None),
         h("g", (_point(p, x, y, kinds) for p in sorted(points, key=lambda p: -p.share)),
           class_="points"),
     )  # fmt: skip
 
 
 def _roof(
-    frame: Frame, x: Scale, y: Scale, peak: float | None, bandwidth: float | None, unit: str
+    frame: Frame, x: Scale, y: Scale, peaks: list[tuple[str, float]], bandwidth: float | None
 ) -> Html | None:
-    """The lines that no layer can be above, as far as they are known."""
-    if not peak:
+    """The lines that no layer can be above, as far as they are known: what cores do, flat; what
+    memory gives, rising to the highest of these."""
+    if not peaks:
         return None
     right = frame.width - frame.right
-    ridge = peak / bandwidth if bandwidth else 0.0
     parts = []
-    begin = frame.left
+    for label, rate in peaks:
+        ridge = rate / bandwidth if bandwidth else 0.0
+        begin = x(max(min(ridge, x.high), x.low)) if bandwidth else frame.left
+        parts.append(h("line", x1=begin, x2=right, y1=y(rate), y2=y(rate), class_="roof"))
+        parts.append(text(right, y(rate) - 7, label, text_anchor="end", class_="roof-text"))
     if bandwidth:
+        highest = max(rate for _, rate in peaks)
         low = max(x.low, y.low / bandwidth)
-        top = min(max(ridge, x.low), x.high)
+        top = min(max(highest / bandwidth, x.low), x.high)
         if low < top:
             parts.append(h("line", x1=x(low), y1=y(low * bandwidth), x2=x(top),
                            y2=y(top * bandwidth), class_="roof"))  # fmt: skip
-            parts.append(text(x(top) - 10, y(top * bandwidth) + 4, f"{count(bandwidth)}B/s",
-                              text_anchor="end", class_="roof-text"))  # fmt: skip
-        begin = x(max(min(ridge, x.high), x.low))
-    parts.append(h("line", x1=begin, x2=right, y1=y(peak), y2=y(peak), class_="roof"))
-    said = f"at most {count(peak)}{unit}" if unit else f"at most {peak:g} per instruction"
-    parts.append(text(right, y(peak) - 7, said, text_anchor="end", class_="roof-text"))
+            middle = (low * top) ** 0.5
+            said = f"{count(bandwidth)}B/s from memory"
+            parts.append(text(x(middle) + 8, y(middle * bandwidth) + 12, said, class_="roof-text"))
     return h("g", parts)
 
 
@@ -169,7 +185,10 @@ def _reading(limits: Limits, timed: bool, costs: Costs) -> str:
         parts.append("Speeds are of predicted times, not of measured ones.")
     if timed:
         if limits.macs_per_s and limits.bytes_per_s:
-            parts.append(f"The lines are the limits of {limits.source}.")
+            parts.append(
+                f"The lines are the limits of {limits.source}. What a layer finds in caches does "
+                "not come from memory, and it may so be above the rising line."
+            )
         else:
             parts.append(
                 "The cores' limits (multiply-accumulates per second, bytes per second) are not "

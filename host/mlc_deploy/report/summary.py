@@ -51,7 +51,9 @@ def _figures(run: Run) -> Iterator[tuple[str, str, str]]:
         others = ", ".join(
             f"{n} threads {duration(ms * 1e3)}" for n, ms in p.threads.items() if n != "1"
         )
-        yield "predicted time", duration(p.ms * 1e3), ", ".join(filter(None, (interval, others)))
+        own = f"on {p.board}, calibrated on {p.date}" if p.board else ""
+        note = ", ".join(filter(None, (interval, others, own)))
+        yield "predicted time", duration(p.ms * 1e3), note
     if run.instructions is not None:
         yield "executed instructions", count(run.instructions), f"{grouped(run.instructions)} a run"
     if run.ok is not None:

@@ -15,12 +15,23 @@ from .svg import Frame, Scale, axes, both, drawing, steps
 
 MOST_CHARTS = 60  # of the tasks with most trials
 MOST_MARKS = 400  # in a chart: of more trials, each n-th is drawn
-MOST_COST = 4.0  # times the first: what costs more is drawn at the upper edge
+MOST_COST = 2.0  # times the first: what costs more is drawn at the upper edge
+
+
+WORDS = {
+    "seconds": "seconds",
+    "predicted": "predicted seconds (no board has measured them)",
+    "instructions": "executed instructions",
+}
+
+
+def cost_text(cost: float, objective: str) -> str:
+    return grouped(cost) if objective == "instructions" else duration(cost * 1e6)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of a schedule: its cost, in seconds or instructions, None where it is no good."""
+    """What came of a schedule: its cost, None where it is no good."""
 
     verdict: str
     cost: float | None
@@ -28,8 +39,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A kernel on a board, with its trials in their order. `objective`: "seconds" or
-    "instructions"."""
+    """A kernel on a board, with its trials in their order. `objective`: one of WORDS."""
 
     name: str
     target: str
@@ -52,7 +62,7 @@ class Task:
     def text(self, cost: float | None) -> str:
         if cost is None:
             return "–"
-        return duration(cost * 1e6) if self.objective == "seconds" else grouped(cost)
+        return cost_text(cost, self.objective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,8 @@ def tuning_page(
     """The page of what a database holds. Raises ReportError where it would be too large."""
     boards = list(dict.fromkeys((t.board, t.target, t.objective) for t in tasks))
     parts = [Part("summary", "Summary", _summary(tasks, boards))]
-    shown = {id(t) for t in sorted(tasks, key=lambda t: -len(t.trials))[:MOST_CHARTS]}
+    several = [t for t in tasks if len(t.trials) > 1]
+    shown = {id(t) for t in sorted(several, key=lambda t: -len(t.trials))[:MOST_CHARTS]}
     for number, (board, target, objective) in enumerate(boards):
         own = [t for t in tasks if (t.board, t.target, t.objective) == (board, target, objective)]
         parts.append(Part(f"board-{number}", board, _board(own, target, objective, shown)))
@@ -106,8 +117,8 @@ def _board(tasks: Sequence[Task], target: str, objective: str, shown: set[int]) 
     drawn = [t for t in ranked if id(t) in shown]
     left = len(ranked) - len(drawn)
     return join(
-        h("p", f"Costs are {'seconds' if objective == 'seconds' else 'executed instructions'} of "
-          "one call. Target: ", h("code", target), class_="note"),
+        h("p", f"Costs are {WORDS.get(objective, objective)} of one call. Target: ",
+          h("code", target), class_="note"),
         h("div",
           h("table",
             h("thead", h("tr", h("th", "kernel"), h("th", "trials", class_="number"),
@@ -117,7 +128,7 @@ def _board(tasks: Sequence[Task], target: str, objective: str, shown: set[int]) 
           class_="scroll"),
         (h("div", h("h3", t.name), both(partial(_drawn, t=t)), class_="task")
          for t in drawn),
-        h("p", f"{left} kernels with fewer trials have no drawing.", class_="note")
+        h("p", f"Without a drawing, for they have fewer trials: {left}.", class_="note")
         if left else None,
     )  # fmt: skip
 
@@ -182,8 +193,7 @@ def _plans(plans: Sequence[Plan]) -> Html:
                        h("th", "cost of all kernels", class_="number"))),
           h("tbody", (
               h("tr", h("td", p.model), h("td", p.board), h("td", f"{p.layers}", class_="number"),
-                h("td", duration(p.cost * 1e6) if p.objective == "seconds" else grouped(p.cost),
-                  class_="number"))
+                h("td", cost_text(p.cost, p.objective), class_="number"))
               for p in plans))),
         class_="scroll",
     )  # fmt: skip

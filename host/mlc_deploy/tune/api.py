@@ -15,12 +15,15 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from hashlib import blake2b
 from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from mlc_rpc.transport import parse_url
 from mlc_targets import Target
+from mlc_targets.caches import Cache, caches_for, caches_of
+from mlc_targets.cores import Speed, core_names
 
 from ..board.connect import connect
 from ..driver.builder import builder as default_builder
@@ -29,6 +32,7 @@ from ..driver.model_graph import model_graph
 from ..errors import TuneError
 from ..graph import Function
 from ..ir import IRModule, PrimFunc
+from ..predict.counting import speed_for
 from ..schedule import Schedule
 from ..schedule.trace import Trace
 from ..tuned import Database, Objective, PlanRecord, digest, existing, known_layouts
@@ -67,7 +71,8 @@ Runner = str | Sequence[str] | BoardPool
 @dataclass(frozen=True)
 class Options:
     """How a run goes. space and strategy are tune.search.make_search's; `seconds` that a candidate
-    may run for; layouts: whether those of a model are chosen, too."""
+    may run for; layouts: whether those of a model are chosen, too; speed: by which times are
+    predicted, that of the target's core unless told."""
 
     trials: int
     batch: int = BATCH
@@ -81,6 +86,7 @@ class Options:
     seconds: float = 10.0
     layouts: bool = True
     cores: str = ""  # of the board: fast, slow, or numbers; the fast ones unless told
+    speed: Speed | None = None
 
     def __post_init__(self) -> None:
         """Raises TuneError."""
@@ -146,7 +152,10 @@ def tune_tir(
     how = Options(max_trials_global, num_trials_per_iter, space=space, **options)
     tasks = [task_of(_function(mod), to, task_name)]
     database = _database(work_dir) if database is None else database
-    with opened(runner, to) as boards, measuring(to, how, boards, database, builder) as by:
+    with (
+        opened(runner, to, caches=simulated(to, how)) as boards,
+        measuring(to, how, boards, database, builder) as by,
+    ):
         run(tasks, how, by, _all_of(callbacks))
     return database
 
@@ -175,7 +184,10 @@ def tune_graph(
     graph = model_graph(model, to, shapes, dims, precision=precision, trust=trust)
     graphs = Model(graph, to, precision)
     database = _database(work_dir) if database is None else database
-    with opened(runner, to) as boards, measuring(to, how, boards, database, builder) as by:
+    with (
+        opened(runner, to, caches=simulated(to, how)) as boards,
+        measuring(to, how, boards, database, builder) as by,
+    ):
         run_model(graphs, how, by, watch=_all_of(callbacks))
     return database
 
@@ -215,7 +227,14 @@ def measuring(
             where=session.board,
             mend="objective instructions, or a board that is there",
         )
-    if objective == "instructions" and not session.counting:
+    speed = options.speed or speed_for(target) if objective == "predicted" else None
+    if objective == "predicted" and speed is None:
+        raise TuneError(
+            f"nothing is known of how fast the core '{target.mcpu}' is",
+            where=str(target),
+            mend=f"objective instructions, or a target with one of {', '.join(core_names())}",
+        )
+    if objective != "seconds" and not session.counting:
         raise TuneError(
             "executed instructions are not counted on this board",
             where=f"{session.board}: {session.why_not_counting}",
@@ -227,10 +246,13 @@ def measuring(
     timed_here = any(url.startswith("local://") for url in boards.urls)
     build = builder or default_builder(gently=timed_here)
     board = f"{boards.kind}, cores {options.cores}" if options.cores else boards.kind
+    if speed is not None:  # results by other figures could not be compared
+        figures = blake2b(repr(speed).encode(), digest_size=4).hexdigest()
+        board += f", predicted for {speed.core} at {speed.mhz:g} MHz, figures {figures}"
     try:
         yield Measuring(
             build, boards, database, board, objective, "", seconds=options.seconds,
-            cores=options.cores, apart=not timed_here,
+            cores=options.cores, apart=not timed_here, speed=speed,
         )  # fmt: skip
     finally:
         if builder is None:
@@ -363,9 +385,13 @@ def _all_of(callbacks: Watch | Sequence[Watch]) -> Watch:
 
 @contextmanager
 def opened(
-    runner: Runner, target: Target, report: Callable[[Incident], None] = lambda _: None
+    runner: Runner,
+    target: Target,
+    report: Callable[[Incident], None] = lambda _: None,
+    caches: Sequence[Cache] = (),
 ) -> Iterator[BoardPool]:
-    """The boards of a runner; those that are opened here are closed in the end."""
+    """The boards of a runner; those that are opened here are closed in the end, and simulate
+    `caches` where they are emulated."""
     if isinstance(runner, BoardPool):
         yield runner
         return
@@ -374,8 +400,16 @@ def opened(
         raise TuneError("there is no board to measure on", mend='runner="local://", or several')
     for url in urls:
         parse_url(url)  # raises Unreachable for what is none
-    with BoardPool(urls, connect=lambda url: connect(url, machine=target.arch), report=report) as p:
-        yield p
+    to = partial(connect, machine=target.arch, caches=caches)
+    with BoardPool(urls, connect=to, report=report) as pool:
+        yield pool
+
+
+def simulated(target: Target, options: Options) -> tuple[Cache, ...]:
+    """The caches that predictions need; none for other objectives."""
+    if options.objective != "predicted":
+        return ()
+    return caches_of(options.speed.l1_kib) if options.speed else caches_for(target.mcpu)
 
 
 def _target(target: Target | str | None) -> Target:

@@ -15,6 +15,8 @@ from hashlib import blake2b
 from math import inf
 from threading import Lock
 
+from mlc_targets.cores import Speed
+
 from ..driver.builder import build_object
 from ..driver.workers import WorkerDied, WorkerTimeout
 from ..errors import MlcError
@@ -51,6 +53,7 @@ class Measuring:
     run: str
     seconds: float = RUN_SECONDS  # that a candidate may run for
     cores: str = ""  # that it runs on
+    speed: Speed | None = None  # that times are predicted by
     check: bool = True  # outputs of what is better than all before
     apart: bool = False  # the boards, from each other and from this machine
     measured: int = 0  # candidates that a board or a builder had to do with
@@ -202,6 +205,7 @@ class Measuring:
                 careful=final,
                 seconds=self.seconds,
                 cores=self.cores,
+                speed=self.speed,
             )
             try:
                 self._measured(request).add_done_callback(partial(_settle, outcome=outcome))

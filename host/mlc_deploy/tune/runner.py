@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, inf, isfinite
+from math import ceil, inf, isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -30,11 +30,15 @@ from mlc_rpc import (
     Timing,
 )
 from mlc_rpc import Timeout as RpcTimeout
+from mlc_rpc.module import Run
+from mlc_targets.cores import Speed
 
 from ..driver.builder import KERNEL
+from ..driver.deploy import WARM_BYTES
 from ..ir import Block, walk
 from ..ops import Attrs
 from ..ops.nn import without_filling
+from ..predict.model import layer_ms, work_of
 from ..tuned import Measured, Objective
 from .boards import Board, Incident
 from .records import Task
@@ -52,6 +56,7 @@ SHORTEST = 1e-9  # seconds, where the clock saw none
 LATE, LATEST = 10.0, 100.0  # so many times the best a run may take, at least and at most
 LEAST_SECONDS = 1.0  # that a run may take: others may have the board's cores for a while
 EMULATED_PER_SECOND = 1e8  # instructions, by a slow emulator
+EMULATED_TIMES = 200.0  # what a core takes, by a slow emulator that simulates caches
 DISTURBED = ("noisy", "migrated", "throttled")
 MOST_REPETITIONS = 3  # of a noisy measurement
 COOL_SECONDS = (10.0, 30.0, 60.0)  # pauses of a board that is throttled
@@ -74,6 +79,10 @@ class Tensor:
     packed: Attrs | None = None
     half: bool = False
 
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
 
 @lru_cache(TENSORS_KEPT)
 def tensors_of(task: Task) -> tuple[Tensor, ...]:
@@ -95,7 +104,8 @@ class Request:
     """One candidate to be measured. `object` is the kernel, `reference` computes its outputs, or is
     another that does (None: nothing is compared). `best` is the cost of the best of the task so
     far. `careful` measurements are long however slow the kernel is; `repetitions` is how often a
-    noisy one is made at most. `cores`, as a RemoteFunction takes them."""
+    noisy one is made at most. `cores`, as a RemoteFunction takes them. `speed`: of the core that
+    times are predicted for."""
 
     task: str
     workload: str
@@ -109,6 +119,7 @@ class Request:
     seconds: float = RUN_SECONDS
     cool: tuple[float, ...] = COOL_SECONDS
     cores: str = ""
+    speed: Speed | None = None
 
 
 def measure(board: Board, request: Request) -> Measured:
@@ -179,8 +190,28 @@ def _measured(
         if request.objective == "seconds":
             return timed(board, request, function, tensors), tensors
         run = function.profile(*tensors, cores=request.cores, timeout=run_limit(request))
+        if request.objective == "predicted":
+            return predicted(request, function, tensors, run), tensors
     counted = run.counts[0].total if run.counts else None
     return Measured("ok", (), counted, "emulated"), tensors
+
+
+def predicted(
+    request: Request, function: RemoteFunction, tensors: Sequence[RemoteTensor], run: Run
+) -> Measured:
+    """The time on the core that a candidate is for, by the counts of its run. Where caches could
+    hold its tensors it runs again, as in a model whose layer before has just written them."""
+    assert request.speed is not None
+    (counts,) = run.counts or (None,)
+    if counts is None or not counts.misses:
+        return Measured("refused", message="the board simulates no caches")
+    misses = counts.misses
+    if sum(tensor.nbytes for tensor in request.tensors) <= WARM_BYTES:
+        again = function.profile(*tensors, cores=request.cores, timeout=run_limit(request)).counts
+        assert again is not None
+        misses = again[0].misses
+    ms = layer_ms(work_of(counts.by_class, misses, request.speed), request.speed)
+    return Measured("ok", (ms / 1e3,), counts.total, "predicted")
 
 
 @contextmanager
@@ -232,8 +263,11 @@ def run_limit(request: Request) -> float:
     take far less; but so much more than that, that a board with other work is not mistaken for a
     kernel without end."""
     best = request.best
-    if request.objective == "instructions":
-        best /= EMULATED_PER_SECOND
+    match request.objective:
+        case "instructions":
+            best /= EMULATED_PER_SECOND
+        case "predicted":
+            best *= EMULATED_TIMES
     if not isfinite(best):
         return request.seconds
     return max(min(request.seconds, max(LATEST * best, LEAST_SECONDS)), LATE * best)

@@ -106,8 +106,12 @@ class Record:
         return self.workload, self.target, self.board, self.objective
 
 
-def _rank(record: Record) -> tuple[bool, float]:
-    return record.objective != "seconds", record.cost
+OBJECTIVES = get_args(Objective)
+
+
+def _rank(entry: Record | PlanRecord) -> tuple[int, float]:
+    """What was measured counts more than what was predicted, and that more than instructions."""
+    return OBJECTIVES.index(entry.objective), entry.cost
 
 
 def pack(steps: str) -> bytes:
@@ -167,7 +171,7 @@ class Database:
         objective: Objective | None = None,
     ) -> list[Record]:
         """The good results of a workload, best first, one per program and board: those in seconds
-        before those in instructions."""
+        before predicted ones, and these before those in instructions."""
         return sorted(self._good(workload, target, board, objective), key=_rank)
 
     def best(
@@ -209,7 +213,7 @@ class Database:
         is one; None where there is none."""
         found = [p for p in self.plans if (p.model, p.target) == (model, target)]
         newest = {(p.board, p.objective): p for p in found}.values()
-        return min(newest, key=lambda p: (p.objective != "seconds", p.cost), default=None)
+        return min(newest, key=_rank, default=None)
 
     def workload(self, name: str) -> PrimFunc | None:
         """The program of a workload; None where the file does not have it, or, with a note, in a

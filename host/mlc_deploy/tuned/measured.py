@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-Objective = Literal["seconds", "instructions"]
+Objective = Literal["seconds", "predicted", "instructions"]  # in the order that results count in
 
 # ok            it ran, and where its outputs were held against the reference they were right
 # build_error   no object came of it: refused by a pass, or LLVM ended its process
@@ -23,9 +23,10 @@ Verdict = Literal["ok", "build_error", "build_timeout", "timeout", "crash", "wro
 class Measured:
     """What came of a candidate.
 
-    seconds: of one call, a sample per repeat; instructions: executed by one call. Which of them the
-    search minimises is the run's objective. `timing` is the verdict on the samples: ok, noisy,
-    throttled, migrated or emulated. `message` says why there are none.
+    seconds: of one call, a sample per repeat, or what is predicted; instructions: executed by one
+    call. Which of them the search minimises is the run's objective. `timing` is the verdict on the
+    samples: ok, noisy, throttled, migrated, emulated or predicted. `message` says why there are
+    none.
     """
 
     verdict: Verdict

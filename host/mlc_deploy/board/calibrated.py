@@ -1,0 +1,61 @@
+"""What was measured of the user's boards, a file each beside boards.toml: calibrated/NAME.json.
+
+What is in a file, predict/calibration.py says.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mlc_rpc.own import why_foreign
+
+from ..errors import InputError
+from ..files.outside import read_file
+from ..files.unfinished import write_whole
+from .enrolled import boards_file
+
+MOST_BYTES = 16 << 20
+
+
+def calibration_file(name: str) -> Path:
+    return boards_file().parent / "calibrated" / f"{name}.json"
+
+
+def read_calibration(name: str) -> Any:
+    """The JSON of a board's file; None where there is none. Raises InputError."""
+    path = calibration_file(name)
+    if why := why_foreign(path):
+        raise damaged(name, f"figures of a board are not taken from this file: {why}")
+    try:
+        return json.loads(read_file(path, MOST_BYTES))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except (ValueError, RecursionError) as error:
+        raise damaged(name, f"cannot be read: {error}") from error
+
+
+def write_calibration(name: str, body: Any) -> Path:
+    """Whole, or not at all. Raises OSError."""
+    path = calibration_file(name)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_whole(path, json.dumps(body) + "\n")
+    return path
+
+
+def forget_calibration(name: str) -> bool:
+    """Whether there was one. Raises OSError."""
+    path = calibration_file(name)
+    if not path.exists():
+        return False
+    path.unlink()
+    return True
+
+
+def damaged(name: str, what: str) -> InputError:
+    """A file that is not as it was written."""
+    mend = f"mlc-deploy board calibrate {name}, which writes it anew"
+    return InputError(what, where=str(calibration_file(name)), mend=mend)

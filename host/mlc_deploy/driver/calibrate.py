@@ -1,0 +1,300 @@
+"""A set of networks on a board of the user's, timed by its clock, counted in QEMU: what the board's
+own figures are fitted to (predict/calibration.py).
+
+The networks differ in what they wait for: some compute from their caches, some fetch all that they
+read from memory, some do neither.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlc_targets import Target, qemu_cpu
+from mlc_targets.caches import Cache, caches_of
+from mlc_targets.cores import Speed, speed
+
+from ..board.calibrated import damaged, read_calibration
+from ..board.connect import connect
+from ..errors import DeployError
+from ..graph import BlockBuilder, Constant, Function
+from ..predict.calibration import Calibration, Row, from_json
+from ..predict.counting import Counts, speed_for
+from .compile import compile
+from .deploy import deploy
+from .deployment import Deployment
+
+if TYPE_CHECKING:
+    from mlc_rpc import Session
+
+ATTEMPTS = 3  # at the times of a network, while they are noisy
+ENOUGH = 2 / 3  # of the networks, whose times must be good
+FAR = 4.0  # a factor on what is published of a core: what is further off is another core, or none
+DOUBT = 0.5  # a typical error of the fit, as a share, above which times do not follow counts
+CLOCK_AHEAD = (1.05, 0.05)  # a board's clock may say so many times what passed here, and seconds
+CLOCK_BEHIND = (6.0, 10.0)  # and what passed here be so many times what it says, and seconds
+# Whose speed stands in where nothing is known of a core, by the board's machine; and the code that
+# is counted then: QEMU counts no instructions of x86-64.
+LIKE = {"aarch64": "cortex-a72", "arm": "cortex-a7", "x86_64": "cortex-a76"}
+COUNTED = {"x86_64": "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76"}
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a board's factors are on: the speed of a core, and the target whose code is counted.
+    like: whether the core is another than the board's, of which nothing is known."""
+
+    target: Target
+    base: Speed
+    like: bool
+
+    @property
+    def caches(self) -> tuple[Cache, ...]:
+        return caches_of(self.base.l1_kib)
+
+
+def basis_of(target: Target) -> Basis:
+    """Of a board by its target."""
+    if (known := speed_for(target)) is not None:
+        return Basis(target, known, False)
+    stand_in = speed(LIKE[target.arch])
+    assert stand_in is not None
+    return Basis(Target(COUNTED.get(target.arch, str(target))), stand_in, True)
+
+
+def own_figures(name: str) -> Calibration | None:
+    """What is known of a board by its name; None where it was never calibrated. Raises
+    InputError."""
+    body = read_calibration(name)
+    if body is None:
+        return None
+    try:
+        return from_json(body)
+    except ValueError as error:
+        raise damaged(name, f"the figures of '{name}' cannot be read: {error}") from None
+
+
+# ------------------------------------------------------------------------------------ the networks
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    name: str
+    build: Callable[[], Function]
+
+
+def _drawn(*shape: int) -> Constant:
+    rng = np.random.default_rng(shape)
+    return Constant((rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32))
+
+
+def _convolutions(channels: Sequence[int], size: int, kernel: int, groups: int = 1) -> Function:
+    """One behind the other, with the activation between them."""
+    b = BlockBuilder("main")
+    y: Any = b.param("x", (1, channels[0], size, size))
+    pads = (kernel // 2,) * 4
+    for before, after in pairwise(channels):
+        y = b.emit("conv2d", y, _drawn(after, before // groups, kernel, kernel),
+                   strides=(1, 1), dilations=(1, 1), pads=pads, groups=groups)  # fmt: skip
+        y = b.emit("relu", y)
+    return b.finish([y], ["y"])
+
+
+def _dense(rows: int, *widths: int) -> Function:
+    b = BlockBuilder("main")
+    y: Any = b.param("x", (rows, widths[0]))
+    for before, after in pairwise(widths):
+        y = b.emit("relu", b.emit("dense", y, _drawn(after, before), transpose_b=True))
+    return b.finish([y], ["y"])
+
+
+def _sum(channels: int, size: int) -> Function:
+    b = BlockBuilder("main")
+    x, y = (b.param(name, (1, channels, size, size)) for name in "xy")
+    return b.finish([b.emit("add", x, y)], ["z"])
+
+
+def _pool(channels: int, size: int) -> Function:
+    b = BlockBuilder("main")
+    x = b.param("x", (1, channels, size, size))
+    y = b.emit("max_pool", x, kernel=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1), dilations=(1, 1),
+               ceil_mode=False)  # fmt: skip
+    return b.finish([y], ["y"])
+
+
+def _softmax(rows: int, columns: int) -> Function:
+    b = BlockBuilder("main")
+    return b.finish([b.emit("softmax", b.param("x", (rows, columns)), axis=1)], ["y"])
+
+
+NETWORKS = (
+    Network("convolutions of 3 x 3", lambda: _convolutions((64, 64, 64), 56, 3)),
+    Network("convolutions of 3 x 3, deep", lambda: _convolutions((256, 256), 14, 3)),
+    Network("convolutions of 1 x 1", lambda: _convolutions((96, 192, 96), 28, 1)),
+    Network("convolutions of 1 x 1, deep", lambda: _convolutions((512, 512, 512), 7, 1)),
+    Network("depthwise convolutions", lambda: _convolutions((144, 144, 144), 56, 3, 144)),
+    Network("product of matrices", lambda: _dense(64, 256, 256, 256)),
+    Network("large dense layers", lambda: _dense(1, 2048, 2048, 1024)),
+    Network("sum", lambda: _sum(64, 160)),
+    Network("pool", lambda: _pool(64, 112)),
+    Network("softmax", lambda: _softmax(256, 1000)),
+)
+
+
+# ----------------------------------------------------------------------------------- measuring
+
+
+def rows_of(
+    board: Session,
+    target: Target,
+    basis: Basis,
+    networks: Sequence[Network],
+    *,
+    seconds: float = 600.0,
+    say: Callable[[str], None] = lambda _: None,
+) -> tuple[Row, ...]:
+    """The measurements of a board. say(text) is told of each network.
+
+    Raises DeployError where its outputs or its clock are wrong, and where too many times are noisy;
+    RpcError where it is lost and does not come back; what `compile` raises.
+    """
+    cores = board.device.fast_cores
+    rows: list[Row] = []
+    noisy: list[str] = []
+    for network in networks:
+        say(network.name)
+        graph = network.build()
+        model = compile(graph, target)
+        counted = model if basis.target == target else compile(graph, basis.target)
+        done = _emulated(counted, basis, network.name)
+        for threads in dict.fromkeys((1, cores)):
+            ms = _timed(model, board, done.outputs, threads, seconds, network.name)
+            if ms is not None:
+                rows.append(Row(network.name, threads, ms, counts_of(done)))
+            elif threads == 1:
+                noisy.append(network.name)
+                refuse_noisy(noisy, len(networks), board.board)
+    return tuple(rows)
+
+
+def refuse_noisy(noisy: Sequence[str], networks: int, board: str) -> None:
+    """Raises DeployError once too many networks' times are noisy, whatever the others' are."""
+    if len(noisy) > networks * (1 - ENOUGH):
+        raise DeployError(
+            f"times stay noisy ({len(noisy)} of {networks} networks), so nothing is kept",
+            where=f"{board}: {', '.join(noisy)}",
+            mend="mlc-deploy board doctor says what disturbs the board; then this command again",
+        )
+
+
+def counts_of(done: Deployment) -> tuple[Counts, ...]:
+    """Of a run in QEMU whose caches were simulated."""
+    found = [(layer.by_class, layer.misses) for layer in done.layers]
+    return tuple((a, b) for a, b in found if a is not None and b is not None)
+
+
+def counted_run(
+    model: Any, basis: Basis, inputs: Mapping[str, NDArray[Any]] | None = None
+) -> Deployment:
+    """A model in QEMU. Raises DeployError where instructions are not counted."""
+    url = f"qemu://{qemu_cpu(basis.target)}"
+    with connect(url, machine=basis.target.arch, caches=basis.caches) as session:
+        if not session.counting:
+            raise DeployError(
+                "executed instructions are not counted here, so nothing can be fitted",
+                where=f"{url}: {session.why_not_counting}",
+                mend="scripts/build-qemu",
+            )
+        return deploy(model, session, inputs)
+
+
+def _emulated(model: Any, basis: Basis, name: str) -> Deployment:
+    done = counted_run(model, basis)
+    assert done.ok, f"{name}: wrong in QEMU"
+    return done
+
+
+def _timed(
+    model: Any, board: Session, right: Mapping[str, NDArray[Any]], threads: int, seconds: float,
+    name: str,
+) -> float | None:  # fmt: skip
+    """Milliseconds; None where they stay noisy."""
+    where = f"{board.board}: {name}"
+    for _ in range(ATTEMPTS):
+        clock = _Clock()
+        done = deploy(model, board, expect=right, threads=threads, timeout=seconds,
+                      stage=clock.stage)  # fmt: skip
+        if not done.ok:
+            raise DeployError(
+                "the board's outputs are wrong, so nothing is kept",
+                where=where,
+                mend="mlc-deploy MODEL --board NAME, which says which elements are wrong",
+            )
+        refuse_clock(done, clock.seconds, where)
+        if done.timing.verdict == "ok":
+            return done.timing.median * 1e3
+    return None
+
+
+class _Clock:
+    """How long a deployment's timing took by this machine's clock."""
+
+    seconds = 0.0
+
+    @contextmanager
+    def _timing(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds = time.perf_counter() - began
+
+    @contextmanager
+    def _rest(self) -> Iterator[None]:
+        yield
+
+    def stage(self, name: str) -> Any:
+        return self._timing() if name == "timing" else self._rest()
+
+
+def refuse_clock(done: Deployment, passed: float, where: str) -> None:
+    """Raises DeployError where a board says of its times what this machine's clock excludes.
+    passed: seconds of the timing by this one."""
+    timing = done.timing
+    said = sum(s * n for s, n in zip(timing.samples, timing.number, strict=True))
+    times, more = CLOCK_AHEAD
+    slack, waited = CLOCK_BEHIND
+    mend = "another board, or one whose clock is right; its figures are as before"
+    if said > passed * times + more:
+        what = f"the board's clock says {said:.2f} s of runs that took at most {passed:.2f} s here"
+        raise DeployError(what, where=where, mend=mend)
+    if not done.interruptions and passed > said * slack + waited:
+        what = f"the board's clock says {said:.2f} s of runs that took {passed:.2f} s here"
+        raise DeployError(what, where=where, mend=mend)
+
+
+def refuse_far(found: Calibration) -> None:
+    """Raises DeployError where a board's times are not what its core could have taken."""
+    factors, error = found.fitted.factors, found.fitted.error
+    if not found.like:
+        for what, factor in (("computing", factors.computing), ("memory", factors.memory)):
+            if not 1 / FAR <= factor <= FAR:
+                raise DeployError(
+                    f"{what} takes {factor:.3g} times what is published of a {found.core}, so "
+                    "nothing is kept",
+                    where=found.url,
+                    mend="mlc-deploy board info says what the board is; an emulated one has no "
+                    "times",
+                )
+    if error > DOUBT:
+        raise DeployError(
+            f"the times do not follow what was counted (the typical error is {error:.0%}), so "
+            "nothing is kept",
+            where=found.url,
+            mend="mlc-deploy board doctor says what disturbs the board",
+        )
