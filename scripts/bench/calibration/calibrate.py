@@ -44,7 +44,7 @@ CHIPS = {
     "RK3399": "rk3399", "RK3328": "rk3328", "H616": "allwinner-h616",
     "Raspberry Pi 3": "bcm2837", "Raspberry Pi Zero 2": "bcm2710a1", "Raspberry Pi 2": "bcm2836",
     "Raspberry Pi 4": "bcm2711", "Raspberry Pi 5": "bcm2712", "Snapdragon 410": "snapdragon410",
-    "i.MX7": "imx7d",
+    "i.MX7": "imx7d", "T527": "allwinner-t527", "RDK X3": "sunrise-x3", "RZ/G2L": "rz-g2l",
 }  # fmt: skip
 # Published as "fp16", and executed in float32: MobileNet takes the Cortex-A76 of this table twice
 # as long as the same core at the same clock elsewhere, and its time is that of float32's
