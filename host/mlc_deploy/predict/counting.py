@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlc_targets import Target, TargetError, board
+from mlc_targets.caches import share_kib
 from mlc_targets.cores import Speed, speed
 
 from .model import Prediction, predict, work_of
@@ -45,15 +46,15 @@ def forecast(target: Target, layers: Sequence[Counts]) -> Forecast | None:
     known = speed_for(target)
     if known is None or not layers:
         return None
-    wanted = {f"{known.l1_kib}K", f"{known.last_kib}K"}
+    cores = fast_cores(target)
+    wanted = {f"{known.l1_kib}K", *(f"{share_kib(known.last_kib, n)}K" for n in (1, cores))}
     if any(not wanted <= misses.keys() for _, misses in layers):
         return None
-    works = [work_of(by_class, misses, known) for by_class, misses in layers]
-    one = predict(works, known)
-    threads = {1: one.ms}
-    if (count := fast_cores(target)) > 1:
-        threads[count] = predict(works, known, count).ms
-    return Forecast(known, one, threads)
+    made = {
+        n: predict([work_of(*counts, known, n) for counts in layers], known, n)
+        for n in sorted({1, cores})
+    }
+    return Forecast(known, made[1], {n: each.ms for n, each in made.items()})
 
 
 def fast_cores(target: Target) -> int:
