@@ -37,6 +37,7 @@ HERE = Path(__file__).resolve().parent
 CALIBRATED = HERE.parents[2] / "targets/mlc_targets/calibrated.py"
 NETWORKS = HERE / "networks.json"  # the networks' factors, of the last --write
 
+COLUMNS = ("board", "cpu", "clock_mhz", "threads", "framework", "precision", "model", "ms")
 CORES = ("cortex-a7", "cortex-a53", "cortex-a55", "cortex-a57", "cortex-a72", "cortex-a73",
          "cortex-a76", "cortex-a78")  # fmt: skip
 # What published tables call boards -> the chip; boards not named here are taken as usual ones.
@@ -124,10 +125,16 @@ def read_counts() -> dict[tuple[str, str], dict[str, Floats]]:
 
 
 def read_rows(file: Path, counts: dict[tuple[str, str], Any]) -> list[Row]:
-    """Those that this model speaks of."""
+    """Those that this model speaks of. Raises ValueError where the file has other columns."""
     rows = []
     with file.open() as opened:
-        for line in csv.DictReader(opened):
+        reader = csv.DictReader(opened)
+        for column in COLUMNS:
+            if column not in (reader.fieldnames or ()):
+                raise ValueError(
+                    f"{file} has no column '{column}'; rows have {', '.join(COLUMNS)}"
+                )
+        for line in reader:
             own = line["cpu"].split("x ")[-1].split()[0].lower().removesuffix("ae")
             if line["framework"] != "ncnn" or line["precision"] not in ("fp32", "fp16", "int8"):
                 continue
@@ -451,16 +458,21 @@ def main() -> None:
     parser.add_argument("--models", action="store_true", help="leave networks out as well")
     parser.add_argument("--write", action="store_true", help="write the figures")
     given = parser.parse_args()
-    counts = read_counts()
-    if given.check:
-        check(read_rows(given.check, counts), counts)
-    elif given.rows:
-        fit = Fit(read_rows(given.rows, counts), counts)
-        plain = report(fit, given.models)
-        if given.write:
-            write(fit, plain)
-    else:
+    file = given.check or given.rows
+    if not file:
         parser.error("ROWS.csv or --check FILE.csv")
+    counts = read_counts()
+    try:
+        rows = read_rows(file, counts)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    if given.check:
+        check(rows, counts)
+        return
+    fit = Fit(rows, counts)
+    plain = report(fit, given.models)
+    if given.write:
+        write(fit, plain)
 
 
 if __name__ == "__main__":
