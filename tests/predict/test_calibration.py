@@ -1,4 +1,4 @@
-"""scripts/bench/calibration: what is fitted is the model that predicts, and rows of others are read."""
+"""scripts/bench/calibration: what is fitted is the model that predicts; rows of others are read."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_the_fit_and_the_predictions_are_one_model(tmp_path: Path) -> None:
     fit = calibrate.Fit(rows, counts)
     known = [found for row in rows if (found := speed(row.core, row.chip, row.mhz))]
     kinds = np.array([
-        [k.vector, k.memory, k.other, k.l1_miss, k.line_ns, k.pace, calibrate.LINE_BYTES / k.least_ns,
-         1.0, calibrated.SERIAL, calibrated.JOIN]
+        [k.vector, k.memory, k.other, k.l1_miss, k.line_ns, k.pace,
+         calibrate.LINE_BYTES / k.least_ns, 1.0, calibrated.SERIAL, calibrated.JOIN]
         for k in known
     ]).T  # fmt: skip
     made = [predict(calibrate.works(row, counts, k), k, row.threads).ms

@@ -10,9 +10,10 @@ Rows have the columns board, cpu, clock_mhz, threads, framework, precision, mode
 ncnn are fitted, of cores in mlc_targets/cores.py and networks in counts/ (count.py makes these).
 The model is host/mlc_deploy/predict/model.py. Its figures are fitted in logarithms, by least
 squares that trust outliers less, each with a prior: cores of one kin are alike, a core is near its
-guess, chips differ a little (SPREAD). Rows of int8 are predicted, and never fitted. A network has a factor as well, since the published builds
-of ncnn are older than the one that was counted: it serves to fit, and to predict rows of ncnn; no
-prediction for kernels of ours has one. Errors are printed with and without it.
+guess, chips differ a little (SPREAD). Rows of int8 are predicted, and never fitted. A network has a
+factor as well, since the published builds of ncnn are older than the one that was counted: it
+serves to fit, and to predict rows of ncnn; no prediction for kernels of ours has one. Errors are
+printed with and without it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,18 @@ CHIPS = {
 IN_FLOAT32 = ("RK3588",)
 
 # What a row's time is computed from; the first FIGURES are of its core.
-KINDS = ("vector", "memory", "other", "l1_miss", "line_ns", "pace", "rate", "network", "serial", "join")
+KINDS = (
+    "vector",
+    "memory",
+    "other",
+    "l1_miss",
+    "line_ns",
+    "pace",
+    "rate",
+    "network",
+    "serial",
+    "join",
+)
 FIGURES = 5
 # Chips of one design: they share what is fitted for it.
 DESIGNS = {"rk3566": "rk3568"}
@@ -131,9 +143,7 @@ def read_rows(file: Path, counts: dict[tuple[str, str], Any]) -> list[Row]:
         reader = csv.DictReader(opened)
         for column in COLUMNS:
             if column not in (reader.fieldnames or ()):
-                raise ValueError(
-                    f"{file} has no column '{column}'; rows have {', '.join(COLUMNS)}"
-                )
+                raise ValueError(f"{file} has no column '{column}'; rows have {', '.join(COLUMNS)}")
         for line in reader:
             own = line["cpu"].split("x ")[-1].split()[0].lower().removesuffix("ae")
             if line["framework"] != "ncnn" or line["precision"] not in ("fp32", "fp16", "int8"):
@@ -381,15 +391,18 @@ def write(fit: Fit, errors: Floats) -> None:
     places = ""
     for chip, place in sorted({(row.chip, row.place) for row in fit.rows if row.chip}):
         number, rate = fit.places.index(place), fit.memories.index(place[0])
-        own = [p[fit.first[what] + index]
-               for what, index in (("pace", number), ("line", number), ("rate", rate))]
+        own = [
+            p[fit.first[what] + index]
+            for what, index in (("pace", number), ("line", number), ("rate", rate))
+        ]
         figures = ", ".join(f"{np.exp(x):.4g}" for x in own)
         places += f'    ("{chip}", "{place[1]}"): ({figures}),\n'
     serial, join, reached = (
         value * np.exp(p[fit.first[name]])
         for name, value in (("serial", SERIAL), ("join", JOIN), ("reached", REACHED))
     )
-    CALIBRATED.write_text(f'''"""Figures of cores and chips, fitted to {int(fit.fitted.sum())} published latencies of ncnn
+    what = f"Figures of cores and chips, fitted to {int(fit.fitted.sum())} published latencies of ncnn"
+    CALIBRATED.write_text(f'''"""{what}
 (its benchmark's table, commit a4d2ea1) by scripts/bench/calibration/calibrate.py, which writes
 this.
 """
@@ -411,8 +424,11 @@ JOIN = {join:.5g}  # cycles that it takes to start them and to wait for the last
 INTERVAL = ({low:.4g}, {high:.4g})  # held {1 - 2 * BOUNDS:.0%} of rows, each board left out
 ''')
     first = fit.first["network"]
-    factors = {name: round(float(np.exp(p[first + number])), 4)
-               for number, name in enumerate(fit.networks) if not name.endswith("_int8")}
+    factors = {
+        name: round(float(np.exp(p[first + number])), 4)
+        for number, name in enumerate(fit.networks)
+        if not name.endswith("_int8")
+    }
     NETWORKS.write_text(json.dumps(factors, indent=2) + "\n")
 
 
@@ -446,7 +462,9 @@ def check(rows: Sequence[Row], counts: dict[tuple[str, str], Any]) -> None:
     whole = np.array([row.precision == "int8" for row in rows])
     for n, within in ((1, 0.3), (2, 0.35), (4, 0.35)):
         for title, own in (("", ~whole), (", int8", whole)):
-            print(f"{n} threads{title}: {described(np.array(errors)[(threads == n) & own], within)}")
+            print(
+                f"{n} threads{title}: {described(np.array(errors)[(threads == n) & own], within)}"
+            )
     if rows:
         print(f"the interval holds {np.mean(held):.0%} of {len(held)} rows")
 
