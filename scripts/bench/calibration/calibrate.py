@@ -216,18 +216,20 @@ class Fit:
         self.base = np.zeros((len(KINDS), len(rows)))
         self.members: list[list[NDArray[np.int64]]] = [[] for _ in KINDS]
 
-        def fitted(name: str, kind: str, of_row: NDArray[np.int64], wide: float) -> None:
+        def fitted(
+            name: str, kind: str, of_row: NDArray[np.int64], wide: float, count: int = 0
+        ) -> None:
             self.first[name] = len(spread)
             self.members[KINDS.index(kind)].append(len(spread) + of_row)
-            spread.extend([wide] * (int(of_row.max()) + 1))
+            spread.extend([wide] * max(count, int(of_row.max()) + 1))
 
         all_rows = np.zeros(len(rows), np.int64)
-        guess = np.log([c.guess for c in known])
+        self.guess = np.log([c.guess for c in known])
+        self.kin = np.array([kins.index(c.kin) for c in known])
         for number, kind in enumerate(KINDS[:FIGURES]):
-            self.base[number] = guess[of_core, number]
-            of_kin = np.array([kins.index(c.kin) for c in known])[of_core]
-            fitted(f"kin {kind}", kind, of_kin, SPREAD["kin"][number])
-            fitted(f"core {kind}", kind, of_core, SPREAD["core"][number])
+            self.base[number] = self.guess[of_core, number]
+            fitted(f"kin {kind}", kind, self.kin[of_core], SPREAD["kin"][number], len(kins))
+            fitted(f"core {kind}", kind, of_core, SPREAD["core"][number], len(CORES))
         fitted("line", "line_ns", place, SPREAD["line"])
         fitted("pace", "pace", place, SPREAD["pace"])
         fitted("rate", "rate", memory, SPREAD["rate"])
@@ -238,7 +240,7 @@ class Fit:
         self.base[KINDS.index("rate")] = np.log(rate * REACHED)
         self.base[KINDS.index("serial")] = np.log(SERIAL)
         self.base[KINDS.index("join")] = np.log(JOIN)
-        self.of_core, self.spread = of_core, np.array(spread)
+        self.spread = np.array(spread)
 
     def logarithms(self, p: Floats) -> Floats:
         """By KINDS and row."""
@@ -250,17 +252,13 @@ class Fit:
 
     def figures(self, p: Floats) -> Floats:
         """Per core, not in logarithms."""
-        made = np.exp(self.logarithms(p)[:FIGURES])
-        first = [int(np.flatnonzero(self.of_core == number)[0]) for number in range(len(CORES))]
-        chosen: Floats = made[:, first].T / np.exp(self.of_place("line", p, first))[:, None] ** (
-            np.arange(FIGURES) == KINDS.index("line_ns")
-        )
-        return chosen
-
-    def of_place(self, name: str, p: Floats, rows: Sequence[int]) -> Floats:
-        """What is fitted for the rows' chips."""
-        made: Floats = p[self.first[name] + np.array([self.places.index(self.rows[r].place)
-                                                      for r in rows])]  # fmt: skip
+        columns = [
+            self.guess[:, number]
+            + p[self.first[f"kin {kind}"] + self.kin]
+            + p[self.first[f"core {kind}"] + np.arange(len(CORES))]
+            for number, kind in enumerate(KINDS[:FIGURES])
+        ]
+        made: Floats = np.exp(np.array(columns).T)
         return made
 
     def times(self, logarithms: Floats) -> Floats:
@@ -401,7 +399,8 @@ def write(fit: Fit, errors: Floats) -> None:
         value * np.exp(p[fit.first[name]])
         for name, value in (("serial", SERIAL), ("join", JOIN), ("reached", REACHED))
     )
-    what = f"Figures of cores and chips, fitted to {int(fit.fitted.sum())} published latencies of ncnn"
+    count = int(fit.fitted.sum())
+    what = f"Figures of cores and chips, fitted to {count} published latencies of ncnn"
     CALIBRATED.write_text(f'''"""{what}
 (its benchmark's table, commit a4d2ea1) by scripts/bench/calibration/calibrate.py, which writes
 this.
