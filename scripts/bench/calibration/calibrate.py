@@ -273,8 +273,9 @@ class Fit:
         took = np.where(self.in_order, computing + waiting, np.hypot(computing, waiting))
         shared = self.work[4] * LINE_BYTES / e["rate"] + self.layers * e["join"] * 1e3 / self.mhz
         took = took + np.where(alone, 0.0, shared)
-        made: Floats = np.log(np.add.reduceat(took, self.begin) / 1e6)
-        return made + logarithms[KINDS.index("pace")]
+        ms = np.add.reduceat(took, self.begin) / 1e6
+        made: Floats = np.log(ms) + logarithms[KINDS.index("pace")]
+        return made
 
     def predict(self, p: Floats, networks: bool = True) -> Floats:
         """Logarithms of milliseconds."""
