@@ -29,7 +29,7 @@
  * not see the stack at the mark's third argument (0: none): its place depends on the environment, and
  * a core finds it in its first cache.
  * A conditional instruction counts whether or not its condition holds. SME, and SVE beyond its
- * loads, stores and common multiply-accumulates, count as vector. */
+ * loads, stores and common multiply-accumulates, count as vector. Of x86-64, see x86.h. */
 
 #define _POSIX_C_SOURCE 200809L
 #include <fcntl.h>
@@ -41,6 +41,7 @@
 #include <unistd.h>
 
 #include "cache.h"
+#include "x86.h"
 
 /* What we use of qemu-plugin.h, which distributions do not ship. */
 typedef uint64_t qemu_plugin_id_t;
@@ -69,7 +70,7 @@ enum class { MAC, VECTOR, LOAD, STORE, BRANCH, SCALAR, CLASSES };
 enum { MARK = 4242, BEGIN = 1 };
 
 static char out[4096];
-static bool is_a64;
+static bool is_a64, is_x86;
 static bool watching; /* the guest made a mark that begins a call, and none since */
 static uint64_t stack; /* where that mark said the stack is */
 enum { STACK_BELOW = 1 << 20, STACK_ABOVE = 2048 }; /* bytes of it that calls and callers use */
@@ -377,6 +378,17 @@ static enum class classify(const struct qemu_plugin_insn *insn, bool thumb) {
     return is_wide(first) ? t32_class(first << 16 | word >> 16) : t16_class(first);
 }
 
+/* The classes of an instruction, a bit each: one of Arm's has one. */
+static unsigned classes_of(const struct qemu_plugin_insn *insn, bool thumb) {
+    if (!is_x86) return 1u << classify(insn, thumb);
+    uint8_t bytes[16] = {0};
+    size_t size = qemu_plugin_insn_size(insn);
+    if (size > sizeof bytes) size = sizeof bytes;
+    uintptr_t data = qemu_plugin_insn_data(insn, bytes, size);
+    if (qemu_plugin_version < 3) memcpy(bytes, (const void *)data, size);
+    return x86_classes(bytes, size);
+}
+
 static void accessed(unsigned vcpu, uint32_t info, uint64_t address, void *unused) {
     (void)vcpu, (void)info, (void)unused;
     if (!watching || (stack && address - (stack - STACK_BELOW) < STACK_BELOW + STACK_ABOVE)) return;
@@ -392,12 +404,12 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *block) {
     (void)id;
     uint64_t amounts[CLASSES] = {0};
     size_t count = qemu_plugin_tb_n_insns(block);
-    bool thumb = !is_a64 && is_thumb(block, count);
+    bool thumb = !is_a64 && !is_x86 && is_thumb(block, count);
     for (size_t i = 0; i < count; i++) {
         struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(block, i);
-        enum class class = classify(insn, thumb);
-        amounts[class]++;
-        if (caches_count() && (class == LOAD || class == STORE)) watch(insn);
+        unsigned classes = classes_of(insn, thumb);
+        for (int class = 0; class < CLASSES; class++) amounts[class] += classes >> class & 1;
+        if (caches_count() && classes & (1u << LOAD | 1u << STORE)) watch(insn);
     }
     for (int class = 0; class < CLASSES; class++)
         if (amounts[class]) add_when_executed(block, (enum class)class, amounts[class]);
@@ -428,8 +440,10 @@ static void marked(qemu_plugin_id_t id, unsigned vcpu, int64_t number, uint64_t 
 EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc,
                                char **argv) {
     is_a64 = strcmp(info->target_name, "aarch64") == 0;
-    if (!is_a64 && strcmp(info->target_name, "arm") != 0) {
-        fprintf(stderr, "mlc-count: counts arm and aarch64 only, not %s\n", info->target_name);
+    is_x86 = strcmp(info->target_name, "x86_64") == 0;
+    if (!is_a64 && !is_x86 && strcmp(info->target_name, "arm") != 0) {
+        fprintf(stderr, "mlc-count: counts arm, aarch64 and x86_64 only, not %s\n",
+                info->target_name);
         return 1;
     }
     for (int i = 0; i < argc; i++) {

@@ -37,3 +37,8 @@ def caches_for(cpu: str) -> tuple[Cache, ...]:
 def caches_option(caches: Sequence[Cache]) -> str:
     """What the plugin's option `caches` takes."""
     return ":".join(f"{cache.bytes}x{cache.ways}" for cache in caches)
+
+
+def share_kib(last_kib: int, threads: int) -> int:
+    """What of a core's last cache each of so many threads has, as one of the simulated caches."""
+    return max((kib for kib in BEHIND_KIB if kib * threads <= last_kib), default=BEHIND_KIB[0])

@@ -55,36 +55,39 @@ LINE_BYTES = 64
 USUAL_GB_PER_S = 4.0  # the Raspberry Pi 4's
 
 # chip | GB/s of its memory | core, MHz, L2 KiB, last level KiB ...
-# Memory: the mean of twice what memcpy and what memset reached in sbc-bench
-# (ThomasKaiser/sbc-bench, Results.md, 2022; h616 as its kin H6); for bcm2712, rk3588, tegra234,
-# imx7d, imx8mm, imx8mp, imx93, am625 and snapdragon410, which are not there, two thirds of the
-# data sheets' peak. Caches: data sheets, in powers of two, so a third level of 3 MiB counts as 2.
-# Clocks: as published latencies name them.
+# Memory: the mean, over a chip's boards at their usual clocks, of twice what memcpy and what memset
+# reached in sbc-bench (ThomasKaiser/sbc-bench, Sorted-Results.md, commit 09739cd); two thirds of
+# the data sheets' peak for imx7d, imx8mm, imx93, am625, snapdragon410, allwinner-t527, sunrise-x3
+# and rz-g2l, which are not there. Caches: data sheets, in powers of two, so a third level of 3 MiB
+# counts as 2; allwinner-t527: linux-sunxi.org/A523. Clocks: as published latencies name them.
 _CHIPS = """
 bcm2836        |   1.6 | cortex-a7 900 512 512
 bcm2837        |   1.9 | cortex-a53 1400 512 512
 bcm2710a1      |   2.1 | cortex-a53 1000 512 512
 bcm2711        |   4.0 | cortex-a72 1800 1024 1024
-bcm2712        |  11.4 | cortex-a76 2400 512 2048
+bcm2712        |  11.7 | cortex-a76 2400 512 2048
 rk3328         |   4.4 | cortex-a53 1300 256 256
 rk3399         |   8.0 | cortex-a72 1800 1024 1024 | cortex-a53 1500 512 512
-rk3566         |   6.8 | cortex-a55 1416 512 512
-rk3568         |   6.8 | cortex-a55 2000 512 512
-rk3588         |  22.7 | cortex-a76 2400 512 2048 | cortex-a55 1800 128 2048
-tegra210       |   8.0 | cortex-a57 1430 2048 2048
-tegra234       | 136.5 | cortex-a78 2200 256 2048
+rk3566         |   6.1 | cortex-a55 1416 512 512
+rk3568         |   6.2 | cortex-a55 2000 512 512
+rk3588         |  25.8 | cortex-a76 2400 512 2048 | cortex-a55 1800 128 2048
+tegra210       |   8.1 | cortex-a57 1430 2048 2048
+tegra234       |  25.8 | cortex-a78 2200 256 2048
 imx7d          |   2.8 | cortex-a7 1000 512 512
 imx8mq         |   7.2 | cortex-a53 1500 1024 1024
 imx8mm         |   8.0 | cortex-a53 1800 512 512
-imx8mp         |  10.7 | cortex-a53 1800 512 512
+imx8mp         |   9.0 | cortex-a53 1800 512 512
 imx93          |   5.0 | cortex-a55 1700 256 256
 am625          |   4.3 | cortex-a53 1400 512 512
 allwinner-h3   |   2.6 | cortex-a7 1200 512 512
-allwinner-h616 |   4.1 | cortex-a53 1500 256 256
-amlogic-s905   |   3.3 | cortex-a53 1536 512 512
-amlogic-s922x  |   8.7 | cortex-a73 1800 1024 1024 | cortex-a53 1900 256 256
-amlogic-a311d  |   9.6 | cortex-a73 2200 1024 1024 | cortex-a53 1800 256 256
+allwinner-h616 |   2.4 | cortex-a53 1500 256 256
+allwinner-t527 |   6.4 | cortex-a55 1800 128 1024
+amlogic-s905   |   3.5 | cortex-a53 1536 512 512
+amlogic-s922x  |   8.2 | cortex-a73 1800 1024 1024 | cortex-a53 1900 256 256
+amlogic-a311d  |   9.3 | cortex-a73 2200 1024 1024 | cortex-a53 1800 256 256
 snapdragon410  |   2.8 | cortex-a53 1200 512 512
+sunrise-x3     |   8.5 | cortex-a53 1500 512 512
+rz-g2l         |   2.1 | cortex-a55 1200 256 256
 """
 
 # Boards to compare, and MiB of the smallest of them that is sold, by the makers' pages.

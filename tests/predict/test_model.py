@@ -9,6 +9,7 @@ import pytest
 from mlc_deploy.predict.counting import fast_cores, forecast
 from mlc_deploy.predict.model import Work, layer_ms, predict
 from mlc_targets import Target
+from mlc_targets.caches import share_kib
 from mlc_targets.calibrated import INTERVAL, JOIN, SERIAL
 from mlc_targets.cores import Speed, core_names, predicted_boards, speed
 
@@ -24,13 +25,23 @@ def test_in_order_cores_wait_and_others_do_so_in_part() -> None:
     assert layer_ms(WORK, OUT) == math.sqrt(COMPUTING**2 + WAITING**2) / 1e6 == 0.01
 
 
-def test_threads_share_computing_and_what_memory_gives() -> None:
+def test_threads_share_computing_and_take_turns_at_memory() -> None:
     shared = COMPUTING * (SERIAL + (1 - SERIAL) / 4)
-    assert layer_ms(WORK, IN_ORDER, 4) == pytest.approx((shared + WAITING / 4 + JOIN) / 1e6)
-    least = 300 * 8  # more than each one's part of the waiting
-    assert layer_ms(WORK, OUT, 4) == pytest.approx((math.hypot(shared, least) + JOIN) / 1e6)
-    fetching = Work(0, 0, 0, 0, 300)
-    assert layer_ms(fetching, IN_ORDER, 4) == pytest.approx((least + JOIN) / 1e6)
+    turns = 300 * 8 + JOIN
+    assert layer_ms(WORK, IN_ORDER, 4) == pytest.approx((shared + WAITING / 4 + turns) / 1e6)
+    assert layer_ms(WORK, OUT, 4) == pytest.approx((math.hypot(shared, WAITING / 4) + turns) / 1e6)
+    fetching = Work(0, 0, 0, 0, 300, layers=3)
+    assert layer_ms(fetching, IN_ORDER, 4) == pytest.approx(
+        (WAITING / 4 + 300 * 8 + 3 * JOIN) / 1e6
+    )
+
+
+@pytest.mark.parametrize(
+    ("last", "threads", "share"),
+    [(1024, 1, 1024), (1024, 4, 256), (2048, 3, 512), (256, 2, 128), (256, 4, 128), (512, 64, 128)],
+)
+def test_each_thread_has_its_part_of_the_last_cache(last: int, threads: int, share: int) -> None:
+    assert share_kib(last, threads) == share
 
 
 def test_layers_add_up_and_the_interval_is_around_them() -> None:
@@ -45,6 +56,9 @@ def test_the_bits_of_a_prediction_are_pinned() -> None:
     other = Speed("c", False, 1777, 32, 512, 512, 0.97, 0.41, 0.27, 7.9, 11.3, 9.1, 1.013)
     works = [Work(10007 * n, 5003 * n, 3001 * n, 97 * n, 31 * n) for n in range(1, 40)]
     assert predict(works, other).ms.hex() == "0x1.7be1d84d1babdp+2"
+    four = predict(works, other, 4)
+    assert four.ms.hex() == "0x1.1fe380976e04bp+1"
+    assert math.fsum(four.layers) == four.ms
 
 
 def test_every_core_and_board_has_sane_figures() -> None:
@@ -63,11 +77,13 @@ def test_every_core_and_board_has_sane_figures() -> None:
 
 def test_no_forecast_without_a_known_core_or_its_caches() -> None:
     by_class = dict.fromkeys(("mac", "vector", "load", "store", "branch", "scalar"), 1000)
-    misses = {"32K": 10, "1024K": 5}
+    misses = {"32K": 10, "256K": 7, "1024K": 5}
     found = forecast(Target("raspberry-pi/4b"), [(by_class, misses)])
     assert found and found.threads.keys() == {1, 4} and found.one.ms == found.threads[1]
     assert found.record()["core"] == "cortex-a72" and found.record()["mhz"] == 1800
-    assert forecast(Target("raspberry-pi/4b"), [(by_class, {})]) is None
+    for missing in misses:
+        fewer = {name: lines for name, lines in misses.items() if name != missing}
+        assert forecast(Target("raspberry-pi/4b"), [(by_class, fewer)]) is None
     assert forecast(Target("rockchip/rk3288"), [(by_class, misses)]) is None  # a Cortex-A17
     assert forecast(Target("aarch64"), [(by_class, misses)]) is None
     alone = forecast(

@@ -37,7 +37,7 @@ def rows_on(base: Speed, factors: Factors, noise: float = 0.0) -> list[Row]:
         layers = (counts(*network), counts(*network))
         for threads in (1, 4):
             own = factors.on(base)
-            ms = predict([work_of(*c, own) for c in layers], own, threads).ms
+            ms = predict([work_of(*c, own, threads) for c in layers], own, threads).ms
             ms *= factors.threads if threads > 1 else 1.0
             ms *= math.exp(noise * (-1) ** number)
             rows.append(Row(f"net {number}", threads, ms, layers))
@@ -107,7 +107,7 @@ def test_predictions_for_a_calibrated_board() -> None:
     assert 1.2 < found.one.ms / usual.one.ms < 1.6
     low, high = own.fitted.interval
     assert (found.one.low, found.one.high) == (found.one.ms * low, found.one.ms * high)
-    four = predict([work_of(*c, own.speed) for c in layers], own.speed, 4).ms
+    four = predict([work_of(*c, own.speed, 4) for c in layers], own.speed, 4).ms
     assert found.threads == {1: found.one.ms, 4: four * own.fitted.factors.threads}
     assert found.record()["calibrated"] == {
         "board": "attic", "date": "2026-11-24", "cpu": "cortex-a72", "like": False,

@@ -104,7 +104,8 @@ def fit(base: Speed, rows: Sequence[Row]) -> Fit:
 
 def _ms(row: Row, own: Speed) -> float:
     """What is predicted for a row, before the factor on several threads."""
-    return predict([work_of(*counts, own) for counts in row.layers], own, row.threads).ms
+    works = [work_of(*counts, own, row.threads) for counts in row.layers]
+    return predict(works, own, row.threads).ms
 
 
 def _lowest(cost: Any, begin: tuple[float, float]) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mlc_targets import Target, TargetError, board
+from mlc_targets.caches import share_kib
 from mlc_targets.cores import Speed, speed
 
 from .model import Prediction, predict, work_of
@@ -60,15 +61,15 @@ def forecast(
     known = own.speed if own else speed_for(target)
     if known is None or not layers:
         return None
-    wanted = {f"{known.l1_kib}K", f"{known.last_kib}K"}
+    cores = own.cores if own else fast_cores(target)
+    wanted = {f"{known.l1_kib}K", *(f"{share_kib(known.last_kib, n)}K" for n in (1, cores))}
     if any(not wanted <= misses.keys() for _, misses in layers):
         return None
-    works = [work_of(by_class, misses, known) for by_class, misses in layers]
-    one = predict(works, known)
-    threads = {1: one.ms}
-    count = own.cores if own else fast_cores(target)
-    if count > 1:
-        threads[count] = predict(works, known, count).ms
+    made = {
+        n: predict([work_of(*counts, known, n) for counts in layers], known, n)
+        for n in sorted({1, cores})
+    }
+    one, threads = made[1], {n: each.ms for n, each in made.items()}
     if own:
         low, high = own.fitted.interval
         one = replace(one, low=one.ms * low, high=one.ms * high)

@@ -7,8 +7,9 @@
     out of order: the larger of both, and where they are near each other up to 1.4 times as much:
                   sqrt(computing^2 + waiting^2)
 
-Threads divide the computing of a layer, but for SERIAL of it, and JOIN cycles start them. They
-divide the waiting as well, and memory gives all of them together no more than a line each least_ns.
+Threads divide the computing of a layer, but for SERIAL of it, and the waiting. Each has its part of
+the last cache, so that they fetch more lines together. Memory moves the lines of all of them in
+turn, least_ns each, and JOIN cycles start the threads: both are added.
 Figures per core are in mlc_targets/cores.py; how they were found, and how far off they are, is in
 docs/explanation/predictions.md.
 
@@ -21,6 +22,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mlc_targets.caches import share_kib
 from mlc_targets.calibrated import INTERVAL, JOIN, SERIAL
 from mlc_targets.cores import Speed
 
@@ -28,13 +30,14 @@ from mlc_targets.cores import Speed
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a layer executes: instructions by class, and lines of 64 bytes that the first cache and
-    the last one fetch."""
+    the last one (a thread's part of it) fetch. layers: how many it stands for."""
 
     vector: int
     memory: int
     other: int
     l1_lines: int
     last_lines: int
+    layers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +50,16 @@ class Prediction:
     layers: tuple[float, ...]
 
 
-def work_of(by_class: Mapping[str, int], misses: Mapping[str, int], speed: Speed) -> Work:
+def work_of(
+    by_class: Mapping[str, int], misses: Mapping[str, int], speed: Speed, threads: int = 1
+) -> Work:
     """Of counts by QEMU's plugin, whose caches are CACHES of the core."""
     return Work(
         by_class["mac"] + by_class["vector"],
         by_class["load"] + by_class["store"],
         by_class["branch"] + by_class["scalar"],
         misses[f"{speed.l1_kib}K"],
-        misses[f"{speed.last_kib}K"],
+        misses[f"{share_kib(speed.last_kib, threads)}K"],
     )
 
 
@@ -68,17 +73,14 @@ def layer_ms(work: Work, speed: Speed, threads: int = 1) -> float:
     )
     computing = cycles * 1e3 / speed.mhz  # nanoseconds
     waiting = work.last_lines * speed.line_ns / threads
-    least = 0.0
     if threads > 1:
         computing = computing * (SERIAL + (1 - SERIAL) / threads)
-        least = work.last_lines * speed.least_ns
     if speed.in_order:
-        took = max(computing + waiting, least)
+        took = computing + waiting
     else:
-        waiting = max(waiting, least)
         took = math.sqrt(computing * computing + waiting * waiting)
     if threads > 1:
-        took += JOIN * 1e3 / speed.mhz
+        took += work.last_lines * speed.least_ns + work.layers * JOIN * 1e3 / speed.mhz
     return took * speed.pace / 1e6
 
 

@@ -10,7 +10,7 @@ float16), and for cortex-a7, whose machine is "arm".
 
 A row is a layer: instructions by class, then lines fetched by the first cache and by each of the
 alternatives behind it (device_runtime/qemu_plugin/cache.h). Layers below a two-hundredth of a
-network's instructions are added to the one before them.
+network's instructions are added to the one before them; `layers` says how many a row holds.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ def count(name: str, cpu: str, root: Path, site: Path, folder: Path) -> list[lis
     for kind, call in zip(done.stdout.split(), calls, strict=True):
         figures = [max(0, n) for n in (*call.by_class.values(), *call.misses.values())]
         if rows and call.total * SMALL < total:
-            rows[-1][2:] = [int(a) + b for a, b in zip(rows[-1][2:], figures, strict=True)]
+            added = (1, *figures)
+            rows[-1][2:] = [int(a) + b for a, b in zip(rows[-1][2:], added, strict=True)]
         else:
-            rows.append([name, kind, *figures])
+            rows.append([name, kind, 1, *figures])
     return rows
 
 
@@ -71,14 +72,14 @@ def main() -> None:
     parser.add_argument("root", type=Path)
     parser.add_argument("site", type=Path)
     parser.add_argument("--cpu", required=True)
-    parser.add_argument("--only", nargs="*", default=list(networks.NETWORKS))
+    parser.add_argument("--only", nargs="*", default=networks.names())
     given = parser.parse_args()
     known = core(given.cpu)
     if known is None:
         parser.error(f"nothing is known of {given.cpu} (mlc_targets/cores.py)")
     behind = [cache.name for cache in caches_of(known.l1_kib)[1:]]
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["network", "layer", *CLASSES, "l1", *behind])
+    writer.writerow(["network", "layer", "layers", *CLASSES, "l1", *behind])
     with tempfile.TemporaryDirectory() as folder:
         for name in given.only:
             writer.writerows(count(name, given.cpu, given.root, given.site, Path(folder)))

@@ -469,7 +469,36 @@ NETWORKS: dict[str, Callable[[Network], None]] = {
 }
 
 
+# Published with integers of 8 bits as well.
+IN_INT8 = (
+    "squeezenet", "mobilenet", "googlenet", "resnet18", "vgg16", "resnet50", "mobilenet_ssd",
+)  # fmt: skip
+INT8 = "_int8"
+_WHOLE = {"Convolution": 2, "ConvolutionDepthWise": 1, "InnerProduct": 2}  # ncnn's scale terms
+_REQUANTIZED = 100  # is added where the output stays in integers, as ncnn's tools decide it
+
+
+def _quantized(made: Network) -> None:
+    """Products in 8 bits. What one convolution alone reads of another is not made float between."""
+    readers: dict[str, list[str]] = {}
+    for kind, inputs, _, _ in made.layers:
+        for name in inputs:
+            readers.setdefault(name, []).append(kind)
+    for number, (kind, inputs, outputs, text) in enumerate(made.layers):
+        if kind in _WHOLE:
+            next_one = readers.get(outputs[0], [])
+            stays = len(next_one) == 1 and next_one[0].startswith("Convolution")
+            term = _WHOLE[kind] + (_REQUANTIZED if stays else 0)
+            made.layers[number] = kind, inputs, outputs, f"{text} 8={term}"
+
+
 def network(name: str) -> Network:
     made = Network()
-    NETWORKS[name](made)
+    NETWORKS[name.removesuffix(INT8)](made)
+    if name.endswith(INT8):
+        _quantized(made)
     return made
+
+
+def names() -> list[str]:
+    return [*NETWORKS, *(name + INT8 for name in IN_INT8)]
