@@ -65,6 +65,9 @@ def parse_model(data: bytes, where: str) -> ModelProto:
     if not begun and data[4:8] == b"ORTM":
         what = "this is a model in onnxruntime's own format (.ort)"
         raise ImporterError(what, where=where, mend="the .onnx file that it was made from")
+    if not begun and data[4:8] == b"TFL3":
+        what = "this is a TensorFlow Lite model"
+        raise ImporterError(what, where=where, mend="the file under a name that ends in .tflite")
     if not begun:
         raise ImporterError(
             "this is not an ONNX model",
