@@ -66,8 +66,17 @@ def files(folder: Path) -> None:
     onnx.save(narrow, "bfloat16.onnx")
     conv_alone = [conv("c", "x", "y")]
     onnx.save(model(conv_alone, weights("c", 4, 3, 3, 3), (1, 3, 8, 8)), "conv.onnx")
+    pair = [
+        helper.make_node(f"{kind}Linear", [of, "scale"], [to], kind)
+        for kind, of, to in (("Quantize", "x", "q"), ("Dequantize", "q", "y"))
+    ]
+    onnx.save(model(pair, {"scale": np.float32([0.1]).reshape(())}, (1, 3)), "int8.onnx")
+    Path("tflite.onnx").write_bytes(bytes(4) + b"TFL3")
     x = pictures(4)
     np.save("good.npy", x)
+    Path("photos").mkdir()
+    pixels = np.zeros((30, 40, 3), np.uint8)
+    pytest.importorskip("PIL.Image").fromarray(pixels).save("photos/a.png")
     np.save("small.npy", x[:, :, :5])
     np.save("bytes.npy", x.astype(np.uint8))
     np.savez("other.npz", a=x, b=x)
@@ -100,6 +109,9 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
         ("net.onnx", "--data", "net.onnx"),
         ("net.onnx", "--data", "pictures"),
         ("net.onnx", "--data", "mixed"),
+        ("net.onnx", "--data", "good.npy", "--preprocess", "resize=16x16"),
+        ("net.onnx", "--data", "photos", "--preprocess", "resize=8x9"),
+        ("net.onnx", "--data", "photos", "--preprocess", "mean=0.5,0.5"),
         ("net.onnx", "--data", "pictures", "--preprocess", "resize=20,30"),
         ("net.onnx", "--data", "pictures", "--preprocess", "size=20"),
         ("net.onnx", "--data", "pictures", "--preprocess", "resize=16x16"),
@@ -125,6 +137,10 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
         ("relu.onnx", "--data", "good.npy"),
         ("conv.onnx", "--scheme", "dynamic"),
         ("bfloat16.onnx", "--data", "good.npy"),
+        ("int8.onnx", "--data", "good.npy"),
+        ("net.tflite", "--data", "good.npy"),
+        ("tflite.onnx", "--data", "good.npy"),
+        ("net.onnx", "--scheme", "dynamic", "--labels", "labels.npy"),
     ],
 }  # fmt: skip
 

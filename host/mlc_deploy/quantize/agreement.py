@@ -99,8 +99,8 @@ def judge(right: Sequence[Sample], labels: Array | None = None, kind: str | None
                 whole = f"'{name}' has {classes} classes, counted from 0"
                 raise ValueError(f"they are {least} to {most}, and {whole}")
             return Judge(tuple(right), kinds, flat, name)
-    given = ", ".join(f"{count} of '{name}'" for name, count in rows.items())
-    raise ValueError(f"there are {flat.size}, and the data give rows: {given}")
+    given = ", ".join(f"'{name}' has {count} rows" for name, count in rows.items())
+    raise ValueError(f"there are {flat.size}, and {given}")
 
 
 def kind_of(arrays: Sequence[Array]) -> str:

@@ -180,8 +180,9 @@ def _of_images(of: Input, paths: Sequence[Path], how: Preprocess) -> _Made:
 
     folder = str(paths[0].parent)
     if len(paths) < together:
+        count = f"{len(paths)} image{'s' if len(paths) > 1 else ''}"
         raise InputError(
-            f"the input '{of.name}' is {of}, and the folder holds {len(paths)} images",
+            f"the input '{of.name}' is {of}, and the folder holds {count}",
             where=folder,
             mend=f"at least {together} images",
         )
