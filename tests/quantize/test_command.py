@@ -70,8 +70,9 @@ def files(folder: Path) -> None:
         helper.make_node(f"{kind}Linear", [of, "scale"], [to], kind)
         for kind, of, to in (("Quantize", "x", "q"), ("Dequantize", "q", "y"))
     ]
-    onnx.save(model(pair, {"scale": np.float32([0.1]).reshape(())}, (1, 3)), "int8.onnx")
-    Path("tflite.onnx").write_bytes(bytes(4) + b"TFL3")
+    onnx.save(model(pair, {"scale": np.asarray(0.1, np.float32)}, (1, 3)), "int8.onnx")
+    for name in ("tflite.onnx", "net.tflite"):
+        Path(name).write_bytes(bytes(4) + b"TFL3")
     x = pictures(4)
     np.save("good.npy", x)
     Path("photos").mkdir()
@@ -217,6 +218,16 @@ def test_the_record(mlc_deploy: Command) -> None:
     assert record["bytes_after"] == Path("out.onnx").stat().st_size < record["bytes_before"]
     assert [layer["name"] for layer in record["layers"]] == ["stem", "first", "second", "head"]
     assert all(0 < layer["error"] < 0.1 for layer in record["layers"])
+
+
+def test_weights_in_a_file_of_their_own_count(mlc_deploy: Command, golden: Golden) -> None:
+    given = onnx.load("net.onnx")
+    onnx.save(given, "own.onnx", save_as_external_data=True, location="own.data", size_threshold=0)
+    ended = mlc_deploy("quantize", "own.onnx", "--scheme", "int4-weights", *OUT, "--json", "-")
+    assert ended.status == 0, ended.complaint
+    sizes = [Path(name).stat().st_size for name in ("own.onnx", "own.data")]
+    assert ended.record["bytes_before"] == sum(sizes)
+    assert " error " not in ended.stdout + ended.stderr  # which is known of calibrated layers alone
 
 
 @needs_qemu

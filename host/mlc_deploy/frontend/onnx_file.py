@@ -255,6 +255,13 @@ def check_external_data(model: ModelProto, path: str | Path | None, where: str) 
         )
 
 
+def bytes_of(path: Path) -> int:
+    """The size of a model that can be read: its file, and the files of weights beside it."""
+    tensors = read_model(path).graph.initializer
+    beside = {_placed(tensor, str(path))[0] for tensor in tensors if _is_external(tensor)}
+    return sum(file.stat().st_size for file in (path, *(path.parent / name for name in beside)))
+
+
 def _placed(tensor: TensorProto, where: str) -> tuple[str, int, int]:
     """File, offset and length of external data; no length is 0. Raises ImporterError."""
     found = {entry.key: entry.value for entry in tensor.external_data}

@@ -171,7 +171,8 @@ INTEGERS = ("DequantizeLinear", "ConvInteger", "MatMulInteger", "QLinearConv", "
 def _no_layers(net: Net) -> QuantizeError:
     if any(node.op_type in INTEGERS for node in net.nodes):
         return QuantizeError(
-            "the model's layers are of small integers already", mend="the float model, or no more"
+            "the model's layers are of small integers already",
+            mend="the model as it is, or the float model that it was made from",
         )
     return QuantizeError(
         "the model has no layer that could be int8",
@@ -381,7 +382,8 @@ class _Work:
                 mend=f"--scheme {STATIC}",
             )
         before = after = None
-        measure, reasons, notes = "", {}, ()
+        measure, reasons = "", {}
+        notes: tuple[str, ...] = ()
         if self.runs:
             with self.stage("float"):
                 right = list(run(self.net, self.runs))
