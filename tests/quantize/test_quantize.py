@@ -303,7 +303,10 @@ def test_what_breaks_the_budget_stays_float() -> None:
     known = calibrate(net, samples)
     ruler = judge(known.outputs)
 
+    made: list[int] = []
+
     def form(chosen: Any) -> Net:
+        made.append(len(chosen))
         return in_integers(net, chosen, known.ranges)
 
     every = frozenset("abc")
@@ -311,6 +314,10 @@ def test_what_breaks_the_budget_stays_float() -> None:
     found = within_budget(form, every, samples, ruler, 0.999)
     assert found.chosen == {"a", "b"} and found.score >= 0.999
     assert max(found.sensitivity, key=lambda name: found.sensitivity[name]) == "c"
+    assert made.count(1) >= 3  # each layer alone
+    made.clear()
+    again = within_budget(form, every, samples, ruler, 0.999, found.sensitivity)
+    assert again == found and made.count(1) < 3
 
 
 def test_what_costs_more_stays_float() -> None:

@@ -248,6 +248,7 @@ class _Work:
         chosen = frozenset(layer.name for layer in net.layers)
         least = before - self.max_drop / 100
         reasons: dict[str, str] = {}
+        sensitivity: Mapping[str, float] = {}
         float_costs = costs = None
         measure = None
         if target is not None:
@@ -270,7 +271,8 @@ class _Work:
                     reasons |= dict.fromkeys(chosen - cheap, "costs more as int8")
                     chosen = cheap
                 with self.stage("budget"):
-                    found = within_budget(form, chosen, self.runs, ruler, least)
+                    found = within_budget(form, chosen, self.runs, ruler, least, sensitivity)
+                sensitivity = found.sensitivity
                 reasons |= dict.fromkeys(chosen - found.chosen, "breaks the budget")
                 if found.chosen == chosen or not found.chosen:
                     break
@@ -280,7 +282,7 @@ class _Work:
                     costs = measure(form(found.chosen))
         chosen = found.chosen
         if not chosen or (costs and float_costs and costs.total > float_costs.total):
-            raise self._refusal(reasons, found.sensitivity, target)
+            raise self._refusal(reasons, sensitivity, target)
         return Quantized(
             model=form(chosen).proto(),
             scheme=STATIC,
