@@ -142,7 +142,7 @@ def read_image(path: Path, how: Preprocess) -> Array:
             raise InputError(
                 f"{name} has {len(numbers)} numbers, and images are {how.color}",
                 where=f"--preprocess '{how}'",
-                mend=f"{pixels.shape[-1]} numbers, or one for all channels",
+                mend="one number" + (", or one for each channel" if pixels.shape[-1] > 1 else ""),
             )
     mean, std = np.asarray(how.mean, np.float32), np.asarray(how.std, np.float32)
     x = (pixels / np.float32(how.scale) - mean) / std
