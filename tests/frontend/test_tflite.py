@@ -112,7 +112,12 @@ def test_refusals() -> None:
   in:  the model
   try: a file that TensorFlow Lite's converter wrote"""
     )
-    assert refusal(image_model()[:200]).startswith("the .tflite file is damaged or cut off: ")
+    assert (
+        refusal(image_model()[:200])
+        == """the .tflite file is damaged or cut off: it names places behind its end
+  in:  the model
+  try: copy or export the file again"""
+    )
     with pytest.raises(ShapeError) as caught:
         from_tflite(image_model(), dims={"batch": 2})
     assert (
@@ -128,6 +133,14 @@ def test_refusals() -> None:
         == """the shape 3 of 't0' does not fit [1, 8, 8, 3]
   in:  the model
   try: 4 extents of at least 1"""
+    )
+    with pytest.raises(ShapeError) as caught:
+        from_tflite(image_model(), shapes={"t0": [1, 3, 8, 8]})
+    assert (
+        str(caught.value)
+        == """the shape 1,3,8,8 of 't0' does not fit: 8 channels of data, weights [4, 3, 3, 3]
+  in:  the model, operator 't3' (CONV_2D)
+  try: the shape that the file has, 1,8,8,3"""
     )
 
 

@@ -66,8 +66,18 @@ def files(folder: Path) -> None:
     onnx.save(narrow, "bfloat16.onnx")
     conv_alone = [conv("c", "x", "y")]
     onnx.save(model(conv_alone, weights("c", 4, 3, 3, 3), (1, 3, 8, 8)), "conv.onnx")
+    pair = [
+        helper.make_node(f"{kind}Linear", [of, "scale"], [to], kind)
+        for kind, of, to in (("Quantize", "x", "q"), ("Dequantize", "q", "y"))
+    ]
+    onnx.save(model(pair, {"scale": np.asarray(0.1, np.float32)}, (1, 3)), "int8.onnx")
+    for name in ("tflite.onnx", "net.tflite"):
+        Path(name).write_bytes(bytes(4) + b"TFL3")
     x = pictures(4)
     np.save("good.npy", x)
+    Path("photos").mkdir()
+    pixels = np.zeros((30, 40, 3), np.uint8)
+    pytest.importorskip("PIL.Image").fromarray(pixels).save("photos/a.png")
     np.save("small.npy", x[:, :, :5])
     np.save("bytes.npy", x.astype(np.uint8))
     np.savez("other.npz", a=x, b=x)
@@ -100,6 +110,9 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
         ("net.onnx", "--data", "net.onnx"),
         ("net.onnx", "--data", "pictures"),
         ("net.onnx", "--data", "mixed"),
+        ("net.onnx", "--data", "good.npy", "--preprocess", "resize=16x16"),
+        ("net.onnx", "--data", "photos", "--preprocess", "resize=8x9"),
+        ("net.onnx", "--data", "photos", "--preprocess", "mean=0.5,0.5"),
         ("net.onnx", "--data", "pictures", "--preprocess", "resize=20,30"),
         ("net.onnx", "--data", "pictures", "--preprocess", "size=20"),
         ("net.onnx", "--data", "pictures", "--preprocess", "resize=16x16"),
@@ -125,6 +138,10 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
         ("relu.onnx", "--data", "good.npy"),
         ("conv.onnx", "--scheme", "dynamic"),
         ("bfloat16.onnx", "--data", "good.npy"),
+        ("int8.onnx", "--data", "good.npy"),
+        ("net.tflite", "--data", "good.npy"),
+        ("tflite.onnx", "--data", "good.npy"),
+        ("net.onnx", "--scheme", "dynamic", "--labels", "labels.npy"),
     ],
 }  # fmt: skip
 
@@ -201,6 +218,16 @@ def test_the_record(mlc_deploy: Command) -> None:
     assert record["bytes_after"] == Path("out.onnx").stat().st_size < record["bytes_before"]
     assert [layer["name"] for layer in record["layers"]] == ["stem", "first", "second", "head"]
     assert all(0 < layer["error"] < 0.1 for layer in record["layers"])
+
+
+def test_weights_in_a_file_of_their_own_count(mlc_deploy: Command, golden: Golden) -> None:
+    given = onnx.load("net.onnx")
+    onnx.save(given, "own.onnx", save_as_external_data=True, location="own.data", size_threshold=0)
+    ended = mlc_deploy("quantize", "own.onnx", "--scheme", "int4-weights", *OUT, "--json", "-")
+    assert ended.status == 0, ended.complaint
+    sizes = [Path(name).stat().st_size for name in ("own.onnx", "own.data")]
+    assert ended.record["bytes_before"] == sum(sizes)
+    assert " error " not in ended.stdout + ended.stderr  # which is known of calibrated layers alone
 
 
 @needs_qemu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from mlc_deploy.graph import evaluate
 from mlc_deploy.quantize.agreement import judge, kind_of
 from mlc_deploy.quantize.calibrate import calibrate, equalized
 from mlc_deploy.quantize.costs import Costs, within_cost
+from mlc_deploy.quantize.data import samples_of
+from mlc_deploy.quantize.images import parse, settled
 from mlc_deploy.quantize.insert import in_integers
 from mlc_deploy.quantize.net import Net
 from mlc_deploy.quantize.prepare import prepare, read
@@ -110,6 +113,49 @@ def test_labels_measure_accuracy() -> None:
         image, label = data["image"], data["label"]
     made = mlc.quantize(MODELS / "digits_cnn.onnx", {"image": image}, labels=label)
     assert (made.measure, made.before, made.after) == ("accuracy", 100, 100)
+    assert not made.notes
+
+
+def digits(runs: int) -> tuple[onnx.ModelProto, dict[str, Array], Array]:
+    """A model of one digit, images as often as that, and their labels."""
+    proto = onnx.load(MODELS / "digits_cnn.onnx")
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    with np.load(DIGITS) as data:
+        of = np.arange(runs) % len(data["image"])
+        return proto, {"image": data["image"][of]}, data["label"][of]
+
+
+def test_labels_of_all_runs_are_cut_to_those_that_are_taken() -> None:
+    proto, images, labels = digits(48)
+    made = mlc.quantize(proto, images, labels=labels, samples=32)
+    assert (made.runs, made.measure, made.before) == (32, "accuracy", 100)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda labels: labels[:40], "there are 40, and 'probability' has 32 rows"),
+        (lambda labels: labels + 1,
+         "they are 1 to 10, and 'probability' has 10 classes, counted from 0"),
+        (lambda labels: labels * 1.0, "they are float64, not integers"),
+    ],
+    ids=["count", "classes", "numbers"],
+)  # fmt: skip
+def test_labels_that_do_not_fit(change: Callable[[Array], Array], what: str) -> None:
+    proto, images, labels = digits(48)
+    with pytest.raises(mlc.InputError) as refused:
+        mlc.quantize(proto, images, labels=change(labels), samples=32)
+    assert refused.value.what == f"the labels do not fit: {what}"
+
+
+def test_labels_of_other_data_are_doubted() -> None:
+    proto, images, labels = digits(32)
+    made = mlc.quantize(proto, images, labels=(labels + 1) % 10)
+    assert made.notes == (
+        "the float model itself is right in 0.0%, which chance makes 10.0%: "
+        "do labels and preprocessing fit the data?",
+    )
 
 
 def test_what_was_said_of_images_is_kept(tmp_path: Path) -> None:
@@ -119,9 +165,32 @@ def test_what_was_said_of_images_is_kept(tmp_path: Path) -> None:
         image.fromarray(pixels).resize((40, 30)).save(tmp_path / f"{n}.png")
     text = "resize=20 crop=16x16 mean=0.5,0.5,0.5 std=0.25"
     made = mlc.quantize(residual(), tmp_path, preprocess=text, max_drop=5)
-    assert made.record()["preprocess"] == text and made.runs == 4
+    whole = "resize=20 crop=16x16 scale=255 mean=0.5,0.5,0.5 std=0.25 color=RGB layout=NCHW"
+    assert made.record()["preprocess"] == whole and made.runs == 4
     entries = {entry.key: entry.value for entry in made.model.metadata_props}
-    assert entries["mlc.quantize.preprocess"] == text
+    assert entries["mlc.quantize.preprocess"] == whole
+    assert parse(whole) == settled(parse(text), (1, 3, 16, 16))
+
+
+def test_images_come_as_many_at_once_as_the_model_takes(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    nodes = [conv("c", "x", "y")]
+    net = model(nodes, weights("c", 4, 3, 3, 3), (2, 3, 16, 16))
+    x = np.random.default_rng(0).integers(0, 256, (5, 16, 16, 3)).astype(np.uint8)
+    for n, pixels in enumerate(x):
+        image.fromarray(pixels).save(tmp_path / f"{n}.png")
+    data = samples_of(read(net), tmp_path, "", 64, {}, {})
+    assert data.preprocess == "resize=16x16 scale=255 mean=0 std=1 color=RGB layout=NCHW"
+    assert len(data.runs) == 2  # the fifth is left over
+    expected = (x[2:4] / np.float32(255)).transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(data.runs[1]["x"], expected)
+    for n in range(1, 5):
+        (tmp_path / f"{n}.png").unlink()
+    with pytest.raises(mlc.InputError) as refused:
+        samples_of(read(net), tmp_path, "", 64, {}, {})
+    assert refused.value.what == (
+        "the input 'x' is float32[2, 3, 16, 16], and the folder holds 1 image"
+    )
 
 
 def test_a_function_gives_runs(tmp_path: Path) -> None:
@@ -234,7 +303,10 @@ def test_what_breaks_the_budget_stays_float() -> None:
     known = calibrate(net, samples)
     ruler = judge(known.outputs)
 
+    made: list[int] = []
+
     def form(chosen: Any) -> Net:
+        made.append(len(chosen))
         return in_integers(net, chosen, known.ranges)
 
     every = frozenset("abc")
@@ -242,6 +314,10 @@ def test_what_breaks_the_budget_stays_float() -> None:
     found = within_budget(form, every, samples, ruler, 0.999)
     assert found.chosen == {"a", "b"} and found.score >= 0.999
     assert max(found.sensitivity, key=lambda name: found.sensitivity[name]) == "c"
+    assert made.count(1) >= 3  # each layer alone
+    made.clear()
+    again = within_budget(form, every, samples, ruler, 0.999, found.sensitivity)
+    assert again == found and made.count(1) < 3
 
 
 def test_what_costs_more_stays_float() -> None:

@@ -9,6 +9,7 @@ import click
 import numpy as np
 
 from ..files import npy
+from ..frontend.onnx_file import bytes_of
 from ..quantize.agreement import KINDS
 from ..quantize.api import MAX_DROP, SAMPLES, SCHEMES, STATIC
 from ..quantize.api import quantize as quantized
@@ -111,7 +112,7 @@ def quantize(
     for note in made.notes:
         progress.warn(note)
     record = {
-        "model": path.stem, "output": str(to), "bytes_before": path.stat().st_size,
+        "model": path.stem, "output": str(to), "bytes_before": bytes_of(path),
         "bytes_after": to.stat().st_size, **made.record(),
     }  # fmt: skip
     show(record, to_json.beside)
@@ -139,7 +140,8 @@ def read_labels(text: str) -> Array:
             found = loaded.get(LABEL) if isinstance(loaded, npy.Arrays) else np.asarray(loaded)
     except (npy.Unreadable, OSError) as error:
         reason = str(error) if isinstance(error, npy.Unreadable) else error.strerror or str(error)
-        raise Misuse(f"cannot be read: {reason}", where=where, mend="numpy.save") from None
+        mend = "an .npy file of integers, or an .npz that holds them as 'label'"
+        raise Misuse(f"cannot be read: {reason}", where=where, mend=mend) from None
     if found is None or found.dtype.kind not in "iu":
         what = f"no array '{LABEL}'" if found is None else f"numbers of {found.dtype.name}"
         raise Misuse(f"labels are integers, and the file holds {what}", where=where)
@@ -152,19 +154,30 @@ def show(record: Record, stream: TextIO) -> None:
     console.print(line(f"{record['model']} in small integers: {record['scheme']}", "bold"))
     console.print()
     counted = record["instructions_before"] is not None
-    columns = [("layer", False), ("operator", False), ("bits", True), ("error", True)]
+    ranged = any(layer["range"] for layer in record["layers"])
+    columns = [("layer", False), ("operator", False), ("bits", True)]
+    columns += [("error", True), ("range by", False)] if ranged else []
     costs = [("instructions before", True), ("after", True)] if counted else []
     table = plain_table(*columns, *costs, ("", False))
     for layer in record["layers"]:
-        error = "" if layer["error"] is None else f"{layer['error']:.2%}"
+        error = [f"{layer['error']:.2%}", layer["range"]] if ranged else []
         numbers = [layer["instructions_before"], layer["instructions_after"]] if counted else []
         add_row(
-            table, layer["name"], layer["operator"], str(layer["bits"]), error,
+            table, layer["name"], layer["operator"], str(layer["bits"]), *error,
             *(f"{n:,}" if n else "" for n in numbers), layer["reason"],
         )  # fmt: skip
     if counted:
         whole = [record["instructions_before"], record["instructions_after"]]
-        add_row(table, "whole model", "", "", "", *(f"{n:,}" for n in whole), "", style="bold")
+        add_row(
+            table,
+            "whole model",
+            "",
+            "",
+            *[""] * (2 * ranged),
+            *(f"{n:,}" for n in whole),
+            "",
+            style="bold",
+        )
     console.print(table)
     console.print()
     for label, text in _facts(record):

@@ -16,6 +16,7 @@ from .tables import (
     bytes_text,
     console_for,
     count_text,
+    in_short,
     labelled,
     line,
     plain_table,
@@ -140,6 +141,8 @@ def _facts(record: Record) -> Iterable[tuple[str, str, str]]:
             text += f" ({count_text(stepped)} elements off by steps of integers)"
         verdict = "ok" if output["ok"] else "WRONG"
         yield "output", f"{text}: {verdict}", GOOD if output["ok"] else BAD
+    if "quantized" in record:
+        yield "int8", in_short(record["quantized"]), ""
     for begin, end in record.get("states", {}).items():
         yield "state", f"{begin} stays on the board; {end} is its next value", ""
     for lost in record["interruptions"] or ():

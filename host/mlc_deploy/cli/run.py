@@ -361,7 +361,6 @@ def _in_int8(
         return None
     for note in made.notes:
         progress.warn(note)
-    progress.note(f"{sum(layer.bits < 32 for layer in made.layers)} layers in int8")
     return made
 
 

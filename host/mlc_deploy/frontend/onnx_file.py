@@ -65,6 +65,9 @@ def parse_model(data: bytes, where: str) -> ModelProto:
     if not begun and data[4:8] == b"ORTM":
         what = "this is a model in onnxruntime's own format (.ort)"
         raise ImporterError(what, where=where, mend="the .onnx file that it was made from")
+    if not begun and data[4:8] == b"TFL3":
+        what = "this is a TensorFlow Lite model"
+        raise ImporterError(what, where=where, mend="the file under a name that ends in .tflite")
     if not begun:
         raise ImporterError(
             "this is not an ONNX model",
@@ -250,6 +253,13 @@ def check_external_data(model: ModelProto, path: str | Path | None, where: str) 
             where=where,
             mend=f"put {'it' if len(missing) == 1 else 'them'} into {folder}",
         )
+
+
+def bytes_of(path: Path) -> int:
+    """The size of a model that can be read: its file, and the files of weights beside it."""
+    tensors = read_model(path).graph.initializer
+    beside = {_placed(tensor, str(path))[0] for tensor in tensors if _is_external(tensor)}
+    return sum(file.stat().st_size for file in (path, *(path.parent / name for name in beside)))
 
 
 def _placed(tensor: TensorProto, where: str) -> tuple[str, int, int]:

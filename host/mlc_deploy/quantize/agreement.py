@@ -24,6 +24,8 @@ from .run import Sample
 
 KINDS = ("classes", "decisions", "whole", "numbers")
 HALF = 0.5
+FEW = 16  # labels of which a share says nothing
+CLEAR = 0.2  # of the way from chance to all right: what a model with data that fit surpasses
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,17 @@ class Judge:
         if self.labels is not None:
             return "accuracy"
         return "agreement with the float model"
+
+    def doubts(self, score: float) -> tuple[str, ...]:
+        """What is doubtful of labels by which the float model scores so."""
+        if self.labels is None or self.labels.size < FEW:
+            return ()
+        classes = self.right[0][self.labelled].shape[-1]
+        chance = 1 / classes
+        if score >= chance + CLEAR * (1 - chance):
+            return ()
+        said = f"the float model itself is right in {score:.1%}, which chance makes {chance:.1%}"
+        return (f"{said}: do labels and preprocessing fit the data?",)
 
     def score(self, outputs: Sequence[Sample]) -> float:
         """From 0 to 1; of several outputs the least."""
@@ -68,22 +81,26 @@ class Judge:
 
 def judge(right: Sequence[Sample], labels: Array | None = None, kind: str | None = None) -> Judge:
     """The judge by the float model's outputs. Raises ValueError where no output has a row per
-    label."""
+    label, or a class for each."""
     kinds = {
         name: kind or kind_of([r[name] for r in right]) for name in right[0] if right[0][name].size
     }
     if labels is None:
         return Judge(tuple(right), kinds)
     flat = labels.reshape(-1)
-    for name in right[0]:
-        rows = sum(r[name].size // r[name].shape[-1] for r in right if r[name].ndim)
-        if rows == flat.size:
+    if flat.dtype.kind not in "iu":
+        raise ValueError(f"they are {flat.dtype.name}, not integers")
+    rows = {n: sum(r[n].size // r[n].shape[-1] for r in right if r[n].ndim) for n in right[0]}
+    for name, count in rows.items():
+        classes = right[0][name].shape[-1] if right[0][name].ndim else 0
+        if count == flat.size and classes:
+            least, most = int(flat.min()), int(flat.max())
+            if least < 0 or most >= classes:
+                whole = f"'{name}' has {classes} classes, counted from 0"
+                raise ValueError(f"they are {least} to {most}, and {whole}")
             return Judge(tuple(right), kinds, flat, name)
-    rows_of = ", ".join(
-        f"'{n}' has {sum(r[n].size // r[n].shape[-1] for r in right if r[n].ndim)}"
-        for n in right[0]
-    )
-    raise ValueError(f"{flat.size} labels, and of rows to label {rows_of}")
+    given = ", ".join(f"'{name}' has {count} rows" for name, count in rows.items())
+    raise ValueError(f"there are {flat.size}, and {given}")
 
 
 def kind_of(arrays: Sequence[Array]) -> str:

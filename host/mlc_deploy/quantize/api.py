@@ -50,7 +50,8 @@ COST_ROUNDS = 3  # of costs and budget in turn, until both leave the choice as i
 @dataclass(frozen=True)
 class LayerReport:
     """One layer: bits of its weights (32: float), the relative error of its result if it is
-    integer by itself, executed instructions before and after; None where they are not known."""
+    integer by itself, executed instructions before and after; None where they are not known. rule:
+    what gave the range of the data that it reads (ranges.RULES)."""
 
     name: str
     operator: str
@@ -59,6 +60,7 @@ class LayerReport:
     before: int | None = None
     after: int | None = None
     reason: str = ""  # why it is float
+    rule: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Quantized:
             "layers": [
                 {"name": layer.name, "operator": layer.operator, "bits": layer.bits,
                  "error": layer.error, "instructions_before": layer.before,
-                 "instructions_after": layer.after, "reason": layer.reason}
+                 "instructions_after": layer.after, "reason": layer.reason, "range": layer.rule}
                 for layer in self.layers
             ],
         }  # fmt: skip
@@ -145,24 +147,38 @@ def quantize(
         source = read(model, opset, values, shapes, converters)
         net = prepare(source)
     if not net.layers:
-        raise QuantizeError(
-            "the model has no layer that could be int8",
-            mend="a model with Conv, Gemm or MatMul of constant float32 weights outside of If, "
-            "Loop and Scan",
-        )
+        raise _no_layers(net)
     given = Data()
     if data is not None:
-        given = samples_of(net, data, preprocess, samples, shapes or {}, dims or {})
+        right = None if labels is None else np.asarray(labels)
+        given = samples_of(net, data, preprocess, samples, shapes or {}, dims or {}, right)
     elif scheme == STATIC:
         raise _no_data(net)
-    right = labels if labels is not None else given.labels
-    work = _Work(source, net, given, right, max_drop, metric, link, stage)
+    elif labels is not None or preprocess is not None:
+        raise InputError("labels and preprocess are about data, and there are none", mend="--data")
+    work = _Work(source, net, given, max_drop, metric, link, stage)
     if scheme == STATIC:
         made = work.static(None if target is None else Target(target))
     else:
         made = work.without_ranges(scheme, matmul_nbits)
-    text = preprocess if preprocess is not None else None
+    text = given.preprocess
     return replace(made, preprocess=text, model=_described(made, text))
+
+
+INTEGERS = ("DequantizeLinear", "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
+
+
+def _no_layers(net: Net) -> QuantizeError:
+    if any(node.op_type in INTEGERS for node in net.nodes):
+        return QuantizeError(
+            "the model's layers are of small integers already",
+            mend="the model as it is, or the float model that it was made from",
+        )
+    return QuantizeError(
+        "the model has no layer that could be int8",
+        mend="a model with Conv, Gemm or MatMul of constant float32 weights outside of If, Loop "
+        "and Scan",
+    )
 
 
 def _no_data(net: Net) -> InputError:
@@ -196,7 +212,6 @@ class _Work:
     source: Net
     net: Net
     data: Data
-    labels: Any
     max_drop: float
     metric: str | None
     link: Sequence[FileName]
@@ -207,14 +222,13 @@ class _Work:
         return self.data.runs
 
     def judge(self, outputs: Sequence[Sample]) -> Judge:
-        labels = self.labels
-        if labels is not None:
-            labels = np.asarray(labels)
         try:
-            return judge(outputs, labels, self.metric)
+            return judge(outputs, self.data.labels, self.metric)
         except ValueError as error:
             raise InputError(
-                f"the labels do not fit: {error}", mend="one label for each row of an output"
+                f"the labels do not fit: {error}",
+                mend="the right class of each row of an output, in the order of the data; files of "
+                "a folder are in the order of their names",
             ) from None
 
     # ------------------------------------------------------------------------------- static
@@ -224,16 +238,17 @@ class _Work:
             base = calibrate(self.net, self.runs)
             ruler = self.judge(base.outputs)
         before = ruler.score(base.outputs)
+        notes = list(ruler.doubts(before))
         with self.stage("mend"):
             net, known, missed, biases, mended = self._mended(base, ruler)
 
         def form(chosen: Collection[str]) -> Net:
             return in_integers(net, chosen, known.ranges, biases)
 
-        notes: list[str] = []
         chosen = frozenset(layer.name for layer in net.layers)
         least = before - self.max_drop / 100
         reasons: dict[str, str] = {}
+        sensitivity: Mapping[str, float] = {}
         float_costs = costs = None
         measure = None
         if target is not None:
@@ -256,7 +271,8 @@ class _Work:
                     reasons |= dict.fromkeys(chosen - cheap, "costs more as int8")
                     chosen = cheap
                 with self.stage("budget"):
-                    found = within_budget(form, chosen, self.runs, ruler, least)
+                    found = within_budget(form, chosen, self.runs, ruler, least, sensitivity)
+                sensitivity = found.sensitivity
                 reasons |= dict.fromkeys(chosen - found.chosen, "breaks the budget")
                 if found.chosen == chosen or not found.chosen:
                     break
@@ -266,11 +282,11 @@ class _Work:
                     costs = measure(form(found.chosen))
         chosen = found.chosen
         if not chosen or (costs and float_costs and costs.total > float_costs.total):
-            raise self._refusal(reasons, found.sensitivity, target)
+            raise self._refusal(reasons, sensitivity, target)
         return Quantized(
             model=form(chosen).proto(),
             scheme=STATIC,
-            layers=self._layers(net, missed, chosen, reasons, float_costs, costs),
+            layers=self._layers(net, known, missed, chosen, reasons, float_costs, costs),
             measure=ruler.measure,
             runs=len(self.runs),
             before=100 * before,
@@ -329,6 +345,7 @@ class _Work:
     def _layers(
         self,
         net: Net,
+        known: Calibration,
         missed: Mapping[str, Miss],
         chosen: Collection[str],
         reasons: Mapping[str, str],
@@ -342,6 +359,7 @@ class _Work:
                 layer.name, layer.node.op_type, 8 if layer.name in chosen else 32,
                 missed[layer.name].error, was.get(layer.name), now.get(layer.name),
                 "" if layer.name in chosen else reasons.get(layer.name, ""),
+                known.ranges[layer.data].rule if layer.name in chosen else "",
             )
             for layer in net.layers
         )  # fmt: skip
@@ -367,11 +385,13 @@ class _Work:
             )
         before = after = None
         measure, reasons = "", {}
+        notes: tuple[str, ...] = ()
         if self.runs:
             with self.stage("float"):
                 right = list(run(self.net, self.runs))
             ruler = self.judge(right)
             before, measure = 100 * ruler.score(right), ruler.measure
+            notes = ruler.doubts(before / 100)
             with self.stage("budget"):
                 found = within_budget(
                     form, chosen, self.runs, ruler, (before - self.max_drop) / 100
@@ -395,6 +415,7 @@ class _Work:
             before=before,
             after=after,
             max_drop=self.max_drop,
+            notes=notes,
         )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from onnx import helper
 
 from ..errors import InputError
 from ..files import npy
-from .images import EXAMPLE, SUFFIXES, Preprocess, parse, read_image
+from .images import EXAMPLE, SUFFIXES, Preprocess, parse, read_image, settled
 from .net import Array, Net
 from .run import Sample
 
@@ -26,11 +26,12 @@ ARRAYS = (".npy", ".npz")
 
 @dataclass(frozen=True)
 class Data:
-    """runs: the inputs of each, by name; labels: the right classes of all runs, where the data hold
-    them."""
+    """runs: the inputs of each, by name; labels: the right classes of all runs, where they are
+    known; preprocess: what became of images, with all that was not said."""
 
     runs: tuple[Sample, ...] = ()
     labels: Array | None = None
+    preprocess: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,11 @@ def samples_of(
     most: int,
     shapes: Mapping[str, Sequence[int]],
     dims: Mapping[str, int],
+    labels: Array | None = None,
 ) -> Data:
-    """At most so many runs. Raises InputError."""
+    """At most so many runs, with their labels: those that are given, or else the data's own. Labels
+    of all runs that the data hold are cut to those of the runs that are taken. Raises InputError.
+    """
     inputs = inputs_of(net, shapes, dims)
     if isinstance(source, (str, Path)):
         made = _of_path(inputs, str(source), preprocess)
@@ -79,16 +83,23 @@ def samples_of(
         made = _of_arrays(inputs, {inputs[0].name: source}, "data")
     else:
         made = _of_many(inputs, source, "data")
+    if preprocess is not None and made.preprocess is None:
+        raise InputError(
+            "--preprocess is about images, and the data are arrays",
+            where=made.where,
+            mend="arrays as the model takes them, without --preprocess",
+        )
     runs = tuple(islice(made.runs, most))
     if not runs:
         raise InputError(
             "there is nothing to calibrate with", where=made.where, mend=_forms(inputs)
         )
-    labels = None if made.labels is None else made.labels.reshape(-1)
+    labels = made.labels if labels is None else labels
     if labels is not None:
-        per_run = max(1, -(-labels.size // max(made.count or len(runs), 1)))
-        labels = labels[: per_run * len(runs)]
-    return Data(runs, labels)
+        labels = labels.reshape(-1)
+        per_run, rest = divmod(labels.size, made.count or len(runs))
+        labels = labels if rest else labels[: per_run * len(runs)]
+    return Data(runs, labels, made.preprocess)
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,7 @@ class _Made:
     where: str
     labels: Array | None = None
     count: int | None = None
+    preprocess: str | None = None
 
 
 def _forms(inputs: Sequence[Input]) -> str:
@@ -124,7 +136,7 @@ def _of_folder(inputs: Sequence[Input], folder: Path, preprocess: str | None) ->
     files = sorted(p for p in folder.iterdir() if p.suffix.lower() in (*ARRAYS, *SUFFIXES))
     if not files:
         raise InputError(
-            "the folder holds no .npy or .npz file and no image",
+            "the folder itself holds no .npy or .npz file and no image",
             where=str(folder),
             mend=_forms(inputs),
         )
@@ -157,12 +169,36 @@ def _of_folder(inputs: Sequence[Input], folder: Path, preprocess: str | None) ->
 
 
 def _of_images(of: Input, paths: Sequence[Path], how: Preprocess) -> _Made:
-    def runs() -> Iterator[Sample]:
-        for path in paths:  # one after the other: all at once might not fit into memory
-            for x in _runs_of(of, read_image(path, how, of.shape), str(path)):
-                yield {of.name: x}
+    """A run for each image, or for as many as the model takes at once."""
+    together = of.shape[0] or 1
+    how = settled(how, of.shape)
 
-    return _Made(runs(), str(paths[0].parent), None, len(paths))
+    def runs() -> Iterator[Sample]:
+        for begin in range(0, len(paths) - together + 1, together):  # all might not fit into memory
+            read = [_image(of, path, how) for path in paths[begin : begin + together]]
+            yield {of.name: np.concatenate(read)}
+
+    folder = str(paths[0].parent)
+    if len(paths) < together:
+        count = f"{len(paths)} image{'s' if len(paths) > 1 else ''}"
+        raise InputError(
+            f"the input '{of.name}' is {of}, and the folder holds {count}",
+            where=folder,
+            mend=f"at least {together} images",
+        )
+    return _Made(runs(), folder, None, len(paths) // together, str(how))
+
+
+def _image(of: Input, path: Path, how: Preprocess) -> Array:
+    """An image as [1, …]. Raises InputError where it is not as the model takes it."""
+    x = read_image(path, how)
+    if any(wanted not in (None, n) for wanted, n in zip(of.shape[1:], x.shape[1:], strict=True)):
+        raise InputError(
+            f"the input '{of.name}' is {of}, and the image becomes {x.dtype.name}{list(x.shape)}",
+            where=f"{path}, --preprocess '{how}'",
+            mend="other resize, crop, color or layout",
+        )
+    return _of_dtype(of, x, str(path))
 
 
 def _loaded(inputs: Sequence[Input], path: Path) -> dict[str, Array]:

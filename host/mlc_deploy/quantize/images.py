@@ -14,7 +14,7 @@ layout  NCHW or NHWC (default: as the model's input is)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,27 @@ class Preprocess:
     std: tuple[float, ...] = (1.0,)
     color: str | None = None
     layout: str | None = None
+
+    def __str__(self) -> str:
+        """As `parse` reads it, with all that is known."""
+        numbers = {"scale": (self.scale,), "mean": self.mean, "std": self.std}
+        said = {
+            "resize": "x".join(map(str, self.resize or ())),
+            "crop": "x".join(map(str, self.crop or ())),
+            **{key: ",".join(f"{n:g}" for n in each) for key, each in numbers.items()},
+            "color": self.color,
+            "layout": self.layout,
+        }
+        return " ".join(f"{key}={value}" for key, value in said.items() if value)
+
+
+def settled(how: Preprocess, shape: Sequence[int | None]) -> Preprocess:
+    """With what is not said, as it follows from the shape of the model's input."""
+    layout = how.layout or _layout(shape)
+    height, width, channels = (shape[layout.index(axis)] for axis in "HWC")
+    color = how.color or ("GRAY" if channels == 1 else "RGB")
+    size = (height, width) if height and width and not how.crop else None
+    return replace(how, layout=layout, color=color, resize=how.resize or size)
 
 
 def parse(text: str) -> Preprocess:
@@ -81,9 +102,8 @@ def _value(key: str, text: str) -> Any:
             return text
 
 
-def read_image(path: Path, how: Preprocess, shape: Sequence[int | None]) -> Array:
-    """An image as float32 [1, C, H, W] or [1, H, W, C], for an input of that shape. Raises
-    InputError."""
+def read_image(path: Path, how: Preprocess) -> Array:
+    """An image as float32 [1, C, H, W] or [1, H, W, C]. how: settled. Raises InputError."""
     try:
         from PIL import Image
     except ImportError:
@@ -92,19 +112,16 @@ def read_image(path: Path, how: Preprocess, shape: Sequence[int | None]) -> Arra
             where=str(path),
             mend="pip install 'mlc-deploy[images]', or .npy files",
         ) from None
-    layout = how.layout or _layout(shape)
-    height, width, channels = (shape[layout.index(axis)] for axis in "HWC")
-    color = how.color or ("GRAY" if channels == 1 else "RGB")
     try:
         with Image.open(path) as opened:
-            image = opened.convert("L" if color == "GRAY" else "RGB")
+            image = opened.convert("L" if how.color == "GRAY" else "RGB")
     except Exception as error:  # of damaged files, whatever Pillow's readers raise
         raise InputError(
             f"this is no image that can be read: {' '.join(str(error).split())[:120]}",
             where=str(path),
             mend="take it out of the folder, or save it again",
         ) from None
-    size = how.resize or ((height, width) if height and width and not how.crop else None)
+    size = how.resize
     if size is not None:
         if len(size) == 1:  # the shorter side
             least = min(image.size)
@@ -118,18 +135,18 @@ def read_image(path: Path, how: Preprocess, shape: Sequence[int | None]) -> Arra
         image = image.crop((left, top, left + wide, top + tall))
     pixels = np.asarray(image, np.float32)
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
-    if color == "BGR":
+    if how.color == "BGR":
         pixels = pixels[..., ::-1]
     for numbers, name in ((how.mean, "mean"), (how.std, "std")):
         if len(numbers) not in (1, pixels.shape[-1]):
             raise InputError(
-                f"{name} has {len(numbers)} numbers, and the image {pixels.shape[-1]} channels",
-                where=str(path),
-                mend=EXAMPLE,
+                f"{name} has {len(numbers)} numbers, and images are {how.color}",
+                where=f"--preprocess '{how}'",
+                mend="one number" + (", or one for each channel" if pixels.shape[-1] > 1 else ""),
             )
     mean, std = np.asarray(how.mean, np.float32), np.asarray(how.std, np.float32)
     x = (pixels / np.float32(how.scale) - mean) / std
-    x = x.transpose(2, 0, 1) if layout == "NCHW" else x
+    x = x.transpose(2, 0, 1) if how.layout == "NCHW" else x
     return np.ascontiguousarray(x[None], np.float32)
 
 

@@ -32,6 +32,10 @@ from ..frontend.onnx_node import Converter
 from .net import STANDARD, WEIGHTS, Array, Net, attributes, node_inputs, renamed, with_inputs
 
 PER_CHANNEL_OPSET = 13  # QuantizeLinear has an axis from here on
+OTHERS = {
+    ".tflite": "the model as it is: int8 .tflite files are made by TensorFlow's converter",
+    ".pt2": "torch.onnx.export, and the .onnx file",
+}
 MOST_FOLDED = 1 << 22  # elements of a constant that is computed here
 KEPT = ("QuantizeLinear", "DequantizeLinear", "RandomNormal", "RandomUniform", "ConstantOfShape")
 
@@ -49,6 +53,12 @@ def read(
     where, folder = "the model", Path()
     if isinstance(model, (str, Path)):
         where, folder = str(model), Path(model).parent
+        if Path(model).suffix in OTHERS:
+            raise ImporterError(
+                f"quantization takes ONNX models, and this is a {Path(model).suffix} file",
+                where=where,
+                mend=OTHERS[Path(model).suffix],
+            )
         proto = read_model(model)
     else:
         proto = parse_model(model, where) if isinstance(model, bytes) else model

@@ -20,7 +20,7 @@ PERCENTILE = 99.99
 SHRUNK = np.linspace(0.25, 1.0, 31)  # shares of the range that are tried
 BINS = 2048
 LEVELS = 256
-MINMAX = "min/max"
+MINMAX, CUT, LEAST_ERROR, LEAST_DIVERGENCE = RULES = ("min/max", "percentile", "mse", "entropy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ def proposals(seen: Seen) -> list[Range]:
     if whole.high == whole.low:
         return [whole]
     found: Mapping[str, tuple[float, float]] = {
-        "percentile": _percentile(x),
-        "mse": _least_error(x, whole),
-        "entropy": _least_divergence(x, whole),
+        CUT: _percentile(x),
+        LEAST_ERROR: _least_error(x, whole),
+        LEAST_DIVERGENCE: _least_divergence(x, whole),
     }
     ranges = [whole]
     for rule, (low, high) in found.items():

@@ -32,18 +32,22 @@ def within_budget(
     samples: Sequence[Sample],
     judge: Judge,
     least: float,
+    known: Mapping[str, float] | None = None,
 ) -> Found:
-    """The largest part of `chosen` with which the model scores at least `least`; perhaps none."""
+    """The largest part of `chosen` with which the model scores at least `least`; perhaps none.
+    known: sensitivities that an earlier search with this form measured."""
 
     def score(layers: Collection[str]) -> float:
         return judge.score(list(run(form(layers), samples)))
 
     whole = score(chosen)
     if whole >= least or not chosen:
-        return Found(chosen, whole, {})
+        return Found(chosen, whole, known or {})
     few = samples[:PROBED]
     probe = judge.of_first(len(few))
-    sensitivity = {name: probe.error(list(run(form({name}), few))) for name in sorted(chosen)}
+    sensitivity = dict(known or {})
+    for name in sorted(chosen.difference(sensitivity)):
+        sensitivity[name] = probe.error(list(run(form({name}), few)))
     order = sorted(chosen, key=lambda name: -sensitivity[name])
     low, high, best = 0, len(order), score(())  # low breaks the budget, high keeps it
     while high - low > 1:

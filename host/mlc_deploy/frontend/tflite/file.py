@@ -106,7 +106,10 @@ def damaged(where: str) -> Iterator[None]:
         yield
     except ImporterError:
         raise
-    except (struct.error, *MISTAKES) as error:
+    except struct.error as error:
+        what = "the .tflite file is damaged or cut off: it names places behind its end"
+        raise ImporterError(what, where=where, mend=AGAIN) from error
+    except MISTAKES as error:
         raise ImporterError(
             f"the .tflite file is damaged or cut off: {error}", where=where, mend=AGAIN
         ) from error

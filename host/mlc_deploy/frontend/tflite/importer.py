@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,8 +122,11 @@ class _Importer:
             with mistakes_at(f"{self.where}, input '{name}'"):
                 shape = _shape(name, tensor, shapes.get(name), self.where)
                 self.values[place] = self.builder.param(name, shape, tensor.dtype)
-        for number, operator in enumerate(graph.operators):
-            self.node(number, operator)
+        others = {n: t.shape for n, t in zip(names, inputs, strict=True)
+                  if tuple(shapes.get(n, t.shape)) != t.shape}  # fmt: skip
+        with _of_shapes(shapes, others):
+            for number, operator in enumerate(graph.operators):
+                self.node(number, operator)
         outputs = [self.output(place) for place in graph.outputs]
         wanted = [graph.tensors[p].name or f"output{k}" for k, p in enumerate(graph.outputs)]
         first = len(wanted)
@@ -230,6 +234,22 @@ class _Importer:
         if missing:
             call = "takes a TfliteNode and returns node.emit(operator, *node.inputs, ...)"
             raise missing_operators(missing, REASONS, self.where, call)
+
+
+@contextmanager
+def _of_shapes(
+    given: Mapping[str, Sequence[int]], own: Mapping[str, tuple[int, ...]]
+) -> Iterator[None]:
+    """Says of an operator that cannot be read that inputs have other shapes than the file's own."""
+    try:
+        yield
+    except ImporterError as error:
+        if not own:
+            raise
+        name, shape = next(iter(own.items()))
+        what = f"{shape_text(name, given[name])} does not fit: {error.what}"
+        mend = f"the shape that the file has, {','.join(map(str, shape))}"
+        raise ShapeError(what, where=error.where, mend=mend) from error
 
 
 def _name(number: int, operator: Operator, made: Sequence[Tensor]) -> str:
