@@ -75,7 +75,7 @@ def layer(op: str, gates: int) -> Callable[[int, int], ModelProto]:
     """One of ONNX's recurrent layers."""
 
     def make(steps: int, hidden: int) -> ModelProto:
-        attributes = {"linear_before_reset": 1} if op == "GRU" else {}
+        attributes: dict[str, Any] = {"linear_before_reset": 1} if op == "GRU" else {}
         node = h.make_node(op, ["x", "w", "r", "b"], ["y"], hidden_size=hidden, **attributes)
         return model([node], steps, hidden, weights(gates, hidden))
 
@@ -124,15 +124,17 @@ class WrittenOut:
     def __init__(self) -> None:
         self.nodes: list[NodeProto] = []
 
-    def __call__(self, op: str, *inputs: str, **attributes: object) -> str:
+    def __call__(self, op: str, *inputs: str, **attributes: Any) -> str:
         return self.several(op, 1, *inputs, **attributes)[0]
 
-    def several(self, op: str, count: int, *inputs: str, **attributes: object) -> list[str]:
+    def several(self, op: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
         names = [f"v{len(self.nodes)}_{k}" for k in range(count)]
         self.nodes.append(h.make_node(op, inputs, names, **attributes))
         return names
 
-    def model(self, results: Sequence[str], hidden: int, constants: Mapping[str, Array]) -> Any:
+    def model(
+        self, results: Sequence[str], hidden: int, constants: Mapping[str, Array]
+    ) -> ModelProto:
         steps = len(results)
         self.nodes.append(h.make_node("Concat", results, ["y"], axis=0))
         return model(self.nodes, steps, hidden, constants)
@@ -178,10 +180,10 @@ def gru_out(steps: int, hidden: int) -> ModelProto:
     flat = n("Constant", value=nh.from_array(np.array([1, 3 * hidden])))
     state, results = "begin", []
     for part in parts:
-        of_x = n.several("Split", 3, n("Reshape", part, flat), axis=1)
+        own_x = n.several("Split", 3, n("Reshape", part, flat), axis=1)
         of_h = n.several("Split", 3, n("Add", n("MatMul", state, "r"), "rb"), axis=1)
-        z, r = (n("Sigmoid", n("Add", of_x[k], of_h[k])) for k in (0, 1))
-        fresh = n("Tanh", n("Add", of_x[2], n("Mul", r, of_h[2])))
+        z, r = (n("Sigmoid", n("Add", own_x[k], of_h[k])) for k in (0, 1))
+        fresh = n("Tanh", n("Add", own_x[2], n("Mul", r, of_h[2])))
         state = n("Add", fresh, n("Mul", z, n("Sub", state, fresh)))
         results.append(state)
     return n.model(results, hidden, constants)

@@ -34,7 +34,8 @@ def test_more_inputs_than_boards_take() -> None:
 
 def test_more_operands_of_a_function_than_boards_take() -> None:
     def total(*tensors: te.Tensor) -> te.Tensor:
-        return te.compute((4,), lambda i: sum(x[i] for x in tensors), name="total")
+        made: te.Tensor = te.compute((4,), lambda i: sum(x[i] for x in tensors), name="total")
+        return made
 
     b = BlockBuilder("main")
     x = b.param("x", (MAX_OPERANDS * 4,))
