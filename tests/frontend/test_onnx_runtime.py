@@ -225,6 +225,14 @@ def test_rotary_embedding(apart: bool, first: bool, interleaved: int) -> None:
     agrees(model("RotaryEmbedding", inputs, interleaved=interleaved, num_heads=2), inputs)
 
 
+def test_rotary_embedding_of_heads_that_the_cosines_tell() -> None:
+    inputs: dict[str, Array | None] = {
+        "x": f32(0, 2, 3, 16), "p": np.array([[2, 0, 4], [1, 1, 3]], np.int64),
+        "c": f32(1, 6, 4), "s": f32(2, 6, 4),
+    }  # fmt: skip
+    agrees(model("RotaryEmbedding", inputs), inputs)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("board", ["", "qemu://cortex-a7"])

@@ -319,3 +319,18 @@ def test_a_shortcut_that_comes_first_costs_no_memory() -> None:
         return lower_graph(optimize(function)).arena
 
     assert arena(True) == arena(False)
+
+
+def test_a_shortcut_that_narrows_waits() -> None:
+    """As where a residual network halves its images: the shortcut, which comes first, and the
+    block's first call take the same memory; then the block needs less and less."""
+    b = BlockBuilder("main")
+    shapes = {"aside": (32, 64), "one": (32, 64), "two": (8, 32), "three": (32, 8)}
+    weights = {name: b.param(name, shape, "int32") for name, shape in shapes.items()}
+    x = way = b.emit("negative", b.param("x", (64, 16), "int32"))
+    aside = b.emit("matmul", weights["aside"], x)
+    for name in ("one", "two", "three"):
+        way = b.emit("matmul", weights[name], way)
+    p = check(fused(b.finish([b.emit("matmul", b.emit("transpose", aside, axes=(1, 0)), way)])))
+    row = 16 * 4  # bytes
+    assert p.arena == p.arena_lower_bound == (64 + 8 + 32) * row

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlc_targets import BASE, Target
-from mlc_targets.object_format import Metadata, parse_metadata
+from mlc_targets.object_format import MAX_OPERANDS, Metadata, parse_metadata
 
 from ..artifact import save
 from ..artifact.c_model import export_c
@@ -22,6 +22,7 @@ from ..artifact.export import export
 from ..codegen import Library, metadata
 from ..codegen.c_fixed import MATH_NAMES
 from ..codegen.link import undefined
+from ..errors import LowerError
 from ..frontend import Converter
 from ..graph import ExternalCall, Function, GraphProgram, evaluate, lower_graph
 from ..graph.indices import index_extents
@@ -183,6 +184,8 @@ def compile(
         model, to, shapes, dims, converters, watch, precision, how, trust, states, values
     )
     program = lower_graph(graphs.optimized, graphs.module)
+    if to.kind != "c":
+        _refuse_wide(program)
     if db is not None:
         of_db = tuned(program.kernels, to, db)
         program = replace(program, kernels=of_db.sources)
@@ -214,6 +217,23 @@ def compile(
         kernels_tuned=tuple(of_db.found) if of_db else (),
         notes=(*(of_db.notes if of_db else ()), *_missing(library)),
     )
+
+
+def _refuse_wide(program: GraphProgram) -> None:
+    """Refuses, before kernels are compiled, what no board would load. Raises LowerError."""
+    count = len(program.inputs) + len(program.outputs)
+    if count > MAX_OPERANDS:
+        raise LowerError(
+            f"the model has {count} inputs and outputs; boards take {MAX_OPERANDS}",
+            mend="join some of one shape to a tensor with one more dimension",
+        )
+    for call in program.calls:
+        if (count := len(call.args)) > MAX_OPERANDS:
+            raise LowerError(
+                f"kernel '{call.kernel}' takes {count} tensors; boards take {MAX_OPERANDS}",
+                where=f"layer '{call.layer}'",
+                mend="two calls, each of a part of the tensors",
+            )
 
 
 def _missing(library: Library) -> tuple[str, ...]:

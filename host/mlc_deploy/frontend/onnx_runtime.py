@@ -228,7 +228,8 @@ def _multi_head_attention(n: OnnxNode) -> Any:
 
 
 def _rotary(n: OnnxNode) -> Any:
-    """Places are given one by one, [B, S], or as the first one, [1]."""
+    """Places are given one by one, [B, S], or as the first one, [1]. Of how many heads a row of x
+    is, where nothing says it, the cosines tell: each is of two numbers of a head."""
     if n.attr("is_packed_batching", 0) or n.attr("scale", 1.0) != 1:
         raise n.refuse("packed batches and a scale are not supported")
     x, places = n.input(0), n.input(1)
@@ -236,8 +237,13 @@ def _rotary(n: OnnxNode) -> Any:
     if len(shape_of(places)) == 1:
         places = n.emit("add", places, iota(n, rows, 2, 1))
         places = n.emit("broadcast_to", places, shape=(batch, rows))
-    keep = ["interleaved", "num_heads", "rotary_embedding_dim"]
-    return n.standard("RotaryEmbedding", x, n.input(2), n.input(3), places, keep=keep)[0]
+    cosines = n.input(2)
+    heads = n.attr("num_heads", 0)
+    if len(shape_of(x)) == 3 and not heads:
+        heads = shape_of(x)[-1] // (2 * shape_of(cosines)[-1])
+    keep = ["interleaved", "rotary_embedding_dim"]
+    inputs = (x, cosines, n.input(3), places)
+    return n.standard("RotaryEmbedding", *inputs, keep=keep, num_heads=heads)[0]
 
 
 # ------------------------------------------------------------------------------ quantized weights

@@ -1,73 +1,182 @@
 """The order of calls, where another one than the model's needs less memory.
 
-A greedy list schedule: of the calls whose arguments are there, the next is the one after which the
-least is alive, and of equal ones that which goes on with what was computed last.
+A beam search over lists: it goes on with the few orders of some calls that needed the least so far,
+and of orders of the same calls with one. So a call whose result is large and waits, as the shortcut
+around a block does, moves behind calls that need the memory more.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Container
-from dataclasses import replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 
-from .nodes import Binding, Function, Value, is_pure
+from .nodes import Binding, CallFused, Function, Value, Var, is_pure
+from .plan import align, read_in_step
 from .views import Memory, is_view
 
+WIDTH = 16  # orders that are kept of each length
+MOST_STEPS = 20_000  # calls times orders: of longer functions fewer orders are kept
+MOST_NEXT = 16  # calls that may follow an order, the first ones of the model's order
 
-def frugal(function: Function, fixed: Container[Value]) -> Function:
-    """function with its bindings in such an order; itself where that is the one it has, or where
-    calls have effects besides their outputs. fixed: values whose memory lies elsewhere."""
-    bindings = function.bindings
-    if not all(map(is_pure, bindings)):
+
+def frugal(function: Function, fixed: Collection[Value], arena: int) -> Function:
+    """function with its bindings in an order that needs less memory than `arena`; itself where none
+    can or none is found, or where calls have effects besides their outputs. fixed: values whose
+    memory lies elsewhere."""
+    if not all(map(is_pure, function.bindings)):
         return function
-    memory = Memory(function)
-    makers = {v: n for n, b in enumerate(bindings) for v in b.outputs}
-    needs = [{makers[a] for a in b.call.args if a in makers} for b in bindings]
-    readers: list[list[int]] = [[] for _ in bindings]
-    for n, needed in enumerate(needs):
-        for maker in needed:
-            readers[maker].append(n)
-    touched = [_roots(b, memory) for b in bindings]
-    left = Counter(root for roots in touched for root in roots)
-    waiting = [len(needed) for needed in needs]
-    alive: set[Value] = set()
-    ready = {n for n, count in enumerate(waiting) if not count}
-    order: list[int] = []
-    when: dict[int, int] = {}
-
-    def grows(n: int) -> int:
-        """Bytes that are alive after a call and were not before it."""
-        if is_view(bindings[n]):
-            return 0
-        made = {memory.region(v)[0] for v in bindings[n].outputs}
-        freed = {root for root in touched[n] if left[root] == 1}
-        return _bytes(made - alive - freed, fixed) - _bytes(freed & alive, fixed)
-
-    def age(n: int) -> int:
-        return -max((when[maker] for maker in needs[n]), default=-1)
-
-    while ready:
-        n = min(ready, key=lambda n: (not is_view(bindings[n]), grows(n), age(n), n))
-        ready.remove(n)
-        when[n] = len(order)
-        order.append(n)
-        left.subtract(touched[n])
-        alive |= touched[n]
-        for reader in readers[n]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.add(reader)
-    if order == list(range(len(bindings))):
+    calls = _Calls(function, fixed)
+    if arena <= calls.least:
         return function
-    return replace(function, bindings=tuple(bindings[n] for n in order))
+    found = calls.order()
+    if found.peak >= arena:
+        return function
+    bindings = tuple(_with_views(function, [calls.bindings[n] for n in found.calls()]))
+    return replace(function, bindings=bindings)
 
 
-def _roots(binding: Binding, memory: Memory) -> set[Value]:
-    """The memory that a call touches; a view touches none."""
-    if is_view(binding):
-        return set()
-    return {memory.region(v)[0] for v in (*binding.call.args, *binding.outputs)}
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """An order of some calls: `last`, after those before; the same calls as bits, the bytes that
+    are alive after them and that were at most, and which calls may follow."""
+
+    before: _Begun | None
+    last: int
+    done: int
+    alive: int
+    peak: int
+    ready: tuple[int, ...]
+
+    def calls(self) -> list[int]:
+        order: list[int] = []
+        here: _Begun | None = self
+        while here is not None and here.before is not None:
+            order.append(here.last)
+            here = here.before
+        return order[::-1]
 
 
-def _bytes(values: set[Value], fixed: Container[Value]) -> int:
-    return sum(v.type.bytes for v in values if v not in fixed)
+class _Calls:
+    """The calls of a function by number, what each needs, and the memory that they touch."""
+
+    def __init__(self, function: Function, fixed: Collection[Value]) -> None:
+        memory = Memory(function)
+        self.bindings = [b for b in function.bindings if not is_view(b)]
+        self.needs: list[set[int]] = []
+        self.readers: list[list[int]] = [[] for _ in self.bindings]
+        makers: dict[Value, set[int]] = {}  # the calls behind a value, through views
+        for binding in function.bindings:
+            needed = {n for a in binding.call.args for n in makers.get(a, ())}
+            if is_view(binding):
+                makers.update((v, needed) for v in binding.outputs)
+                continue
+            number = len(self.needs)
+            makers.update((v, {number}) for v in binding.outputs)
+            self.needs.append(needed)
+            for maker in needed:
+                self.readers[maker].append(number)
+        touched = [_roots(b, memory, fixed) for b in self.bindings]
+        self.touching: dict[Value, int] = {}
+        for number, roots in enumerate(touched):
+            for root in roots:
+                self.touching[root] = self.touching.get(root, 0) | 1 << number
+        # Per call: the bytes of each memory that it touches, with all calls that touch it.
+        self.touched = [[(align(r.type.bytes), self.touching[r]) for r in roots]
+                        for roots in touched]  # fmt: skip
+        self.instead = [_taken_over(b, memory, fixed) for b in self.bindings]
+        kept = (sum(size for size, _ in t) for t in self.touched)
+        saved = (align(b.outputs[0].type.bytes) if over else 0
+                 for b, over in zip(self.bindings, self.instead, strict=True))  # fmt: skip
+        self.least = max((k - s for k, s in zip(kept, saved, strict=True)), default=0)
+
+    def order(self) -> _Begun:
+        """Of the orders that the search kept to the end, the one that needs the least."""
+        first = tuple(n for n, needed in enumerate(self.needs) if not needed)
+        kept = [_Begun(None, -1, 0, 0, 0, first)]
+        width = min(WIDTH, max(1, MOST_STEPS // max(1, len(self.bindings))))
+        for _ in self.bindings:
+            longer: dict[int, _Begun] = {}
+            for begun in kept:
+                for number in begun.ready[:MOST_NEXT]:
+                    other = self._then(begun, number)
+                    same = longer.get(other.done)
+                    if same is None or other.peak < same.peak:
+                        longer[other.done] = other
+            # Of those that need the same, the one that went on with the earliest call.
+            kept = sorted(longer.values(), key=lambda b: (b.peak, b.alive))[:width]
+        return kept[0]
+
+    def _then(self, begun: _Begun, number: int) -> _Begun:
+        """The order with one more call."""
+        done = begun.done | 1 << number
+        made = freed = 0
+        for size, touching in self.touched[number]:
+            made += 0 if touching & begun.done else size
+            freed += 0 if touching & ~done else size
+        most = begun.alive + made
+        for root in self.instead[number]:  # nothing else needs it: it becomes the output
+            if not self.touching[root] & ~done:
+                most -= align(root.type.bytes)
+                break
+        ready = [n for n in begun.ready if n != number]
+        ready += [
+            n for n in self.readers[number] if all(done >> maker & 1 for maker in self.needs[n])
+        ]
+        alive = begun.alive + made - freed
+        return _Begun(begun, number, done, alive, max(begun.peak, most), tuple(sorted(ready)))
+
+
+def _roots(binding: Binding, memory: Memory, fixed: Collection[Value]) -> list[Value]:
+    """The memory that a call touches, without what lies elsewhere and without constants."""
+    values = (*binding.outputs, *binding.call.args)
+    roots = dict.fromkeys(memory.region(v)[0] for v in values)
+    return [r for r in roots if isinstance(r, Var) and r not in fixed]
+
+
+def _taken_over(binding: Binding, memory: Memory, fixed: Collection[Value]) -> list[Value]:
+    """The memory that the output of a call may take over, where nothing else needs it."""
+    call = binding.call
+    if not isinstance(call, CallFused) or len(binding.outputs) > 1:
+        return []
+    (out,) = binding.outputs
+    if out in fixed or out in memory.within:
+        return []
+    read = [memory.region(a)[0] for a in call.args]
+    return [
+        read[n]
+        for n in read_in_step(call.function)
+        if isinstance(read[n], Var)
+        and read[n] not in fixed
+        and read.count(read[n]) == 1
+        and memory.is_whole(call.args[n])
+    ]
+
+
+def _with_views(function: Function, calls: list[Binding]) -> Iterator[Binding]:
+    """The calls in this order, each view as soon as it can be."""
+    readers: dict[Value, list[Binding]] = {}
+    waiting: dict[Binding, int] = {}
+    made = {v for b in function.bindings for v in b.outputs}
+    for binding in function.bindings:
+        if is_view(binding):
+            needed = {a for a in binding.call.args if a in made}
+            waiting[binding] = len(needed)
+            for arg in needed:
+                readers.setdefault(arg, []).append(binding)
+
+    def after(binding: Binding) -> Iterator[Binding]:
+        left = [binding]
+        while left:
+            here = left.pop()
+            yield here
+            for out in here.outputs:
+                for view in readers.get(out, ()):
+                    waiting[view] -= 1
+                    if not waiting[view]:
+                        left.append(view)
+
+    for binding, count in waiting.items():
+        if not count:
+            yield from after(binding)
+    for binding in calls:
+        yield from after(binding)

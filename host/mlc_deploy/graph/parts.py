@@ -61,7 +61,8 @@ def part_of(function: Function, around: AnyCall | None = None) -> Part:
     if part.parts:
         return part
     memory = Memory(function)
-    other = frugal(function, params.union(memory.region(v)[0] for v in function.outputs))
+    fixed = params.union(memory.region(v)[0] for v in function.outputs)
+    other = frugal(function, fixed, part.plan.arena)
     if other is function:
         return part
     return min(part, _laid_out(other, states, params), key=lambda p: p.plan.arena)
