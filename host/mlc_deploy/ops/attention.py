@@ -1,7 +1,8 @@
 """Attention as one operator: products with keys, their softmax, and products with values.
 
     attention(q, k, v[, bias])
-    y[b, h, s] = sum over j of softmax(scale * q[b, h, s] . k[b, h', j] + bias[b, h, s, j]) * v[b, h', j]
+    x[b, h, s, j] = scale * q[b, h, s] . k[b, h', j] + bias[b, h, s, j]
+    y[b, h, s] = sum over j of softmax(x[b, h, s])[j] * v[b, h', j]
 
 q is [B, H, S, D], k [B, K, M, D], v [B, K, M, E], and y [B, H, S, E]: H / K heads of queries share
 a head of keys, h' = h * K // H. bias is of a shape that broadcasts to [B, H, S, L].
@@ -21,13 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from .. import te
+from ..arith import simplify_expr
 from ..ir import (
-    Buffer,
     Dim,
     Expr,
     ExprLike,
@@ -41,19 +43,23 @@ from ..ir import (
     const,
     dtype_of,
     expr,
+    free_vars,
     load,
     seq,
+    substitute,
     with_lanes,
 )
 from ..ir.names import Names
-from ..ir.nodes import ForKind
+from ..ir.nodes import ForKind, dim
 from ..te import Tensor
+from .convolution import OPEN
 from .elementwise import same_extent
 from .registry import Array, Attrs, Operator, TensorType, register, require
 
 NAME = "attention"
 LOW = float(np.finfo(np.float32).min)  # of a key that is not seen
 HEADS_FIRST = (True, True, True, True)
+TOGETHER = 4  # vectors of scores whose exponents share their constants
 QUAD = 4  # keys whose sums become one vector
 Index = Callable[..., Expr]
 
@@ -61,11 +67,13 @@ Index = Callable[..., Expr]
 @dataclass(frozen=True, slots=True)
 class AttentionTile:
     """rows: queries whose scores and sums are in registers together. keys: that are multiplied at
-    once. long: of a tile. lanes: of a vector. vectors: of a value's elements that are in registers
-    together. parallel: whether tasks may run side by side."""
+    once, by so many steps of a loop, a vector each. long: keys of a tile. lanes: of a vector.
+    vectors: of a value's elements, that are in registers together. parallel: whether tasks may run
+    side by side."""
 
     rows: int = 1
     keys: int = 1
+    steps: int = 1
     long: int = 16
     lanes: int = 1
     vectors: int = 1
@@ -99,9 +107,7 @@ def sizes_of(types: Sequence[TensorType | Tensor], attrs: Attrs) -> Sizes:
     said = ", ".join(f"{t.dtype}{list(t.shape)}" for t in types)
     q, k, v = types[:3]
     require(all(len(t.shape) == 4 for t in types), f"{NAME}: {said}")
-    require(
-        all(dtype_of(t.dtype).kind == "float" for t in types), f"{NAME}: does not take {said}"
-    )
+    require(all(dtype_of(t.dtype).kind == "float" for t in types), f"{NAME}: does not take {said}")
     first = attrs.get("heads_first", HEADS_FIRST)
     (b, heads, count, width), (bk, kept, most, wk), (bv, kv, mv, values) = (
         in_order(t.shape, f) for t, f in zip((q, k, v), first, strict=False)
@@ -118,7 +124,15 @@ def sizes_of(types: Sequence[TensorType | Tensor], attrs: Attrs) -> Sizes:
             for n, m in zip(bias.shape, wanted, strict=True)
         )
         require(fits and len(types) == 4, f"{NAME}: {said}")
-    return Sizes(b, heads, kept, count, length, width, values)  # type: ignore[arg-type]
+    return Sizes(b, heads, kept, count, length, width, values)
+
+
+def counted(extent: Dim) -> int:
+    """What an extent counts where costs are compared: each that only a run decides, OPEN."""
+    if isinstance(extent, int):
+        return extent
+    known = {v: const(OPEN, v.dtype) for v in free_vars(extent)}
+    return index(dim(simplify_expr(substitute(extent, known), {})))  # type: ignore[arg-type]
 
 
 def in_order(shape: Sequence[Any], heads_first: bool) -> tuple[Any, Any, Any, Any]:
@@ -134,7 +148,7 @@ def attend(inputs: Sequence[Tensor], attrs: Attrs, tile: AttentionTile) -> Tenso
     shape = in_order((n.batch, n.heads, n.count, n.values), first[3])
     high, lanes = tile.rows, tile.lanes
     scratch: list[tuple[Sequence[Dim], str]] = [
-        ((high, n.width), "float32"),  # the queries of a block of rows
+        ((n.width // lanes, high, lanes), "float32"),  # the queries of a block of rows
         ((high, tile.long), "float32"),  # scores of a tile
         ((high * tile.keys, lanes), "float32"),  # sums of products
         ((high, n.values), "float32"),  # sums of values
@@ -212,8 +226,10 @@ class _Loops:
         tiles = (end - begin + self.tile.long - 1) // self.tile.long
 
         def start(r: Var) -> Stmt:
-            own = row + r if isinstance(n.rows, int) and n.rows % high == 0 else te.minimum(
-                row + r, n.rows - 1
+            own = (
+                row + r
+                if isinstance(n.rows, int) and n.rows % high == 0
+                else te.minimum(row + r, n.rows - 1)
             )
             g, s = self.place(own)
 
@@ -221,7 +237,7 @@ class _Loops:
                 def one(lane: Var) -> Stmt:
                     at = in_order((b, h * n.group + g, s, d * lanes + lane), self.first[0])
                     value = self.q[at].astype("float32") * float(self.attrs["scale"])
-                    return Store(self.queries, (r, d * lanes + lane), value)
+                    return Store(self.queries, (d, r, lane), value)
 
                 return self.vector(one)
 
@@ -277,10 +293,10 @@ class _Loops:
     def product(self, b: Expr, h: Expr, at: Expr, key: Expr, keys: int) -> Stmt:
         high, lanes = self.tile.rows, self.tile.lanes
 
-        def step(d: Var) -> Stmt:
+        def step(d: Expr) -> Stmt:
             def one(r: Expr, j: Expr, lane: Expr) -> Stmt:
                 place = in_order((b, h, at + key + j, d * lanes + lane), self.first[1])
-                product = self.queries[r, d * lanes + lane] * self.k[place].astype("float32")
+                product = self.queries[d, r, lane] * self.k[place].astype("float32")
                 own = r * keys + j
                 return Store(self.sums, (own, lane), self.sums[own, lane] + product)
 
@@ -289,11 +305,15 @@ class _Loops:
 
         zero = self.each("z", high * keys, lambda z: self.vector(
             lambda lane: Store(self.sums, (z, lane), const(0.0))))  # fmt: skip
-        return seq((zero, self.loop("d", self.n.width // lanes, step), *self.added(key, keys)))
+        whole, steps = self.n.width // lanes, self.tile.steps
+        every = self.loop("d", whole // steps, lambda d: self.each(
+            "e", steps, lambda e: step(d * steps + e)))  # fmt: skip
+        return seq((zero, every, *self.added(key, keys)))
 
     def added(self, key: Expr, keys: int) -> list[Stmt]:
         """The sums of lanes, stored as scores."""
-        lanes, found = self.tile.lanes, []
+        lanes = self.tile.lanes
+        found: list[Stmt] = []
         for r in range(self.tile.rows):
             if keys % QUAD or lanes % QUAD:
                 for j in range(keys):
@@ -314,7 +334,7 @@ class _Loops:
     def softmax(self, b: Expr, h: Expr, row: Expr, r: Var, at: Expr, count: Expr) -> Stmt:
         """Scores of a row become exponents; the largest one, and sums."""
         lanes = self.tile.lanes
-        both = 2 if self.tile.long % (2 * lanes) == 0 else 1
+        both = next(c for c in (TOGETHER, 2, 1) if self.tile.long % (c * lanes) == 0)
         turns = (count + both * lanes - 1) // (both * lanes)
         g, s = self.place(row + r)
         softcap = float(self.attrs.get("softcap", 0.0))
@@ -348,7 +368,7 @@ class _Loops:
 
         def through(body: Callable[[Expr, Var], Stmt]) -> Stmt:
             return self.loop("w", turns, lambda w: self.each(
-                "x", both, lambda x: self.vector(lambda lane: body(w * both + x, lane))))  # fmt: skip
+                "x", both, lambda x: self.vector(lambda i: body(w * both + x, i))))  # fmt: skip
 
         largest = self.few[0, 0]
         for lane in range(1, lanes):
@@ -481,7 +501,7 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
 
 def _products(types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> int:
     n = sizes_of(types, attrs)
-    rows = n.batch * n.heads * n.count  # type: ignore[operator]
+    rows = n.batch * n.heads * n.count
     if not isinstance(rows, int) or not isinstance(n.length, int):
         raise TypeError("the length is symbolic")
     return rows * n.length * (n.width + n.values)

@@ -6,7 +6,17 @@ All have the key `cpu`. ARM's own instructions are taken where a target has the 
 from functools import partial
 
 from ..strategy import implementations, register_implementation
-from . import attention, block_scaled, conv2d, conv2d_int8, lookup, products, taps, windows, winograd
+from . import (
+    attention,
+    block_scaled,
+    conv2d,
+    conv2d_int8,
+    lookup,
+    products,
+    taps,
+    windows,
+    winograd,
+)
 
 # Operator, name, plan, level, and what it needs, in the words of `mlc-deploy inspect`.
 for op, name, plan, level, needs in (

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mlc_targets import Target
 
 from ...ir import PrimFunc
 from ...schedule import Schedule
 from ...te import Tensor
-from ..attention import NAME, QUAD, AttentionTile, Sizes, attend, sizes_of
-from ..convolution import OPEN
+from ..attention import NAME, QUAD, AttentionTile, Sizes, attend, counted, sizes_of
 from ..cpu.default import schedule_block
 from ..plan import Plan, fields
 from ..registry import Attrs, TensorType
+from ..tile import divisor
 
-LONG = 32  # keys of a tile
-SCRATCH = range(1, 11)  # the stage's outputs behind its result
+LONG = 64  # keys of a tile
+REGISTERS = (3, 5, 9)  # the stage's outputs that are kept in them: sums, and a vector of scores
 EXPONENT = 24.0  # instructions for a vector of scores: masks, the largest one, exponents, sums
 ROW = 40.0  # of a row of scores of a tile
 
@@ -34,7 +33,7 @@ class AttentionByTiles(Plan):
 
     def schedule(self, func: PrimFunc) -> PrimFunc:
         sch = Schedule(func)
-        for number in SCRATCH:
+        for number in REGISTERS:
             sch.set_scope(NAME, number, "local")
         for block in sch.get_blocks():
             if block != NAME:
@@ -50,9 +49,7 @@ def plan_attention(
     if target.kind == "c" or lanes < QUAD or n.width % lanes or n.values % lanes:
         return None
     tile = _tile(n, lanes, target.vector_registers or 16)
-    return AttentionByTiles(
-        **fields(NAME, types, attrs, target), cost=_cost(n, tile), tile=tile
-    )
+    return AttentionByTiles(**fields(NAME, types, attrs, target), cost=_cost(n, tile), tile=tile)
 
 
 def _tile(n: Sizes, lanes: int, registers: int) -> AttentionTile:
@@ -60,19 +57,19 @@ def _tile(n: Sizes, lanes: int, registers: int) -> AttentionTile:
     most = 4 if registers >= 32 else 2
     rows = min(most, n.rows) if isinstance(n.rows, int) else most
     if isinstance(n.rows, int):  # rows are left over in no block, if one can help it
-        rows = min(range(rows, 0, -1), key=lambda r: (-(-n.rows // r) * r, -r))  # type: ignore[operator]
+        rows = min(range(rows, 0, -1), key=lambda r: (-(-n.rows // r) * r, -r))
         rows = rows if rows > 1 or n.rows == 1 else min(most, n.rows)
     keys = 2 * QUAD if rows == 1 else QUAD
     whole = n.values // lanes
     some = (16 if registers >= 32 else 8) // rows
     vectors = next(c for c in range(min(some, whole), 0, -1) if whole % c == 0)
-    return AttentionTile(rows, keys, LONG, lanes, vectors, parallel=True)
+    steps = divisor(n.width // lanes, 4)
+    return AttentionTile(rows, keys, steps, LONG, lanes, vectors, parallel=True)
 
 
 def _cost(n: Sizes, tile: AttentionTile) -> float:
-    """Instructions: of multiplications and loads, of exponents, and of what a tile's begin costs."""
-    sizes: list[Any] = [d if isinstance(d, int) else OPEN for d in (n.batch, n.count, n.length)]
-    batch, count, length = sizes
+    """Instructions: of multiplications and loads, of exponents, and of a tile's begin."""
+    batch, count, length = map(counted, (n.batch, n.count, n.length))
     blocks = batch * n.kept * -(-n.group * count // tile.rows)
     rows = tile.rows
     of_key = (n.width / tile.lanes) * (rows + 0.6 + rows / tile.keys)
