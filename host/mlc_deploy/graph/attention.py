@@ -106,8 +106,9 @@ def _turned(graph: Rewriting, out: Var, call: Call) -> Value | None:
     """transpose(attention(q, k, v), (0, 2, 1, 3))   =>   attention(q, k, v), which writes so"""
     if call.op != "transpose" or tuple(call.attrs["axes"]) != TURNED[0]:
         return None
-    made = graph.call(call.args[0], "attention")
-    if made is None or not graph.once(call.args[0]):
+    y = _through(graph, call.args[0])
+    made = graph.call(y, "attention")
+    if made is None or not graph.once(y) or not same_type(y.type, call.args[0].type):
         return None
     first = made.attrs.get("heads_first", HEADS_FIRST)
     if not first[3]:

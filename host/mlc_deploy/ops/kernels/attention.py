@@ -18,8 +18,10 @@ from ..tile import divisor
 
 LONG = 64  # keys of a tile
 REGISTERS = (3, 5, 9)  # the stage's outputs that are kept in them: sums, and a vector of scores
-EXPONENT = 24.0  # instructions for a vector of scores: masks, the largest one, exponents, sums
-ROW = 40.0  # of a row of scores of a tile
+# Instructions: of a load, where pairs are loaded at once or an operand of a multiplication; of a
+# turn of the loop over a head; of a vector of scores, from masks to sums of exponents; of a row of
+# scores of a tile.
+LOAD, LOAD_ALONE, TURN, EXPONENT, ROW = 0.5, 1.0, 4.0, 30.0, 50.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,32 +50,36 @@ def plan_attention(
     lanes = target.lanes("float32")
     if target.kind == "c" or lanes < QUAD or n.width % lanes or n.values % lanes:
         return None
-    tile = _tile(n, lanes, target.vector_registers or 16)
-    return AttentionByTiles(**fields(NAME, types, attrs, target), cost=_cost(n, tile), tile=tile)
+    tile = _tile(n, lanes, target)
+    return AttentionByTiles(
+        **fields(NAME, types, attrs, target), cost=_cost(n, tile, target), tile=tile
+    )
 
 
-def _tile(n: Sizes, lanes: int, registers: int) -> AttentionTile:
+def _tile(n: Sizes, lanes: int, target: Target) -> AttentionTile:
     """As many rows as there are registers for their products with four keys."""
-    most = 4 if registers >= 32 else 2
-    rows = min(most, n.rows) if isinstance(n.rows, int) else most
+    many = (target.vector_registers or 16) >= 32
+    rows = most = 4 if many else 2
     if isinstance(n.rows, int):  # rows are left over in no block, if one can help it
-        rows = min(range(rows, 0, -1), key=lambda r: (-(-n.rows // r) * r, -r))
-        rows = rows if rows > 1 or n.rows == 1 else min(most, n.rows)
+        rows = min(range(min(most, n.rows), 0, -1), key=lambda r: (-(-n.rows // r) * r, -r))
+        rows = rows if rows > 1 or n.rows == 1 else most
     keys = 2 * QUAD if rows == 1 else QUAD
     whole = n.values // lanes
-    some = (16 if registers >= 32 else 8) // rows
-    vectors = next(c for c in range(min(some, whole), 0, -1) if whole % c == 0)
-    steps = divisor(n.width // lanes, 4)
+    vectors = divisor(whole, (16 if many else 8) // rows)
+    steps = 1 if target.arch == "arm" else divisor(n.width // lanes, 4)
     return AttentionTile(rows, keys, steps, LONG, lanes, vectors, parallel=True)
 
 
-def _cost(n: Sizes, tile: AttentionTile) -> float:
-    """Instructions: of multiplications and loads, of exponents, and of a tile's begin."""
+def _cost(n: Sizes, tile: AttentionTile, target: Target) -> float:
     batch, count, length = map(counted, (n.batch, n.count, n.length))
-    blocks = batch * n.kept * -(-n.group * count // tile.rows)
-    rows = tile.rows
-    of_key = (n.width / tile.lanes) * (rows + 0.6 + rows / tile.keys)
-    of_key += (n.values / tile.lanes) * (rows + 0.5) + rows / QUAD
-    of_key += rows * EXPONENT / tile.lanes + rows * 3 / QUAD
+    rows, load = tile.rows, LOAD_ALONE if target.arch == "arm" else LOAD
+    blocks = batch * n.kept * -(-n.group * count // rows)
+    of_key = (
+        n.width
+        / tile.lanes
+        * (rows + load + load * rows / tile.keys + TURN / (tile.keys * tile.steps))
+    )
+    of_key += n.values / tile.lanes * (rows + load)
+    of_key += rows * (EXPONENT / tile.lanes + 1)
     of_tile = rows * (ROW + 3 * n.values / tile.lanes)
     return float(blocks * (length * of_key + -(-length // tile.long) * of_tile))
