@@ -20,6 +20,11 @@ HEADS, KEPT, COUNT, LENGTH, WIDTH = 4, 2, 2, 64, 16
 Write = Callable[[BlockBuilder], Value]
 
 
+def emit(bb: BlockBuilder, op: str, *args: Value, **attrs: Any) -> Value:
+    made: Value = bb.emit(op, *args, **attrs)
+    return made
+
+
 def scores(bb: BlockBuilder, k: Value, scale: str, bias: Value | None = None) -> Value:
     """Of queries [1, H, S, D], in the ways that there are to multiply by 1/4 and to add."""
     q: Value = bb.param("q", (1, k.type.shape[1], COUNT, WIDTH))
@@ -37,7 +42,7 @@ def scores(bb: BlockBuilder, k: Value, scale: str, bias: Value | None = None) ->
 def plain(bb: BlockBuilder, scale: str = "after", bias: tuple[int, ...] = ()) -> Value:
     k, v = (bb.param(n, (1, HEADS, LENGTH, WIDTH)) for n in "kv")
     more = bb.param("bias", bias) if bias else None
-    return bb.emit("matmul", bb.emit("softmax", scores(bb, k, scale, more), axis=3), v)
+    return emit(bb, "matmul", bb.emit("softmax", scores(bb, k, scale, more), axis=3), v)
 
 
 def repeated(bb: BlockBuilder) -> Value:
@@ -48,10 +53,10 @@ def repeated(bb: BlockBuilder) -> Value:
         x = bb.emit("slice", x, begin=(0,) * 4, step=(1,) * 4, shape=(1, KEPT, LENGTH, WIDTH))
         x = bb.emit("reshape", x, shape=(1, KEPT, 1, LENGTH, WIDTH))
         x = bb.emit("broadcast_to", x, shape=(1, KEPT, HEADS // KEPT, LENGTH, WIDTH))
-        return bb.emit("reshape", x, shape=(1, HEADS, LENGTH, WIDTH))
+        return emit(bb, "reshape", x, shape=(1, HEADS, LENGTH, WIDTH))
 
     k, v = heads("k"), heads("v")
-    return bb.emit("matmul", bb.emit("softmax", scores(bb, k, "q"), axis=-1), v)
+    return emit(bb, "matmul", bb.emit("softmax", scores(bb, k, "q"), axis=-1), v)
 
 
 def grouped(bb: BlockBuilder) -> Value:
@@ -70,7 +75,7 @@ def grouped(bb: BlockBuilder) -> Value:
     x = bb.emit("reshape", bb.emit("softmax", x, axis=3), shape=(*rows, LENGTH))
     y = bb.emit("matmul", x, v)
     y = bb.emit("reshape", y, shape=(1, HEADS, COUNT, WIDTH))
-    return bb.emit("transpose", y, axes=(0, 2, 1, 3))
+    return emit(bb, "transpose", y, axes=(0, 2, 1, 3))
 
 
 def turned(bb: BlockBuilder) -> Value:
@@ -83,7 +88,7 @@ def turned(bb: BlockBuilder) -> Value:
         for x, axes in zip(apart, ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)), strict=True)
     )
     y = bb.emit("matmul", bb.emit("softmax", bb.emit("matmul", q, k), axis=3), v)
-    return bb.emit("transpose", y, axes=(0, 2, 1, 3))
+    return emit(bb, "transpose", y, axes=(0, 2, 1, 3))
 
 
 FORMS: dict[str, tuple[Write, dict[str, Any]]] = {
@@ -145,7 +150,7 @@ def test_left_as_it_is() -> None:
 
     def across(bb: BlockBuilder) -> Value:
         k, v = (bb.param(n, (1, HEADS, LENGTH, WIDTH)) for n in "kv")
-        return bb.emit("matmul", bb.emit("softmax", scores(bb, k, ""), axis=2), v)
+        return emit(bb, "matmul", bb.emit("softmax", scores(bb, k, ""), axis=2), v)
 
     assert not recognized(made(across))
     assert recognized(made(plain))
@@ -159,7 +164,7 @@ def test_products_stay_where_they_cost_less() -> None:
     def many(bb: BlockBuilder) -> Value:
         q, k, v = (bb.param(n, (1, 12, 128, 32)) for n in "qkv")
         x = bb.emit("matmul", q, bb.emit("transpose", k, axes=(0, 1, 3, 2)))
-        return bb.emit("matmul", bb.emit("softmax", x, axis=3), v)
+        return emit(bb, "matmul", bb.emit("softmax", x, axis=3), v)
 
     assert not recognized(made(many), "armv7a")
     assert recognized(made(plain), "armv7a")
