@@ -151,6 +151,8 @@ def test_a_cache_of_float16(
     with mlc.Text(session.load(decoder.model)) as text:
         assert list(text.reply(PROMPT, 12)) == tokens
         assert text.memory.cache - 8 == 2 * LAYERS * KEPT * LENGTH * HEAD * 2
+        assert isinstance(decoder.model, mlc.CompiledModel)
+        assert not any("softmax" in call.kernel for call in decoder.model.program.calls)
         caches = {str(array.dtype) for array in text.save_state().values() if array.ndim == 4}
         assert caches == {"float16"}
         off = np.abs(text.logits() - logits[-1]).max() / np.abs(logits[-1]).max()

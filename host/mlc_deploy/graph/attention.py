@@ -130,7 +130,7 @@ def _found(graph: Rewriting, call: Call, target: Target) -> _Attention | None:
     if product is None or product.attrs or not graph.once(x) or len(x.type.shape) != 4:
         return None
     q, more = _times(graph, _through(graph, product.args[0]))
-    turned = graph.call(product.args[1], "transpose")
+    turned = graph.call(_before_cast(graph, product.args[1]), "transpose")
     if turned is None or tuple(turned.attrs["axes"]) not in ((0, 1, 3, 2), TURNED[1]):
         return None
     kept = tuple(turned.attrs["axes"]) == (0, 1, 3, 2)
@@ -240,13 +240,10 @@ def _times(graph: Rewriting, x: Value) -> tuple[Value, float]:
 
 def _operand(graph: Rewriting, x: Value, heads: Dim | None, heads_first: bool = True) -> _Operand:
     """An operand without what the kernel does as well while it reads."""
-    found = _Operand(x, heads_first)
+    found = _Operand(_before_cast(graph, x), heads_first)
     if heads is not None and heads_first:
         found = _not_repeated(graph, found)
-    if (cast := graph.call(found.value, "cast")) is not None and cast.args[0].type.dtype in (
-        "float16", "float32",
-    ):  # fmt: skip
-        found = replace(found, value=cast.args[0])
+    found = replace(found, value=_before_cast(graph, found.value))
     if heads_first and (turned := graph.call(found.value, "transpose")) is not None:
         if tuple(turned.attrs["axes"]) == TURNED[0]:
             moved = MOVED * _elements(x.type.shape)
@@ -254,6 +251,13 @@ def _operand(graph: Rewriting, x: Value, heads: Dim | None, heads_first: bool = 
     if heads is not None and found.heads_first:
         found = _whole(graph, found)
     return found
+
+
+def _before_cast(graph: Rewriting, x: Value) -> Value:
+    """A float of another dtype, which the kernel reads as well."""
+    call = graph.call(x, "cast")
+    floats = call is not None and {call.args[0].type.dtype, x.type.dtype} == {"float16", "float32"}
+    return call.args[0] if call is not None and floats else x
 
 
 def _whole(graph: Rewriting, found: _Operand) -> _Operand:
