@@ -69,6 +69,8 @@ def test_refusals(
         (file, "--prompt-ids", "1", "--top-p", "1.5"),
         (file, "--prompt-ids", "1", "--tokens", "0"),
         (file, "--prompt-ids", "1", "--window", "64", "--max-length", "64"),
+        (file, "--prompt-ids", "1", "--cache", "int4"),
+        (file, "--target", "armv7a", "--save", tmp_path / "x.mlc", "--cache", "float16"),
         ("nowhere.onnx", "--prompt-ids", "1"),
         (other, "--prompt-ids", "1"),
     ]

@@ -14,7 +14,19 @@ import mlc_deploy as mlc
 from mlc_deploy.decode.model import STEP, read_decoder
 from mlc_deploy.decode.sampling import Sampling
 from mlc_deploy.errors import DecodeError
-from tests.decode.tiny import FUSED, PLAIN, PROMPT, VOCABULARY, by_onnxruntime, decoder, saved
+from mlc_targets import TargetError
+from tests.decode.tiny import (
+    FUSED,
+    HEAD,
+    KEPT,
+    LAYERS,
+    PLAIN,
+    PROMPT,
+    VOCABULARY,
+    by_onnxruntime,
+    decoder,
+    saved,
+)
 from tests.driver.test_streams import voice_activity
 from tests.sessions import TARGETS, aarch64, armv7, board_named, local
 
@@ -99,6 +111,52 @@ def test_one_copy_of_weights_and_a_cache_in_place(made: Made) -> None:
     for call in model.program.calls:
         if call.kernel.startswith("copy"):
             assert all(place.size < whole for place in call.args)
+
+
+def test_attention_reads_the_cache_in_place(made: Made) -> None:
+    """Neither scores nor keys in another order: memory grows by what is added to scores alone."""
+    model = made.decoder.model
+    assert isinstance(model, mlc.CompiledModel)
+    kernels = [call.kernel for call in model.program.calls]
+    assert sum("attention" in k for k in kernels) == 2 * LAYERS
+    assert not any("softmax" in k for k in kernels)
+    longer = mlc.load_decoder(made.file, "host", length=4 * LENGTH).model
+    assert isinstance(longer, mlc.CompiledModel)
+    more = STEP * 3 * LENGTH * 8 + 2048  # bytes: a mask, and places of the tokens
+    assert longer.program.arena - model.program.arena < more
+
+
+def test_weights_of_few_bits_are_there_once(tmp_path: Path) -> None:
+    """A row's kernel and that of many rows read the same packed weights."""
+    file = saved(tmp_path, FUSED)
+    stored = sum(
+        int(np.prod(t.dims)) * {1: 4, 2: 1}.get(t.data_type, 0)
+        for t in onnx.load(file).graph.initializer
+    )
+    for target in ("aarch64", "armv7a", "host"):
+        program = mlc.load_decoder(file, target, length=32).model.program  # type: ignore[union-attr]
+        assert len(program.procedures) == 3
+        assert len(program.weights) < 1.05 * stored, target
+
+
+@pytest.mark.parametrize(("style", "board"), [(PLAIN, "local"), (FUSED, "aarch64")])
+def test_a_cache_of_float16(
+    style: str, board: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Half the memory, and the same tokens: logits are off by less than what float16 rounds."""
+    session = board_named(request, board)
+    file = saved(tmp_path, style)
+    tokens, logits = by_onnxruntime(file, PROMPT, 12)
+    decoder = mlc.load_decoder(file, TARGETS[board], length=LENGTH, cache="float16")
+    with mlc.Text(session.load(decoder.model)) as text:
+        assert list(text.reply(PROMPT, 12)) == tokens
+        assert text.memory.cache - 8 == 2 * LAYERS * KEPT * LENGTH * HEAD * 2
+        assert isinstance(decoder.model, mlc.CompiledModel)
+        assert not any("softmax" in call.kernel for call in decoder.model.program.calls)
+        caches = {str(array.dtype) for array in text.save_state().values() if array.ndim == 4}
+        assert caches == {"float16"}
+        off = np.abs(text.logits() - logits[-1]).max() / np.abs(logits[-1]).max()
+        assert 0 < off < 2e-3
 
 
 def test_a_saved_state_goes_on(made: Made, local: Session) -> None:
@@ -210,6 +268,10 @@ def test_refused_as_decoders(tmp_path: Path, local: Session) -> None:
         "  try: a model with its cache: optimum-cli export onnx --task text-generation-with-past"
     )
     file = saved(tmp_path)
+    assert refused(file, cache="float61") == ("no cache is stored in 'float61'\n  try: float16")
+    with pytest.raises(TargetError, match="the target has no instructions for float16") as told:
+        mlc.load_decoder(file, "armv7a", cache="float16")
+    assert "try: -mattr=+fp16, where the CPU has it" in str(told.value)
     assert refused(file, length=32, window=8) == (
         "a window of 8 tokens and a step of 32 leave caches of 32 rows\n"
         "  in:  /plain.onnx\n  try: a length of 39 or more"

@@ -520,6 +520,17 @@ def append_rows(op: str, rng: Random) -> AwkwardCall:
     return call(op, cache, rows, *numbers, owned=True)
 
 
+def attention(op: str, rng: Random) -> AwkwardCall:
+    kept, group = rng.choice((1, 2, 5, 12)), rng.choice((1, 1, 2, 3, 8))
+    count, width = rng.choice((1, 1, 2, 31, 197)), rng.choice((1, 8, 13, 64, 80, 128, 256))
+    length, values = count + rng.choice((0, 1, 31, 2048)), rng.choice((width, 1, 64))
+    q, kind = (1, kept * group, count, width), rng.choice(("float32", "float16"))
+    attrs = {"scale": 0.1, "causal": rng.random() < 0.5, "window": rng.choice((0, 0, 9, 600))}
+    bias = [((1, 1, count, length), "float32")] * rng.choice((0, 1))
+    own = ((1, kept, length, width), kind), ((1, kept, length, values), kind)
+    return call(op, (q, "float32"), *own, *bias, **attrs)
+
+
 def matmul(op: str, rng: Random) -> AwkwardCall:
     rows, depth, columns = (
         rng.choice((1, 1, 7, 127, 2049)),
@@ -566,6 +577,7 @@ SHARED: dict[str, Callable[[str, Random], AwkwardCall]] = {
 }
 OWN = (
     append_rows,
+    attention,
     batch_norm,
     bitcast,
     broadcast_to,

@@ -299,6 +299,7 @@ def test_every_operator_is_tested_here() -> None:
     elsewhere = {"layout_transform", "layer_norm", "rms_norm"}  # the norms: test_norm.py
     elsewhere |= indexed_calls.OPERATORS  # test_indexed.py
     elsewhere |= {"pointwise", "winograd_conv2d"}  # in files of their names
+    elsewhere |= {"attention"}  # test_attention.py
     elsewhere |= {"append_rows"}  # tests/graph/test_updates.py
     elsewhere |= {"dense_blocks", "quantize_rows"}  # test_block_scaled.py
     assert {op for op in missing if f'"{op}"' not in source} - elsewhere == set()

@@ -56,6 +56,10 @@ ENDED = {
     help="look back at N tokens, so that a text has no end (default: what the model's files say)",
 )  # fmt: skip
 @click.option(
+    "--cache", metavar="DTYPE",
+    help="store keys and values in float32 or float16 (default: as the model has them)",
+)  # fmt: skip
+@click.option(
     "--temperature", type=float, default=0.0, metavar="X",
     help="draw tokens, the likelier the colder (default: 0, which takes the likeliest)",
 )  # fmt: skip
@@ -86,6 +90,7 @@ def generate(
     tokens: int,
     max_length: int | None,
     window: int | None,
+    cache: str | None,
     temperature: float,
     top_k: int,
     top_p: float,
@@ -124,9 +129,13 @@ def generate(
         load_tokenizer(beside(file, Path(tokenizer) if tokenizer else None), file)
     progress = Progress(False)
     ready = _ready(file, tokenizer, {
-        "--target": target, "--max-length": max_length, "--window": window,
+        "--target": target, "--max-length": max_length, "--window": window, "--cache": cache,
         "--precision": precision, "--db": db, "--save": save,
     })  # fmt: skip
+    options: dict[str, Any] = {
+        "length": max_length, "window": window, "cache": cache or "", "tokenizer": tokenizer,
+        "precision": precision or "float32", "db": db,
+    }  # fmt: skip
     wanted, url = ready.model.target if ready else None, board
     if ready is None and target is not None:
         wanted = one_level(target, "generate takes")
@@ -138,7 +147,7 @@ def generate(
             )
         assert wanted is not None
         with progress.stage("compile"):
-            made = ready or _compiled(file, wanted, max_length, window, tokenizer, precision, db)
+            made = ready or load_decoder(file, wanted, **options)
         _save(made, save, file)
         return 0
     with progress.stage("connect"):
@@ -150,7 +159,7 @@ def generate(
         wanted = wanted or target_of(session.device)
         refuse_unfit(wanted, session.board, session.device)
         with progress.stage("compile"):
-            decoder = ready or _compiled(file, wanted, max_length, window, tokenizer, precision, db)
+            decoder = ready or load_decoder(file, wanted, **options)
         _save(decoder, save, file)
         if asked is None:
             return 0
@@ -209,14 +218,6 @@ def _ready(file: Path, tokenizer: str | None, options: dict[str, object]) -> Dec
                 mend=f"without {option}, or the model that it was compiled from",
             )
     return decoder
-
-
-def _compiled(file: Path, target: Any, length: int | None, window: int | None,
-              tokenizer: str | None, precision: str | None, db: str | None) -> Decoder:  # fmt: skip
-    return load_decoder(
-        file, target, length=length, window=window, tokenizer=tokenizer,
-        precision=precision or "float32", db=db,
-    )  # fmt: skip
 
 
 def _save(decoder: Decoder, to: str | None, file: Path) -> None:

@@ -19,6 +19,7 @@ from ..artifact.format import is_saved
 from ..board.connect import target_of
 from ..driver.compile import CompiledModel, compile
 from ..driver.deploy import RUN_SECONDS, thread_count
+from ..graph.precision import known_precision
 from .files import Beside, beside, model_of
 from .model import LENGTH, STEP, read_decoder
 from .sampling import Sampling
@@ -175,14 +176,16 @@ def load_decoder(
     *,
     length: int | None = None,
     window: int | None = None,
+    cache: str = "",
     tokenizer: str | Path | None = None,
     **options: Any,
 ) -> Decoder:
     """A decoder compiled for a target, or saved before. path: an .onnx file, a folder with one, or
     an .mlc file. length: tokens that the cache has room for; by default 512, or the model's own
     length where that is less. window: tokens that the model looks back at; by default what its
-    configuration says. options as `compile` takes them. Raises DecodeError and what `compile` and
-    `load_model` raise."""
+    configuration says. cache: what keys and values are stored in, by default as the model has them;
+    "float16" takes half the memory, and rounds. options as `compile` takes them. Raises
+    DecodeError and what `compile` and `load_model` raise."""
     file = model_of(Path(path))
     found = beside(file, None if tokenizer is None else Path(tokenizer))
     if is_saved(file):
@@ -191,8 +194,11 @@ def load_decoder(
     if window is None:
         rows, window = _windowed(rows, found.window, fixed=length is not None)
     converters = options.pop("converters", None)
-    function = read_decoder(file, rows, window, converters=converters)
-    made = compile(function, target, **options)
+    to = Target(target) if target is not None else (Target.current() or Target("host"))
+    function = read_decoder(file, rows, window, cache=cache, converters=converters)
+    if cache:
+        known_precision(cache, to)
+    made = compile(function, to, **options)
     return Decoder(made, file, found)
 
 

@@ -28,6 +28,7 @@ IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "l
 BRANCH = "use_cache_branch"  # of optimum's merged decoders: whether there is a past
 LENGTH = 512  # tokens that a cache has room for, unless told
 STEP = 32  # tokens that one step reads at most
+CACHES = ("float32", "float16")  # dtypes that a cache may be stored in
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
@@ -37,10 +38,15 @@ def read_decoder(
     window: int | None = None,
     *,
     step: int = STEP,
+    cache: str = "",
     converters: Mapping[Any, Any] | None = None,
 ) -> Function:
     """The graph of a decoder with its cache of `length` tokens (graph/decoder.py), whose steps
-    read up to `step` of them. Raises DecodeError, ImporterError."""
+    read up to `step` of them. cache: what keys and values are stored in, one of CACHES; by default
+    the model's own dtype. Raises DecodeError, ImporterError."""
+    if cache not in ("", *CACHES):
+        near = get_close_matches(cache, CACHES, 1, 0.4) or CACHES
+        raise DecodeError(f"no cache is stored in '{cache}'", mend=" or ".join(near))
     file = Path(path)
     proto = read_model(file)
     step = min(step, length)
@@ -48,7 +54,7 @@ def read_decoder(
     function = from_onnx(file, None, dims, values=values, converters=converters)
     function = replace(function, name=file.stem)
     try:
-        return with_cache(function, parts, length, window)
+        return with_cache(function, parts, length, window, cache)
     except GraphError as error:
         raise DecodeError(error.what, where=str(file), mend=error.mend) from error
 

@@ -12,6 +12,7 @@ from mlc_targets import Target
 from ..frontend import Converter, from_model
 from ..frontend.values import with_values
 from ..graph import Function, graph_function, optimize
+from ..graph.attention import recognize_attention
 from ..graph.bind import static
 from ..graph.channels import fill_channels
 from ..graph.exact import exact_floats
@@ -59,6 +60,7 @@ def graph_steps(target: Target, precision: str = "float32") -> tuple[Pass | str,
         "imported",
         *PASSES,
         *in_precision(precision),
+        recognize_attention(target),
         exact_floats(target),
         fill_channels(target),
         choose_plans(target),

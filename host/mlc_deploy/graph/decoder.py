@@ -65,13 +65,14 @@ class _Emitter:
 
 
 def with_cache(
-    function: Function, parts: Parts, length: int, window: int | None = None
+    function: Function, parts: Parts, length: int, window: int | None = None, stored: str = ""
 ) -> Function:
     """A decoder as a function of its tokens, whose caches have room for `length` rows.
 
     window: so many tokens are enough for the model to go on, so that a text may be of any length:
     when the caches are full, the rows that a window needs are moved to their beginning. Without,
-    no more than `length` tokens are read. Raises GraphError for a model that is no such decoder.
+    no more than `length` tokens are read. stored: the dtype of the caches, where it is not the
+    model's. Raises GraphError for a model that is no such decoder.
     """
     params = {p.name: p for p in function.params}
     caches = {params[before]: after for before, after in parts.past.items()}
@@ -132,7 +133,7 @@ def with_cache(
 
     body = rebuilt(_without(function, values), values, {})
     own = {p.name: p for p in body.params}
-    grown = {c: Var(c.name, _with_rows(c.type, length)) for c in caches}
+    grown = {c: Var(c.name, _with_rows(c.type, length, stored)) for c in caches}
     within: dict[Value, Var] = {own[c.name]: state for c, state in grown.items()}
     made: dict[Value, Value] = {}  # what stands for a value of the model
     written: dict[Value, Var] = {}  # the caches, by the values that come back
@@ -142,7 +143,7 @@ def with_cache(
         if cache is not None:
             (out,) = binding.outputs
             written[out] = _append(e, within[cache], args[1], past, dropped, binding.source)
-            made[out] = _first_rows(e, written[out], whole, out.name, binding.source)
+            made[out] = _first_rows(e, written[out], whole, out, binding.source)
             continue
         early = next((a for a in args if a in within), None)
         if early is not None:
@@ -247,9 +248,9 @@ def _number(value: Any) -> Constant:
     return Constant(np.array(value, np.int64))
 
 
-def _with_rows(t: TensorType, rows: int) -> TensorType:
+def _with_rows(t: TensorType, rows: int, stored: str) -> TensorType:
     batch, heads, _, width = t.shape
-    return TensorType((batch, heads, rows, width), t.dtype)
+    return TensorType((batch, heads, rows, width), stored or t.dtype)
 
 
 def _appended(binding: Binding, caches: Mapping[Value, Var]) -> Value | None:
@@ -267,6 +268,7 @@ def _append(
     count = rows.type.shape[2]
     flat = e.emit("reshape", cache, name=cache.name, source=source, shape=(heads, length, width))
     own = e.emit("reshape", rows, name="rows", source=source, shape=(heads, count, width))
+    own = _in_dtype(e, own, cache.type.dtype, source)
     after = e.emit(
         "append_rows", flat, own, past, *dropped, name=f"{cache.name}.next", source=source,
         owned=False,
@@ -275,10 +277,17 @@ def _append(
                   shape=cache.type.shape)  # fmt: skip
 
 
-def _first_rows(e: _Emitter, cache: Value, rows: Dim, name: str, source: str) -> Var:
+def _first_rows(e: _Emitter, cache: Value, rows: Dim, like: Var, source: str) -> Var:
+    """The rows that are there, as the model reads them."""
     batch, heads, _, width = cache.type.shape
-    return e.emit("slice", cache, name=name, source=source, begin=(0, 0, 0, 0),
-                  step=(1, 1, 1, 1), shape=(batch, heads, rows, width))  # fmt: skip
+    found = e.emit("slice", cache, name=like.name, source=source, begin=(0, 0, 0, 0),
+                   step=(1, 1, 1, 1), shape=(batch, heads, rows, width))  # fmt: skip
+    return _in_dtype(e, found, like.type.dtype, source)
+
+
+def _in_dtype(e: _Emitter, x: Var, dtype: str, source: str) -> Var:
+    same = x.type.dtype == dtype
+    return x if same else e.emit("cast", x, name=x.name, source=source, dtype=dtype)
 
 
 def _last(e: _Emitter, logits: Value, steps: Dim) -> Value:

@@ -2,6 +2,7 @@
 
 from ..schedule.tensor_intrin import register_intrin
 from . import (  # noqa: F401
+    attention,
     block_scaled,
     cache,
     decided,

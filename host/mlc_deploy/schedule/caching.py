@@ -141,6 +141,6 @@ def set_scope(func: PrimFunc, block: str, index: int, scope: Scope) -> PrimFunc:
     primitive = "set_scope"
     target = block_at(find_block(func, block, primitive))
     buffer = _nth(primitive, target, [w.buffer for w in target.writes], index)
-    if buffer not in root_block(func).allocs:
+    if buffer not in (*root_block(func).allocs, *target.allocs):
         refuse(primitive, f"'{buffer.name}' is a parameter; its scope is global", target)
     return with_fields(func, body=replace_buffers(func.body, {buffer: buffer.replace(scope=scope)}))

@@ -6,10 +6,22 @@ All have the key `cpu`. ARM's own instructions are taken where a target has the 
 from functools import partial
 
 from ..strategy import implementations, register_implementation
-from . import block_scaled, conv2d, conv2d_int8, lookup, products, taps, windows, winograd
+from . import (
+    attention,
+    block_scaled,
+    conv2d,
+    conv2d_int8,
+    lookup,
+    products,
+    taps,
+    windows,
+    winograd,
+)
 
 # Operator, name, plan, level, and what it needs, in the words of `mlc-deploy inspect`.
 for op, name, plan, level, needs in (
+    ("attention", "attention_tile", attention.plan_attention, 10,
+     "floats, heads in whole vectors"),
     ("dense", "dense_tile", partial(products.plan_floats, "dense"), 10,
      "sizes that are known, constant weights"),
     ("dense", "dense_int8", partial(products.plan_integers, "dense"), 20,

@@ -1,0 +1,510 @@
+"""Attention as one operator: products with keys, their softmax, and products with values.
+
+    attention(q, k, v[, bias])
+    x[b, h, s, j] = scale * q[b, h, s] . k[b, h', j] + bias[b, h, s, j]
+    y[b, h, s] = sum over j of softmax(x[b, h, s])[j] * v[b, h', j]
+
+q is [B, H, S, D], k [B, K, M, D], v [B, K, M, E], and y [B, H, S, E]: H / K heads of queries share
+a head of keys, h' = h * K // H. bias is of a shape that broadcasts to [B, H, S, L].
+
+Attributes: scale. rows: L, how many of the M keys are there, where it is not M; others are not
+read. causal: query s sees key j where j <= L - S + s. window: and where j > L - S + s - window; 0
+for all. softcap: scores x become softcap * tanh(x / softcap); 0 for none. heads_first: of q, k, v
+and y, whether heads are dimension 1, as above; where not, they are dimension 2, and rows are 1.
+
+Loops go through the keys in tiles, and keep of them the largest score, the sum of exponents and the
+sum of values, which are scaled when a tile has a larger score (Milakov and Gimelshein, Online
+normalizer calculation for softmax, 2018; Dao et al., FlashAttention, 2022). So no more scores are
+stored than a tile's, whatever the length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from .. import te
+from ..arith import simplify_expr
+from ..ir import (
+    Dim,
+    Expr,
+    ExprLike,
+    For,
+    If,
+    Ramp,
+    Shuffle,
+    Stmt,
+    Store,
+    Var,
+    const,
+    dtype_of,
+    expr,
+    free_vars,
+    load,
+    seq,
+    substitute,
+    with_lanes,
+)
+from ..ir.names import Names
+from ..ir.nodes import ForKind, dim
+from ..te import Tensor
+from .convolution import OPEN
+from .elementwise import same_extent
+from .registry import Array, Attrs, Operator, TensorType, register, require
+
+NAME = "attention"
+LOW = float(np.finfo(np.float32).min)  # of a key that is not seen
+HEADS_FIRST = (True, True, True, True)
+TOGETHER = 4  # vectors of scores whose exponents share their constants
+QUAD = 4  # keys whose sums become one vector
+Index = Callable[..., Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """rows: queries whose scores and sums are in registers together. keys: that are multiplied at
+    once, by so many steps of a loop, a vector each. long: keys of a tile. lanes: of a vector.
+    vectors: of a value's elements, that are in registers together. parallel: whether tasks may run
+    side by side."""
+
+    rows: int = 1
+    keys: int = 1
+    steps: int = 1
+    long: int = 16
+    lanes: int = 1
+    vectors: int = 1
+    parallel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """B, H, K, S, L, D and E of a call, as they are called above."""
+
+    batch: Dim
+    heads: int
+    kept: int
+    count: Dim
+    length: Dim
+    width: int
+    values: int
+
+    @property
+    def group(self) -> int:
+        return self.heads // self.kept
+
+    @property
+    def rows(self) -> Dim:
+        """Queries that share a head of keys."""
+        return self.group * self.count
+
+
+def sizes_of(types: Sequence[TensorType | Tensor], attrs: Attrs) -> Sizes:
+    """Raises ValueError for inputs that do not fit together."""
+    said = ", ".join(f"{t.dtype}{list(t.shape)}" for t in types)
+    q, k, v = types[:3]
+    require(all(len(t.shape) == 4 for t in types), f"{NAME}: {said}")
+    require(all(dtype_of(t.dtype).kind == "float" for t in types), f"{NAME}: does not take {said}")
+    first = attrs.get("heads_first", HEADS_FIRST)
+    (b, heads, count, width), (bk, kept, most, wk), (bv, kv, mv, values) = (
+        in_order(t.shape, f) for t, f in zip((q, k, v), first, strict=False)
+    )
+    alike = ((b, bk), (b, bv), (kept, kv), (most, mv), (width, wk))
+    whole = all(isinstance(n, int) for n in (heads, kept, width, values))
+    fits = whole and heads % kept == 0 and all(same_extent(m, n) for m, n in alike)
+    require(fits, f"{NAME}: {said}")
+    length = attrs["rows"] if attrs.get("rows") is not None else most
+    for bias in types[3:]:
+        wanted = (b, heads, count, length)
+        fits = all(
+            same_extent(n, m) or (isinstance(n, int) and n == 1)
+            for n, m in zip(bias.shape, wanted, strict=True)
+        )
+        require(fits and len(types) == 4, f"{NAME}: {said}")
+    return Sizes(b, heads, kept, count, length, width, values)
+
+
+def counted(extent: Dim) -> int:
+    """What an extent counts where costs are compared: each that only a run decides, OPEN."""
+    if isinstance(extent, int):
+        return extent
+    known = {v: const(OPEN, v.dtype) for v in free_vars(extent)}
+    return index(dim(simplify_expr(substitute(extent, known), {})))  # type: ignore[arg-type]
+
+
+def in_order(shape: Sequence[Any], heads_first: bool) -> tuple[Any, Any, Any, Any]:
+    """A shape, or an index, with heads and rows in the operator's own order; or back."""
+    b, x, y, d = shape
+    return (b, x, y, d) if heads_first else (b, y, x, d)
+
+
+def attend(inputs: Sequence[Tensor], attrs: Attrs, tile: AttentionTile) -> Tensor:
+    """The operator in loops over tiles. Its scratch are further outputs of the stage, which a
+    schedule may put into registers."""
+    n, first = sizes_of(inputs, attrs), attrs.get("heads_first", HEADS_FIRST)
+    shape = in_order((n.batch, n.heads, n.count, n.values), first[3])
+    high, lanes = tile.rows, tile.lanes
+    scratch: list[tuple[Sequence[Dim], str]] = [
+        ((n.width // lanes, high, lanes), "float32"),  # the queries of a block of rows
+        ((high, tile.long), "float32"),  # scores of a tile
+        ((high * tile.keys, lanes), "float32"),  # sums of products
+        ((high, n.values), "float32"),  # sums of values
+        ((high, tile.vectors, lanes), "float32"),  # some of them
+        ((high, lanes), "float32"),  # sums of exponents
+        ((high,), "float32"),  # the largest scores
+        ((high,), "float32"),  # what earlier sums are multiplied by
+        ((2, lanes), "float32"),  # a vector of scores, or of exponents, and one number
+        ((high,), "int32"),  # keys up to which a query sees
+    ]
+
+    def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
+        return _Loops(n, attrs, tile, ins, outs).all()
+
+    shapes, dtypes = [shape, *(s for s, _ in scratch)], [inputs[0].dtype, *(d for _, d in scratch)]
+    made: list[Tensor] = te.extern(shapes, list(inputs), body, name=NAME, dtype=dtypes)
+    return made[0]
+
+
+class _Loops:
+    """The statements of a call."""
+
+    def __init__(
+        self, n: Sizes, attrs: Attrs, tile: AttentionTile, ins: Sequence[Tensor],
+        outs: Sequence[Tensor],
+    ) -> None:  # fmt: skip
+        self.n, self.attrs, self.tile = n, attrs, tile
+        self.q, self.k, self.v, *self.bias = ins
+        (self.y, self.queries, self.scores, self.sums, self.total, self.part, self.powers,
+         self.top, self.factor, self.few, self.end) = outs  # fmt: skip
+        self.first = attrs.get("heads_first", HEADS_FIRST)
+        self.names = Names()
+        self.window = int(attrs.get("window", 0))
+        # Of one query all keys that are there are seen, but for a window's beginning.
+        alone = isinstance(n.count, int) and n.count == 1
+        self.bounded = bool(attrs.get("causal")) and not alone
+        self.before: Dim = n.length - n.count  # keys before the first query's own
+
+    def loop(
+        self, name: str, extent: ExprLike, body: Callable[[Var], Stmt], kind: ForKind = "serial"
+    ) -> Stmt:
+        var = Var(self.names.fresh(name))
+        return For(var, expr(extent), kind, body(var))
+
+    def each(self, name: str, extent: int, body: Callable[[Var], Stmt]) -> Stmt:
+        return self.loop(name, extent, body, "unrolled")
+
+    def vector(self, body: Callable[[Var], Stmt]) -> Stmt:
+        return self.loop("lane", self.tile.lanes, body, "vectorized")
+
+    def all(self) -> Stmt:
+        n, high = self.n, self.tile.rows
+        blocks = (n.rows + high - 1) // high
+
+        def task(at: Var) -> Stmt:
+            lead = at // blocks
+            return self.block(lead // n.kept, lead % n.kept, at % blocks * high)
+
+        kind: ForKind = "parallel" if self.tile.parallel else "serial"
+        return self.loop("task", n.batch * n.kept * blocks, task, kind)
+
+    def place(self, row: Expr) -> tuple[Expr, Expr]:
+        """A row as the head of its group, and the query of it."""
+        if isinstance(self.n.count, int) and self.n.count == 1:
+            return row, const(0)
+        if self.n.group == 1:
+            return const(0), row
+        return row // self.n.count, row % self.n.count
+
+    def block(self, b: Expr, h: Expr, row: Expr) -> Stmt:
+        """Some rows from their queries to their results."""
+        n, lanes, high = self.n, self.tile.lanes, self.tile.rows
+        low, end = self.seen(row)
+        begin = low // self.tile.long * self.tile.long
+        tiles = (end - begin + self.tile.long - 1) // self.tile.long
+
+        def start(r: Var) -> Stmt:
+            own = (
+                row + r
+                if isinstance(n.rows, int) and n.rows % high == 0
+                else te.minimum(row + r, n.rows - 1)
+            )
+            g, s = self.place(own)
+
+            def query(d: Var) -> Stmt:
+                def one(lane: Var) -> Stmt:
+                    at = in_order((b, h * n.group + g, s, d * lanes + lane), self.first[0])
+                    value = self.q[at].astype("float32") * float(self.attrs["scale"])
+                    return Store(self.queries, (d, r, lane), value)
+
+                return self.vector(one)
+
+            return seq((
+                self.loop("d", n.width // lanes, query),
+                self.loop("e", n.values // lanes, lambda e: self.vector(
+                    lambda lane: Store(self.total, (r, e * lanes + lane), const(0.0)))),
+                self.vector(lambda lane: Store(self.powers, (r, lane), const(0.0))),
+                Store(self.top, (r,), const(LOW)),
+                Store(self.end, (r,), expr(self.before + s + 1)),
+            ))  # fmt: skip
+
+        def of_tile(t: Var) -> Stmt:
+            at = begin + t * self.tile.long
+            count = te.minimum(end - at, self.tile.long)
+            return seq((
+                self.products(b, h, at, count),
+                self.loop("r", high, lambda r: self.softmax(b, h, row, r, at, count)),
+                self.values(b, h, at, count),
+            ))  # fmt: skip
+
+        return seq((
+            self.loop("r", high, start),
+            self.loop("tile", tiles, of_tile),
+            self.loop("r", high, lambda r: self.result(b, h, row, r)),
+        ))  # fmt: skip
+
+    def seen(self, row: Expr) -> tuple[Expr, Expr]:
+        """The keys that queries of a block see, from and to."""
+        n, high = self.n, self.tile.rows
+        if not self.bounded:
+            low = te.maximum(expr(n.length) - self.window, 0) if self.window else const(0)
+            return low, expr(n.length)
+        s = self.place(row)[1]
+        together = s + high <= n.count  # of one head
+        last = te.minimum(s + high, n.count)
+        end = self.before + te.select(together, last, n.count)
+        if not self.window:
+            return const(0), end
+        low = self.before + te.select(together, s, 0) + 1 - self.window
+        return te.maximum(low, 0), end
+
+    def products(self, b: Expr, h: Expr, at: Expr, count: Expr) -> Stmt:
+        """The scores of a tile: sums over lanes, which are added up at the end."""
+        keys = self.tile.keys
+        some = self.loop("u", count // keys, lambda u: self.product(b, h, at, u * keys, keys))
+        if keys == 1:
+            return some
+        left = count % keys
+        rest = self.loop("u", left, lambda u: self.product(b, h, at, count - left + u, 1))
+        return seq((some, rest))
+
+    def product(self, b: Expr, h: Expr, at: Expr, key: Expr, keys: int) -> Stmt:
+        high, lanes = self.tile.rows, self.tile.lanes
+
+        def step(d: Expr) -> Stmt:
+            def one(r: Expr, j: Expr, lane: Expr) -> Stmt:
+                place = in_order((b, h, at + key + j, d * lanes + lane), self.first[1])
+                product = self.queries[d, r, lane] * self.k[place].astype("float32")
+                own = r * keys + j
+                return Store(self.sums, (own, lane), self.sums[own, lane] + product)
+
+            return self.each("j", keys, lambda j: self.each(
+                "r", high, lambda r: self.vector(lambda lane: one(r, j, lane))))  # fmt: skip
+
+        zero = self.each("z", high * keys, lambda z: self.vector(
+            lambda lane: Store(self.sums, (z, lane), const(0.0))))  # fmt: skip
+        whole, steps = self.n.width // lanes, self.tile.steps
+        every = self.loop("d", whole // steps, lambda d: self.each(
+            "e", steps, lambda e: step(d * steps + e)))  # fmt: skip
+        return seq((zero, every, *self.added(key, keys)))
+
+    def added(self, key: Expr, keys: int) -> list[Stmt]:
+        """The sums of lanes, stored as scores."""
+        lanes = self.tile.lanes
+        found: list[Stmt] = []
+        for r in range(self.tile.rows):
+            if keys % QUAD or lanes % QUAD:
+                for j in range(keys):
+                    total = self.sums[r * keys + j, 0]
+                    for lane in range(1, lanes):
+                        total = total + self.sums[r * keys + j, lane]
+                    found.append(Store(self.scores, (const(r), key + j), total))
+                continue
+            for j in range(0, keys, QUAD):
+                every = [
+                    _folded(load(self.sums, (const(r * keys + j + i), _ramp(const(0), lanes))))
+                    for i in range(QUAD)
+                ]
+                total = _pairs(_pairs(*every[:2]), _pairs(*every[2:]))
+                found.append(Store(self.scores, (const(r), _ramp(key + j, QUAD)), total))
+        return found
+
+    def softmax(self, b: Expr, h: Expr, row: Expr, r: Var, at: Expr, count: Expr) -> Stmt:
+        """Scores of a row become exponents; the largest one, and sums."""
+        lanes = self.tile.lanes
+        both = next(c for c in (TOGETHER, 2, 1) if self.tile.long % (c * lanes) == 0)
+        turns = (count + both * lanes - 1) // (both * lanes)
+        g, s = self.place(row + r)
+        softcap = float(self.attrs.get("softcap", 0.0))
+
+        def score(i: Expr, lane: Var) -> Stmt:
+            j = i * lanes + lane
+            x = self.scores[r, j]
+            if softcap:
+                x = te.tanh(x * (1 / softcap)) * softcap
+            for bias in self.bias:
+                index = (b, h * self.n.group + g, s, at + j)
+                own = tuple(const(0) if same_extent(m, 1) else i
+                            for i, m in zip(index, bias.shape, strict=True))  # fmt: skip
+                x = x + te.if_then_else(j < count, bias[own], 0).astype("float32")
+            there = j < (te.minimum(count, self.end[r] - at) if self.bounded else count)
+            if self.window:
+                there = te.all_of(there, at + j >= self.end[r] - self.window)
+            x = te.select(there, x, LOW)
+            return seq((
+                Store(self.scores, (r, j), x),
+                Store(self.few, (const(0), lane), te.maximum(self.few[0, lane],
+                                                              self.scores[r, j])),
+            ))  # fmt: skip
+
+        def power(i: Expr, lane: Var) -> Stmt:
+            j = i * lanes + lane
+            return seq((
+                Store(self.scores, (r, j), te.exp(self.scores[r, j] - self.top[r])),
+                Store(self.few, (const(0), lane), self.few[0, lane] + self.scores[r, j]),
+            ))  # fmt: skip
+
+        def through(body: Callable[[Expr, Var], Stmt]) -> Stmt:
+            return self.loop("w", turns, lambda w: self.each(
+                "x", both, lambda x: self.vector(lambda i: body(w * both + x, i))))  # fmt: skip
+
+        largest = self.few[0, 0]
+        for lane in range(1, lanes):
+            largest = te.maximum(largest, self.few[0, lane])
+        return seq((
+            self.vector(lambda lane: Store(self.few, (const(0), lane), const(LOW))),
+            through(score),
+            Store(self.few, (const(1), const(0)), te.maximum(self.top[r], largest)),
+            Store(self.factor, (r,), te.exp(self.top[r] - self.few[1, 0])),
+            Store(self.top, (r,), self.few[1, 0]),
+            self.vector(lambda lane: Store(self.few, (const(0), lane), const(0.0))),
+            through(power),
+            self.vector(lambda lane: Store(
+                self.powers, (r, lane),
+                self.powers[r, lane] * self.factor[r] + self.few[0, lane])),
+        ))  # fmt: skip
+
+    def values(self, b: Expr, h: Expr, at: Expr, count: Expr) -> Stmt:
+        """Sums of values: those of earlier tiles, scaled, and of this one."""
+        high, lanes, some = self.tile.rows, self.tile.lanes, self.tile.vectors
+
+        def of_part(p: Var) -> Stmt:
+            def element(c: Expr, lane: Expr) -> Expr:
+                return (p * some + c) * lanes + lane
+
+            def every(body: Callable[[Expr, Expr, Expr], Stmt]) -> Stmt:
+                return self.each("r", high, lambda r: self.each(
+                    "c", some, lambda c: self.vector(lambda lane: body(r, c, lane))))  # fmt: skip
+
+            def key(j: Expr) -> Stmt:
+                def one(r: Expr, c: Expr, lane: Expr) -> Stmt:
+                    place = in_order((b, h, at + j, element(c, lane)), self.first[2])
+                    product = self.scores[r, j] * self.v[place].astype("float32")
+                    return Store(self.part, (r, c, lane), self.part[r, c, lane] + product)
+
+                return every(one)
+
+            def begun(r: Expr, c: Expr, lane: Expr) -> Stmt:
+                value = self.total[r, element(c, lane)] * self.factor[r]
+                return Store(self.part, (r, c, lane), value)
+
+            def done(r: Expr, c: Expr, lane: Expr) -> Stmt:
+                return Store(self.total, (r, element(c, lane)), self.part[r, c, lane])
+
+            left = count % QUAD
+            return seq((
+                every(begun),
+                self.loop("u", count // QUAD, lambda u: self.each(
+                    "j", QUAD, lambda j: key(u * QUAD + j))),
+                self.loop("j", left, lambda j: key(count - left + j)),
+                every(done),
+            ))  # fmt: skip
+
+        return self.loop("p", self.n.values // (some * lanes), of_part)
+
+    def result(self, b: Expr, h: Expr, row: Expr, r: Var) -> Stmt:
+        n, lanes = self.n, self.tile.lanes
+        g, s = self.place(row + r)
+        whole = self.powers[r, 0]
+        for lane in range(1, lanes):
+            whole = whole + self.powers[r, lane]
+
+        def element(e: Var) -> Stmt:
+            def one(lane: Var) -> Stmt:
+                at = in_order((b, h * n.group + g, s, e * lanes + lane), self.first[3])
+                value = self.total[r, e * lanes + lane] * self.factor[r]
+                return Store(self.y, at, value.astype(self.y.dtype))
+
+            return self.vector(one)
+
+        written = seq((
+            Store(self.factor, (r,), 1 / whole),
+            self.loop("e", n.values // lanes, element),
+        ))  # fmt: skip
+        if isinstance(n.rows, int) and n.rows % self.tile.rows == 0:
+            return written
+        return If(row + r < n.rows, written)
+
+
+def _ramp(start: Expr, lanes: int) -> Expr:
+    return Ramp(start, const(1), lanes, with_lanes("int32", lanes))
+
+
+def _folded(vector: Expr) -> Expr:
+    """A vector of four, of whose lanes each is a sum of lanes."""
+    lanes = dtype_of(vector.dtype).lanes
+    while lanes > QUAD:
+        lanes //= 2
+        kind = with_lanes("float32", lanes)
+        low, high = (Shuffle((vector,), tuple(range(n, n + lanes)), kind) for n in (0, lanes))
+        vector = low + high
+    return vector
+
+
+def _pairs(a: Expr, b: Expr) -> Expr:
+    """Sums of neighbours in a, and then in b."""
+    even, odd = (Shuffle((a, b), tuple(range(n, 2 * QUAD, 2)), a.dtype) for n in (0, 1))
+    return even + odd
+
+
+def _compute(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    return [attend(inputs, attrs, AttentionTile())]
+
+
+def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
+    first = attrs.get("heads_first", HEADS_FIRST)
+    q, k, v = (
+        (x if f else x.swapaxes(1, 2)).astype(np.float32)
+        for x, f in zip(inputs[:3], first, strict=False)
+    )
+    n = sizes_of([TensorType(x.shape, str(x.dtype)) for x in inputs], attrs)
+    length = int(n.length)  # type: ignore[arg-type]
+    k, v = (np.repeat(x[:, :, :length], n.group, 1) for x in (k, v))
+    x = q @ k.swapaxes(2, 3) * np.float32(attrs["scale"])
+    if attrs.get("softcap"):
+        x = np.tanh(x / attrs["softcap"]) * attrs["softcap"]
+    for bias in inputs[3:]:
+        x = x + bias.astype(np.float32)
+    own = np.arange(q.shape[2])[:, None] + (length - q.shape[2])
+    keys = np.arange(length)
+    if attrs.get("causal"):
+        x = np.where(keys <= own, x, LOW)
+    if attrs.get("window"):
+        x = np.where(keys > own - attrs["window"], x, LOW)
+    power = np.exp(x - x.max(-1, keepdims=True))
+    y = power / power.sum(-1, keepdims=True) @ v
+    y = y if first[3] else y.swapaxes(1, 2)
+    return [np.ascontiguousarray(y).astype(inputs[0].dtype)]
+
+
+def _products(types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> int:
+    n = sizes_of(types, attrs)
+    rows = n.batch * n.heads * n.count
+    if not isinstance(rows, int) or not isinstance(n.length, int):
+        raise TypeError("the length is symbolic")
+    return rows * n.length * (n.width + n.values)
+
+
+register(Operator(NAME, _compute, _evaluate, "anchor", multiplies=_products))
