@@ -5,7 +5,8 @@ builder does.
 
 FOLDER/model.onnx has onnxruntime's operators: MatMulNBits at accuracy level 4 (blocks of 32, a
 float32 scale each), GroupQueryAttention, SkipSimplifiedLayerNormalization, GatherBlockQuantized
-(blocks of 128). The weights are in FOLDER/model.onnx.data, about 380 MB, written piece by piece.
+(blocks of 128). As with its option prune_lm_head, logits are those of the last token. The weights
+are in FOLDER/model.onnx.data, about 380 MB, written piece by piece.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def write_decoder(folder: Path, sizes: Sizes | None = None, seed: int = 0) -> Pa
     inputs = [value("input_ids", INT64, ["batch", "sequence"]),
               value("attention_mask", INT64, ["batch", "total"])]  # fmt: skip
     inputs += [value(name, FLOAT, ["batch", of.kept, "past", of.head]) for name in caches]
-    outputs = [value("logits", FLOAT, ["batch", "sequence", of.vocabulary])]
+    outputs = [value("logits", FLOAT, ["batch", 1, of.vocabulary])]
     outputs += [value(name, FLOAT, ["batch", of.kept, "total", of.head]) for name in presents]
     graph = helper.make_graph(g.nodes, "decoder", inputs, outputs, g.weights)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
@@ -153,7 +154,8 @@ def _layers(g: _File, of: Sizes) -> list[str]:
         both = g("Mul", g("Mul", gate, g("Sigmoid", gate)), up)
         skip = g.product(both, of.inner, of.width)
     normed, _ = g.norm(x, skip, of.width)
-    g.product(normed, of.width, of.vocabulary)
+    last = g("Gather", normed, g.small([-1]), axis=1)
+    g.product(last, of.width, of.vocabulary)
     g.nodes[-1].output[0] = "logits"
     return presents
 

@@ -129,6 +129,11 @@ class Text:
                 return
             self.read([token])
 
+    def reset(self) -> None:
+        """Nothing was read, as at first."""
+        self._stream.reset()
+        self.read_so_far = 0
+
     def save_state(self) -> dict[str, Array]:
         """All that was read, for `load_state` of any text of the model."""
         return self._stream.save_state()
