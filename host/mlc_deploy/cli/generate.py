@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from mlc_rpc.wire import MAX_THREADS
 
 from ..artifact import SavedModel
 from ..board.connect import connect, target_of
-from ..decode.api import TOKENS, Decoder, Reply, load_decoder
+from ..decode.api import HOST, LOOPS, TOKENS, Decoder, Reply, load_decoder
 from ..decode.api import generate as generated
 from ..decode.files import beside, model_of
 from ..decode.tokens import load_tokenizer
@@ -63,6 +64,11 @@ ENDED = {
 @click.option("--top-p", type=float, default=1.0, metavar="P", help="draw from a share of P")
 @click.option("--seed", type=int, default=0, metavar="N", help="draw by this seed (default: 0)")
 @click.option("--stop", multiple=True, metavar="TEXT", help="end where TEXT would stand")
+@click.option(
+    "--loop", type=click.Choice(LOOPS), metavar="WHERE",
+    help="choose tokens on the 'host' (default), which shows each as it comes, or on the 'board', "
+    "which sends all of them at the end",
+)  # fmt: skip
 @click.option("--precision", metavar="P", help="compute in float32 or float16 (default: float32)")
 @click.option("--db", metavar="FILE", help=DB_HELP)
 @click.option("--save", metavar="FILE", help="write the compiled model: .mlc, or a folder")
@@ -91,6 +97,7 @@ def generate(
     top_p: float,
     seed: int,
     stop: tuple[str, ...],
+    loop: str | None,
     precision: str | None,
     db: str | None,
     save: str | None,
@@ -127,6 +134,10 @@ def generate(
         "--target": target, "--max-length": max_length, "--window": window,
         "--precision": precision, "--db": db, "--save": save,
     })  # fmt: skip
+    compiled = partial(
+        load_decoder, file, length=max_length, window=window, tokenizer=tokenizer,
+        loop=loop or HOST, precision=precision or "float32", db=db,
+    )  # fmt: skip
     wanted, url = ready.model.target if ready else None, board
     if ready is None and target is not None:
         wanted = one_level(target, "generate takes")
@@ -138,7 +149,7 @@ def generate(
             )
         assert wanted is not None
         with progress.stage("compile"):
-            made = ready or _compiled(file, wanted, max_length, window, tokenizer, precision, db)
+            made = ready or compiled(wanted)
         _save(made, save, file)
         return 0
     with progress.stage("connect"):
@@ -150,7 +161,7 @@ def generate(
         wanted = wanted or target_of(session.device)
         refuse_unfit(wanted, session.board, session.device)
         with progress.stage("compile"):
-            decoder = ready or _compiled(file, wanted, max_length, window, tokenizer, precision, db)
+            decoder = ready or compiled(wanted)
         _save(decoder, save, file)
         if asked is None:
             return 0
@@ -158,7 +169,7 @@ def generate(
         reply = generated(
             fitting, asked, session, tokens=tokens, temperature=temperature, top_k=top_k,
             top_p=top_p, seed=seed, stop=stop, chat=not no_chat, system=system, threads=threads,
-            cores=cores, timeout=timeout,
+            cores=cores, timeout=timeout, loop=loop,
         )  # fmt: skip
         _print(reply, isinstance(asked, list), to_json)
         record = {
@@ -209,14 +220,6 @@ def _ready(file: Path, tokenizer: str | None, options: dict[str, object]) -> Dec
                 mend=f"without {option}, or the model that it was compiled from",
             )
     return decoder
-
-
-def _compiled(file: Path, target: Any, length: int | None, window: int | None,
-              tokenizer: str | None, precision: str | None, db: str | None) -> Decoder:  # fmt: skip
-    return load_decoder(
-        file, target, length=length, window=window, tokenizer=tokenizer,
-        precision=precision or "float32", db=db,
-    )  # fmt: skip
 
 
 def _save(decoder: Decoder, to: str | None, file: Path) -> None:

@@ -20,6 +20,7 @@ from ..frontend import from_onnx
 from ..frontend.onnx_file import read_model
 from ..graph import Function
 from ..graph.decoder import Parts, with_cache
+from ..graph.decoder_loop import with_loop
 from ..graph.dims import symbol
 from ..graph.states import AFTER, BEFORE, words_of
 from ..ir import Dim
@@ -28,6 +29,7 @@ IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "l
 BRANCH = "use_cache_branch"  # of optimum's merged decoders: whether there is a past
 LENGTH = 512  # tokens that a cache has room for, unless told
 STEP = 32  # tokens that one step reads at most
+WRITTEN = 2048  # tokens that one run writes at most, where a text has no end
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
@@ -37,10 +39,12 @@ def read_decoder(
     window: int | None = None,
     *,
     step: int = STEP,
+    loop: bool = False,
     converters: Mapping[Any, Any] | None = None,
 ) -> Function:
     """The graph of a decoder with its cache of `length` tokens (graph/decoder.py), whose steps
-    read up to `step` of them. Raises DecodeError, ImporterError."""
+    read up to `step` of them. loop: with the loop around it (graph/decoder_loop.py). Raises
+    DecodeError, ImporterError."""
     file = Path(path)
     proto = read_model(file)
     step = min(step, length)
@@ -48,9 +52,12 @@ def read_decoder(
     function = from_onnx(file, None, dims, values=values, converters=converters)
     function = replace(function, name=file.stem)
     try:
-        return with_cache(function, parts, length, window)
+        cached = with_cache(function, parts, length, window)
     except GraphError as error:
         raise DecodeError(error.what, where=str(file), mend=error.mend) from error
+    if not loop:
+        return cached
+    return with_loop(cached, IDS, length if window is None else max(length, WRITTEN))
 
 
 def _read(

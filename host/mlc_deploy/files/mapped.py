@@ -7,6 +7,7 @@ released: the next look reads them from the file again.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from weakref import WeakValueDictionary
@@ -14,6 +15,7 @@ from weakref import WeakValueDictionary
 Buffer = bytes | memoryview
 
 IN_MEMORY = 64 << 20  # bytes that a Spool keeps in memory
+PIECE = 16 << 20  # bytes that are looked at together
 
 _maps: WeakValueDictionary[tuple[Path, int, int], mmap.mmap] = WeakValueDictionary()
 
@@ -39,6 +41,16 @@ def release_mapped() -> None:
 def release(found: mmap.mmap) -> None:
     if hasattr(found, "madvise"):  # not on Windows
         found.madvise(mmap.MADV_DONTNEED)
+
+
+def pieces(data: Buffer) -> Iterator[memoryview]:
+    """All bytes, one piece after the other, of which one alone is in memory where they are a mapped
+    file's."""
+    view = memoryview(data).cast("B")
+    for begin in range(0, len(view), PIECE):
+        yield view[begin : begin + PIECE]
+        if isinstance(view.obj, mmap.mmap):
+            release(view.obj)
 
 
 class Spool:

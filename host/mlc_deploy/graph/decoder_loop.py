@@ -22,7 +22,8 @@ from .decoder import LOGITS, TOKEN, Emitter
 from .extents import EXTENT
 from .nodes import Binding, CallBranch, CallLoop, Function, Value, Var, const
 
-WANTED, ENDS = "wanted", "ends"
+WANTED, ENDS, TEMPERATURE, TOP_K, TOP_P = "wanted", "ends", "temperature", "top_k", "top_p"
+DRAW, DRAWS = "draw", "draws"
 FIRST, REST, WRITTEN = "first", "rest", "written"
 MOST_ENDS = 16  # tokens that end a text
 NO_TOKEN = -1  # in the place of ends that are none
@@ -47,9 +48,9 @@ def with_loop(function: Function, ids: str, most: int) -> Function:
     """A decoder (graph/decoder.py) that writes up to `most` tokens in one run."""
     e = Emitter(function)
     wanted, ends = e.param(WANTED, COUNT), e.param(ENDS, TensorType((MOST_ENDS,), "int64"))
-    how = Choice(e.param("temperature", FLOAT), e.param("top_k", COUNT),
-                 e.param("top_p", FLOAT), e.param("draw", DOUBLE))  # fmt: skip
-    draws = e.param("draws", TensorType((most - 1,), "float64"))
+    how = Choice(e.param(TEMPERATURE, FLOAT), e.param(TOP_K, COUNT), e.param(TOP_P, FLOAT),
+                 e.param(DRAW, DOUBLE))  # fmt: skip
+    draws = e.param(DRAWS, TensorType((most - 1,), "float64"))
     draws_any = e.emit("greater", how.temperature, const(0.0), name="draws_any")
     given = dict(zip(function.output_names, function.outputs, strict=True))
     first = _chosen(e, given[TOKEN], given[LOGITS], how, draws_any, FIRST)
@@ -90,8 +91,8 @@ def _turn(function: Function, ids: str, held: list[TensorType]) -> Function:
     )
     before = [next(p for p in one.params if p.name == name) for name, _ in function.states]
     states = [e.param(f"{p.name}.before", p.type) for p in before]
-    draw = e.param("draw", DOUBLE)
-    names = (WANTED, ENDS, "temperature", "top_k", "top_p", "draws_any")
+    draw = e.param(DRAW, DOUBLE)
+    names = (WANTED, ENDS, TEMPERATURE, TOP_K, TOP_P, "draws_any")
     wanted, ends, temperature, top_k, top_p, draws_any = (
         e.param(n, t) for n, t in zip(names, held, strict=True)
     )
