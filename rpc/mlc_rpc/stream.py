@@ -61,13 +61,14 @@ class Stream:
         return self.results()
 
     def profile(
-        self, inputs: Mapping[str, Array] | Array, *, timeout: float | None = None
-    ) -> Run:
+        self, inputs: Mapping[str, Array] | Array, *, total: bool = False,
+        timeout: float | None = None,
+    ) -> Run:  # fmt: skip
         """As `step`, but gives what the step cost, as RemoteFunction.profile does; `results` has
         the outputs. timeout: of this step, where it is another one."""
         self._put(inputs)
         how = self._how if timeout is None else {**self._how, "timeout": timeout}
-        return self.module.entry.profile(*self._args, **how)
+        return self.module.entry.profile(*self._args, total=total, **how)
 
     def results(self, *names: str) -> dict[str, Array]:
         """The outputs of the last step, or those of these names alone, which are all that is

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -114,12 +114,13 @@ class Text:
             self.steps.append(_step(len(part), run, seconds))
 
     def _run(
-        self, part: Sequence[int], asked: Mapping[str, Array], timeout: float | None = None
-    ) -> tuple[Run, float]:
+        self, part: Sequence[int], asked: Mapping[str, Array], *, total: bool = True,
+        timeout: float | None = None,
+    ) -> tuple[Run, float]:  # fmt: skip
         """A run that reads a part, and how many seconds it took as this machine sees it."""
         began = time.perf_counter()
         given = {IDS: np.array([part], self._dtype), **asked}
-        run = self._stream.profile(given, timeout=timeout)
+        run = self._stream.profile(given, total=total, timeout=timeout)
         self.read_so_far += len(part)
         return run, time.perf_counter() - began
 
@@ -207,14 +208,15 @@ class Text:
     ) -> list[int]:  # fmt: skip
         """The tokens of one run: `wanted` of them, or fewer, of which the last one is an end."""
         asked = choice(self.model, wanted, how, random, ends)
-        run, seconds = self._run(part, asked, self._timeout * wanted)
+        run, seconds = self._run(part, asked, total=False, timeout=self._timeout * wanted)
         self._asked = {WANTED: np.array(0)}
         found = self._stream.results(FIRST, REST, WRITTEN)
         count = int(found[WRITTEN])
         self.read_so_far += count - 1
-        self.steps.append(_step(len(part), run, seconds, lambda n: n not in self._in_loop))
+        before, loop = _parted(run, self._in_loop)
+        self.steps.append(_step(len(part), before, seconds))
         if count > 1:
-            self.steps.append(_step(count - 1, run, 0.0, lambda n: n in self._in_loop))
+            self.steps.append(_step(count - 1, loop, 0.0))
         return [int(found[FIRST]), *map(int, found[REST][: count - 1])]
 
     def reset(self) -> None:
@@ -247,15 +249,20 @@ class Text:
         self.close()
 
 
-def _step(
-    tokens: int, run: Run, host_s: float, own: Callable[[int], bool] = lambda _: True
-) -> Step:
-    """own: which of the calls are the step's."""
-    counted = None if run.counts is None else sum(
-        c.total for n, c in enumerate(run.counts) if own(n)
-    )  # fmt: skip
-    board_s = sum(ns for n, ns in enumerate(run.nanoseconds) if own(n)) / 1e9
-    return Step(tokens, board_s, host_s, counted)
+def _step(tokens: int, run: Run, host_s: float) -> Step:
+    counted = None if run.counts is None else sum(c.total for c in run.counts)
+    return Step(tokens, sum(run.nanoseconds) / 1e9, host_s, counted)
+
+
+def _parted(run: Run, calls: Collection[int]) -> tuple[Run, Run]:
+    """What a run cost outside of these calls, and in them."""
+    parts = [n for n in range(len(run.nanoseconds)) if n not in calls], sorted(calls)
+
+    def of(numbers: Sequence[int]) -> Run:
+        counts = None if run.counts is None else tuple(run.counts[n] for n in numbers)
+        return Run(tuple(run.nanoseconds[n] for n in numbers), counts)
+
+    return of(parts[0]), of(parts[1])
 
 
 def written_at_once(model: Model) -> int:
