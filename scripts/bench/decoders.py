@@ -13,8 +13,8 @@ alike:
     prefill    a prompt, by the board and by onnxruntime (MatMulNBits at accuracy level 4)
 
 A prompt's figure is the best of several turns; of a token each call's, and of reading that of
-each matrix, are the best of many, added up. Targets: memory under 600 MB, decode at least 0.9 of read,
-prefill not slower than onnxruntime.
+each matrix, are the best of many, added up. Targets: memory under 600 MB, decode at least 0.9 of
+read, prefill not slower than onnxruntime.
 """
 
 from __future__ import annotations

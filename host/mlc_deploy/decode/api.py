@@ -19,6 +19,7 @@ from ..artifact.format import is_saved
 from ..board.connect import target_of
 from ..driver.compile import CompiledModel, compile
 from ..driver.deploy import RUN_SECONDS, thread_count
+from ..errors import DecodeError
 from .files import Beside, beside, model_of
 from .model import LENGTH, STEP, read_decoder
 from .sampling import Sampling
@@ -251,8 +252,8 @@ def generate(
     the reply. chat: False takes the prompt as it is, though the tokenizer has a chat template;
     system is the first message of a chat. loop: "host" sends every token back before the next one
     is computed; "board" runs the whole loop there, and its tokens come together; by default as the
-    model was compiled, and "host" for one that is compiled here. model: as load_decoder takes it, with its options in
-    `loading`, or what it gave. The board's tensors are freed with the session.
+    model was compiled, and "host" for one that is compiled here. model: as load_decoder takes it,
+    with its options in `loading`, or what it gave. The board's tensors are freed with the session.
     Raises DecodeError, RpcError, and what load_decoder raises.
     """
     if not isinstance(model, Decoder):

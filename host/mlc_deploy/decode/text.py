@@ -81,6 +81,7 @@ class Text:
         self._widest, self._dtype = int(ids.shape[1]), ids.dtype
         self.steps: list[Step] = []
         self.read_so_far = 0
+        self._length = None if FILLED in self.model.states else length_of(self.model)
         self._timeout = timeout
         self._most = written_at_once(self.model)
         self._in_loop = calls_in_loop(self.model) if self._most else frozenset()
@@ -94,9 +95,7 @@ class Text:
     @property
     def room(self) -> int | None:
         """How many more tokens can be read; None where there is no end."""
-        if FILLED in self.model.states:
-            return None
-        return length_of(self.model) - self.read_so_far
+        return None if self._length is None else self._length - self.read_so_far
 
     @property
     def memory(self) -> Memory:
@@ -130,7 +129,7 @@ class Text:
         if self.room is not None and len(tokens) > self.room:
             raise DecodeError(
                 f"{len(tokens)} tokens do not fit into the cache, which has room for {self.room}"
-                f" of {length_of(self.model)}",
+                f" of {self._length}",
                 mend=f"--max-length {self.read_so_far + len(tokens)} or more (length= in Python)",
             )
 

@@ -11,8 +11,9 @@ chosen, and WRITTEN, how many these are together, an end among them. The last on
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-
+from typing import Any
 
 from ..ops import TensorType
 from .bind import rebuilt
@@ -28,7 +29,7 @@ FIRST, REST, WRITTEN = "first", "rest", "written"
 MOST_ENDS = 16  # tokens that end a text
 NO_TOKEN = -1  # in the place of ends that are none
 COUNT, FLOAT, DOUBLE = (TensorType((), t) for t in ("int64", "float32", "float64"))
-ROW = 512  # likelihoods that are added up one behind the other
+OWN = "loop"  # what calls of the loop are called
 ONE_BITS = 0x3F800000  # float32's 1 as an integer: floats that are not negative have their order
 
 
@@ -48,8 +49,9 @@ def with_loop(function: Function, ids: str, most: int) -> Function:
     """A decoder (graph/decoder.py) that writes up to `most` tokens in one run."""
     e = Emitter(function)
     wanted, ends = e.param(WANTED, COUNT), e.param(ENDS, TensorType((MOST_ENDS,), "int64"))
-    how = Choice(e.param(TEMPERATURE, FLOAT), e.param(TOP_K, COUNT), e.param(TOP_P, FLOAT),
-                 e.param(DRAW, DOUBLE))  # fmt: skip
+    choice = (e.param(TEMPERATURE, FLOAT), e.param(TOP_K, COUNT), e.param(TOP_P, FLOAT),
+              e.param(DRAW, DOUBLE))  # fmt: skip
+    how = Choice(*choice)
     draws = e.param(DRAWS, TensorType((most - 1,), "float64"))
     draws_any = e.emit("greater", how.temperature, const(0.0), name="draws_any")
     given = dict(zip(function.output_names, function.outputs, strict=True))
@@ -69,7 +71,7 @@ def with_loop(function: Function, ids: str, most: int) -> Function:
         LOGITS: given[LOGITS], TOKEN: given[TOKEN], FIRST: first, REST: made[-1], WRITTEN: made[2],
         **{after: v for (_, after), v in zip(function.states, made[3:], strict=False)},
     }  # fmt: skip
-    own = (wanted, ends, how.temperature, how.top_k, how.top_p, how.draw, draws)
+    own = (wanted, ends, *choice, draws)
     inputs = [p for p in function.params if p.name not in dict(function.states)]
     kept = [p for p in function.params if p.name in dict(function.states)]
     return replace(
@@ -99,8 +101,9 @@ def _turn(function: Function, ids: str, held: list[TensorType]) -> Function:
     taken = next(p for p in one.params if p.name == ids)
     read: Value = token
     if taken.type.dtype != "int64":
-        read = e.emit("cast", read, name="token_id", dtype=taken.type.dtype)
-    read = e.emit("reshape", read, name="token_id", shape=(1, 1))
+        read = e.emit("cast", read, name="token_id", source=OWN,
+                      dtype=taken.type.dtype)  # fmt: skip
+    read = e.emit("reshape", read, name="token_id", source=OWN, shape=(1, 1))
     values: dict[Value, Value] = dict(zip(before, states, strict=True))
     values[taken] = read
     values |= {p: const(1, "int64") for p in one.params if p not in values and p.type == EXTENT}
@@ -109,9 +112,9 @@ def _turn(function: Function, ids: str, held: list[TensorType]) -> Function:
     given = dict(zip(function.output_names, inner.outputs, strict=True))
     how = Choice(temperature, top_k, top_p, draw)
     following = _chosen(e, given[TOKEN], given[LOGITS], how, draws_any, "following")
-    after = e.emit("add", count, const(1, "int64"), name="count.next")
-    more = e.emit("less", after, wanted, name="more")
-    more = e.emit("logical_and", more, _goes_on(e, following, ends), name="going.next")
+    after = e.emit("add", count, const(1, "int64"), name="count.next", source=OWN)
+    more = e.emit("less", after, wanted, name="more", source=OWN)
+    more = e.emit("logical_and", more, _goes_on(e, following, ends), name="going.next", source=OWN)
     every = (more, following, after, *(given[name] for _, name in function.states), following)
     return Function(
         name="write",
@@ -134,10 +137,10 @@ def _step_of_one(function: Function) -> Function:
 
 def _goes_on(e: Emitter, token: Value, ends: Value) -> Value:
     """bool[]: the token is none of the ends."""
-    same = e.emit("equal", ends, token, name="same")
-    found = e.emit("max", e.emit("cast", same, name="same", dtype="int32"), name="found",
-                   axes=(0,), keepdims=False)  # fmt: skip
-    return e.emit("equal", found, const(0, "int32"), name="goes_on")
+    same = e.emit("equal", ends, token, name="same", source=OWN)
+    same = e.emit("cast", same, name="same", source=OWN, dtype="int32")
+    found = e.emit("max", same, name="found", source=OWN, axes=(0,), keepdims=False)
+    return e.emit("equal", found, const(0, "int32"), name="goes_on", source=OWN)
 
 
 def _chosen(
@@ -148,7 +151,7 @@ def _chosen(
     types = [v.type for v in args]
     out = Var(e.names.fresh(name), COUNT)
     branch = CallBranch(_drawn(types), _likeliest(types), (draws_any, *args))
-    e.bindings.append(Binding((out,), branch, name))
+    e.bindings.append(Binding((out,), branch, OWN))
     return out
 
 
@@ -206,12 +209,14 @@ def _drawn(types: list[TensorType]) -> Function:
     likely = bb.emit("where", part, likely, const(0, "int32"))
     kept = bb.emit("where", bb.emit("greater_equal", bits, likely), kept, none)
 
-    rows = -(-size // ROW)
-    if rows * ROW > size:
-        kept = bb.emit("pad", kept, pads=(0, rows * ROW - size), mode="constant", value=0.0)
-    table = bb.emit("cast", bb.emit("reshape", kept, shape=(rows, ROW)), dtype="float64")
+    # Sums that run on take as many steps as the square of their number: so there are two of them.
+    width = 1 << round(math.log2(size) / 2)
+    rows = -(-size // width)
+    if rows * width > size:
+        kept = bb.emit("pad", kept, pads=(0, rows * width - size), mode="constant", value=0.0)
+    table = bb.emit("cast", bb.emit("reshape", kept, shape=(rows, width)), dtype="float64")
     of_rows = bb.emit("sum", table, axes=(1,), keepdims=False)
-    running: dict[str, bool | int] = {
+    running: dict[str, Any] = {
         "axis": 0, "product": False, "exclusive": False, "reverse": False,
     }  # fmt: skip
     sums = bb.emit("cumulative", of_rows, **running)
@@ -223,6 +228,6 @@ def _drawn(types: list[TensorType]) -> Function:
     values = bb.emit("gather", table, row, axis=0)
     inside = bb.emit("add", bb.emit("cumulative", values, **running), before)
     column = total(bb.emit("less_equal", inside, place), "int64")
-    column = bb.emit("minimum", column, const(ROW - 1, "int64"))
-    chosen = bb.emit("add", bb.emit("multiply", row, const(ROW, "int64")), column)
+    column = bb.emit("minimum", column, const(width - 1, "int64"))
+    chosen = bb.emit("add", bb.emit("multiply", row, const(width, "int64")), column)
     return bb.finish([bb.emit("minimum", chosen, const(size - 1, "int64"))], ["y"])
