@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import shutil
 import subprocess
 import sys
@@ -11,13 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy.decode.model import STEP
 from mlc_deploy.decode.sampling import Sampling
 from mlc_deploy.errors import DecodeError
+from mlc_deploy.files import mapped
 from mlc_deploy.graph.decoder_loop import MOST_ENDS, OWN
+from mlc_deploy.graph.layouts import LARGE
+from mlc_deploy.graph.nodes import Constant, Deferred
+from scripts.bench.decoder_model import Sizes, write_decoder
 from tests.decode.tiny import PROMPT, by_onnxruntime, saved
 from tests.sessions import TARGETS, aarch64, local
 
@@ -236,3 +242,46 @@ def test_a_loop_in_c(machine: str, made: Made, tmp_path: Path) -> None:
         prompt = (PROMPT * 3)[: STEP + 5]
         assert written(8, prompt) == by_onnxruntime(made.file, prompt, 8)[0]
         assert len(written(1000, PROMPT)) == LENGTH - len(PROMPT) + 1
+
+
+# ------------------------------------------------------------------------------------- much memory
+
+
+def test_weights_in_a_file(tmp_path: Path, local: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large weights are not in memory: they are packed when they are written, to a file that is
+    mapped. What is made of them is the same."""
+    small = Sizes(layers=1, width=128, inner=256, heads=2, kept=1, vocabulary=4096, longest=64)
+    file = write_decoder(tmp_path / "model", small)
+    right = mlc.load_decoder(file, "host", length=32).model
+    monkeypatch.setattr(mapped.Spool.__init__, "__defaults__", (1 << 10,))
+    decoder = mlc.load_decoder(file, "host", length=32)
+    made = decoder.model
+    assert isinstance(made, mlc.CompiledModel) and isinstance(right, mlc.CompiledModel)
+    weights = made.weights_bytes
+    assert isinstance(weights, memoryview) and isinstance(weights.obj, mmap.mmap)
+    assert weights == right.weights_bytes and made.object_bytes == right.object_bytes
+    held = [
+        a.held for b in made.program.bindings for a in b.call.args
+        if isinstance(a, Constant) and a.type.bytes > LARGE
+    ]  # fmt: skip
+    assert held and all(isinstance(h, Deferred) or h.base is not None for h in held)
+    saved_file = made.save(tmp_path / "model.mlc")
+    reply = list(mlc.generate(decoder, [3, 14, 15], local, tokens=8))
+    assert reply == list(mlc.generate(saved_file, [3, 14, 15], local, tokens=8))
+    assert reply == by_runtime(file, small, [3, 14, 15], 8)
+
+
+def by_runtime(file: Path, sizes: Sizes, prompt: Sequence[int], count: int) -> list[int]:
+    """The likeliest tokens, as onnxruntime has them; logits are those of the last token."""
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    names = [i.name for i in session.get_inputs() if i.name.startswith("past")]
+    past = {n: np.zeros((1, sizes.kept, 0, sizes.head), np.float32) for n in names}
+    step, read, tokens = list(prompt), 0, list[int]()
+    while len(tokens) < count:
+        read += len(step)
+        given = {"input_ids": np.array([step]), "attention_mask": np.ones((1, read), np.int64)}
+        logits, *present = session.run(None, given | past)
+        past = dict(zip(names, present, strict=True))
+        tokens.append(int(logits[0, -1].argmax()))
+        step = tokens[-1:]
+    return tokens
