@@ -58,7 +58,7 @@ class Spool:
     is gone with what `finished` gives."""
 
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
-        self._file = SpooledTemporaryFile(in_memory)  # noqa: SIM115: what is finished keeps it
+        self._file = SpooledTemporaryFile(in_memory)
         self._in_memory = in_memory
 
     def write(self, data: Buffer) -> None:
