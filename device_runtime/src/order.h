@@ -37,6 +37,7 @@ typedef struct {
     bool mark;
     bool quiet; /* when not timed: nothing is told of each call */
     bool spans; /* when not timed: when each thread was at work */
+    bool total; /* when not timed: nanoseconds of all calls together are told, and nothing else */
     bool stops; /* when not timed: after turn `stop_turn` of call `stop_call` */
     uint32_t stop_call, stop_turn;
     bool timed;

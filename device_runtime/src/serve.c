@@ -459,6 +459,8 @@ static void read_options(Request *q, RunOrder *run, uint32_t *timeout_ms) {
             run->mark = read_bool(&q->params);
         else if (bytes_are(key, "spans") && !run->timed)
             run->spans = read_bool(&q->params);
+        else if (bytes_are(key, "total") && !run->timed)
+            run->total = read_bool(&q->params);
         else if (bytes_are(key, "quiet") && !run->timed)
             run->quiet = read_bool(&q->params);
         else if (bytes_are(key, "stop") && !run->timed)

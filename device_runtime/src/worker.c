@@ -299,6 +299,13 @@ static bool run_and_report(Job *job, const RunOrder *order, Writer *w) {
     if (order->spans) reply.spans = job->instruments.spans = &spans;
     shared->phase = RUNNING;
     if (!run_once(job)) return false;
+    uint64_t sum = 0;
+    if (order->total && !order->quiet) {
+        for (uint32_t i = 0; i < reply.calls; i++) sum += nanoseconds[first + i];
+        reply.calls = 1;
+        reply.nanoseconds = &sum;
+        reply.turns = NULL;
+    }
     if (job->stop.reached) {
         reply.place_count = find_places(job, places);
         reply.places = places;

@@ -111,16 +111,21 @@ class RemoteFunction:
         threads: int = 1,
         cores: str = "",
         spans: bool = False,
+        total: bool = False,
         timeout: float = RUN_SECONDS,
     ) -> Run:
         """Runs once, each call timed, and counted where the board counts and one thread runs.
         `until`: calls to run. `spans`: say when each thread was at work on each call, which costs
         two looks at the clock each time; of a model with functions on this machine, nobody knows.
+        `total`: all calls together are enough, which a board tells sooner; where it counts, and of
+        a model with such functions, each is told nevertheless.
         """
         counter = self.module.session.counter if threads == 1 else None
         options = _shared(threads, cores) | {"mark": counter is not None}
         if spans and not self._host_calls:
             options["spans"] = True
+        elif total and counter is None and not self._host_calls:
+            options["total"] = True
         if until is not None:
             options["until"] = until
         if counter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -28,6 +29,8 @@ RETURN_SECONDS = 120.0  # what a board may take to boot
 TRY_SECONDS = 10.0  # for one try to connect to it meanwhile
 READ_SECONDS = 600.0  # to read and hash a blob from a slow card; a dead board is found otherwise
 PAUSE_SECONDS = 1.0  # at least, from one try to the next
+PIECE = 1 << 24  # bytes of a blob that are hashed together
+RELEASED_CHUNKS = 32  # of a blob that is sent: as many need be in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +258,7 @@ class Session:
         What is there already, of this session or an earlier one that broke off, is not sent again.
         """
         view = memoryview(data).cast("B")
-        name = blake2b(view, digest_size=HASH_BYTES).digest()
+        name = _name_of(view)
         size, complete = self._blob(name, len(view))
         if complete:
             return name
@@ -309,8 +312,10 @@ class Session:
             Request((name, total, start + at), view[start + at : start + at + step])
             for at, step in chunks(total - start)
         )
-        for _ in self.link.stream("blob.put", requests, CHUNK_SECONDS):
-            pass
+        for number, _ in enumerate(self.link.stream("blob.put", requests, CHUNK_SECONDS)):
+            if number % RELEASED_CHUNKS == 0:
+                _release(view)
+        _release(view)
 
     # Modules
 
@@ -354,6 +359,21 @@ class Session:
         if told["box"] is not None:
             told["box"] = tuple(told["box"])
         return Device(**{each.name: told[each.name] for each in fields(Device)})
+
+
+def _name_of(view: memoryview) -> bytes:
+    """The name of a blob's content, which is its hash."""
+    found = blake2b(digest_size=HASH_BYTES)
+    for begin in range(0, len(view), PIECE):
+        found.update(view[begin : begin + PIECE])
+        _release(view)
+    return found.digest()
+
+
+def _release(view: memoryview) -> None:
+    """Pages of a mapped file that were read need no memory any more; it is read again."""
+    if isinstance(view.obj, mmap.mmap) and hasattr(view.obj, "madvise"):
+        view.obj.madvise(mmap.MADV_DONTNEED)
 
 
 def _metadata_of(program: bytes) -> bytes | None:

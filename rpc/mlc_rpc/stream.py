@@ -60,11 +60,15 @@ class Stream:
         self._run()
         return self.results()
 
-    def profile(self, inputs: Mapping[str, Array] | Array) -> Run:
+    def profile(
+        self, inputs: Mapping[str, Array] | Array, *, total: bool = False,
+        timeout: float | None = None,
+    ) -> Run:  # fmt: skip
         """As `step`, but gives what the step cost, as RemoteFunction.profile does; `results` has
-        the outputs."""
+        the outputs. timeout: of this step, where it is another one."""
         self._put(inputs)
-        return self.module.entry.profile(*self._args, **self._how)
+        how = self._how if timeout is None else {**self._how, "timeout": timeout}
+        return self.module.entry.profile(*self._args, total=total, **how)
 
     def results(self, *names: str) -> dict[str, Array]:
         """The outputs of the last step, or those of these names alone, which are all that is

@@ -173,14 +173,15 @@ def _calls(kernel: str | None, options: Mapping[str, Any]) -> tuple[int, int | N
 
 
 def ran(kernel: str | None, options: Mapping[str, Any]) -> Kind:
-    """Nanoseconds of each call that ran, and how often it did, where that is not once; and where
-    they were asked for, when threads were at work: call, thread, begin since the run's, duration.
+    """Nanoseconds of each call that ran, or of all together where the total was asked for; how
+    often each did, where that is not once; and where they were asked for, when threads were at
+    work: call, thread, begin since the run's, duration.
     `places`, of a run that stopped where it was to: offsets of that call's operands, each in its
     own memory.
     """
     if options.get("quiet"):
         return NOTHING_TOLD
-    each = Many(NANOSECONDS, *_calls(kernel, options))
+    each = Many(NANOSECONDS, *((1,) if options.get("total") else _calls(kernel, options)))
     span = Row((Uint(0, MAX_CALLS), Uint(0, MAX_THREADS - 1), NANOSECONDS, NANOSECONDS))
     spans = Many(span, 0, MAX_SPANS if options.get("spans") else 0)
     places = Many(SIZE, 0, MAX_OPERANDS)

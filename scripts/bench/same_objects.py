@@ -85,7 +85,7 @@ def differences(now: Digests, before: Digests) -> list[str]:
     return [name for name in names if now.get(name) != before.get(name)]
 
 
-def _digest(content: bytes) -> str:
+def _digest(content: bytes | memoryview) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 import msgpack
@@ -177,7 +178,7 @@ class Branch:
 Step = int | Loop | Branch  # the number of a call
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Model:
     """What the object's model takes and gives, and the calls that it consists of: in their order,
     or as the first of `procedures` says, where there are any. `extents` are decided by a run: an
@@ -192,17 +193,17 @@ class Model:
     procedures: tuple[tuple[Step, ...], ...] = ()
     extents: Mapping[str, int] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def states(self) -> dict[str, Param]:
         """Outputs that a run finds as the run before left them, by the names of their inputs."""
         return {p.state: p for p in self.outputs if p.state}
 
-    @property
+    @cached_property
     def arguments(self) -> dict[str, Param]:
         """What a run is given, by name: inputs, but extents, which the others' shapes say."""
         return {p.name: p for p in self.inputs if p.name not in self.extents}
 
-    @property
+    @cached_property
     def results(self) -> dict[str, Param]:
         """What a run gives, by name: outputs, but extents, which are in the others' shapes."""
         return {p.name: p for p in self.outputs if p.name not in self.extents}

@@ -16,6 +16,18 @@ from tests.decode.tiny import PROMPT, by_onnxruntime, saved
 IDS = ",".join(map(str, PROMPT))
 
 
+def test_the_loop_on_the_board(mlc_deploy: Command, tmp_path: Path) -> None:
+    file, to = saved(tmp_path), tmp_path / "saved.mlc"
+    tokens, _ = by_onnxruntime(file, PROMPT, 8)
+    ended = mlc_deploy(
+        "generate", file, "--prompt-ids", IDS, "--tokens", "8", "--max-length", "64", "--loop",
+        "board", "--board", "local://", "--save", to,
+    )  # fmt: skip
+    assert ended.stdout == f"{', '.join(map(str, tokens))}\n" and ended.status == 0
+    again = mlc_deploy("generate", to, "--prompt-ids", IDS, "--tokens", "8", "--loop", "host")
+    assert again.status == 0 and again.stdout == ended.stdout
+
+
 def test_tokens_and_what_they_cost(mlc_deploy: Command, tmp_path: Path) -> None:
     """The reply alone is on stdout. What --save wrote goes on without the compiler."""
     file, to = saved(tmp_path), tmp_path / "saved.mlc"

@@ -49,10 +49,12 @@ class _Graph:
         return self.const(self.random.normal(0, scale, shape), np.float32)
 
 
-def decoder(style: str = PLAIN, seed: int = 0, window: int = 0) -> ModelProto:
+def decoder(
+    style: str = PLAIN, seed: int = 0, window: int = 0, longest: int = LONGEST
+) -> ModelProto:
     """window: keys that a token sees, its own among them; 0: all."""
     g = _Graph(seed)
-    angles = np.arange(LONGEST)[:, None] / 100.0 ** (np.arange(HEAD // 2) / (HEAD // 2))
+    angles = np.arange(longest)[:, None] / 100.0 ** (np.arange(HEAD // 2) / (HEAD // 2))
     tables = [g.const(f(angles), np.float32) for f in (np.cos, np.sin)]
     x = g("Gather", g.weight(VOCABULARY, WIDTH, scale=1), "input_ids")
     context = _fused_context(g) if style == FUSED else _plain_context(g, tables, window)

@@ -82,6 +82,15 @@ def test_a_loop_runs_its_turns(board: Board) -> None:
     assert len(answer["nanoseconds"]) == 3
 
 
+def test_all_calls_together(board: Board) -> None:
+    """A client that wants no more is told one number."""
+    module = board.load(object_of(program([[loop(ROWS)], [0, 1, 2]])))
+    args = [board.tensor(X), board.tensor(0 * X)]
+    answer = board.call("run", module["module"], None, args, {"total": True})
+    assert len(answer["nanoseconds"]) == 1 and answer["nanoseconds"][0] > 0
+    assert answer.keys() == {"nanoseconds"}
+
+
 def test_spans_of_long_loops_end(board: Board) -> None:
     """What would be more than an answer has room for is not told."""
     calls = [[1, "double", [STATE, [IN_ARENA, 0, SIZE, SIZE]]]]

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 import msgpack
 
 from ..errors import ArtifactError
+from ..files.mapped import Buffer, pieces
 from ..files.outside import open_file
 from ..files.unfinished import replacing
 
@@ -31,8 +32,6 @@ MAX_DEPTH = 8
 HASH_BYTES = 32
 COPY_AGAIN = "copy the file again, or save the model again"
 
-Buffer = bytes | memoryview
-
 
 class Blob(NamedTuple):
     """A blob and its name, which is its hash."""
@@ -43,7 +42,10 @@ class Blob(NamedTuple):
 
 def digest(data: Buffer) -> bytes:
     """BLAKE2b-256, which is what a blob is called, here and on a board."""
-    return blake2b(data, digest_size=HASH_BYTES).digest()
+    found = blake2b(digest_size=HASH_BYTES)
+    for piece in pieces(data):
+        found.update(piece)
+    return found.digest()
 
 
 def is_saved(path: Path) -> bool:
@@ -63,7 +65,8 @@ def write_file(path: Path, manifest: Mapping[str, Any], blobs: Sequence[Buffer])
         file.write(head + digest(packed) + packed)
         for blob in blobs:
             file.write(bytes(-file.tell() % ALIGNMENT))
-            file.write(blob)
+            for piece in pieces(blob):
+                file.write(piece)
 
 
 def read_file(path: Path) -> tuple[dict[str, Any], list[Blob]]:

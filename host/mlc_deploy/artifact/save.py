@@ -11,7 +11,8 @@ from mlc_targets import Target
 from mlc_targets.object_format import Metadata
 
 from ..errors import ArtifactError
-from .format import MAX_BLOBS, Buffer, digest, write_file
+from ..files.mapped import Buffer
+from .format import MAX_BLOBS, digest, write_file
 
 if TYPE_CHECKING:
     from mlc_rpc.host_call import HostCall

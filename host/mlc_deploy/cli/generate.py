@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from mlc_rpc.wire import MAX_THREADS
 
 from ..artifact import SavedModel
 from ..board.connect import connect, target_of
-from ..decode.api import TOKENS, Decoder, Reply, load_decoder
+from ..decode.api import HOST, LOOPS, TOKENS, Decoder, Reply, load_decoder
 from ..decode.api import generate as generated
 from ..decode.files import beside, model_of
 from ..decode.tokens import load_tokenizer
@@ -67,6 +68,11 @@ ENDED = {
 @click.option("--top-p", type=float, default=1.0, metavar="P", help="draw from a share of P")
 @click.option("--seed", type=int, default=0, metavar="N", help="draw by this seed (default: 0)")
 @click.option("--stop", multiple=True, metavar="TEXT", help="end where TEXT would stand")
+@click.option(
+    "--loop", type=click.Choice(LOOPS), metavar="WHERE",
+    help="choose tokens on the 'host' (default), which shows each as it comes, or on the 'board', "
+    "which sends all of them at the end",
+)  # fmt: skip
 @click.option("--precision", metavar="P", help="compute in float32 or float16 (default: float32)")
 @click.option("--db", metavar="FILE", help=DB_HELP)
 @click.option("--save", metavar="FILE", help="write the compiled model: .mlc, or a folder")
@@ -96,6 +102,7 @@ def generate(
     top_p: float,
     seed: int,
     stop: tuple[str, ...],
+    loop: str | None,
     precision: str | None,
     db: str | None,
     save: str | None,
@@ -132,10 +139,10 @@ def generate(
         "--target": target, "--max-length": max_length, "--window": window, "--cache": cache,
         "--precision": precision, "--db": db, "--save": save,
     })  # fmt: skip
-    options: dict[str, Any] = {
-        "length": max_length, "window": window, "cache": cache or "", "tokenizer": tokenizer,
-        "precision": precision or "float32", "db": db,
-    }  # fmt: skip
+    compiled = partial(
+        load_decoder, file, length=max_length, window=window, cache=cache or "",
+        tokenizer=tokenizer, loop=loop or HOST, precision=precision or "float32", db=db,
+    )  # fmt: skip
     wanted, url = ready.model.target if ready else None, board
     if ready is None and target is not None:
         wanted = one_level(target, "generate takes")
@@ -147,7 +154,7 @@ def generate(
             )
         assert wanted is not None
         with progress.stage("compile"):
-            made = ready or load_decoder(file, wanted, **options)
+            made = ready or compiled(wanted)
         _save(made, save, file)
         return 0
     with progress.stage("connect"):
@@ -159,7 +166,7 @@ def generate(
         wanted = wanted or target_of(session.device)
         refuse_unfit(wanted, session.board, session.device)
         with progress.stage("compile"):
-            decoder = ready or load_decoder(file, wanted, **options)
+            decoder = ready or compiled(wanted)
         _save(decoder, save, file)
         if asked is None:
             return 0
@@ -167,7 +174,7 @@ def generate(
         reply = generated(
             fitting, asked, session, tokens=tokens, temperature=temperature, top_k=top_k,
             top_p=top_p, seed=seed, stop=stop, chat=not no_chat, system=system, threads=threads,
-            cores=cores, timeout=timeout,
+            cores=cores, timeout=timeout, loop=loop,
         )  # fmt: skip
         _print(reply, isinstance(asked, list), to_json)
         record = {

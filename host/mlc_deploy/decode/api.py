@@ -19,6 +19,7 @@ from ..artifact.format import is_saved
 from ..board.connect import target_of
 from ..driver.compile import CompiledModel, compile
 from ..driver.deploy import RUN_SECONDS, thread_count
+from ..errors import DecodeError
 from ..graph.precision import known_precision
 from .files import Beside, beside, model_of
 from .model import LENGTH, STEP, read_decoder
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 Piece = TypeVar("Piece", str, int)
 TOKENS = 128  # that a reply has at most, unless told
+HOST, BOARD = LOOPS = ("host", "board")  # where tokens are chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,14 @@ class Reply(Generic[Piece]):
     def __init__(
         self, text: Text, prompt: Sequence[int], most: int, sampling: Sampling,
         ends: frozenset[int], tokenizer: Tokenizer | None, stops: Sequence[str],
+        loop: str = HOST,
     ) -> None:  # fmt: skip
         self.tokens: list[int] = []
         self.text = ""
         self._on_board, self._prompt = text, prompt
         self._most, self._sampling, self._ends = most, sampling, ends
         self._tokenizer, self._stops = tokenizer, stops
+        self._loop = loop
         self._steps = len(text.steps)
         self._pieces = self._written()
         self._ended = ""
@@ -99,8 +103,9 @@ class Reply(Generic[Piece]):
         self._ended = self._ended or "stop"
 
     def _drawn(self) -> Iterator[int]:
-        reply = self._on_board.reply(self._prompt, self._most, self._sampling, self._ends)
-        for token in reply:
+        text = self._on_board
+        written = text.write if self._loop == BOARD else text.reply
+        for token in written(self._prompt, self._most, self._sampling, self._ends):
             self.tokens.append(token)
             yield token
         full = self._on_board.room == 0
@@ -111,7 +116,8 @@ class Reply(Generic[Piece]):
     def summary(self) -> Summary:
         steps = self._on_board.steps[self._steps :]
         first, later = _parted(steps, len(self._prompt))
-        counts = [step.instructions for step in later if step.instructions is not None]
+        counts = [(s.instructions, s.tokens) for s in later if s.instructions is not None]
+        per_token = sum(n for n, _ in counts) / sum(n for _, n in counts) if counts else None
         return Summary(
             prompt=len(self._prompt),
             tokens=len(self.tokens),
@@ -119,7 +125,7 @@ class Reply(Generic[Piece]):
             decode_s=sum(step.board_s for step in later),
             first_s=sum(step.host_s for step in first),
             memory=self._on_board.memory,
-            instructions=round(sum(counts) / len(counts)) if counts else None,
+            instructions=None if per_token is None else round(per_token),
             ended=self._ended,
         )
 
@@ -178,14 +184,17 @@ def load_decoder(
     window: int | None = None,
     cache: str = "",
     tokenizer: str | Path | None = None,
+    loop: str = HOST,
     **options: Any,
 ) -> Decoder:
     """A decoder compiled for a target, or saved before. path: an .onnx file, a folder with one, or
     an .mlc file. length: tokens that the cache has room for; by default 512, or the model's own
     length where that is less. window: tokens that the model looks back at; by default what its
     configuration says. cache: what keys and values are stored in, by default as the model has them;
-    "float16" takes half the memory, and rounds. options as `compile` takes them. Raises
-    DecodeError and what `compile` and `load_model` raise."""
+    "float16" takes half the memory, and rounds. loop: "board" compiles the loop, too, that chooses
+    tokens there. options as `compile` takes them. Raises DecodeError and what `compile` and
+    `load_model` raise."""
+    _known_loop(loop)
     file = model_of(Path(path))
     found = beside(file, None if tokenizer is None else Path(tokenizer))
     if is_saved(file):
@@ -195,7 +204,9 @@ def load_decoder(
         rows, window = _windowed(rows, found.window, fixed=length is not None)
     converters = options.pop("converters", None)
     to = Target(target) if target is not None else (Target.current() or Target("host"))
-    function = read_decoder(file, rows, window, cache=cache, converters=converters)
+    function = read_decoder(
+        file, rows, window, cache=cache, loop=loop == BOARD, converters=converters
+    )
     if cache:
         known_precision(cache, to)
     made = compile(function, to, **options)
@@ -238,6 +249,7 @@ def generate(
     cores: str = "",
     timeout: float = RUN_SECONDS,
     target: Target | str | None = None,
+    loop: str | None = None,
     **loading: Any,
 ) -> Reply[Any]:
     """What a decoder writes behind a prompt, on a board: an iterator of pieces of text or, of a
@@ -246,12 +258,17 @@ def generate(
     tokens: at most so many. temperature 0 takes the likeliest token; otherwise `seed` draws one of
     the `top_k` likeliest, and of those that are together as likely as `top_p`. stop: texts that end
     the reply. chat: False takes the prompt as it is, though the tokenizer has a chat template;
-    system is the first message of a chat. model: as load_decoder takes it, with its options in
-    `loading`, or what it gave. The board's tensors are freed with the session.
+    system is the first message of a chat. loop: "host" sends every token back before the next one
+    is computed; "board" runs the whole loop there, and its tokens come together; by default as the
+    model was compiled, and "host" for one that is compiled here. model: as load_decoder takes it,
+    with its options in `loading`, or what it gave. The board's tensors are freed with the session.
     Raises DecodeError, RpcError, and what load_decoder raises.
     """
     if not isinstance(model, Decoder):
-        model = load_decoder(model, target or target_of(board.device), **loading)
+        target = target or target_of(board.device)
+        model = load_decoder(model, target, loop=loop or HOST, **loading)
+    elif loop is not None:
+        _known_loop(loop)
     tokenizer = model.tokenizer() if isinstance(prompt, str) else None
     if isinstance(prompt, str):
         assert tokenizer is not None
@@ -261,4 +278,12 @@ def generate(
     threads = threads or (1 if board.emulated else thread_count(board, cores))
     text = Text(board.load(model.model), threads=threads, cores=cores, timeout=timeout)
     sampling = Sampling(temperature, top_k, top_p, seed)
-    return Reply(text, ids, tokens, sampling, model.ends(tokenizer), tokenizer, stop)
+    loop = loop or (BOARD if text.loops else HOST)
+    return Reply(text, ids, tokens, sampling, model.ends(tokenizer), tokenizer, stop, loop)
+
+
+def _known_loop(loop: str) -> None:
+    if loop not in LOOPS:
+        raise DecodeError(
+            "there is no such place for the loop", where=f"loop={loop!r}", mend="'host' or 'board'"
+        )

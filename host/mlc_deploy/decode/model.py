@@ -20,6 +20,7 @@ from ..frontend import from_onnx
 from ..frontend.onnx_file import read_model
 from ..graph import Function
 from ..graph.decoder import Parts, with_cache
+from ..graph.decoder_loop import with_loop
 from ..graph.dims import symbol
 from ..graph.states import AFTER, BEFORE, words_of
 from ..ir import Dim
@@ -29,6 +30,7 @@ BRANCH = "use_cache_branch"  # of optimum's merged decoders: whether there is a 
 LENGTH = 512  # tokens that a cache has room for, unless told
 STEP = 32  # tokens that one step reads at most
 CACHES = ("float32", "float16")  # dtypes that a cache may be stored in
+WRITTEN = 2048  # tokens that one run writes at most, where a text has no end
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
@@ -39,11 +41,13 @@ def read_decoder(
     *,
     step: int = STEP,
     cache: str = "",
+    loop: bool = False,
     converters: Mapping[Any, Any] | None = None,
 ) -> Function:
     """The graph of a decoder with its cache of `length` tokens (graph/decoder.py), whose steps
     read up to `step` of them. cache: what keys and values are stored in, one of CACHES; by default
-    the model's own dtype. Raises DecodeError, ImporterError."""
+    the model's own dtype. loop: with the loop around it (graph/decoder_loop.py). Raises
+    DecodeError, ImporterError."""
     if cache not in ("", *CACHES):
         near = get_close_matches(cache, CACHES, 1, 0.4) or CACHES
         raise DecodeError(f"no cache is stored in '{cache}'", mend=" or ".join(near))
@@ -54,9 +58,12 @@ def read_decoder(
     function = from_onnx(file, None, dims, values=values, converters=converters)
     function = replace(function, name=file.stem)
     try:
-        return with_cache(function, parts, length, window, cache)
+        cached = with_cache(function, parts, length, window, cache)
     except GraphError as error:
         raise DecodeError(error.what, where=str(file), mend=error.mend) from error
+    if not loop:
+        return cached
+    return with_loop(cached, IDS, length if window is None else max(length, WRITTEN))
 
 
 def _read(

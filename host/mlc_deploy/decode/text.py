@@ -19,9 +19,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlc_rpc.module import RUN_SECONDS, Run
+from mlc_targets.object_format import Branch, Loop
 
 from ..errors import DecodeError
 from ..graph.decoder import FILLED, LOGITS, POSITION, TOKEN
+from ..graph.decoder_loop import (
+    DRAW,
+    DRAWS,
+    ENDS,
+    FIRST,
+    MOST_ENDS,
+    NO_TOKEN,
+    REST,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    WANTED,
+    WRITTEN,
+)
 from .sampling import Sampling
 
 if TYPE_CHECKING:
@@ -66,13 +81,21 @@ class Text:
         self._widest, self._dtype = int(ids.shape[1]), ids.dtype
         self.steps: list[Step] = []
         self.read_so_far = 0
+        self._length = None if FILLED in self.model.states else length_of(self.model)
+        self._timeout = timeout
+        self._most = written_at_once(self.model)
+        self._in_loop = calls_in_loop(self.model) if self._most else frozenset()
+        self._asked: dict[str, Array] = choice(self.model, 0) if self._most else {}
+
+    @property
+    def loops(self) -> bool:
+        """Whether the model can `write`: it was compiled with the loop around it."""
+        return self._most > 0
 
     @property
     def room(self) -> int | None:
         """How many more tokens can be read; None where there is no end."""
-        if FILLED in self.model.states:
-            return None
-        return length_of(self.model) - self.read_so_far
+        return None if self._length is None else self._length - self.read_so_far
 
     @property
     def memory(self) -> Memory:
@@ -82,20 +105,33 @@ class Text:
     def read(self, tokens: Sequence[int]) -> None:
         """Reads tokens behind those that were read. Raises DecodeError where there is no room, or
         for a number that is no token."""
+        self._refuse(tokens)
+        for begin in range(0, len(tokens), self._widest):
+            part = tokens[begin : begin + self._widest]
+            run, seconds = self._run(part, self._asked)
+            self._asked = {}
+            self.steps.append(_step(len(part), run, seconds))
+
+    def _run(
+        self, part: Sequence[int], asked: Mapping[str, Array], *, total: bool = True,
+        timeout: float | None = None,
+    ) -> tuple[Run, float]:  # fmt: skip
+        """A run that reads a part, and how many seconds it took as this machine sees it."""
+        began = time.perf_counter()
+        given = {IDS: np.array([part], self._dtype), **asked}
+        run = self._stream.profile(given, total=total, timeout=timeout)
+        self.read_so_far += len(part)
+        return run, time.perf_counter() - began
+
+    def _refuse(self, tokens: Sequence[int]) -> None:
         if not tokens:
             raise DecodeError("there is no token to read", mend="one at least, such as a beginning")
         if self.room is not None and len(tokens) > self.room:
             raise DecodeError(
                 f"{len(tokens)} tokens do not fit into the cache, which has room for {self.room}"
-                f" of {length_of(self.model)}",
+                f" of {self._length}",
                 mend=f"--max-length {self.read_so_far + len(tokens)} or more (length= in Python)",
             )
-        for begin in range(0, len(tokens), self._widest):
-            part = list(tokens[begin : begin + self._widest])
-            began = time.perf_counter()
-            run = self._stream.profile({IDS: np.array([part], self._dtype)})
-            self.steps.append(_step(len(part), run, time.perf_counter() - began))
-            self.read_so_far += len(part)
 
     def next(self, sampling: Sampling, random: np.random.Generator) -> int:
         """The token behind those that were read."""
@@ -129,6 +165,64 @@ class Text:
                 return
             self.read([token])
 
+    def write(
+        self, tokens: Sequence[int], most: int | None = None, sampling: Sampling | None = None,
+        ends: Collection[int] = (),
+    ) -> Iterator[int]:  # fmt: skip
+        """As `reply`, by the loop on the board: the tokens come together, after one run. Raises
+        DecodeError for a model without it."""
+        if not self._most:
+            raise DecodeError(
+                "the model was compiled without the loop that writes on the board",
+                mend="--loop board (loop='board' in Python) where it is compiled",
+            )
+        if len(ends) > MOST_ENDS:
+            what = f"{len(ends)} tokens end a text, and the loop on the board knows {MOST_ENDS}"
+            raise DecodeError(what, mend="--loop host")
+        if most is not None and most < 1:
+            self.read(tokens)
+            return
+        how = sampling or Sampling()
+        random = np.random.default_rng(how.seed)
+        self._refuse(tokens)
+        if first := (len(tokens) - 1) // self._widest * self._widest:
+            self.read(tokens[:first])
+        part, count = tokens[first:], 0
+        while part:
+            wanted = self._most if most is None else min(self._most, most - count)
+            if self.room is not None:
+                wanted = min(wanted, self.room - len(part) + 1)
+            made = self._written(part, wanted, how, random, ends)
+            ended = made[-1] in ends
+            given = made[:-1] if ended else made
+            count += len(given)
+            yield from given
+            if ended or count == most or self.room == 0:
+                return
+            part = made[-1:]
+
+    def _written(
+        self, part: Sequence[int], wanted: int, how: Sampling, random: np.random.Generator,
+        ends: Collection[int],
+    ) -> list[int]:  # fmt: skip
+        """The tokens of one run: `wanted` of them, or fewer, of which the last one is an end."""
+        asked = choice(self.model, wanted, how, random, ends)
+        run, seconds = self._run(part, asked, total=False, timeout=self._timeout * wanted)
+        self._asked = {WANTED: np.array(0)}
+        found = self._stream.results(FIRST, REST, WRITTEN)
+        count = int(found[WRITTEN])
+        self.read_so_far += count - 1
+        before, loop = _parted(run, self._in_loop)
+        self.steps.append(_step(len(part), before, seconds))
+        if count > 1:
+            self.steps.append(_step(count - 1, loop, 0.0))
+        return [int(found[FIRST]), *map(int, found[REST][: count - 1])]
+
+    def reset(self) -> None:
+        """Nothing was read, as at first."""
+        self._stream.reset()
+        self.read_so_far = 0
+
     def save_state(self) -> dict[str, Array]:
         """All that was read, for `load_state` of any text of the model."""
         return self._stream.save_state()
@@ -157,6 +251,59 @@ class Text:
 def _step(tokens: int, run: Run, host_s: float) -> Step:
     counted = None if run.counts is None else sum(c.total for c in run.counts)
     return Step(tokens, sum(run.nanoseconds) / 1e9, host_s, counted)
+
+
+def _parted(run: Run, calls: Collection[int]) -> tuple[Run, Run]:
+    """What a run cost outside of these calls, and in them."""
+    parts = [n for n in range(len(run.nanoseconds)) if n not in calls], sorted(calls)
+
+    def of(numbers: Sequence[int]) -> Run:
+        counts = None if run.counts is None else tuple(run.counts[n] for n in numbers)
+        return Run(tuple(run.nanoseconds[n] for n in numbers), counts)
+
+    return of(parts[0]), of(parts[1])
+
+
+def written_at_once(model: Model) -> int:
+    """How many tokens one run of a model writes at most; 0 where it has no loop."""
+    draws = model.arguments.get(DRAWS)
+    return 0 if draws is None else int(draws.shape[0]) + 1
+
+
+def calls_in_loop(model: Model) -> frozenset[int]:
+    """The numbers of the calls that write."""
+
+    def calls(procedure: int) -> Iterator[int]:
+        for step in model.procedures[procedure]:
+            match step:
+                case int():
+                    yield step
+                case Loop(procedure=inner):
+                    yield from calls(inner)
+                case Branch(procedure=then, otherwise=otherwise):
+                    yield from calls(then)
+                    yield from calls(otherwise)
+
+    loops = [step for step in model.procedures[0] if isinstance(step, Loop)]
+    return frozenset(number for loop in loops for number in calls(loop.procedure))
+
+
+def choice(
+    model: Model, wanted: int, how: Sampling | None = None,
+    random: np.random.Generator | None = None, ends: Collection[int] = (),
+) -> dict[str, Array]:  # fmt: skip
+    """What a model's loop is given to write so many tokens."""
+    how = how or Sampling()
+    draws = np.zeros(written_at_once(model))
+    if random is not None and how.draws:
+        draws[:wanted] = random.random(wanted)
+    known = np.full(MOST_ENDS, NO_TOKEN)
+    known[: len(ends)] = sorted(ends)
+    return {
+        WANTED: np.array(wanted), ENDS: known, TEMPERATURE: np.array(how.temperature, np.float32),
+        TOP_K: np.array(how.top_k), TOP_P: np.array(how.top_p, np.float32),
+        DRAW: draws[:1].reshape(()), DRAWS: draws[1:],
+    }  # fmt: skip
 
 
 def _bytes(param: Param) -> int:

@@ -23,6 +23,7 @@ from ..codegen import Library, metadata
 from ..codegen.c_fixed import MATH_NAMES
 from ..codegen.link import undefined
 from ..errors import LowerError
+from ..files.mapped import Buffer
 from ..frontend import Converter
 from ..graph import ExternalCall, Function, GraphProgram, evaluate, lower_graph
 from ..graph.indices import index_extents
@@ -73,7 +74,7 @@ class CompiledModel:
         return self.library.object_bytes
 
     @property
-    def weights_bytes(self) -> bytes:
+    def weights_bytes(self) -> Buffer:
         return self.program.weights
 
     @cached_property

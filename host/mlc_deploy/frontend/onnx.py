@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto
 
 from ..errors import ImporterError
+from ..files.mapped import release_mapped
 from ..graph.builder import BlockBuilder
 from ..graph.dims import bound_dims, symbol
 from ..graph.extents import most_of
@@ -144,6 +145,7 @@ def _convert(
     )
     function = finished(importer.builder, importer.extents, [*outputs.values()], [*outputs])
     verify(function)
+    release_mapped()
     return function
 
 

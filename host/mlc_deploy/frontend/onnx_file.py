@@ -26,6 +26,7 @@ from onnx import (
 )
 
 from ..errors import ImporterError
+from ..files.mapped import mapped
 from ..files.outside import read_file, refuse_special
 from .narrow import BY_CODE, Narrow, from_bytes, from_tensor, size_of
 from .refusals import reading
@@ -346,8 +347,8 @@ def _mapped(tensor: TensorProto, dtype: str, kind: Narrow | None, folder: Path) 
         )
     if not size:
         return np.zeros(shape, dtype)
+    whole = mapped(folder / location)
     if kind is not None:
-        return from_bytes(np.memmap(folder / location, np.uint8, "r", offset, size), kind, shape)
+        return from_bytes(np.frombuffer(whole, np.uint8, size, offset), kind, shape)
     little = np.dtype(dtype).newbyteorder("<")
-    mapped = np.memmap(folder / location, little, "r", offset, shape)
-    return np.asarray(mapped).astype(dtype, copy=False)
+    return np.frombuffer(whole, little, count, offset).reshape(shape).astype(dtype, copy=False)

@@ -139,13 +139,17 @@ class OnnxNode(Node):
     def fixed(self, number: int, what: str) -> NDArray[Any]:
         """The value of an input that decides about the computation. Raises ImporterError unless it
         is constant."""
+        return self.constant_input(number, what).value
+
+    def constant_input(self, number: int, what: str) -> Constant:
+        """An input that must be constant. Raises ImporterError unless it is."""
         value = self.input(number)
         if not isinstance(value, Constant):
             raise self.refuse(
                 f"'{what}' is computed when the model runs, which is not supported",
                 f"a model in which '{value.name}' is constant",
             )
-        return value.value
+        return value
 
     def ints(self, name: str, number: int) -> list[int] | None:
         """Integers that are an attribute in old opsets and input `number` in recent ones; extents

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.nodes import Constant, Value
+from ..graph.nodes import Constant, Deferred, TensorType, Value
+from ..ops import Array
 from ..ops.block_scaled import SIZES, STORED
 from .layers.blocks import times_blocks
 from .layers.integers import integer_matmul
@@ -257,21 +258,21 @@ def _matmul_n_bits(n: OnnxNode) -> Any:
         raise n.refuse("an order of groups (g_idx) is not supported")
     blocks = -(-width // size)
     x, scales = n.input(0), reshape(n, n.input(2), (count, blocks))
-    stored, zeros = n.fixed(1, "B"), None
+    stored, zeros = n.constant_input(1, "B"), None
     if (given := n.optional(3)) is not None and given.type.dtype == "uint8":
         packed = n.fixed(3, "zero_points").reshape(count, -1)
         zeros = _unpacked(packed, bits, (count, -1))[:, :blocks]
     elif given is not None:
         raise n.refuse("zero points that are no whole numbers are not supported")
     if bits in STORED and size in SIZES:
-        signed = stored.reshape(count, blocks, -1) ^ np.uint8(TOP_BITS[bits])
-        numbers = signed.view(STORED[bits])
+        plain = Constant(stored.value.reshape(count, blocks, -1))
+        numbers = Deferred(TensorType(plain.type.shape, STORED[bits]), _signed, (plain, bits))
         middle = 1 << bits - 1
         offsets = None if zeros is None else (zeros.astype(np.int16) - middle).astype(np.int8)
         rounds = n.attr("accuracy_level", 0) == INT8_DATA
         y = times_blocks(n, x, Constant(numbers), scales, offsets, bits, rounds)
     else:
-        q = Constant(_unpacked(stored, bits, (count, blocks, size)))
+        q = Constant(_unpacked(stored.value, bits, (count, blocks, size)))
         if zeros is None:
             zeros = np.full((count, blocks), 1 << bits - 1, np.uint8)
         apart = Constant(zeros[..., None].copy())
@@ -280,6 +281,12 @@ def _matmul_n_bits(n: OnnxNode) -> Any:
         w = n.emit("slice", w, begin=(0, 0), step=(1, 1), shape=(count, width))
         y = matmul(n, x, n.emit("transpose", n.cast(w, x.type.dtype), axes=(1, 0)))
     return y if n.optional(5) is None else n.emit("add", y, n.input(5))
+
+
+def _signed(stored: Constant, bits: int) -> Array:
+    """Bytes of weights in two's complement."""
+    signed: Array = stored.value ^ np.uint8(TOP_BITS[bits])
+    return signed.view(STORED[bits])
 
 
 def _unpacked(data: Any, bits: int, shape: Sequence[int]) -> Any:

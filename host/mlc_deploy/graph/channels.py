@@ -188,7 +188,7 @@ def _filled_up(graph: Rewriting, x: Value, channels: int, parts: int) -> Value:
     """As _with_channels, of the integers that x is made of where it is."""
     made = graph.call(x, "dequantize")
     if made is None or not all(
-        isinstance(a, Constant) and a.value.size == 1 for a in made.args[1:]
+        isinstance(a, Constant) and a.type.elements == 1 for a in made.args[1:]
     ):
         return _with_channels(graph, x, channels, parts)
     q, *how = made.args

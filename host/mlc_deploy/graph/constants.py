@@ -26,10 +26,11 @@ def is_float(value: Value) -> bool:
 
 def uniform(value: Value) -> Any:
     """The number that all elements of a constant are; None where it is none, or they differ."""
-    if not isinstance(value, Constant) or not value.value.size:
+    if not isinstance(value, Constant) or not value.type.elements:
         return None
-    first = value.value.reshape(-1)[0]
-    return first.item() if value.value.size == 1 or (value.value == first).all() else None
+    array = value.value
+    first = array.reshape(-1)[0]
+    return first.item() if array.size == 1 or (array == first).all() else None
 
 
 def with_constant(args: Sequence[Value]) -> tuple[Value, Constant | None]:

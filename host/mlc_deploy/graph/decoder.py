@@ -46,7 +46,7 @@ class Parts:
     positions: str | None = None
 
 
-class _Emitter:
+class Emitter:
     """Bindings as they are added to those of a function."""
 
     def __init__(self, function: Function) -> None:
@@ -92,7 +92,7 @@ def with_cache(
         what = f"a window of {window} tokens and a step of {longest} leave caches of {length} rows"
         raise GraphError(what, mend=f"a length of {window - 1 + longest} or more")
 
-    e = _Emitter(function)
+    e = Emitter(function)
     position = e.param(POSITION, EXTENT)
     filled = position if window is None else e.param(FILLED, EXTENT)
     count: Value = params[steps.name] if isinstance(steps, Symbol) else _number(steps)
@@ -185,13 +185,13 @@ def _one_token_apart(function: Function, ids: str, steps: Dim) -> Function:
     row. Both work on one memory and on one copy of the weights."""
     if not isinstance(steps, Symbol):
         return function
-    e = _Emitter(function)
+    e = Emitter(function)
     count = next(p for p in function.params if p.name == steps.name)
     one = e.emit("equal", count, _number(1), name="one_token")
 
     def body(name: str, known: Mapping[Value, Value], dims: Mapping[Symbol, Dim]) -> Function:
         own = {p: Var(p.name, p.type) for p in function.params}
-        inner = _Emitter(function)
+        inner = Emitter(function)
         values: dict[Value, Value] = {}
         values.update(own.items())
         values.update(known)
@@ -262,7 +262,7 @@ def _appended(binding: Binding, caches: Mapping[Value, Var]) -> Value | None:
 
 
 def _append(
-    e: _Emitter, cache: Var, rows: Value, past: Value, dropped: Sequence[Value], source: str
+    e: Emitter, cache: Var, rows: Value, past: Value, dropped: Sequence[Value], source: str
 ) -> Var:
     _, heads, length, width = cache.type.shape
     count = rows.type.shape[2]
@@ -277,7 +277,7 @@ def _append(
                   shape=cache.type.shape)  # fmt: skip
 
 
-def _first_rows(e: _Emitter, cache: Value, rows: Dim, like: Var, source: str) -> Var:
+def _first_rows(e: Emitter, cache: Value, rows: Dim, like: Var, source: str) -> Var:
     """The rows that are there, as the model reads them."""
     batch, heads, _, width = cache.type.shape
     found = e.emit("slice", cache, name=like.name, source=source, begin=(0, 0, 0, 0),
@@ -285,12 +285,12 @@ def _first_rows(e: _Emitter, cache: Value, rows: Dim, like: Var, source: str) ->
     return _in_dtype(e, found, like.type.dtype, source)
 
 
-def _in_dtype(e: _Emitter, x: Var, dtype: str, source: str) -> Var:
+def _in_dtype(e: Emitter, x: Var, dtype: str, source: str) -> Var:
     same = x.type.dtype == dtype
     return x if same else e.emit("cast", x, name=x.name, source=source, dtype=dtype)
 
 
-def _last(e: _Emitter, logits: Value, steps: Dim) -> Value:
+def _last(e: Emitter, logits: Value, steps: Dim) -> Value:
     """The logits of the last token, [1, 1, n]; of a model that gives no others, they are."""
     batch, rows, width = logits.type.shape
     if rows == 1:

@@ -52,7 +52,7 @@ def eliminate_common_subexpressions(function: Function) -> Function:
     constants: dict[Hashable, Constant] = {}
 
     def one_of_equals(value: Value) -> Value:
-        if not isinstance(value, Constant) or value.value.nbytes > COMPARED_BYTES:
+        if not isinstance(value, Constant) or value.type.bytes > COMPARED_BYTES:
             return value
         return constants.setdefault((value.type, value.value.tobytes()), value)
 

@@ -104,7 +104,7 @@ def _is_concatenation(binding: Binding) -> bool:
 
 
 def _is_scalar(value: Value) -> bool:
-    return isinstance(value, Constant) and value.value.size == 1
+    return isinstance(value, Constant) and value.type.elements == 1
 
 
 def kernel_name(bindings: Sequence[Binding]) -> str:

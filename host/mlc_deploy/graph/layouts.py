@@ -9,16 +9,17 @@ from dataclasses import replace
 from mlc_targets import Target
 
 from ..ir.names import Names
-from ..ops import Attrs, frozen_attrs, has, infer_types, operator
+from ..ops import Array, Attrs, frozen_attrs, has, infer_types, operator
 from ..ops.layout import layout, pack
-from ..ops.plan import WEIGHTS, Plan, known_of_weights
+from ..ops.plan import WEIGHTS, Packing, Plan, known_of_weights
 from ..ops.shape import has_border
 from ..ops.strategy import plans
 from ..passes.context import PassContext, declare_switch, option, required
-from .nodes import AnyCall, Binding, Call, Constant, Function, Value, Var
+from .nodes import AnyCall, Binding, Call, Constant, Deferred, Function, Value, Var
 
 Pass = Callable[[Function], Function]
 PLAIN = "NCHW"
+LARGE = 1 << 16  # bytes of weights that are laid out one at a time, when they are written
 
 
 @required
@@ -93,7 +94,9 @@ class _Choice:
         weights = call.args[WEIGHTS : WEIGHTS + 1]
         packs, attrs = False, dict(call.attrs)
         if weights and isinstance(weights[0], Constant):
-            packs, attrs = True, attrs | known_of_weights(weights[0].value)
+            packs = True
+            if weights[0].type.dtype == "int8":
+                attrs |= known_of_weights(weights[0].value)
         for plan in plans(call.op, [a.type for a in call.args], attrs, self.target):
             in_blocks = bool(plan.data or plan.result)
             if plan.packing is not None and not (packs and (in_blocks or self.packs)):
@@ -305,7 +308,18 @@ def _planned(plan: Plan, args: tuple[Value, ...]) -> Call:
         last = len(args) if plan.beside is not None else WEIGHTS + 1
         given = [a for a in args[WEIGHTS:last] if isinstance(a, Constant)]
         assert len(given) == last - WEIGHTS
-        values = plan.packed([c.value for c in given])
-        packed = [Constant(v, c.name) for v, c in zip(values, given, strict=True)]
-        args = (*args[:WEIGHTS], *packed, *args[last:])
+        packings = (plan.packing, *([plan.beside] * (len(given) - 1)))
+        args = (*args[:WEIGHTS], *map(_packed, packings, given), *args[last:])
     return Call(plan.op, args, plan.attrs, plan)
+
+
+def _packed(packing: Packing | None, given: Constant) -> Constant:
+    assert packing is not None
+    if given.type.bytes < LARGE:
+        return Constant(packing(given.value), given.name)
+    packed = Deferred(packing.type(given.type), _laid_out, (packing, given))
+    return Constant(packed, given.name)
+
+
+def _laid_out(packing: Packing, given: Constant) -> Array:
+    return packing(given.value)

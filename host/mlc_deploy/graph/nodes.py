@@ -35,6 +35,7 @@ __all__ = [
     "CallPacked",
     "CallTIR",
     "Constant",
+    "Deferred",
     "Function",
     "TensorType",
     "Value",
@@ -64,16 +65,36 @@ class Var(Node):
     type: TensorType
 
 
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A tensor that is computed anew whenever it is looked at: large weights, which need not all be
+    in memory at once. It is make(*args), of that type."""
+
+    type: TensorType
+    make: Callable[..., NDArray[Any]]
+    args: tuple[Any, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant(Node):
     """A tensor that is known, such as weights. `name` is for people, and may be empty."""
 
-    value: NDArray[Any]
+    held: NDArray[Any] | Deferred
     name: str = ""
+
+    __match_args__ = ("value", "name")
+
+    @property
+    def value(self) -> NDArray[Any]:
+        held = self.held
+        return held.make(*held.args) if isinstance(held, Deferred) else held
 
     @property
     def type(self) -> TensorType:
-        return TensorType(self.value.shape, str(self.value.dtype))
+        held = self.held
+        if isinstance(held, Deferred):
+            return held.type
+        return TensorType(held.shape, str(held.dtype))
 
 
 Value = Var | Constant

@@ -12,8 +12,10 @@ import numpy as np
 from mlc_targets.object_format import ALIGNMENT, SPACES, STEPS, ModelMap, Operand, ParamMap, StepMap
 
 from ..errors import LowerError
+from ..files.mapped import Buffer, Spool, release_mapped
 from ..ir import IRModule
 from ..ir.names import Names
+from ..ops import Array
 from .extents import open_extents
 from .external import ExternalCall, external_call
 from .lower import KernelSource, as_kernels, kernel_source
@@ -26,6 +28,7 @@ from .nodes import (
     CallPacked,
     CallTIR,
     Constant,
+    Deferred,
     Function,
     TensorType,
     Value,
@@ -96,7 +99,7 @@ class GraphProgram:
     outputs: tuple[tuple[str, TensorType], ...]
     arena: int
     arena_lower_bound: int
-    weights: bytes
+    weights: Buffer
     weights_hash: bytes
     states: Mapping[int, str]
     bindings: tuple[Binding, ...]
@@ -158,18 +161,31 @@ class _Weights:
 
     def __init__(self) -> None:
         self.size = 0
-        self.parts: list[bytes] = []
+        self._file = Spool()
+        self._hash = hashlib.blake2b(digest_size=32)
         self._places: dict[bytes, Place] = {}
+        self._known: dict[object, Place] = {}
 
     def place(self, constant: Constant) -> Place:
-        array = np.ascontiguousarray(constant.value)
+        held = constant.held if isinstance(constant.held, Deferred) else constant
+        if held not in self._known:
+            self._known[held] = self._placed(np.ascontiguousarray(constant.value))
+        return self._known[held]
+
+    def _placed(self, array: Array) -> Place:
         digest = hashlib.blake2b(array.data).digest()
         if digest not in self._places:
-            data = array.tobytes()
-            self._places[digest] = Place("weights", 0, self.size, len(data))
-            self.parts.append(data.ljust(align(len(data)), b"\0"))
-            self.size += len(self.parts[-1])
+            self._places[digest] = Place("weights", 0, self.size, array.nbytes)
+            for data in (array.data, bytes(align(array.nbytes) - array.nbytes)):
+                self._file.write(data)
+                self._hash.update(data)
+            self.size += align(array.nbytes)
+        release_mapped()
         return self._places[digest]
+
+    def finished(self) -> tuple[Buffer, bytes]:
+        """The blob, and its hash."""
+        return self._file.finished(), self._hash.digest() if self.size else b""
 
 
 def lower_graph(function: Function, module: IRModule | None = None) -> GraphProgram:
@@ -192,7 +208,7 @@ def lower_graph(function: Function, module: IRModule | None = None) -> GraphProg
     bindings = tuple(_every_call(part))
     lowering = _Lowering(module, iter(_layers(bindings)))
     lowering.procedure(part, fixed, 0)
-    blob = b"".join(lowering.weights.parts)
+    weights, weights_hash = lowering.weights.finished()
     return GraphProgram(
         function=function,
         kernels=lowering.kernels.sources,
@@ -204,8 +220,8 @@ def lower_graph(function: Function, module: IRModule | None = None) -> GraphProg
         ),
         arena=part.plan.arena,
         arena_lower_bound=part.plan.lower_bound,
-        weights=blob,
-        weights_hash=hashlib.blake2b(blob, digest_size=32).digest() if blob else b"",
+        weights=weights,
+        weights_hash=weights_hash,
         states={n: state.name for n, state in states.items()},
         bindings=bindings,
         externals=tuple(lowering.externals),

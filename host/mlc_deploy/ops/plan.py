@@ -28,6 +28,7 @@ WEIGHTS = 1  # the place of weights among an operator's arguments
 SHARED = "shared_weights"  # an attribute: weights packed as a layer of many rows has them
 NARROW, SMALL = "narrow_weights", "small_sums"  # attributes: see known_of_weights
 MOST_DATUM = 128  # of int8
+PIECE = 4096  # columns that are packed together: a multiple of every layout's tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,21 @@ class Packing:
 
     def __call__(self, w: Array) -> Array:
         if self.bits:
-            return packed_numbers(unpacked_bytes(w, self.bits), self.to, self.halves)
+            return self._of_few_bits(w)
         if self.floats and w.dtype.kind == "f":
             w = w.astype(self.floats)
         return pack(self.prepared(w), self.source, self.to)
+
+    def _of_few_bits(self, w: Array) -> Array:
+        """In pieces of columns, since on the way a number takes a byte and more."""
+        found = self.type(TensorType(w.shape, str(w.dtype)))
+        packed, at = np.empty(found.sizes, found.dtype), 0
+        for begin in range(0, len(w), PIECE):
+            numbers = unpacked_bytes(w[begin : begin + PIECE], self.bits)
+            piece = packed_numbers(numbers, self.to, self.halves)
+            packed[at : at + len(piece)] = piece
+            at += len(piece)
+        return packed
 
     def type(self, w: TensorType) -> TensorType:
         """Of plain weights of a type, laid out."""

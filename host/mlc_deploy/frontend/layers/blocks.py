@@ -17,7 +17,7 @@ def times_blocks(
     [N, B], in x's dtype. K may be less than the blocks hold. rounds: whether x is rounded to int8,
     with a scale for each row."""
     *rows, width = shape_of(x)
-    columns, blocks, stored = w.value.shape
+    columns, blocks, stored = w.type.sizes
     flat = reshape(n, x, (math.prod(rows), width))
     if more := blocks * stored * 8 // bits - width:
         flat = n.emit("pad", flat, pads=(0, 0, 0, more), mode="constant", value=0.0)

@@ -1,0 +1,233 @@
+"""A decoder that writes by itself: the loop around it, and the choice of each token, as a program.
+
+What graph/decoder.py gives reads tokens. Here it goes on behind them: it chooses a token of the
+logits, and while one more is wanted, and the last one ended nothing, a turn of a loop reads it and
+chooses the next. Its body is the step of one token; caches stay where they are.
+
+Inputs besides the tokens: WANTED, how many tokens to write (0: none, they are only read), ENDS,
+those that end the text, and how to choose (Choice). Outputs: FIRST and REST, the tokens that were
+chosen, and WRITTEN, how many these are together, an end among them. The last one is not read.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..ops import TensorType
+from .bind import rebuilt
+from .builder import BlockBuilder
+from .control import TRUTH, TURN
+from .decoder import LOGITS, TOKEN, Emitter
+from .extents import EXTENT
+from .nodes import Binding, CallBranch, CallLoop, Function, Value, Var, const
+
+WANTED, ENDS, TEMPERATURE, TOP_K, TOP_P = "wanted", "ends", "temperature", "top_k", "top_p"
+DRAW, DRAWS = "draw", "draws"
+FIRST, REST, WRITTEN = "first", "rest", "written"
+MOST_ENDS = 16  # tokens that end a text
+NO_TOKEN = -1  # in the place of ends that are none
+COUNT, FLOAT, DOUBLE = (TensorType((), t) for t in ("int64", "float32", "float64"))
+OWN = "loop"  # what calls of the loop are called
+ONE_BITS = 0x3F800000  # float32's 1 as an integer: floats that are not negative have their order
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How tokens are chosen: values of the program, by the names of its inputs. temperature 0 takes
+    the likeliest. draw, for the first token, and draws, for the others, are numbers from 0 to 1:
+    that share of all likelihoods stands before the token, in the order of their numbers."""
+
+    temperature: Value
+    top_k: Value
+    top_p: Value
+    draw: Value
+
+
+def with_loop(function: Function, ids: str, most: int) -> Function:
+    """A decoder (graph/decoder.py) that writes up to `most` tokens in one run."""
+    e = Emitter(function)
+    wanted, ends = e.param(WANTED, COUNT), e.param(ENDS, TensorType((MOST_ENDS,), "int64"))
+    choice = (e.param(TEMPERATURE, FLOAT), e.param(TOP_K, COUNT), e.param(TOP_P, FLOAT),
+              e.param(DRAW, DOUBLE))  # fmt: skip
+    how = Choice(*choice)
+    draws = e.param(DRAWS, TensorType((most - 1,), "float64"))
+    draws_any = e.emit("greater", how.temperature, const(0.0), name="draws_any")
+    given = dict(zip(function.output_names, function.outputs, strict=True))
+    first = _chosen(e, given[TOKEN], given[LOGITS], how, draws_any, FIRST)
+    going = e.emit("greater", wanted, const(1, "int64"), name="more")
+    going = e.emit("logical_and", going, _goes_on(e, first, ends), name="going")
+
+    states = [given[after] for _, after in function.states]
+    held = (wanted, ends, how.temperature, how.top_k, how.top_p, draws_any)
+    body = _turn(function, ids, [v.type for v in held])
+    args = (going, first, const(1, "int64"), *states, draws, *held)
+    loop = CallLoop(body, args, most - 1, 3 + len(states), (False,), (False,), conditional=True)
+    names = ("going.last", "token.last", WRITTEN, *(f"{v.name}.written" for v in states), REST)
+    types = (*(p.type for p in body.params[1 : 4 + len(states)]), TensorType((most - 1,), "int64"))
+    made = tuple(Var(e.names.fresh(n), t) for n, t in zip(names, types, strict=True))
+    outputs: dict[str, Value] = {
+        LOGITS: given[LOGITS], TOKEN: given[TOKEN], FIRST: first, REST: made[-1], WRITTEN: made[2],
+        **{after: v for (_, after), v in zip(function.states, made[3:], strict=False)},
+    }  # fmt: skip
+    own = (wanted, ends, *choice, draws)
+    inputs = [p for p in function.params if p.name not in dict(function.states)]
+    kept = [p for p in function.params if p.name in dict(function.states)]
+    return replace(
+        function,
+        params=(*inputs, *own, *kept),
+        bindings=(*function.bindings, *e.bindings, Binding(made, loop, "write")),
+        outputs=tuple(outputs.values()),
+        output_names=tuple(outputs),
+    )
+
+
+def _turn(function: Function, ids: str, held: list[TensorType]) -> Function:
+    """The body of the loop: the last token is read, the next one chosen."""
+    one = _step_of_one(function)
+    e = Emitter(one)
+    turn, going, token, count = (
+        e.param(n, t)
+        for n, t in (("turn", TURN), ("going", TRUTH), ("token.before", COUNT), ("count", COUNT))
+    )
+    before = [next(p for p in one.params if p.name == name) for name, _ in function.states]
+    states = [e.param(f"{p.name}.before", p.type) for p in before]
+    draw = e.param(DRAW, DOUBLE)
+    names = (WANTED, ENDS, TEMPERATURE, TOP_K, TOP_P, "draws_any")
+    wanted, ends, temperature, top_k, top_p, draws_any = (
+        e.param(n, t) for n, t in zip(names, held, strict=True)
+    )
+    taken = next(p for p in one.params if p.name == ids)
+    read: Value = token
+    if taken.type.dtype != "int64":
+        read = e.emit("cast", read, name="token_id", source=OWN,
+                      dtype=taken.type.dtype)  # fmt: skip
+    read = e.emit("reshape", read, name="token_id", source=OWN, shape=(1, 1))
+    values: dict[Value, Value] = dict(zip(before, states, strict=True))
+    values[taken] = read
+    values |= {p: const(1, "int64") for p in one.params if p not in values and p.type == EXTENT}
+    inner = rebuilt(replace(one, params=(), states=(), extents=()), values, {})
+    e.bindings += inner.bindings
+    given = dict(zip(function.output_names, inner.outputs, strict=True))
+    how = Choice(temperature, top_k, top_p, draw)
+    following = _chosen(e, given[TOKEN], given[LOGITS], how, draws_any, "following")
+    after = e.emit("add", count, const(1, "int64"), name="count.next", source=OWN)
+    more = e.emit("less", after, wanted, name="more", source=OWN)
+    more = e.emit("logical_and", more, _goes_on(e, following, ends), name="going.next", source=OWN)
+    every = (more, following, after, *(given[name] for _, name in function.states), following)
+    return Function(
+        name="write",
+        params=(turn, going, token, count, *states, draw, wanted, ends, temperature, top_k, top_p,
+                draws_any),
+        bindings=tuple(e.bindings),
+        outputs=every,
+        output_names=tuple(f"y{n}" for n in range(len(every))),
+    )  # fmt: skip
+
+
+def _step_of_one(function: Function) -> Function:
+    """The body of a step of one token; all of a decoder that reads no more."""
+    match function.bindings[-1].call:
+        case CallBranch(then) as branch if function.bindings[-1].outputs == function.outputs:
+            assert branch.args[1:] == function.params
+            return then
+    return function
+
+
+def _goes_on(e: Emitter, token: Value, ends: Value) -> Value:
+    """bool[]: the token is none of the ends."""
+    same = e.emit("equal", ends, token, name="same", source=OWN)
+    same = e.emit("cast", same, name="same", source=OWN, dtype="int32")
+    found = e.emit("max", same, name="found", source=OWN, axes=(0,), keepdims=False)
+    return e.emit("equal", found, const(0, "int32"), name="goes_on", source=OWN)
+
+
+def _chosen(
+    e: Emitter, token: Value, logits: Value, how: Choice, draws_any: Value, name: str
+) -> Var:
+    """The likeliest token, or one that is drawn."""
+    args = (token, logits, how.temperature, how.top_k, how.top_p, how.draw)
+    types = [v.type for v in args]
+    out = Var(e.names.fresh(name), COUNT)
+    branch = CallBranch(_drawn(types), _likeliest(types), (draws_any, *args))
+    e.bindings.append(Binding((out,), branch, OWN))
+    return out
+
+
+def _likeliest(types: list[TensorType]) -> Function:
+    params = tuple(Var(f"x{n}", t) for n, t in enumerate(types))
+    return Function("likeliest", params, (), params[:1], ("y",))
+
+
+def _drawn(types: list[TensorType]) -> Function:
+    """The token that a number draws, as decode/sampling.py has it. `top_k` and `top_p` are found by
+    halving the range of likelihoods, in which these have the order of their bits."""
+    bb = BlockBuilder("drawn")
+    names = ("token", "logits", "temperature", "top_k", "top_p", "draw")
+    _, logits, temperature, top_k, top_p, draw = (
+        bb.param(n, t.shape, t.dtype) for n, t in zip(names, types, strict=True)
+    )
+    (size,) = types[1].sizes
+    none = const(0.0)
+    scores = bb.emit("cast", logits, dtype="float32")
+    largest = bb.emit("max", scores, axes=(0,), keepdims=True)
+    each = bb.emit("exp", bb.emit("divide", bb.emit("subtract", scores, largest), temperature))
+    bits = bb.emit("bitcast", each, dtype="int32")
+
+    def total(x: Value, dtype: str) -> Value:
+        made: Value = bb.emit("sum", bb.emit("cast", x, dtype=dtype), axes=(0,), keepdims=False)
+        return made
+
+    def halved(limited: Value, low: int, high: int, holds: str) -> list[Value]:
+        """The bounds between which a condition of bits changes, next to each other."""
+
+        def step(_: Value, states: list[Value], __: list[Value]) -> tuple[list[Value], list[Value]]:
+            low, high = states[1:]
+            middle = bb.emit("divide", bb.emit("add", low, high), const(2, "int32"))
+            if holds == "count":
+                found = total(bb.emit("greater_equal", bits, middle), "int32")
+                below = bb.emit("greater_equal", bb.emit("cast", found, dtype="int64"), top_k)
+            else:
+                above = bb.emit("where", bb.emit("greater", bits, middle), kept, none)
+                below = bb.emit("greater_equal", total(above, "float32"), share)
+            low = bb.emit("where", below, middle, low)
+            high = bb.emit("where", below, high, middle)
+            apart = bb.emit("greater", bb.emit("subtract", high, low), const(1, "int32"))
+            return [apart, low, high], []
+
+        begun = [limited, const(low, "int32"), const(high, "int32")]
+        found, _ = bb.emit_loop(32, begun, step, conditional=True, name=holds)
+        return list(found[1:])
+
+    some = bb.emit("greater", top_k, const(0, "int64"))
+    least, _ = halved(some, 0, ONE_BITS + 1, "count")
+    kept = bb.emit("where", bb.emit("greater_equal", bits, least), each, none)
+    share = bb.emit("multiply", total(kept, "float32"), top_p)
+    part = bb.emit("less", top_p, const(1.0))
+    _, likely = halved(part, -1, ONE_BITS, "share")
+    likely = bb.emit("where", part, likely, const(0, "int32"))
+    kept = bb.emit("where", bb.emit("greater_equal", bits, likely), kept, none)
+
+    # Sums that run on take as many steps as the square of their number: so there are two of them.
+    width = 1 << round(math.log2(size) / 2)
+    rows = -(-size // width)
+    if rows * width > size:
+        kept = bb.emit("pad", kept, pads=(0, rows * width - size), mode="constant", value=0.0)
+    table = bb.emit("cast", bb.emit("reshape", kept, shape=(rows, width)), dtype="float64")
+    of_rows = bb.emit("sum", table, axes=(1,), keepdims=False)
+    running: dict[str, Any] = {
+        "axis": 0, "product": False, "exclusive": False, "reverse": False,
+    }  # fmt: skip
+    sums = bb.emit("cumulative", of_rows, **running)
+    place = bb.emit("multiply", bb.emit("max", sums, axes=(0,), keepdims=False), draw)
+    passed = bb.emit("less_equal", sums, place)
+    row = bb.emit("minimum", total(passed, "int64"), const(rows - 1, "int64"))
+    before = bb.emit("max", bb.emit("where", passed, sums, const(0.0, "float64")), axes=(0,),
+                     keepdims=False)  # fmt: skip
+    values = bb.emit("gather", table, row, axis=0)
+    inside = bb.emit("add", bb.emit("cumulative", values, **running), before)
+    column = total(bb.emit("less_equal", inside, place), "int64")
+    column = bb.emit("minimum", column, const(width - 1, "int64"))
+    chosen = bb.emit("add", bb.emit("multiply", row, const(width, "int64")), column)
+    return bb.finish([bb.emit("minimum", chosen, const(size - 1, "int64"))], ["y"])
