@@ -46,7 +46,7 @@ class Parts:
     positions: str | None = None
 
 
-class _Emitter:
+class Emitter:
     """Bindings as they are added to those of a function."""
 
     def __init__(self, function: Function) -> None:
@@ -91,7 +91,7 @@ def with_cache(
         what = f"a window of {window} tokens and a step of {longest} leave caches of {length} rows"
         raise GraphError(what, mend=f"a length of {window - 1 + longest} or more")
 
-    e = _Emitter(function)
+    e = Emitter(function)
     position = e.param(POSITION, EXTENT)
     filled = position if window is None else e.param(FILLED, EXTENT)
     count: Value = params[steps.name] if isinstance(steps, Symbol) else _number(steps)
@@ -154,8 +154,6 @@ def with_cache(
 
     outputs = dict(zip(body.output_names, body.outputs, strict=True))
     every = made.get(outputs[parts.logits], outputs[parts.logits])
-    logits = e.emit("reshape", _last(e, every, steps), name=LOGITS, shape=every.type.shape[2:])
-    token = e.emit("argmax", logits, name=TOKEN, axis=0, keepdims=False, last=False)
     following = [(position, e.emit("add", position, count, name=f"{POSITION}.next"))]
     if window is not None:
         following.append((filled, e.emit("add", kept, count, name=f"{FILLED}.next")))
@@ -165,9 +163,22 @@ def with_cache(
             what = f"output '{name}' is not the cache '{cache.name}' with the step's rows behind it"
             raise GraphError(what)
         following.append((grown[cache], written[found]))
-    states = tuple((before.name, f"{before.name}.next") for before, _ in following)
     taken = [p for p in body.params if p not in within]
-    made_of = Function(
+    return decoder_of(e, function, taken, following, every, ids)
+
+
+def decoder_of(
+    e: Emitter, function: Function, taken: Sequence[Var], following: Sequence[tuple[Var, Var]],
+    every: Value, ids: Var,
+) -> Function:  # fmt: skip
+    """The function of the inputs `taken` and of states with what follows on them, that gives the
+    last token's logits, of those of every one."""
+    steps = ids.type.shape[1]
+    assert isinstance(steps, Symbol | int)
+    logits = e.emit("reshape", _last(e, every, steps), name=LOGITS, shape=every.type.shape[2:])
+    token = e.emit("argmax", logits, name=TOKEN, axis=0, keepdims=False, last=False)
+    states = tuple((before.name, f"{before.name}.next") for before, _ in following)
+    made = Function(
         name=function.name,
         params=(*taken, *(before for before, _ in following)),
         bindings=tuple(e.bindings),
@@ -176,7 +187,7 @@ def with_cache(
         states=states,
         extents=function.extents,
     )
-    return _one_token_apart(last_rows(made_of), ids.name, steps)
+    return _one_token_apart(last_rows(made), ids.name, steps)
 
 
 def _one_token_apart(function: Function, ids: str, steps: Dim) -> Function:
@@ -184,13 +195,13 @@ def _one_token_apart(function: Function, ids: str, steps: Dim) -> Function:
     row. Both work on one memory and on one copy of the weights."""
     if not isinstance(steps, Symbol):
         return function
-    e = _Emitter(function)
+    e = Emitter(function)
     count = next(p for p in function.params if p.name == steps.name)
     one = e.emit("equal", count, _number(1), name="one_token")
 
     def body(name: str, known: Mapping[Value, Value], dims: Mapping[Symbol, Dim]) -> Function:
         own = {p: Var(p.name, p.type) for p in function.params}
-        inner = _Emitter(function)
+        inner = Emitter(function)
         values: dict[Value, Value] = {}
         values.update(own.items())
         values.update(known)
@@ -261,7 +272,7 @@ def _appended(binding: Binding, caches: Mapping[Value, Var]) -> Value | None:
 
 
 def _append(
-    e: _Emitter, cache: Var, rows: Value, past: Value, dropped: Sequence[Value], source: str
+    e: Emitter, cache: Var, rows: Value, past: Value, dropped: Sequence[Value], source: str
 ) -> Var:
     _, heads, length, width = cache.type.shape
     count = rows.type.shape[2]
@@ -275,13 +286,13 @@ def _append(
                   shape=cache.type.shape)  # fmt: skip
 
 
-def _first_rows(e: _Emitter, cache: Value, rows: Dim, name: str, source: str) -> Var:
+def _first_rows(e: Emitter, cache: Value, rows: Dim, name: str, source: str) -> Var:
     batch, heads, _, width = cache.type.shape
     return e.emit("slice", cache, name=name, source=source, begin=(0, 0, 0, 0),
                   step=(1, 1, 1, 1), shape=(batch, heads, rows, width))  # fmt: skip
 
 
-def _last(e: _Emitter, logits: Value, steps: Dim) -> Value:
+def _last(e: Emitter, logits: Value, steps: Dim) -> Value:
     """The logits of the last token, [1, 1, n]; of a model that gives no others, they are."""
     batch, rows, width = logits.type.shape
     if rows == 1:
