@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 from mlc_targets import Target
 
@@ -19,16 +19,22 @@ from ..artifact.format import is_saved
 from ..board.connect import target_of
 from ..driver.compile import CompiledModel, compile
 from ..driver.deploy import RUN_SECONDS, thread_count
-from .files import Beside, beside, model_of
+from ..errors import DecodeError
+from .files import PROGRAM, Beside, beside, model_of, of_module
 from .model import LENGTH, STEP, read_decoder
+from .program import is_module, read_program_decoder
 from .sampling import Sampling
 from .text import Memory, Step, Text
 from .tokens import Tokenizer, chat_text, load_tokenizer, until
 
 if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.nn import Module
+
     from mlc_rpc import Session
 
 Piece = TypeVar("Piece", str, int)
+Source: TypeAlias = "str | Path | Decoder | ExportedProgram | Module"
 TOKENS = 128  # that a reply has at most, unless told
 
 
@@ -170,7 +176,7 @@ class Decoder:
 
 
 def load_decoder(
-    path: str | Path,
+    model: str | Path | ExportedProgram | Module,
     target: Target | str | None = None,
     *,
     length: int | None = None,
@@ -178,15 +184,22 @@ def load_decoder(
     tokenizer: str | Path | None = None,
     **options: Any,
 ) -> Decoder:
-    """A decoder compiled for a target, or saved before. path: an .onnx file, a folder with one, or
-    an .mlc file. length: tokens that the cache has room for; by default 512, or the model's own
-    length where that is less. window: tokens that the model looks back at; by default what its
-    configuration says. options as `compile` takes them. Raises DecodeError and what `compile` and
-    `load_model` raise."""
-    file = model_of(Path(path))
-    found = beside(file, None if tokenizer is None else Path(tokenizer))
+    """A decoder compiled for a target, or saved before. model: an .onnx or .pt2 file, a folder with
+    one, or an .mlc file; or a program of torch.export, or a module of PyTorch, such as a language
+    model of transformers. length: tokens that the cache has room for; by default 512, or the
+    model's own length where that is less. window: tokens that the model looks back at; by default
+    what its configuration says. options as `compile` takes them. Raises DecodeError and what
+    `compile` and `load_model` raise."""
+    near = None if tokenizer is None else Path(tokenizer)
+    if not isinstance(model, (str, Path)):
+        return _of_torch(model, Path(type(model).__name__), of_module(model, near), target, length,
+                         window, options)  # fmt: skip
+    file = model_of(Path(model))
+    found = beside(file, near)
     if is_saved(file):
         return Decoder(load_model(file), file, found)
+    if file.suffix == PROGRAM:
+        return _of_torch(file, file, found, target, length, window, options)
     rows = length or min(LENGTH, found.length or LENGTH)
     if window is None:
         rows, window = _windowed(rows, found.window, fixed=length is not None)
@@ -194,6 +207,23 @@ def load_decoder(
     function = read_decoder(file, rows, window, converters=converters)
     made = compile(function, target, **options)
     return Decoder(made, file, found)
+
+
+def _of_torch(
+    program: Path | ExportedProgram | Module, file: Path, found: Beside,
+    target: Target | str | None, length: int | None, window: int | None, options: dict[str, Any],
+) -> Decoder:  # fmt: skip
+    """A decoder of PyTorch. Its cache keeps every row: a mask of its own makes a window."""
+    if window is not None:
+        raise DecodeError(
+            "a decoder of PyTorch has no cache whose rows move",
+            where=f"{file}, window={window}",
+            mend="no window; or a model of ONNX",
+        )
+    if length is None and is_module(program):
+        length = min(LENGTH, found.length or LENGTH)
+    function = read_program_decoder(program, length, converters=options.pop("converters", None))
+    return Decoder(compile(function, target, **options), file, found)
 
 
 def _windowed(rows: int, window: int | None, fixed: bool) -> tuple[int, int | None]:
@@ -209,14 +239,14 @@ def _windowed(rows: int, window: int | None, fixed: bool) -> tuple[int, int | No
 
 @overload
 def generate(
-    model: str | Path | Decoder, prompt: str, board: Session, **options: Any
+    model: Source, prompt: str, board: Session, **options: Any
 ) -> Reply[str]: ...
 @overload
 def generate(
-    model: str | Path | Decoder, prompt: Sequence[int], board: Session, **options: Any
+    model: Source, prompt: Sequence[int], board: Session, **options: Any
 ) -> Reply[int]: ...
 def generate(
-    model: str | Path | Decoder,
+    model: Source,
     prompt: str | Sequence[int],
     board: Session,
     *,
