@@ -20,6 +20,7 @@ from ..frontend.layers.shapes import reshape, rows
 from ..frontend.node import shape_of
 from ..frontend.torch import is_program, read_program
 from ..frontend.torch_dims import shapes_of
+from ..frontend.torch_program import calls_of, operator_key
 from ..graph import Function
 from ..graph.static_cache import with_static_cache
 from .model import IDS, LENGTH, STEP
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.nn import Module
 
+WRITES = ("aten.index_copy", "aten.index_copy_")
 PLACES = "cache_position"
 OWN = "static"  # transformers' name of a cache whose number of rows is fixed
 
@@ -109,13 +111,10 @@ def _with_cache(model: Any, length: int) -> Any:
 
 
 def _rows(program: ExportedProgram) -> int:
-    """The rows of the caches among the buffers that the program writes; 0 without any."""
-    nodes = {n.name: n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"}
-    written = {*program.graph_signature.buffers_to_mutate.values()}
-    buffers = program.graph_signature.inputs_to_buffers
-    found = [int(nodes[name].shape[2]) for name, target in buffers.items()
-             if target in written and len(nodes[name].shape) == 4]  # fmt: skip
-    return min(found, default=0)
+    """The rows of the caches that the program writes; 0 without any."""
+    written = [n.args[0].meta["val"].shape for n in calls_of(program.graph_module)
+               if operator_key(n.target) in WRITES]  # fmt: skip
+    return min((int(shape[2]) for shape in written if len(shape) == 4), default=0)
 
 
 def _most(program: ExportedProgram, steps: Any, step: int, length: int) -> int:

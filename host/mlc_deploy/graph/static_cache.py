@@ -101,7 +101,7 @@ def _refuse_other_places(
     """Raises GraphError where rows are written elsewhere than at `places`: two runs of the calls
     that compute the rows' numbers show it."""
     makers = {b.outputs[0]: b.call for b in function.bindings}
-    numbers = {f"{n}": _numbers(makers, b.call.args[2]) for n, b in enumerate(writes)}
+    numbers = {f"{n}": _numbers(makers, b.call.args[2], places) for n, b in enumerate(writes)}
     extents = dict(function.extents)
     computed = eliminate_dead_code(
         replace(function, outputs=tuple(numbers.values()), output_names=tuple(numbers), states=())
@@ -123,13 +123,12 @@ def _refuse_other_places(
         )
 
 
-def _numbers(makers: Mapping[Var, AnyCall], first: Value) -> Value:
-    """The numbers of the rows of which `first` is the first one (APPEND)."""
-    while isinstance(first, Var) and first.type.shape == ():
+def _numbers(makers: Mapping[Var, AnyCall], first: Value, places: Var) -> Value:
+    """The numbers of the rows, as many as there are places, of which `first` is the first one."""
+    while isinstance(first, Var) and first in makers and first.type.shape == ():
         (first, *_) = makers[first].args
-    assert isinstance(first, Var)
-    (numbers, *_) = makers[first].args
-    return numbers
+    one = places.type.shape == (1,) or first not in makers
+    return first if one else makers[first].args[0]  # type: ignore[index]
 
 
 def _number(value: int) -> Constant:
