@@ -220,8 +220,8 @@ def _of_torch(
             where=f"{file}, window={window}",
             mend="no window; or a model of ONNX",
         )
-    if length is None and is_module(program):
-        length = min(LENGTH, found.length or LENGTH)
+    if length is None and is_module(program) and found.length:
+        length = min(LENGTH, found.length)
     function = read_program_decoder(program, length, converters=options.pop("converters", None))
     return Decoder(compile(function, target, **options), file, found)
 

@@ -9,7 +9,7 @@ model of transformers that has none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,8 +52,23 @@ def read_program_decoder(
     if is_module(program):
         program = exported(program, length or LENGTH, step)
     read = read_program(program, converters or {})
+    name = Path(where).stem if isinstance(program, (str, Path)) else "decoder"
+    function = decoder_of_program(read, where, length, step=step, converters=converters)
+    return replace(function, name=name)
+
+
+def decoder_of_program(
+    read: ExportedProgram,
+    where: str,
+    length: int | None = None,
+    others: Collection[str] = (),
+    *,
+    step: int = STEP,
+    converters: Mapping[Any, Any] | None = None,
+) -> Function:
+    """As read_program_decoder, of a program that may take other inputs, too."""
     shapes = shapes_of(read)
-    unknown = [name for name in shapes if name not in (IDS, PLACES)]
+    unknown = [name for name in shapes if name not in (IDS, PLACES, *others)]
     if unknown or len(shapes.get(IDS, ())) != 2 or len(shapes.get(PLACES, ())) != 1:
         raise DecodeError(
             f"this program is no decoder of text: its inputs are {', '.join(shapes) or 'none'}",
@@ -71,9 +86,8 @@ def read_program_decoder(
     steps = shapes[IDS][1]
     dims = {} if isinstance(steps, int) else {str(steps): f"<={_most(read, steps, step, own)}"}
     function = from_torch(read, dims=dims, converters={**APPENDING, **(converters or {})})
-    name = Path(where).stem if isinstance(program, (str, Path)) else "decoder"
     try:
-        return with_static_cache(replace(function, name=name), IDS, PLACES)
+        return with_static_cache(replace(function, name="decoder"), IDS, PLACES)
     except GraphError as error:
         raise DecodeError(error.what, where=where, mend=error.mend) from error
 

@@ -120,10 +120,11 @@ def with_cache(
         one = Constant(np.ones((1, 1), mask.type.dtype))
         values[mask] = e.emit("broadcast_to", one, name="mask", shape=(1, whole))
     if parts.positions is not None:
-        dtype = params[parts.positions].type.dtype
-        numbers: Value = Constant(np.arange(longest).reshape(1, longest))
+        dtype, shape = params[parts.positions].type.dtype, params[parts.positions].type.shape
+        rank = len(shape)  # [1, S], or [S]
+        numbers: Value = Constant(np.arange(longest).reshape((1,) * (rank - 1) + (longest,)))
         if isinstance(steps, Symbol):
-            part: dict[str, Any] = {"begin": (0, 0), "step": (1, 1), "shape": (1, steps)}
+            part: dict[str, Any] = {"begin": (0,) * rank, "step": (1,) * rank, "shape": shape}
             numbers = e.emit("slice", numbers, name="numbers", **part)
         places = e.emit("add", numbers, position, name="positions")
         if dtype != "int64":

@@ -14,11 +14,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..errors import GraphError
 from .bind import rebuilt
 from .decoder import LOGITS, POSITION, TOKEN, Emitter
 from .dims import same_type
+from .eliminate import eliminate_dead_code
 from .nodes import Binding, CallBranch, Constant, Function, Value, Var
-from ..errors import GraphError
 
 NEVER = np.finfo(np.float32).min  # what is added to the logits of tokens that are never said
 
@@ -76,6 +77,36 @@ def hearing(
         outputs=tuple(results.values()),
         output_names=tuple(results),
         states=(*tell.states, *((name, f"{name}.next") for name in heard)),
+    )
+
+
+def giving(function: Function, outputs: Sequence[str]) -> Function:
+    """The function of these outputs alone, and of the inputs that they need."""
+    made = dict(zip(function.output_names, function.outputs, strict=True))
+    values = tuple(made[name] for name in outputs)
+    found = replace(function, outputs=values, output_names=tuple(outputs), states=(), extents=())
+    found = eliminate_dead_code(found)
+    read = {*found.outputs, *(a for b in found.bindings for a in b.call.args)}
+    return replace(found, params=tuple(p for p in found.params if p in read))
+
+
+def followed_by(first: Function, second: Function, given: Mapping[str, str]) -> Function:
+    """second of what first gives. given: by the names of second's inputs those of first's
+    outputs."""
+    e = Emitter(first)
+    e.bindings += first.bindings
+    made = dict(zip(first.output_names, first.outputs, strict=True))
+    values: dict[Value, Value] = {p: made[given[p.name]] for p in second.params}
+    for binding in second.bindings:
+        outputs = tuple(Var(e.names.fresh(v.name), v.type) for v in binding.outputs)
+        args = tuple(values.get(a, a) for a in binding.call.args)
+        e.bindings.append(replace(binding, outputs=outputs, call=replace(binding.call, args=args)))
+        values.update(zip(binding.outputs, outputs, strict=True))
+    return replace(
+        first,
+        bindings=tuple(e.bindings),
+        outputs=tuple(values.get(v, v) for v in second.outputs),
+        output_names=second.output_names,
     )
 
 
