@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .artifact import SavedModel, load_model
     from .board.connect import connect
     from .decode.api import Decoder, generate, load_decoder
+    from .decode.speech import Transcriber, load_transcriber, transcribe
     from .decode.text import Text
     from .driver.deploy import Deployment, deploy
     from .driver.virtual_machine import VirtualMachine
@@ -98,6 +99,7 @@ __all__ = [
     "TargetError",
     "Text",
     "TimingInstrument",
+    "Transcriber",
     "TuneError",
     "VirtualMachine",
     "build",
@@ -112,10 +114,12 @@ __all__ = [
     "ir_module",
     "load_decoder",
     "load_model",
+    "load_transcriber",
     "lower",
     "quantize",
     "register_func",
     "te",
+    "transcribe",
     "tune",
 ]
 
@@ -135,6 +139,9 @@ _HOMES = {
     "generate": ".decode.api",
     "load_decoder": ".decode.api",
     "load_model": ".artifact",
+    "Transcriber": ".decode.speech",
+    "load_transcriber": ".decode.speech",
+    "transcribe": ".decode.speech",
 }
 
 

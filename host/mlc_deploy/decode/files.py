@@ -53,10 +53,10 @@ def beside(model: Path, tokenizer: Path | None = None) -> Beside:
     folders = [model.parent, model.resolve().parent.parent]
     if tokenizer is not None:
         folders.insert(0, tokenizer if tokenizer.is_dir() else tokenizer.parent)
-    config = _first(folders, "config.json")
-    genai = _first(folders, "genai_config.json").get("model", {})
-    generation = _first(folders, "generation_config.json")
-    chat = _first(folders, "tokenizer_config.json")
+    config = json_of(folders, "config.json")
+    genai = json_of(folders, "genai_config.json").get("model", {})
+    generation = json_of(folders, "generation_config.json")
+    chat = json_of(folders, "tokenizer_config.json")
     own = config.get("text_config", config)
     lengths = [c[key] for c in (own, genai) for key in LENGTHS if isinstance(c.get(key), int)]
     ends = [c.get(ENDS) for c in (generation, genai, config)]
@@ -84,7 +84,7 @@ def of_module(module: object, tokenizer: Path | None = None) -> Beside:
     )
 
 
-def _first(folders: list[Path], name: str) -> Mapping[str, Any]:
+def json_of(folders: list[Path], name: str) -> Mapping[str, Any]:
     """The first file of that name, as JSON; empty where there is none."""
     for folder in folders:
         file = folder / name

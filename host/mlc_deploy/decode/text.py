@@ -57,8 +57,9 @@ class Text:
 
     def __init__(
         self, module: RemoteModule, *, threads: int = 1, cores: str = "",
-        timeout: float = RUN_SECONDS,
+        timeout: float = RUN_SECONDS, given: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
+        """given: what the first step takes beside its tokens, such as a sound."""
         refuse_other(module.model)
         self.model = module.model
         self._stream = module.stream(threads=threads, cores=cores, timeout=timeout)
@@ -66,6 +67,7 @@ class Text:
         self._widest, self._dtype = int(ids.shape[1]), ids.dtype
         self.steps: list[Step] = []
         self.read_so_far = 0
+        self._given = dict(given or {})
 
     @property
     def room(self) -> int | None:
@@ -93,15 +95,19 @@ class Text:
         for begin in range(0, len(tokens), self._widest):
             part = list(tokens[begin : begin + self._widest])
             began = time.perf_counter()
-            run = self._stream.profile({IDS: np.array([part], self._dtype)})
+            run = self._stream.profile({IDS: np.array([part], self._dtype), **self._given})
+            self._given = {}
             self.steps.append(_step(len(part), run, time.perf_counter() - began))
             self.read_so_far += len(part)
 
     def next(self, sampling: Sampling, random: np.random.Generator) -> int:
         """The token behind those that were read."""
         if not sampling.draws:
-            return int(self._stream.results(TOKEN)[TOKEN])
+            return self.likeliest()
         return sampling.draw(self._stream.results(LOGITS)[LOGITS], random)
+
+    def likeliest(self) -> int:
+        return int(self._stream.results(TOKEN)[TOKEN])
 
     def logits(self) -> Array:
         """How likely each token is to be the next, as the model says it."""
