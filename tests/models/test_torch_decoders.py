@@ -44,10 +44,8 @@ def test_a_module_of_transformers(family: str, local: Session) -> None:
 
 
 @pytest.mark.parametrize("family", ON_ARM)
-def test_a_file_of_a_program(
-    family: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """As transformers' wrapper is exported, its steps of any length, with the attention of torch."""
+def test_a_file_of_a_program(family: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """As transformers' wrapper is exported, with steps of any length and torch's attention."""
     import torch
 
     model = built(family)

@@ -238,9 +238,7 @@ def _windowed(rows: int, window: int | None, fixed: bool) -> tuple[int, int | No
 
 
 @overload
-def generate(
-    model: Source, prompt: str, board: Session, **options: Any
-) -> Reply[str]: ...
+def generate(model: Source, prompt: str, board: Session, **options: Any) -> Reply[str]: ...
 @overload
 def generate(
     model: Source, prompt: Sequence[int], board: Session, **options: Any

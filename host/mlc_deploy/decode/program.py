@@ -18,7 +18,7 @@ from ..errors import DecodeError, GraphError
 from ..frontend import TorchNode, from_torch
 from ..frontend.layers.shapes import reshape, rows
 from ..frontend.node import shape_of
-from ..frontend.torch import is_program, read_program
+from ..frontend.torch import read_program
 from ..frontend.torch_dims import shapes_of
 from ..frontend.torch_program import calls_of, operator_key
 from ..graph import Function

@@ -22,7 +22,7 @@ from ..artifact.format import is_saved
 from ..board.connect import target_of
 from ..driver.compile import CompiledModel, compile
 from ..driver.deploy import RUN_SECONDS, thread_count
-from .audio import Ear, read_wav
+from .audio import read_wav
 from .files import Beside, beside
 from .speech_files import Speech, speech_of, speech_of_module
 from .speech_model import FEATURES, read_speech

@@ -1,5 +1,5 @@
-"""What the files of a speech model, or its module, say of it: what it hears, and which tokens begin,
-end and never are in a text (config.json, generation_config.json, preprocessor_config.json)."""
+"""What the files of a speech model, or its module, say of it: what it hears, and which tokens
+begin, end and never are in a text (config.json, generation_config.json, preprocessor_config.json)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def speech_of(folder: Path) -> Speech:
 
 def speech_of_module(module: object) -> Speech:
     """What a model of transformers says of itself. Raises DecodeError."""
-    parts = (getattr(module, key, None) for key in ("config", "generation_config"))
+    parts: list[Any] = [getattr(module, key, None) for key in ("config", "generation_config")]
     config, generation = (p.to_dict() if hasattr(p, "to_dict") else {} for p in parts)
     return _speech(config, generation, {}, type(module).__name__)
 

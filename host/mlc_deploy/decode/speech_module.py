@@ -1,5 +1,5 @@
-"""A speech model of transformers' Whisper classes in Python: exported as an encoder, which gives the
-keys and values that the decoder reads of it, and as a decoder with its cache in buffers."""
+"""A speech model of transformers' Whisper classes in Python: exported as an encoder, which gives
+the keys and values that the decoder reads of it, and as a decoder with its cache in buffers."""
 
 from __future__ import annotations
 

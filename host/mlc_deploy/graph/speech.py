@@ -52,7 +52,9 @@ def hearing(
             return Function(name, tuple(own), (), tuple(kept), tuple(heard))
         within = Emitter(replace(inner, params=tuple(own)))
         within.bindings += inner.bindings
-        outputs = [_written(within, k, results[s]) for k, s in zip(kept, heard.values(), strict=True)]
+        outputs = [
+            _written(within, k, results[s]) for k, s in zip(kept, heard.values(), strict=True)
+        ]
         return Function(name, tuple(own), tuple(within.bindings), tuple(outputs), tuple(heard))
 
     outputs = tuple(Var(e.names.fresh(f"{p.name}.next"), p.type) for p in states)

@@ -90,9 +90,7 @@ def with_static_cache(function: Function, ids: str, positions: str) -> Function:
 
 
 def _writes(function: Function) -> list[Binding]:
-    return [
-        b for b in function.bindings if isinstance(b.call, Call) and b.call.op == "append_rows"
-    ]
+    return [b for b in function.bindings if isinstance(b.call, Call) and b.call.op == "append_rows"]
 
 
 def _refuse_other_places(
