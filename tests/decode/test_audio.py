@@ -72,24 +72,22 @@ def test_refused_sound(tmp_path: Path) -> None:
             read_wav(path, 16000)
         return str(caught.value).replace(str(tmp_path), "").replace(f"{path.name}", "NAME.wav")
 
-    assert refused(written(tmp_path / "a.wav", b"\0" * 8, rate=44100)) == (
-        f"the sound has 44100 samples per second, and the model hears 16000\n  in:  /NAME.wav\n{AGAIN}"
+    assert refused(written(tmp_path / "a-1.wav", b"\0" * 8, rate=44100)) == (
+        "the sound has 44100 samples per second, and the model hears 16000\n"
+        f"  in:  /NAME.wav\n{AGAIN}"
     )
-    assert refused(written(tmp_path / "b.wav", b"\0" * 8, width=1)) == (
+    assert refused(written(tmp_path / "b-1.wav", b"\0" * 8, width=1)) == (
         f"samples have 8 bits, and 16 are read\n  in:  /NAME.wav\n{AGAIN}"
     )
-    assert (
-        refused(written(tmp_path / "c.wav", b""))
-        == (
+    assert refused(written(tmp_path / "c-1.wav", b"")) == (
         "there is no sound in the file\n  in:  /NAME.wav"
     )
-    )
-    (tmp_path / "d.wav").write_bytes(b"ID3 of another format, long enough to be read")
-    assert refused(tmp_path / "d.wav") == (
+    (tmp_path / "d-1.wav").write_bytes(b"ID3 of another format, long enough to be read")
+    assert refused(tmp_path / "d-1.wav") == (
         f"the sound cannot be read: file does not start with RIFF id\n  in:  /NAME.wav\n{AGAIN}"
     )
-    (tmp_path / "e.wav").write_bytes(b"RIFF")
-    assert refused(tmp_path / "e.wav") == (
+    (tmp_path / "e-1.wav").write_bytes(b"RIFF")
+    assert refused(tmp_path / "e-1.wav") == (
         f"the sound cannot be read: the file ends too early\n  in:  /NAME.wav\n{AGAIN}"
     )
     assert "No such file" in refused(tmp_path / "nowhere.wav")

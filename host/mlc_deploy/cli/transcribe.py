@@ -37,10 +37,12 @@ from .tables import Record, bytes_text, console_for, count_text, labelled
 )
 @click.option("--target", metavar="T", help=TARGET_HELP)
 @click.option("--board", metavar="B", help="run on B, as mlc-deploy does")
-@click.option("--tokens", type=int, metavar="N", help="write at most N tokens of 30 seconds")
+@click.option("--tokens", type=int, metavar="N", help="write at most N tokens per 30 seconds")
 @click.option("--precision", metavar="P", help="compute in float32 or float16 (default: float32)")
 @click.option("--db", metavar="FILE", help=DB_HELP)
-@click.option("--save", metavar="FILE", help="write the compiled model into MODEL: NAME.mlc")
+@click.option(
+    "--save", metavar="FILE", help="write the compiled model: .mlc, into the folder MODEL"
+)
 @click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
 @click.option("--threads", type=int, metavar="N", help="use N threads on the board")
 @CORES

@@ -1,5 +1,6 @@
 """What the files of a speech model, or its module, say of it: what it hears, and which tokens
-begin, end and never are in a text (config.json, generation_config.json, preprocessor_config.json)."""
+begin, end and never are in a text. The files are those of transformers: config.json,
+generation_config.json, preprocessor_config.json."""
 
 from __future__ import annotations
 
