@@ -91,7 +91,7 @@ def read_wav(path: str | Path, rate: int) -> Array:
             channels, width, found = own.getnchannels(), own.getsampwidth(), own.getframerate()
             content = own.readframes(own.getnframes()) if width == SAMPLE_BYTES else b""
     except (OSError, EOFError, wave.Error) as error:
-        what = f"the sound cannot be read: {error or 'the file ends too early'}"
+        what = f"the sound cannot be read: {str(error) or 'the file ends too early'}"
         raise DecodeError(what, where=str(file), mend=again) from None
     if width != SAMPLE_BYTES:
         raise DecodeError(
