@@ -90,4 +90,7 @@ def test_refused_sound(tmp_path: Path) -> None:
     assert refused(tmp_path / "e-1.wav") == (
         f"the sound cannot be read: the file ends too early\n  in:  /NAME.wav\n{AGAIN}"
     )
-    assert "No such file" in refused(tmp_path / "nowhere.wav")
+    assert refused(tmp_path / "nowhere-1.wav") == (
+        "the sound cannot be read: No such file or directory\n  in:  /NAME.wav\n"
+        "  try: the path of a .wav file"
+    )

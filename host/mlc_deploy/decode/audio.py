@@ -90,7 +90,10 @@ def read_wav(path: str | Path, rate: int) -> Array:
         with wave.open(str(file), "rb") as own:
             channels, width, found = own.getnchannels(), own.getsampwidth(), own.getframerate()
             content = own.readframes(own.getnframes()) if width == SAMPLE_BYTES else b""
-    except (OSError, EOFError, wave.Error) as error:
+    except OSError as error:
+        what = f"the sound cannot be read: {error.strerror or error}"
+        raise DecodeError(what, where=str(file), mend="the path of a .wav file") from None
+    except (EOFError, wave.Error) as error:
         what = f"the sound cannot be read: {str(error) or 'the file ends too early'}"
         raise DecodeError(what, where=str(file), mend=again) from None
     if width != SAMPLE_BYTES:
