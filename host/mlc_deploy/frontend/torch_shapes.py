@@ -274,8 +274,7 @@ def _index_put(
             return n.emit("where", mask, n.tensor(values, n.dtype), x)
         raise n.refuse("writing where a mask says so is not supported", "torch.where")
     shape, first, count = shape_of(x), axes[0], len(axes)
-    shapes = [shape_of(index) for index in given]
-    front = shapes[0] if count == 1 else np.broadcast_shapes(*shapes)
+    front = np.broadcast_shapes(*(shape_of(index) for index in given))
     updates = _expand(n, n.tensor(values, n.dtype),
                       (*shape[:first], *front, *shape[first + count :]))  # fmt: skip
     order = [*axes, *range(first), *range(first + count, len(shape))]
