@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import mlc_deploy as mlc
+from tests.cli.command import Command
+from tests.cli.conftest import mlc_deploy
 from tests.sessions import TARGETS, aarch64, armv7, board_named
 
-__all__ = ["aarch64", "armv7"]  # fixtures
+__all__ = ["aarch64", "armv7", "mlc_deploy"]  # fixtures
 
 pytestmark = [
     pytest.mark.decoders,
@@ -30,7 +32,9 @@ def script() -> Any:
     return module
 
 
-def test_the_text_of_torch(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_the_text_of_torch(
+    tmp_path: Path, request: pytest.FixtureRequest, mlc_deploy: Command
+) -> None:
     pytest.importorskip("torch")
     train = script()
     model, letters = train.trained(train.docstrings(40_000), STEPS)
@@ -44,3 +48,7 @@ def test_the_text_of_torch(tmp_path: Path, request: pytest.FixtureRequest) -> No
         for prompt, text in zip(prompts, right, strict=True):
             reply = mlc.generate(decoder, prompt, board, tokens=COUNT)
             assert "".join(reply) == text == reply.text
+    ended = mlc_deploy(
+        "generate", tmp_path, "--prompt", prompts[0], "--tokens", f"{COUNT}", "--board", "local://"
+    )
+    assert ended.stdout == f"{right[0]}\n", ended.stderr
