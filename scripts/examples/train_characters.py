@@ -47,7 +47,7 @@ def docstrings(count: int = TEXT) -> str:
     return text.encode("ascii", "replace").decode()
 
 
-class Layer(nn.Module):
+class Layer(nn.Module):  # type: ignore[misc]
     """Attention to what was read so far, and a layer for each character by itself."""
 
     def __init__(self) -> None:
@@ -67,15 +67,15 @@ class Layer(nn.Module):
         if places is None:
             y = attention(q, k, v, is_causal=True)
         else:
-            self.keys.index_copy_(2, places, k)  # type: ignore[operator]
-            self.values.index_copy_(2, places, v)  # type: ignore[operator]
+            self.keys.index_copy_(2, places, k)
+            self.values.index_copy_(2, places, v)
             seen = torch.arange(LENGTH) <= places[:, None]
-            y = attention(q, self.keys, self.values, attn_mask=seen)  # type: ignore[arg-type]
+            y = attention(q, self.keys, self.values, attn_mask=seen)
         x = x + self.one(y.transpose(1, 2).flatten(2))
         return x + self.narrow(functional.gelu(self.wide(self.between(x))))
 
 
-class Characters(nn.Module):
+class Characters(nn.Module):  # type: ignore[misc]
     def __init__(self, tokens: int) -> None:
         super().__init__()
         self.token, self.place = nn.Embedding(tokens, WIDTH), nn.Embedding(LENGTH, WIDTH)

@@ -68,7 +68,8 @@ def sound(seed: int = 0, seconds: float = SECONDS) -> np.ndarray:
     random, time = np.random.default_rng(seed), np.arange(int(RATE * seconds)) / RATE
     tones = sum(np.sin(2 * np.pi * f * time) for f in random.uniform(100, 3000, 4))
     made = 0.15 * tones * np.sin(7 * time + seed) + random.normal(0, 0.01, len(time))
-    return np.round(made.clip(-1, 1) * 32767) / 32768
+    samples: np.ndarray = np.round(made.clip(-1, 1) * 32767) / 32768
+    return samples
 
 
 def to_wav(path: Path, samples: np.ndarray, rate: int = RATE) -> Path:

@@ -92,7 +92,7 @@ def _keys(file: Path, hidden: Sequence[Any]) -> Function:
     proto = _refuse_other(file, (IDS, HIDDEN), LOGITS)
     inputs = _inputs(proto)
     shapes = {name: _shape(info, {0: 1}) for name, info in inputs.items()}
-    shapes[IDS], shapes[HIDDEN] = (1, 1), tuple(map(int, hidden))
+    shapes[IDS], shapes[HIDDEN] = (1, 1), _whole(hidden)
     values = {BRANCH: np.array([False])} if BRANCH in inputs else {}
     shapes = {name: shape for name, shape in shapes.items() if name not in values}
     made = from_onnx(file, shapes, values=values)
@@ -109,6 +109,10 @@ def _keys(file: Path, hidden: Sequence[Any]) -> Function:
 
 def _past_name(present: str) -> str:
     return present.replace("present", "past_key_values", 1)
+
+
+def _whole(shape: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(extent) for extent in shape)
 
 
 def _shape(info: ValueInfoProto, known: Mapping[int, int]) -> tuple[int, ...]:
@@ -136,9 +140,9 @@ def _teller(file: Path, hear: Function, length: int) -> Function:
         dims[steps] = f"<={min(STEP, length)}"
     if (places := dimension_of(inputs, PLACES, 0)) not in ("", steps):
         dims[places] = symbol(steps) if steps else 1
-    shapes = {n: tuple(map(int, shape)) for n, shape in heard.items()}
+    shapes = {name: _whole(shape) for name, shape in heard.items()}
     if HIDDEN in inputs:
-        shapes[HIDDEN] = _shape(inputs[HIDDEN], {1: int(next(iter(heard.values()))[2])})
+        shapes[HIDDEN] = _shape(inputs[HIDDEN], {1: next(iter(shapes.values()))[2]})
     for name in (IDS, *past):
         if batch := dimension_of(inputs, name, 0):
             dims[batch] = 1

@@ -53,7 +53,7 @@ def _hearer(model: Any) -> Any:
     """What the decoder's layers read of a sound: keys and values, [1, H, S, D]."""
     import torch
 
-    class Hearer(torch.nn.Module):
+    class Hearer(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = model
@@ -79,7 +79,7 @@ def _teller(model: Any, length: int) -> Any:
     config = model.config
     heads, layers = config.decoder_attention_heads, config.decoder_layers
 
-    class Teller(torch.nn.Module):
+    class Teller(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = model

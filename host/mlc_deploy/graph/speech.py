@@ -67,7 +67,7 @@ def hearing(
     results: dict[str, Value] = dict(zip(told.output_names, told.outputs, strict=True))
     if silent:
         logits = results[LOGITS]
-        added = np.zeros(logits.type.shape, logits.type.dtype)
+        added = np.zeros([n for n in logits.type.shape if isinstance(n, int)], logits.type.dtype)
         added[[*silent]] = NEVER
         said = e.emit("add", logits, Constant(added, "silent"), name="said")
         results[TOKEN] = e.emit("argmax", said, name=TOKEN, axis=0, keepdims=False, last=False)

@@ -43,7 +43,10 @@ def with_static_cache(function: Function, ids: str, positions: str) -> Function:
             f"'{function.name}' writes no rows into a cache that it keeps",
             mend="a module whose keys and values are buffers, which index_copy_ writes",
         )
-    (length,) = {b.call.args[0].type.shape[1] for b in writes}
+    lengths = sorted(n for n in {b.call.args[0].type.shape[1] for b in writes} if type(n) is int)
+    if len(lengths) != 1:
+        raise GraphError(f"the caches of '{function.name}' have {lengths} rows, not one number")
+    length = lengths[0]
     _refuse_other_places(function, writes, places, length)
 
     e = Emitter(function)
@@ -82,7 +85,10 @@ def with_static_cache(function: Function, ids: str, positions: str) -> Function:
     outputs = dict(zip(body.output_names, body.outputs, strict=True))
     own = {p.name: p for p in body.params}
     following = [(position, e.emit("add", position, count, name=f"{POSITION}.next"))]
-    following += [(own[before], outputs[after]) for before, after in states]
+    for before, name in states:
+        after = outputs[name]
+        assert isinstance(after, Var), f"{before} becomes {after}"
+        following.append((own[before], after))
     kept_names = {before for before, _ in states}
     taken = [p for p in body.params if p.name not in kept_names]
     every = next(outputs[n] for n in body.output_names if n not in dict(function.states).values())
@@ -108,6 +114,7 @@ def _refuse_other_places(
     inputs = tuple(p for p in function.params if p is places or p.name in extents)
     others = [p.name for p in function.params if p in read and p not in inputs]
     (count,) = places.type.shape
+    assert isinstance(count, Symbol | int), f"{places} are {count}"
     longest = extents[count.name] if isinstance(count, Symbol) else count
     for first in () if others else (0, length - longest):
         given = np.arange(first, first + longest, dtype=places.type.dtype)
