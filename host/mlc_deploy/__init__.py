@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .artifact import SavedModel, load_model
     from .board.connect import connect
     from .decode.api import Decoder, generate, load_decoder
+    from .decode.speech import Transcriber, load_transcriber, transcribe
     from .decode.text import Text
     from .driver.deploy import deploy
     from .driver.deployment import Deployment
@@ -99,6 +100,7 @@ __all__ = [
     "TargetError",
     "Text",
     "TimingInstrument",
+    "Transcriber",
     "TuneError",
     "VirtualMachine",
     "build",
@@ -113,10 +115,12 @@ __all__ = [
     "ir_module",
     "load_decoder",
     "load_model",
+    "load_transcriber",
     "lower",
     "quantize",
     "register_func",
     "te",
+    "transcribe",
     "tune",
 ]
 
@@ -136,6 +140,9 @@ _HOMES = {
     "generate": ".decode.api",
     "load_decoder": ".decode.api",
     "load_model": ".artifact",
+    "Transcriber": ".decode.speech",
+    "load_transcriber": ".decode.speech",
+    "transcribe": ".decode.speech",
 }
 
 

@@ -155,7 +155,9 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_an_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(DecodeError) as caught:
         mlc.load_decoder(tmp_path, "host")
-    assert str(caught.value) == f"the folder holds no .onnx file\n  in:  {tmp_path}"
+    assert str(caught.value) == (
+        f"the folder holds no .onnx file and no .pt2 file\n  in:  {tmp_path}"
+    )
 
 
 @pytest.mark.decoders

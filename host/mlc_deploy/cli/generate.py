@@ -114,8 +114,9 @@ def generate(
     """Writes what a language model says behind a prompt, token by token on a board.
 
     MODEL is a decoder with its cache (input_ids, past_key_values, present): an .onnx file or a
-    folder of transformers, optimum or onnxruntime-genai, or an .mlc file that --save wrote. The
-    cache stays on the board. The text goes to stdout, and what it cost to stderr.
+    folder of transformers, optimum or onnxruntime-genai, a .pt2 program of torch.export with its
+    cache in buffers, or an .mlc file that --save wrote. The cache stays on the board. The text
+    goes to stdout, and what it cost to stderr.
 
     With a tokenizer.json beside MODEL, --prompt is text (extra 'text'). Where the tokenizer has a
     chat template, it is the first message of a chat.
@@ -207,7 +208,7 @@ def _prompt(prompt: str | None, ids: str | None, save: str | None) -> str | list
 def _existing(text: str) -> Path:
     path = Path(text)
     if not path.exists():
-        mend = "the path of an .onnx or .mlc file, or of a folder"
+        mend = "the path of an .onnx, .pt2 or .mlc file, or of a folder"
         raise Misuse("there is no such file", where=text, mend=mend)
     return path
 

@@ -29,6 +29,7 @@ GROUPS = {
         "tune": "Searches faster schedules of MODEL's kernels on boards.",
         "quantize": "Makes a model of small integers from MODEL and data to calibrate with.",
         "generate": "Writes what a language model says behind a prompt, token by token on a board.",
+        "transcribe": "Writes what is said in a sound, token by token on a board.",
         "compare-boards": "Predicts how long MODEL takes on boards that are not there, and"
         " whether it fits.",
         "compare": "Compares two records of --json, layer by layer.",

@@ -7,10 +7,11 @@ with mlc.connect("ssh://pi@raspberrypi.local") as board:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 from mlc_targets import Target
 
@@ -21,16 +22,21 @@ from ..driver.compile import CompiledModel, compile
 from ..driver.deploy import RUN_SECONDS, thread_count
 from ..errors import DecodeError
 from ..graph.precision import known_precision
-from .files import Beside, beside, model_of
+from .files import PROGRAM, Beside, beside, model_of, of_module
 from .model import LENGTH, STEP, read_decoder
+from .program import is_module, read_program_decoder
 from .sampling import Sampling
 from .text import Memory, Step, Text
 from .tokens import Tokenizer, chat_text, load_tokenizer, until
 
 if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.nn import Module
+
     from mlc_rpc import Session
 
 Piece = TypeVar("Piece", str, int)
+Source: TypeAlias = "str | Path | Decoder | ExportedProgram | Module"
 TOKENS = 128  # that a reply has at most, unless told
 HOST, BOARD = LOOPS = ("host", "board")  # where tokens are chosen
 
@@ -177,7 +183,7 @@ class Decoder:
 
 
 def load_decoder(
-    path: str | Path,
+    model: str | Path | ExportedProgram | Module,
     target: Target | str | None = None,
     *,
     length: int | None = None,
@@ -187,18 +193,26 @@ def load_decoder(
     loop: str = HOST,
     **options: Any,
 ) -> Decoder:
-    """A decoder compiled for a target, or saved before. path: an .onnx file, a folder with one, or
-    an .mlc file. length: tokens that the cache has room for; by default 512, or the model's own
-    length where that is less. window: tokens that the model looks back at; by default what its
-    configuration says. cache: what keys and values are stored in, by default as the model has them;
-    "float16" takes half the memory, and rounds. loop: "board" compiles the loop, too, that chooses
-    tokens there. options as `compile` takes them. Raises DecodeError and what `compile` and
-    `load_model` raise."""
+    """A decoder compiled for a target, or saved before. model: an .onnx or .pt2 file, a folder with
+    one, or an .mlc file; or a program of torch.export, or a module of PyTorch, such as a language
+    model of transformers. length: tokens that the cache has room for; by default 512, or the
+    model's own length where that is less. window: tokens that the model looks back at; by default
+    what its configuration says. cache: what keys and values are stored in, by default as the model
+    has them; "float16" takes half the memory, and rounds. loop: "board" compiles the loop, too,
+    that chooses tokens there. Decoders of PyTorch take none of these three. options as `compile`
+    takes them. Raises DecodeError and what `compile` and `load_model` raise."""
     _known_loop(loop)
-    file = model_of(Path(path))
-    found = beside(file, None if tokenizer is None else Path(tokenizer))
+    near = None if tokenizer is None else Path(tokenizer)
+    ours = {"window": window, "cache": cache, "loop": "" if loop == HOST else loop}
+    of_torch = partial(_of_torch, target=target, length=length, options=options, ours=ours)
+    if not isinstance(model, (str, Path)):
+        return of_torch(model, Path(type(model).__name__), of_module(model, near))
+    file = model_of(Path(model))
+    found = beside(file, near)
     if is_saved(file):
         return Decoder(load_model(file), file, found)
+    if file.suffix == PROGRAM:
+        return of_torch(file, file, found)
     rows = length or min(LENGTH, found.length or LENGTH)
     if window is None:
         rows, window = _windowed(rows, found.window, fixed=length is not None)
@@ -213,6 +227,25 @@ def load_decoder(
     return Decoder(made, file, found)
 
 
+def _of_torch(
+    program: Path | ExportedProgram | Module, file: Path, found: Beside, *,
+    target: Target | str | None, length: int | None, options: dict[str, Any],
+    ours: Mapping[str, object],
+) -> Decoder:  # fmt: skip
+    """A decoder of PyTorch, whose cache is its own. ours: options that need one of this package."""
+    for name, value in ours.items():
+        if value:
+            raise DecodeError(
+                f"a decoder of PyTorch has a cache of its own, which takes no {name}",
+                where=f"{file}, {name}={value}",
+                mend=f"no {name}; or a model of ONNX",
+            )
+    if length is None and is_module(program) and found.length:
+        length = min(LENGTH, found.length)
+    function = read_program_decoder(program, length, converters=options.pop("converters", None))
+    return Decoder(compile(function, target, **options), file, found)
+
+
 def _windowed(rows: int, window: int | None, fixed: bool) -> tuple[int, int | None]:
     """The rows of a cache, and the window that they serve: none where a text that fits into the
     cache never needs it. fixed: the rows are as they were asked for."""
@@ -225,15 +258,13 @@ def _windowed(rows: int, window: int | None, fixed: bool) -> tuple[int, int | No
 
 
 @overload
-def generate(
-    model: str | Path | Decoder, prompt: str, board: Session, **options: Any
-) -> Reply[str]: ...
+def generate(model: Source, prompt: str, board: Session, **options: Any) -> Reply[str]: ...
 @overload
 def generate(
-    model: str | Path | Decoder, prompt: Sequence[int], board: Session, **options: Any
+    model: Source, prompt: Sequence[int], board: Session, **options: Any
 ) -> Reply[int]: ...
 def generate(
-    model: str | Path | Decoder,
+    model: Source,
     prompt: str | Sequence[int],
     board: Session,
     *,

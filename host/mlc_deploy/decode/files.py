@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ MODELS = (
     "model.onnx", "onnx/model.onnx", "decoder_model_merged.onnx", "onnx/decoder_model_merged.onnx",
     "decoder_with_past_model.onnx", "onnx/decoder_with_past_model.onnx",
 )  # fmt: skip
+PROGRAM = ".pt2"
 TOKENIZER = "tokenizer.json"
 LENGTHS = ("max_position_embeddings", "n_positions", "context_length")
 ENDS = "eos_token_id"
@@ -39,9 +40,9 @@ def model_of(path: Path) -> Path:
     if not path.is_dir():
         return path
     found = [path / name for name in MODELS if (path / name).is_file()]
-    found = found or sorted(path.glob("*.onnx"))
+    found = found or sorted(path.glob("*.onnx")) or sorted(path.glob(f"*{PROGRAM}"))
     if not found:
-        raise DecodeError("the folder holds no .onnx file", where=str(path))
+        raise DecodeError(f"the folder holds no .onnx file and no {PROGRAM} file", where=str(path))
     return found[0]
 
 
@@ -52,10 +53,10 @@ def beside(model: Path, tokenizer: Path | None = None) -> Beside:
     folders = [model.parent, model.resolve().parent.parent]
     if tokenizer is not None:
         folders.insert(0, tokenizer if tokenizer.is_dir() else tokenizer.parent)
-    config = _first(folders, "config.json")
-    genai = _first(folders, "genai_config.json").get("model", {})
-    generation = _first(folders, "generation_config.json")
-    chat = _first(folders, "tokenizer_config.json")
+    config = json_of(folders, "config.json")
+    genai = json_of(folders, "genai_config.json").get("model", {})
+    generation = json_of(folders, "generation_config.json")
+    chat = json_of(folders, "tokenizer_config.json")
     own = config.get("text_config", config)
     lengths = [c[key] for c in (own, genai) for key in LENGTHS if isinstance(c.get(key), int)]
     ends = [c.get(ENDS) for c in (generation, genai, config)]
@@ -69,7 +70,21 @@ def beside(model: Path, tokenizer: Path | None = None) -> Beside:
     )
 
 
-def _first(folders: list[Path], name: str) -> Mapping[str, Any]:
+def of_module(module: object, tokenizer: Path | None = None) -> Beside:
+    """What a language model of transformers says of itself in Python; what lies beside a tokenizer
+    says the rest."""
+    found = beside(tokenizer, tokenizer) if tokenizer is not None else Beside()
+    config = getattr(module, "config", None)
+    lengths = [n for key in LENGTHS if type(n := getattr(config, key, None)) is int]
+    ends = [getattr(getattr(module, "generation_config", None), ENDS, None)]
+    return replace(
+        found,
+        length=min(lengths, default=found.length),
+        ends=found.ends.union(token for given in ends for token in _tokens(given)),
+    )
+
+
+def json_of(folders: list[Path], name: str) -> Mapping[str, Any]:
     """The first file of that name, as JSON; empty where there is none."""
     for folder in folders:
         file = folder / name

@@ -73,7 +73,7 @@ def _read(
     weights = {t.name for t in proto.graph.initializer}
     inputs = {i.name: i for i in proto.graph.input if i.name not in weights}
     outputs = {o.name: o for o in proto.graph.output}
-    past = _past(inputs, outputs)
+    past = past_of(inputs, outputs)
     lacking = [] if IDS in inputs else [IDS]
     lacking += [] if past else ["past_key_values.0.key (and present.0.key among its outputs)"]
     if lacking or LOGITS not in outputs:
@@ -96,25 +96,25 @@ def _read(
         )
     dims: dict[str, Dim | str] = {}
     for name, axis, most in ((IDS, 1, step), *((name, 2, length) for name in past)):
-        extent = _dimension(inputs, name, axis)
+        extent = dimension_of(inputs, name, axis)
         if extent:
             dims.setdefault(extent, f"<={most}")
     if len(inputs[IDS].type.tensor_type.shape.dim) != 2:
         raise DecodeError(f"the input {IDS} is of no shape [1, tokens]", where=where)
-    steps, rows = _dimension(inputs, IDS, 1), _dimension(inputs, next(iter(past)), 2)
+    steps, rows = dimension_of(inputs, IDS, 1), dimension_of(inputs, next(iter(past)), 2)
     if not rows:
         raise DecodeError(
             "the decoder's caches have a fixed number of rows",
             where=where,
             mend="a model exported with an open length of its past",
         )
-    if (places := _dimension(inputs, POSITIONS, 1)) not in ("", steps):
+    if (places := dimension_of(inputs, POSITIONS, 1)) not in ("", steps):
         dims[places] = symbol(steps)
-    if seen := _dimension(inputs, MASK, 1):
+    if seen := dimension_of(inputs, MASK, 1):
         ids = inputs[IDS].type.tensor_type.shape.dim
         dims[seen] = symbol(rows) + (symbol(steps) if steps else ids[1].dim_value)
     for name in (IDS, POSITIONS, MASK, *past):
-        if batch := _dimension(inputs, name, 0):
+        if batch := dimension_of(inputs, name, 0):
             dims[batch] = 1
     values = {BRANCH: np.array([True])} if BRANCH in inputs else {}
     parts = Parts(
@@ -124,7 +124,7 @@ def _read(
     return parts, dims, values
 
 
-def _past(
+def past_of(
     inputs: Mapping[str, ValueInfoProto], outputs: Mapping[str, ValueInfoProto]
 ) -> dict[str, str]:
     """Each cache among the inputs, and the output in which it comes back."""
@@ -139,7 +139,7 @@ def _past(
     return found
 
 
-def _dimension(inputs: Mapping[str, ValueInfoProto], name: str, axis: int) -> str:
+def dimension_of(inputs: Mapping[str, ValueInfoProto], name: str, axis: int) -> str:
     """The name of an input's dimension; "" where it is a number, or there is none."""
     shape = inputs[name].type.tensor_type.shape.dim if name in inputs else ()
     return shape[axis].dim_param if axis < len(shape) else ""

@@ -72,8 +72,9 @@ class Text:
 
     def __init__(
         self, module: RemoteModule, *, threads: int = 1, cores: str = "",
-        timeout: float = RUN_SECONDS,
+        timeout: float = RUN_SECONDS, given: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
+        """given: what the first step takes beside its tokens, such as a sound."""
         refuse_other(module.model)
         self.model = module.model
         self._stream = module.stream(threads=threads, cores=cores, timeout=timeout)
@@ -85,7 +86,8 @@ class Text:
         self._timeout = timeout
         self._most = written_at_once(self.model)
         self._in_loop = calls_in_loop(self.model) if self._most else frozenset()
-        self._asked: dict[str, Array] = choice(self.model, 0) if self._most else {}
+        waits = choice(self.model, 0) if self._most else {}
+        self._asked: dict[str, Array] = {**waits, **(given or {})}
 
     @property
     def loops(self) -> bool:
@@ -136,8 +138,11 @@ class Text:
     def next(self, sampling: Sampling, random: np.random.Generator) -> int:
         """The token behind those that were read."""
         if not sampling.draws:
-            return int(self._stream.results(TOKEN)[TOKEN])
+            return self.likeliest()
         return sampling.draw(self._stream.results(LOGITS)[LOGITS], random)
+
+    def likeliest(self) -> int:
+        return int(self._stream.results(TOKEN)[TOKEN])
 
     def logits(self) -> Array:
         """How likely each token is to be the next, as the model says it."""

@@ -70,21 +70,30 @@ def from_torch(
     file run code of its author; without it, a file that could run code is refused. Raises
     ImporterError, and InstallError if torch is missing.
     """
-    where = "the program"
-    if isinstance(program, (str, Path)):
-        where, file = str(program), Path(program)
-        program = _trusted(file) if trust else _data(file, converters or {})
-    if not is_program(program):
-        raise ImporterError(
-            f"a {type(program).__name__} is no program of torch.export",
-            mend="torch.export.export(module.eval(), (example inputs, ...))",
-        )
+    where = str(program) if isinstance(program, (str, Path)) else "the program"
+    program = read_program(program, converters or {}, trust)
     of_complex = {f"aten.{n}": convert for n, convert in ({**OF_COMPLEX, **COMPLEX}).items()}
     table = {**of_complex, **CONVERTERS, **CONTROL, **(converters or {})}
     known = bound(program, shapes or {}, dims or {}, where)
     program = _decomposed(program, table, where)
     _refuse_missing(program, table, where)
     return Conversion(program, table, known, where).function()
+
+
+def read_program(
+    program: ExportedProgram | str | Path, operators: Collection[str] = (), trust: bool = False
+) -> ExportedProgram:
+    """A program, of a file the one in it. operators: names that have a converter of the user's;
+    trust: see from_torch. Raises ImporterError, InstallError."""
+    if isinstance(program, (str, Path)):
+        file = Path(program)
+        program = _trusted(file) if trust else _data(file, operators)
+    if not is_program(program):
+        raise ImporterError(
+            f"a {type(program).__name__} is no program of torch.export",
+            mend="torch.export.export(module.eval(), (example inputs, ...))",
+        )
+    return program
 
 
 def _data(path: Path, operators: Collection[str]) -> ExportedProgram:

@@ -51,7 +51,7 @@ def bound(
     where: str,
 ) -> Dims:
     """All symbols in the inputs' shapes. Raises ShapeError that names unknown ones."""
-    declared = _declared(program)
+    declared = shapes_of(program)
     refuse_unknown_inputs(shapes, declared, "program", where)
     symbols = [str(s) for own in declared.values() for e in own for s in _free(e)]
     shown = _shown(program, list(dict.fromkeys(symbols)))
@@ -134,7 +134,7 @@ def _shown(program: ExportedProgram, symbols: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _declared(program: ExportedProgram) -> dict[str, tuple[Any, ...]]:
+def shapes_of(program: ExportedProgram) -> dict[str, tuple[Any, ...]]:
     """The inputs' shapes by name: integers, and sympy expressions where they are dynamic."""
     wanted = set(program.graph_signature.user_inputs)
     return {

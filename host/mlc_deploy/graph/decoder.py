@@ -121,10 +121,11 @@ def with_cache(
         one = Constant(np.ones((1, 1), mask.type.dtype))
         values[mask] = e.emit("broadcast_to", one, name="mask", shape=(1, whole))
     if parts.positions is not None:
-        dtype = params[parts.positions].type.dtype
-        numbers: Value = Constant(np.arange(longest).reshape(1, longest))
+        dtype, shape = params[parts.positions].type.dtype, params[parts.positions].type.shape
+        rank = len(shape)  # [1, S], or [S]
+        numbers: Value = Constant(np.arange(longest).reshape((1,) * (rank - 1) + (longest,)))
         if isinstance(steps, Symbol):
-            part: dict[str, Any] = {"begin": (0, 0), "step": (1, 1), "shape": (1, steps)}
+            part: dict[str, Any] = {"begin": (0,) * rank, "step": (1,) * rank, "shape": shape}
             numbers = e.emit("slice", numbers, name="numbers", **part)
         places = e.emit("add", numbers, position, name="positions")
         if dtype != "int64":
@@ -155,8 +156,6 @@ def with_cache(
 
     outputs = dict(zip(body.output_names, body.outputs, strict=True))
     every = made.get(outputs[parts.logits], outputs[parts.logits])
-    logits = e.emit("reshape", _last(e, every, steps), name=LOGITS, shape=every.type.shape[2:])
-    token = e.emit("argmax", logits, name=TOKEN, axis=0, keepdims=False, last=False)
     following = [(position, e.emit("add", position, count, name=f"{POSITION}.next"))]
     if window is not None:
         following.append((filled, e.emit("add", kept, count, name=f"{FILLED}.next")))
@@ -166,9 +165,22 @@ def with_cache(
             what = f"output '{name}' is not the cache '{cache.name}' with the step's rows behind it"
             raise GraphError(what)
         following.append((grown[cache], written[found]))
-    states = tuple((before.name, f"{before.name}.next") for before, _ in following)
     taken = [p for p in body.params if p not in within]
-    made_of = Function(
+    return decoder_of(e, function, taken, following, every, ids)
+
+
+def decoder_of(
+    e: Emitter, function: Function, taken: Sequence[Var], following: Sequence[tuple[Var, Var]],
+    every: Value, ids: Var,
+) -> Function:  # fmt: skip
+    """The function of the inputs `taken` and of states with what follows on them, that gives the
+    last token's logits, of those of every one."""
+    steps = ids.type.shape[1]
+    assert isinstance(steps, Symbol | int)
+    logits = e.emit("reshape", _last(e, every, steps), name=LOGITS, shape=every.type.shape[2:])
+    token = e.emit("argmax", logits, name=TOKEN, axis=0, keepdims=False, last=False)
+    states = tuple((before.name, f"{before.name}.next") for before, _ in following)
+    made = Function(
         name=function.name,
         params=(*taken, *(before for before, _ in following)),
         bindings=tuple(e.bindings),
@@ -177,7 +189,7 @@ def with_cache(
         states=states,
         extents=function.extents,
     )
-    return _one_token_apart(last_rows(made_of), ids.name, steps)
+    return _one_token_apart(last_rows(made), ids.name, steps)
 
 
 def _one_token_apart(function: Function, ids: str, steps: Dim) -> Function:

@@ -1,0 +1,178 @@
+"""`mlc-deploy transcribe MODEL --audio FILE`: what is said in a sound, on a board."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..artifact import SavedModel
+from ..board.connect import connect, target_of
+from ..decode.audio import read_wav
+from ..decode.speech import Transcriber, Transcript, load_transcriber
+from ..decode.speech import transcribe as transcribed
+from ..decode.speech_files import TASKS, speech_of
+from ..driver.deploy import RUN_SECONDS, refuse_cores, refuse_unfit
+from ..driver.levels import CompiledLevels
+from .json_file import JsonFile
+from .options import CORES, DB_HELP, DEBUG, JSON_HELP, TARGET_HELP, Misuse, above_zero, one_level
+from .place import choose
+from .progress import Progress
+from .saving import MODEL, save_model, saved
+from .tables import Record, bytes_text, console_for, count_text, labelled
+
+
+@click.command()
+@click.argument("model")
+@click.option("--audio", metavar="FILE", required=True, help="read this .wav file (16-bit PCM)")
+@click.option("--language", metavar="L", help="expect L, such as en (default: the likeliest)")
+@click.option(
+    "--task", type=click.Choice(TASKS), default=TASKS[0], show_default=True,
+    help="write in the language that is spoken, or in English",
+)  # fmt: skip
+@click.option(
+    "--tokenizer", metavar="FILE", help="read this tokenizer.json (default: beside MODEL)"
+)
+@click.option("--target", metavar="T", help=TARGET_HELP)
+@click.option("--board", metavar="B", help="run on B, as mlc-deploy does")
+@click.option("--tokens", type=int, metavar="N", help="write at most N tokens per 30 seconds")
+@click.option("--precision", metavar="P", help="compute in float32 or float16 (default: float32)")
+@click.option("--db", metavar="FILE", help=DB_HELP)
+@click.option(
+    "--save", metavar="FILE", help="write the compiled model: .mlc, into the folder MODEL"
+)
+@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
+@click.option("--threads", type=int, metavar="N", help="use N threads on the board")
+@CORES
+@click.option(
+    "--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS",
+    help=f"stop a step on the board after SECONDS (default: {RUN_SECONDS:g})",
+)  # fmt: skip
+@DEBUG
+def transcribe(
+    model: str,
+    audio: str,
+    language: str | None,
+    task: str,
+    tokenizer: str | None,
+    target: str | None,
+    board: str | None,
+    tokens: int | None,
+    precision: str | None,
+    db: str | None,
+    save: str | None,
+    json_file: str | None,
+    threads: int | None,
+    cores: str,
+    timeout: float,
+) -> int:
+    """Writes what is said in a sound, token by token on a board.
+
+    MODEL is a folder that optimum-cli wrote of a Whisper model (encoder_model.onnx, decoder_model
+    and decoder_with_past_model, or both merged, with their config.json), or an .mlc file in it that
+    --save wrote. The text goes to stdout, and what it cost to stderr. With a tokenizer.json in the
+    folder it is text (extra 'text'), and tokens without.
+    """
+    above_zero({"--tokens": tokens, "--timeout": timeout, "--threads": threads})
+    if save is not None:
+        saved(save)
+    to_json = JsonFile(json_file, (model, tokenizer, audio, db))
+    file = Path(model)
+    if not file.exists():
+        raise Misuse("there is no such file", where=model, mend="the path of a folder")
+    speech = speech_of(file if file.is_dir() else file.parent)
+    speech.start(language, task)  # refused before anything is compiled
+    sound = read_wav(audio, speech.ear.rate)
+    ready = _ready(file, tokenizer, target, precision, db, save)
+    wanted = ready.model.target if ready else None
+    if ready is None and target is not None:
+        wanted = one_level(target, "transcribe takes")
+    wanted, url = choose(wanted, board)
+    if url is None:
+        raise Misuse("no board is asked to hear (--board none)", mend="a board")
+    progress = Progress(False)
+    with progress.stage("connect"):
+        session = connect(url, machine=wanted.arch if wanted else None)
+    with session:
+        for warning in session.warnings:
+            progress.warn(warning)
+        refuse_cores(cores, session.board, session.device)
+        wanted = wanted or target_of(session.device)
+        refuse_unfit(wanted, session.board, session.device)
+        with progress.stage("compile"):
+            made = ready or load_transcriber(
+                file, wanted, tokenizer=tokenizer, precision=precision or "float32", db=db
+            )
+        if save is not None:
+            assert not isinstance(made.model, SavedModel)
+            save_model(CompiledLevels((made.model,)), save, file.stem)
+        fitting = made.fitting(session.device.machine, session.device.features)
+        transcript = transcribed(
+            fitting, sound, session, language=language, task=task, tokens=tokens, threads=threads,
+            cores=cores, timeout=timeout,
+        )  # fmt: skip
+        _print(transcript, to_json)
+        record = {
+            "model": file.stem, "target": str(wanted), "board": session.board,
+            "emulated": session.emulated, "text": transcript.text or None,
+            "language": transcript.language or language, "reply": transcript.tokens,
+            **transcript.summary.record(),
+        }  # fmt: skip
+    _show(record)
+    to_json.write(record)
+    return 0
+
+
+def _ready(
+    file: Path, tokenizer: str | None, target: str | None, precision: str | None, db: str | None,
+    save: str | None,
+) -> Transcriber | None:  # fmt: skip
+    """The model of an .mlc file; None for another. Raises Misuse for options of the compiler."""
+    if file.suffix != MODEL:
+        return None
+    made = load_transcriber(file, tokenizer=tokenizer)
+    options = {"--target": target, "--precision": precision, "--db": db, "--save": save}
+    for option, value in options.items():
+        if value:
+            raise Misuse(
+                f"the model is compiled already, for {made.model.target.short_name}",
+                where=f"{file} {option}",
+                mend=f"without {option}, or the folder that it was compiled from",
+            )
+    return made
+
+
+def _print(transcript: Transcript, to_json: JsonFile) -> None:
+    """The pieces, as they come."""
+    for number, piece in enumerate(transcript):
+        text = piece if isinstance(piece, str) else f"{', ' if number else ''}{piece}"
+        to_json.beside.write(text)
+        to_json.beside.flush()
+    to_json.beside.write("\n")
+
+
+def _show(record: Record) -> None:
+    """What the transcript cost, on stderr: stdout has the text alone."""
+    console = console_for(sys.stderr)
+    console.print()
+    for label, text in _facts(record):
+        console.print(labelled(label, text), soft_wrap=True)
+
+
+def _facts(record: Record) -> list[tuple[str, str]]:
+    memory: Any = record["memory"]
+    clock = " (emulated)" if record["emulated"] else ""
+    found = [
+        ("sound", f"{record['sound_s']:.3g} s, heard in {record['hear_s']:.3g} s{clock}"),
+        ("text", f"{record['tokens']} tokens in {record['decode_s']:.3g} s{clock}"),
+    ]
+    if record["language"]:
+        found.append(("language", record["language"]))
+    if record["instructions"] is not None:
+        found.append(("counted", f"{count_text(record['instructions'])} instructions per token"))
+    sizes = ", ".join(
+        f"{name} {bytes_text(memory[name])}" for name in ("weights", "cache", "arena")
+    )
+    return [*found, ("memory", sizes)]

@@ -1,0 +1,114 @@
+"""Sound as models of speech take it: a .wav file to numbers, and these to the logarithms of their
+mel spectrum, as Whisper's paper has it (Radford et al. 2022, section 2.2: 80 channels, windows of
+25 ms every 10 ms, of sound with 16,000 samples per second)."""
+
+from __future__ import annotations
+
+import wave
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DecodeError
+from ..files.outside import refuse_special
+
+Array = NDArray[Any]
+SAMPLE_BYTES = 2  # of PCM of 16 bits
+LOUDEST = 32768  # of 16 bits, which is 1
+FLOOR = 1e-10  # the least power that has a logarithm
+RANGE = 8.0  # decades below the loudest that are told apart
+# Slaney's mel scale (Auditory Toolbox, 1998): linear up to 1 kHz, logarithmic from there on.
+LINEAR, BREAK, STEPS = 200 / 3, 1000.0, 27 / np.log(6.4)
+HIGHEST = 8000.0  # Hz, the end of the last channel
+
+
+@dataclass(frozen=True, slots=True)
+class Ear:
+    """What a model hears at once: `frames` spectra of `channels`, one every `hop` samples, each of
+    `window` samples; `rate` of them are a second."""
+
+    channels: int = 80
+    frames: int = 3000
+    rate: int = 16000
+    hop: int = 160
+    window: int = 400
+
+    @property
+    def samples(self) -> int:
+        return self.frames * self.hop
+
+    def parts(self, sound: Array) -> Iterator[Array]:
+        """The sound cut into what is heard at once, the last part filled up with silence."""
+        for begin in range(0, max(len(sound), 1), self.samples):
+            part = sound[begin : begin + self.samples]
+            yield np.pad(part, (0, self.samples - len(part)))
+
+    def spectrum(self, sound: Array) -> Array:
+        """The logarithms of the mel spectrum, float32[channels, frames]."""
+        half = self.window // 2
+        padded = np.pad(sound.astype(np.float64), half, mode="reflect")
+        cut = np.lib.stride_tricks.sliding_window_view(padded, self.window)[:: self.hop]
+        hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.window) / self.window)
+        power = np.abs(np.fft.rfft(cut[: self.frames] * hann)) ** 2
+        heard = np.log10(np.maximum(power @ mel_filters(self).T, FLOOR))
+        heard = np.maximum(heard, heard.max() - RANGE)
+        return np.ascontiguousarray((heard.T + 4) / 4, np.float32)
+
+
+@cache
+def mel_filters(ear: Ear) -> Array:
+    """The share of each frequency in each channel: triangles of one area, equally far apart on the
+    mel scale, [channels, window / 2 + 1]."""
+    ends = np.linspace(0, _mel(HIGHEST), ear.channels + 2)
+    edges = np.where(ends < _mel(BREAK), ends * LINEAR,
+                     BREAK * np.exp((ends - _mel(BREAK)) / STEPS))  # fmt: skip
+    bins = np.fft.rfftfreq(ear.window, 1 / ear.rate)
+    low, mid, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
+    rising, falling = (bins - low) / (mid - low), (high - bins) / (high - mid)
+    made: Array = np.maximum(0, np.minimum(rising, falling)) * 2 / (high - low)
+    return made
+
+
+def _mel(hertz: float) -> float:
+    if hertz < BREAK:
+        return hertz / LINEAR
+    return float(BREAK / LINEAR + np.log(hertz / BREAK) * STEPS)
+
+
+def read_wav(path: str | Path, rate: int) -> Array:
+    """The sound of a .wav file of 16-bit PCM as float32 from -1 to 1, its channels' mean. Raises
+    DecodeError for another format, and for another rate than the model's."""
+    file = Path(path)
+    again = f"ffmpeg -i {file.name} -ar {rate} -ac 1 -c:a pcm_s16le heard.wav"
+    try:
+        refuse_special(file)
+        with wave.open(str(file), "rb") as own:
+            channels, width, found = own.getnchannels(), own.getsampwidth(), own.getframerate()
+            content = own.readframes(own.getnframes()) if width == SAMPLE_BYTES else b""
+    except OSError as error:
+        what = f"the sound cannot be read: {error.strerror or error}"
+        raise DecodeError(what, where=str(file), mend="the path of a .wav file") from None
+    except (EOFError, wave.Error) as error:
+        what = f"the sound cannot be read: {str(error) or 'the file ends too early'}"
+        raise DecodeError(what, where=str(file), mend=again) from None
+    if width != SAMPLE_BYTES:
+        raise DecodeError(
+            f"samples have {8 * width} bits, and 16 are read", where=str(file), mend=again
+        )
+    if found != rate:
+        raise DecodeError(
+            f"the sound has {found} samples per second, and the model hears {rate}",
+            where=str(file),
+            mend=again,
+        )
+    whole = len(content) // (SAMPLE_BYTES * channels) * channels
+    numbers = np.frombuffer(content, "<i2", whole).reshape(-1, channels)
+    if not len(numbers):
+        raise DecodeError("there is no sound in the file", where=str(file))
+    made: Array = (numbers.mean(axis=1) / LOUDEST).astype(np.float32)
+    return made

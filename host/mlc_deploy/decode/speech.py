@@ -1,0 +1,214 @@
+"""`transcribe`: what is said in a sound, piece by piece.
+
+with mlc.connect("ssh://pi@raspberrypi.local") as board:
+    for piece in mlc.transcribe("models/whisper-tiny", "speech.wav", board):
+        print(piece, end="", flush=True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlc_targets import Target
+
+from ..artifact import SavedModel, load_model
+from ..artifact.format import is_saved
+from ..board.connect import target_of
+from ..driver.compile import CompiledModel, compile
+from ..driver.deploy import RUN_SECONDS, thread_count
+from .audio import read_wav
+from .files import Beside, beside
+from .speech_files import Speech, speech_of, speech_of_module
+from .speech_model import FEATURES, read_speech
+from .speech_module import read_speech_module
+from .text import Memory, Text
+from .tokens import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+    from mlc_rpc import Session
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Transcriber:
+    """A compiled speech model, what it hears and says, and what lies beside it."""
+
+    model: CompiledModel | SavedModel
+    file: Path
+    beside: Beside
+    speech: Speech
+
+    def fitting(self, machine: str, features: frozenset[str]) -> Transcriber:
+        """With the program that is best on such a board, of a saved model with several."""
+        if isinstance(self.model, SavedModel):
+            return replace(self, model=self.model.fitting(machine, features))
+        return self
+
+    def tokenizer(self) -> Tokenizer | None:
+        """None without a file of one. Raises DecodeError where the extra is missing."""
+        return None if self.beside.tokenizer is None else load_tokenizer(self.beside, self.file)
+
+
+Source: TypeAlias = "str | Path | Transcriber | Module"
+
+
+def load_transcriber(
+    model: str | Path | Module,
+    target: Target | str | None = None,
+    *,
+    length: int | None = None,
+    tokenizer: str | Path | None = None,
+    **options: Any,
+) -> Transcriber:
+    """A speech model compiled for a target, or saved before. model: a folder that optimum wrote, an
+    .mlc file, or transformers' WhisperForConditionalGeneration. length: tokens that a text of one
+    window has at most, by default as many as the model can say. options as `compile` takes them.
+    Raises DecodeError and what `compile` and `load_model` raise."""
+    near = None if tokenizer is None else Path(tokenizer)
+    if not isinstance(model, (str, Path)):
+        found = beside(near, near) if near is not None else Beside()
+        file, own = Path(type(model).__name__), speech_of_module(model)
+        function = read_speech_module(model, own.ear, length or own.length, own.silent)
+        return Transcriber(compile(function, target, **options), file, found, own)
+    file = Path(model)
+    folder = file if file.is_dir() else file.parent
+    found, own = beside(folder / "model", near), speech_of(folder)
+    if file.is_file() and is_saved(file):
+        return Transcriber(load_model(file), file, found, own)
+    parts = folder / "onnx" if (folder / "onnx").is_dir() else folder
+    made = read_speech(parts, own.ear, length or own.length, own.silent)
+    return Transcriber(compile(made, target, **options), folder, found, own)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a transcript cost. sound_s: seconds of sound. Other seconds are on the board's clock:
+    hear_s those of the first steps, in which encoders run, and decode_s those of later ones."""
+
+    sound_s: float
+    tokens: int
+    hear_s: float
+    decode_s: float
+    memory: Memory
+    instructions: int | None
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Transcript:
+    """A transcript as it is written: pieces of text, or tokens where no tokenizer lies beside the
+    model. `tokens` and `text` are those so far; `summary` is there at the end."""
+
+    def __init__(
+        self, loaded: Any, speech: Speech, sound: Array, start: Sequence[int], detect: bool,
+        most: int | None, tokenizer: Tokenizer | None, how: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        self.tokens: list[int] = []
+        self.text = ""
+        self.language: str | None = None
+        self._loaded, self._speech, self._sound = loaded, speech, sound
+        self._start, self._detect, self._most = list(start), detect, most
+        self._tokenizer, self._how = tokenizer, how
+        self._hear_s, self._decode_s = 0.0, 0.0
+        self._counts: list[int] = []
+        self._memory = Memory(0, 0, 0)
+        self._pieces = self._written()
+
+    def __iter__(self) -> Iterator[str | int]:
+        return self
+
+    def __next__(self) -> str | int:
+        return next(self._pieces)
+
+    def _written(self) -> Iterator[str | int]:
+        for part in self._speech.ear.parts(self._sound):
+            said = self._said(part)
+            if self._tokenizer is None:
+                yield from said
+                continue
+            for piece in self._tokenizer.texts(t for t in said if not self._speech.marks(t)):
+                self.text += piece
+                yield piece
+
+    def _said(self, part: Array) -> Iterator[int]:
+        """The tokens of what is heard at once."""
+        spectrum = self._speech.ear.spectrum(part)[None]
+        with Text(self._loaded, given={FEATURES: spectrum}, **self._how) as text:
+            self._memory = text.memory
+            if self._detect:
+                text.read(self._start[:1])
+                self.language, token = self._speech.likeliest(text.logits())
+                self._start[1:1], self._detect = [token], False
+                text.read(self._start[1:])
+            else:
+                text.read(self._start)
+            token = self._speech.first(text.logits())
+            count = 0
+            while token not in self._speech.ends and count != self._most:
+                self.tokens.append(token)
+                yield token
+                count += 1
+                if text.room == 0 or count == self._most:
+                    break
+                text.read([token])
+                token = text.likeliest()
+            self._hear_s += text.steps[0].board_s
+            self._decode_s += sum(step.board_s for step in text.steps[1:])
+            self._counts += [s.instructions for s in text.steps[1:] if s.instructions is not None]
+
+    @property
+    def summary(self) -> Heard:
+        counts = self._counts
+        return Heard(
+            sound_s=len(self._sound) / self._speech.ear.rate,
+            tokens=len(self.tokens),
+            hear_s=self._hear_s,
+            decode_s=self._decode_s,
+            memory=self._memory,
+            instructions=round(sum(counts) / len(counts)) if counts else None,
+        )
+
+
+def transcribe(
+    model: Source,
+    audio: str | Path | Array,
+    board: Session,
+    *,
+    language: str | None = None,
+    task: str = "transcribe",
+    tokens: int | None = None,
+    threads: int | None = None,
+    cores: str = "",
+    timeout: float = RUN_SECONDS,
+    target: Target | str | None = None,
+    **loading: Any,
+) -> Transcript:
+    """What is said in a sound, on a board: an iterator of pieces of text or, without a tokenizer
+    beside the model, of tokens; the likeliest ones.
+
+    audio: a .wav file of 16-bit PCM, or numbers from -1 to 1, with the model's rate. Sound that is
+    longer than what a model hears at once (30 s) is cut into parts, each transcribed by itself.
+    language: of a model of several, such as "en" (default: the likeliest). task: "translate" gives
+    English. tokens: of a part, at most. model: as load_transcriber takes it, with its options in
+    `loading`, or what it gave. Raises DecodeError, RpcError, and what load_transcriber raises.
+    """
+    if not isinstance(model, Transcriber):
+        model = load_transcriber(model, target or target_of(board.device), **loading)
+    speech = model.speech
+    start, detect = speech.start(language, task)
+    sound = audio if isinstance(audio, np.ndarray) else read_wav(audio, speech.ear.rate)
+    threads = threads or (1 if board.emulated else thread_count(board, cores))
+    how = {"threads": threads, "cores": cores, "timeout": timeout}
+    return Transcript(
+        board.load(model.model), speech, sound, start, detect, tokens, model.tokenizer(), how
+    )
