@@ -160,7 +160,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: sshd.Server |
     for n, pixels in enumerate(pictures(4)):
         shades = np.clip(pixels.transpose(1, 2, 0) * 60 + 128, 0, 255).astype(np.uint8)
         Image.fromarray(shades).save(f"photos/{n}.png")
-    for name in ("tuned.jsonl", "theirs.jsonl"):
+    for name in ("tuned.jsonl", "theirs.jsonl", "predicted.jsonl"):
         Path(name).write_text("")
     Database("searched.jsonl").add([tuned(cost, n) for n, cost in enumerate((4e-3, 0.0, 2e-3))])
     return folder

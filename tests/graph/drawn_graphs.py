@@ -461,3 +461,19 @@ def wide_graph(seed: int) -> Function:
     values = [bb.emit("tanh", rng.choice(xs)) if rng.random() < 0.5 else rng.choice(xs)
               for _ in range(rng.randrange(64, 90))]  # fmt: skip
     return bb.finish([bb.emit("concatenate", *values, axis=rng.randrange(2))], ["y"])
+
+
+def attention_graph(seed: int) -> Function:
+    """Rows that look at rows, of heads, with a factor and a mask here or there."""
+    rng = Random(seed)
+    bb = BlockBuilder("main")
+    heads, count, length, width = rng.choice((1, 4)), rng.choice((1, 2, 5)), 64, 16
+    q = bb.param("q", (1, heads, count, width))
+    k, v = (bb.param(name, (1, heads, length, width)) for name in "kv")
+    x: Value = bb.emit("matmul", q, bb.emit("transpose", k, axes=(0, 1, 3, 2)))
+    if rng.random() < 0.5:
+        x = bb.emit("multiply", x, Constant(np.asarray(0.25, np.float32)))
+    if rng.random() < 0.5:
+        x = bb.emit("add", x, bb.param("bias", (count, length)))
+    y = bb.emit("matmul", bb.emit("softmax", x, axis=3), v)
+    return bb.finish([bb.emit("transpose", y, axes=(0, 2, 1, 3))], ["y"])

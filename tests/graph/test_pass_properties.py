@@ -13,7 +13,7 @@ import mlc_deploy as mlc
 from mlc_deploy.driver.model_graph import NEEDS, graph_steps
 from mlc_deploy.graph import Function, evaluate, optimize, verify
 from mlc_deploy.graph.passes import PASSES, Pass, canonicalize_quantized
-from tests.graph.drawn_graphs import graph, layers_graph, wide_graph
+from tests.graph.drawn_graphs import attention_graph, graph, layers_graph, wide_graph
 from tests.graph.drawn_programs import program_graph
 from tests.graph.small_graphs import inputs_of
 
@@ -30,7 +30,7 @@ def passes_for(target: str, precision: str = "float32") -> tuple[Pass, ...]:
 
 EACH = {target: passes_for(target) for target in TARGETS}
 HALVES = passes_for(TARGETS[-1], "float16")
-GRAPHS = (graph, graph, layers_graph, program_graph, wide_graph)
+GRAPHS = (graph, graph, layers_graph, program_graph, wide_graph, attention_graph)
 SEEDS = st.integers(0, 1 << 24)
 
 

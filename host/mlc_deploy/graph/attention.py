@@ -121,7 +121,7 @@ def _found(graph: Rewriting, call: Call, target: Target) -> _Attention | None:
     if call.op != "matmul" or call.attrs or len(call.args[0].type.shape) != 4:
         return None
     parts = _through(graph, call.args[0])
-    soft = graph.call(parts, "softmax")
+    soft = graph.call(parts, "softmax") or graph.call(parts, "fast_softmax")
     rank = len(parts.type.shape)
     if soft is None or rank != 4 or soft.attrs["axis"] % rank != 3 or not graph.once(parts):
         return None
