@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -14,7 +12,7 @@ from mlc_rpc.wire import MAX_THREADS
 
 from ..artifact import SavedModel
 from ..board.connect import connect, target_of
-from ..decode.api import HOST, LOOPS, TOKENS, Decoder, Reply, load_decoder
+from ..decode.api import HOST, LOOPS, TOKENS, Decoder, load_decoder
 from ..decode.api import generate as generated
 from ..decode.files import beside, model_of
 from ..decode.tokens import load_tokenizer
@@ -22,10 +20,11 @@ from ..driver.deploy import RUN_SECONDS, refuse_cores, refuse_unfit
 from ..driver.levels import CompiledLevels
 from .json_file import JsonFile
 from .options import CORES, DB_HELP, DEBUG, JSON_HELP, TARGET_HELP, Misuse, above_zero, one_level
+from .pieces import print_pieces, refuse_compiled, show_facts
 from .place import NONE, choose
 from .progress import Progress
 from .saving import MODEL, save_model, saved
-from .tables import Record, bytes_text, console_for, count_text, labelled
+from .tables import Record, bytes_text, count_text
 
 ENDED = {
     "end": "the model ended the text", "stop": "a text of --stop stood there",
@@ -177,13 +176,13 @@ def generate(
             top_p=top_p, seed=seed, stop=stop, chat=not no_chat, system=system, threads=threads,
             cores=cores, timeout=timeout, loop=loop,
         )  # fmt: skip
-        _print(reply, isinstance(asked, list), to_json)
+        print_pieces(reply, to_json)
         record = {
             "model": file.stem, "target": str(wanted), "board": session.board,
             "emulated": session.emulated, "text": reply.text or None, "reply": reply.tokens,
             **reply.summary.record(),
         }  # fmt: skip
-    _show(record)
+    show_facts(_facts(record))
     to_json.write(record)
     return 0
 
@@ -218,13 +217,7 @@ def _ready(file: Path, tokenizer: str | None, options: dict[str, object]) -> Dec
     if file.suffix != MODEL:
         return None
     decoder = load_decoder(file, tokenizer=tokenizer)
-    for option, value in options.items():
-        if value:
-            raise Misuse(
-                f"the model is compiled already, for {decoder.model.target.short_name}",
-                where=f"{file} {option}",
-                mend=f"without {option}, or the model that it was compiled from",
-            )
+    refuse_compiled(file, decoder.model.target, options, "model")
     return decoder
 
 
@@ -232,23 +225,6 @@ def _save(decoder: Decoder, to: str | None, file: Path) -> None:
     if to is not None:
         assert not isinstance(decoder.model, SavedModel)
         save_model(CompiledLevels((decoder.model,)), to, file.stem)
-
-
-def _print(reply: Reply[Any], as_tokens: bool, to_json: JsonFile) -> None:
-    """The pieces, as they come."""
-    for number, piece in enumerate(reply):
-        text = f"{', ' if number else ''}{piece}" if as_tokens else piece
-        to_json.beside.write(text)
-        to_json.beside.flush()
-    to_json.beside.write("\n")
-
-
-def _show(record: Record) -> None:
-    """What the reply cost, on stderr: stdout has the text alone."""
-    console = console_for(sys.stderr)
-    console.print()
-    for label, text in _facts(record):
-        console.print(labelled(label, text), soft_wrap=True)
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:

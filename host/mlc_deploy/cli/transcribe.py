@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,18 @@ import click
 from ..artifact import SavedModel
 from ..board.connect import connect, target_of
 from ..decode.audio import read_wav
-from ..decode.speech import Transcriber, Transcript, load_transcriber
+from ..decode.speech import Transcriber, load_transcriber
 from ..decode.speech import transcribe as transcribed
 from ..decode.speech_files import TASKS, speech_of
 from ..driver.deploy import RUN_SECONDS, refuse_cores, refuse_unfit
 from ..driver.levels import CompiledLevels
 from .json_file import JsonFile
 from .options import CORES, DB_HELP, DEBUG, JSON_HELP, TARGET_HELP, Misuse, above_zero, one_level
+from .pieces import print_pieces, refuse_compiled, show_facts
 from .place import choose
 from .progress import Progress
 from .saving import MODEL, save_model, saved
-from .tables import Record, bytes_text, console_for, count_text, labelled
+from .tables import Record, bytes_text, count_text
 
 
 @click.command()
@@ -113,14 +113,14 @@ def transcribe(
             fitting, sound, session, language=language, task=task, tokens=tokens, threads=threads,
             cores=cores, timeout=timeout,
         )  # fmt: skip
-        _print(transcript, to_json)
+        print_pieces(transcript, to_json)
         record = {
             "model": file.stem, "target": str(wanted), "board": session.board,
             "emulated": session.emulated, "text": transcript.text or None,
             "language": transcript.language or language, "reply": transcript.tokens,
             **transcript.summary.record(),
         }  # fmt: skip
-    _show(record)
+    show_facts(_facts(record))
     to_json.write(record)
     return 0
 
@@ -134,31 +134,8 @@ def _ready(
         return None
     made = load_transcriber(file, tokenizer=tokenizer)
     options = {"--target": target, "--precision": precision, "--db": db, "--save": save}
-    for option, value in options.items():
-        if value:
-            raise Misuse(
-                f"the model is compiled already, for {made.model.target.short_name}",
-                where=f"{file} {option}",
-                mend=f"without {option}, or the folder that it was compiled from",
-            )
+    refuse_compiled(file, made.model.target, options, "folder")
     return made
-
-
-def _print(transcript: Transcript, to_json: JsonFile) -> None:
-    """The pieces, as they come."""
-    for number, piece in enumerate(transcript):
-        text = piece if isinstance(piece, str) else f"{', ' if number else ''}{piece}"
-        to_json.beside.write(text)
-        to_json.beside.flush()
-    to_json.beside.write("\n")
-
-
-def _show(record: Record) -> None:
-    """What the transcript cost, on stderr: stdout has the text alone."""
-    console = console_for(sys.stderr)
-    console.print()
-    for label, text in _facts(record):
-        console.print(labelled(label, text), soft_wrap=True)
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:
