@@ -54,6 +54,7 @@ from ..ir.nodes import ForKind, dim
 from ..te import Tensor
 from .convolution import OPEN
 from .elementwise import same_extent
+from .fast import falling_exp
 from .registry import Array, Attrs, Operator, TensorType, register, require
 
 NAME = "attention"
@@ -197,6 +198,12 @@ class _Loops:
         alone = isinstance(n.count, int) and n.count == 1
         self.bounded = bool(attrs.get("causal")) and not alone
         self.before: Dim = n.length - n.count  # keys before the first query's own
+        # Whether every tile is full, of keys that all queries see.
+        self.full = (
+            isinstance(n.length, int)
+            and n.length % tile.long == 0
+            and not (self.bounded or self.window)
+        )
 
     def loop(
         self, name: str, extent: ExprLike, body: Callable[[Var], Stmt], kind: ForKind = "serial"
@@ -267,7 +274,7 @@ class _Loops:
 
         def of_tile(t: Var) -> Stmt:
             at = begin + t * self.tile.long
-            count = te.minimum(end - at, self.tile.long)
+            count = const(self.tile.long) if self.full else te.minimum(end - at, self.tile.long)
             return seq((
                 self.products(b, h, at, count),
                 self.loop("r", high, lambda r: self.softmax(b, h, row, r, at, count)),
@@ -303,7 +310,7 @@ class _Loops:
             return some
         left = count % keys
         rest = self.loop("u", left, lambda u: self.product(b, h, at, count - left + u, 1))
-        return seq((some, rest))
+        return some if self.full and self.tile.long % keys == 0 else seq((some, rest))
 
     def product(self, b: Expr, h: Expr, at: Expr, key: Expr, keys: int) -> Stmt:
         high, lanes = self.tile.rows, self.tile.lanes
@@ -376,21 +383,30 @@ class _Loops:
         turns = (count + both * lanes - 1) // (both * lanes)
         g, s = self.place(row + r)
         softcap = float(self.attrs.get("softcap", 0.0))
+        exp = falling_exp if lanes > 1 else te.exp  # the first is for vectors
+
+        # Where all keys of a tile count, what is read behind them need only be small.
+        whole = not (self.bounded or self.window or softcap or self.bias)
+        behind = None if self.full else self.loop("j", turns * (both * lanes) - count, lambda j: Store(
+            self.scores, (r, count + j), const(LOW)))  # fmt: skip
 
         def score(i: Expr, lane: Var) -> Stmt:
             j = i * lanes + lane
             x = self.scores[r, j]
+            if whole:
+                return Store(self.few, (const(0), lane), te.maximum(self.few[0, lane], x))
             if softcap:
                 x = te.tanh(x * (1 / softcap)) * softcap
             for bias in self.bias:
                 index = (b, h * self.n.group + g, s, at + j)
                 own = tuple(const(0) if same_extent(m, 1) else i
                             for i, m in zip(index, bias.shape, strict=True))  # fmt: skip
-                x = x + te.if_then_else(j < count, bias[own], 0).astype("float32")
+                value = bias[own] if self.full else te.if_then_else(j < count, bias[own], 0)
+                x = x + value.astype("float32")
             there = j < (te.minimum(count, self.end[r] - at) if self.bounded else count)
             if self.window:
                 there = te.all_of(there, at + j >= self.end[r] - self.window)
-            x = te.select(there, x, LOW)
+            x = x if self.full else te.select(there, x, LOW)
             return seq((
                 Store(self.scores, (r, j), x),
                 Store(self.few, (const(0), lane), te.maximum(self.few[0, lane],
@@ -399,7 +415,7 @@ class _Loops:
 
         def power(i: Expr, lane: Var) -> Stmt:
             j = i * lanes + lane
-            power = te.exp(self.scores[r, j] - self.top[r])
+            power = exp(self.scores[r, j] - self.few[1, 0])
             short = self.kind != "float32"
             return seq((
                 Store(self.scores, (r, j), power),
@@ -417,9 +433,10 @@ class _Loops:
             largest = te.maximum(largest, self.few[0, lane])
         return seq((
             self.wide(lambda lane: Store(self.few, (const(0), lane), const(LOW))),
+            *([behind] if whole and behind is not None else []),
             through(score),
             Store(self.few, (const(1), const(0)), te.maximum(self.top[r], largest)),
-            Store(self.factor, (r,), te.exp(self.top[r] - self.few[1, 0])),
+            Store(self.factor, (r,), exp(self.top[r] - self.few[1, 0])),
             Store(self.top, (r,), self.few[1, 0]),
             self.wide(lambda lane: Store(self.few, (const(0), lane), const(0.0))),
             through(power),
@@ -467,7 +484,7 @@ class _Loops:
                 every(begun),
                 self.loop("u", count // QUAD, lambda u: self.each(
                     "j", QUAD, lambda j: key(u * QUAD + j))),
-                self.loop("j", left, lambda j: key(count - left + j)),
+                *([] if self.full else [self.loop("j", left, lambda j: key(count - left + j))]),
                 every(done),
             ))  # fmt: skip
 

@@ -18,6 +18,7 @@ from ..registry import Attrs, TensorType
 from ..tile import divisor
 
 LONG = 64  # keys of a tile; of float16 so many products are summed up without parts
+STEPS = 16  # vectors of a query and of keys that are multiplied without a loop
 SUMS = 16  # vectors of values that registers hold
 HALF = "float16"
 REGISTERS = (3, 5, 9)  # the stage's outputs that are kept in them: sums, and a vector of scores
@@ -73,7 +74,7 @@ def _short_tile(n: Sizes, lanes: int, target: Target) -> AttentionTile:
     tiles = []
     for rows, keys in ((4, QUAD), (2, QUAD), (1, 2 * QUAD)):
         vectors = divisor(n.values // lanes, SUMS // rows)
-        steps = divisor(n.width // lanes, 4)
+        steps = divisor(n.width // lanes, STEPS)
         tiles.append(
             AttentionTile(rows, keys, steps, LONG, lanes, vectors, parallel=True, dtype=HALF)
         )
@@ -90,7 +91,7 @@ def _tile(n: Sizes, lanes: int, target: Target) -> AttentionTile:
     keys = 2 * QUAD if rows == 1 else QUAD
     whole = n.values // lanes
     vectors = divisor(whole, (16 if many else 8) // rows)
-    steps = 1 if target.arch == "arm" else divisor(n.width // lanes, 4)
+    steps = 1 if target.arch == "arm" else divisor(n.width // lanes, STEPS)
     return AttentionTile(rows, keys, steps, LONG, lanes, vectors, parallel=True)
 
 
