@@ -282,8 +282,8 @@ def erf(b: ll.IRBuilder, x: Value) -> Value:
     return e.with_sign_of(t, x)
 
 
-# Of (Phi(x) - 1/2) / x by x^2 on [0, GELU_BOUND], where Phi is the normal distribution: minimizes the
-# largest error. Below the last part's first power stands 1.
+# Of (Phi(x) - 1/2) / x by x^2 on [0, GELU_BOUND], where Phi is the normal distribution: what makes
+# the largest error least. The first coefficient of what divides is 1, and left out.
 GELU_BOUND = 4.6
 GELU = (
     (0.028531808163803355, 3.2861415109503627, 23.465268486259866, 342.99847417716614),

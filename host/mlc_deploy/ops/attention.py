@@ -387,8 +387,10 @@ class _Loops:
 
         # Where all keys of a tile count, what is read behind them need only be small.
         whole = not (self.bounded or self.window or softcap or self.bias)
-        behind = None if self.full else self.loop("j", turns * (both * lanes) - count, lambda j: Store(
-            self.scores, (r, count + j), const(LOW)))  # fmt: skip
+        behind = self.loop(
+            "j", turns * (both * lanes) - count,
+            lambda j: Store(self.scores, (r, count + j), const(LOW)),
+        )  # fmt: skip
 
         def score(i: Expr, lane: Var) -> Stmt:
             j = i * lanes + lane
@@ -433,7 +435,7 @@ class _Loops:
             largest = te.maximum(largest, self.few[0, lane])
         return seq((
             self.wide(lambda lane: Store(self.few, (const(0), lane), const(LOW))),
-            *([behind] if whole and behind is not None else []),
+            *([behind] if whole and not self.full else []),
             through(score),
             Store(self.few, (const(1), const(0)), te.maximum(self.top[r], largest)),
             Store(self.factor, (r,), exp(self.top[r] - self.few[1, 0])),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ..ir import Expr, ExprLike, binary, call, dtype_of, expr, select
 
-FLOAT_CALLS = "exp log sin cos tan tanh erf gelu sigmoid silu sqrt rsqrt floor ceil round trunc".split()
+FLOAT_CALLS = (
+    "exp log sin cos tan tanh erf gelu sigmoid silu sqrt rsqrt floor ceil round trunc".split()
+)
 
 
 def _float(name: str, x: ExprLike) -> Expr:
