@@ -48,12 +48,11 @@ import onnx
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-import model_limits  # noqa: E402
-
 import mlc_deploy as mlc  # noqa: E402
 from mlc_deploy.frontend import from_onnx  # noqa: E402
 from mlc_deploy.graph.count import multiply_accumulates  # noqa: E402
 from mlc_deploy.passes.context import MEMORY  # noqa: E402
+from scripts.bench import model_limits  # noqa: E402
 from tests.models.architectures import ARCHITECTURES, NAMES, model_and_inputs  # noqa: E402
 from tests.models.quantized import ENDING, quantized_model  # noqa: E402
 from tests.onnx_models import reference  # noqa: E402
@@ -227,7 +226,7 @@ def command(
 
     def watch() -> None:
         while not done.wait(0.02):
-            most[0] = max(most[0], memory(process.pid))
+            most[0] = max(most[0], held(process.pid))
 
     watching = threading.Thread(target=watch)
     watching.start()
@@ -242,7 +241,7 @@ def command(
     return {"wall_s": wall, "cores_s": cores, "bytes": most[0]}
 
 
-def memory(session: int) -> int:
+def held(session: int) -> int:
     """Bytes that the processes of a session hold."""
     pages = 0
     for folder in Path("/proc").glob("[0-9]*"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from mlc_deploy.passes.context import MEMORY, options
 from mlc_targets import Target
 
 CORTEX_A72 = Target("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72 -device=arm_cpu")
-LAYER = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}
+LAYER: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}
 SIDE, CHANNELS = 12, (16, 32, 48, 32)
 
 
