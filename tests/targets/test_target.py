@@ -183,7 +183,7 @@ def test_a_feature_that_no_kernel_uses_is_refused(feature: str) -> None:
         Target(f"aarch64 -mattr=+{feature}")
     assert str(refused.value) == (
         f"mattr '+{feature}': no kernel uses it, so that it would change nothing but which boards "
-        f"take the object\n  where: aarch64 -mattr=+{feature}\n"
+        f"take the object\n  in:  aarch64 -mattr=+{feature}\n"
         f"  try: leave '+{feature}' out; kernels use neon, fullfp16, dotprod and i8mm"
     )
     assert Target(f"aarch64 -mattr=-{feature}").arch == "aarch64"
