@@ -1,7 +1,7 @@
 """What the models of the field cost: compile time, memory, sizes, and executed instructions.
 
     python scripts/bench/models.py [MODEL ...] [--target aarch64 ...] [--no-run]
-                                   [--json FILE] [--against FILE]
+                                   [--json FILE] [--against FILE] [--check] [--memory M]
 
 Models are the architectures of tests/models/architectures.py, those that end in `_int8` (quantized
 by onnxruntime) and the light models of the onnx package; without names, all of the
@@ -18,6 +18,11 @@ first. Per model and target:
                    multiply-accumulates: of 4 numbers each, of 8 in float16, and for int8 of 16 on
                    cortex-a76 (sdot) and of 32 on i8mm (smmla); beside it the most that it should be
 
+`--check` counts the models that model_limits.py has limits for, those of them that are named, or
+all, and says of each limit whether it is held: 1 is the exit status where one is missed. Compilers
+are not timed then. The detectors among them need torch and ultralytics. Weights are those of
+`--memory`.
+
 `--against` compares with an earlier --json: 1 is the exit status where a figure that is the same on
 every machine (sizes, instructions) rose by more than 1 %, or outputs were wrong.
 """
@@ -33,6 +38,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +51,8 @@ sys.path.insert(0, str(ROOT))
 import mlc_deploy as mlc  # noqa: E402
 from mlc_deploy.frontend import from_onnx  # noqa: E402
 from mlc_deploy.graph.count import multiply_accumulates  # noqa: E402
+from mlc_deploy.passes.context import MEMORY  # noqa: E402
+from scripts.bench import model_limits  # noqa: E402
 from tests.models.architectures import ARCHITECTURES, NAMES, model_and_inputs  # noqa: E402
 from tests.models.quantized import ENDING, quantized_model  # noqa: E402
 from tests.onnx_models import reference  # noqa: E402
@@ -102,19 +110,23 @@ def main() -> int:
     parser.add_argument("--no-run", action="store_true", help="compile only")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--against", type=Path)
+    parser.add_argument("--check", action="store_true", help="hold counts against their limits")
+    parser.add_argument("--memory", choices=list(MEMORY), default="fast")
     options = parser.parse_args()
-    known = (*NAMES, *(f"{name}{ENDING}" for name in ARCHITECTURES))
+    known = (*NAMES, *(f"{name}{ENDING}" for name in ARCHITECTURES), *model_limits.MORE)
     unknown = [name for name in options.models if name not in known]
     if unknown:
         parser.error(f"no model '{unknown[0]}'; there are {', '.join(known)}")
     before = json.loads(options.against.read_text()) if options.against else {}
+    if options.check:
+        return check(options.models, options.memory)
     print(LINE.format("", "", "cold (cores)", "warm (cores)", "host", "object", "weights", "arena",
                       "bound", "instructions", "ratio", "most"))  # fmt: skip
     print(LINE.format("model", "target", "s", "s", "MB", "kB", "MB", "MB", "MB", "", "", ""))
     figures: dict[str, dict[str, Any]] = {}
     for name in options.models or ARCHITECTURES:
         for target in options.target or ["aarch64"]:
-            found = measure(name, target, not options.no_run)
+            found = measure(name, target, not options.no_run, options.memory)
             figures[f"{name} {target}"] = found
             print(line(name, target, found), flush=True)
     if options.json:
@@ -125,25 +137,61 @@ def main() -> int:
     return 1 if worse else 0
 
 
-def measure(name: str, target: str, run: bool) -> dict[str, Any]:
-    """All figures of a model; `ok` and `instructions` are None where it does not run."""
+def check(models: Sequence[str], memory: str) -> int:
+    """Counts what has limits, and prints whether they hold; the exit status."""
+    figures = {
+        f"{name} {target}": measure(name, target, True, memory, timed=False)
+        for name, target in model_limits.wanted(models)
+    }
+
+    def ratio(name: str, target: str) -> float:
+        return in_vectors(name, target, figures[f"{name} {target}"])
+
+    missed = model_limits.table(figures, ratio)
+    wrong = [key for key, found in figures.items() if not found["ok"]]
+    print("\n".join(f"{key}: the outputs are wrong" for key in wrong), end="\n" if wrong else "")
+    return 1 if missed or wrong else 0
+
+
+def in_vectors(name: str, target: str, found: dict[str, Any]) -> float:
+    """Instructions per vector of multiply-accumulates."""
+    together = MACHINES[target].together(name)
+    return float(found["instructions"] / (found["multiply_accumulates"] / together))
+
+
+def loaded(name: str) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """A model, and something to run it on."""
+    if name in model_limits.MORE:
+        return model_limits.MORE[name]()
+    return quantized_model(name) if name.endswith(ENDING) else model_and_inputs(name)
+
+
+def measure(name: str, target: str, run: bool, memory: str, timed: bool = True) -> dict[str, Any]:
+    """All figures of a model; `ok` and `instructions` are None where it does not run. Compilers
+    are not `timed` where only counts are wanted."""
     machine = MACHINES[target]
     is_quantized = name.endswith(ENDING)
-    model, given = quantized_model(name) if is_quantized else model_and_inputs(name)
+    model, given = loaded(name)
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / f"{name}.onnx"
-        onnx.save(model, file)
-        cache = {"MLC_CACHE_DIR": str(Path(folder) / "cache")}
-        cold, warm = (command(file, machine, cache) for _ in range(2))
-        os.environ |= cache
-        compiled = mlc.compile(from_onnx(model), machine.target, precision=machine.precision)
+        if timed:
+            file = Path(folder) / f"{name}.onnx"
+            onnx.save(model, file)
+            cache = {"MLC_CACHE_DIR": str(Path(folder) / "cache")}
+            cold, warm = (command(file, machine, cache, memory) for _ in range(2))
+            os.environ |= cache
+            found = {
+                "cold_s": cold["wall_s"],
+                "cold_cores_s": cold["cores_s"],
+                "warm_s": warm["wall_s"],
+                "warm_cores_s": warm["cores_s"],
+                "host_bytes": max(cold["bytes"], warm["bytes"]),
+            }
+        compiled = mlc.compile(
+            from_onnx(model), machine.target, precision=machine.precision, memory=memory
+        )
     graph = compiled.reference
-    found = {
-        "cold_s": cold["wall_s"],
-        "cold_cores_s": cold["cores_s"],
-        "warm_s": warm["wall_s"],
-        "warm_cores_s": warm["cores_s"],
-        "host_bytes": max(cold["bytes"], warm["bytes"]),
+    found |= {
         "object_bytes": len(compiled.object_bytes),
         "weights_bytes": len(compiled.weights_bytes),
         "arena_bytes": compiled.program.arena,
@@ -161,13 +209,16 @@ def measure(name: str, target: str, run: bool) -> dict[str, Any]:
     return found
 
 
-def command(file: Path, machine: Machine, environment: dict[str, str]) -> dict[str, float]:
+def command(
+    file: Path, machine: Machine, environment: dict[str, str], memory: str
+) -> dict[str, float]:
     """Compiles by the command line, and watches its processes: seconds, seconds of all cores, and
     bytes of memory at most."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     program = [sys.executable, "-m", "mlc_deploy.cli", str(file)]
     process = subprocess.Popen(
-        [*program, "--target", machine.target, "--board", "none", "--precision", machine.precision],
+        [*program, "--target", machine.target, "--board", "none", "--precision", machine.precision,
+         "--memory", memory],
         env=os.environ | environment,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
@@ -175,7 +226,7 @@ def command(file: Path, machine: Machine, environment: dict[str, str]) -> dict[s
 
     def watch() -> None:
         while not done.wait(0.02):
-            most[0] = max(most[0], memory(process.pid))
+            most[0] = max(most[0], held(process.pid))
 
     watching = threading.Thread(target=watch)
     watching.start()
@@ -190,7 +241,7 @@ def command(file: Path, machine: Machine, environment: dict[str, str]) -> dict[s
     return {"wall_s": wall, "cores_s": cores, "bytes": most[0]}
 
 
-def memory(session: int) -> int:
+def held(session: int) -> int:
     """Bytes that the processes of a session hold."""
     pages = 0
     for folder in Path("/proc").glob("[0-9]*"):
@@ -205,7 +256,7 @@ def memory(session: int) -> int:
 
 def line(name: str, target: str, found: dict[str, Any]) -> str:
     count = found["instructions"]
-    ratio = count and count / (found["multiply_accumulates"] / MACHINES[target].together(name))
+    ratio = count and in_vectors(name, target, found)
     most = LIMITS.get(name, {}).get(target)
     return LINE.format(
         name,

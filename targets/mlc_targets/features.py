@@ -259,6 +259,16 @@ REQUIRED: Mapping[str, frozenset[str]] = MappingProxyType(
     }
 )
 
+
+def is_unused(feature: str) -> bool:
+    """Whether no kernel has instructions of an ARM feature, nor any of LLVM's own choice that
+    counts: vectors of variable length, matrices in registers of their own, bfloat16, and products
+    of float16 that are added to float32. A CPU may have them; nobody asks for them."""
+    return feature.startswith(("sve", "sme", "ssve")) or feature in UNUSED
+
+
+UNUSED = frozenset({"bf16", "fp16fml", "f32mm", "f64mm"})
+
 # What floating point, and so every kernel, stands on.
 FLOOR: Mapping[str, str] = MappingProxyType(
     {"aarch64": "fp-armv8", "arm": "vfp2", "x86_64": "sse2"}

@@ -8,7 +8,7 @@ import sys
 
 from .cpus import CPUS, cpu_features
 from .errors import TargetError
-from .features import VOCABULARY, closure, roots
+from .features import VOCABULARY, closure, is_unused, roots
 from .triples import read_triple
 
 
@@ -62,5 +62,7 @@ def difference(arch: str, cpu: str, flags: dict[str, bool]) -> tuple[str, ...]:
     lacks = {name for name in known if not flags[name]}
     removed = {name for name in has & lacks if not (closure(arch, name) - {name}) & lacks}
     added = {name for name in known - has - lacks if not closure(arch, name) & lacks}
+    if arch != "x86_64":
+        added = {name for name in added if not is_unused(name)}
     plus = (f"+{name}" for name in roots(arch, added))
     return (*plus, *(f"-{name}" for name in sorted(removed)))

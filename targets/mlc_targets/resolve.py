@@ -13,7 +13,7 @@ from typing import Any
 from .boards import board, board_names
 from .cpus import CPUS, cpu_features
 from .errors import TargetError, nearest, suggest
-from .features import FLOOR, VOCABULARY, closure, closures, without
+from .features import FLOOR, VOCABULARY, closure, closures, is_unused, without
 from .host import host_attributes, host_triple
 from .llvm_names import MATTR_NAMES
 from .parse import FAST_MATH, KINDS, Value, read
@@ -180,6 +180,9 @@ def _unknown(name: str) -> TargetError:
 # Names of boards and architectures that people know, and that are refused with the reason.
 _ARMV6 = frozenset({"armv6", "armv6l", "raspberry-pi/zero", "raspberry-pi/1b", "rasp1b"})
 
+# What of a CPU's choice kernels make use of.
+_USED = {"aarch64": "neon, fullfp16, dotprod and i8mm", "arm": "neon, vfp4, fp16 and dotprod"}
+
 _EXAMPLE = {
     "aarch64": "aarch64-linux-gnu",
     "arm": "armv7a-linux-gnueabihf",
@@ -237,6 +240,12 @@ def _mattr(arch: str, given: tuple[str, ...]) -> tuple[str, ...]:
             raise TargetError(f"mattr '{item}' has no sign", f"+{item} or -{item}")
         if name not in MATTR_NAMES[arch]:
             raise _unknown_feature(arch, item)
+        if sign == "+" and is_unused(name) and arch != "x86_64":
+            raise TargetError(
+                f"mattr '{item}': no kernel uses it, so that it would change nothing but which "
+                "boards take the object",
+                f"leave '{item}' out; kernels use {_USED[arch]}",
+            )
         if signs.setdefault(name, sign) != sign:
             raise TargetError(f"mattr has both '+{name}' and '-{name}'", "one of the two")
         if sign == "-" and (re.match(r"v\d", name) or (arch == "arm" and name == "thumb2")):

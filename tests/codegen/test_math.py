@@ -91,21 +91,24 @@ def test_error_of_elementary_functions(board: str, request: pytest.FixtureReques
 
 
 @pytest.mark.parametrize("board", ("local", "armv7", "aarch64"))
-def test_error_of_silu(board: str, request: pytest.FixtureRequest) -> None:
-    """Within 5e-7 of the argument, over all finite ones; no number stays none."""
+@pytest.mark.parametrize(("name", "most"), [("silu", 5e-7), ("gelu", 1.3e-6)])
+def test_error_of_products(
+    name: str, most: float, board: str, request: pytest.FixtureRequest
+) -> None:
+    """A part of the argument, over all finite ones; no number stays none."""
     session = board_named(request, board)
     x = arguments()
     x = x[~np.isinf(x)]
-    actual = computed(session, "silu", x, TARGETS[board])
-    error = np.abs(actual - silu(x.astype(np.float64)))
-    beyond = ~np.isnan(x) & ~(error <= 5e-7 * np.abs(x) + 1e-30)
+    actual = computed(session, name, x, TARGETS[board])
+    error = np.abs(actual - PRODUCTS[name](x.astype(np.float64)))
+    beyond = ~np.isnan(x) & ~(error <= most * np.abs(x) + 1e-30)
     assert not beyond.any(), (x[beyond][:3], actual[beyond][:3])
     assert np.isnan(actual[np.isnan(x)]).all()
 
 
 @pytest.mark.parametrize(
     ("name", "of_result", "more"),
-    [("sigmoid", 2e-3, 4e-5), ("silu", 2e-3, 3e-4)],
+    [("sigmoid", 2e-3, 4e-5), ("silu", 2e-3, 3e-4), ("gelu", 3e-3, 5e-4)],
 )
 def test_error_of_functions_of_float16(name: str, of_result: float, more: float) -> None:
     """Over all there are, where a machine computes with them."""
@@ -114,7 +117,7 @@ def test_error_of_functions_of_float16(name: str, of_result: float, more: float)
     target = "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76 -device=arm_cpu"
     with mlc.connect("qemu://cortex-a76") as session:
         actual = computed(session, name, x, target).astype(np.float64)
-    wanted = {**REFERENCE, "silu": silu}[name](x.astype(np.float64))
+    wanted = {**REFERENCE, **PRODUCTS}[name](x.astype(np.float64))
     beyond = ~np.isnan(x) & ~(np.abs(actual - wanted) <= of_result * np.abs(wanted) + more)
     assert not beyond.any(), (x[beyond][:3], actual[beyond][:3], wanted[beyond][:3])
     assert np.isnan(actual[np.isnan(x)]).all()
@@ -123,6 +126,14 @@ def test_error_of_functions_of_float16(name: str, of_result: float, more: float)
 def silu(x: Array) -> Array:
     with np.errstate(all="ignore"):
         return np.asarray(x * REFERENCE["sigmoid"](x))
+
+
+def gelu(x: Array) -> Array:
+    with np.errstate(all="ignore"):  # 0 * inf of what is left far below
+        return np.asarray(x / 2 * np.vectorize(math.erfc, otypes=[np.float64])(-x * 0.5**0.5))
+
+
+PRODUCTS: dict[str, Callable[[Array], Array]] = {"silu": silu, "gelu": gelu}
 
 
 def computed(session: Session, name: str, x: Array, target: str) -> Array:

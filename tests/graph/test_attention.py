@@ -168,3 +168,16 @@ def test_products_stay_where_they_cost_less() -> None:
 
     assert not recognized(made(many), "armv7a")
     assert recognized(made(plain), "armv7a")
+
+
+@pytest.mark.parametrize(("cpu", "ops"), [("cortex-a76", 1), ("cortex-a72", 0)])
+def test_float16_where_a_core_computes_with_it(cpu: str, ops: int) -> None:
+    """Of as many keys as ViT has, whose product with queries has no schedule of its own."""
+    bb = BlockBuilder("halves")
+    q, k, v = (bb.param(n, (1, 3, 197, 64), "float16") for n in "qkv")
+    x = bb.emit("matmul", q, bb.emit("transpose", k, axes=(0, 1, 3, 2)))
+    y = bb.emit("matmul", bb.emit("softmax", x, axis=3), v)
+    target = Target(f"llvm -mtriple=aarch64-linux-gnu -mcpu={cpu} -device=arm_cpu")
+    found = recognize_attention(target)(bb.finish([y], ["y"]))
+    calls = [b.call for b in found.bindings if isinstance(b.call, Call)]
+    assert [c.op for c in calls].count("attention") == ops

@@ -195,9 +195,8 @@ def vit_tiny() -> Chain:
     return chain(split, tokens, *layers, LayerNorm(width, 1e-6), First(), Linear(width, CLASSES))
 
 
-def bert_tiny() -> Chain:
+def bert(width: int, depth: int, heads: int) -> Chain:
     """Norms come after attention and perceptron; two classes, from the first token."""
-    width, depth, heads = 128, 2, 2
     layers: list[Layer] = [Words(30522, 512, width), LayerNorm(width, 1e-12)]
     for _ in range(depth):
         layers += [Residual(Attention(width, heads), AS_IT_IS), LayerNorm(width, 1e-12)]
@@ -230,7 +229,7 @@ ARCHITECTURES = {
     "resnet50": Architecture(partial(resnet, (3, 4, 6, 3), True), 25_557_032),
     "efficientnet_b0": Architecture(efficientnet_b0, 5_288_548),
     "vit_tiny": Architecture(vit_tiny, 5_717_416),
-    "bert_tiny": Architecture(bert_tiny, 4_386_178, text=True),
+    "bert_tiny": Architecture(partial(bert, 128, 2, 2), 4_386_178, text=True),
 }
 
 LIGHT = "light_"  # in front of the names of the onnx package's light models

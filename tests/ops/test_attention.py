@@ -25,6 +25,7 @@ __all__ = ["aarch64", "armv7", "local"]  # fixtures
 
 Array = NDArray[Any]
 Call = tuple[list[Array], dict[str, Any]]
+CORTEX_A76 = Target("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76 -device=arm_cpu")
 DRAWN = 7  # calls of one model
 # Instructions per multiplication of vectors, of one query whose head three others share, over 512
 # keys, and of 197 queries: those of loads, exponents and sums included.
@@ -33,13 +34,14 @@ MOST = {"aarch64": (1.7, 1.9), "armv7": (2.5, 2.7)}
 
 def call(
     batch: int, heads: int, kept: int, count: int, length: int, width: int, values: int,
-    bias: tuple[int, ...] = (), kind: str = "float32", seed: int = 0, **attrs: Any,
+    bias: tuple[int, ...] = (), kind: str = "float32", seed: int = 0, queries: str = "float32",
+    **attrs: Any,
 ) -> Call:  # fmt: skip
     rng = np.random.default_rng(seed)
     first = attrs.get("heads_first", (True,) * 4)
     most = length + rng.integers(0, 9) if "rows" in attrs else length
     shapes = [(batch, heads, count, width), (batch, kept, most, width), (batch, kept, most, values)]
-    kinds = ["float32", kind, kind]
+    kinds = [queries, kind, kind]
     arrays = []
     for (b, h, n, w), own, dtype in zip(shapes, first, kinds, strict=False):
         shape = (b, h, n, w) if own else (b, n, h, w)
@@ -49,7 +51,8 @@ def call(
     return arrays, {"scale": width**-0.5, **attrs}
 
 
-def drawn(rng: Random) -> Call:
+def drawn(rng: Random, all_of: str = "") -> Call:
+    """Of random shapes; all_of: a dtype of queries, too."""
     kept, group, count = rng.choice((1, 2, 3)), rng.choice((1, 2, 4)), rng.choice((1, 1, 2, 7, 19))
     length = count + rng.choice((0, 1, 3, 40, 63, 64, 90))
     attrs: dict[str, Any] = {}
@@ -67,9 +70,9 @@ def drawn(rng: Random) -> Call:
     extents = ((1, batch), (1, heads), (1, count), (1, length))
     bias = tuple(map(rng.choice, extents)) if rng.random() < 0.4 else ()
     width, values = rng.choice((8, 16, 64)), rng.choice((8, 32, 80))
-    kind = rng.choice(("float32", "float32", "float16"))
+    kind = all_of or rng.choice(("float32", "float32", "float16"))
     return call(batch, heads, kept, count, length, width, values, bias, kind,
-                rng.randrange(1 << 30), **attrs)  # fmt: skip
+                rng.randrange(1 << 30), all_of or "float32", **attrs)  # fmt: skip
 
 
 def model(calls: list[Call]) -> tuple[Function, dict[str, Array]]:
@@ -121,6 +124,25 @@ def test_on_boards(board: str, request: pytest.FixtureRequest) -> None:
         (wanted,) = evaluate("attention", arrays, attrs)
         said = f"{[a.shape for a in arrays]} {attrs}"
         np.testing.assert_allclose(made[f"y{number}"], wanted, rtol=1e-3, atol=1e-4, err_msg=said)
+
+
+def test_float16_multiplies_float16() -> None:
+    """Where a machine computes with it: rows and keys of every remainder, masks among them; few
+    instructions; and what numbers of float16 allow."""
+    rng = Random(3)
+    calls = [drawn(rng, "float16") for _ in range(4)]
+    calls.append(call(1, 3, 3, 197, 197, 64, 64, kind="float16", queries="float16"))
+    function, given = model(calls)
+    with mlc.connect("qemu://cortex-a76") as session:
+        done = mlc.deploy(mlc.compile(function, CORTEX_A76), session, given)
+    for number, (arrays, attrs) in enumerate(calls):
+        (wanted,) = (y.astype(np.float32) for y in evaluate("attention", arrays, attrs))
+        off = np.abs(done.outputs[f"y{number}"].astype(np.float32) - wanted)
+        said = f"{[a.shape for a in arrays]} {attrs}: {off.max()}"
+        assert (off <= 5e-3 * np.abs(wanted) + 2e-3 * np.abs(wanted).max()).all(), said
+    counted = done.layers[-1].instructions
+    if counted is not None:
+        assert counted < 2.5 * (3 * 197 * 197 * 128 / 8)
 
 
 def test_large_scores_and_keys_that_do_not_count(local: Session) -> None:

@@ -43,7 +43,7 @@ def test_features_are_those_that_the_runtime_sees(arch: Arch, cpu: str) -> None:
         ("rk3568", "cortex-a76"),
         ("aws/graviton2", "neoverse-n1"),
         ("aws/graviton3", "max"),
-        ("aarch64 -mattr=+sve", "a64fx"),
+        ("llvm -mtriple=aarch64-linux-gnu -mcpu=a64fx", "a64fx"),
         ("aarch64 -mcpu=cortex-a72 -mattr=+dotprod", "cortex-a76"),
         ("x86_64", "max"),
     ],

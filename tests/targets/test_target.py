@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mlc_targets import Target, TargetError, board_names
 from mlc_targets.cpus import CPUS
 from mlc_targets.features import VOCABULARY
+from mlc_targets.host import difference
 from mlc_targets.parse import FAST_MATH
 from mlc_targets.resolve import SHORT_NAMES
 
@@ -165,7 +166,6 @@ def test_a_hint_gives_way_to_the_user() -> None:
         ("llvm -mtriple=aarch64-linux-gnu -mattr=+i8mm", "neon i8mm", "dotprod bf16"),
         ("aarch64 -mattr=+v8.2a,+dotprod", "crc lse rdm dotprod", "fullfp16 i8mm"),
         ("aarch64 -mattr=+v8.6a", "dotprod i8mm bf16 complxnum", "fullfp16 sve"),
-        ("aarch64 -mattr=+sve2", "sve2 sve fullfp16 neon", "i8mm"),
         ("aarch64 -mcpu=neoverse-v1 -mattr=-sve", "fullfp16 i8mm", "sve sve2"),
         ("x86_64 -mattr=+avx512vnni", "avx512vnni avx512f avx2 fma", "avx512bw avxvnni"),
         ("x86_64 -mcpu=znver4 -mattr=-avx512f", "avx2 fma", "avx512f avx512vnni avx512bf16"),
@@ -175,6 +175,24 @@ def test_what_attributes_bring_and_take(spec: str, has: str, has_not: str) -> No
     features = Target(spec).features
     assert set(has.split()) <= features
     assert not set(has_not.split()) & features
+
+
+@pytest.mark.parametrize("feature", ["sve", "sve2-aes", "sme2", "ssve-aes", "bf16", "fp16fml"])
+def test_a_feature_that_no_kernel_uses_is_refused(feature: str) -> None:
+    with pytest.raises(TargetError) as refused:
+        Target(f"aarch64 -mattr=+{feature}")
+    assert str(refused.value) == (
+        f"mattr '+{feature}': no kernel uses it, so that it would change nothing but which boards "
+        f"take the object\n  in:  aarch64 -mattr=+{feature}\n"
+        f"  try: leave '+{feature}' out; kernels use neon, fullfp16, dotprod and i8mm"
+    )
+    assert Target(f"aarch64 -mattr=-{feature}").arch == "aarch64"
+
+
+def test_a_cpu_may_have_what_no_kernel_uses() -> None:
+    assert Target("aws/graviton3").has("sve")
+    flags = {"sve": True, "bf16": True, "dotprod": True, "fullfp16": True}
+    assert difference("aarch64", "generic", flags) == ("+dotprod", "+fullfp16")
 
 
 def test_what_tvm_takes_wrongly() -> None:

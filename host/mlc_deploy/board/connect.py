@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mlc_targets import Target
 from mlc_targets.caches import Cache
 from mlc_targets.cpus import CPUS
-from mlc_targets.features import REQUIRED, closure, roots
+from mlc_targets.features import REQUIRED, closure, is_unused, roots
 from mlc_targets.resolve import SHORT_NAMES
 
 from ..errors import InstallError
@@ -60,7 +60,7 @@ def target_of(device: Device) -> Target:
     has, needs = device.features & REQUIRED[machine], set(Target(spec).required_features)
     hidden = needs - has
     gone = (name for name in hidden if not (closure(machine, name) - {name}) & hidden)
-    added = roots(machine, has - needs)
+    added = roots(machine, {name for name in has - needs if not is_unused(name)})
     return Target(spec | {"mattr": [*(f"+{n}" for n in added), *(f"-{n}" for n in sorted(gone))]})
 
 

@@ -23,6 +23,7 @@ from ..artifact.format import is_saved
 from ..errors import MlcError
 from ..files import npy
 from ..files.outside import refuse_special
+from ..passes.context import MEMORY, OPTIONS, options
 
 Array = NDArray[Any]
 Value = TypeVar("Value")
@@ -45,7 +46,8 @@ class Misuse(MlcError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a model is read, as its options say. Raises Misuse for a precision that is unknown."""
+    """How a model is read, as its options say. Raises Misuse for a precision or a memory that
+    is unknown."""
 
     shape: tuple[str, ...]
     bind: tuple[str, ...]
@@ -53,9 +55,13 @@ class Reading:
     state: tuple[str, ...]
     own: str | None
     asked_precision: str | None
+    asked_memory: str | None
     trust: bool
 
     def __post_init__(self) -> None:
+        if self.asked_memory not in (None, *MEMORY):
+            where = f"--memory {self.asked_memory}"
+            raise Misuse("there is no such choice", where=where, mend=" or ".join(MEMORY))
         if self.asked_precision is None:
             return
         from ..graph.precision import PRECISIONS  # here: a saved model does without the compiler
@@ -64,6 +70,10 @@ class Reading:
         if self.asked_precision not in known:
             where = f"--precision {self.asked_precision}"
             raise Misuse("there is no such precision", where=where, mend=" or ".join(known))
+
+    @property
+    def memory(self) -> str:
+        return self.asked_memory or OPTIONS["graph.memory"]
 
     @property
     def precision(self) -> str:
@@ -112,6 +122,10 @@ READING = (
         "--precision", "asked_precision", metavar="P",
         help="compute in float32, float16 or int8 (default: float32)",
     ),
+    click.option(
+        "--memory", "asked_memory", metavar="M",
+        help="let weights grow for speed: small (by a tenth), balanced (by half) or fast (default)",
+    ),
     click.option("--trust", is_flag=True, help="let a .pt2 file run code on this machine"),
 )  # fmt: skip
 
@@ -122,7 +136,8 @@ def reads_models(command: Callable[..., int]) -> Callable[..., int]:
     @wraps(command)
     def run(**given: Any) -> int:
         reading = Reading(*(given.pop(name) for name in Reading.__slots__))
-        return command(reading=reading, **given)
+        with options({"graph.memory": reading.memory}):
+            return command(reading=reading, **given)
 
     for option in reversed(READING):
         run = option(run)

@@ -195,7 +195,7 @@ def run(
          "--converters": reading.own, "--save": saves, "--emit": emit,
          "--precision": reading.asked_precision, "--data": data, "--db": db,
          "--trust": reading.trust, "--state": reading.state, "--const": reading.const,
-         "--link": link},
+         "--memory": reading.asked_memory, "--link": link},
     )  # fmt: skip
     to_json = JsonFile(json_file, (model, db))
     drawn = Drawn(report_file, trace_file, (model, db, json_file))

@@ -46,7 +46,7 @@ from ..ir.verify import verify_each
 from ..lower import Kernel
 from ..lower.machine import C_STEPS
 from ..passes.context import run_passes
-from .c_fixed import ABI, HELPERS, LOGISTIC, MATH, RESERVED, SOURCE_NOTE
+from .c_fixed import ABI, ACTIVATIONS, HELPERS, MATH, RESERVED, SOURCE_NOTE
 from .c_text import (
     AND,
     ANY,
@@ -174,7 +174,10 @@ class _Writer:
             is_float = dtype.startswith("float")
             template = HELPERS.get(f"{name} of floats" if is_float else name, HELPERS[name])
             function = template.replace("SYMBOL", symbol).replace("TYPE", value_type(dtype))
-            self.helpers[symbol] = function.replace("EXP", "exp" if dtype == "float64" else "expf")
+            suffix = "" if dtype == "float64" else "f"
+            for name in ("exp", "erf"):
+                function = function.replace(name.upper(), f"{name}{suffix}")
+            self.helpers[symbol] = function
         return symbol
 
     # --------------------------------------------------------------------------- functions
@@ -534,7 +537,7 @@ class _Writer:
     def call(self, e: Call) -> Text:
         if extern_name(e) is not None:
             return self.extern(e), ATOM
-        if dtype_of(e.dtype).kind != "float" or e.name not in (*MATH, "fma", *LOGISTIC):
+        if dtype_of(e.dtype).kind != "float" or e.name not in (*MATH, "fma", *ACTIVATIONS):
             raise CodegenError(
                 f"no C for T.{e.name} of {e.dtype}",
                 where=self.kernel.name,
@@ -545,7 +548,7 @@ class _Writer:
             text = f"{self.expr(a, PRODUCT)} * {self.expr(b, UNARY)} + {self.expr(c, PRODUCT)}"
             return self.rounded((text, SUM), e.dtype)
         args = [self.expr(a) for a in e.args]
-        if e.name in LOGISTIC:
+        if e.name in ACTIVATIONS:
             return self.rounded(self.call_text(e.name, e.dtype, *args), e.dtype)
         suffix = "" if e.dtype == "float64" else "f"
         return self.rounded((f"{MATH[e.name]}{suffix}({', '.join(args)})", ATOM), e.dtype)

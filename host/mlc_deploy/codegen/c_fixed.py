@@ -39,7 +39,7 @@ enum mlc_space { MLC_ARENA = 0, MLC_WEIGHTS = 1, MLC_INPUT = 2, MLC_OUTPUT = 3 }
 
 #endif"""
 
-# SYMBOL, TYPE and EXP are replaced. Only those that the kernels call are written to a file.
+# SYMBOL, TYPE, EXP and ERF are replaced. Only those that the kernels call are written to a file.
 HELPERS = {
     "prefetch": """\
 static inline void SYMBOL(uintptr_t at) {
@@ -83,6 +83,10 @@ static inline TYPE SYMBOL(TYPE x) {
 static inline TYPE SYMBOL(TYPE x) {
     return x / (1 + EXP(-x));
 }""",
+    "gelu": """\
+static inline TYPE SYMBOL(TYPE x) {
+    return x * (TYPE)0.5 * (ERF(x * (TYPE)0.70710678118654752440) + 1);
+}""",
     "half_bits": """\
 static inline uint16_t SYMBOL(double x) { /* to the nearest float16, half to even */
     const double size = fabs(x);
@@ -110,7 +114,7 @@ static inline float SYMBOL(double x) {
 }""",
 }
 
-LOGISTIC = ("sigmoid", "silu")  # helpers of their own
+ACTIVATIONS = ("sigmoid", "silu", "gelu")  # helpers of their own
 # Intrinsics that <math.h> has; float's take the suffix f.
 MATH = {
     **{n: n for n in "exp log sin cos tan tanh erf sqrt floor ceil trunc pow fmod".split()},

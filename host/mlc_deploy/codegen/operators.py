@@ -209,6 +209,14 @@ def call(
             one = ll.Constant(args[0].type, [1.0] * kind.lanes if kind.lanes > 1 else 1.0)
             power = call(b, machine, "exp", [b.fneg(args[0])], dtype, where)
             return b.fdiv(args[0] if name == "silu" else one, b.fadd(one, power))
+        case "gelu":
+            (x,) = args
+            half, root, one = (
+                ll.Constant(x.type, [c] * kind.lanes if kind.lanes > 1 else c)
+                for c in (0.5, 0.5**0.5, 1.0)
+            )
+            rest = b.fadd(call(b, machine, "erf", [b.fmul(x, root)], dtype, where), one)
+            return b.fmul(b.fmul(x, half), rest)
     if name not in LIBM or (kind.bits == 64 and not LIBM[name]):
         raise CodegenError(
             f"no code for T.{name} of {kind.scalar}", where=where, mend='.astype("float32")'

@@ -28,9 +28,11 @@ from ..frontend import Converter
 from ..graph import ExternalCall, Function, GraphProgram, evaluate, lower_graph
 from ..graph.indices import index_extents
 from ..graph.lower import KernelSource
+from ..graph.memory import known_memory
 from ..graph.nudge import MOST, MOST_ELEMENTS, NUDGES, TIMES, nudged, rounds_floats
 from ..ir import IRModule
 from ..lower import Kernel
+from ..passes.context import options
 from ..tuned import Database, existing, known_layouts, tuned
 from .compare import Slack, compare
 from .kernels import Counted, compile_sources, loops_of
@@ -155,6 +157,7 @@ def compile(
     values: Mapping[str, Any] | None = None,
     link: Sequence[FileName] = (),
     progress: Counted | None = None,
+    memory: str | None = None,
 ) -> CompiledModel:
     """Compiles a model for a target: an .onnx, .tflite or .pt2 file, a program of torch.export,
     what torch.fx traced, a graph function, or a module's `main`.
@@ -172,7 +175,9 @@ def compile(
     to itself, each with the output that is its value in the next run; by default those whose names
     say so (graph/states.py). They stay on the board. values makes inputs constants. link: object
     and C files with the functions that PrimFuncs call by te.call_extern. progress(n, m) is told
-    when n of m kernels are compiled; those that the cache has do not count.
+    when n of m kernels are compiled; those that the cache has do not count. memory: how much the
+    weights of all layers may grow to make them faster: "fast", as much as that takes, "balanced",
+    by half, or "small", by a tenth; by default as the PassContext says, "fast".
     Raises ImporterError, GraphError, LowerError, CodegenError, TargetError, TuneError.
     """
     began = time.perf_counter()
@@ -181,9 +186,10 @@ def compile(
     if db is not None:
         db = existing(db)
         how = partial(known_layouts, db, target=to, precision=precision)
-    graphs = model_graph(
-        model, to, shapes, dims, converters, watch, precision, how, trust, states, values
-    )
+    with options({} if memory is None else {"graph.memory": known_memory(memory)}):
+        graphs = model_graph(
+            model, to, shapes, dims, converters, watch, precision, how, trust, states, values
+        )
     program = lower_graph(graphs.optimized, graphs.module)
     if to.kind != "c":
         _refuse_wide(program)

@@ -143,7 +143,9 @@ def _found(graph: Rewriting, call: Call, target: Target) -> _Attention | None:
     own = q.type.shape
     apart = len(own) == 4 and all(map(same_dim, own[:3], parts.type.shape[:3]))
     queries = _operand(graph, q, None) if apart else _Operand(q)
-    if product.args[0].type.dtype != "float32" or parts.type.dtype != "float32":
+    floats = {product.args[0].type.dtype, parts.type.dtype}
+    halves = target.arch == "aarch64" and target.float16 == "arithmetic"
+    if floats != {"float32"} and not (halves and floats == {"float16"}):
         return None
     cost = _cost_of(graph, (product, call), parts.type, (queries, keys, values), target)
     return _Attention(

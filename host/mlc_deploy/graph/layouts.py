@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from mlc_targets import Target
 
@@ -14,7 +15,8 @@ from ..ops.layout import layout, pack
 from ..ops.plan import WEIGHTS, Packing, Plan, known_of_weights
 from ..ops.shape import has_border
 from ..ops.strategy import plans
-from ..passes.context import PassContext, declare_switch, option, required
+from ..passes.context import MEMORY, PassContext, declare_switch, option, required
+from .memory import offer, taken, weights_of
 from .nodes import AnyCall, Binding, Call, Constant, Deferred, Function, Value, Var
 
 Pass = Callable[[Function], Function]
@@ -31,7 +33,9 @@ def choose_plans(target: Target) -> Pass:
     blocks and can, computes in blocks too; everything else gets plain data back. How large blocks
     are depends on the dtype: what asks for none takes those of its arguments. A value is
     transformed at most once each way, where it is first needed so, and not at all where nobody
-    asks. The option graph.layouts says otherwise of layers by name: those in "NCHW" stay plain.
+    asks. How much all weights together may grow by their layouts is the option graph.memory's
+    matter (memory.py). The option graph.layouts says otherwise of layers by name: those in "NCHW"
+    stay plain.
     Without `choose_layouts` all data stay plain, and without `pack_weights` all weights.
     """
 
@@ -60,8 +64,10 @@ class _Choice:
         self.blocks: dict[Value, dict[int, Value]] = {}  # by the size of the blocks
         self.names = Names(p.name for p in function.params)
         self.source = ""
+        self.limited: dict[int, Plan | None] = {}  # by call: what takes the place of a larger plan
 
     def rewritten(self) -> Function:
+        self._limit(MEMORY[option("graph.memory")])
         for binding in self.function.bindings:
             self.source = binding.source
             if not self._in_blocks(binding):
@@ -73,6 +79,23 @@ class _Choice:
         self.source = ""
         outputs = tuple(map(self.in_plain, self.function.outputs))
         return replace(self.function, bindings=tuple(self.bindings), outputs=outputs)
+
+    def _limit(self, growth: float) -> None:
+        """Chooses among the plans whose weights grow, so that all grow by a factor at most."""
+        if growth == inf:
+            return
+        calls: list[AnyCall] = []
+        layers: list[list[Plan]] = []
+        for binding in self.function.bindings:
+            self.source = binding.source
+            plan = next(self._plans(binding.call), None)
+            if plan is not None and plan.saved:
+                calls.append(binding.call)
+                layers.append([*plan.lighter(), plan])
+        most = (growth - 1) * weights_of(self.function)
+        chosen = taken([[offer(plan) for plan in own] for own in layers], most)
+        for call, own, number in zip(calls, layers, chosen, strict=True):
+            self.limited[id(call)] = None if number is None else own[number]
 
     def _in_plain_layout(self, binding: Binding) -> None:
         """Emits the binding's call on plain data, with packed weights where its plan wants them."""
@@ -97,7 +120,10 @@ class _Choice:
             packs = True
             if weights[0].type.dtype == "int8":
                 attrs |= known_of_weights(weights[0].value)
-        for plan in plans(call.op, [a.type for a in call.args], attrs, self.target):
+        for best in plans(call.op, [a.type for a in call.args], attrs, self.target):
+            plan = self.limited.get(id(call), best) if best.saved else best
+            if plan is None:
+                continue
             in_blocks = bool(plan.data or plan.result)
             if plan.packing is not None and not (packs and (in_blocks or self.packs)):
                 continue

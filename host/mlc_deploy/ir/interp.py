@@ -373,6 +373,7 @@ INTRINSICS: dict[str, Any] = {
     "tan_": lambda x: np.tan(np.float64(x)),
     "tanh_": lambda x: np.tanh(np.float64(x)),
     "erf_": _erf,
+    "gelu_": lambda x: np.float64(x) * (_erf(np.float64(x) * math.sqrt(0.5)) + 1) / 2,
     "sigmoid_": lambda x: 1 / (1 + np.exp(-np.float64(x))),
     "silu_": lambda x: np.float64(x) / (1 + np.exp(-np.float64(x))),
     "sqrt_": np.sqrt,

@@ -54,6 +54,7 @@ from ..ir.nodes import ForKind, dim
 from ..te import Tensor
 from .convolution import OPEN
 from .elementwise import same_extent
+from .fast import falling_exp
 from .registry import Array, Attrs, Operator, TensorType, register, require
 
 NAME = "attention"
@@ -69,7 +70,8 @@ class AttentionTile:
     """rows: queries whose scores and sums are in registers together. keys: that are multiplied at
     once, by so many steps of a loop, a vector each. long: keys of a tile. lanes: of a vector.
     vectors: of a value's elements, that are in registers together. parallel: whether tasks may run
-    side by side."""
+    side by side. dtype: that products are of, and their sums within a tile; what lies between,
+    and sums of tiles, are float32."""
 
     rows: int = 1
     keys: int = 1
@@ -78,6 +80,12 @@ class AttentionTile:
     lanes: int = 1
     vectors: int = 1
     parallel: bool = False
+    dtype: str = "float32"
+
+    @property
+    def wide(self) -> int:
+        """Lanes of a vector of float32."""
+        return self.lanes // 2 if self.dtype == "float16" else self.lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,19 +154,21 @@ def attend(inputs: Sequence[Tensor], attrs: Attrs, tile: AttentionTile) -> Tenso
     schedule may put into registers."""
     n, first = sizes_of(inputs, attrs), attrs.get("heads_first", HEADS_FIRST)
     shape = in_order((n.batch, n.heads, n.count, n.values), first[3])
-    high, lanes = tile.rows, tile.lanes
+    high, lanes, wide, kind = tile.rows, tile.lanes, tile.wide, tile.dtype
     scratch: list[tuple[Sequence[Dim], str]] = [
-        ((n.width // lanes, high, lanes), "float32"),  # the queries of a block of rows
+        ((n.width // lanes, high, lanes), kind),  # the queries of a block of rows
         ((high, tile.long), "float32"),  # scores of a tile
-        ((high * tile.keys, lanes), "float32"),  # sums of products
+        ((high * tile.keys, lanes), kind),  # sums of products
         ((high, n.values), "float32"),  # sums of values
-        ((high, tile.vectors, lanes), "float32"),  # some of them
-        ((high, lanes), "float32"),  # sums of exponents
+        ((high, tile.vectors, lanes), kind),  # some of them
+        ((high, wide), "float32"),  # sums of exponents
         ((high,), "float32"),  # the largest scores
         ((high,), "float32"),  # what earlier sums are multiplied by
-        ((2, lanes), "float32"),  # a vector of scores, or of exponents, and one number
+        ((2, wide), "float32"),  # a vector of scores, or of exponents, and one number
         ((high,), "int32"),  # keys up to which a query sees
     ]
+    if kind != "float32":
+        scratch.append(((high, tile.long), kind))  # exponents of a tile
 
     def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
         return _Loops(n, attrs, tile, ins, outs).all()
@@ -178,7 +188,9 @@ class _Loops:
         self.n, self.attrs, self.tile = n, attrs, tile
         self.q, self.k, self.v, *self.bias = ins
         (self.y, self.queries, self.scores, self.sums, self.total, self.part, self.powers,
-         self.top, self.factor, self.few, self.end) = outs  # fmt: skip
+         self.top, self.factor, self.few, self.end, *short) = outs  # fmt: skip
+        self.shares = short[0] if short else self.scores
+        self.kind = tile.dtype
         self.first = attrs.get("heads_first", HEADS_FIRST)
         self.names = Names()
         self.window = int(attrs.get("window", 0))
@@ -186,6 +198,12 @@ class _Loops:
         alone = isinstance(n.count, int) and n.count == 1
         self.bounded = bool(attrs.get("causal")) and not alone
         self.before: Dim = n.length - n.count  # keys before the first query's own
+        # Whether every tile is full, of keys that all queries see.
+        self.full = (
+            isinstance(n.length, int)
+            and n.length % tile.long == 0
+            and not (self.bounded or self.window)
+        )
 
     def loop(
         self, name: str, extent: ExprLike, body: Callable[[Var], Stmt], kind: ForKind = "serial"
@@ -196,8 +214,12 @@ class _Loops:
     def each(self, name: str, extent: int, body: Callable[[Var], Stmt]) -> Stmt:
         return self.loop(name, extent, body, "unrolled")
 
-    def vector(self, body: Callable[[Var], Stmt]) -> Stmt:
-        return self.loop("lane", self.tile.lanes, body, "vectorized")
+    def vector(self, body: Callable[[Var], Stmt], lanes: int = 0) -> Stmt:
+        return self.loop("lane", lanes or self.tile.lanes, body, "vectorized")
+
+    def wide(self, body: Callable[[Var], Stmt]) -> Stmt:
+        """A vector of float32."""
+        return self.vector(body, self.tile.wide)
 
     def all(self) -> Stmt:
         n, high = self.n, self.tile.rows
@@ -236,7 +258,7 @@ class _Loops:
             def query(d: Var) -> Stmt:
                 def one(lane: Var) -> Stmt:
                     at = in_order((b, h * n.group + g, s, d * lanes + lane), self.first[0])
-                    value = self.q[at].astype("float32") * float(self.attrs["scale"])
+                    value = self.q[at].astype(self.kind) * float(self.attrs["scale"])
                     return Store(self.queries, (d, r, lane), value)
 
                 return self.vector(one)
@@ -245,14 +267,14 @@ class _Loops:
                 self.loop("d", n.width // lanes, query),
                 self.loop("e", n.values // lanes, lambda e: self.vector(
                     lambda lane: Store(self.total, (r, e * lanes + lane), const(0.0)))),
-                self.vector(lambda lane: Store(self.powers, (r, lane), const(0.0))),
+                self.wide(lambda lane: Store(self.powers, (r, lane), const(0.0))),
                 Store(self.top, (r,), const(LOW)),
                 Store(self.end, (r,), expr(self.before + s + 1)),
             ))  # fmt: skip
 
         def of_tile(t: Var) -> Stmt:
             at = begin + t * self.tile.long
-            count = te.minimum(end - at, self.tile.long)
+            count = const(self.tile.long) if self.full else te.minimum(end - at, self.tile.long)
             return seq((
                 self.products(b, h, at, count),
                 self.loop("r", high, lambda r: self.softmax(b, h, row, r, at, count)),
@@ -288,7 +310,7 @@ class _Loops:
             return some
         left = count % keys
         rest = self.loop("u", left, lambda u: self.product(b, h, at, count - left + u, 1))
-        return seq((some, rest))
+        return some if self.full and self.tile.long % keys == 0 else seq((some, rest))
 
     def product(self, b: Expr, h: Expr, at: Expr, key: Expr, keys: int) -> Stmt:
         high, lanes = self.tile.rows, self.tile.lanes
@@ -296,7 +318,7 @@ class _Loops:
         def step(d: Expr) -> Stmt:
             def one(r: Expr, j: Expr, lane: Expr) -> Stmt:
                 place = in_order((b, h, at + key + j, d * lanes + lane), self.first[1])
-                product = self.queries[d, r, lane] * self.k[place].astype("float32")
+                product = self.queries[d, r, lane] * self.k[place].astype(self.kind)
                 own = r * keys + j
                 return Store(self.sums, (own, lane), self.sums[own, lane] + product)
 
@@ -304,7 +326,7 @@ class _Loops:
                 "r", high, lambda r: self.vector(lambda lane: one(r, j, lane))))  # fmt: skip
 
         zero = self.each("z", high * keys, lambda z: self.vector(
-            lambda lane: Store(self.sums, (z, lane), const(0.0))))  # fmt: skip
+            lambda lane: Store(self.sums, (z, lane), const(0.0, self.kind))))  # fmt: skip
         whole, steps = self.n.width // lanes, self.tile.steps
         every = self.loop("d", whole // steps, lambda d: self.each(
             "e", steps, lambda e: step(d * steps + e)))  # fmt: skip
@@ -314,13 +336,15 @@ class _Loops:
         """The sums of lanes, stored as scores."""
         lanes = self.tile.lanes
         found: list[Stmt] = []
+        if self.kind != "float32" and keys > 1:
+            return self.added_short(key, keys)
         for r in range(self.tile.rows):
             if keys % QUAD or lanes % QUAD:
                 for j in range(keys):
                     total = self.sums[r * keys + j, 0]
                     for lane in range(1, lanes):
                         total = total + self.sums[r * keys + j, lane]
-                    found.append(Store(self.scores, (const(r), key + j), total))
+                    found.append(Store(self.scores, (const(r), key + j), total.astype("float32")))
                 continue
             for j in range(0, keys, QUAD):
                 every = [
@@ -331,28 +355,60 @@ class _Loops:
                 found.append(Store(self.scores, (const(r), _ramp(key + j, QUAD)), total))
         return found
 
+    def added_short(self, key: Expr, keys: int) -> list[Stmt]:
+        """The same of a vector per key, whose lanes are as many as some keys of some rows: sums of
+        neighbours, until each lane is a key's."""
+        lanes = self.tile.lanes
+        every = [load(self.sums, (const(z), _ramp(const(0), lanes)))
+                 for z in range(self.tile.rows * keys)]  # fmt: skip
+        step = 1
+        while step < lanes:
+            every = [_pairs(*every[z : z + 2]) for z in range(0, len(every), 2)]
+            step *= 2
+        found: list[Stmt] = []
+        some = min(keys, lanes)
+        for number, sums in enumerate(every):
+            for begin in range(0, lanes, some):
+                r, j = divmod(number * lanes + begin, keys)
+                part = Shuffle((sums,), tuple(range(begin, begin + some)),
+                               with_lanes(self.kind, some))  # fmt: skip
+                place = const(r), _ramp(key + j, some)
+                found.append(Store(self.scores, place, part.astype("float32")))
+        return found
+
     def softmax(self, b: Expr, h: Expr, row: Expr, r: Var, at: Expr, count: Expr) -> Stmt:
         """Scores of a row become exponents; the largest one, and sums."""
-        lanes = self.tile.lanes
+        lanes = self.tile.wide
         both = next(c for c in (TOGETHER, 2, 1) if self.tile.long % (c * lanes) == 0)
         turns = (count + both * lanes - 1) // (both * lanes)
         g, s = self.place(row + r)
         softcap = float(self.attrs.get("softcap", 0.0))
+        exp = falling_exp if lanes > 1 else te.exp  # the first is for vectors
+
+        # Where all keys of a tile count, what is read behind them need only be small.
+        whole = not (self.bounded or self.window or softcap or self.bias)
+        behind = self.loop(
+            "j", turns * (both * lanes) - count,
+            lambda j: Store(self.scores, (r, count + j), const(LOW)),
+        )  # fmt: skip
 
         def score(i: Expr, lane: Var) -> Stmt:
             j = i * lanes + lane
             x = self.scores[r, j]
+            if whole:
+                return Store(self.few, (const(0), lane), te.maximum(self.few[0, lane], x))
             if softcap:
                 x = te.tanh(x * (1 / softcap)) * softcap
             for bias in self.bias:
                 index = (b, h * self.n.group + g, s, at + j)
                 own = tuple(const(0) if same_extent(m, 1) else i
                             for i, m in zip(index, bias.shape, strict=True))  # fmt: skip
-                x = x + te.if_then_else(j < count, bias[own], 0).astype("float32")
+                value = bias[own] if self.full else te.if_then_else(j < count, bias[own], 0)
+                x = x + value.astype("float32")
             there = j < (te.minimum(count, self.end[r] - at) if self.bounded else count)
             if self.window:
                 there = te.all_of(there, at + j >= self.end[r] - self.window)
-            x = te.select(there, x, LOW)
+            x = x if self.full else te.select(there, x, LOW)
             return seq((
                 Store(self.scores, (r, j), x),
                 Store(self.few, (const(0), lane), te.maximum(self.few[0, lane],
@@ -361,27 +417,32 @@ class _Loops:
 
         def power(i: Expr, lane: Var) -> Stmt:
             j = i * lanes + lane
+            power = exp(self.scores[r, j] - self.few[1, 0])
+            short = self.kind != "float32"
             return seq((
-                Store(self.scores, (r, j), te.exp(self.scores[r, j] - self.top[r])),
+                Store(self.scores, (r, j), power),
                 Store(self.few, (const(0), lane), self.few[0, lane] + self.scores[r, j]),
+                *([Store(self.shares, (r, j), self.scores[r, j].astype(self.kind))]
+                  if short else []),
             ))  # fmt: skip
 
         def through(body: Callable[[Expr, Var], Stmt]) -> Stmt:
             return self.loop("w", turns, lambda w: self.each(
-                "x", both, lambda x: self.vector(lambda i: body(w * both + x, i))))  # fmt: skip
+                "x", both, lambda x: self.wide(lambda i: body(w * both + x, i))))  # fmt: skip
 
         largest = self.few[0, 0]
         for lane in range(1, lanes):
             largest = te.maximum(largest, self.few[0, lane])
         return seq((
-            self.vector(lambda lane: Store(self.few, (const(0), lane), const(LOW))),
+            self.wide(lambda lane: Store(self.few, (const(0), lane), const(LOW))),
+            *([behind] if whole and not self.full else []),
             through(score),
             Store(self.few, (const(1), const(0)), te.maximum(self.top[r], largest)),
-            Store(self.factor, (r,), te.exp(self.top[r] - self.few[1, 0])),
+            Store(self.factor, (r,), exp(self.top[r] - self.few[1, 0])),
             Store(self.top, (r,), self.few[1, 0]),
-            self.vector(lambda lane: Store(self.few, (const(0), lane), const(0.0))),
+            self.wide(lambda lane: Store(self.few, (const(0), lane), const(0.0))),
             through(power),
-            self.vector(lambda lane: Store(
+            self.wide(lambda lane: Store(
                 self.powers, (r, lane),
                 self.powers[r, lane] * self.factor[r] + self.few[0, lane])),
         ))  # fmt: skip
@@ -389,6 +450,7 @@ class _Loops:
     def values(self, b: Expr, h: Expr, at: Expr, count: Expr) -> Stmt:
         """Sums of values: those of earlier tiles, scaled, and of this one."""
         high, lanes, some = self.tile.rows, self.tile.lanes, self.tile.vectors
+        short = self.kind != "float32"
 
         def of_part(p: Var) -> Stmt:
             def element(c: Expr, lane: Expr) -> Expr:
@@ -401,24 +463,30 @@ class _Loops:
             def key(j: Expr) -> Stmt:
                 def one(r: Expr, c: Expr, lane: Expr) -> Stmt:
                     place = in_order((b, h, at + j, element(c, lane)), self.first[2])
-                    product = self.scores[r, j] * self.v[place].astype("float32")
+                    product = self.shares[r, j] * self.v[place].astype(self.kind)
                     return Store(self.part, (r, c, lane), self.part[r, c, lane] + product)
 
                 return every(one)
 
+            def scaled(r: Expr, c: Expr, lane: Expr) -> Expr:
+                return self.total[r, element(c, lane)] * self.factor[r]
+
             def begun(r: Expr, c: Expr, lane: Expr) -> Stmt:
-                value = self.total[r, element(c, lane)] * self.factor[r]
+                value = const(0.0, self.kind) if short else scaled(r, c, lane)
                 return Store(self.part, (r, c, lane), value)
 
             def done(r: Expr, c: Expr, lane: Expr) -> Stmt:
-                return Store(self.total, (r, element(c, lane)), self.part[r, c, lane])
+                value = self.part[r, c, lane]
+                if short:
+                    value = scaled(r, c, lane) + value.astype("float32")
+                return Store(self.total, (r, element(c, lane)), value)
 
             left = count % QUAD
             return seq((
                 every(begun),
                 self.loop("u", count // QUAD, lambda u: self.each(
                     "j", QUAD, lambda j: key(u * QUAD + j))),
-                self.loop("j", left, lambda j: key(count - left + j)),
+                *([] if self.full else [self.loop("j", left, lambda j: key(count - left + j))]),
                 every(done),
             ))  # fmt: skip
 
@@ -428,7 +496,7 @@ class _Loops:
         n, lanes = self.n, self.tile.lanes
         g, s = self.place(row + r)
         whole = self.powers[r, 0]
-        for lane in range(1, lanes):
+        for lane in range(1, self.tile.wide):
             whole = whole + self.powers[r, lane]
 
         def element(e: Var) -> Stmt:
@@ -465,7 +533,8 @@ def _folded(vector: Expr) -> Expr:
 
 def _pairs(a: Expr, b: Expr) -> Expr:
     """Sums of neighbours in a, and then in b."""
-    even, odd = (Shuffle((a, b), tuple(range(n, 2 * QUAD, 2)), a.dtype) for n in (0, 1))
+    last = 2 * dtype_of(a.dtype).lanes
+    even, odd = (Shuffle((a, b), tuple(range(n, last, 2)), a.dtype) for n in (0, 1))
     return even + odd
 
 

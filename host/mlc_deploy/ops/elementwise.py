@@ -116,7 +116,7 @@ def _gelu(x: Expr, approximate: str = "none") -> Expr:
         return x * 0.5 * (te.tanh(inner) + 1)
     if approximate == "fast":
         return x * 0.5 * (fast_erf(x * math.sqrt(0.5)) + 1)
-    return x * 0.5 * (te.erf(x * math.sqrt(0.5)) + 1)
+    return te.gelu(x)
 
 
 def _gelu_array(x: Array, approximate: str = "none") -> Array:

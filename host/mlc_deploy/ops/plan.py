@@ -127,6 +127,15 @@ class Plan(ABC):
             found[WEIGHTS + 1 :] = map(self.beside.type, found[WEIGHTS + 1 :])
         return tuple(found)
 
+    @property
+    def saved(self) -> float:
+        """Instructions that weights which grow by their packing save; 0 where they do not grow."""
+        return 0.0
+
+    def lighter(self) -> Sequence[Plan]:
+        """Other plans of the call, whose weights grow less."""
+        return ()
+
     def packed(self, constants: Sequence[Array]) -> list[Array]:
         """The weights, and what follows them, as the plan takes them."""
         found = list(constants)

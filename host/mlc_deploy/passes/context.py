@@ -11,6 +11,7 @@ names of phases: the places where passes of the user run.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,11 +41,15 @@ PHASES: Mapping[str, tuple[str, ...]] = {
 # into a core's cache of decoded instructions; the largest tile of any schedule here makes 768.
 MOST_COPIES = 1024
 
+# The most that a model's weights may grow to, of what they are, by packing that saves instructions.
+MEMORY: Mapping[str, float] = {"small": 1.1, "balanced": 1.5, "fast": math.inf}
+
 OPTIONS: Mapping[str, Any] = {  # option -> what holds where a context does not set it
     "compile.cache": True,  # kernels that were compiled before come from the user's cache
     "compile.workers": 0,  # processes that compile a model's kernels; 0: one per core
     "graph.add_pass": (),  # [(phase, function)]: passes of the user
     "graph.dump": "",  # "all" or "name,name": passes whose result is printed, as MLC_DUMP does
+    "graph.memory": "fast",  # how much weights may grow for speed (MEMORY)
     "graph.layouts": {},  # layer -> "NCHW", "NCHW4c": what a convolution computes in, directly
     "lower.add_pass": (),
     "lower.dump": "",
@@ -239,6 +244,8 @@ def _check_option(name: str, value: object) -> None:
         _check_passes(name, value)
     elif name == "graph.layouts":
         _check_layouts(name, value)
+    elif name == "graph.memory" and value not in MEMORY:
+        raise PassError(f"config: option '{name}' is {value!r}", mend=" or ".join(MEMORY))
     elif type(value) is not type(OPTIONS[name]):
         wanted = type(OPTIONS[name]).__name__
         raise PassError(f"config: option '{name}' is {value!r}", mend=f"a value of type {wanted}")

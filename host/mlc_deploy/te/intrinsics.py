@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ..ir import Expr, ExprLike, binary, call, dtype_of, expr, select
 
-FLOAT_CALLS = "exp log sin cos tan tanh erf sigmoid silu sqrt rsqrt floor ceil round trunc".split()
+FLOAT_CALLS = (
+    "exp log sin cos tan tanh erf gelu sigmoid silu sqrt rsqrt floor ceil round trunc".split()
+)
 
 
 def _float(name: str, x: ExprLike) -> Expr:
@@ -40,6 +42,11 @@ def tanh(x: ExprLike) -> Expr:
 
 def erf(x: ExprLike) -> Expr:
     return _float("erf", x)
+
+
+def gelu(x: ExprLike) -> Expr:
+    """x * (erf(x / sqrt(2)) + 1) / 2"""
+    return _float("gelu", x)
 
 
 def sigmoid(x: ExprLike) -> Expr:

@@ -12,11 +12,15 @@ from ...schedule import Schedule
 from ...te import Tensor
 from ..attention import NAME, QUAD, AttentionTile, Sizes, attend, counted, sizes_of
 from ..cpu.default import schedule_block
+from ..half import arithmetic
 from ..plan import Plan, fields
 from ..registry import Attrs, TensorType
 from ..tile import divisor
 
-LONG = 64  # keys of a tile
+LONG = 64  # keys of a tile; of float16 so many products are summed up without parts
+STEPS = 16  # vectors of a query and of keys that are multiplied without a loop
+SUMS = 16  # vectors of values that registers hold
+HALF = "float16"
 REGISTERS = (3, 5, 9)  # the stage's outputs that are kept in them: sums, and a vector of scores
 # Instructions: of a load, where pairs are loaded at once or an operand of a multiplication; of a
 # turn of the loop over a head; of a vector of scores, from masks to sums of exponents; of a row of
@@ -47,13 +51,34 @@ def plan_attention(
     types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> AttentionByTiles | None:
     n = sizes_of(types, attrs)
-    lanes = target.lanes("float32")
+    dtype = _arithmetic(types, n, target)
+    lanes = target.lanes(dtype)
     if target.kind == "c" or lanes < QUAD or n.width % lanes or n.values % lanes:
         return None
-    tile = _tile(n, lanes, target)
+    tile = _short_tile(n, lanes, target) if dtype == HALF else _tile(n, lanes, target)
     return AttentionByTiles(
         **fields(NAME, types, attrs, target), cost=_cost(n, tile, target), tile=tile
     )
+
+
+def _arithmetic(types: Sequence[TensorType], n: Sizes, target: Target) -> str:
+    """The dtype of products: float16 where all operands have it, and vectors of it fit."""
+    lanes = target.lanes(HALF)
+    short = all(t.dtype == HALF for t in types[:3]) and target.arch == "aarch64"
+    fits = n.width % lanes == 0 and n.values % lanes == 0
+    return arithmetic(HALF, target) if short and fits else "float32"
+
+
+def _short_tile(n: Sizes, lanes: int, target: Target) -> AttentionTile:
+    """Of float16: rows whose scores with some keys fill whole vectors, by what they cost."""
+    tiles = []
+    for rows, keys in ((4, QUAD), (2, QUAD), (1, 2 * QUAD)):
+        vectors = divisor(n.values // lanes, SUMS // rows)
+        steps = divisor(n.width // lanes, STEPS)
+        tiles.append(
+            AttentionTile(rows, keys, steps, LONG, lanes, vectors, parallel=True, dtype=HALF)
+        )
+    return min(tiles, key=lambda tile: _cost(n, tile, target))
 
 
 def _tile(n: Sizes, lanes: int, target: Target) -> AttentionTile:
@@ -66,7 +91,7 @@ def _tile(n: Sizes, lanes: int, target: Target) -> AttentionTile:
     keys = 2 * QUAD if rows == 1 else QUAD
     whole = n.values // lanes
     vectors = divisor(whole, (16 if many else 8) // rows)
-    steps = 1 if target.arch == "arm" else divisor(n.width // lanes, 4)
+    steps = 1 if target.arch == "arm" else divisor(n.width // lanes, STEPS)
     return AttentionTile(rows, keys, steps, LONG, lanes, vectors, parallel=True)
 
 
@@ -80,6 +105,6 @@ def _cost(n: Sizes, tile: AttentionTile, target: Target) -> float:
         * (rows + load + load * rows / tile.keys + TURN / (tile.keys * tile.steps))
     )
     of_key += n.values / tile.lanes * (rows + load)
-    of_key += rows * (EXPONENT / tile.lanes + 1)
+    of_key += rows * (EXPONENT / tile.wide + 1)
     of_tile = rows * (ROW + 3 * n.values / tile.lanes)
     return float(blocks * (length * of_key + -(-length // tile.long) * of_tile))

@@ -9,7 +9,7 @@ workspace is that of a strip. A strip that several groups share is transformed o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mlc_targets import Target
 
@@ -64,10 +64,12 @@ class Strips:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Strips, or None where another way is better, and why."""
+    """Strips, or None where another way is better, and why. direct: what that costs, in
+    instructions and what its weights make wait."""
 
     strips: Strips | None
     reason: str
+    direct: float = 0.0
 
 
 def decide(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Decision:
@@ -103,10 +105,11 @@ def decide(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Decisio
     exact = [tile for tile in numbers.tiles if whole or conv.channels <= MOST_CHANNELS[tile]]
     best = min((best_strips(conv, tile, target) for tile in exact), key=lambda found: found.cost)
     weights = w.elements * dtype_of(w.dtype).bits // 8
-    share = best.cost / (direct.cost + PER_BYTE * weights)
+    most = direct.cost + PER_BYTE * weights
+    share = best.cost / most
     name = f"F({best.tile} x {best.tile}, 3 x 3)"
     reason = f"{name} costs {share:.2f} of what direct convolution does"
-    return Decision(best if share <= GAIN else None, reason)
+    return Decision(best if share <= GAIN else None, reason, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +210,20 @@ class Winograd(Plan):
     conv: ConvShape
     lanes: int
     strips: Strips
+    direct: float = field(default=0.0, compare=False, repr=False)
+
+    @property
+    def saved(self) -> float:
+        return max(0.0, self.direct - self.cost)
+
+    def lighter(self) -> Sequence[Winograd]:
+        """By smaller tiles, which have fewer points."""
+        numbers = numbers_of(self.conv.dtype, self.target)
+        assert numbers is not None
+        smaller = (tile for tile in numbers.tiles if tile < self.strips.tile)
+        found = (best_strips(self.conv, tile, self.target) for tile in smaller)
+        worth = (strips for strips in found if strips.cost <= GAIN * self.direct)
+        return [_plan(self.types, self.conv, self.target, s, self.direct) for s in worth]
 
     def compute(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         return compute(self.op, inputs, self.attrs)
@@ -233,14 +250,24 @@ class Winograd(Plan):
 
 def plan_winograd(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Winograd | None:
     """Where the rule finds it worth while."""
-    strips = decide(types, attrs, target).strips
-    return None if strips is None else planned(types, attrs, target, strips)
+    decision = decide(types, attrs, target)
+    if decision.strips is None:
+        return None
+    return planned(types, attrs, target, decision.strips, decision.direct)
 
 
-def planned(types: Sequence[TensorType], attrs: Attrs, target: Target, strips: Strips) -> Winograd:
+def planned(
+    types: Sequence[TensorType], attrs: Attrs, target: Target, strips: Strips, direct: float = 0.0
+) -> Winograd:
     """The plan for a convolution that `decide` takes, in any strips."""
     conv = conv_shape(types, attrs)
     assert conv is not None
+    return _plan(types, conv, target, strips, direct)
+
+
+def _plan(
+    types: Sequence[TensorType], conv: ConvShape, target: Target, strips: Strips, direct: float
+) -> Winograd:
     numbers = numbers_of(conv.dtype, target)
     assert numbers is not None
     lanes = numbers.lanes
@@ -254,6 +281,7 @@ def planned(types: Sequence[TensorType], attrs: Attrs, target: Target, strips: S
         conv=conv,
         lanes=lanes,
         strips=strips,
+        direct=direct,
     )
 
 
