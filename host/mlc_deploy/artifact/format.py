@@ -166,5 +166,5 @@ def _blobs(data: memoryview, at: int, table: object, where: str) -> list[Blob]:
 
 
 def disorder(what: str, where: str) -> ArtifactError:
-    """Of a manifest that its hash says is as it was written, and that no mlc-deploy wrote."""
+    """The refusal of an intact manifest that no mlc-deploy wrote."""
     return ArtifactError(f"the file's manifest is not in order: {what}", where=where)

@@ -82,7 +82,7 @@ class Farm(Closing):
             ) from None
 
     def client(self) -> Any:
-        """A client that is connected, or that soon may be. Raises Unreachable."""
+        """A client that is connected, or tries to be. Raises Unreachable."""
         with self._lock:
             if self._closed:
                 raise CancelledError

@@ -165,8 +165,7 @@ MOST_INTEGER = 1 << 64
 
 
 def is_operator(target: str, operators: Collection[str] = ()) -> bool:
-    """Whether torch's name of a function is that of an operator that only computes with tensors
-    and sizes."""
+    """Whether torch's name of a function names an operator of tensors and sizes alone."""
     module, _, function = target.rpartition(".")
     if module in PYTHON:
         return function in PYTHON[module]

@@ -1,4 +1,4 @@
-"""From the numbers that a tensor takes to the range that its 256 integers cover.
+"""From a tensor's numbers to the range of its 256 integers.
 
 Four rules propose ranges. min/max loses nothing and is coarse where a few numbers lie far out. The
 others cut: a percentile of the numbers; the least squared error of rounding and cutting; the least

@@ -1,8 +1,8 @@
 """A page: one file that opens offline, of a run's record alone (record.py), or of a tuning's
 results (tuning.py).
 
-What a model's names hold is text in it (markup.py). Besides, the page says that nothing may be
-loaded and that its own script alone may run.
+What a model's names hold is text in it (markup.py). The page also forbids loading anything, and any
+script but its own.
 """
 
 from __future__ import annotations

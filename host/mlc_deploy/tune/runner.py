@@ -259,9 +259,8 @@ def timed(
 
 
 def run_limit(request: Request) -> float:
-    """Seconds that one run may take: what the request says, and less where the best is known to
-    take far less; but so much more than that, that a board with other work is not mistaken for a
-    kernel without end."""
+    """Seconds that one run may take: what the request says, and less where the best takes far less.
+    It is still many times the best's, so a kernel on a busy board does not count as endless."""
     best = request.best
     match request.objective:
         case "instructions":
