@@ -36,7 +36,7 @@ from .work import (
 )
 
 R = TypeVar("R")
-CONNECT_SECONDS = 15.0
+CONNECT_SECONDS = 15.0  # for the first answer of a scheduler
 PATIENCE_SECONDS = 60.0  # that a scheduler may be away
 DEATHS = 10  # of a call, each of several workers
 AGAIN_SECONDS = 0.5  # from one look for it to the next

@@ -27,7 +27,7 @@ from ..graph.nodes import Value
 from .node import Node
 
 FRACTION = 23  # bits of float32's fraction
-BIAS = 127
+BIAS = 127  # of float32's exponent
 INFINITE = 0xFF << FRACTION  # the bits of float32's infinity
 
 

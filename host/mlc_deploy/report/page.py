@@ -28,7 +28,7 @@ from .roofline import roofline
 from .samples import samples
 from .summary import board, figures, verdict
 
-MOST_BYTES = 1_000_000
+MOST_BYTES = 1_000_000  # of a page
 ROOM = 10_000  # bytes for what is said of kernels that are left out
 FOLDER = Path(__file__).parent
 

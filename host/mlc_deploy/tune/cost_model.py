@@ -42,7 +42,7 @@ PARAMETERS = {
     "force_row_wise": True,
     "verbosity": -1,
 }
-ROUNDS = 80
+ROUNDS = 80  # trees
 SHARPNESS = 10.0  # power of best / cost: what is one per cent slower differs by ten
 
 

@@ -173,7 +173,7 @@ def _block_features(loops: Sequence[For], block: Block, target: Target) -> Row:
     return [*numbers, *(x for slot in slots for x in slot)], instructions, misses, cycles
 
 
-SLOT = 10
+SLOT = 10  # numbers for one buffer
 LENGTH = 37 + SLOTS * SLOT
 
 
