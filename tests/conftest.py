@@ -23,7 +23,7 @@ GROUPS = {
     "onnx": "ONNX's backend suite, compiled; a sample of it on emulated boards",
     "tflite": "the .tflite files that packages ship, against LiteRT (needs pip and npm)",
     "models": "the models of the field, compiled and run here, two of them on emulated boards",
-    "emulated": "the other models of the field on emulated boards",
+    "emulated": "the other models of the field, and the third board of some graphs, emulated",
     "quantize": "trained models that packages ship, quantized; counted on emulated boards",
     "detectors": "detectors that torchvision and Ultralytics export, on emulated boards",
     "decoders": "language models of transformers, and text (needs the extras 'decoders', 'text')",

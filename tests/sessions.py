@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -53,6 +53,17 @@ def board_named(request: pytest.FixtureRequest, name: str) -> Session:
     """The session of a board by the name of its fixture."""
     session: Session = request.getfixturevalue(name)
     return session
+
+
+def boards_in_turn(cases: Iterable[Any]) -> list[Any]:
+    """Each case and a board's name: this machine, and one of the ARM boards, which take turns. The
+    other one is in the group `emulated`: of a whole graph, the third board seldom proves more."""
+    made = []
+    for number, case in enumerate(cases):
+        for board in ("local", "aarch64", "armv7"):
+            left_out = board == ("aarch64", "armv7")[number % 2]
+            made.append(pytest.param(case, board, marks=pytest.mark.emulated if left_out else ()))
+    return made
 
 
 def skip_unless_runs(board: Session, target: Target) -> None:

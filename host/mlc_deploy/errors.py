@@ -121,13 +121,12 @@ class InputError(MlcError):
 
 
 class FarmError(MlcError):
-    """A farm of boards cannot be used: a package that is missing, an address that is none, a kind
-    of board that it has not."""
+    """A farm of boards cannot be used: a missing package, a bad address, a kind of board that it
+    does not have."""
 
 
 class DecodeError(MlcError):
-    """A model that is no decoder, a package or a tokenizer that is missing, a text that is too
-    long."""
+    """A model that is no decoder, a missing package or tokenizer, a text that is too long."""
 
 
 class ReportError(MlcError):

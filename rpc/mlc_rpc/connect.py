@@ -37,9 +37,8 @@ def connect(
 
     `runtime` gives the board's program for a machine ("aarch64", "arm", "x86_64"); `machine` is the
     one wanted where the board could be several (qemu://max); `plugin` is QEMU's counting plugin,
-    built for this host, which simulates `caches`; `key` is that of a tcp:// board, None for the
-    one that was enrolled (keys.key_path). `timeout` in seconds, for connecting and as the default
-    of short calls.
+    built for this host, which simulates `caches`; `key` is a tcp:// board's, None for the enrolled
+    one (keys.key_path). `timeout` in seconds, for connecting and as the default of short calls.
 
     Raises Unreachable, Mismatch.
     """

@@ -147,8 +147,8 @@ class RemoteFunction:
         timeout: float = RUN_SECONDS,
     ) -> Stopped:
         """Runs a model up to the end of a turn of a layer, and gives what that has computed. Turns
-        count from 0, over all loops around the layer. Raises Refused for a layer that there is not,
-        and for a turn that does not come."""
+        count from 0, over all loops around the layer. Raises Refused for an unknown layer, and for
+        a turn that does not come."""
         module, board = self.module, self.module.session.board
         if turn < 0:
             raise ValueError(f"turns count from 0, and {turn} is below")

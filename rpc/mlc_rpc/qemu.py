@@ -1,7 +1,7 @@
 """qemu://, the runtime under QEMU's user-mode emulation: the stand-in for a board.
 
-Executed instructions are counted by a plugin of ours where this QEMU takes it. One that was built
-for that by scripts/build-qemu is preferred to the system's own.
+Executed instructions are counted by a plugin of ours where this QEMU takes it. A QEMU that
+scripts/build-qemu made is preferred to the system's own.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from hashlib import blake2b
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mlc_rpc.closing import Closing
 from mlc_rpc.cores import KINDS, core_numbers, ranges
 from mlc_rpc.counters import Counter
 from mlc_rpc.errors import Lost, Mismatch, Refused, RpcError, Unreachable
@@ -104,7 +104,7 @@ class Deployable(Protocol):
     def weights_bytes(self) -> bytes | memoryview: ...
 
 
-class Session:
+class Session(Closing):
     """Everything that is done with one board, until `close`. Usable from several threads.
 
     Every call raises RpcError's kinds (mlc_rpc.errors) and has a deadline. Ctrl-C during a call
@@ -175,17 +175,6 @@ class Session:
                         attempt=error.attempt or "look after its power and network",
                     ) from error
             time.sleep(max(began + PAUSE_SECONDS - time.monotonic(), 0))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Session {self.board}, {self.device.machine}, {self.device.cores} cores>"

@@ -96,7 +96,7 @@ echo mlc-done
 
 
 def script(text: str, content: bytes = b"", place: int = 0) -> str:
-    """A command for the board: `text` about a program of that content, in that place."""
+    """A command for the board: `text` about a program of this content, in this place."""
     filled = text.replace("@hash@", hashlib.sha256(content).hexdigest())
     filled = filled.replace("@size@", str(len(content))).replace("@place@", str(place))
     return "exec sh -c " + shlex.quote(filled.replace("@random@", secrets.token_hex(8)))

@@ -39,7 +39,7 @@ def call_of(model: Model, layer: str, board: str) -> int:
 
 
 def never(layer: str, turn: int, turns: int, board: str) -> Refused:
-    """The error of a turn that did not come, of a layer that ran `turns` times."""
+    """The error of a turn that did not come: the layer ran `turns` times."""
     if turns == 0:
         return Refused(
             f"layer '{layer}' did not run: its loop had no turn, or another branch was taken",

@@ -10,12 +10,12 @@ Streams of one module share its weights, and each has states of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mlc_rpc.closing import Closing
 from mlc_rpc.errors import Refused
 from mlc_rpc.extents import results_of, stored
 from mlc_rpc.tensor import RemoteTensor
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 
-class Stream:
+class Stream(Closing):
     """The inputs, outputs and states of one use of a module's model. States are zero at first.
 
     threads, cores and timeout (in seconds, of each step) are as RemoteModule.run takes them.
@@ -116,17 +116,6 @@ class Stream:
         """Frees what the stream has on the board. Safe to call again."""
         for tensor in self._args:
             tensor.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def _board(self) -> str:

@@ -7,12 +7,12 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from mlc_rpc.closing import Closing
 from mlc_rpc.link import CHUNK_SECONDS, Link, Request, chunks
 
 MEMORY_FILE = "/memfd:"  # how the system shows one
@@ -57,7 +57,7 @@ class Handles:
             self.free(self.dropped.popleft(), timeout)
 
 
-class RemoteTensor:
+class RemoteTensor(Closing):
     """`shape` and `dtype` of a tensor on the board; its bytes come and go by `numpy` and `write`.
 
     Freed by `close`, or some time after nobody holds it (`handles` then has it among the dropped
@@ -177,17 +177,6 @@ class RemoteTensor:
         if self._open and self._handles:
             self._open = False
             self._handles.free(self.handle)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # Collected at any moment and on any thread, perhaps one that is sending: so only noted.

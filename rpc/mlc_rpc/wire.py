@@ -68,7 +68,6 @@ TAG_BYTES = 16
 MAX_GREETING = 1 << 12
 MAX_RECORD = 1 << 16
 MAX_THREADS = 256
-MAX_REPEAT = 10_000  # samples
 MAX_SPANS = 1 << 13  # of a run: what threads do later is not told
 MAX_ROWS = 500  # of conditions; where there are more samples, a row is for several
 MAX_LAYER_TIMES = 1 << 14  # samples times calls, where `time` times each call

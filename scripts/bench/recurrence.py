@@ -132,6 +132,11 @@ class WrittenOut:
         self.nodes.append(h.make_node(op, inputs, names, **attributes))
         return names
 
+    def inputs_of_steps(self, steps: int) -> list[str]:
+        """What a layer's input adds to the gates of each step, all computed in front."""
+        of_x = self("Add", self("MatMul", "x", "w"), "wb")
+        return self.several("Split", steps, of_x, axis=0)
+
     def model(
         self, results: Sequence[str], hidden: int, constants: Mapping[str, Array]
     ) -> ModelProto:
@@ -140,18 +145,22 @@ class WrittenOut:
         return model(self.nodes, steps, hidden, constants)
 
 
-def lstm_out(steps: int, hidden: int) -> ModelProto:
-    """Steps of an LSTM, the products of all inputs in front."""
-    n, own = WrittenOut(), weights(4, hidden)
-    constants = {
+def _written_out(gates: int, hidden: int) -> dict[str, Array]:
+    """The weights of a layer, as products and sums take them."""
+    own, wide = weights(gates, hidden), gates * hidden
+    return {
         "w": own["w"][0].T.copy(),
         "r": own["r"][0].T.copy(),
-        "wb": own["b"][0, : 4 * hidden],
-        "rb": own["b"][0, 4 * hidden :],
+        "wb": own["b"][0, :wide],
+        "rb": own["b"][0, wide:],
         "begin": np.full((1, hidden), 0.1, np.float32),
     }
-    of_x = n("Add", n("MatMul", "x", "w"), "wb")
-    parts = n.several("Split", steps, of_x, axis=0)
+
+
+def lstm_out(steps: int, hidden: int) -> ModelProto:
+    """Steps of an LSTM, the products of all inputs in front."""
+    n, constants = WrittenOut(), _written_out(4, hidden)
+    parts = n.inputs_of_steps(steps)
     flat = n("Constant", value=nh.from_array(np.array([1, 4 * hidden])))
     state, cell, results = "begin", "begin", []
     for part in parts:
@@ -167,16 +176,8 @@ def lstm_out(steps: int, hidden: int) -> ModelProto:
 
 def gru_out(steps: int, hidden: int) -> ModelProto:
     """Steps of a GRU whose reset gate multiplies the state's product."""
-    n, own = WrittenOut(), weights(3, hidden)
-    constants = {
-        "w": own["w"][0].T.copy(),
-        "r": own["r"][0].T.copy(),
-        "wb": own["b"][0, : 3 * hidden],
-        "rb": own["b"][0, 3 * hidden :],
-        "begin": np.full((1, hidden), 0.1, np.float32),
-    }
-    of_x = n("Add", n("MatMul", "x", "w"), "wb")
-    parts = n.several("Split", steps, of_x, axis=0)
+    n, constants = WrittenOut(), _written_out(3, hidden)
+    parts = n.inputs_of_steps(steps)
     flat = n("Constant", value=nh.from_array(np.array([1, 3 * hidden])))
     state, results = "begin", []
     for part in parts:

@@ -116,7 +116,7 @@ _TAGS: dict[str, tuple[str, Mapping[str, Value]]] = {}  # of users, by name
 def register_tag(name: str, target: str | Mapping[str, object]) -> None:
     """Gives a target a name of the user's, which can stand wherever a board's name can.
 
-    Raises TargetError for a target that is none, and for a name that means something already.
+    Raises TargetError for a bad target, and for a name that is taken.
     """
     word = name.lower()
     if not _WORD.fullmatch(word.replace("/", "_")):

@@ -147,12 +147,6 @@ class Target:
                 return 16 if self.has("neon") else 0
 
     @property
-    def fused_multiply_add(self) -> bool:
-        """Whether there is a multiply-add that rounds once."""
-        fma = {"aarch64": "fp-armv8", "arm": "vfp4d16", "x86_64": "fma"}
-        return self.has(fma[self.arch])
-
-    @property
     def float16(self) -> Literal["arithmetic", "storage", "software"]:
         """How float16 is computed: by instructions of its own; as float32, with instructions that
         convert; or as float32, by functions that convert one number."""

@@ -19,7 +19,7 @@ def shown(text: str, most: int = MOST) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Part of a message, of one line or several: each as `shown`. All but the first are indented,
-    so that none looks like one that begins with a label of ours ("  try: ")."""
+    """Part of a message, of one line or several: each as `shown`. All but the first are indented:
+    none can pass for one with a label of ours ("  try: ")."""
     first, *others = (shown(line.expandtabs(), LONG) for line in text.split("\n"))
     return "\n".join((first, *(o if o[:4].isspace() else INDENT + o.lstrip() for o in others)))

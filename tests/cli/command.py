@@ -33,7 +33,7 @@ class Ended:
         lines = [
             line
             for line in self.stderr.splitlines()
-            if not re.fullmatch(r"[a-z]+ +\d+\.\d\d s", line)
+            if not re.fullmatch(r"[a-z]+ +\d+(\.\d\d s| of \d+ .*)", line)  # slow ones say more
         ]
         return "\n".join([*lines, f"-> {self.status}"])
 

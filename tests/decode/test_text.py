@@ -25,6 +25,7 @@ from tests.decode.tiny import (
     VOCABULARY,
     by_onnxruntime,
     decoder,
+    planned,
     saved,
 )
 from tests.driver.test_streams import voice_activity
@@ -120,10 +121,9 @@ def test_attention_reads_the_cache_in_place(made: Made) -> None:
     kernels = [call.kernel for call in model.program.calls]
     assert sum("attention" in k for k in kernels) == 2 * LAYERS
     assert not any("softmax" in k for k in kernels)
-    longer = mlc.load_decoder(made.file, "host", length=4 * LENGTH).model
-    assert isinstance(longer, mlc.CompiledModel)
+    longer = planned(made.file, "host", length=4 * LENGTH)
     more = STEP * 3 * LENGTH * 8 + 2048  # bytes: a mask, and places of the tokens
-    assert longer.program.arena - model.program.arena < more
+    assert longer.arena - model.program.arena < more
 
 
 def test_weights_of_few_bits_are_there_once(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_weights_of_few_bits_are_there_once(tmp_path: Path) -> None:
         for t in onnx.load(file).graph.initializer
     )
     for target in ("aarch64", "armv7a", "host"):
-        program = mlc.load_decoder(file, target, length=32).model.program  # type: ignore[union-attr]
+        program = planned(file, target, length=32)
         assert len(program.procedures) == 3
         assert len(program.weights) < 1.05 * stored, target
 

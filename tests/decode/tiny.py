@@ -15,6 +15,11 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from mlc_deploy.decode.model import read_decoder
+from mlc_deploy.driver.model_graph import model_graph
+from mlc_deploy.graph.program import GraphProgram, lower_graph
+from mlc_targets import Target
+
 Array = NDArray[Any]
 PLAIN, FUSED = "plain", "fused"
 VOCABULARY, WIDTH, HEADS, KEPT, HEAD, INNER, LAYERS = 64, 64, 4, 2, 16, 96, 2
@@ -188,6 +193,13 @@ def saved(folder: Path, style: str = PLAIN, **options: Any) -> Path:
     path = folder / f"{style}.onnx"
     onnx.save(decoder(style, **options), path)
     return path
+
+
+def planned(path: Path, target: str, **how: Any) -> GraphProgram:
+    """What a decoder becomes for a target, before its kernels are compiled; how: as read_decoder
+    takes it."""
+    graphs = model_graph(read_decoder(path, **how), Target(target))
+    return lower_graph(graphs.optimized, graphs.module)
 
 
 def by_onnxruntime(path: Path, prompt: list[int], count: int) -> tuple[list[int], list[Array]]:

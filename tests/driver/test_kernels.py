@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mlc_deploy as mlc
@@ -100,6 +101,24 @@ def test_names_of_parameters_decide_the_key() -> None:
     found = compiled({"s": KernelSource("s", te.create_prim_func([a, b, z]))})
     assert found.cached == 0
     assert [p["name"] for p in found.objects["s"].signature["params"]] == ["a", "b", "z"]
+
+
+def test_a_layer_is_found_in_another_model() -> None:
+    """Neither the model's name nor those of its values and layers are part of the key."""
+
+    def model(name: str, more: bool) -> mlc.graph.Function:
+        builder = mlc.graph.BlockBuilder(name)
+        x = builder.param(f"{name}.in", (4, 24))
+        w = np.full((24, 24), 0.1, np.float32)
+        for n in range(1 + more):
+            x = builder.emit("dense", x, mlc.graph.const(w + n), transpose_b=False)
+            x = builder.emit("relu", x, name=f"{name}.{n}", source=f"{name}.layer{n}")
+        return builder.finish([builder.emit("exp", x) if more else x], [f"{name}.out"])
+
+    alone = mlc.compile(model("one", False), TARGET)
+    assert (alone.kernels_compiled, alone.kernels_cached) == (1, 0)
+    other = mlc.compile(model("another", True), TARGET)
+    assert (other.kernels_compiled, other.kernels_cached) == (1, 1)  # dense_relu_exp, dense_relu
 
 
 def test_the_context_reaches_workers() -> None:

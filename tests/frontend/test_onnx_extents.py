@@ -104,7 +104,9 @@ def drawn(seed: int, high: float) -> dict[str, Array]:
     return {"boxes": np.concatenate([corners, corners + sides], 1), "scores": scores}
 
 
-@pytest.mark.parametrize("board", ["local", "aarch64", "armv7"])
+@pytest.mark.parametrize(
+    "board", ["local", "armv7", pytest.param("aarch64", marks=pytest.mark.emulated)]
+)
 def test_a_detector_with_its_suppression(board: str, request: pytest.FixtureRequest) -> None:
     session: Session = board_named(request, board)
     proto = detector()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,9 +39,16 @@ def test_digits(name: str) -> None:
 
 
 HUGE = ("bvlc_alexnet", "vgg19", "zfnet512")  # 240 to 570 MB of weights
+QUICK = ("inception_v1", "shufflenet", "squeezenet")
 
 
-@pytest.mark.parametrize("name", [n for n in LIGHT_NAMES if n not in HUGE])
+def light_models() -> list[Any]:
+    """What is quick; others, in the group of the field's models."""
+    others = [n for n in LIGHT_NAMES if n not in (*HUGE, *QUICK)]
+    return [*QUICK, *(pytest.param(name, marks=pytest.mark.models) for name in others)]
+
+
+@pytest.mark.parametrize("name", light_models())
 def test_light_models(name: str) -> None:
     model = light_model(name)
     (data,) = [i.name for i in model.graph.input]

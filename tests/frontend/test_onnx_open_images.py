@@ -12,7 +12,7 @@ import mlc_deploy as mlc
 from mlc_deploy.errors import ImporterError
 from mlc_deploy.frontend import from_onnx
 from tests.onnx_models import reference
-from tests.sessions import TARGETS, aarch64, armv7, board_named, local
+from tests.sessions import TARGETS, aarch64, armv7, board_named, boards_in_turn, local
 
 if TYPE_CHECKING:
     from mlc_rpc import Session
@@ -64,8 +64,7 @@ def model(layer: str) -> ModelProto:
     return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
 
 
-@pytest.mark.parametrize("board", ["local", "aarch64", "armv7"])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(("name", "board"), boards_in_turn(LAYERS))
 def test_any_width(name: str, board: str, request: pytest.FixtureRequest) -> None:
     session: Session = board_named(request, board)
     proto = model(LAYERS[name])

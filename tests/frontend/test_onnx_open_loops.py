@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 import mlc_deploy as mlc
 from mlc_deploy.frontend import from_onnx
 from tests.onnx_models import reference
-from tests.sessions import TARGETS, aarch64, armv7, board_named, local
+from tests.sessions import TARGETS, aarch64, armv7, board_named, boards_in_turn, local
 
 if TYPE_CHECKING:
     from mlc_rpc import Session
@@ -22,6 +22,7 @@ __all__ = ["aarch64", "armv7", "local"]  # fixtures
 Array = NDArray[Any]
 INPUTS, HIDDEN = 5, 12
 MOST = {"seq": 20, "batch": 4}
+GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
 rng = np.random.default_rng(4)
 
 SCAN = """
@@ -154,16 +155,14 @@ def check(proto: ModelProto, session: Session, target: str, sizes: list[dict[str
     module.close()
 
 
-@pytest.mark.parametrize("board", ["local", "aarch64", "armv7"])
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize(("name", "board"), boards_in_turn(TEXTS))
 def test_control(name: str, board: str, request: pytest.FixtureRequest) -> None:
     session: Session = board_named(request, board)
     check(of_text(name), session, TARGETS[board], [{"seq": n} for n in (1, 20, 3)])
 
 
-@pytest.mark.parametrize("board", ["local", "aarch64", "armv7"])
-@pytest.mark.parametrize(("op", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
-def test_recurrent(op: str, gates: int, board: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("op", "board"), boards_in_turn(GATES))
+def test_recurrent(op: str, board: str, request: pytest.FixtureRequest) -> None:
     session: Session = board_named(request, board)
     sizes = [{"seq": n, "batch": k} for n, k in ((1, 1), (20, 4), (7, 3))]
-    check(recurrent(op, gates), session, TARGETS[board], sizes)
+    check(recurrent(op, GATES[op]), session, TARGETS[board], sizes)

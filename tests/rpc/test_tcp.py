@@ -446,7 +446,7 @@ def test_the_client_notices_a_change_on_the_way(board: Listener, flipped: int) -
             data[:flipped] + bytes([data[flipped] ^ 1]) + data[flipped + 1 :]
         )
         with pytest.raises((errors.ProtocolError, errors.Timeout)) as caught:
-            session.call("ping", "x" * 300, timeout=2)
+            session.call("ping", "x" * 300, timeout=PATIENCE if flipped else 2)  # of a long record
         if flipped >= 4:
             assert caught.value.what == "a record is not as the board sent it"
         session.close()

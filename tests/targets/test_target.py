@@ -143,7 +143,7 @@ def test_armv7_has_neon_only_when_asked() -> None:
     assert bare.llvm_features == "-d32,-neon,-slowfpvmlx,-expand-fp-mlx,+use-misched"
     assert (bare.register_bits, bare.vector_registers, bare.lanes("float32")) == (0, 0, 1)
     neon = Target(TVM_EXAMPLE)
-    assert neon.has("neon") and neon.has("d32") and not neon.fused_multiply_add
+    assert neon.has("neon") and neon.has("d32") and not neon.has("vfp4d16")
     assert neon.llvm_features == "-d32,-neon,+neon,-slowfpvmlx,-expand-fp-mlx,+use-misched"
     # A CPU that has it says so itself, and takes no for an answer.
     a7 = Target("llvm -mtriple=armv7a-linux-gnueabihf -mcpu=cortex-a7")
@@ -198,11 +198,11 @@ def test_a_cpu_may_have_what_no_kernel_uses() -> None:
 def test_what_tvm_takes_wrongly() -> None:
     rasp3b = Target("rasp3b")
     assert (rasp3b.arch, rasp3b.mcpu) == ("arm", "cortex-a53")
-    assert rasp3b.has("vfp4") and rasp3b.fused_multiply_add
+    assert rasp3b.has("vfp4") and rasp3b.has("vfp4d16")
     for phone in ("pixel2", "mate10", "p20pro", "llvm -mtriple=arm64-linux-android"):
         assert Target(phone).arch == "aarch64" and Target(phone).pointer_bits == 64
     pynq = Target("pynq")
-    assert (pynq.mcpu, pynq.mfloat_abi, pynq.fused_multiply_add) == ("cortex-a9", "hard", False)
+    assert (pynq.mcpu, pynq.mfloat_abi, pynq.has("vfp4d16")) == ("cortex-a9", "hard", False)
     assert Target("nvidia/jetson-orin-nano").has("dotprod")
 
 

@@ -101,7 +101,7 @@ def _linear(e: Expr, ranges: Known) -> Linear:
 # Terms of a product, and factors of a term, that the form looks into: those of indices are fewer.
 # Powers of data have any number of factors, and those of sums any number of terms.
 MOST_TERMS = 64
-MOST_FACTORS = 8
+MOST_FACTORS = 8  # of a product that is expanded
 
 
 def _product(a: Linear, b: Linear) -> Linear | None:

@@ -22,8 +22,7 @@ from ..board.runtime_files import executor_files
 from ..codegen.c import c_kernels
 from ..files.unfinished import write_whole
 from .c_table import arena_and_memory, begins_of, param_bytes
-from .export import header_text, symbol_of
-from .save import refuse_host_calls
+from .export import begun, header_text
 
 if TYPE_CHECKING:
     from ..codegen import Library
@@ -42,12 +41,7 @@ SAME_ORDER = """\
 def export_c(folder: str | Path, model: Savable, library: Library, name: str = "") -> Path:
     """Writes a model, called `name` or by its own name, as C into a folder, which is made. Returns
     the header's path. Raises ArtifactError, CodegenError, InstallError, OSError."""
-    refuse_host_calls(model)
-    to = Path(folder)
-    to.mkdir(parents=True, exist_ok=True)
-    called = symbol_of(name or model.name)
-    described = model.metadata.model
-    assert described is not None
+    to, called, described = begun(folder, model, name)
     kernels, symbols = c_kernels(library, f"{called}.h", (called, f"{called}_weights", *TABLE))
     table = "\n\n".join(_Table(model.metadata, described, symbols, called).parts())
     write_whole(to / f"{called}.c", f"{kernels}\n\n{table}\n")

@@ -57,12 +57,7 @@ def export(
 ) -> Path:
     """Writes a model, called `name` or by its own name, into a folder, which is made. Returns the
     header's path. Raises ArtifactError, InstallError, OSError."""
-    refuse_host_calls(model)
-    to = Path(folder)
-    to.mkdir(parents=True, exist_ok=True)
-    called = symbol_of(name or model.name)
-    described = model.metadata.model
-    assert described is not None
+    to, called, described = begun(folder, model, name)
     kernels = read_object(model.object_bytes)
     write_whole(to / f"{called}.o", write_object(linkable(kernels, model.metadata, called)))
     if model.weights_bytes and embed_weights:
@@ -76,6 +71,16 @@ def export(
     embedded = bool(model.weights_bytes) and embed_weights
     write_whole(header, header_text(called, model.metadata, described, embedded))
     return header
+
+
+def begun(folder: str | Path, model: Savable, name: str) -> tuple[Path, str, Model]:
+    """The folder of an export, which is made; the model's name in C; what its table is made of."""
+    refuse_host_calls(model)
+    to = Path(folder)
+    to.mkdir(parents=True, exist_ok=True)
+    described = model.metadata.model
+    assert described is not None
+    return to, symbol_of(name or model.name), described
 
 
 def symbol_of(name: str) -> str:

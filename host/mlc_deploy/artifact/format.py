@@ -25,10 +25,10 @@ from ..files.unfinished import replacing
 MAGIC = b"\x89MLC\r\n\x1a\n"
 VERSION = 2
 ALIGNMENT = 4096  # of blobs; who maps one on a system with larger pages maps what is before it too
-HEAD = 48
-MAX_MANIFEST = 1 << 20
-MAX_BLOBS = 64
-MAX_DEPTH = 8
+HEAD = 48  # bytes in front of the manifest
+MAX_MANIFEST = 1 << 20  # bytes
+MAX_BLOBS = 64  # of a file: objects and weights
+MAX_DEPTH = 8  # of lists and maps in the manifest
 HASH_BYTES = 32
 COPY_AGAIN = "copy the file again, or save the model again"
 
@@ -166,5 +166,5 @@ def _blobs(data: memoryview, at: int, table: object, where: str) -> list[Blob]:
 
 
 def disorder(what: str, where: str) -> ArtifactError:
-    """Of a manifest that its hash says is as it was written, and that no mlc-deploy wrote."""
+    """The refusal of an intact manifest that no mlc-deploy wrote."""
     return ArtifactError(f"the file's manifest is not in order: {what}", where=where)

@@ -42,9 +42,9 @@ class Savable(Protocol):
 
 
 def save(path: str | Path, model: Savable, levels: Sequence[Savable] = ()) -> Path:
-    """Writes a model; `levels` are the same model for CPUs that have more, from one that many have
-    to one that few have. Blobs that are equal are there once. The same programs give the
-    same bytes. Raises ArtifactError, OSError."""
+    """Writes a model; `levels` are the same model for CPUs with more features, the commonest level
+    first. Blobs that are equal are there once. The same programs give the same bytes. Raises
+    ArtifactError, OSError."""
     refuse_host_calls(model)
     blobs: dict[bytes, Buffer] = {}  # by hash, in the order of their numbers
     programs = [_program(m, blobs) for m in (model, *levels)]

@@ -16,7 +16,7 @@ from ..files.outside import read_file
 from ..files.unfinished import write_whole
 from .enrolled import boards_file
 
-MOST_BYTES = 16 << 20
+MOST_BYTES = 16 << 20  # of the file; thousands of calibrations take less
 
 
 def calibration_file(name: str) -> Path:

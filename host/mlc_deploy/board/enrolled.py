@@ -21,7 +21,7 @@ from ..errors import InputError
 from ..files.outside import read_file
 from ..files.unfinished import write_whole
 
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 20  # of boards.toml, which has some hundred bytes a board
 MOST_DOTS = 100  # of a line
 
 

@@ -23,7 +23,7 @@ from .options import DEBUG, Misuse
 from .place import checked, located
 from .tables import add_row, bytes_text, console_for, labelled, plain_table, tell
 
-SECONDS = 30.0
+SECONDS = 30.0  # to read a board's key or facts
 
 
 @click.group()

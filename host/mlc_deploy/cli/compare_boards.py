@@ -95,8 +95,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A board, what the model would take there, and the bytes that it needs and that there are;
-    0 where nobody knows what there are."""
+    """A board, the model's time there, the bytes that it needs, and the board's memory; 0 where
+    nobody knows what there are."""
 
     board: str
     forecast: Forecast

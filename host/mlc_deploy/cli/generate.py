@@ -11,20 +11,26 @@ import click
 from mlc_rpc.wire import MAX_THREADS
 
 from ..artifact import SavedModel
-from ..board.connect import connect, target_of
 from ..decode.api import HOST, LOOPS, TOKENS, Decoder, load_decoder
 from ..decode.api import generate as generated
 from ..decode.files import beside, model_of
 from ..decode.tokens import load_tokenizer
-from ..driver.deploy import RUN_SECONDS, refuse_cores, refuse_unfit
 from ..driver.levels import CompiledLevels
 from .json_file import JsonFile
-from .options import CORES, DB_HELP, DEBUG, JSON_HELP, TARGET_HELP, Misuse, above_zero, one_level
-from .pieces import print_pieces, refuse_compiled, show_facts
+from .options import DB_HELP, TARGET_HELP, Misuse, above_zero, one_level
+from .pieces import (
+    costs,
+    emulated,
+    fitting_board,
+    print_pieces,
+    refuse_compiled,
+    running,
+    show_facts,
+)
 from .place import NONE, choose
 from .progress import Progress
 from .saving import MODEL, save_model, saved
-from .tables import Record, bytes_text, count_text
+from .tables import Record
 
 ENDED = {
     "end": "the model ended the text", "stop": "a text of --stop stood there",
@@ -75,14 +81,7 @@ ENDED = {
 @click.option("--precision", metavar="P", help="compute in float32 or float16 (default: float32)")
 @click.option("--db", metavar="FILE", help=DB_HELP)
 @click.option("--save", metavar="FILE", help="write the compiled model: .mlc, or a folder")
-@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
-@click.option("--threads", type=int, metavar="N", help="use N threads on the board")
-@CORES
-@click.option(
-    "--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS",
-    help=f"stop a step on the board after SECONDS (default: {RUN_SECONDS:g})",
-)  # fmt: skip
-@DEBUG
+@running
 def generate(
     model: str,
     prompt: str | None,
@@ -157,14 +156,7 @@ def generate(
             made = ready or compiled(wanted)
         _save(made, save, file)
         return 0
-    with progress.stage("connect"):
-        session = connect(url, machine=wanted.arch if wanted else None)
-    with session:
-        for warning in session.warnings:
-            progress.warn(warning)
-        refuse_cores(cores, session.board, session.device)
-        wanted = wanted or target_of(session.device)
-        refuse_unfit(wanted, session.board, session.device)
+    with fitting_board(url, wanted, cores, progress) as (session, wanted):
         with progress.stage("compile"):
             decoder = ready or compiled(wanted)
         _save(decoder, save, file)
@@ -228,8 +220,7 @@ def _save(decoder: Decoder, to: str | None, file: Path) -> None:
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:
-    memory = record["memory"]
-    clock = " (emulated)" if record["emulated"] else ""
+    clock = emulated(record)
 
     def rate(tokens: int, seconds: float, per_second: float | None) -> str:
         of = f"{tokens} token{'s' if tokens != 1 else ''} in {seconds:.3g} s{clock}"
@@ -240,9 +231,4 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         ("reply", rate(record["tokens"], record["decode_s"], record["decode_tokens_per_s"])),
         ("first", f"{record['first_s']:.3g} s to the first token"),
     ]  # fmt: skip
-    if record["instructions"] is not None:
-        found.append(("counted", f"{count_text(record['instructions'])} instructions per token"))
-    sizes = ", ".join(
-        f"{name} {bytes_text(memory[name])}" for name in ("weights", "cache", "arena")
-    )
-    return [*found, ("memory", sizes), ("ended", ENDED[record["ended"]])]
+    return [*found, *costs(record), ("ended", ENDED[record["ended"]])]

@@ -1,17 +1,62 @@
-"""What `generate` and `transcribe` share: text that comes in pieces, what it cost, and options that
-a compiled model takes no more."""
+"""What `generate` and `transcribe` share: options, a board, text that comes in pieces, and what it
+cost."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
 
 from mlc_targets import Target
 
+from ..board.connect import connect, target_of
+from ..driver.deploy import RUN_SECONDS, refuse_cores, refuse_unfit
 from .json_file import JsonFile
-from .options import Misuse
-from .tables import console_for, labelled
+from .options import CORES, DEBUG, JSON_HELP, Misuse
+from .progress import Progress
+from .tables import Record, bytes_text, console_for, count_text, labelled
+
+if TYPE_CHECKING:
+    from mlc_rpc import Session
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def running(command: F) -> F:
+    """Adds the options that say how a model runs on the board, and where its record goes."""
+    for add in (
+        DEBUG,
+        click.option(
+            "--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS",
+            help=f"stop a step on the board after SECONDS (default: {RUN_SECONDS:g})",
+        ),
+        CORES,
+        click.option("--threads", type=int, metavar="N", help="use N threads on the board"),
+        click.option("--json", "json_file", metavar="FILE", help=JSON_HELP),
+    ):  # fmt: skip
+        command = add(command)
+    return command
+
+
+@contextmanager
+def fitting_board(
+    url: str, wanted: Target | None, cores: str, progress: Progress
+) -> Iterator[tuple[Session, Target]]:
+    """A session with the board, and the target to compile for: the wanted one, or the board's own.
+    Refuses cores and a target that the board does not have."""
+    with progress.stage("connect"):
+        session = connect(url, machine=wanted.arch if wanted else None)
+    with session:
+        for warning in session.warnings:
+            progress.warn(warning)
+        refuse_cores(cores, session.board, session.device)
+        target = wanted or target_of(session.device)
+        refuse_unfit(target, session.board, session.device)
+        yield session, target
 
 
 def print_pieces(pieces: Iterable[str | int], to_json: JsonFile) -> None:
@@ -41,3 +86,19 @@ def refuse_compiled(file: Path, target: Target, options: Mapping[str, object], s
                 where=f"{file} {option}",
                 mend=f"without {option}, or the {source} that it was compiled from",
             )
+
+
+def emulated(record: Record) -> str:
+    """What stands behind seconds: those of an emulated board are none of a real one."""
+    return " (emulated)" if record["emulated"] else ""
+
+
+def costs(record: Record) -> list[tuple[str, str]]:
+    """The facts of a record that every model has: instructions where they were counted, memory."""
+    memory = record["memory"]
+    sizes = ((name, bytes_text(memory[name])) for name in ("weights", "cache", "arena"))
+    found = [("memory", ", ".join(map(" ".join, sizes)))]
+    if record["instructions"] is not None:
+        per_token = f"{count_text(record['instructions'])} instructions per token"
+        found.insert(0, ("counted", per_token))
+    return found

@@ -14,7 +14,7 @@ from mlc_targets.text import LONG, shown
 Record = dict[str, Any]
 
 WIDE = 200  # columns without a terminal
-LABEL_COLUMN = 11
+LABEL_COLUMN = 11  # characters: the longest label and a space
 FAINT = "dim"
 
 

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from ..artifact import SavedModel
-from ..board.connect import connect, target_of
 from ..decode.audio import read_wav
 from ..decode.speech import Transcriber, load_transcriber
 from ..decode.speech import transcribe as transcribed
 from ..decode.speech_files import TASKS, speech_of
-from ..driver.deploy import RUN_SECONDS, refuse_cores, refuse_unfit
 from ..driver.levels import CompiledLevels
 from .json_file import JsonFile
-from .options import CORES, DB_HELP, DEBUG, JSON_HELP, TARGET_HELP, Misuse, above_zero, one_level
-from .pieces import print_pieces, refuse_compiled, show_facts
+from .options import DB_HELP, TARGET_HELP, Misuse, above_zero, one_level
+from .pieces import (
+    costs,
+    emulated,
+    fitting_board,
+    print_pieces,
+    refuse_compiled,
+    running,
+    show_facts,
+)
 from .place import choose
 from .progress import Progress
 from .saving import MODEL, save_model, saved
-from .tables import Record, bytes_text, count_text
+from .tables import Record
 
 
 @click.command()
@@ -43,14 +48,7 @@ from .tables import Record, bytes_text, count_text
 @click.option(
     "--save", metavar="FILE", help="write the compiled model: .mlc, into the folder MODEL"
 )
-@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
-@click.option("--threads", type=int, metavar="N", help="use N threads on the board")
-@CORES
-@click.option(
-    "--timeout", type=float, default=RUN_SECONDS, metavar="SECONDS",
-    help=f"stop a step on the board after SECONDS (default: {RUN_SECONDS:g})",
-)  # fmt: skip
-@DEBUG
+@running
 def transcribe(
     model: str,
     audio: str,
@@ -93,14 +91,7 @@ def transcribe(
     if url is None:
         raise Misuse("no board is asked to hear (--board none)", mend="a board")
     progress = Progress(False)
-    with progress.stage("connect"):
-        session = connect(url, machine=wanted.arch if wanted else None)
-    with session:
-        for warning in session.warnings:
-            progress.warn(warning)
-        refuse_cores(cores, session.board, session.device)
-        wanted = wanted or target_of(session.device)
-        refuse_unfit(wanted, session.board, session.device)
+    with fitting_board(url, wanted, cores, progress) as (session, wanted):
         with progress.stage("compile"):
             made = ready or load_transcriber(
                 file, wanted, tokenizer=tokenizer, precision=precision or "float32", db=db
@@ -139,17 +130,11 @@ def _ready(
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:
-    memory: Any = record["memory"]
-    clock = " (emulated)" if record["emulated"] else ""
+    clock = emulated(record)
     found = [
         ("sound", f"{record['sound_s']:.3g} s, heard in {record['hear_s']:.3g} s{clock}"),
         ("text", f"{record['tokens']} tokens in {record['decode_s']:.3g} s{clock}"),
     ]
     if record["language"]:
         found.append(("language", record["language"]))
-    if record["instructions"] is not None:
-        found.append(("counted", f"{count_text(record['instructions'])} instructions per token"))
-    sizes = ", ".join(
-        f"{name} {bytes_text(memory[name])}" for name in ("weights", "cache", "arena")
-    )
-    return [*found, ("memory", sizes)]
+    return [*found, *costs(record)]

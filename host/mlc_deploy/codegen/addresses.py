@@ -43,9 +43,8 @@ class Position:
 class Addresses:
     """What names and pointers stand for in the function that is emitted, and code for accesses.
 
-    written: the buffers that the kernel stores to, or that share memory with one of those.
-    shared: those whose addresses are given away.
-    expr: gives the value of an expression.
+    written: the buffers that the kernel stores to, and others in the same memory. shared: those
+    whose addresses are given away. expr: gives the value of an expression.
     """
 
     def __init__(self, target: Target, written: set[Buffer], shared: frozenset[Buffer]) -> None:

@@ -243,8 +243,8 @@ def _one_and_power(e: Emitter, x: Value, coefficients: Sequence[float]) -> Value
 
 
 def _negative_power(e: Emitter, x: Value, coefficients: Sequence[float]) -> tuple[Value, Value]:
-    """(2^-r, n where an exponent stands) with e^-x = 2^n * 2^-r, |r| <= 1/2, for x that is neither
-    so large nor so small that 2^n is no normal number."""
+    """(2^-r, n where an exponent stands) with e^-x = 2^n * 2^-r, |r| <= 1/2, for x whose 2^n is a
+    normal number."""
     magic = e.constant(e.magic)
     shifted = e.fused(x, e.constant(-LOG2_E), magic)
     r = e.fused(x, e.constant(LOG2_E), e.sub(shifted, magic))

@@ -125,7 +125,7 @@ def _extremum(b: ll.IRBuilder, op: str, x: Value, y: Value) -> Value:
 
 
 def floored(b: ll.IRBuilder, op: str, x: Value, y: Value) -> Value:
-    """Division that rounds down, from LLVM's that rounds towards zero."""
+    """Division that rounds down, made of LLVM's, which rounds towards zero."""
     rest = b.srem(x, y)
     zero = ll.Constant(rest.type, None if isinstance(rest.type, ll.VectorType) else 0)
     differs = b.icmp_signed("<", b.xor(rest, y), zero)

@@ -23,8 +23,8 @@ TASKS = ("transcribe", "translate")
 @dataclass(frozen=True, slots=True)
 class Speech:
     """ear: what the model hears at once. length: tokens of a text, at most. begin: the token that
-    begins it. languages and tasks: the tokens of each, none in a model of one. plain: the token
-    that says that no times are told. silent and late: tokens that are never said, and not first."""
+    begins it. languages and tasks: the tokens of each, none in a model of one. plain: the token for
+    a text without times. silent and late: tokens that are never said, and not first."""
 
     ear: Ear
     length: int

@@ -12,12 +12,12 @@ import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mlc_rpc.closing import Closing
 from mlc_rpc.module import RUN_SECONDS, Run
 from mlc_targets.object_format import Branch, Loop
 
@@ -67,7 +67,7 @@ class Memory:
     arena: int
 
 
-class Text:
+class Text(Closing):
     """One text of a loaded decoder. Texts of one module share its weights."""
 
     def __init__(
@@ -240,17 +240,6 @@ class Text:
     def close(self) -> None:
         """Frees what the text has on the board. Safe to call again."""
         self._stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _step(tokens: int, run: Run, host_s: float) -> Step:

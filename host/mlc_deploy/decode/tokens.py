@@ -100,7 +100,7 @@ def _begun(text: str, stop: str) -> int:
 
 def chat_text(found: Beside, messages: Sequence[Mapping[str, str]]) -> str:
     """Messages as the tokenizer's chat template has them, up to where the reply begins. Raises
-    DecodeError for a template that cannot be read, or that refuses them."""
+    DecodeError for an unreadable template, or one that refuses the messages."""
     assert found.template is not None
     jinja2 = _imported("jinja2", "a chat template needs the package jinja2")
     sandbox = _imported("jinja2.sandbox", "a chat template needs the package jinja2")

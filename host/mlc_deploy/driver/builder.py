@@ -10,7 +10,7 @@ from ..ir import PrimFunc, with_fields
 from ..lower import lower
 from .workers import WorkerPool, cores
 
-BUILD_SECONDS = 30.0
+BUILD_SECONDS = 30.0  # of work for one candidate
 BUILD_BYTES = 8 << 30  # addresses, of which most are never used
 KERNEL = "main"
 

@@ -21,9 +21,9 @@ from ..files.unfinished import write_whole
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 256 << 20
+MOST_BYTES = 256 << 20  # of all entries of a folder
 TRIM_SECONDS = 600  # how often, at most, the folder is searched for more than MOST_BYTES
-CHECK_BYTES = 16
+CHECK_BYTES = 16  # of the digest in front of an entry
 
 
 def user_folder() -> Path:

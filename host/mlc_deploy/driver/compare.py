@@ -71,8 +71,8 @@ NO_SLACK = Slack()
 def compare(
     got: Array, expected: Array, precision: str = "float32", slack: Slack = NO_SLACK
 ) -> Comparison:
-    """Two arrays of one shape and dtype; floats of a model that computes in `precision` are held
-    to no narrower a tolerance than that has. slack: what floats may be off besides."""
+    """Two arrays of one shape and dtype; floats are held to the tolerance of `precision`, in which
+    the model computes, or to a wider one. slack: what floats may be off besides."""
     assert got.shape == expected.shape and got.dtype == expected.dtype
     if not got.size:
         return Comparison(0.0, 0.0)

@@ -164,20 +164,19 @@ def compile(
 
     shapes fixes inputs by name, dims symbolic dimensions by name, or leaves them open: "<=512" is
     decided by each run, and 512 at most, and "1,<=64,<=512" has kernels for each of these ranges.
-    converters are for operators that
-    are missing, as the front ends take them. watch(name, function,
-    changed) sees the graph after every pass. workers: how many processes compile kernels, by
-    default as the PassContext says, one per core. precision: "float32", which is as the model says,
-    or "float16": then what is float32 computes in float16 where that serves as well. db: a database
-    of tuned kernels, or its file; kernels that it knows for this target are scheduled as it says,
-    and layers compute in the layouts that were found best. trust: a .pt2 file may run what its
-    author put into it; without, one that could is refused. states: inputs that the model passes on
-    to itself, each with the output that is its value in the next run; by default those whose names
-    say so (graph/states.py). They stay on the board. values makes inputs constants. link: object
-    and C files with the functions that PrimFuncs call by te.call_extern. progress(n, m) is told
-    when n of m kernels are compiled; those that the cache has do not count. memory: how much the
-    weights of all layers may grow to make them faster: "fast", as much as that takes, "balanced",
-    by half, or "small", by a tenth; by default as the PassContext says, "fast".
+    converters are for operators that are missing, as the front ends take them. watch(name,
+    function, changed) sees the graph after every pass. workers: how many processes compile kernels,
+    by default as the PassContext says, one per core. precision: "float32", which is as the model
+    says, or "float16": then what is float32 computes in float16 where that serves as well. db: a
+    database of tuned kernels, or its file; kernels that it knows for this target are scheduled as
+    it says, and layers compute in the layouts that were found best. trust: a .pt2 file may run what
+    its author put into it; without, one that could is refused. states: inputs that the model passes
+    on to itself, each with the output that holds its next value; by default those whose names say
+    so (graph/states.py). They stay on the board. values makes inputs constants. link: object and C
+    files with the functions that PrimFuncs call by te.call_extern. progress(n, m) is told when n of
+    m kernels are compiled; those that the cache has do not count. memory: how much the weights of
+    all layers may grow to make them faster: "fast", as much as that takes, "balanced", by half, or
+    "small", by a tenth; by default as the PassContext says, "fast".
     Raises ImporterError, GraphError, LowerError, CodegenError, TargetError, TuneError.
     """
     began = time.perf_counter()
@@ -244,8 +243,8 @@ def _refuse_wide(program: GraphProgram) -> None:
 
 
 def _missing(library: Library) -> tuple[str, ...]:
-    """What a user should know of functions that are called and that nobody defines. Names that
-    generated code calls by itself are the runtime's, or the linker's of a C program."""
+    """A note on functions that kernels call and nobody defines. Names that generated code calls by
+    itself are the runtime's, or the linker's of a C program."""
     called = undefined(library.object_bytes)
     names = [n for n in called if n not in GENERATED and not n.startswith("_")]
     what = f"no linked object defines {', '.join(names)}, so boards refuse the model"

@@ -45,8 +45,8 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """`begin` and `end` are the first and the last call that it takes its memory in; GIVEN is
-    before the first call, the number of calls after the last. One that is written over by the call
-    that reads it last ends before that call."""
+    before the first call, the number of calls after the last. A value ends before the call that
+    writes over it."""
 
     name: str
     region: Region

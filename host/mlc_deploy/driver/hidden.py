@@ -19,8 +19,8 @@ GAINS = {
 def hidden_features(
     target: Target, has: frozenset[str], model: Function, precision: str
 ) -> dict[str, str]:
-    """The features of a board that has these, which the target hides and the model would use, each
-    with what that costs."""
+    """Features of the board that the target leaves out and the model would use, each with its
+    cost."""
     used = {precision, *(v.type.dtype for v in _multiplied(model))}
     return {
         feature: cost

@@ -21,7 +21,7 @@ from ..errors import CodegenError
 COMPILER = "MLC_CC"  # the environment variable that names the compiler, with options of its own
 MOST = 64 << 20  # bytes of an object; what a board's loader takes
 LAST_WORDS = 2000  # characters of what a compiler says
-SECONDS = 300
+SECONDS = 300  # for a compiler's run
 
 # Of every compiler: code that links into any program, and calls nothing but what it says.
 FLAGS = (

@@ -11,11 +11,12 @@ The names of TVM's virtual machine for what `Session.load` and `RemoteModule` do
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mlc_rpc.closing import Closing
 
 from ..board.connect import connect
 from ..errors import InputError
@@ -29,7 +30,7 @@ Array = NDArray[Any]
 MAIN = "main"
 
 
-class VirtualMachine:
+class VirtualMachine(Closing):
     """A model that is loaded on a board. device: a session, or a board's URL, to which it connects,
     and from which it leaves with `close` or at the end of a `with`."""
 
@@ -65,17 +66,6 @@ class VirtualMachine:
             self._own.close()
         else:
             self.module.close()
-
-    def __enter__(self) -> VirtualMachine:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _require(self, name: str) -> None:
         known = (MAIN, self._exec.name)

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 from mlc_rpc import Unreachable
+from mlc_rpc.closing import Closing
 from mlc_targets import Target
 
 from ..errors import FarmError
@@ -35,14 +36,14 @@ from .work import (
 )
 
 R = TypeVar("R")
-CONNECT_SECONDS = 15.0
+CONNECT_SECONDS = 15.0  # for the first answer of a scheduler
 PATIENCE_SECONDS = 60.0  # that a scheduler may be away
 DEATHS = 10  # of a call, each of several workers
 AGAIN_SECONDS = 0.5  # from one look for it to the next
 ASKED = 3  # times, for its boards
 
 
-class Farm:
+class Farm(Closing):
     """A connection to a scheduler. Calls of a higher priority go first; among those of one, users
     get the boards' time by their shares. Raises FarmError, and Unreachable where none answers."""
 
@@ -81,7 +82,7 @@ class Farm:
             ) from None
 
     def client(self) -> Any:
-        """A client that is connected, or that soon may be. Raises Unreachable."""
+        """A client that is connected, or tries to be. Raises Unreachable."""
         with self._lock:
             if self._closed:
                 raise CancelledError
@@ -101,12 +102,6 @@ class Farm:
         with self._lock:
             self._closed = True
             self._client.close(timeout=5)
-
-    def __enter__(self) -> Farm:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def boards(self) -> list[BoardStatus]:
         """All boards, those that are withdrawn too. A host that does not answer is asked again, as

@@ -32,7 +32,7 @@ from .engine import require_distributed
 from .work import ASIDE, BUILDER, POSTS, STATUSES, BoardStatus, Description, Post, resource
 
 CHECK_SECONDS = 15.0  # between two looks at a board that is idle
-FACTS_SECONDS = 30.0
+FACTS_SECONDS = 30.0  # to read a board's facts
 AGAIN_SECONDS = 1.0  # before a worker that ended is started again
 THROTTLED_NOW = 0xF  # of the Raspberry Pi's word; the bits above it are of the past
 

@@ -3,9 +3,9 @@
 Each call has a turn, and calls of lower turns go first. A user's turns move on by the time that the
 calls take, divided by the user's share; so users who always have calls waiting get the boards' time
 by their shares. Whoever comes, or comes back, begins at the turn that the boards have reached, and
-has nothing to make up for. Who has calls waiting goes on from the own last turn: a board that has
-none of them is ahead with somebody else's, and the other boards make up for that.
-After Goyal, Vin and Cheng, "Start-time Fair Queueing" (SIGCOMM 1996).
+has nothing to make up for. Who has calls waiting goes on from the own last turn: a board without
+them is ahead with somebody else's, and the other boards make up for it. After Goyal, Vin and Cheng,
+"Start-time Fair Queueing" (SIGCOMM 1996).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Large bytes that lie in files: weights of models as they are read, and as they are written.
 
-They are mapped, so that only the pages that are looked at are in memory, and only until they are
-released: the next look reads them from the file again.
+They are mapped. Only pages in use are in memory, and only until they are released: the next look
+reads them from the file again.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ class Extents:
         return array.astype(object) if small else None
 
     def _decided(self, comparison: str, a: Any, b: Any) -> bool | None:
-        """How two extents compare, where that is so for all that they can be."""
+        """How two extents compare, where every value of both gives the same answer."""
         found = self.bounded(compare(comparison, _expr(a), _expr(b)))
         return bool(found) if isinstance(found, int) else None
 

@@ -27,7 +27,7 @@ from ..graph.nodes import Value
 from .node import Node
 
 FRACTION = 23  # bits of float32's fraction
-BIAS = 127
+BIAS = 127  # of float32's exponent
 INFINITE = 0xFF << FRACTION  # the bits of float32's infinity
 
 
@@ -207,8 +207,8 @@ MOVES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What a node's narrow numbers are to its converter: the inputs that it gets as float32, and
-    the outputs that are written. moves: outputs are in their carrier as the converter gives them.
+    """What a node's narrow numbers are to its converter: the inputs that it reads as float32, and
+    the outputs that it writes. moves: outputs are in their carrier as the converter gives them.
     """
 
     read: Mapping[int, Narrow]

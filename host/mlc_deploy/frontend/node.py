@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import ImporterError
 from ..graph.builder import BlockBuilder
@@ -131,6 +132,42 @@ class Node(ABC):
     def refuse(self, what: str, mend: str = "") -> ImporterError:
         """The error for a node that cannot be converted."""
         return ImporterError(what, where=self.place, mend=mend)
+
+
+class NumberedNode(Node):
+    """A node of a file, whose inputs have numbers."""
+
+    inputs: list[Any]
+
+    @abstractmethod
+    def optional(self, number: int) -> Value | None:
+        """An input; None where it is left out."""
+
+    @abstractmethod
+    def known(self, number: int, what: str) -> NDArray[Any]:
+        """The value of an input that decides about shapes or axes. Raises ImporterError unless it
+        is constant."""
+
+    def input(self, number: int) -> Value:
+        """An input. Raises ValueError if it is missing."""
+        value = self.optional(number)
+        if value is None:
+            raise ValueError(f"input {number} is missing")
+        return value
+
+    def every(self) -> list[Value]:
+        """All inputs. Raises ValueError if one is missing."""
+        return [self.input(number) for number in range(len(self.inputs))]
+
+    def shape(self, number: int = 0) -> tuple[int, ...]:
+        return shape_of(self.input(number))
+
+    def dtype(self, number: int = 0) -> str:
+        return self.input(number).type.dtype
+
+    def whole(self, number: int, what: str) -> int:
+        """As `known`, a whole number."""
+        return int(self.known(number, what).item())
 
 
 def shape_of(value: Value) -> tuple[int, ...]:

@@ -28,8 +28,8 @@ def is_sequence(info: ValueInfoProto) -> bool:
 def known_collected(
     inputs: Iterable[ValueInfoProto], values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Given]]:
-    """The values of inputs that are arrays, and of those that are none: None for an optional
-    without a value, and [] for a sequence of no tensors."""
+    """The values of inputs that are arrays, and of the others: None for an optional without a
+    value, and [] for a sequence of no tensors."""
     arrays, found = dict(values), dict[str, Given]()
     for info in inputs:
         name = info.name

@@ -74,8 +74,8 @@ class Scope:
 
 @dataclass(slots=True)
 class Importer:
-    """The state of one import. `origins` holds the parameters that each value depends on, `narrow`
-    the types of values that stand in a carrier."""
+    """The state of one import. `origins` holds the parameters behind each value, `narrow` the types
+    of values in a carrier."""
 
     builder: BlockBuilder
     table: Mapping[str, Converter]

@@ -14,7 +14,7 @@ from ..graph.nodes import Constant, Value
 from ..ir import Dim
 from ..ops.shape import normal_axis
 from .narrow import Narrow
-from .node import Branch, Node, Step, shape_of
+from .node import Branch, NumberedNode, Step
 from .onnx_file import dtype_name, to_array
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def tensors(values: Iterable[Given]) -> list[Value]:
     return found
 
 
-class OnnxNode(Node):
+class OnnxNode(NumberedNode):
     """`inputs` are values, None for an input that is left out; `outputs` are names, or "".
 
     A converter takes this and gives the output, or a list of them.
@@ -81,13 +81,6 @@ class OnnxNode(Node):
 
     # ------------------------------------------------------------------------------- inputs
 
-    def input(self, number: int) -> Value:
-        """An input. Raises ValueError if it is missing."""
-        value = self.optional(number)
-        if value is None:
-            raise ValueError(f"input {number} is missing")
-        return value
-
     def optional(self, number: int) -> Value | None:
         value = self.inputs[number] if number < len(self.inputs) else None
         if isinstance(value, TensorList):
@@ -101,9 +94,6 @@ class OnnxNode(Node):
             raise ValueError(f"input {number} is no sequence of tensors")
         return value
 
-    def shape(self, number: int = 0) -> tuple[int, ...]:
-        return shape_of(self.input(number))
-
     def two_dimensional(self, axis: int) -> tuple[int, int]:
         """The numbers of the first input's elements in front of an axis, and from it on."""
         shape = self.shape()
@@ -111,13 +101,6 @@ class OnnxNode(Node):
             raise ValueError(f"axis {axis} of a tensor with {len(shape)} dimensions")
         front = axis + len(shape) if axis < 0 else axis
         return math.prod(shape[:front]), math.prod(shape[front:])
-
-    def dtype(self, number: int = 0) -> str:
-        return self.input(number).type.dtype
-
-    def every(self) -> list[Value]:
-        """All inputs. Raises ValueError if one is missing."""
-        return [self.input(number) for number in range(len(self.inputs))]
 
     def known(self, number: int, what: str) -> NDArray[Any]:
         """The value of an input that decides about shapes or axes. Raises NeedsValue unless it is
@@ -166,10 +149,6 @@ class OnnxNode(Node):
         if self.extents.is_followed(value):
             return list(self.extents.of(value).reshape(-1))  # type: ignore[union-attr]
         return [int(v) for v in self.known(number, what).reshape(-1)]
-
-    def whole(self, number: int, what: str) -> int:
-        """A whole number that shapes depend on. Raises NeedsValue unless it is constant."""
-        return int(self.known(number, what).item())
 
     # --------------------------------------------------------------------------- attributes
 

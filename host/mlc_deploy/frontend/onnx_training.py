@@ -116,7 +116,7 @@ def _random(n: OnnxNode) -> Any:
 
 
 def _bernoulli(n: OnnxNode) -> Any:
-    """1 with the probability x. The function that onnx gives has that of 0 in its place."""
+    """1 with the probability x. onnx's own function gives 0 with it, not 1."""
     limited(math.prod(n.shape()), "a table of random numbers")
     drawn = n.constant(_generator(n).rand(*n.shape()), n.dtype())
     return n.cast(n.emit("less", drawn, n.input(0)), n.dtype_of("dtype", n.dtype()))

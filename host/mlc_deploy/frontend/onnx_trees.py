@@ -67,7 +67,7 @@ class Forest:
         return number
 
     def join(self, number: int, mode: str, yes: int, no: int) -> None:
-        """The nodes that follow where the question of that mode is answered with yes and no."""
+        """The nodes that follow a yes and a no to the question of this mode."""
         swapped = mode in OPPOSITE
         self.yes[number], self.no[number] = (no, yes) if swapped else (yes, no)
         self.missing[number] ^= swapped

@@ -42,7 +42,7 @@ OLD_MODEL = "serialized_exported_program.json"
 OLD_PICKLES = (
     "serialized_state_dict.pt", "serialized_constants.pt", "serialized_example_inputs.pt",
 )  # fmt: skip
-MOST_ENTRIES = 1 << 17
+MOST_ENTRIES = 1 << 17  # of the archive
 MOST_EXPANDED = 1 << 28  # elements of a weight beyond its stored bytes
 MOST_DEPTH = 200  # of the JSON
 
@@ -161,12 +161,11 @@ FUNCTIONS = frozenset(
 )
 POWERS = frozenset(("Pow", "PowByNatural"))
 MOST_EXPONENT, MOST_POWERS, MOST_EXPRESSION = 16, 3, 20_000
-MOST_INTEGER = 1 << 64
+MOST_INTEGER = 1 << 64  # in an expression of dimensions
 
 
 def is_operator(target: str, operators: Collection[str] = ()) -> bool:
-    """Whether torch's name of a function is that of an operator that only computes with tensors
-    and sizes."""
+    """Whether torch's name of a function names an operator of tensors and sizes alone."""
     module, _, function = target.rpartition(".")
     if module in PYTHON:
         return function in PYTHON[module]

@@ -26,8 +26,7 @@ SIZE = re.compile(r".*\.size\(\)\[\d+\]")  # how torch names the source of a dim
 
 @dataclass(frozen=True, slots=True)
 class Dims:
-    """By torch's symbol: the numbers that are known, and of those that stay open the name and the
-    most that they can be."""
+    """By torch's symbol: known numbers, and the name and the largest value of each open one."""
 
     numbers: dict[str, int] = field(default_factory=dict)
     opened: dict[str, tuple[str, int]] = field(default_factory=dict)

@@ -301,8 +301,8 @@ def _filled_mask(n: TorchNode, mask: Any, rank: int) -> Any:
 
 
 def _added(n: TorchNode, x: Any, places: Any, updates: Any) -> Any:
-    """x with updates added at places that are known: each element finds the few that belong to it,
-    so that the cost grows with them, and not with the product of both."""
+    """x with updates added at places that are known: each element finds its few, so the cost grows
+    with their number, not with the product of both."""
     size = places.shape[-1]
     whole, rest = math.prod(shape_of(x)[:size]), shape_of(x)[size:]
     strides = np.cumprod([1, *shape_of(x)[1:size][::-1]])[::-1]

@@ -40,8 +40,8 @@ Change = Callable[[Function], Function]
 def bind_params(graph: M, params: Mapping[str, Array], function: str = "main") -> M:
     """The function, or the module's `function`, with parameters made constants.
 
-    They say what the symbolic dimensions of their types are. Raises GraphError for a name that is
-    no parameter's, and for arrays that do not fit.
+    They say what the symbolic dimensions of their types are. Raises GraphError for an unknown name,
+    and for arrays that do not fit.
     """
     return _changed(graph, function, lambda f: _with_params(f, params))
 

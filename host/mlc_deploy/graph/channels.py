@@ -26,7 +26,7 @@ from .constants import is_static, shape_of
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, rewrite
 
-MOST_FILLED = 8  # products for each that counts
+MOST_FILLED = 8  # products per useful one: a channel may be filled up to so many
 MOVED = 8  # products in the time in which a channel of a pixel is moved between groups
 
 

@@ -34,7 +34,8 @@ def uniform(value: Value) -> Any:
 
 
 def with_constant(args: Sequence[Value]) -> tuple[Value, Constant | None]:
-    """Of two arguments the one that is no constant, and the one that is."""
+    """Two arguments: the one that varies, then the constant; None where there is none or both
+    are."""
     match args:
         case (x, Constant() as c) | (Constant() as c, x) if not isinstance(x, Constant):
             return x, c
@@ -66,5 +67,5 @@ def per_channel(constant: Constant, out: TensorType) -> Array | None:
 
 
 def along_channels(values: Array, rank: int) -> Array:
-    """One number per channel, in the shape that broadcasts against a tensor of that rank."""
+    """One number per channel, in the shape that broadcasts against a tensor of a rank."""
     return values if rank <= 2 else values.reshape((-1,) + (1,) * (rank - 2))

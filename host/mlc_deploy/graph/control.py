@@ -183,8 +183,8 @@ def _with(body: Function, held: Mapping[int, Constant], offset: int) -> Function
 
 
 def trimmed(binding: Binding, needed: Collection[Value]) -> Binding:
-    """The binding of a loop or branch without results that are not needed, and without arguments
-    that no body reads; any other as it is."""
+    """The binding of a loop or branch without unused results, and without arguments that no body
+    reads; any other as it is."""
     match binding.call:
         case CallLoop() as loop:
             return _trimmed_loop(binding, loop, needed)

@@ -39,8 +39,7 @@ def _row(graph: Rewriting, x: Value, axis: int, begin: Dim) -> Value:
 
 
 def _inner(graph: Rewriting, call: Call) -> tuple[int, Call] | None:
-    """The axis that a slice cuts, and the call that makes what it cuts, which nothing else
-    reads."""
+    """The axis of a slice, and the call whose result it cuts; nothing else reads that result."""
     axis = _axis(call)
     if axis is None or not graph.once(call.args[0]):
         return None

@@ -1,5 +1,5 @@
-"""The choosing pass: every operator gets the plan that the target would rather have, and values the
-layouts that plans want."""
+"""The choosing pass: every operator gets its cheapest plan for the target, and values get the
+layouts of these plans."""
 
 from __future__ import annotations
 

@@ -218,9 +218,9 @@ class Binding(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Function(Node):
-    """`states`: names of parameters, each with that of the output that is its value in the run
-    after this one (graph/states.py). `extents`: symbolic dimensions that only a run decides, by
-    name, each with the most it can be (graph/extents.py)."""
+    """`states`: names of parameters, each with the output that holds its next value
+    (graph/states.py). `extents`: symbolic dimensions that only a run decides, by name, each with
+    the most it can be (graph/extents.py)."""
 
     name: str
     params: tuple[Var, ...]

@@ -90,7 +90,7 @@ class _Calls:
         self.least = max((k - s for k, s in zip(kept, saved, strict=True)), default=0)
 
     def order(self) -> _Begun:
-        """Of the orders that the search kept to the end, the one that needs the least."""
+        """The order that needs the least memory, of those that the search kept to the end."""
         first = tuple(n for n, needed in enumerate(self.needs) if not needed)
         kept = [_Begun(None, -1, 0, 0, 0, first)]
         width = min(WIDTH, max(1, MOST_STEPS // max(1, len(self.bindings))))

@@ -67,8 +67,7 @@ class MemoryPlan:
 
     `offsets` are of the values that have memory there, `within` of the parts that the bodies of
     loops and branches have. `arena` is the part's size, `lower_bound` the most of it that is alive
-    at once. `in_place` has the outputs that take over an argument's memory, with that argument's
-    number.
+    at once. `in_place` has the outputs in an argument's memory, with the argument's number.
     """
 
     memory: Memory
@@ -260,7 +259,7 @@ ORDERS: tuple[Callable[[Interval], tuple[int, ...]], ...] = (
 
 
 def place_intervals(intervals: Sequence[Interval]) -> list[int]:
-    """An offset for each, so that none that are alive at once overlap."""
+    """An offset for each; those alive at once do not overlap."""
     bound = lower_bound(intervals)
     best: list[int] = []
     least = None

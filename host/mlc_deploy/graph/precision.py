@@ -1,4 +1,4 @@
-"""Precision: a model of float32 as one that computes in float16 where that serves as well."""
+"""Precision: a model of float32 as one that computes in float16 where the error allows."""
 
 from __future__ import annotations
 

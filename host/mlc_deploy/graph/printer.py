@@ -64,7 +64,7 @@ def script(node: Any) -> str:
 
 
 def named_constants(node: Function | IRModule) -> dict[str, Array]:
-    """The constants of a function or module that are printed by name, by that name."""
+    """By name, the constants of a function or module that print as a name."""
     found: dict[str, Constant] = {}
     taken = Names(RESERVED)
     functions = {node.name: node} if isinstance(node, Function) else node.functions

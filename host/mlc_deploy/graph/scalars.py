@@ -26,8 +26,8 @@ from .nodes import (
 
 def with_scalars(function: Function) -> Function:
     """A function of kernels, each of which takes the dimensions that it computes with as arguments
-    behind its tensors, in the order of its `extents`. There they are called alike, so that kernels
-    that do the same are the same. Loops and branches take those of their bodies, and a loop whose
+    behind its tensors, in the order of its `extents`. There they have the same names, so equal
+    kernels are found to be equal. Loops and branches take those of their bodies, and a loop whose
     turns are one is counted. Raises GraphError for a loop whose elements are of a size that only a
     run decides."""
     return _with_scalars(

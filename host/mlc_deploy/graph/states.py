@@ -51,8 +51,8 @@ def with_states(function: Function, states: Mapping[str, str]) -> Function:
 
 
 def stateful(function: Function, states: Mapping[str, str] | None) -> Function:
-    """function with the states that are given; with None, those that it says it has, or else those
-    that names say. Raises GraphError."""
+    """function with the states that are given; with None, its own states, or else those told by
+    names. Raises GraphError."""
     if states is None:
         return function if function.states else with_states(function, states_by_name(function))
     return with_states(function, states)

@@ -1,4 +1,4 @@
-"""Values that lie within another value's memory, so that the call which makes them need not run.
+"""Values that lie within another value's memory: the calls behind them need not run.
 
 A reshape is its argument's memory; so is a slice that is one piece of it. A concatenation is the
 memory that its arguments are written to, where nothing else decides where they are written.

@@ -16,8 +16,8 @@ Line = tuple[type, tuple[Any, ...]]  # a node's class, and its fields
 
 
 def reduced(e: Expr) -> tuple[Any, ...]:
-    """What `__reduce__` gives: a variable or a constant is written as it is, so that it stays one
-    object in all that is pickled together; anything else as a table of its nodes."""
+    """What `__reduce__` gives: a variable or a constant is written as it is: it stays one object
+    among all that is pickled at once; anything else as a table of its nodes."""
     if not children(e):
         return type(e), _fields(e)
     numbers: dict[Any, _At] = {}

@@ -17,7 +17,7 @@ PREFETCH = "prefetch"  # of a loop: [[buffer, turns ahead], …]
 DOUBLE_BUFFER = "double_buffer_scope"  # of a block: the number of the buffer that it writes
 DIM_ALIGN = "buffer_dim_align"  # of a block: [[number of the buffer, axis, factor, offset], …]
 
-MOST_ALIGN = 1 << 16
+MOST_ALIGN = 1 << 16  # elements
 
 # What TVM's texts name, and why it has no effect here.
 WITHOUT = {

@@ -78,8 +78,8 @@ def bind_dimensions(func: PrimFunc) -> PrimFunc:
 
 
 def _pitches(func: PrimFunc, buffer: Buffer) -> tuple[Dim, ...]:
-    """The shape of the dense tensor whose rows the buffer's rows are the beginnings of: that of the
-    buffer itself but for the sizes that its strides tell."""
+    """The shape of the dense tensor whose rows the buffer's rows are the beginnings of: the
+    buffer's own shape, but for the sizes told by its strides."""
     if buffer.strides is None:
         return buffer.shape
     steps = [expr(s) for s in buffer.strides]

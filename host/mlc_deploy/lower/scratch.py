@@ -61,7 +61,7 @@ def _written(block: Block, buffers: Sequence[Buffer], number: Any) -> Buffer:
 
 
 def _take(func: PrimFunc, kind: str) -> tuple[PrimFunc, dict[str, Any]]:
-    """The function without what was asked of that kind, and that by the buffers' names."""
+    """The function without the requests of a kind, and these requests by buffer."""
     asked: Mapping[str, Any] = func.attrs.get(ASKED, {})
     mine = {k.removeprefix(f"{kind}."): v for k, v in asked.items() if k.startswith(f"{kind}.")}
     if not mine:

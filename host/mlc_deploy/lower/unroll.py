@@ -39,9 +39,9 @@ from .bodies import with_body
 def unroll_loops(func: PrimFunc) -> PrimFunc:
     """for i in unrolled(n): S   =>   S[i := 0]; …; S[i := n-1]
 
-    An expression that is equal in several copies is one node in them, so that what passes find out
-    about it they find out once. Raises LowerError for extents that are not constant, or would make
-    more copies of a statement than the option "lower.unroll_limit".
+    Equal expressions of several copies are one node, so passes look at each once. Raises LowerError
+    for extents that are not constant, or would make more copies of a statement than the option
+    "lower.unroll_limit".
     """
     most = option("lower.unroll_limit")
     unrolled = {n.var for n in statements(func.body) if isinstance(n, For) and n.kind == "unrolled"}

@@ -1,4 +1,4 @@
-"""The memory of a decoder: rows that are written behind those that are there."""
+"""The memory of a decoder: rows written behind the ones before."""
 
 from __future__ import annotations
 

@@ -93,10 +93,10 @@ class Plan(ABC):
     """How one call is computed. Fields beyond these say what was decided.
 
     types: of the plain arguments. stated: the operator and the attributes that state the call in
-    the plan's layouts. data: the layout that the first argument is to come in, and result that of
-    the result; "" where they are plain. packing: of constant weights; None where they are taken as
-    they are. beside: of the constants that follow the weights. cost: about how many instructions
-    one call executes; 0 where that is not known.
+    the plan's layouts. data: the layout of the first argument, and result the layout of the result;
+    "" where they are plain. packing: of constant weights; None where they are taken as they are.
+    beside: of the constants that follow the weights. cost: about how many instructions one call
+    executes; 0 where that is not known.
     """
 
     name: ClassVar[str]

@@ -62,8 +62,8 @@ def register_implementation(
     switch: str = "",
     reason: Callable[[Sequence[TensorType], Attrs, Target], str] | None = None,
 ) -> Implementation:
-    """Adds an implementation. Raises ValueError for an operator that is not known or has no kernel
-    of its own, and for a name that the operator has under the key already."""
+    """Adds an implementation. Raises ValueError for an unknown operator or one without a kernel of
+    its own, and for a name that the operator has under the key already."""
     if operator(op).pattern not in ANCHORS:
         raise ValueError(
             f"register_implementation: {op} is computed in the kernels of its neighbours\n"

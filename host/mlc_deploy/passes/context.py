@@ -88,8 +88,8 @@ class PassContext:
     opt_level: 0 (what must be done) to 4 (what approximates); passes run from their level on.
     disabled_pass and required_pass: names of passes to leave out, or to run whatever the level.
     config: options of passes by name (OPTIONS). instruments: objects with the methods of
-    `Instrument`. Raises PassError for names and values that are not known, and for disabling a
-    pass that programs need.
+    `Instrument`. Raises PassError for unknown names and values, and for disabling a pass that
+    programs need.
     """
 
     opt_level: int = LEVEL

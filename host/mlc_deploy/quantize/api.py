@@ -43,7 +43,7 @@ STATIC, DYNAMIC = "static", "dynamic"
 NARROW = {"int8-weights": 8, "int4-weights": 4}
 SCHEMES = (STATIC, DYNAMIC, *NARROW)
 MAX_DROP = 0.5  # percent
-SAMPLES = 64
+SAMPLES = 64  # of the calibration data, where there are more
 COST_ROUNDS = 3  # of costs and budget in turn, until both leave the choice as it is
 
 

@@ -1,8 +1,8 @@
 """Calibration: from runs of the float model to a range for every tensor that layers read.
 
 Which rule's range a tensor gets is decided by what it costs the layers that read it. A layer is
-linear: an error of its data reaches its result multiplied by weights, so that the squared errors of
-each channel count by the squares of the weights that read it.
+linear: an error of its data reaches its result multiplied by weights. So the squared errors of a
+channel count by the squares of its weights.
 """
 
 from __future__ import annotations

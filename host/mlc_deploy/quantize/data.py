@@ -72,7 +72,7 @@ def samples_of(
     labels: Array | None = None,
 ) -> Data:
     """At most so many runs, with their labels: those that are given, or else the data's own. Labels
-    of all runs that the data hold are cut to those of the runs that are taken. Raises InputError.
+    of all runs in the data are cut to the runs taken. Raises InputError.
     """
     inputs = inputs_of(net, shapes, dims)
     if isinstance(source, (str, Path)):

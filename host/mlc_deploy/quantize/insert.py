@@ -18,7 +18,7 @@ from .net import Array, Layer, Net, renamed, with_inputs
 from .ranges import Range
 
 NARROW = 127  # the largest integer of a weight: symmetric, and two products fit into 16 bits
-MOST_BIAS = 1 << 30
+MOST_BIAS = 1 << 30  # of int32: a sum has room beside it
 
 
 def integer_weights(layer: Layer, least: Array | None = None) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""From the numbers that a tensor takes to the range that its 256 integers cover.
+"""From a tensor's numbers to the range of its 256 integers.
 
 Four rules propose ranges. min/max loses nothing and is coarse where a few numbers lie far out. The
 others cut: a percentile of the numbers; the least squared error of rounding and cutting; the least
@@ -18,7 +18,7 @@ from .net import Array
 KEPT = 1 << 17  # numbers of a tensor that are looked at; all count for the least and the largest
 PERCENTILE = 99.99
 SHRUNK = np.linspace(0.25, 1.0, 31)  # shares of the range that are tried
-BINS = 2048
+BINS = 2048  # of a histogram, as TensorRT's calibration by entropy has
 LEVELS = 256
 MINMAX, CUT, LEAST_ERROR, LEAST_DIVERGENCE = RULES = ("min/max", "percentile", "mse", "entropy")
 

@@ -15,8 +15,8 @@ from onnx import NodeProto, TensorProto, helper
 
 from .net import STANDARD, Array, Layer, Net, with_inputs
 
-BLOCK = 32
-BLOCKS_OPSET = 21
+BLOCK = 32  # weights with one scale
+BLOCKS_OPSET = 21  # the first with scales of blocks
 CONTRIBUTED = "com.microsoft"
 
 

@@ -69,7 +69,7 @@ def laid_out(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
 
 
 def _move_down(row: list[int], edges: Sequence[tuple[int, int]]) -> None:
-    """A node that depends on nothing stands right above the first that reads it."""
+    """A node without inputs stands right above its first reader."""
     readers: dict[int, int] = {}
     written = {b for _, b in edges}
     for a, b in edges:

@@ -1,8 +1,8 @@
 """A page: one file that opens offline, of a run's record alone (record.py), or of a tuning's
 results (tuning.py).
 
-What a model's names hold is text in it (markup.py). Besides, the page says that nothing may be
-loaded and that its own script alone may run.
+What a model's names hold is text in it (markup.py). The page also forbids loading anything, and any
+script but its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .roofline import roofline
 from .samples import samples
 from .summary import board, figures, verdict
 
-MOST_BYTES = 1_000_000
+MOST_BYTES = 1_000_000  # of a page
 ROOM = 10_000  # bytes for what is said of kernels that are left out
 FOLDER = Path(__file__).parent
 

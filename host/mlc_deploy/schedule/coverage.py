@@ -76,8 +76,8 @@ def written_box(
 
 
 def is_bounded_by_iterations(block: Block, ranges: Ranges) -> bool:
-    """Whether the predicate says no more than that each iteration is within its extent, so that it
-    follows again wherever the block is put."""
+    """Whether the predicate only keeps iterations within their extents: it then follows again
+    wherever the block is put."""
     below = [linear(i.binding - i.extent, ranges) for i in block.iters]
     negative = [linear(-1 - i.binding, ranges) for i in block.iters]
     return all(

@@ -54,8 +54,8 @@ def fuse_reduction_epilogue(
     Where blocks in between copy the sums elsewhere, `read` is the last of those. The bias may
     depend on iterations of the epilogue that are iterations of the reduction, too, and on those
     that `at` makes of several: [its number, a number of the reduction's iterations, the factor that
-    this counts for, another, its factor, ...]. Raises ScheduleError for an `at` that says of a sum
-    another iteration than the one that takes it, or of which that cannot be shown.
+    this counts for, another, its factor, ...]. Raises ScheduleError for an `at` that names the
+    wrong iteration for a sum, or one that cannot be proved right.
     """
     last, sums, made = (
         block_at(find_block(func, name, PRIMITIVE))

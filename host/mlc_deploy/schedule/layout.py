@@ -50,7 +50,7 @@ from .tree import (
 )
 
 IndexMap = Callable[..., Any]
-MOST_CHECKED = 1 << 22
+MOST_CHECKED = 1 << 22  # elements whose places are compared
 MIN_MAX = {"min": partial(binary, "min"), "max": partial(binary, "max")}
 
 

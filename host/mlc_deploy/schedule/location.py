@@ -425,7 +425,7 @@ def _iteration_domain(
     boxes: dict[Buffer, list[Interval]],
     ranges: Ranges,
 ) -> dict[Var, Interval]:
-    """For each spatial iteration that indexes a dimension by itself, that dimension's interval."""
+    """For each spatial iteration that indexes a dimension by itself, the dimension's interval."""
     spatial = {i.var: i for i in block.iters if i.kind == "spatial"}
     domain: dict[Var, Interval] = {}
     for region in regions:
@@ -463,7 +463,7 @@ def _insert(
     when: Sequence[Expr] = (),
 ) -> PrimFunc:
     """Puts the block, in loops over its domain and under the conditions `when`, into `outer`: after
-    the last statement that writes what it reads, before the first that reads what it writes."""
+    the last writer of what it reads, before the first reader of what it writes."""
     names = names_of(func)
     loops: list[tuple[Var, Expr]] = []
     iters: list[IterVar] = []

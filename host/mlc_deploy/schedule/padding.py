@@ -59,7 +59,7 @@ def decompose_padding(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc, 
     =>   for i, j: P[i, j] = c;   for i, j inside: P[i, j] = x[i-1, j-1]
 
     The first block, `<block>_pad_const`, fills what one turn of `loop` writes and stands before it;
-    the block itself copies the part that is inside, over loops that are only as long as that.
+    the block itself copies the part inside, over loops no longer than the part.
     """
     primitive = "decompose_padding"
     path = find_leaf(func, block, primitive)

@@ -172,9 +172,8 @@ _REGISTRY: dict[str, TensorIntrin] = {}
 def register_intrin(
     intrin: TensorIntrin, override: bool = False, *, checked: bool = False
 ) -> TensorIntrin:
-    """Makes an intrinsic known by its name. Raises ScheduleError for a name that is taken (unless
-    it is to be replaced), and for a description or implementation of another form, unless that was
-    checked before."""
+    """Makes an intrinsic known by its name. Raises ScheduleError for a taken name (unless it is to
+    be replaced), and for a description or implementation of another form, unless checked before."""
     if intrin.name in _REGISTRY and not override:
         raise ScheduleError(
             f"an intrinsic '{intrin.name}' is registered already", mend="override=True replaces it"

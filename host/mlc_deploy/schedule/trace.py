@@ -1,7 +1,7 @@
 """The trace: what was done to a schedule, as data that prints, serialises and replays.
 
-A handle or a sampled number that one instruction gave and another takes is recorded as that link,
-not as its value, so a trace replays on a fresh function, and with other decisions.
+Where an instruction takes the handle or number that an earlier one gave, the trace records the
+link, not the value. So it replays on a fresh function, and with other decisions.
 """
 
 from __future__ import annotations

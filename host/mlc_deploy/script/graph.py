@@ -16,7 +16,8 @@ from typing import Any
 from ..graph import Call, CallPacked, CallTIR, TensorType, const, op, tensor_type
 from ..graph.dims import parsed
 from ..ir import Dim
-from .graph_function import Form, decorated
+from .graph_function import decorated
+from .graph_words import Form
 from .source import misplaced
 
 __all__ = [

@@ -11,12 +11,10 @@ import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from ..errors import GraphError
 from ..graph import (
     BlockBuilder,
     CallBranch,
@@ -30,7 +28,7 @@ from ..graph import (
     op,
 )
 from ..graph import const as constant
-from ..graph.dims import parsed, same_type, symbol, tensor_type
+from ..graph.dims import parsed, same_type, symbol
 from ..graph.printer import (
     BODY,
     EXTENTS,
@@ -39,7 +37,6 @@ from ..graph.printer import (
     OUTPUT_NAMES,
     PRIMITIVE,
     STATES,
-    type_text,
 )
 from ..graph.states import with_states
 from ..graph.verify import verify
@@ -47,24 +44,19 @@ from ..ir import Expr
 from ..ir.printer import GLOBAL_SYMBOL
 from ..ops import OPERATORS
 from .function import names_around
+from .graph_words import TYPE, Words
 from .source import Source, definition_of, parameters_of
-from .values import Values, is_vocabulary
+from .values import is_vocabulary
 
-WORDS = (
-    "Tensor", "Tuple", "branch", "call_dps_packed", "call_tir", "const", "dataflow", "dim",
-    "func_attr", "loop", "output", "shape", "tuple",
-)  # fmt: skip
-TVM_NAMES = {"permute_dims": "transpose", "concat": "concatenate", "match_cast": "Tensor"}
 IGNORED = ("num_input",)  # an attribute of TVM's: how many parameters are no weights
 ATTRIBUTES = (BODY, EXTENTS, GLOBAL_SYMBOL, INPUT_NAMES, OUTPUT_NAMES, PRIMITIVE, STATES)
-TYPE = 'x: R.Tensor((1, 16), "float32")'
+STATEMENTS = "calls of R.…, with R.dataflow(), a return at the end"
 LOOP = "R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False])"
 BRANCH = "R.branch(condition, cls.then, cls.otherwise, (x,))"
 LOOP_WORDS: Mapping[str, type] = {
     "turns": int, "states": int, "read": tuple, "written": tuple, "conditional": bool,
     "owned": bool, "counted": bool,
 }  # fmt: skip
-STATEMENTS = "calls of R.…, with R.dataflow(), a return at the end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +66,6 @@ class Primitive:
 
     function: Function
     body: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """What R.Tensor(shape, dtype, ndim=) says, as it stands there; None is left open."""
-
-    shape: Sequence[Any] | None = None
-    dtype: Any = None
-    ndim: Any = None
-
-
-MOST_DIMS = 64
-FORM = ("shape", "dtype", "vdevice", "ndim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +111,13 @@ def _layers(source: Source) -> dict[int, str]:
     return found
 
 
-class _Reader:
+class _Reader(Words):
     """A function on its way from the syntax tree into a builder."""
 
     def __init__(self, definition: ast.FunctionDef, source: Source, around: Around) -> None:
+        super().__init__(source, around.names)
         self.definition = definition
-        self.source = source
         self.around = around
-        self.values = Values(source, around.names)
         self.builder = BlockBuilder()
         self.scope: dict[str, Value | tuple[Value, ...]] = {}
         self.inner: set[str] = set()  # names within dataflow blocks that are closed
@@ -295,7 +273,7 @@ class _Reader:
             case ast.Tuple(values):
                 return bool(values) and all(map(self.declares, values))
             case ast.Call(ast.Attribute(ast.Name(module), word), [], []):
-                return is_vocabulary(self.around.names.get(module)) and word in ("int32", "int64")
+                return is_vocabulary(self.names.get(module)) and word in ("int32", "int64")
         return False
 
     def dimensions(self, target: ast.expr, value: ast.expr) -> None:
@@ -339,8 +317,8 @@ class _Reader:
         match at:
             case ast.Name(known) if known in self.scope:
                 return self.scope[known]
-            case ast.Name(known) if isinstance(self.around.names.get(known), np.ndarray):
-                return Constant(self.around.names[known], known)
+            case ast.Name(known) if isinstance(self.names.get(known), np.ndarray):
+                return Constant(self.names[known], known)
             case ast.Name(known):
                 near = ", ".join(get_close_matches(known, self.scope, 3))
                 mend = f"R.output({known}) in its dataflow block" if known in self.inner else near
@@ -499,8 +477,8 @@ class _Reader:
         match at.args:
             case [ast.Call() as kind] if self.word(kind.func) == "Tensor" and not keywords:
                 return self.supplied(at, name, self.type(kind))
-            case [ast.Name(known)] if isinstance(self.around.names.get(known), np.ndarray):
-                return Constant(self.around.names[known], name or known)
+            case [ast.Name(known)] if isinstance(self.names.get(known), np.ndarray):
+                return Constant(self.names[known], name or known)
             case [value, *rest] if len(rest) + len(keywords) <= 1 and keywords.keys() <= {"dtype"}:
                 dtype = self.values.value(rest[0]) if rest else keywords.get("dtype")
                 numbers = self.values.value(value)
@@ -519,102 +497,3 @@ class _Reader:
         if not same_type(made.type, wanted):
             self.refuse(at, f"constant '{name}' is {wanted}, and the array given is {made.type}")
         return made
-
-    def type(self, at: ast.expr, form: Form | None = None) -> TensorType:
-        form = form or self.form(at)
-        if form is None:
-            self.refuse(at, f"'{ast.unparse(at)}' is no type", TYPE)
-        if form.shape is None:
-            self.refuse(at, "nothing says the shape", '(1, 16), or (1, "m")')
-        made: TensorType = self.checked(at, tensor_type, form.shape, form.dtype or "float32")
-        return made
-
-    def form(self, at: ast.expr) -> Form | None:
-        """What R.Tensor says of a type; None where that is not what stands there."""
-        match at:
-            case ast.Call(func, given, keywords) if self.word(func) == "Tensor":
-                pass
-            case ast.Attribute() if self.word(at) == "Tensor":
-                given, keywords = [], []
-            case _:
-                return None
-        # TVM's order, with the dtype first where there is no shape.
-        order = FORM[1:] if given and isinstance(self.values.value(given[0]), str) else FORM
-        said = {key: self.values.value(v) for key, v in zip(order, given, strict=False)}
-        for k in keywords:
-            if k.arg not in FORM or k.arg in said:
-                self.refuse(k.value, f"R.Tensor does not take {k.arg}", ", ".join(FORM))
-            said[k.arg] = self.values.value(k.value)
-        if len(given) > len(order):
-            self.refuse(at, f"R.Tensor takes {len(order)} arguments", TYPE)
-        said.pop("vdevice", None)  # there is one device
-        form = Form(**said)
-        if not isinstance(form.shape, (list, tuple, type(None))):
-            self.refuse(at, "a shape is a tuple", '(1, 16), or (1, "m")')
-        if form.ndim is not None and not (type(form.ndim) is int and -1 <= form.ndim <= MOST_DIMS):
-            self.refuse(at, f"ndim is {form.ndim!r}, not a number up to {MOST_DIMS}", "ndim=2")
-        form = replace(form, ndim=None) if form.ndim == -1 else form
-        if form.shape is not None and form.ndim not in (None, len(form.shape)):
-            self.refuse(at, f"a shape of {len(form.shape)} dimensions, and ndim={form.ndim}")
-        return form
-
-    def held(self, what: str, made: Sequence[Value], annotation: ast.expr) -> None:
-        """Refuses values that are not what an annotation says."""
-        parts: Sequence[ast.expr] = (annotation,)
-        match annotation:
-            case ast.Call(func, listed, []) if self.word(func) == "Tuple":
-                parts = listed
-        if len(parts) != len(made):
-            self.refuse(annotation, f"{what} {len(made)} values, not {len(parts)}")
-        for value, at in zip(made, parts, strict=True):
-            form = self.form(at)
-            if form is None:
-                self.refuse(at, f"'{ast.unparse(at)}' is no type", TYPE)
-            if form.shape is None:
-                is_ = form.dtype in (None, value.type.dtype)
-                is_ = is_ and form.ndim in (None, len(value.type.shape))
-                wanted = ast.unparse(at)
-            else:
-                is_ = same_type(of := self.type(at, form), value.type)
-                wanted = type_text(of)
-            if not is_:
-                self.refuse(at, f"{what} {type_text(value.type)}, not {wanted}")
-
-    # -------------------------------------------------------------------------------------- words
-
-    def word(self, at: ast.expr) -> str | None:
-        """The word of R at this place, or None."""
-        match at:
-            case ast.Attribute(ast.Name(module), word) if is_graph_words(
-                self.around.names.get(module)
-            ):
-                if word not in OPERATORS and word not in WORDS:
-                    self.no_word(at, module, word, word)
-                return word
-            case ast.Attribute(ast.Attribute(ast.Name(module), group), word) if is_graph_words(
-                self.around.names.get(module)
-            ):
-                self.no_word(at, module, f"{group}.{word}", word)
-        return None
-
-    def no_word(self, at: ast.expr, module: str, said: str, word: str) -> NoReturn:
-        near = get_close_matches(TVM_NAMES.get(word, word), [*WORDS, *OPERATORS], 3)
-        self.refuse(at, f"there is no {module}.{said}", ", ".join(f"{module}.{n}" for n in near))
-
-    def refuse(self, at: ast.AST, what: str, mend: str = "") -> NoReturn:
-        raise self.source.error(at, what, mend)
-
-    def checked(self, at: ast.AST, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """function's result; its errors point at the tree."""
-        try:
-            return function(*args, **named)
-        except GraphError as error:
-            self.refuse(at, error.what, error.mend)
-        except (TypeError, ValueError, LookupError, OverflowError) as error:
-            what, _, mend = str(error.args[0]).partition("\n  try: ")
-            self.refuse(at, what.partition("\n  in:  ")[0], mend)
-
-
-def is_graph_words(value: object) -> bool:
-    """Whether a value is the module `R` itself."""
-    return isinstance(value, ModuleType) and value.__name__ == f"{__package__}.graph"

@@ -36,7 +36,7 @@ COMPARE: dict[type[ast.AST], str] = {
 BUILTINS: dict[str, Callable[..., Any]] = {
     f.__name__: f for f in (abs, bool, float, int, len, max, min, round)
 }
-MOST_SHIFTED = 64
+MOST_SHIFTED = 64  # bits, of a shift in an expression
 
 # Words whose calls only statements understand.
 PHRASES = frozenset(

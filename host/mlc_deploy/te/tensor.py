@@ -105,7 +105,7 @@ Over = IterVar | Sequence[IterVar]  # what a reduction goes over
 
 
 class Tensor(Buffer):
-    """A buffer that knows the operation that produces it."""
+    """A buffer that knows its operation."""
 
     __slots__ = ("op", "output")
 

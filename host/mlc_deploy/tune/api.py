@@ -139,7 +139,7 @@ def tune_tir(
     callbacks: Watch | Sequence[Watch] = (),
     **options: Any,
 ) -> Database:
-    """Tunes a function that carries no schedule, and returns the database that has the results.
+    """Tunes a function without a schedule, and returns the database of the results.
 
     target: the one in scope, or this machine, when none is given. space: a function that schedules
     and samples, or a DesignSpace; without it, what rules make of the function and the neighbours of

@@ -31,7 +31,7 @@ ATTEMPTS = 2  # boards that a job may take with it
 CONNECT_TRIES = 3
 CONNECT_PAUSE = 1.0  # seconds before the second try, doubled for each further one
 RETURN_SECONDS = 10.0  # for a lost board, until it is quarantined
-QUARANTINE_SECONDS = 30.0
+QUARANTINE_SECONDS = 30.0  # before a lost board is tried again
 PATIENCE_SECONDS = 600.0
 
 Connect = Callable[[str], Session]

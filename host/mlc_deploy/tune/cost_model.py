@@ -42,7 +42,7 @@ PARAMETERS = {
     "force_row_wise": True,
     "verbosity": -1,
 }
-ROUNDS = 80
+ROUNDS = 80  # trees
 SHARPNESS = 10.0  # power of best / cost: what is one per cent slower differs by ten
 
 
@@ -65,8 +65,8 @@ class CostModel(Protocol):
 
 @dataclass
 class TreeModel:
-    """Gradient-boosted trees. prior: a lightgbm.Booster that others are added to, and that counts
-    alone until there is enough to learn."""
+    """Gradient-boosted trees. prior: a lightgbm.Booster; later trees are added to it, and until
+    there is enough to learn it counts alone."""
 
     seed: int = 0
     prior: Any = None

@@ -173,7 +173,7 @@ def _block_features(loops: Sequence[For], block: Block, target: Target) -> Row:
     return [*numbers, *(x for slot in slots for x in slot)], instructions, misses, cycles
 
 
-SLOT = 10
+SLOT = 10  # numbers for one buffer
 LENGTH = 37 + SLOTS * SLOT
 
 
@@ -233,8 +233,8 @@ def _accesses(block: Block) -> list[Access]:
 
 
 def _steps(e: Expr, bindings: Mapping[Var, Steps]) -> dict[Var, float]:
-    """By how much e grows per step of each variable, on the average; of variables that are bound,
-    per step of those that they are bound to."""
+    """By how much e grows per step of each variable, on the average; of bound variables, per step
+    of the variables they are bound to."""
 
     @once
     def steps(e: Expr) -> dict[Var, float]:
@@ -296,7 +296,7 @@ def _lines(access: Access, dims: Sequence[float]) -> float:
 def _fetched(
     loops: Sequence[For], accesses: Sequence[Access], touched: Sequence[Sequence[float]], size: int
 ) -> list[float]:
-    """Bytes that a cache of that size fetches for each access: what the loops that fit into it
+    """Bytes that a cache of this size fetches for each access: what the loops that fit into it
     touch, as often as those outside of them turn; while a loop turns that does not move an access,
     what it touches may stay."""
     depth = max(n for n, row in enumerate(touched) if n == 0 or sum(row) <= size)

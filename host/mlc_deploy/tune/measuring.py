@@ -213,8 +213,8 @@ class Measuring:
                 outcome.set_exception(error)
 
     def _measured(self, request: Request) -> Future[Measured]:
-        """What comes of a request. Schedules that differ may lead to one object, and that is
-        measured once, unless it is for the last time."""
+        """What comes of a request. Different schedules may give one object, which is measured once,
+        but for the last measurement."""
         if request.careful:
             return self.boards.submit(measure, request)
         key = request.workload, blake2b(request.object, digest_size=16).digest()

@@ -100,8 +100,7 @@ def values_of(task: Task) -> dict[Buffer, Values]:
 
 
 def packed_weights(task: Task) -> dict[Buffer, Attrs]:
-    """The parameters that are packed weights, with the attributes of the operator that they are
-    packed for."""
+    """The parameters of packed weights, with the attributes of their operator."""
     if task.source is None or not isinstance(task.source.computes, Function):
         return {}
     function = task.source.computes
@@ -140,9 +139,8 @@ def indices(func: PrimFunc) -> set[Buffer]:
 
 
 def _quantized(function: Function) -> dict[int, Values]:
-    """What makes numbers that are quantized spread over the range that they are kept in, by
-    parameter. Floats that are cast to integers are whole, as otherwise the last bit of a sum would
-    decide."""
+    """By parameter, the values that spread quantized numbers over the range of their dtype. Floats
+    that are cast to integers are whole, as otherwise the last bit of a sum would decide."""
     number = {param: n for n, param in enumerate(function.params)}
     products = sum(map(multiply_accumulates, function.bindings))
     found: dict[int, Values] = {}

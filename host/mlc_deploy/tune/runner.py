@@ -46,7 +46,7 @@ from .reference import Reference, Values, packed_weights, values_of, written
 
 RELATIVE, OF_LARGEST = 1e-4, 2e-5  # of float results: the element's reference, the largest one
 HALF_RELATIVE, HALF_OF_LARGEST = 5e-3, 2e-3
-RUN_SECONDS = 10.0
+RUN_SECONDS = 10.0  # for a run of a kernel, where the request says nothing
 FAR_OFF = 3.0  # so many times the best: no need to know it exactly
 NEAR = 1.03  # of the best: it may be a better one
 # samples, and milliseconds that each takes at least
@@ -259,9 +259,8 @@ def timed(
 
 
 def run_limit(request: Request) -> float:
-    """Seconds that one run may take: what the request says, and less where the best is known to
-    take far less; but so much more than that, that a board with other work is not mistaken for a
-    kernel without end."""
+    """Seconds that one run may take: what the request says, and less where the best takes far less.
+    It is still many times the best's, so a kernel on a busy board does not count as endless."""
     best = request.best
     match request.objective:
         case "instructions":

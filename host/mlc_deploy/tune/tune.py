@@ -26,7 +26,7 @@ from .scheduler import GradientBased, Progress, TaskScheduler
 from .space import default_candidate
 
 AHEAD = 2  # rounds under way
-BATCH = 16
+BATCH = 16  # candidates of a round
 TOP = 3  # candidates of a task that are measured once more at the end, besides the default
 CERTAIN = ("ok", "wrong")  # verdicts that one measurement is enough for
 IMPROVED = 0.999  # a cost below so much of the best is a better one

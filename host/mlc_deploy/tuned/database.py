@@ -202,8 +202,8 @@ class Database:
         return of.get((workload, target, board, objective), {})
 
     def before(self, run: str) -> list[Record]:
-        """The results that were there when a run of that name began: it does now, if it is not
-        known. So a run that was stopped knows what it knew, whatever others have added since."""
+        """The results from before the run of this name, which begins now if nobody knows it. So a
+        run that was stopped knows what it knew, whatever others have added since."""
         if run not in self._begun:
             self._write([{"kind": "run", "run": run}])
         return self.records[: self._begun[run]]
@@ -415,7 +415,7 @@ def _canonical(body: dict[str, Any]) -> str:
 
 
 def _check(body: dict[str, Any]) -> bytes:
-    """Of the values, so that tools that only write JSON differently do no harm."""
+    """Of the values: another way to write the same JSON does no harm."""
     return blake2b(_canonical(body).encode(), digest_size=CHECK_BYTES).digest()
 
 

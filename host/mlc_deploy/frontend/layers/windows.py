@@ -64,7 +64,7 @@ def spatial_rank(x: Value) -> int:
 
 
 def by_channel(n: Node, x: Value, rank: int) -> Value:
-    """A vector with an element per channel, in the shape that broadcasts to data of that rank."""
+    """A vector with an element per channel, in the shape that broadcasts to data of a rank."""
     return vector_along(n, x, 0, rank - 1)
 
 

@@ -18,7 +18,7 @@ from .node import Converter, TfliteNode
 from .quantized import dequantized_input
 
 LOWEST = float(np.finfo(np.float32).min)  # the score of a box that is struck out
-MOST_RESULTS = 1 << 16
+MOST_RESULTS = 1 << 16  # boxes that a file may ask for
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,7 @@ class _Importer:
 def _of_shapes(
     given: Mapping[str, Sequence[int]], own: Mapping[str, tuple[int, ...]]
 ) -> Iterator[None]:
-    """Says of an operator that cannot be read that inputs have other shapes than the file's own."""
+    """Makes the error of an operator one of the input whose shape is not the file's own."""
     try:
         yield
     except ImporterError as error:

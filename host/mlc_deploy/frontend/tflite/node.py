@@ -11,7 +11,7 @@ import numpy as np
 from ...graph.builder import BlockBuilder
 from ...graph.nodes import Constant, Value
 from ..extents import Extents
-from ..node import Node, shape_of
+from ..node import NumberedNode
 from .file import Array, Operator, Tensor
 
 REQUIRED: Any = object()
@@ -36,7 +36,7 @@ class Affine:
         return int(kind.min), int(kind.max)
 
 
-class TfliteNode(Node):
+class TfliteNode(NumberedNode):
     """`inputs` are values, None for an input that is left out. `given` and `made` are the file's
     tensors of inputs and outputs.
 
@@ -66,25 +66,8 @@ class TfliteNode(Node):
 
     # ------------------------------------------------------------------------------- inputs
 
-    def input(self, number: int) -> Value:
-        """An input. Raises ValueError if it is missing."""
-        value = self.optional(number)
-        if value is None:
-            raise ValueError(f"input {number} is missing")
-        return value
-
     def optional(self, number: int) -> Value | None:
         return self.inputs[number] if number < len(self.inputs) else None
-
-    def shape(self, number: int = 0) -> tuple[int, ...]:
-        return shape_of(self.input(number))
-
-    def dtype(self, number: int = 0) -> str:
-        return self.input(number).type.dtype
-
-    def every(self) -> list[Value]:
-        """All inputs. Raises ValueError if one is missing."""
-        return [self.input(number) for number in range(len(self.inputs))]
 
     def known(self, number: int, what: str) -> Array:
         """The value of an input that shapes depend on. Raises ImporterError unless it is
@@ -100,9 +83,6 @@ class TfliteNode(Node):
     def ints(self, number: int, what: str) -> list[int]:
         """As `known`, as whole numbers."""
         return [int(v) for v in self.known(number, what).reshape(-1)]
-
-    def whole(self, number: int, what: str) -> int:
-        return int(self.known(number, what).item())
 
     def axes(self, number: int, what: str = "axis") -> list[int]:
         """Axes of the first input, counted from the front."""

@@ -190,9 +190,9 @@ def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[i
 
 
 def _groups(loads: Sequence[tuple[int, Load, bool]]) -> dict[int, Group]:
-    """By offset, the neighbours that are loaded at once, where that takes no more registers than to
-    load each vector where it is first used. None unless all loads are of registers of which single
-    lanes are used, and a third of the instructions is saved: as pairs, LLVM may move them freely.
+    """By offset, the neighbours to load at once, where this takes no more registers than loading
+    each vector at its first use. None unless all loads are of registers of which single lanes are
+    used, and a third of the instructions is saved: as pairs, LLVM may move them freely.
     """
     kind = dtype_of(loads[0][1].dtype)
     if kind.lanes * kind.bits != REGISTER or not all(lane for *_, lane in loads):

@@ -33,7 +33,7 @@ def fitting_intrins(sch: Schedule, block: str, target: Target) -> list[TensorInt
 
 @lru_cache(maxsize=64)
 def _adding(target: Target) -> tuple[TensorIntrin, ...]:
-    """Those that the target has and that add sums of products to sums."""
+    """The target's intrinsics that add sums of products to sums."""
     return tuple(
         i
         for i in registered_intrins()

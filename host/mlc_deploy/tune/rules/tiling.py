@@ -226,7 +226,7 @@ def _best_ratio(counts: tuple[int, ...], turns: tuple[int, ...], loads: Loads, r
 
 
 def _loads(sch: Schedule, block: str, result: str, loops: Sequence[str]) -> Loads:
-    """Of everything that the sums read, the numbers of the result's loops that it moves with."""
+    """For everything the sums read, the numbers of the result's loops that move it."""
     found, taker = sch.block(block), sch.block(result)
     (made,) = found.writes
     (read,) = (r for r in taker.reads if r.buffer is made.buffer)
