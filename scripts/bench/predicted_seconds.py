@@ -94,9 +94,12 @@ OTHERS: tuple[tuple[str, int, tuple[int, ...], dict[str, Any]], ...] = (
 
 # Where the fit begins: nanoseconds per vector operation, load or store, other one, line behind the
 # first cache, behind the second, and behind the third besides; and how far, in logarithms, each is
-# likely to be off. Two vector operations or loads a cycle, four others, at 3.3 GHz; 60 and 10 GB/s.
+# likely to be off. Of a core of 3.3 GHz that has two vector operations and two vector loads a cycle
+# (AMD's software optimization guide of family 19h), four others; 60 GB/s behind it, 10 from memory.
+# The first two stay near that: all kernels here have about as many loads per multiplication, so
+# times hardly tell both apart.
 GUESS = (0.15, 0.15, 0.08, 0.3, 1.0, 5.0)
-SPREAD = (0.7, 0.7, 0.7, 1.0, 1.0, 1.0)
+SPREAD = (0.3, 0.3, 0.5, 1.0, 1.0, 1.0)
 SIGMA, TRUSTED, TURNS, STEP = 0.1, 1.5, 60, 1e-5
 
 
