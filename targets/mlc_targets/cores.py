@@ -108,7 +108,8 @@ class Speed:
     Cycles: per vector instruction (multiplying or not), per load or store, per other instruction,
     and per line that the first cache fetches. line_ns: nanoseconds per line of 64 bytes from
     memory, to one thread; least_ns: to all together. pace: what all is multiplied with. l2_kib and
-    last_kib: the caches behind the first.
+    last_kib: the caches behind the first. far_ns: what a line costs besides where memory is behind
+    one more cache, which no board here has.
     """
 
     core: str
@@ -124,6 +125,7 @@ class Speed:
     line_ns: float
     least_ns: float
     pace: float
+    far_ns: float = 0.0
 
 
 @cache

@@ -57,6 +57,7 @@ class Factors:
             other=base.other * self.computing,
             l1_miss=base.l1_miss * self.computing,
             line_ns=base.line_ns * self.memory,
+            far_ns=base.far_ns * self.memory,
             least_ns=base.least_ns * self.memory,
         )
 

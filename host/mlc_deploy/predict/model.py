@@ -3,6 +3,7 @@
     computing = vector * (mac, vector) + memory * (load, store) + other * (branch, scalar)
                 + l1_miss * lines that the first cache fetches
     waiting   = line_ns * lines that the last cache fetches
+                + far_ns * those of them that come from memory, where one more cache is before it
     in order:     computing + waiting
     out of order: the larger of both, and where they are near each other up to 1.4 times as much:
                   sqrt(computing^2 + waiting^2)
@@ -30,7 +31,8 @@ from mlc_targets.cores import Speed
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a layer executes: instructions by class, and lines of 64 bytes that the first cache and
-    the last one (a thread's part of it) fetch. layers: how many it stands for."""
+    the last one (a thread's part of it) fetch; far_lines: of these, what a cache that many cores
+    share fetches, where there is one. layers: how many it stands for."""
 
     vector: int
     memory: int
@@ -38,6 +40,7 @@ class Work:
     l1_lines: int
     last_lines: int
     layers: int = 1
+    far_lines: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def layer_ms(work: Work, speed: Speed, threads: int = 1) -> float:
         + work.l1_lines * speed.l1_miss
     )
     computing = cycles * 1e3 / speed.mhz  # nanoseconds
-    waiting = work.last_lines * speed.line_ns / threads
+    waiting = (work.last_lines * speed.line_ns + work.far_lines * speed.far_ns) / threads
     if threads > 1:
         computing = computing * (SERIAL + (1 - SERIAL) / threads)
     if speed.in_order:

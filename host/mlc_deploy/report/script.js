@@ -99,6 +99,9 @@
   });
   const costliest = document.querySelector("#picture [data-costliest]")
     ?? document.querySelector(".bars [data-call]");
-  if (costliest) show(costliest.dataset.call);
+  // What is seen first is drawn first: the costliest kernel's text waits until nothing else is done.
+  (window.requestIdleCallback ?? setTimeout)(() => {
+    if (costliest && !document.querySelector("[data-chosen]")) show(costliest.dataset.call);
+  });
   document.documentElement.dataset.ready = "";
 })();
