@@ -66,6 +66,10 @@ def files(folder: Path) -> None:
     onnx.save(narrow, "bfloat16.onnx")
     conv_alone = [conv("c", "x", "y")]
     onnx.save(model(conv_alone, weights("c", 4, 3, 3, 3), (1, 3, 8, 8)), "conv.onnx")
+    wide = model(conv_alone, weights("c", 4, 3, 3, 3), (1, 3, 8, 8))
+    for axis in (2, 3):
+        wide.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"size{axis}"
+    onnx.save(wide, "open.onnx")
     pair = [
         helper.make_node(f"{kind}Linear", [of, "scale"], [to], kind)
         for kind, of, to in (("Quantize", "x", "q"), ("Dequantize", "q", "y"))
@@ -79,6 +83,7 @@ def files(folder: Path) -> None:
     pixels = np.zeros((30, 40, 3), np.uint8)
     pytest.importorskip("PIL.Image").fromarray(pixels).save("photos/a.png")
     np.save("small.npy", x[:, :, :5])
+    np.save("tiny.npy", x[:, :, :1, :1])
     np.save("bytes.npy", x.astype(np.uint8))
     np.savez("other.npz", a=x, b=x)
     nan = x.copy()
@@ -103,6 +108,7 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
         ("net.onnx", "--data", "gone"),
         ("net.onnx", "--data", "empty"),
         ("net.onnx", "--data", "small.npy"),
+        ("open.onnx", "--data", "tiny.npy"),
         ("net.onnx", "--data", "bytes.npy"),
         ("net.onnx", "--data", "other.npz"),
         ("net.onnx", "--data", "nan.npy"),
