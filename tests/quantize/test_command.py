@@ -64,6 +64,8 @@ def files(folder: Path) -> None:
     narrow = residual()
     narrow.graph.initializer.append(helper.make_tensor("b", onnx.TensorProto.BFLOAT16, [1], [1.0]))
     onnx.save(narrow, "bfloat16.onnx")
+    product = [helper.make_node("MatMul", ["x", "w"], ["y"], "product")]
+    onnx.save(model(product, {"w": np.ones((3, 2), np.float32)}, (1, 3)), "rows.onnx")
     conv_alone = [conv("c", "x", "y")]
     onnx.save(model(conv_alone, weights("c", 4, 3, 3, 3), (1, 3, 8, 8)), "conv.onnx")
     wide = model(conv_alone, weights("c", 4, 3, 3, 3), (1, 3, 8, 8))
@@ -116,6 +118,7 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
         ("net.onnx", "--data", "net.onnx"),
         ("net.onnx", "--data", "pictures"),
         ("net.onnx", "--data", "mixed"),
+        ("rows.onnx", "--data", "pictures"),
         ("net.onnx", "--data", "good.npy", "--preprocess", "resize=16x16"),
         ("net.onnx", "--data", "photos", "--preprocess", "resize=8x9"),
         ("net.onnx", "--data", "photos", "--preprocess", "mean=0.5,0.5"),
@@ -137,6 +140,8 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
         ("net.onnx", "--data", "good.npy", "--scheme", "magic"),
         ("net.onnx", "--data", "good.npy", "--target", "armv9"),
         ("net.onnx", "--data", "good.npy", "--shape", "x"),
+        ("net.onnx", "--data", "good.npy", "--shape", "image=1,3,16,16"),
+        ("open.onnx", "--data", "good.npy", "--bind", "width=16"),
     ],
     "model": [
         ("gone.onnx", "--data", "good.npy"),
@@ -166,7 +171,7 @@ def test_quantize_refusals_output(mlc_deploy: Command, golden: Golden) -> None:
     given = ("net.onnx", "--data", "good.npy")
     texts = []
     before = Path("net.onnx").read_bytes()
-    for output in ("net.onnx", "good.npy", "empty", "gone/out.onnx"):
+    for output in ("net.onnx", "good.npy", "empty", "gone/out.onnx", "out.tflite"):
         ended = mlc_deploy("quantize", *given, "-o", output)
         texts.append(f"$ mlc-deploy quantize {' '.join(given)} -o {output}\n{ended.complaint}")
     assert Path("net.onnx").read_bytes() == before
