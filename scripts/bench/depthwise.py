@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     layers = [n for n in LAYERS if n.name.startswith("depthwise") and given.only in n.name]
     print(f"{'layer':28}{'executed':>22}{'ratio':>7}{'µs':>18}{'ratio':>7}")
-    record = {}
+    record: dict[str, dict[str, Any]] = {}
     with mlc.connect("local://") as here, emulated(()) as counting:
         for layer in layers:
             made = {dtype: Built(layer, dtype) for dtype in DTYPES}
