@@ -189,7 +189,8 @@ def count_theirs(models: dict[str, ModelProto], known: Sequence[Cache]) -> dict[
         folder, marks = Path(name), Path(name, "marks")
         for title, model in models.items():
             (folder / f"{title}.onnx").write_bytes(model.SerializeToString())
-        plugin = f"{counting_plugin()},out={marks},caches={caches_option(known)}"
+        caches = f",caches={caches_option(known)}" if known else ""
+        plugin = f"{counting_plugin()},out={marks}{caches}"
         env = os.environ | {"OMP_NUM_THREADS": "1"}
         subprocess.run(
             [*QEMU, "-plugin", plugin, sys.executable, GUEST, folder], env=env, check=True
@@ -205,7 +206,8 @@ def emulated(known: Sequence[Cache]) -> Session:
     def opened(_: float) -> ProcessTransport:
         folder = tempfile.TemporaryDirectory(prefix="mlc-predicted-")
         marks = Path(folder.name, "counts")
-        plugin = f"{counting_plugin()},out={marks},caches={caches_option(known)}"
+        caches = f",caches={caches_option(known)}" if known else ""
+        plugin = f"{counting_plugin()},out={marks}{caches}"
         program = str(runtime_file("x86_64"))
         board = "qemu-x86_64"
         transport = ProcessTransport(

@@ -64,8 +64,14 @@ def files(folder: Path) -> None:
     narrow = residual()
     narrow.graph.initializer.append(helper.make_tensor("b", onnx.TensorProto.BFLOAT16, [1], [1.0]))
     onnx.save(narrow, "bfloat16.onnx")
+    product = [helper.make_node("MatMul", ["x", "w"], ["y"], "product")]
+    onnx.save(model(product, {"w": np.ones((3, 2), np.float32)}, (1, 3)), "rows.onnx")
     conv_alone = [conv("c", "x", "y")]
     onnx.save(model(conv_alone, weights("c", 4, 3, 3, 3), (1, 3, 8, 8)), "conv.onnx")
+    wide = model(conv_alone, weights("c", 4, 3, 3, 3), (1, 3, 8, 8))
+    for axis in (2, 3):
+        wide.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"size{axis}"
+    onnx.save(wide, "open.onnx")
     pair = [
         helper.make_node(f"{kind}Linear", [of, "scale"], [to], kind)
         for kind, of, to in (("Quantize", "x", "q"), ("Dequantize", "q", "y"))
@@ -79,6 +85,7 @@ def files(folder: Path) -> None:
     pixels = np.zeros((30, 40, 3), np.uint8)
     pytest.importorskip("PIL.Image").fromarray(pixels).save("photos/a.png")
     np.save("small.npy", x[:, :, :5])
+    np.save("tiny.npy", x[:, :, :1, :1])
     np.save("bytes.npy", x.astype(np.uint8))
     np.savez("other.npz", a=x, b=x)
     nan = x.copy()
@@ -103,6 +110,7 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
         ("net.onnx", "--data", "gone"),
         ("net.onnx", "--data", "empty"),
         ("net.onnx", "--data", "small.npy"),
+        ("open.onnx", "--data", "tiny.npy"),
         ("net.onnx", "--data", "bytes.npy"),
         ("net.onnx", "--data", "other.npz"),
         ("net.onnx", "--data", "nan.npy"),
@@ -110,6 +118,7 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
         ("net.onnx", "--data", "net.onnx"),
         ("net.onnx", "--data", "pictures"),
         ("net.onnx", "--data", "mixed"),
+        ("rows.onnx", "--data", "pictures"),
         ("net.onnx", "--data", "good.npy", "--preprocess", "resize=16x16"),
         ("net.onnx", "--data", "photos", "--preprocess", "resize=8x9"),
         ("net.onnx", "--data", "photos", "--preprocess", "mean=0.5,0.5"),
@@ -131,6 +140,8 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
         ("net.onnx", "--data", "good.npy", "--scheme", "magic"),
         ("net.onnx", "--data", "good.npy", "--target", "armv9"),
         ("net.onnx", "--data", "good.npy", "--shape", "x"),
+        ("net.onnx", "--data", "good.npy", "--shape", "image=1,3,16,16"),
+        ("open.onnx", "--data", "good.npy", "--bind", "width=16"),
     ],
     "model": [
         ("gone.onnx", "--data", "good.npy"),
@@ -160,7 +171,7 @@ def test_quantize_refusals_output(mlc_deploy: Command, golden: Golden) -> None:
     given = ("net.onnx", "--data", "good.npy")
     texts = []
     before = Path("net.onnx").read_bytes()
-    for output in ("net.onnx", "good.npy", "empty", "gone/out.onnx"):
+    for output in ("net.onnx", "good.npy", "empty", "gone/out.onnx", "out.tflite"):
         ended = mlc_deploy("quantize", *given, "-o", output)
         texts.append(f"$ mlc-deploy quantize {' '.join(given)} -o {output}\n{ended.complaint}")
     assert Path("net.onnx").read_bytes() == before

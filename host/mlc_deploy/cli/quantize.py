@@ -15,6 +15,7 @@ from ..quantize.api import MAX_DROP, SAMPLES, SCHEMES, STATIC
 from ..quantize.api import quantize as quantized
 from ..quantize.data import LABEL
 from ..quantize.net import Array
+from ..quantize.prepare import OTHERS
 from .json_file import JsonFile
 from .options import (
     DATA_HELP,
@@ -123,6 +124,9 @@ def quantize(
 def _output(text: str, others: tuple[Path, ...]) -> Path:
     """The file to write. Raises Misuse for one that cannot be written, or is one of the others."""
     path = writable("--output", text)
+    if path.suffix in OTHERS:
+        mend = f"-o {path.with_suffix('.onnx')}"
+        raise Misuse("the result is an ONNX file", where=f"--output {text}", mend=mend)
     if any(path.resolve() == other.resolve() for other in others):
         raise Misuse(
             "the result would overwrite another file of this command",

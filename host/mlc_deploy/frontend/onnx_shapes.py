@@ -60,14 +60,10 @@ def declared_shape(info: ValueInfoProto, where: str) -> list[int | str] | None:
     ]
 
 
-def _named_dims(
-    declared: Sequence[list[int | str] | None],
-    shapes: Mapping[str, Sequence[int]],
-    dims: Mapping[str, Dim],
-    names: Sequence[str],
-    where: str,
-) -> dict[str, Dim]:
-    """Values of the named dimensions, from --bind and from given shapes."""
+def refuse_unknown_dims(
+    dims: Mapping[str, Dim], declared: Sequence[list[int | str] | None], where: str
+) -> None:
+    """Raises ShapeError for a name that no dimension of the inputs has, and a size below 1."""
     there = {d for own in declared for d in own or () if isinstance(d, str) and d != "?"}
     for name, value in dims.items():
         if name not in there:
@@ -79,6 +75,17 @@ def _named_dims(
             )
         if isinstance(value, int):
             _positive([value], f"--bind {name}={value}", where)
+
+
+def _named_dims(
+    declared: Sequence[list[int | str] | None],
+    shapes: Mapping[str, Sequence[int]],
+    dims: Mapping[str, Dim],
+    names: Sequence[str],
+    where: str,
+) -> dict[str, Dim]:
+    """Values of the named dimensions, from --bind and from given shapes."""
+    refuse_unknown_dims(dims, declared, where)
     result = dict(dims)
     for name, own in zip(names, declared, strict=True):
         for d, value in zip(own or (), shapes.get(name, ()), strict=False):

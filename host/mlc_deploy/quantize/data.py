@@ -14,6 +14,8 @@ from onnx import helper
 
 from ..errors import InputError
 from ..files import npy
+from ..frontend.onnx_shapes import declared_shape, refuse_unknown_dims
+from ..frontend.refusals import refuse_unknown_inputs
 from .images import EXAMPLE, SUFFIXES, Preprocess, parse, read_image, settled
 from .net import Array, Net
 from .run import Sample
@@ -50,7 +52,10 @@ class Input:
 def inputs_of(
     net: Net, shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int]
 ) -> tuple[Input, ...]:
-    """The model's inputs, with extents that are given by name."""
+    """The model's inputs, with extents that are given by name. Raises ShapeError for names that
+    the model has not."""
+    refuse_unknown_inputs(shapes, [i.name for i in net.inputs], "model", "the model")
+    refuse_unknown_dims(dims, [declared_shape(i, "the model") for i in net.inputs], "the model")
     found = []
     for info in net.inputs:
         kind = info.type.tensor_type
@@ -146,15 +151,17 @@ def _of_folder(inputs: Sequence[Input], folder: Path, preprocess: str | None) ->
             "the folder holds both images and arrays", where=str(folder), mend="one folder each"
         )
     if images:
+        if len(inputs) != 1 or len(inputs[0].shape) != 4:
+            wanted = ", ".join(f"'{i.name}' {i}" for i in inputs)
+            raise InputError(
+                "images are for a model with one input of four dimensions, and this one takes "
+                + wanted,
+                where=str(folder),
+                mend="a folder of .npz files with an array per input",
+            )
         if preprocess is None:
             raise InputError(
                 "what is to become of the images is not said", where=str(folder), mend=EXAMPLE
-            )
-        if len(inputs) != 1 or len(inputs[0].shape) != 4:
-            raise InputError(
-                "images are for a model with one input of four dimensions",
-                where=str(folder),
-                mend="a folder of .npz files with an array per input",
             )
         return _of_images(inputs[0], images, parse(preprocess))
     parts = [_of_arrays(inputs, _loaded(inputs, path), str(path)) for path in files]

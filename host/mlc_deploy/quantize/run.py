@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from onnx import ModelProto, helper
 
+from ..errors import ImporterError
 from ..frontend import from_onnx
 from ..frontend.onnx_node import Converter
 from ..graph import Function, evaluate
@@ -29,8 +30,22 @@ def run(net: Net, samples: Iterable[Sample], tapped: Sequence[str] = ()) -> Iter
 
 def _function(proto: ModelProto, sample: Sample, converters: Mapping[str, Converter]) -> Function:
     shapes = {name: array.shape for name, array in sample.items()}
-    function = from_onnx(proto, shapes, converters=converters)
+    try:
+        function = from_onnx(proto, shapes, converters=converters)
+    except ImporterError as error:
+        if error.mend or not _open(proto):
+            raise
+        given = ", ".join(f"'{name}' {list(shape)}" for name, shape in shapes.items())
+        what = f"{error.what}, where the data are {given}"
+        mend = "data of a size that the model takes; of images, --preprocess 'resize=HEIGHTxWIDTH'"
+        raise type(error)(what, where=error.where, mend=mend) from error
     return optimize(function, (fold_constants, eliminate_dead_code))
+
+
+def _open(proto: ModelProto) -> bool:
+    """Whether the model leaves extents of its inputs to the data."""
+    shapes = (i.type.tensor_type.shape for i in proto.graph.input)
+    return any(not dim.dim_value for shape in shapes for dim in shape.dim)
 
 
 def alone(net: Net, layer: Layer, x: Array, weights: Array) -> Array:
