@@ -3,9 +3,9 @@
     python scripts/bench/compile_cost.py MODEL [--target aarch64] [--most 15] [--only TEXT]
                                          [--profile schedule|lower|emit] [--json FILE]
 
-Models and targets are those of scripts/bench/models.py; MODEL may be an .onnx file. The kernels are compiled without the cache
-of kernels. Seconds are the process's own (time.process_time), so that other programs on the machine
-disturb little; the counts are the same on every machine:
+Models and targets are those of scripts/bench/models.py; MODEL may be an .onnx file. The kernels are
+compiled without the cache of kernels. Seconds are the process's own (time.process_time), so that
+other programs on the machine disturb less; the counts are the same on every machine:
 
     schedule, lower, emit     from a fused call to scheduled loops, to flat loops, to LLVM IR
     passes, code              LLVM: reading its IR and optimising it, selecting instructions
@@ -26,11 +26,10 @@ import json
 import pstats
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import onnx
 
@@ -59,7 +58,6 @@ HEAD = (
     + "".join(f"{n:>9}" for n in STAGES)
     + (f"{'nodes':>9}{'IR':>8}{'object':>8}")
 )
-T = TypeVar("T")
 
 
 @dataclass
