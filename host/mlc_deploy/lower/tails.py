@@ -41,7 +41,7 @@ def _merged(loop: For) -> For | None:
         case For(
             var, Const(turns), "serial", For(step, Const(most), "unrolled", body) as inner
         ) if most > 1 and not inner.annotations:
-            size = _size(body)
+            turns, most, size = int(turns), int(most), _size(body)
         case _:
             return None
     fits = (n for n in range(most, 0, -1) if most % n == 0 and n * size <= MOST_UNROLLED)
