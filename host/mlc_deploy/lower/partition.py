@@ -54,6 +54,7 @@ from ..ir.names import Names, names_of
 from ..passes.context import optional
 from .annotations import WHOLE
 from .bodies import with_body
+from .tails import is_seldom, rolled
 
 
 @optional(level=2)
@@ -141,7 +142,9 @@ class _Partition:
         body = loop.body if whole else simplify(loop.body, known)
         if end - first == 1:
             body = simplify(substitute(loop.body, {loop.var: const(first)}), ranges)
-        return self.visit(body, known)
+        done = self.visit(body, known)
+        turns = int(loop.extent)  # type: ignore[call-overload]
+        return rolled(done) if is_seldom(end - first, turns) else done
 
     def cut(self, loop: For, at: int, ranges: dict[Var, Bounds]) -> Stmt:
         kind = loop.kind if loop.kind != "parallel" else "serial"
@@ -149,7 +152,12 @@ class _Partition:
         head = For(loop.var, const(at), kind, loop.body, loop.annotations)
         shifted = substitute(loop.body, {loop.var: loop.var + at})
         tail = For(loop.var, const(turns - at), kind, shifted, loop.annotations)
-        return seq(self.visit(simplify(part, ranges), ranges) for part in (head, tail))
+        parts = [self.visit(simplify(part, ranges), ranges) for part in (head, tail)]
+        sizes = at, turns - at
+        return seq(
+            rolled(part) if is_seldom(size, turns) else part
+            for part, size in zip(parts, sizes, strict=True)
+        )
 
     def cut_at(self, loop: For, at: _Turns, ranges: dict[Var, Bounds]) -> Stmt:
         """for i in range(n): if guard: S

@@ -39,7 +39,8 @@ BLOCKED = ("float32", "float16")
 PLANES = 4  # channels up to which planes are read, in layers that are not in blocks
 MOST_UNROLLED = 192  # about how many multiply-accumulates there are in a turn of the reduction
 MOST_ROW_TAPS = 32  # of a row of the kernel, unrolled: at a row's ends each has a guard of its own
-SHORT_TURNS = 8  # of a kernel one pixel wide are made one
+SHORT_TURNS = 8  # of a kernel one pixel wide are made one, at most
+ENOUGH_OF_SHORT = 320  # multiply-accumulates in such a turn: more save less than 0.5 % of it
 SPARE_APART = 4  # registers, where the taps of float16 do not share data: as counted
 STEPS = 4  # of the reduction over channels of planes, that are unrolled
 
@@ -129,7 +130,9 @@ class ConvBlocks(Convolution):
         elif taps == 1:  # turns are short; of one alone, all weights would be loaded, and spilled
             long = None if self.fills_parts(depth) else 2
             depth = part_sizes(self.kept, (kh, kw, depth, together), long)[2]
-            steps *= min(SHORT_TURNS, max(1, depth // 2))
+            sums = self.tile.rows * self.tile.blocks * together
+            turns = min(SHORT_TURNS, -(-ENOUGH_OF_SHORT // sums))
+            steps *= min(turns, max(1, depth // 2))
         if self.target.arch == "x86_64":  # elsewhere the lanes of a vector have to be seen together
             steps = min(steps, max(row_taps, MOST_UNROLLED // (self.tile.rows * self.tile.blocks)))
         return steps

@@ -1,0 +1,72 @@
+"""The ends of loops: what runs seldom is small code rather than fast code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..arith import simplify
+from ..ir import Binary, Const, For, Seq, Stmt, Var, const, rebuild, substitute, walk, with_fields
+from ..ir.rewrite import inner_statements
+
+SELDOM = 5  # times as many turns has the loop that a part was cut from, at least
+MOST_UNROLLED = 192  # statements, of a turn in a part that runs seldom
+
+
+def is_seldom(turns: int, of: int) -> bool:
+    """Whether a part runs in so few of a loop's turns that unrolling it gains next to nothing."""
+    return turns * SELDOM <= of
+
+
+def rolled(s: Stmt) -> Stmt:
+    """for k in range(n): for i in unrolled(m): S[m*k + i]
+    =>   for k in range(n*m/f): for i in unrolled(f): S[f*k + i]
+
+    where f is the most that divides m and makes no more than MOST_UNROLLED statements. The turns
+    are the same, in the same order.
+    """
+
+    def visit(m: Any) -> Any:
+        if not isinstance(m, Stmt):
+            return m
+        if isinstance(m, For) and (found := _merged(m)) is not None:
+            return found
+        return rebuild(m, visit)
+
+    done: Stmt = visit(s)
+    return done
+
+
+def _merged(loop: For) -> For | None:
+    match loop:
+        case For(
+            var, Const(turns), "serial", For(step, Const(most), "unrolled", body) as inner
+        ) if most > 1 and not inner.annotations:
+            turns, most, size = int(turns), int(most), _size(body)
+        case _:
+            return None
+    fits = (n for n in range(most, 0, -1) if most % n == 0 and n * size <= MOST_UNROLLED)
+    few = next(fits, 1)
+    if few == most:
+        return None
+    number = var * few + step if few > 1 else var
+    values = {var: number // most, step: number % most}
+    ranges = {var: (0, turns * most // few - 1), step: (0, few - 1)}
+    made = simplify(substitute(body, values), ranges)
+    if any(isinstance(n, Binary) and n.op in ("//", "%") and _has(n, var) for n in walk(made)):
+        return None
+    if few > 1:
+        made = with_fields(inner, extent=const(few), body=made)
+    return with_fields(loop, extent=const(turns * most // few), body=made)
+
+
+def _size(s: Stmt) -> int:
+    """How many statements it is once it is unrolled."""
+    if isinstance(s, For):
+        copies = s.extent.value if s.kind == "unrolled" and isinstance(s.extent, Const) else 1
+        return int(copies) * _size(s.body)
+    below = inner_statements(s)
+    return sum(map(_size, below)) if below or isinstance(s, Seq) else 1
+
+
+def _has(n: Any, var: Var) -> bool:
+    return any(m is var for m in walk(n))
