@@ -146,9 +146,7 @@ def own_states(function: Function, states: Mapping[int, Var]) -> Function:
     return replace(function, bindings=tuple(bindings))
 
 
-def _trailing(
-    binding: Binding, loop: CallLoop, memory: Memory
-) -> tuple[tuple[int, int], ...]:
+def _trailing(binding: Binding, loop: CallLoop, memory: Memory) -> tuple[tuple[int, int], ...]:
     """The states of a loop that are elements of a result, each with the result's number: a turn
     gives one value for both, and what the loop begins with lies beside the result."""
     if loop.conditional or loop.counted or not isinstance(loop.turns, int) or not loop.turns:
