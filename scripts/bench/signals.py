@@ -6,8 +6,9 @@ A WaveNet of PyTorch's layers, torchaudio's Conv-TasNet and wav2vec2, and the wa
 transformers, with random weights, as torch.onnx.export writes them (torch, torchaudio, transformers
 and onnxscript must be installed). Each is compiled for the target with an empty cache, in a process
 of its own: `seconds` are those of the clock from the file to the object, `cpu` is the processor
-time of the process and its workers, with the start of Python. Compiled for this machine, its outputs
-are held against onnxruntime's: `error` is the largest difference, as a share of the largest element.
+time of the process and its workers, with the start of Python. Compiled for this machine, its
+outputs are held against onnxruntime's: `error` is the largest difference, as a share of the largest
+element.
 """
 
 from __future__ import annotations
