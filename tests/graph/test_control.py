@@ -242,6 +242,26 @@ def test_states_that_are_results_run(
     check_on_board(begun(5, size, backwards, ends), board)
 
 
+def test_a_state_that_is_a_result_begins_another_loop(board: Session) -> None:
+    """As a decoder's begins with the last one of an encoder whose results are read later."""
+    bb = BlockBuilder("main")
+    x = bb.param("x", (6, 1, 32))
+    first = bb.emit("negative", bb.emit("slice", x, begin=(0, 0, 0), shape=(1, 1, 32),
+                                        step=(1, 1, 1)))  # fmt: skip
+
+    def step(turn: Value, states: list[Value], _: list[Value]) -> Any:
+        after = bb.emit("tanh", bb.emit("add", states[0], states[0]))
+        return [after], [after]
+
+    state = bb.emit("reshape", first, shape=(1, 32))
+    (last,), (rest,) = bb.emit_loop(5, [state], step, written=[False])
+    (end,), _ = bb.emit_loop(
+        3, [last], lambda t, own, _: ([bb.emit("add", own[0], bb.emit("sigmoid", own[0]))], [])
+    )
+    every = bb.emit("negative", bb.emit("concatenate", first, rest, axis=0))
+    check_on_board(bb.finish([every, end], ["all", "end"]), board)
+
+
 def test_what_a_turn_gathers_by_its_number_is_a_sequence() -> None:
     """But not beyond the end, where gather clamps, nor between aligned places."""
     function = begun()

@@ -112,7 +112,7 @@ def own_states(function: Function, states: Mapping[int, Var]) -> Function:
             read.update(memory.region(a)[0] for a in binding.call.args)
     bindings: list[Binding] = []
 
-    free = {*computed, *states.values()}
+    free: set[Value] = {*computed, *states.values()}
 
     def owned(binding: Binding, number: int, value: Value, free: Collection[Value]) -> Value:
         """The memory in which a binding leaves an output, by its number."""
@@ -128,8 +128,9 @@ def own_states(function: Function, states: Mapping[int, Var]) -> Function:
         if isinstance(call, CallLoop) and not call.owned:
             call = replace(call, trailing=_trailing(binding, call, memory), owned=True)
             beside = {state for state, _ in call.trailing}
+            free.difference_update(binding.outputs[state] for state in beside)
             own = (
-                state if number in beside else owned(binding, number, state, computed)
+                state if number in beside else owned(binding, number, state, free & computed)
                 for number, state in enumerate(call.args[: call.states])
             )
             call = replace(call, args=(*own, *call.args[call.states :]))
