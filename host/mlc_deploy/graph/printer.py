@@ -193,7 +193,7 @@ class _Printer:
             case CallFused(function):
                 return f"{self.within(function)}({', '.join(args)})"
             case CallLoop(body, turns=turns, states=states):
-                said = {"turns": turns, "states": states, "read": call.read}
+                said: dict[str, Any] = {"turns": turns, "states": states, "read": call.read}
                 said |= {"written": call.written, "conditional": call.conditional}
                 said |= {"owned": call.owned, "counted": call.counted, "trailing": call.trailing}
                 named = [
