@@ -80,6 +80,7 @@ class Drawn:
             v
             for v in self.values
             if v.array.dtype.name in dtypes
+            and v.array.size
             and (not ranks or v.rank in ranks)
             and (v.exact or not exact)
         ]

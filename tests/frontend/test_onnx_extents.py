@@ -261,3 +261,25 @@ def test_a_batch_of_any_size(name: str, local: Session) -> None:
         assert wanted.shape == (batch - 1, 12)
         np.testing.assert_array_equal(module.run(given)["y"], wanted)
     module.close()
+
+
+def test_slices_by_any_step_of_an_open_dimension(local: Session) -> None:
+    """ONNX's places before the first and behind the last are those that there are."""
+    far = (1 << 63) - 1
+    cuts = [(-1, -far, -1), (3, -12, -1), (far, 1, -2), (-2, 0, -3), (0, far, 2), (2, -1, 3),
+            (-5, 9, 2), (0, -12, -1)]  # fmt: skip
+    nodes, known = [], {"axis": np.array([0])}
+    for number, cut in enumerate(cuts):
+        names = [f"{what}{number}" for what in ("begin", "end", "step")]
+        known |= {name: np.array([at]) for name, at in zip(names, cut, strict=True)}
+        begin, end, step = names
+        nodes.append(node("Slice", ["x", begin, end, "axis", step], [f"y{number}"]))
+    outputs = [value(f"y{number}", None) for number in range(len(cuts))]
+    proto = model(nodes, [value("x", ["n", 3])], outputs, **known)
+    loaded = local.load(mlc.compile(from_onnx(proto, dims={"n": "<=11"}), "host"))
+    for n in (1, 2, 4, 11):
+        x = np.arange(n * 3, dtype=np.float32).reshape(n, 3)
+        found, expected = loaded.run({"x": x}), reference(proto, {"x": x})
+        for name, right in expected.items():
+            np.testing.assert_array_equal(found[name], right, f"{name} of {n}")
+    loaded.close()

@@ -27,7 +27,9 @@ from mlc_deploy.graph.count import multiply_accumulates, operators, parameters
 from mlc_deploy.graph.indices import index_extents
 from mlc_deploy.graph.nodes import CallBranch, CallLoop
 from mlc_deploy.graph.program import BranchStep, LoopStep
+from mlc_deploy.graph.sequences import gathers_to_sequences
 from mlc_deploy.graph.verify import verify
+from mlc_deploy.graph.views import concatenate_in_place
 from mlc_deploy.script import from_script
 from mlc_rpc import Session
 from tests.graph.drawn_programs import program_graph
@@ -190,6 +192,96 @@ def test_states_stay_where_they_are() -> None:
     program = lower_graph(optimize(recurrence(6, 32)))
     assert [c.kernel for c in program.calls].count("copy") == 2
     assert program.arena <= 2 * 128
+
+
+def begun(turns: int = 5, size: int = 32, backwards: bool = False, ends: bool = False) -> Function:
+    """Each turn adds x[turn + 1] to the state, which is the turn's result; the first result is x[0]
+    itself. ends: the last state is an output, too."""
+    bb = BlockBuilder("main")
+    x = bb.param("x", (turns + 1, 1, size))
+    first = bb.emit("negative", bb.emit("slice", x, begin=(0, 0, 0), shape=(1, 1, size),
+                                        step=(1, 1, 1)))  # fmt: skip
+
+    def step(turn: Value, states: list[Value], _: list[Value]) -> Any:
+        row = bb.emit("gather", x, bb.emit("add", turn, const(1, "int64")), axis=0)
+        after = bb.emit("tanh", bb.emit("add", states[0], row))
+        return [after], [after]
+
+    state = bb.emit("reshape", first, shape=(1, size))
+    (last,), (rest,) = bb.emit_loop(turns, [state], step, written=[backwards])
+    parts = [rest, first] if backwards else [first, rest]
+    every = bb.emit("concatenate", *parts, axis=0)
+    return bb.finish([every, last] if ends else [every], ["all", "last"] if ends else ["all"])
+
+
+def planned(function: Function) -> Function:
+    return concatenate_in_place(optimize(function))
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_state_that_is_a_result_is_copied_nowhere(backwards: bool) -> None:
+    """A turn reads it where the turn before wrote it, and the first turn beside the result."""
+    program = lower_graph(planned(begun(backwards=backwards)))
+    assert [c.kernel for c in program.calls] == ["negative", "add", "tanh_op"]
+    added, written = program.calls[1].args, program.calls[2].args[-1]
+    step = -128 if backwards else 128
+    assert [p.strides for p in (*added[:2], written)] == [((0, step),), ((0, 128),), ((0, step),)]
+    assert written.offset - added[0].offset == step
+    text = str(program.function)
+    assert "trailing=((0, 0),)" in text
+    assert str(from_script(text, constants=named_constants(program.function))) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "backwards", "ends"),
+    [(32, False, False), (32, True, False), (32, False, True), (32, True, True), (7, False, True)],
+)
+def test_states_that_are_results_run(
+    board: Session, size: int, backwards: bool, ends: bool
+) -> None:
+    check_on_board(begun(5, size, backwards, ends), board)
+
+
+def test_a_state_that_is_a_result_begins_another_loop(board: Session) -> None:
+    """As a decoder's begins with the last one of an encoder whose results are read later."""
+    bb = BlockBuilder("main")
+    x = bb.param("x", (6, 1, 32))
+    first = bb.emit("negative", bb.emit("slice", x, begin=(0, 0, 0), shape=(1, 1, 32),
+                                        step=(1, 1, 1)))  # fmt: skip
+
+    def step(turn: Value, states: list[Value], _: list[Value]) -> Any:
+        after = bb.emit("tanh", bb.emit("add", states[0], states[0]))
+        return [after], [after]
+
+    state = bb.emit("reshape", first, shape=(1, 32))
+    (last,), (rest,) = bb.emit_loop(5, [state], step, written=[False])
+    (end,), _ = bb.emit_loop(
+        3, [last], lambda t, own, _: ([bb.emit("add", own[0], bb.emit("sigmoid", own[0]))], [])
+    )
+    every = bb.emit("negative", bb.emit("concatenate", first, rest, axis=0))
+    check_on_board(bb.finish([every, end], ["all", "end"]), board)
+
+
+def test_what_a_turn_gathers_by_its_number_is_a_sequence() -> None:
+    """But not beyond the end, where gather clamps, nor between aligned places."""
+    function = begun()
+    changed = gathers_to_sequences(function)
+    (loop,) = (b.call for b in changed.bindings if isinstance(b.call, CallLoop))
+    assert loop.read == (False,) and "R.gather" not in str(loop.body)
+    given = inputs_of(function)
+    np.testing.assert_array_equal(evaluate(changed, given)["all"], evaluate(function, given)["all"])
+    assert gathers_to_sequences(changed) is changed
+    unaligned = begun(size=7)
+    assert gathers_to_sequences(unaligned) is unaligned
+    bb = BlockBuilder("main")
+    x, begin = bb.param("x", (4, 32)), bb.param("s", (32,))
+
+    def step(turn: Value, states: list[Value], _: list[Value]) -> Any:
+        return [bb.emit("add", states[0], bb.emit("gather", x, turn, axis=0))], []
+
+    ends, _ = bb.emit_loop(5, [begin], step)
+    beyond = bb.finish(ends, ["y"])
+    assert gathers_to_sequences(beyond) is beyond
 
 
 def test_a_model_without_loops_has_no_procedures() -> None:

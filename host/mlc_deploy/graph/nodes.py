@@ -173,6 +173,10 @@ class CallLoop(Node):
 
     turns may be a dimension that only a run decides. counted: the last of args, int64[], is what
     it is then, and turns the most.
+
+    trailing: (state, result), by number: states without memory of their own. A turn finds such a
+    state where the turn before wrote its element of the result, and the first turn beside the
+    result. They are found when memory is planned (graph/plan.py).
     """
 
     body: Function
@@ -184,6 +188,7 @@ class CallLoop(Node):
     conditional: bool = False
     owned: bool = False
     counted: bool = False
+    trailing: tuple[tuple[int, int], ...] = ()
 
     @property
     def sequences(self) -> tuple[Value, ...]:

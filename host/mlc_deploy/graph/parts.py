@@ -2,7 +2,8 @@
 
 The states of a loop, and those of the model, stay where they are. What a turn leaves is written
 over what it began with, where nothing of that turn reads the state any more, and is copied there at
-the end of the turn otherwise.
+the end of the turn otherwise. A state that each turn also gives as an element of a result is that
+element, where the first state lies beside the result.
 """
 
 from __future__ import annotations
@@ -46,15 +47,18 @@ class Part:
 
 def part_of(function: Function, around: AnyCall | None = None) -> Part:
     """The part that a function becomes, as a body of the loop or branch around it, if any."""
+    trailing: dict[int, int] = {}
     match around:
         case CallLoop():
-            states = dict(enumerate(function.params[1 : 1 + around.states]))
+            trailing = {state: around.states + result for state, result in around.trailing}
+            own = enumerate(function.params[1 : 1 + around.states])
+            states = {number: state for number, state in own if number not in trailing}
         case CallBranch(states=pairs):
             states = {number: function.params[arg - 1] for number, arg in pairs}
         case _:
             states = state_outputs(function)
     looping = isinstance(around, CallLoop)
-    function = own_outputs(own_states(function, states), states, body=looping)
+    function = own_outputs(own_states(function, states), states, looping, trailing)
     function = replace(function, bindings=as_kernels(function))
     params: set[Value] = {*(function.params[1:] if looping else function.params)}
     part = _laid_out(function, states, params)

@@ -18,6 +18,7 @@ from .nodes import Function, in_bodies
 from .quantize import canonicalize_quantized
 from .recognize import recognize_operators
 from .rewrite import fold_call
+from .sequences import gathers_to_sequences
 from .simplify import simplify_expressions
 from .tabulate import tabulate
 from .verify import verify
@@ -42,6 +43,7 @@ PASSES: tuple[Pass, ...] = (
     recognize_functions,  # before all others, which know operators only
     tabulate,  # first, as the others may change what floats are rounded to
     simplify_inference,
+    gathers_to_sequences,  # before folding, which then slices constants
     fold_constants,
     constants_into_bodies,
     simplify_expressions,

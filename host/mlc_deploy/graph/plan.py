@@ -45,8 +45,11 @@ class Place:
         """What each turn of a loop sees of a sequence that lies here."""
         size = self.size // turns if turns else 0
         offset = self.offset + (turns - 1) * size if backwards and turns else self.offset
-        step = (loop, -size if backwards else size)
-        return replace(self, offset=offset, size=size, strides=(*self.strides, step))
+        return replace(self, offset=offset, size=size).moving(loop, -size if backwards else size)
+
+    def moving(self, loop: int, step: int) -> Place:
+        """It, moving by so many bytes from turn to turn of a loop."""
+        return replace(self, strides=(*self.strides, (loop, step)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ def own_states(function: Function, states: Mapping[int, Var]) -> Function:
             read.update(memory.region(a)[0] for a in binding.call.args)
     bindings: list[Binding] = []
 
-    free = {*computed, *states.values()}
+    free: set[Value] = {*computed, *states.values()}
 
     def owned(binding: Binding, number: int, value: Value, free: Collection[Value]) -> Value:
         """The memory in which a binding leaves an output, by its number."""
@@ -122,9 +125,14 @@ def own_states(function: Function, states: Mapping[int, Var]) -> Function:
     for binding in function.bindings:
         call = binding.call
         if isinstance(call, CallLoop) and not call.owned:
-            begun = enumerate(call.args[: call.states])
-            own = (owned(binding, number, state, computed) for number, state in begun)
-            call = replace(call, args=(*own, *call.args[call.states :]), owned=True)
+            call = replace(call, trailing=_trailing(binding, call, memory), owned=True)
+            beside = {state for state, _ in call.trailing}
+            free.difference_update(binding.outputs[state] for state in beside)
+            own = (
+                state if number in beside else owned(binding, number, state, free & computed)
+                for number, state in enumerate(call.args[: call.states])
+            )
+            call = replace(call, args=(*own, *call.args[call.states :]))
             binding = replace(binding, call=call)
         elif isinstance(call, CallBranch) and not call.states:
             args = list(call.args)
@@ -138,10 +146,36 @@ def own_states(function: Function, states: Mapping[int, Var]) -> Function:
     return replace(function, bindings=tuple(bindings))
 
 
-def own_outputs(function: Function, states: Mapping[int, Var], body: bool = False) -> Function:
+def _trailing(binding: Binding, loop: CallLoop, memory: Memory) -> tuple[tuple[int, int], ...]:
+    """The states of a loop that are elements of a result, each with the result's number: a turn
+    gives one value for both, and what the loop begins with lies beside the result."""
+    if loop.conditional or loop.counted or not isinstance(loop.turns, int) or not loop.turns:
+        return ()
+    found: list[tuple[int, int]] = []
+    after, given = loop.body.outputs[: loop.states], loop.body.outputs[loop.states :]
+    for state, value in enumerate(after):
+        size = value.type.bytes
+        root, begin = memory.region(loop.args[state])
+        for result in (k for k, other in enumerate(given) if other is value):
+            around, offset = memory.region(binding.outputs[loop.states + result])
+            beside = loop.turns * size if loop.written[result] else -size
+            if root is around and begin == offset + beside and size % ALIGNMENT == 0 < size:
+                found.append((state, result))
+                break
+    return tuple(found)
+
+
+def own_outputs(
+    function: Function,
+    states: Mapping[int, Var],
+    body: bool = False,
+    trailing: Mapping[int, int] | None = None,
+) -> Function:
     """Every output becomes memory of its own that calls write: what is an input, a constant, or
     within the memory of another value is copied. states: parameters that outputs may stay, by their
-    numbers. Copies are layers of the outputs' names, and in a body of those they copy."""
+    numbers. trailing: outputs that are no memory besides another output's, by number. Copies are
+    layers of the outputs' names, and in a body of those they copy."""
+    trailing = trailing or {}
     memory = Memory(function)
     computed = {v for b in function.bindings for v in b.outputs}
     names = Names(v.name for b in function.bindings for v in b.outputs)
@@ -152,6 +186,9 @@ def own_outputs(function: Function, states: Mapping[int, Var], body: bool = Fals
     for number, (value, name) in enumerate(
         zip(function.outputs, function.output_names, strict=True)
     ):
+        if number in trailing:
+            outputs.append(value)
+            continue
         root, _ = memory.region(value)
         state = states.get(number)
         stays = state is not None and root is state and memory.is_whole(value)
@@ -164,6 +201,8 @@ def own_outputs(function: Function, states: Mapping[int, Var], body: bool = Fals
         outputs.append(value)
     if not copies:
         return function
+    for number, other in trailing.items():
+        outputs[number] = outputs[other]
     bindings = (*function.bindings, *copies)
     return replace(function, bindings=bindings, outputs=tuple(outputs))
 

@@ -193,9 +193,9 @@ class _Printer:
             case CallFused(function):
                 return f"{self.within(function)}({', '.join(args)})"
             case CallLoop(body, turns=turns, states=states):
-                said = {"turns": turns, "states": states, "read": call.read}
+                said: dict[str, Any] = {"turns": turns, "states": states, "read": call.read}
                 said |= {"written": call.written, "conditional": call.conditional}
-                said |= {"owned": call.owned, "counted": call.counted}
+                said |= {"owned": call.owned, "counted": call.counted, "trailing": call.trailing}
                 named = [
                     f"{key}={_attribute(v)}" for key, v in said.items() if isinstance(v, Expr) or v
                 ]

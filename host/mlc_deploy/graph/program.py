@@ -306,7 +306,11 @@ class _Lowering:
             place(x).element(number, turns, back)
             for x, back in zip(binding.outputs[call.states :], call.written, strict=True)
         ]
-        fixed: dict[Value, Place] = dict(zip(params, (*states, *read, *others), strict=True))
+        before = list(states)
+        for state, result in call.trailing:
+            step = written[result].strides[-1]
+            before[state] = place(call.args[state]).moving(*step)
+        fixed: dict[Value, Place] = dict(zip(params, (*before, *read, *others), strict=True))
         outputs = [body.plan.memory.region(v)[0] for v in body.function.outputs]
         fixed.update(zip(outputs, (*states, *written), strict=True))
         return LoopStep(

@@ -171,8 +171,7 @@ class Memory:
             if is_view(binding):
                 self._add(binding)
             elif isinstance(binding.call, CallLoop) and binding.call.owned:
-                own = zip(binding.outputs, binding.call.args[: binding.call.states], strict=False)
-                self.within.update((out, (state, 0)) for out, state in own)
+                self._add_states(binding, binding.call)
             elif isinstance(binding.call, CallBranch):
                 for number, arg in binding.call.states:
                     self.within[binding.outputs[number]] = binding.call.args[arg], 0
@@ -193,6 +192,14 @@ class Memory:
                 self.within[out] = x, offset
             case Call("reshape" | "first" | "extent", (x, *_)):
                 self.within[out] = x, 0
+
+    def _add_states(self, binding: Binding, loop: CallLoop) -> None:
+        own = zip(binding.outputs, loop.args[: loop.states], strict=False)
+        self.within.update((out, (state, 0)) for out, state in own)
+        for state, result in loop.trailing:
+            sequence, last = binding.outputs[loop.states + result], binding.outputs[state]
+            end = 0 if loop.written[result] else sequence.type.bytes - last.type.bytes
+            self.within[last] = sequence, end
 
     def region(self, value: Value) -> tuple[Value, int]:
         """The value whose memory it is, and the offset in that in bytes."""

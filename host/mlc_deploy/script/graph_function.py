@@ -55,7 +55,7 @@ LOOP = "R.loop(cls.step, (state, xs, w), turns=10, states=1, read=[False])"
 BRANCH = "R.branch(condition, cls.then, cls.otherwise, (x,))"
 LOOP_WORDS: Mapping[str, type] = {
     "turns": int, "states": int, "read": tuple, "written": tuple, "conditional": bool,
-    "owned": bool, "counted": bool,
+    "owned": bool, "counted": bool, "trailing": tuple,
 }  # fmt: skip
 
 

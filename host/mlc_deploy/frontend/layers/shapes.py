@@ -83,21 +83,26 @@ def taken(
 ) -> tuple[Any, int, Any]:
     """begin, step and extent of Python's slice of an axis."""
     if any(isinstance(e, Expr) for e in (extent, start, end)):
-        if step != 1:
-            raise n.refuse(f"a step of {step} along a dimension of unknown length")
-        begin, stop = (_place(extent, e, e_or) for e, e_or in ((start, 0), (end, extent)))
-        return (begin, 1, n.extents.own(n, larger(simplified(stop - begin), 0)))
+        least, most = (0, extent) if step > 0 else (-1, simplified(extent - 1))
+        first, last = (least, most) if step > 0 else (most, least)
+        begin = _place(extent, start, first, least, most)
+        stop = _place(extent, end, last, least, most)
+        length = stop - begin if step > 0 else begin - stop
+        count = length if abs(step) == 1 else (length + abs(step) - 1) // abs(step)
+        return (begin, step, n.extents.own(n, larger(simplified(count), 0)))
     places = range(extent)[start:end:step]
     return (places.start if places else 0, step, len(places))
 
 
-def _place(extent: Any, index: Any, default: Any) -> Any:
-    """An index as it is within an axis."""
-    if index is None or (isinstance(index, int) and index >= LARGEST):
+def _place(extent: Any, index: Any, default: Any, least: int, most: Any) -> Any:
+    """An index as it is within an axis, from `least` to `most`."""
+    if index is None:
         return default
+    if isinstance(index, int) and abs(index) >= LARGEST:
+        return most if index > 0 else least
     if isinstance(index, int) and index < 0:
-        return larger(extent + index, 0)
-    return 0 if isinstance(index, int) and index == 0 else smaller(index, extent)
+        return larger(simplified(extent + index), least)
+    return 0 if isinstance(index, int) and index == least else smaller(index, most)
 
 
 def grown(n: Node, x: Value, most: int) -> Value:

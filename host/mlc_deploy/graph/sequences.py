@@ -1,0 +1,97 @@
+"""Loops that gather an element by their turn's number read a sequence.
+
+An element of a sequence lies at a place that moves from turn to turn: nothing is copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from operator import is_
+
+from mlc_targets.object_format import ALIGNMENT
+
+from ..ir.names import Names
+from ..ops.shape import normal_axis
+from ..passes.context import optional
+from .constants import is_static
+from .control import element, sequence
+from .nodes import Binding, Call, CallLoop, Constant, Function, Value, Var
+
+
+@optional(level=1)
+def gathers_to_sequences(function: Function) -> Function:
+    """loop(body of gather(x, turn + 2), x)   =>   loop(body, slice(x, 2, turns)), whose elements
+    are what body gathered"""
+    if not any(isinstance(b.call, CallLoop) for b in function.bindings):
+        return function
+    made = (v for b in function.bindings for v in b.outputs)
+    names = Names(v.name for v in (*function.params, *made))
+    bindings: list[Binding] = []
+    for binding in function.bindings:
+        bindings += _with_sequences(binding, names)
+    same = all(map(is_, bindings, function.bindings))  # a slice stands before a loop that changed
+    return function if same else replace(function, bindings=tuple(bindings))
+
+
+def _with_sequences(binding: Binding, names: Names) -> list[Binding]:
+    """The binding, a loop that gathers no more by its turn, and in front of it slices it reads."""
+    loop = binding.call
+    if not isinstance(loop, CallLoop) or not isinstance(loop.turns, int):
+        return [binding]
+    body, count = loop.body, loop.states + len(loop.read)
+    whole = dict(zip(body.params[1 + count :], loop.args[count:], strict=True))
+    places = _places(body)
+    before: list[Binding] = []
+    gathered: dict[Binding, Value] = {}
+    for inner in body.bindings:
+        match inner.call:
+            case Call("gather", (Var() as x, Var() as index), attrs) if (
+                x in whole and index in places and is_static(x)
+            ):
+                begin, given = places[index], whole[x]
+                if normal_axis("gather", attrs["axis"], len(x.type.shape)) or not _is_view(
+                    x, begin, loop.turns
+                ):
+                    continue
+                if begin or x.type.sizes[0] != loop.turns:
+                    before.append(_slice(given, begin, loop.turns, inner.source, names))
+                    (given,) = before[-1].outputs
+                gathered[inner] = given
+    if not gathered:
+        return [binding]
+    elements = [out for inner in gathered for out in inner.outputs]
+    params = (*body.params[: 1 + count], *elements, *body.params[1 + count :])
+    rest = tuple(b for b in body.bindings if b not in gathered)
+    call = replace(
+        loop,
+        body=replace(body, params=params, bindings=rest),
+        args=(*loop.args[:count], *gathered.values(), *loop.args[count:]),
+        read=(*loop.read, *[False] * len(gathered)),
+    )
+    return [*before, replace(binding, call=call)]
+
+
+def _places(body: Function) -> dict[Value, int]:
+    """The values that are the number of a loop's turn, and how much more each is."""
+    places: dict[Value, int] = {body.params[0]: 0}
+    for binding in body.bindings:
+        match binding.call:
+            case Call("add", (Var() as turn, Constant(value))) | Call(
+                "add", (Constant(value), Var() as turn)
+            ) if turn in places and not value.ndim:
+                places[binding.outputs[0]] = places[turn] + int(value)
+    return places
+
+
+def _is_view(x: Var, begin: int, turns: int) -> bool:
+    """Whether x has elements from `begin` on for all turns, without a copy of it."""
+    if not 0 <= begin <= x.type.sizes[0] - turns:
+        return False
+    return begin * element(x.type).bytes % ALIGNMENT == 0
+
+
+def _slice(x: Value, begin: int, turns: int, source: str, names: Names) -> Binding:
+    made = sequence(element(x.type), turns)
+    rank = len(made.shape)
+    attrs = {"begin": (begin, *[0] * (rank - 1)), "shape": made.sizes, "step": (1,) * rank}
+    return Binding((Var(names.fresh("rows"), made),), Call("slice", (x,), attrs), source)
