@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,6 +87,36 @@ def test_logits_of_every_step(made: Made, local: Session) -> None:
             np.testing.assert_allclose(text.logits(), logits, rtol=1e-3, atol=1e-3)
             if text.room:
                 text.read([token])
+
+
+def test_a_token_is_few_calls_of_python(made: Made, local: Session) -> None:
+    """What this machine does for a token: calls of functions, here and in the thread that reads.
+    Neither these nor the bytes that are sent grow with the calls of the model."""
+    calls: Counter[str] = Counter()
+
+    def note(_: object, event: str, __: object) -> None:
+        calls[event] += 1
+
+    take = local.link._take_response
+
+    def noted(source: Any) -> None:
+        sys.setprofile(note)
+        take(source)
+        sys.setprofile(None)
+
+    with mlc.Text(local.load(made.decoder.model)) as text:
+        text.read(PROMPT)
+        text.read([text.likeliest()])
+        local.link._take_response = noted  # type: ignore[method-assign]
+        sent = local.sent_bytes
+        sys.setprofile(note)
+        for _ in range(20):
+            text.read([text.likeliest()])
+        sys.setprofile(None)
+        del local.link._take_response
+        assert 20 < (calls["call"] + calls["c_call"]) / 20 < 120, calls
+        assert (local.sent_bytes - sent) / 20 < 150
+        assert all(step.board_s > 0 for step in text.steps)
 
 
 def test_a_prompt_of_several_steps(made: Made, local: Session) -> None:
