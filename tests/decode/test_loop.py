@@ -61,13 +61,13 @@ def test_one_run_writes_the_same_tokens(
     made: Made, local: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     methods: list[str] = []
-    call = local.link.call
+    post = local.link._post
 
-    def counted(method: str, *args: Any, **options: Any) -> Any:
+    def counted(method: str, *rest: Any) -> Any:
         methods.append(method)
-        return call(method, *args, **options)
+        return post(method, *rest)
 
-    monkeypatch.setattr(local.link, "call", counted)
+    monkeypatch.setattr(local.link, "_post", counted)
     reply = mlc.generate(made.decoder, PROMPT, local, tokens=COUNT)
     assert list(reply) == made.tokens and methods.count("run") == 1
     summary = reply.summary
