@@ -149,6 +149,12 @@ def test_refused(made: Made, local: Session) -> None:
         "  try: --loop board (loop='board' in Python) where it is compiled"
     )
     with pytest.raises(DecodeError) as caught:
+        mlc.generate(made.decoder, PROMPT, local, temperature=1.0, top_p=2.0)
+    assert str(caught.value) == (
+        "no token can be drawn so\n  in:  temperature=1, top_k=0, top_p=2, seed=0\n"
+        "  try: top_p above 0 and up to 1; the others 0 or more"
+    )
+    with pytest.raises(DecodeError) as caught:
         mlc.load_decoder(made.file, "host", loop="moon")
     assert str(caught.value) == (
         "there is no such place for the loop\n  in:  loop='moon'\n  try: 'host' or 'board'"

@@ -198,9 +198,10 @@ def load_decoder(
     model of transformers. length: tokens that the cache has room for; by default 512, or the
     model's own length where that is less. window: tokens that the model looks back at; by default
     what its configuration says. cache: what keys and values are stored in, by default as the model
-    has them; "float16" takes half the memory, and rounds; "int8" a quarter, with a scale for each head and row. loop: "board" compiles the loop, too,
-    that chooses tokens there. Decoders of PyTorch take none of these three. options as `compile`
-    takes them. Raises DecodeError and what `compile` and `load_model` raise."""
+    has them; "float16" takes half the memory, "int8" a quarter, with a scale for each row; both
+    round. loop: "board" compiles the loop, too, that chooses tokens there. Decoders of PyTorch take
+    none of these three. options as `compile` takes them. Raises DecodeError and what `compile` and
+    `load_model` raise."""
     _known_loop(loop)
     near = None if tokenizer is None else Path(tokenizer)
     ours = {"window": window, "cache": cache, "loop": "" if loop == HOST else loop}

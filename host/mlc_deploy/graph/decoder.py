@@ -73,7 +73,8 @@ def with_cache(
     window: so many tokens are enough for the model to go on, so that a text may be of any length:
     when the caches are full, the rows that a window needs are moved to their beginning. Without,
     no more than `length` tokens are read. stored: the dtype of the caches, where it is not the
-    model's; int8 ones have a scale for each head and row, in a state of its own. Raises GraphError for a model that is no such decoder.
+    model's; int8 ones have a scale for each head and row, in a state of its own. Raises GraphError
+    for a model that is no such decoder.
     """
     params = {p.name: p for p in function.params}
     caches = {params[before]: after for before, after in parts.past.items()}

@@ -206,9 +206,7 @@ class _Loops:
         self.bounded = bool(attrs.get("causal")) and not alone
         self.before: Dim = n.length - n.count  # keys before the first query's own
         known = isinstance(n.length, int)
-        self.looks = bool(self.bias) and (
-            counted(n.length) >= LONG_ENOUGH if known else not alone
-        )
+        self.looks = bool(self.bias) and (counted(n.length) >= LONG_ENOUGH if known else not alone)
 
     def loop(
         self, name: str, extent: ExprLike, body: Callable[[Var], Stmt], kind: ForKind = "serial"
@@ -304,26 +302,18 @@ class _Loops:
         def largest(t: Var, r: Var) -> Stmt:
             g, s = self.place(te.minimum(row + r, self.n.rows - 1))
 
-            whole = te.minimum(end - (begin + t * long), long) // lanes
-            left = te.minimum(end - (begin + t * long), long) % lanes
+            at = begin + t * long
+            keys = te.minimum(end - at, long)
 
-            def alone(w: Var) -> Stmt:
-                at = begin + t * long + whole * lanes + w
-                index = self.bias_at(b, h * self.n.group + g, s, at)
-                largest = te.maximum(self.few[0, 0], bias[index].astype("float32"))
-                return Store(self.few, (const(0), const(0)), largest)
+            def one(j: Expr, lane: Expr) -> Stmt:
+                value = bias[self.bias_at(b, h * self.n.group + g, s, at + j)].astype("float32")
+                return Store(self.few, (const(0), lane), te.maximum(self.few[0, lane], value))
 
-            def vector(w: Var) -> Stmt:
-                def one(lane: Var) -> Stmt:
-                    index = self.bias_at(
-                        b, h * self.n.group + g, s, begin + t * long + w * lanes + lane
-                    )
-                    largest = te.maximum(self.few[0, lane], bias[index].astype("float32"))
-                    return Store(self.few, (const(0), lane), largest)
-
-                return self.vector(one)
-
-            return seq((self.loop("w", whole, vector), self.loop("w", left, alone)))
+            return seq((
+                self.loop("w", keys // lanes, lambda w: self.vector(
+                    lambda lane: one(w * lanes + lane, lane))),
+                self.loop("w", keys % lanes, lambda w: one(keys // lanes * lanes + w, const(0))),
+            ))  # fmt: skip
 
         def look(t: Var) -> Stmt:
             most = self.few[0, 0]
