@@ -112,11 +112,13 @@ class RemoteFunction:
         timeout: float = RUN_SECONDS,
     ) -> Callable[[], Run]:
         """As `repeated`, of a `profile` with `total`."""
-        options = _shared(threads, cores)
         if self._host_calls or (threads == 1 and self.module.session.counter is not None):
-            return partial(self.profile, *args, total=True, **options, timeout=timeout)
+            return partial(
+                self.profile, *args, total=True, threads=threads, cores=cores, timeout=timeout
+            )
         link = self.module.link
-        params = self._params("run", args, options | {"total": True}, timeout)
+        options = _shared(threads, cores) | {"total": True}
+        params = self._params("run", args, options, timeout)
         request, most = link.prepare("run", *params), timeout + GRACE_SECONDS
 
         def run() -> Run:
