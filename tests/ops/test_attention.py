@@ -180,20 +180,20 @@ def test_what_a_mask_hides_costs_little(aarch64: Session) -> None:
 def test_rows_of_int8_with_scales(board: str, request: pytest.FixtureRequest) -> None:
     calls = []
     for seed, bias in enumerate(((), (1, 1, 3, 130))):
-        (q, *more), attrs = call(1, 4, 2, 3, 130, 16, 32, bias, seed=seed)
+        arrays, attrs = call(1, 4, 2, 3, 130, 16, 32, bias, seed=seed)
         rng = np.random.default_rng(seed)
         k, v = (rng.integers(-127, 128, (1, 2, 150, w)).astype(np.int8) for w in (16, 32))
         scales = [rng.uniform(0.001, 0.02, (1, 2, 150, 1)).astype(np.float32) for _ in range(2)]
         attrs |= {"rows": 130, "scaled": True}
-        calls.append(([q, k, v, *more[2:], *scales], attrs))
+        calls.append(([arrays[0], k, v, *arrays[3:], *scales], attrs))
     function, given = model(calls)
     made = board_named(request, board).load(mlc.compile(function, TARGETS[board])).run(given)
     for number, (arrays, attrs) in enumerate(calls):
         (wanted,) = evaluate("attention", arrays, attrs)
         np.testing.assert_allclose(made[f"y{number}"], wanted, rtol=1e-3, atol=1e-4)
-        q, k, v, *bias, of_k, of_v = arrays
+        q, k, v, *added, of_k, of_v = arrays
         plain = {n: a for n, a in attrs.items() if n != "scaled"}
-        (same,) = evaluate("attention", [q, k * of_k, v * of_v, *bias], plain)
+        (same,) = evaluate("attention", [q, k * of_k, v * of_v, *added], plain)
         np.testing.assert_allclose(wanted, same, rtol=1e-5)
 
 
