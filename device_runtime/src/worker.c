@@ -2,6 +2,7 @@
 #include "worker.h"
 
 #include "box.h"
+#include "clock.h"
 #include "instruments.h"
 #include "pool.h"
 #include "program.h"
@@ -289,7 +290,7 @@ static bool run_and_report(Job *job, const RunOrder *order, Writer *w) {
     uint32_t first = job->run.first_call;
     RunReply reply = {.calls = job->run.call_count - first};
     static Spans spans; /* too large for the stack */
-    if (!order->quiet) {
+    if (!order->quiet && !order->total) {
         memset(nanoseconds, 0, (size_t)((char *)program->calls - (char *)nanoseconds)); /* both */
         job->instruments.nanoseconds = nanoseconds;
         job->instruments.turns = turns;
@@ -298,13 +299,12 @@ static bool run_and_report(Job *job, const RunOrder *order, Writer *w) {
     }
     if (order->spans) reply.spans = job->instruments.spans = &spans;
     shared->phase = RUNNING;
+    uint64_t whole = order->total ? mlc_nanoseconds() : 0;
     if (!run_once(job)) return false;
-    uint64_t sum = 0;
     if (order->total && !order->quiet) {
-        for (uint32_t i = 0; i < reply.calls; i++) sum += nanoseconds[first + i];
+        whole = mlc_nanoseconds() - whole;
         reply.calls = 1;
-        reply.nanoseconds = &sum;
-        reply.turns = NULL;
+        reply.nanoseconds = &whole;
     }
     if (job->stop.reached) {
         reply.place_count = find_places(job, places);

@@ -221,6 +221,9 @@ class Row(Kind):
         return f"a list of {len(self.of)}"
 
 
+KEY = Text(MAX_KEY)
+
+
 @dataclass(frozen=True, slots=True)
 class Map(Kind):
     """Fields by name. `without` has what stands for those that may be left out. Fields of other
@@ -234,17 +237,20 @@ class Map(Kind):
             raise self.refusal(family, value)
         found: dict[str, Any] = {}
         for _ in range(value):
-            key = Text(MAX_KEY).read(source)
+            key = KEY.read(source)
             if key in found:
                 raise Wrong("is there twice", key)
             try:
                 found[key] = self.fields.get(key, ANYTHING).read(source)
             except Wrong as error:
                 raise error.within(key) from None
+        made = dict(self.without)
         for key in self.fields:
-            if key not in found and key not in self.without:
+            if key in found:
+                made[key] = found[key]
+            elif key not in made:
                 raise Wrong("is missing", key)
-        return {**self.without, **{key: found[key] for key in self.fields if key in found}}
+        return made
 
     def __str__(self) -> str:
         return f"a map of {', '.join(self.fields)}"

@@ -104,6 +104,28 @@ class RemoteFunction:
         link = self.module.link
         return partial(link.call_prepared, link.prepare("run", *params), timeout + GRACE_SECONDS)
 
+    def repeated_total(
+        self,
+        *args: RemoteTensor,
+        threads: int = 1,
+        cores: str = "",
+        timeout: float = RUN_SECONDS,
+    ) -> Callable[[], Run]:
+        """As `repeated`, of a `profile` with `total`."""
+        if self._host_calls or (threads == 1 and self.module.session.counter is not None):
+            return partial(
+                self.profile, *args, total=True, threads=threads, cores=cores, timeout=timeout
+            )
+        link = self.module.link
+        options = _shared(threads, cores) | {"total": True}
+        params = self._params("run", args, options, timeout)
+        request, most = link.prepare("run", *params), timeout + GRACE_SECONDS
+
+        def run() -> Run:
+            return Run(tuple(link.call_prepared(request, most)["nanoseconds"]), None)
+
+        return run
+
     def profile(
         self,
         *args: RemoteTensor,

@@ -118,6 +118,21 @@ class RemoteTensor(Closing):
         self._require(array)
         self._elements[...] = array
 
+    def put_first(self, array: NDArray[Any]) -> None:
+        """As `put`, of an array of another shape and as many elements at most: the first ones."""
+        array = np.asarray(array)
+        if array.shape == self.shape:
+            self.put(array)
+            return
+        if array.dtype != self._carrier or array.size > math.prod(self.shape):
+            self._require(array)
+        if self._may_map:
+            self.mapped()
+        if self._elements is None:
+            self.write_bytes(0, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        else:
+            self._elements.reshape(-1)[: array.size] = array.reshape(-1)
+
     def take(self, shape: Sequence[int] | None = None) -> NDArray[Any]:
         """As `numpy`; a copy of the tensor's memory where that is a process of this machine."""
         if self._may_map:

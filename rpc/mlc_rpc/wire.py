@@ -281,6 +281,7 @@ METHODS: tuple[Method, ...] = (
     # outputs). Each arg is a tensor id. options: {timeout_ms:uint (0: none), mark:bool (tell
     # QEMU's counting plugin where each layer begins and ends), spans:bool (tell when each thread
     # was at work on each call, by the board's clock), quiet:bool (tell nothing of each call),
+    # total:bool (tell one time, of all calls together),
     # stop:[call:uint, turn:uint] (of a model: end the run right after that turn of that call, which
     # count from 0 over all loops around it), from:uint, until:uint (the model's
     # calls from the one up to, not including, the other; all by default), threads:uint (1 to
@@ -293,7 +294,7 @@ METHODS: tuple[Method, ...] = (
         lambda module, kernel, args, options: ran(kernel, options),
         "worker",
     ),
-    # Time on the board. options: those of `run` but mark, quiet, spans and stop, and number,
+    # Time on the board. options: those of `run` but mark, quiet, total, spans, stop, and number,
     # repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown,
     # cache_flush_bytes and layers:bool (false by default: true times each call by itself too).
     # facts: core (that the first thread is

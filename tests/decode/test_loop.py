@@ -61,13 +61,13 @@ def test_one_run_writes_the_same_tokens(
     made: Made, local: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     methods: list[str] = []
-    call = local.link.call
+    post = local.link._post
 
-    def counted(method: str, *args: Any, **options: Any) -> Any:
+    def counted(method: str, *rest: Any) -> Any:
         methods.append(method)
-        return call(method, *args, **options)
+        return post(method, *rest)
 
-    monkeypatch.setattr(local.link, "call", counted)
+    monkeypatch.setattr(local.link, "_post", counted)
     reply = mlc.generate(made.decoder, PROMPT, local, tokens=COUNT)
     assert list(reply) == made.tokens and methods.count("run") == 1
     summary = reply.summary
@@ -143,6 +143,12 @@ def test_refused(made: Made, local: Session) -> None:
     assert str(caught.value) == (
         "the model was compiled without the loop that writes on the board\n"
         "  try: --loop board (loop='board' in Python) where it is compiled"
+    )
+    with pytest.raises(DecodeError) as caught:
+        mlc.generate(made.decoder, PROMPT, local, temperature=1.0, top_p=2.0)
+    assert str(caught.value) == (
+        "no token can be drawn so\n  in:  temperature=1, top_k=0, top_p=2, seed=0\n"
+        "  try: top_p above 0 and up to 1; the others 0 or more"
     )
     with pytest.raises(DecodeError) as caught:
         mlc.load_decoder(made.file, "host", loop="moon")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +90,36 @@ def test_logits_of_every_step(made: Made, local: Session) -> None:
                 text.read([token])
 
 
+def test_a_token_is_few_calls_of_python(made: Made, local: Session) -> None:
+    """What this machine does for a token: calls of functions, here and in the thread that reads.
+    Neither these nor the bytes that are sent grow with the calls of the model."""
+    calls: Counter[str] = Counter()
+
+    def note(_: object, event: str, __: object) -> None:
+        calls[event] += 1
+
+    take = local.link._take_response
+
+    def noted(source: Any) -> None:
+        sys.setprofile(note)
+        take(source)
+        sys.setprofile(None)
+
+    with mlc.Text(local.load(made.decoder.model)) as text:
+        text.read(PROMPT)
+        text.read([text.likeliest()])
+        local.link._take_response = noted  # type: ignore[method-assign]
+        sent = local.sent_bytes
+        sys.setprofile(note)
+        for _ in range(20):
+            text.read([text.likeliest()])
+        sys.setprofile(None)
+        del local.link._take_response
+        assert 20 < (calls["call"] + calls["c_call"]) / 20 < 120, calls
+        assert (local.sent_bytes - sent) / 20 < 150
+        assert all(step.board_s > 0 for step in text.steps)
+
+
 def test_a_prompt_of_several_steps(made: Made, local: Session) -> None:
     prompt = (PROMPT * 3)[: STEP + 5]
     tokens, _ = by_onnxruntime(made.file, prompt, 8)
@@ -157,6 +189,28 @@ def test_a_cache_of_float16(
         assert caches == {"float16"}
         off = np.abs(text.logits() - logits[-1]).max() / np.abs(logits[-1]).max()
         assert 0 < off < 2e-3
+
+
+@pytest.mark.parametrize("board", ["local", "aarch64", "armv7"])
+def test_a_cache_of_int8(board: str, made: Made, request: pytest.FixtureRequest) -> None:
+    """A quarter of the memory, and a scale for each head and row; attention reads it as it is. The
+    tiny model's logits are off by a few parts in 100, which onnxruntime's text shows."""
+    session = board_named(request, board)
+    decoder = mlc.load_decoder(made.file, TARGETS[board], length=LENGTH, cache="int8")
+    assert isinstance(decoder.model, mlc.CompiledModel)
+    assert not any("softmax" in call.kernel for call in decoder.model.program.calls)
+    count = COUNT if board == "local" else 8
+    off: list[float] = []
+    with mlc.Text(session.load(decoder.model)) as text:
+        text.read(PROMPT)
+        for token, right in zip(made.tokens[:count], made.logits, strict=False):
+            off.append(float(np.abs(text.logits() - right).max() / np.abs(right).max()))
+            text.read([token])
+        rows = 2 * LAYERS * KEPT * LENGTH
+        assert text.memory.cache - 8 == rows * HEAD + rows * 4
+        state = text.save_state()
+    assert {str(a.dtype) for n, a in state.items() if n.endswith(("key", "value"))} == {"int8"}
+    assert 1e-4 < max(off) < 0.15 and float(np.median(off)) < 0.05
 
 
 def test_a_saved_state_goes_on(made: Made, local: Session) -> None:

@@ -520,6 +520,12 @@ def append_rows(op: str, rng: Random) -> AwkwardCall:
     return call(op, cache, rows, *numbers, owned=True)
 
 
+def draw_token(op: str, rng: Random) -> AwkwardCall:
+    logits = (rng.choice((1, 63, 64, 1000, 32_000)),), rng.choice(("float32", "float16"))
+    numbers = (((), dtype) for dtype in ("float32", "int64", "float32", "float64"))
+    return call(op, logits, *numbers)
+
+
 def attention(op: str, rng: Random) -> AwkwardCall:
     kept, group = rng.choice((1, 2, 5, 12)), rng.choice((1, 1, 2, 3, 8))
     count, width = rng.choice((1, 1, 2, 31, 197)), rng.choice((1, 8, 13, 64, 80, 128, 256))
@@ -587,6 +593,7 @@ OWN = (
     cumulative,
     dense,
     dense_blocks,
+    draw_token,
     einsum,
     extent,
     first,

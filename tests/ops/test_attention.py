@@ -161,6 +161,64 @@ def test_large_scores_and_keys_that_do_not_count(local: Session) -> None:
     assert np.isfinite(found).all()
 
 
+def masked(count: int, length: int, at: int, window: int, low: float, seed: int = 0) -> Call:
+    """A static cache of `length` rows, of which a mask shows what `count` queries from `at` on see:
+    a window of keys, up to their own."""
+    arrays, attrs = call(1, 4, 2, count, length, 16, 16, (1, 1, count, length), seed=seed)
+    own, keys = at + np.arange(count)[:, None], np.arange(length)
+    arrays[3][0, 0] = np.where((keys <= own) & (keys > own - window), arrays[3][0, 0], low)
+    return arrays, attrs
+
+
+def test_masks_of_static_caches(local: Session) -> None:
+    """Tiles that no query sees are passed over, wherever they are, and whatever number hides."""
+    lows = (-np.inf, float(np.finfo(np.float32).min), -65504.0)
+    calls = [masked(n, 600, at, window, low, seed)
+             for seed, (n, at, window, low) in enumerate((
+                 (1, 0, 600, lows[0]), (1, 599, 600, lows[1]), (1, 400, 70, lows[2]),
+                 (7, 300, 600, lows[0]), (19, 500, 100, lows[1])))]  # fmt: skip
+    function, given = model(calls)
+    made = local.load(mlc.compile(function, "host")).run(given)
+    for number, (arrays, attrs) in enumerate(calls):
+        (wanted,) = evaluate("attention", arrays, attrs)
+        np.testing.assert_allclose(made[f"y{number}"], wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_what_a_mask_hides_costs_little(aarch64: Session) -> None:
+    """Of 2,048 rows the 100th token reads two tiles; so does a window of 100 at any place."""
+    function, _ = model([masked(1, 2048, 0, 2048, -np.inf)])
+    module = aarch64.load(mlc.compile(function, TARGETS["aarch64"]))
+
+    def count(at: int, window: int = 2048) -> int:
+        counts = module.profile(model([masked(1, 2048, at, window, -np.inf)])[1]).run.counts
+        assert counts is not None
+        return sum(c.total for c in counts)
+
+    whole = count(2047)
+    assert count(100) < whole / 6 and count(2000, 100) < whole / 6
+
+
+@pytest.mark.parametrize("board", ["local", "armv7"])
+def test_rows_of_int8_with_scales(board: str, request: pytest.FixtureRequest) -> None:
+    calls = []
+    for seed, bias in enumerate(((), (1, 1, 3, 130))):
+        arrays, attrs = call(1, 4, 2, 3, 130, 16, 32, bias, seed=seed)
+        rng = np.random.default_rng(seed)
+        k, v = (rng.integers(-127, 128, (1, 2, 150, w)).astype(np.int8) for w in (16, 32))
+        scales = [rng.uniform(0.001, 0.02, (1, 2, 150, 1)).astype(np.float32) for _ in range(2)]
+        attrs |= {"rows": 130, "scaled": True}
+        calls.append(([arrays[0], k, v, *arrays[3:], *scales], attrs))
+    function, given = model(calls)
+    made = board_named(request, board).load(mlc.compile(function, TARGETS[board])).run(given)
+    for number, (arrays, attrs) in enumerate(calls):
+        (wanted,) = evaluate("attention", arrays, attrs)
+        np.testing.assert_allclose(made[f"y{number}"], wanted, rtol=1e-3, atol=1e-4)
+        q, k, v, *added, of_k, of_v = arrays
+        plain = {n: a for n, a in attrs.items() if n != "scaled"}
+        (same,) = evaluate("attention", [q, k * of_k, v * of_v, *added], plain)
+        np.testing.assert_allclose(wanted, same, rtol=1e-5)
+
+
 def session_run(session: Session, function: Function, given: dict[str, Array]) -> Array:
     made: Array = session.load(mlc.compile(function, "host")).run(given)["y0"]
     return made

@@ -301,6 +301,7 @@ def test_every_operator_is_tested_here() -> None:
     elsewhere |= {"pointwise", "winograd_conv2d"}  # in files of their names
     elsewhere |= {"attention"}  # test_attention.py
     elsewhere |= {"append_rows"}  # tests/graph/test_updates.py
+    elsewhere |= {"draw_token"}  # test_draw.py
     elsewhere |= {"dense_blocks", "quantize_rows"}  # test_block_scaled.py
     assert {op for op in missing if f'"{op}"' not in source} - elsewhere == set()
 

@@ -63,7 +63,7 @@ ENDED = {
 )  # fmt: skip
 @click.option(
     "--cache", metavar="DTYPE",
-    help="store keys and values in float32 or float16 (default: as the model has them)",
+    help="store keys and values in float32, float16 or int8 (default: as the model has them)",
 )  # fmt: skip
 @click.option(
     "--temperature", type=float, default=0.0, metavar="X",

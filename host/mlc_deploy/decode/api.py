@@ -21,7 +21,7 @@ from ..board.connect import target_of
 from ..driver.compile import CompiledModel, compile
 from ..driver.deploy import RUN_SECONDS, thread_count
 from ..errors import DecodeError
-from ..graph.precision import known_precision
+from ..graph.precision import HALF, known_precision
 from .files import PROGRAM, Beside, beside, model_of, of_module
 from .model import LENGTH, STEP, read_decoder
 from .program import is_module, read_program_decoder
@@ -198,9 +198,10 @@ def load_decoder(
     model of transformers. length: tokens that the cache has room for; by default 512, or the
     model's own length where that is less. window: tokens that the model looks back at; by default
     what its configuration says. cache: what keys and values are stored in, by default as the model
-    has them; "float16" takes half the memory, and rounds. loop: "board" compiles the loop, too,
-    that chooses tokens there. Decoders of PyTorch take none of these three. options as `compile`
-    takes them. Raises DecodeError and what `compile` and `load_model` raise."""
+    has them; "float16" takes half the memory, "int8" a quarter, with a scale for each row; both
+    round. loop: "board" compiles the loop, too, that chooses tokens there. Decoders of PyTorch take
+    none of these three. options as `compile` takes them. Raises DecodeError and what `compile` and
+    `load_model` raise."""
     _known_loop(loop)
     near = None if tokenizer is None else Path(tokenizer)
     ours = {"window": window, "cache": cache, "loop": "" if loop == HOST else loop}
@@ -221,7 +222,7 @@ def load_decoder(
     function = read_decoder(
         file, rows, window, cache=cache, loop=loop == BOARD, converters=converters
     )
-    if cache:
+    if cache == HALF:
         known_precision(cache, to)
     made = compile(function, to, **options)
     return Decoder(made, file, found)

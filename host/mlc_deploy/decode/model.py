@@ -29,7 +29,7 @@ IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "l
 BRANCH = "use_cache_branch"  # of optimum's merged decoders: whether there is a past
 LENGTH = 512  # tokens that a cache has room for, unless told
 STEP = 32  # tokens that one step reads at most
-CACHES = ("float32", "float16")  # dtypes that a cache may be stored in
+CACHES = ("float32", "float16", "int8")  # dtypes that a cache may be stored in
 WRITTEN = 2048  # tokens that one run writes at most, where a text has no end
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 

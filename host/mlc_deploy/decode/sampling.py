@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import DecodeError
+
 Array = NDArray[Any]
 
 
@@ -20,6 +22,17 @@ class Sampling:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises DecodeError for what no token can be drawn by."""
+        likely = self.temperature >= 0 and self.top_k >= 0 and self.seed >= 0
+        if not (likely and 0 < self.top_p <= 1):
+            raise DecodeError(
+                "no token can be drawn so",
+                where=f"temperature={self.temperature:g}, top_k={self.top_k}, "
+                f"top_p={self.top_p:g}, seed={self.seed}",
+                mend="top_p above 0 and up to 1; the others 0 or more",
+            )
 
     @property
     def draws(self) -> bool:

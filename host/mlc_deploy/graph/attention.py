@@ -43,6 +43,7 @@ class _Operand:
     heads_first: bool = True
     rows: Dim | None = None
     moved: float = 0.0
+    scales: Value | None = None  # of rows that are int8
 
     @property
     def kept(self) -> Dim:
@@ -77,6 +78,8 @@ def recognize_attention(target: Target) -> Callable[[Function], Function]:
         k, v = found.k, found.v
         if (k.rows is None) != (v.rows is None) or not same_dim(k.kept, v.kept):
             return None
+        if (k.scales is None) != (v.scales is None):
+            return None
         q, own = found.q, in_order((batch, heads, count, found.width), found.q.heads_first)
         types = [TensorType(own, q.value.type.dtype), k.value.type, v.value.type]
         attrs: dict[str, Any] = {"scale": found.scale}
@@ -87,13 +90,17 @@ def recognize_attention(target: Target) -> Callable[[Function], Function]:
             attrs["rows"] = length
         if found.bias is not None:
             types.append(TensorType(_in_four(found.bias.type.shape), found.bias.type.dtype))
+        scales = [x for x in (k.scales, v.scales) if x is not None]
+        if scales:
+            attrs["scaled"] = True
+            types += [x.type for x in scales]
         plan = best_plan("attention", types, attrs, target)
         if plan is None or plan.cost >= found.cost:
             return None
         args = [_shaped(graph, q.value, own), k.value, v.value]
         if found.bias is not None:
             args.append(_shaped(graph, found.bias, types[3].shape))
-        y = graph.emit("attention", *args, **attrs)
+        y = graph.emit("attention", *args, *scales, **attrs)
         return _shaped(graph, y, out.type.shape)
 
     def recognize_attention(function: Function) -> Function:
@@ -246,6 +253,8 @@ def _operand(graph: Rewriting, x: Value, heads: Dim | None, heads_first: bool = 
     if heads is not None and heads_first:
         found = _not_repeated(graph, found)
     found = replace(found, value=_before_cast(graph, found.value))
+    if heads is not None and heads_first and (scaled := _scaled(graph, found)) is not None:
+        return scaled
     if heads_first and (turned := graph.call(found.value, "transpose")) is not None:
         if tuple(turned.attrs["axes"]) == TURNED[0]:
             moved = MOVED * _elements(x.type.shape)
@@ -272,6 +281,24 @@ def _whole(graph: Rewriting, found: _Operand) -> _Operand:
         return found
     moved = found.moved + MOVED * _elements(found.value.type.shape)
     return replace(found, value=call.args[0], rows=to[ROWS], moved=moved)
+
+
+def _scaled(graph: Rewriting, found: _Operand) -> _Operand | None:
+    """cast(slice(cache)) * slice(scales)   =>   the cache of int8 and its scales"""
+    call = graph.call(found.value, "multiply")
+    cast = graph.call(call.args[0], "cast") if call is not None else None
+    if call is None or cast is None or cast.args[0].type.dtype != "int8":
+        return None
+    rows = _whole(graph, _Operand(cast.args[0]))
+    scales = _whole(graph, _Operand(call.args[1]))
+    own, of = rows.value.type.shape, scales.value.type.shape
+    fits = len(own) == len(of) == 4 and all(map(same_dim, (*own[:3], 1), of))
+    if not fits or rows.rows is None or scales.rows is None:
+        return None
+    if not same_dim(rows.rows, scales.rows):
+        return None
+    moved = found.moved + 2 * rows.moved
+    return replace(found, value=rows.value, rows=rows.rows, moved=moved, scales=scales.value)
 
 
 def _not_repeated(graph: Rewriting, found: _Operand) -> _Operand:

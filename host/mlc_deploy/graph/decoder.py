@@ -31,6 +31,7 @@ from .last_rows import last_rows
 from .nodes import AnyCall, Binding, Call, CallBranch, Constant, Function, TensorType, Value, Var
 
 POSITION, FILLED = "position", "filled"  # states: tokens read so far, rows of the caches in use
+BYTES, SCALE = "int8", "float32"  # of caches that are int8, and of what a row is multiplied by
 LOGITS, TOKEN = "logits", "token"  # outputs: of the last token, and the place of the largest
 
 
@@ -72,7 +73,8 @@ def with_cache(
     window: so many tokens are enough for the model to go on, so that a text may be of any length:
     when the caches are full, the rows that a window needs are moved to their beginning. Without,
     no more than `length` tokens are read. stored: the dtype of the caches, where it is not the
-    model's. Raises GraphError for a model that is no such decoder.
+    model's; int8 ones have a scale for each head and row, in a state of its own. Raises GraphError
+    for a model that is no such decoder.
     """
     params = {p.name: p for p in function.params}
     caches = {params[before]: after for before, after in parts.past.items()}
@@ -136,15 +138,26 @@ def with_cache(
     own = {p.name: p for p in body.params}
     grown = {c: Var(c.name, _with_rows(c.type, length, stored)) for c in caches}
     within: dict[Value, Var] = {own[c.name]: state for c, state in grown.items()}
+    scales = {state: e.param(f"{state.name}.scale", _with_rows(state.type, length, SCALE, 1))
+              for state in grown.values() if stored == BYTES}  # fmt: skip
     made: dict[Value, Value] = {}  # what stands for a value of the model
     written: dict[Value, Var] = {}  # the caches, by the values that come back
+    scaled: list[tuple[Var, Var]] = []
     for binding in body.bindings:
         args = tuple(made.get(a, a) for a in binding.call.args)
         cache = _appended(binding, within)
         if cache is not None:
             (out,) = binding.outputs
-            written[out] = _append(e, within[cache], args[1], past, dropped, binding.source)
-            made[out] = _first_rows(e, written[out], whole, out, binding.source)
+            state, rows, source = within[cache], args[1], binding.source
+            if state in scales:
+                rows, factor = _in_bytes(e, rows, source)
+                scale = _append(e, scales[state], factor, past, dropped, source)
+                scaled.append((scales[state], scale))
+            written[out] = _append(e, state, rows, past, dropped, source)
+            made[out] = first = _first_rows(e, written[out], whole, out, source)
+            if state in scales:
+                factor = _first_rows(e, scale, whole, out, source)
+                made[out] = e.emit("multiply", first, factor, name=out.name, source=source)
             continue
         early = next((a for a in args if a in within), None)
         if early is not None:
@@ -166,7 +179,7 @@ def with_cache(
             raise GraphError(what)
         following.append((grown[cache], written[found]))
     taken = [p for p in body.params if p not in within]
-    return decoder_of(e, function, taken, following, every, ids)
+    return decoder_of(e, function, taken, [*following, *scaled], every, ids)
 
 
 def decoder_of(
@@ -260,9 +273,23 @@ def _number(value: Any) -> Constant:
     return Constant(np.array(value, np.int64))
 
 
-def _with_rows(t: TensorType, rows: int, stored: str) -> TensorType:
-    batch, heads, _, width = t.shape
-    return TensorType((batch, heads, rows, width), stored or t.dtype)
+def _with_rows(t: TensorType, rows: int, stored: str, width: Dim | None = None) -> TensorType:
+    batch, heads, _, own = t.shape
+    return TensorType((batch, heads, rows, width or own), stored or t.dtype)
+
+
+def _in_bytes(e: Emitter, rows: Value, source: str) -> tuple[Var, Var]:
+    """Rows as int8, and what each is multiplied by: the largest number of a row becomes 127."""
+    x = rows if rows.type.dtype == SCALE else e.emit("cast", rows, name="rows", dtype=SCALE)
+    largest = e.emit("max", e.emit("abs", x, name="rows", source=source), name="largest",
+                     source=source, axes=(3,), keepdims=True)  # fmt: skip
+    by = Constant(np.array(1 / 127, SCALE))
+    least = Constant(np.array(np.finfo(SCALE).tiny, SCALE))
+    scale = e.emit("multiply", largest, by, name="scale", source=source)
+    scale = e.emit("maximum", scale, least, name="scale", source=source)
+    whole = e.emit("round", e.emit("divide", x, scale, name="rows", source=source), name="rows",
+                   source=source)  # fmt: skip
+    return e.emit("cast", whole, name="rows", source=source, dtype=BYTES), scale
 
 
 def _appended(binding: Binding, caches: Mapping[Value, Var]) -> Value | None:

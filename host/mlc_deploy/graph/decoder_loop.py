@@ -11,9 +11,7 @@ chosen, and WRITTEN, how many these are together, an end among them. The last on
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..ops import TensorType
 from .bind import rebuilt
@@ -30,7 +28,6 @@ MOST_ENDS = 16  # tokens that end a text
 NO_TOKEN = -1  # in the place of ends that are none
 COUNT, FLOAT, DOUBLE = (TensorType((), t) for t in ("int64", "float32", "float64"))
 OWN = "loop"  # what calls of the loop are called
-ONE_BITS = 0x3F800000  # float32's 1 as an integer: floats that are not negative have their order
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,73 +158,8 @@ def _likeliest(types: list[TensorType]) -> Function:
 
 
 def _drawn(types: list[TensorType]) -> Function:
-    """The token that a number draws, as decode/sampling.py has it. `top_k` and `top_p` are found by
-    halving the range of likelihoods, in which these have the order of their bits."""
+    """The token that a number draws (ops/draw.py)."""
     bb = BlockBuilder("drawn")
     names = ("token", "logits", "temperature", "top_k", "top_p", "draw")
-    _, logits, temperature, top_k, top_p, draw = (
-        bb.param(n, t.shape, t.dtype) for n, t in zip(names, types, strict=True)
-    )
-    (size,) = types[1].sizes
-    none = const(0.0)
-    scores = bb.emit("cast", logits, dtype="float32")
-    largest = bb.emit("max", scores, axes=(0,), keepdims=True)
-    each = bb.emit("exp", bb.emit("divide", bb.emit("subtract", scores, largest), temperature))
-    bits = bb.emit("bitcast", each, dtype="int32")
-
-    def total(x: Value, dtype: str) -> Value:
-        made: Value = bb.emit("sum", bb.emit("cast", x, dtype=dtype), axes=(0,), keepdims=False)
-        return made
-
-    def halved(limited: Value, low: int, high: int, holds: str) -> list[Value]:
-        """The bounds between which a condition of bits changes, next to each other."""
-
-        def step(_: Value, states: list[Value], __: list[Value]) -> tuple[list[Value], list[Value]]:
-            low, high = states[1:]
-            middle = bb.emit("divide", bb.emit("add", low, high), const(2, "int32"))
-            if holds == "count":
-                found = total(bb.emit("greater_equal", bits, middle), "int32")
-                below = bb.emit("greater_equal", bb.emit("cast", found, dtype="int64"), top_k)
-            else:
-                above = bb.emit("where", bb.emit("greater", bits, middle), kept, none)
-                below = bb.emit("greater_equal", total(above, "float32"), share)
-            low = bb.emit("where", below, middle, low)
-            high = bb.emit("where", below, high, middle)
-            apart = bb.emit("greater", bb.emit("subtract", high, low), const(1, "int32"))
-            return [apart, low, high], []
-
-        begun = [limited, const(low, "int32"), const(high, "int32")]
-        found, _ = bb.emit_loop(32, begun, step, conditional=True, name=holds)
-        return list(found[1:])
-
-    some = bb.emit("greater", top_k, const(0, "int64"))
-    least, _ = halved(some, 0, ONE_BITS + 1, "count")
-    kept = bb.emit("where", bb.emit("greater_equal", bits, least), each, none)
-    share = bb.emit("multiply", total(kept, "float32"), top_p)
-    part = bb.emit("less", top_p, const(1.0))
-    _, likely = halved(part, -1, ONE_BITS, "share")
-    likely = bb.emit("where", part, likely, const(0, "int32"))
-    kept = bb.emit("where", bb.emit("greater_equal", bits, likely), kept, none)
-
-    # Sums that run on take as many steps as the square of their number: so there are two of them.
-    width = 1 << round(math.log2(size) / 2)
-    rows = -(-size // width)
-    if rows * width > size:
-        kept = bb.emit("pad", kept, pads=(0, rows * width - size), mode="constant", value=0.0)
-    table = bb.emit("cast", bb.emit("reshape", kept, shape=(rows, width)), dtype="float64")
-    of_rows = bb.emit("sum", table, axes=(1,), keepdims=False)
-    running: dict[str, Any] = {
-        "axis": 0, "product": False, "exclusive": False, "reverse": False,
-    }  # fmt: skip
-    sums = bb.emit("cumulative", of_rows, **running)
-    place = bb.emit("multiply", bb.emit("max", sums, axes=(0,), keepdims=False), draw)
-    passed = bb.emit("less_equal", sums, place)
-    row = bb.emit("minimum", total(passed, "int64"), const(rows - 1, "int64"))
-    before = bb.emit("max", bb.emit("where", passed, sums, const(0.0, "float64")), axes=(0,),
-                     keepdims=False)  # fmt: skip
-    values = bb.emit("gather", table, row, axis=0)
-    inside = bb.emit("add", bb.emit("cumulative", values, **running), before)
-    column = total(bb.emit("less_equal", inside, place), "int64")
-    column = bb.emit("minimum", column, const(width - 1, "int64"))
-    chosen = bb.emit("add", bb.emit("multiply", row, const(width, "int64")), column)
-    return bb.finish([bb.emit("minimum", chosen, const(size - 1, "int64"))], ["y"])
+    _, *given = (bb.param(n, t.shape, t.dtype) for n, t in zip(names, types, strict=True))
+    return bb.finish([bb.emit("draw_token", *given)], ["y"])

@@ -6,6 +6,7 @@ from . import (  # noqa: F401
     block_scaled,
     cache,
     decided,
+    draw,
     einsum,
     elementwise,
     indexing,

@@ -1,11 +1,14 @@
 """Attention as one operator: products with keys, their softmax, and products with values.
 
-    attention(q, k, v[, bias])
+    attention(q, k, v[, bias][, scale of k, scale of v])
     x[b, h, s, j] = scale * q[b, h, s] . k[b, h', j] + bias[b, h, s, j]
     y[b, h, s] = sum over j of softmax(x[b, h, s])[j] * v[b, h', j]
 
 q is [B, H, S, D], k [B, K, M, D], v [B, K, M, E], and y [B, H, S, E]: H / K heads of queries share
 a head of keys, h' = h * K // H. bias is of a shape that broadcasts to [B, H, S, L].
+
+k and v may be int8, with a float32 scale for each row, [B, K, M, 1]: row times scale is what is
+meant (attribute scaled).
 
 Attributes: scale. rows: L, how many of the M keys are there, where it is not M; others are not
 read. causal: query s sees key j where j <= L - S + s. window: and where j > L - S + s - window; 0
@@ -15,7 +18,9 @@ and y, whether heads are dimension 1, as above; where not, they are dimension 2,
 Loops go through the keys in tiles, and keep of them the largest score, the sum of exponents and the
 sum of values, which are scaled when a tile has a larger score (Milakov and Gimelshein, Online
 normalizer calculation for softmax, 2018; Dao et al., FlashAttention, 2022). So no more scores are
-stored than a tile's, whatever the length.
+stored than a tile's, whatever the length. Tiles before the first key and behind the last one that
+a bias lets some query of a block see are not read; a query that sees no key at all gives a mean of
+some values.
 """
 
 from __future__ import annotations
@@ -62,6 +67,8 @@ LOW = float(np.finfo(np.float32).min)  # of a key that is not seen
 HEADS_FIRST = (True, True, True, True)
 TOGETHER = 4  # vectors of scores whose exponents share their constants
 QUAD = 4  # keys whose sums become one vector
+HIDDEN = -6e4  # a bias of less hides a key: float16's least number is -65504
+LONG_ENOUGH = 512  # keys; of fewer, looking for those that are hidden costs as much as it saves
 Index = Callable[..., Expr]
 
 
@@ -115,7 +122,12 @@ def sizes_of(types: Sequence[TensorType | Tensor], attrs: Attrs) -> Sizes:
     said = ", ".join(f"{t.dtype}{list(t.shape)}" for t in types)
     q, k, v = types[:3]
     require(all(len(t.shape) == 4 for t in types), f"{NAME}: {said}")
-    require(all(dtype_of(t.dtype).kind == "float" for t in types), f"{NAME}: does not take {said}")
+    scaled = types[len(types) - 2 :] if attrs.get("scaled") else ()
+    bytes_ = [t.dtype == "int8" for t in (k, v)]
+    floats = (q, *types[3:], *(() if scaled else (k, v)))
+    takes = all(dtype_of(t.dtype).kind == "float" for t in floats)
+    takes = takes and (not scaled or (len(types) > 4 and all(bytes_)))
+    require(takes, f"{NAME}: does not take {said}")
     first = attrs.get("heads_first", HEADS_FIRST)
     (b, heads, count, width), (bk, kept, most, wk), (bv, kv, mv, values) = (
         in_order(t.shape, f) for t, f in zip((q, k, v), first, strict=False)
@@ -125,13 +137,17 @@ def sizes_of(types: Sequence[TensorType | Tensor], attrs: Attrs) -> Sizes:
     fits = whole and heads % kept == 0 and all(same_extent(m, n) for m, n in alike)
     require(fits, f"{NAME}: {said}")
     length = attrs["rows"] if attrs.get("rows") is not None else most
-    for bias in types[3:]:
+    for scale in scaled:
+        fits = all(same_extent(n, m) for n, m in zip(scale.shape, (b, kept, most, 1), strict=True))
+        require(fits and scale.dtype == "float32" and first[1] and first[2], f"{NAME}: {said}")
+    biases = types[3 : len(types) - len(scaled)]
+    for bias in biases:
         wanted = (b, heads, count, length)
         fits = all(
             same_extent(n, m) or (isinstance(n, int) and n == 1)
             for n, m in zip(bias.shape, wanted, strict=True)
         )
-        require(fits and len(types) == 4, f"{NAME}: {said}")
+        require(fits and len(biases) == 1, f"{NAME}: {said}")
     return Sizes(b, heads, kept, count, length, width, values)
 
 
@@ -166,6 +182,7 @@ def attend(inputs: Sequence[Tensor], attrs: Attrs, tile: AttentionTile) -> Tenso
         ((high,), "float32"),  # what earlier sums are multiplied by
         ((2, wide), "float32"),  # a vector of scores, or of exponents, and one number
         ((high,), "int32"),  # keys up to which a query sees
+        ((2,), "int32"),  # tiles that some query sees, from and to
     ]
     if kind != "float32":
         scratch.append(((high, tile.long), kind))  # exponents of a tile
@@ -186,9 +203,11 @@ class _Loops:
         outs: Sequence[Tensor],
     ) -> None:  # fmt: skip
         self.n, self.attrs, self.tile = n, attrs, tile
-        self.q, self.k, self.v, *self.bias = ins
+        self.q, self.k, self.v, *more = ins
+        self.scales = more[len(more) - 2 :] if attrs.get("scaled") else []
+        self.bias = more[: len(more) - len(self.scales)]
         (self.y, self.queries, self.scores, self.sums, self.total, self.part, self.powers,
-         self.top, self.factor, self.few, self.end, *short) = outs  # fmt: skip
+         self.top, self.factor, self.few, self.end, self.span, *short) = outs  # fmt: skip
         self.shares = short[0] if short else self.scores
         self.kind = tile.dtype
         self.first = attrs.get("heads_first", HEADS_FIRST)
@@ -198,12 +217,11 @@ class _Loops:
         alone = isinstance(n.count, int) and n.count == 1
         self.bounded = bool(attrs.get("causal")) and not alone
         self.before: Dim = n.length - n.count  # keys before the first query's own
+        known = isinstance(n.length, int)
         # Whether every tile is full, of keys that all queries see.
-        self.full = (
-            isinstance(n.length, int)
-            and n.length % tile.long == 0
-            and not (self.bounded or self.window)
-        )
+        whole = known and n.length % tile.long == 0
+        self.full = whole and not (self.bounded or self.window)
+        self.looks = bool(self.bias) and (counted(n.length) >= LONG_ENOUGH if known else not alone)
 
     def loop(
         self, name: str, extent: ExprLike, body: Callable[[Var], Stmt], kind: ForKind = "serial"
@@ -272,7 +290,7 @@ class _Loops:
                 Store(self.end, (r,), expr(self.before + s + 1)),
             ))  # fmt: skip
 
-        def of_tile(t: Var) -> Stmt:
+        def of_tile(t: Expr) -> Stmt:
             at = begin + t * self.tile.long
             count = const(self.tile.long) if self.full else te.minimum(end - at, self.tile.long)
             return seq((
@@ -283,9 +301,65 @@ class _Loops:
 
         return seq((
             self.loop("r", high, start),
-            self.loop("tile", tiles, of_tile),
+            *self.tiles(b, h, row, begin, end, tiles, of_tile),
             self.loop("r", high, lambda r: self.result(b, h, row, r)),
         ))  # fmt: skip
+
+    def tiles(
+        self, b: Expr, h: Expr, row: Expr, begin: Expr, end: Expr, count: Expr,
+        body: Callable[[Expr], Stmt],
+    ) -> list[Stmt]:  # fmt: skip
+        """The loop over tiles: all, or those that the bias lets a query see; all where none is."""
+        if not self.looks:
+            return [self.loop("tile", count, body)]
+        first, last = self.span[0], self.span[1]
+        (bias,) = self.bias
+        lanes, long = self.tile.lanes, self.tile.long
+        of_query = not same_extent(bias.shape[1], 1) or not same_extent(bias.shape[2], 1)
+        rows = self.tile.rows if of_query else 1
+
+        def largest(t: Var, r: Var) -> Stmt:
+            g, s = self.place(te.minimum(row + r, self.n.rows - 1))
+
+            at = begin + t * long
+            keys = te.minimum(end - at, long)
+
+            def one(j: Expr, lane: Expr) -> Stmt:
+                value = bias[self.bias_at(b, h * self.n.group + g, s, at + j)].astype("float32")
+                return Store(self.few, (const(0), lane), te.maximum(self.few[0, lane], value))
+
+            return seq((
+                self.loop("w", keys // lanes, lambda w: self.vector(
+                    lambda lane: one(w * lanes + lane, lane))),
+                self.loop("w", keys % lanes, lambda w: one(keys // lanes * lanes + w, const(0))),
+            ))  # fmt: skip
+
+        def look(t: Var) -> Stmt:
+            most = self.few[0, 0]
+            for lane in range(1, lanes):
+                most = te.maximum(most, self.few[0, lane])
+            found = seq((
+                If(last.equal(0), Store(self.span, (const(0),), t)),
+                Store(self.span, (const(1),), t + 1),
+            ))  # fmt: skip
+            return seq((
+                self.vector(lambda lane: Store(self.few, (const(0), lane), const(LOW))),
+                self.loop("r", rows, lambda r: largest(t, r)),
+                If(most > HIDDEN, found),
+            ))  # fmt: skip
+
+        return [
+            Store(self.span, (const(0),), const(0)), Store(self.span, (const(1),), const(0)),
+            self.loop("tile", count, look),
+            If(last.equal(0), Store(self.span, (const(1),), count)),
+            self.loop("tile", last - first, lambda t: body(first + t)),
+        ]  # fmt: skip
+
+    def bias_at(self, *index: Expr) -> tuple[Expr, ...]:
+        """An index of scores as one of the bias."""
+        (bias,) = self.bias
+        return tuple(const(0) if same_extent(m, 1) else i
+                     for i, m in zip(index, bias.shape, strict=True))  # fmt: skip
 
     def seen(self, row: Expr) -> tuple[Expr, Expr]:
         """The keys that queries of a block see, from and to."""
@@ -386,7 +460,7 @@ class _Loops:
         exp = falling_exp if lanes > 1 else te.exp  # the first is for vectors
 
         # Where all keys of a tile count, what is read behind them need only be small.
-        whole = not (self.bounded or self.window or softcap or self.bias)
+        whole = not (self.bounded or self.window or softcap or self.bias or self.scales)
         behind = self.loop(
             "j", turns * (both * lanes) - count,
             lambda j: Store(self.scores, (r, count + j), const(LOW)),
@@ -397,12 +471,13 @@ class _Loops:
             x = self.scores[r, j]
             if whole:
                 return Store(self.few, (const(0), lane), te.maximum(self.few[0, lane], x))
+            if self.scales:
+                scale = self.scales[0][b, h, at + j, 0]
+                x = x * (scale if self.full else te.if_then_else(j < count, scale, 0.0))
             if softcap:
                 x = te.tanh(x * (1 / softcap)) * softcap
             for bias in self.bias:
-                index = (b, h * self.n.group + g, s, at + j)
-                own = tuple(const(0) if same_extent(m, 1) else i
-                            for i, m in zip(index, bias.shape, strict=True))  # fmt: skip
+                own = self.bias_at(b, h * self.n.group + g, s, at + j)
                 value = bias[own] if self.full else te.if_then_else(j < count, bias[own], 0)
                 x = x + value.astype("float32")
             there = j < (te.minimum(count, self.end[r] - at) if self.bounded else count)
@@ -463,7 +538,10 @@ class _Loops:
             def key(j: Expr) -> Stmt:
                 def one(r: Expr, c: Expr, lane: Expr) -> Stmt:
                     place = in_order((b, h, at + j, element(c, lane)), self.first[2])
-                    product = self.shares[r, j] * self.v[place].astype(self.kind)
+                    power = self.shares[r, j]
+                    if self.scales:
+                        power = power * self.scales[1][b, h, at + j, 0]
+                    product = power * self.v[place].astype(self.kind)
                     return Store(self.part, (r, c, lane), self.part[r, c, lane] + product)
 
                 return every(one)
@@ -550,6 +628,9 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     )
     n = sizes_of([TensorType(x.shape, str(x.dtype)) for x in inputs], attrs)
     length = int(n.length)  # type: ignore[arg-type]
+    if attrs.get("scaled"):
+        *inputs, of_keys, of_values = inputs
+        k, v = k * of_keys, v * of_values
     k, v = (np.repeat(x[:, :, :length], n.group, 1) for x in (k, v))
     x = q @ k.swapaxes(2, 3) * np.float32(attrs["scale"])
     if attrs.get("softcap"):
