@@ -15,10 +15,11 @@ import msgpack
 
 from mlc_targets import Target
 
+from ..codegen import KernelObject, compile_shared
 from ..graph import Function
 from ..graph.lower import KernelSource, canonical, lower_kernel
-from ..ir.sizes import Outline, in_common, outline_of
-from ..codegen import KernelObject, compile_shared
+from ..ir import PrimFunc
+from ..ir.sizes import in_common, outline_of
 from ..lower import lower
 from .cache import Cache
 
@@ -46,9 +47,8 @@ def shared_names(
         digest = hashlib.blake2b(whole, digest_size=32).digest()
         numbers = _known(store, digest, sum(map(len, candidates)))
         if numbers is None:
-            numbers = [
-                n for n in _numbers([sources[name] for names in candidates for name in names], target)
-            ]
+            each = (sources[name] for names in candidates for name in names)
+            numbers = _numbers(each, target)
             if store is not None:
                 store.put(digest, msgpack.packb(numbers))
         together: dict[int, list[str]] = {}
@@ -67,11 +67,16 @@ def compile_together(sources: Sequence[KernelSource], target: Target) -> tuple[K
 
 
 def _numberless(source: KernelSource) -> str:
-    """What a kernel computes, but for numbers; "" of one that is tuned, or computes with dimensions
-    of its own."""
-    match source:
-        case KernelSource(computes=Function() as function, trace=None) if not function.extents:
-            return NUMBER.sub("#", "\n".join([*canonical(function), repr(source.in_place)]))
+    """What a kernel computes, but for numbers; "" of one that is tuned, or whose dimensions a run
+    decides."""
+    if source.trace is not None:
+        return ""
+    match source.computes:
+        case Function(extents=()) as function:
+            return NUMBER.sub("#", "\n".join(canonical(function)))
+        case PrimFunc() as func:
+            outline = outline_of(func)
+            return "" if outline is None else outline.digest.hex()
     return ""
 
 
