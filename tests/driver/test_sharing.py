@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def network(widths: list[int], side: int) -> Function:
     bb = BlockBuilder()
     value: Any = bb.param("x", (1, widths[0], side, side))
     plain = {"strides": (1, 1), "dilations": (1, 1), "groups": 1, "pads": (0,) * 4}
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         weight = draw.standard_normal((after, before, 1, 1)).astype(np.float32)
         value = bb.emit("relu", bb.emit("conv2d", value, weight, **plain))
         weight = draw.standard_normal((after, 1, 3, 3)).astype(np.float32)

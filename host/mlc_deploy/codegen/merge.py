@@ -61,10 +61,12 @@ def merge(objects: Sequence[tuple[str | tuple[str, ...], bytes]], metadata: byte
 
     Each object is LLVM's, of one function KERNEL, all for one target; one under the name "" has no
     kernel, and says what the target is where there are none; one under several names has a function
-    for each, KERNEL with its number. The same arguments give the same bytes. Raises CodegenError for a kernel named like a function that one of them calls, and
-    for objects that hold what kernels are not known to.
+    for each, KERNEL with its number. The same arguments give the same bytes. Raises CodegenError
+    for a kernel named like a function that one of them calls, and for objects that hold what
+    kernels are not known to.
     """
-    called = {name: known for name, known in map(_names, (names for names, _ in objects))}
+    called = dict([_names(names) for names, _ in objects])
+    assert len(called) == len(objects), "objects have names of their own"
     parts = {name: _read(name, data) for name, (_, data) in zip(called, objects, strict=True)}
     kernels = [kernel for known in called.values() for kernel in known.values()]
     assert parts and len(set(kernels)) == len(kernels), "kernels have names of their own"
@@ -167,9 +169,7 @@ def _key(name: str, o: Object, number: int) -> tuple[str, int]:
     return (s.name, 0) if s.section == UNDEFINED else (name, number)
 
 
-def _symbol(
-    name: str, o: Object, s: Symbol, places: Places, called: Mapping[str, str]
-) -> Symbol:
+def _symbol(name: str, o: Object, s: Symbol, places: Places, called: Mapping[str, str]) -> Symbol:
     """What a symbol of an object becomes."""
     if s.section == UNDEFINED:
         return s

@@ -129,7 +129,8 @@ def compile_sources(
         for names in together
         for name, kernel in zip(names, made[names[0]], strict=True)
     }
-    return CompiledKernels({name: found[name] for name in sources}, sum(len(units[n]) for n in cached))
+    count = sum(len(units[name]) for name in cached)
+    return CompiledKernels({name: found[name] for name in sources}, count)
 
 
 def _together(sources: Mapping[str, KernelSource], target: Target) -> list[tuple[str, ...]]:
