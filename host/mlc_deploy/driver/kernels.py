@@ -62,6 +62,7 @@ Counted = Callable[[int, int], None]
 
 
 T = TypeVar("T")
+Unit = tuple[KernelSource, ...]  # a kernel, or those that share a function
 
 
 class _Count:
@@ -72,13 +73,14 @@ class _Count:
         if progress is not None and most:
             progress(0, most)
 
-    def one_more(self) -> None:
-        self.done += 1
-        if self.progress is not None:
-            self.progress(self.done, self.most)
+    def more(self, unit: Unit) -> None:
+        for _ in unit:
+            self.done += 1
+            if self.progress is not None:
+                self.progress(self.done, self.most)
 
-    def after(self, made: T) -> T:
-        self.one_more()
+    def after(self, made: T, unit: Unit) -> T:
+        self.more(unit)
         return made
 
 
@@ -151,13 +153,11 @@ def source_texts(
     layers: Mapping[str, Sequence[str]],
     workers: int | None = None,
 ) -> dict[str, KernelText]:
-    """The texts of kernels, with the arguments of compile_sources, and made as these are."""
+    """The texts of kernels, with the arguments of compile_sources, and made as these are; one that
+    shares a function is told as it is by itself."""
     form = _Form("texts", unit_text, _packed_text, _unpacked_text)
     units = {name: (source,) for name, source in sources.items()}
     return _made(form, units, target, layers, workers)[0]
-
-
-Unit = tuple[KernelSource, ...]  # a kernel, or those that share a function
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +181,8 @@ def _made(
 ) -> tuple[dict[str, T], set[str]]:
     """One of the form for each unit by its name, and the names of those that the cache had."""
     if _is_private():
-        told = _Count(len(units), progress)
-        return {n: told.after(form.make(s, target, None)) for n, s in units.items()}, set()
+        told = _Count(sum(map(len, units.values())), progress)
+        return {n: told.after(form.make(u, target, None), u) for n, u in units.items()}, set()
     context = _loops_context()
     store = Cache(user_folder() / form.folder) if option("compile.cache") else None
     keys = {
@@ -196,18 +196,19 @@ def _made(
             found[name] = made
     cached = set(found)
     missing = [name for name in keys if name not in found]
-    told = _Count(len(units) - len(cached), progress)
+    told = _Count(sum(len(unit) for n, unit in units.items() if n not in cached), progress)
     count = min(workers or option("compile.workers") or cores(), len(missing))
     if count > 1 and len(missing) > FEW and sys.executable:
         tasks = [(units[name], target, context) for name in missing]
-        results = in_workers(form.make, tasks, count, told.one_more)
+        awaited = iter(missing)
+        results = in_workers(form.make, tasks, count, lambda: told.more(units[next(awaited)]))
         for name, result in zip(missing, results, strict=True):
             if isinstance(result, WorkerDied):
                 raise _ended(name, layers.get(name, ()), result)
             found[name] = result
     for name, unit in units.items():
         if name not in found:
-            found[name] = told.after(form.make(unit, target, None))
+            found[name] = told.after(form.make(unit, target, None), unit)
     if store is not None:
         for name in missing:
             store.put(keys[name], form.pack(found[name]))
