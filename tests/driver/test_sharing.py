@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import mlc_deploy as mlc
 from mlc_deploy import te
+from mlc_deploy.codegen.merge import merge
 from mlc_deploy.driver.cache import Cache
 from mlc_deploy.driver.compile import CompiledModel
 from mlc_deploy.driver.kernels import compile_sources
@@ -115,6 +116,20 @@ def test_functions_of_the_user_share(own_cache: Path) -> None:
     assert (first.cached, second.cached) == (0, 4)
     assert first.objects == second.objects
     assert [o.number for o in second.objects.values()] == [0, 1, None, 2]
+
+
+def test_the_same_function_twice_is_one_too() -> None:
+    """Kernels whose plans differ in what does not show in their loops have no sizes that differ."""
+    made = compile_together([scaled(64), scaled(64)], Target("aarch64"))
+    assert [o.number for o in made] == [0, 1]
+    merge([(("a", "b"), made[0].code)], b"")
+
+
+def test_a_cache_that_says_what_is_not_so() -> None:
+    with pytest.raises(mlc.CodegenError) as caught:
+        compile_together([scaled(64), scaled(64, 3.0)], Target("aarch64"))
+    text = "the cache says that kernels share a function that do not: scaled64, scaled64"
+    assert text in str(caught.value) and "try: remove " in str(caught.value)
 
 
 def test_watched_passes_see_each_kernel() -> None:

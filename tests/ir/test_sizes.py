@@ -43,7 +43,7 @@ def common(*funcs: PrimFunc) -> PrimFunc:
 
 def member(func: PrimFunc, number: int) -> PrimFunc:
     """One of the functions that a common one is."""
-    values = [func.attrs[SIZES][p.name][number] for p in func.params if isinstance(p, Var)]
+    values = [func.attrs[SIZES][number][p.name] for p in func.params if isinstance(p, Var)]
     attrs = {key: a for key, a in func.attrs.items() if key not in (MOST, SIZES)}
     return with_fields(with_scalars(func, values), attrs=attrs)
 
@@ -69,7 +69,7 @@ def test_each_function_is_the_common_one_for_its_sizes(turns: list[tuple[int, in
 def test_a_size_that_follows_from_others_is_computed() -> None:
     """Else what lies within what would not be seen."""
     whole = common(matmul(8, 16, 5), matmul(16, 32, 7))
-    assert whole.attrs[SIZES] == {"n0": (4, 8), "n1": (5, 7)}
+    assert whole.attrs[SIZES] == ({"n0": 4, "n1": 5}, {"n0": 8, "n1": 7})
     assert whole.attrs[MOST] == {"n0": 8, "n1": 7}
     assert [str(b.shape) for b in whole.buffers] == [
         "(n0 * 2, n1)", "(n1, n0 * 4)", "(n0 * 2, n0 * 4)"

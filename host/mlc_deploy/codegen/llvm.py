@@ -70,7 +70,7 @@ class _Emitter(Expressions):
         self.module = module
         self.kernel = kernel
         self.symbol = symbol
-        self.sizes = kernel.body.attrs.get(SIZES, {})
+        self.sizes = kernel.body.attrs.get(SIZES, ())
         self.fast = self.contracted = ("contract",) if self.machine.fused else ()
         self.phases = 0  # how many functions there are besides the body
         self.rounds = "round" in contents(self.code).calls
@@ -81,7 +81,8 @@ class _Emitter(Expressions):
         body = self.body_function()
         if self.sizes:
             body.attributes.add("noinline")
-            for number, sizes in enumerate(zip(*self.sizes.values(), strict=True)):
+            for number, known in enumerate(self.sizes):
+                sizes = [known[v.name] for v in scalars_of(self.kernel)]
                 emit_entry(body, self.kernel, self.word, f"{self.symbol}{number}", sizes)
         else:
             emit_entry(body, self.kernel, self.word, self.symbol)
@@ -120,8 +121,8 @@ class _Emitter(Expressions):
             self.pointers[buffer] = arg
         for v, arg in zip(scalars, function.args[len(buffers) :], strict=False):
             self.variables[v] = arg
-            sizes = self.sizes.get(v.name)
-            self.ranges.bind(v, (min(sizes), max(sizes)) if sizes else (0, None))
+            values = [known[v.name] for known in self.sizes]
+            self.ranges.bind(v, (min(values), max(values)) if values else (0, None))
         workspace = function.args[len(buffers) + len(scalars)]
         workspace.add_attribute("noalias")
         workspace.attributes.align = ALIGNMENT

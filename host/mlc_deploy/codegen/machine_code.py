@@ -16,7 +16,7 @@ from mlc_targets.object_format import ALIGNMENT, ParamMap, SignatureMap
 
 from ..arith import simplify_expr
 from ..errors import CodegenError
-from ..ir import SIZES, Buffer, Dim, Expr, PrimFunc, Var, const, substitute
+from ..ir import SIZES, Buffer, Dim, PrimFunc, Var, const, substitute
 from ..ir.nodes import dim
 from ..lower import Kernel
 from .llvm import emit_kernel
@@ -62,9 +62,10 @@ def compile_shared(
 
 
 def _own_signature(kernel: Kernel, number: int, own: PrimFunc) -> SignatureMap:
-    sizes = {v: const(kernel.body.attrs[SIZES][v.name][number]) for v in scalars_of(kernel)}
+    known = kernel.body.attrs[SIZES][number]
+    sizes = {v: const(known[v.name]) for v in scalars_of(kernel)}
     loop = task_loop(kernel)
-    turns = 1 if loop is None else simplify_expr(substitute(loop.extent, sizes), {})
+    turns = const(1) if loop is None else simplify_expr(substitute(loop.extent, sizes), {})
     shared = [p for p in kernel.params if isinstance(p, Buffer)]
     outputs = tuple(
         mine.name for mine, p in zip(own.buffers, shared, strict=True) if p.name in kernel.outputs
@@ -73,7 +74,7 @@ def _own_signature(kernel: Kernel, number: int, own: PrimFunc) -> SignatureMap:
     return {
         "params": [_param(alone, p) for p in own.buffers],
         "scalars": [],
-        "tasks": _extent(dim(turns) if isinstance(turns, Expr) else turns),
+        "tasks": _extent(dim(turns)),
         "workspace": scratch_layout(kernel)[1],
     }
 

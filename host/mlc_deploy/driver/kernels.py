@@ -44,7 +44,7 @@ from ..ops.strategy import implementations
 from ..passes.context import PassContext, option
 from ..schedule.tensor_intrin import registered_intrins
 from .cache import Cache, user_folder
-from .sharing import compile_together, shared_names
+from .sharing import FOLDER, compile_together, shared_names
 from .workers import WorkerDied, cores, in_workers
 
 FEW = 8  # kernels; so many are compiled by the time that a worker has started
@@ -142,7 +142,7 @@ def _together(sources: Mapping[str, KernelSource], target: Target) -> list[tuple
     if _is_private() or not option("compile.share"):
         return [(name,) for name in sources]
     context = _loops_context()
-    store = Cache(user_folder() / "shared") if option("compile.cache") else None
+    store = Cache(user_folder() / FOLDER) if option("compile.cache") else None
     found = shared_names(own, target, store, lambda source: _key((source,), target, context))
     return [*found, *((name,) for name in sources if name not in own)]
 

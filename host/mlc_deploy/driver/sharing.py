@@ -16,14 +16,16 @@ import msgpack
 from mlc_targets import Target
 
 from ..codegen import KernelObject, compile_shared
+from ..errors import CodegenError
 from ..graph import Function
 from ..graph.lower import KernelSource, canonical, lower_kernel
 from ..ir import PrimFunc
 from ..ir.sizes import in_common, outline_of
 from ..lower import lower
-from .cache import Cache
+from .cache import Cache, user_folder
 
 NUMBER = re.compile(r"\d+")
+FOLDER = "shared"  # of the cache
 Names = tuple[str, ...]
 
 log = logging.getLogger(__name__)
@@ -62,7 +64,12 @@ def shared_names(
 def compile_together(sources: Sequence[KernelSource], target: Target) -> tuple[KernelObject, ...]:
     """Kernels that share a function. Raises LowerError, CodegenError."""
     funcs = [lower_kernel(source, target) for source in sources]
-    common = in_common(funcs, [o for o in map(outline_of, funcs) if o is not None])
+    outlines = [o for o in map(outline_of, funcs) if o is not None]
+    if len(outlines) < len(funcs) or len({o.digest for o in outlines}) > 1:
+        names = ", ".join(source.name for source in sources)
+        what = f"the cache says that kernels share a function that do not: {names}"
+        raise CodegenError(what, mend=f"remove {user_folder() / FOLDER}")
+    common = in_common(funcs, outlines)
     return compile_shared(lower(common, target), funcs, target)
 
 

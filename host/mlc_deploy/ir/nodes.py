@@ -477,8 +477,8 @@ IN_PLACE = "ir.in_place"
 # symbolic dimensions of its buffers are computed from them.
 MOST = "ir.most"
 
-# The attribute of a PrimFunc that several kernels share: the values of its integer parameters, by
-# their names, one for each of the kernels (sizes.py).
+# The attribute of a PrimFunc that several kernels share: for each of them the values of its integer
+# parameters, by their names (sizes.py).
 SIZES = "ir.sizes"
 
 # The attribute of a PrimFunc that names the CPU whose scheduling model LLVM is to use.

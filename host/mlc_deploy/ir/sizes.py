@@ -14,7 +14,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from .build import binary, cast
 from .nodes import (
@@ -42,6 +42,7 @@ from .rewrite import with_fields
 DIVISIONS = ("//", "%", "tdiv", "tmod")
 MOST_NODES = 1 << 15  # of a function that is told here; larger ones share little
 
+N = TypeVar("N")
 Take = Callable[[int], Dim]  # what stands in the place of a size
 
 
@@ -85,10 +86,11 @@ def in_common(funcs: Sequence[PrimFunc], outlines: Sequence[Outline]) -> PrimFun
         return found.get(next(column), size)
 
     made = _Retelling(take).function(first)
-    known = {v.name: values for values, v in found.items() if isinstance(v, Var)}
-    variables = [v for v in found.values() if isinstance(v, Var)]
-    attrs = {**made.attrs, MOST: {n: max(values) for n, values in known.items()}, SIZES: known}
-    return with_fields(made, params=(*variables, *made.params), attrs=attrs)
+    known = {v: values for values, v in found.items() if isinstance(v, Var)}
+    most = {v.name: max(values) for v, values in known.items()}
+    sizes = tuple({v.name: of[n] for v, of in known.items()} for n in range(len(funcs)))
+    attrs = {**made.attrs, MOST: most, SIZES: sizes}
+    return with_fields(made, params=(*known, *made.params), attrs=attrs)
 
 
 def _expressions(differing: set[tuple[int, ...]]) -> dict[tuple[int, ...], Expr]:
@@ -160,14 +162,16 @@ class _Retelling:
                 return cast(dtype, to) if isinstance(to, Expr) else e
             case Binary(op, a, b) if op in DIVISIONS:
                 self.say(op)
-                return self.made(e, a=self.size(a), b=self.node(b))
+                dividend = self.size(a)
+                return self.made(e, a=dividend, b=self.node(b))
             case Binary(op, a, b):
                 self.say(op, e.dtype)
                 return self.made(e, a=self.size(a), b=self.size(b))
             case Cast(dtype, a):
                 self.say("cast", dtype)
                 return self.made(e, a=self.size(a))
-        return self.node(e)
+        told: Expr = self.node(e)
+        return told
 
     def sizes(self, es: tuple[Expr, ...]) -> tuple[Expr, ...]:
         self.say(len(es))
@@ -240,7 +244,7 @@ class _Retelling:
             return n
         self.say(type(n).__name__)
         changes: dict[str, Any] = {}
-        for name in n.__dataclass_fields__:
+        for name in n.__dataclass_fields__:  # type: ignore[attr-defined]
             if name == "name" and isinstance(n, Block):
                 continue
             part = getattr(n, name)
@@ -252,7 +256,7 @@ class _Retelling:
         return self.made(n, **changes)
 
     @staticmethod
-    def made(n: Any, **changes: Any) -> Any:
+    def made(n: N, **changes: Any) -> N:
         """n with these fields, and n itself where they are the same."""
         for name, part in changes.items():
             old = getattr(n, name)
