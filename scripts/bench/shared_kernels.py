@@ -66,9 +66,8 @@ def main(arguments: Sequence[str]) -> int:
     bad: list[str] = []
     for name in options.models or MODELS:
         for target in options.target or TARGETS:
-            model, given, right = read(name)
-            if options.no_run:
-                right = None
+            model, given, expected = read(name)
+            right = None if options.no_run else expected
             alone = measure(model, target, False, given, right)
             shared = measure(model, target, True, given, alone.outputs)
             bad += rows(name, target, alone, shared)

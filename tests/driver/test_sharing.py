@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def network(widths: list[int], side: int) -> Function:
     draw = np.random.default_rng(sum(widths))
     bb = BlockBuilder()
     value: Any = bb.param("x", (1, widths[0], side, side))
-    plain = {"strides": (1, 1), "dilations": (1, 1), "groups": 1, "pads": (0,) * 4}
+    plain: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "groups": 1, "pads": (0,) * 4}
     for before, after in pairwise(widths):
         weight = draw.standard_normal((after, before, 1, 1)).astype(np.float32)
         value = bb.emit("relu", bb.emit("conv2d", value, weight, **plain))
@@ -96,7 +96,7 @@ def scaled(size: int, factor: float = 2.0) -> KernelSource:
 
 
 def names_of(
-    sources: dict[str, KernelSource], target: Target, store: Cache | None = None
+    sources: Mapping[str, KernelSource], target: Target, store: Cache | None = None
 ) -> list[tuple[str, ...]]:
     return shared_names(sources, target, store, lambda source: source.digest)
 

@@ -42,7 +42,7 @@ from .rewrite import with_fields
 DIVISIONS = ("//", "%", "tdiv", "tmod")
 MOST_NODES = 1 << 15  # of a function that is told here; larger ones share little
 
-N = TypeVar("N")
+N = TypeVar("N", bound=Node)
 Take = Callable[[int], Dim]  # what stands in the place of a size
 
 
