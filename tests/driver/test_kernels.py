@@ -35,11 +35,12 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def gathers(count: int = FEW + 1) -> dict[str, KernelSource]:
-    """Kernels that pick elements of a buffer by the indices in another, each of another size."""
+    """Kernels that pick elements of a buffer by the indices in another, each of another size and
+    with a factor of its own, so that no two share a function."""
     found = {}
     for n in range(count):
         x, y = te.placeholder((16,), name="x"), te.placeholder((16 * (n + 1),), "int32", "y")
-        z = te.compute(y.shape, lambda i, x=x, y=y: x[y[i]], name="z")
+        z = te.compute(y.shape, lambda i, x=x, y=y, n=n: x[y[i]] * (n + 1.5), name="z")
         found[f"gather{n}"] = KernelSource(f"gather{n}", te.create_prim_func([x, y, z]))
     return found
 
@@ -161,7 +162,7 @@ def test_intrinsics_of_the_user_are_compiled_here(monkeypatch: pytest.MonkeyPatc
 
 def test_llvm_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it has no instruction for something, it gives up."""
-    monkeypatch.setattr("mlc_deploy.driver.kernels.compile_source", compile_or_abort)
+    monkeypatch.setattr("mlc_deploy.driver.kernels.compile_unit", compile_or_abort)
     with pytest.raises(mlc.CodegenError) as caught:
         compile_sources(gathers(), TARGET, {"gather4": ["conv1", "conv2"]}, 2)
     lines = str(caught.value).splitlines()
@@ -209,18 +210,18 @@ def test_entries_with_a_right_digest_and_wrong_content(own_cache: Path) -> None:
     from mlc_deploy.driver.kernels import packed, unpacked
 
     (good,) = compiled(gathers(1)).objects.values()
-    entry = packed(good)
-    assert unpacked(entry, TARGET) == good
+    entry = packed([good])
+    assert unpacked(entry, TARGET) == (good,)
     signature = dict(good.signature)
     (other,) = compiled(gathers(1), target=Target("armv7a")).objects.values()
     wrong = [
         b"", b"\xc1", msgpack.packb(3), msgpack.packb([]), msgpack.packb([good.code]),
-        msgpack.packb([good.code, {}]), msgpack.packb([b"", signature]), packed(other),
+        msgpack.packb([good.code, {}]), msgpack.packb([b"", signature]), packed([other]),
         msgpack.packb([good.code[:200], signature]), msgpack.packb(["text", signature]),
         msgpack.packb([good.code, signature | {"params": 3}]),
         msgpack.packb([good.code, signature | {"tasks": None}]),
         msgpack.packb([good.code, signature | {"scalars": [3]}]),
-        b"\x91" * 5000,
+        msgpack.packb([good.code, signature, signature]), b"\x91" * 5000,
     ]  # fmt: skip
     assert [unpacked(content, TARGET) for content in wrong] == [None] * len(wrong)
     draw = random.Random(1)

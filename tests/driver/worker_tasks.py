@@ -11,7 +11,7 @@ from pathlib import Path
 from mlc_deploy.codegen import KernelObject
 from mlc_deploy.codegen.machine_code import optimized
 from mlc_deploy.driver.builder import build_object
-from mlc_deploy.driver.kernels import compile_source
+from mlc_deploy.driver.kernels import compile_unit
 from mlc_deploy.errors import LowerError
 from mlc_deploy.graph.lower import KernelSource
 from mlc_deploy.ir import PrimFunc
@@ -41,11 +41,13 @@ define <4 x i32> @f(<4 x i32> %x) {
 """
 
 
-def compile_or_abort(source: KernelSource, target: Target, context: PassContext) -> KernelObject:
-    if source.name == "gather4":
+def compile_or_abort(
+    unit: tuple[KernelSource, ...], target: Target, context: PassContext
+) -> tuple[KernelObject, ...]:
+    if unit[0].name == "gather4":
         with optimized(ANOTHER_MACHINE, target) as (machine, module):
             machine.emit_object(module)
-    return compile_source(source, target, context)
+    return compile_unit(unit, target, context)
 
 
 def leave_at(n: int, at: int) -> int:

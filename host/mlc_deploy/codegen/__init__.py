@@ -2,7 +2,7 @@
 
 from .c import c_source
 from .library import Library, compile_kernels, metadata
-from .machine_code import KernelObject, compile_kernel
+from .machine_code import KernelObject, compile_kernel, compile_shared
 
 __all__ = [
     "KernelObject",
@@ -10,5 +10,6 @@ __all__ = [
     "c_source",
     "compile_kernel",
     "compile_kernels",
+    "compile_shared",
     "metadata",
 ]

@@ -3,6 +3,8 @@ for the body."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llvmlite import ir as ll
 
 from ..lower import Kernel
@@ -13,10 +15,17 @@ I8, I32, I64 = (ll.IntType(n) for n in (8, 32, 64))
 POINTER = ll.PointerType()
 
 
-def emit_entry(body: ll.Function, kernel: Kernel, word: ll.IntType, symbol: str) -> None:
+def emit_entry(
+    body: ll.Function,
+    kernel: Kernel,
+    word: ll.IntType,
+    symbol: str,
+    sizes: Sequence[int] | None = None,
+) -> None:
     """Adds int32 symbol(mlc_args *, int32 begin, int32 end), which calls the body.
 
-    word: the integer of a pointer's width, which scalars have in the body.
+    word: the integer of a pointer's width, which scalars have in the body. sizes: what they are,
+    where the caller does not say it.
     """
     entry = ll.Function(body.module, ll.FunctionType(I32, [POINTER, I32, I32]), symbol)
     hints.attributes(entry)
@@ -28,8 +37,10 @@ def emit_entry(body: ll.Function, kernel: Kernel, word: ll.IntType, symbol: str)
         for n in range(len(kernel.body.buffers))
     ]
     fields = [b.gep(args, [I32(n * word.width // 8)], source_etype=I8) for n in (1, 2)]
-    scalars = b.load(fields[0], typ=POINTER)
-    for n in range(len(scalars_of(kernel))):
+    if sizes is not None:
+        values += map(word, sizes)
+    scalars = b.load(fields[0], typ=POINTER) if sizes is None else None
+    for n in range(len(scalars_of(kernel)) if sizes is None else 0):
         wide = b.load(b.gep(scalars, [I32(n)], source_etype=I64), typ=I64)
         values.append(wide if word.width == 64 else b.trunc(wide, word))
     values.append(b.load(fields[1], typ=POINTER))

@@ -63,7 +63,7 @@ class Library:
         compiled = self.compiled
         if compiled is None:
             compiled = {k.name: compile_kernel(k, self.target) for k in self.kernels}
-        objects = [(name, o.code) for name, o in compiled.items()]
+        objects = _objects(compiled)
         said = msgpack.packb(metadata(self))
         return link(merge(objects or [("", empty_object(self.target))], said), self.linked)
 
@@ -124,6 +124,19 @@ class Library:
                     mend="a path that ends in .o, .s, .ll or .c",
                 )
         return to
+
+
+def _objects(compiled: Mapping[str, KernelObject]) -> list[tuple[str | tuple[str, ...], bytes]]:
+    """Each object once, with the name of its kernel, or the names of those that share it."""
+    shared: dict[bytes, dict[int, str]] = {}
+    for name, o in compiled.items():
+        if o.number is not None:
+            shared.setdefault(o.code, {})[o.number] = name
+    found: dict[str | tuple[str, ...], bytes] = {}
+    for name, o in compiled.items():
+        names = shared.get(o.code, {}) if o.number is not None else {}
+        found[tuple(names[n] for n in sorted(names)) or name] = o.code
+    return list(found.items())
 
 
 def metadata(library: Library) -> MetadataMap:

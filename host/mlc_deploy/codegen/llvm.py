@@ -15,8 +15,9 @@ from llvmlite import ir as ll
 from mlc_targets import Target
 from mlc_targets.object_format import ALIGNMENT
 
-from ..arith import loop_ranges
+from ..arith import expr_bounds, loop_ranges
 from ..ir import (
+    SIZES,
     TUNE_CPU,
     Block,
     Call,
@@ -53,7 +54,8 @@ POINTER = ll.PointerType()
 
 
 def emit_kernel(module: ll.Module, kernel: Kernel, target: Target, symbol: str) -> None:
-    """Adds a kernel's two functions to the module; the one to call is named `symbol`."""
+    """Adds a kernel's two functions to the module; the one to call is named `symbol`. Of kernels
+    that share a function there is one to call for each, and its number follows the name."""
     _Emitter(module, kernel, target, symbol).emit()
 
 
@@ -68,6 +70,7 @@ class _Emitter(Expressions):
         self.module = module
         self.kernel = kernel
         self.symbol = symbol
+        self.sizes = kernel.body.attrs.get(SIZES, ())
         self.fast = self.contracted = ("contract",) if self.machine.fused else ()
         self.phases = 0  # how many functions there are besides the body
         self.rounds = "round" in contents(self.code).calls
@@ -75,7 +78,14 @@ class _Emitter(Expressions):
     # --------------------------------------------------------------------------- functions
 
     def emit(self) -> None:
-        emit_entry(self.body_function(), self.kernel, self.word, self.symbol)
+        body = self.body_function()
+        if self.sizes:
+            body.attributes.add("noinline")
+            for number, known in enumerate(self.sizes):
+                sizes = [known[v.name] for v in scalars_of(self.kernel)]
+                emit_entry(body, self.kernel, self.word, f"{self.symbol}{number}", sizes)
+        else:
+            emit_entry(body, self.kernel, self.word, self.symbol)
         self.registers.finish(self.module)
 
     def body_function(self) -> ll.Function:
@@ -111,7 +121,8 @@ class _Emitter(Expressions):
             self.pointers[buffer] = arg
         for v, arg in zip(scalars, function.args[len(buffers) :], strict=False):
             self.variables[v] = arg
-            self.ranges.bind(v, (0, None))
+            values = [known[v.name] for known in self.sizes]
+            self.ranges.bind(v, (min(values), max(values)) if values else (0, None))
         workspace = function.args[len(buffers) + len(scalars)]
         workspace.add_attribute("noalias")
         workspace.attributes.align = ALIGNMENT
@@ -142,7 +153,7 @@ class _Emitter(Expressions):
         number = Var("task")
         self.variables[number] = task
         self.ranges.bind(number, (0, None))
-        return self.integer(turn_of(loop, number))
+        return self.integer(number if self.sizes else turn_of(loop, number))
 
     def allocate(self, workspace: Value) -> None:
         offsets, _ = scratch_layout(self.kernel)
@@ -201,7 +212,7 @@ class _Emitter(Expressions):
         before = self.b.block
         body = self.b.append_basic_block(f"{s.var.name}.body")
         after = self.b.append_basic_block(f"{s.var.name}.end")
-        if isinstance(s.extent, Const) and isinstance(begin, ll.Constant) and s.extent.value > 0:
+        if isinstance(begin, ll.Constant) and self.runs(s):
             self.b.branch(body)
         else:
             self.b.cbranch(self.b.icmp_signed("<", begin, end), body, after)
@@ -233,6 +244,13 @@ class _Emitter(Expressions):
         counter.add_incoming(following, self.b.block)
         self.b.cbranch(self.b.icmp_signed("<", following, end), body, after)
         self.b.position_at_end(after)
+
+    def runs(self, s: For) -> bool:
+        """Whether the loop is known to have a turn."""
+        if isinstance(s.extent, Const):
+            return bool(s.extent.value > 0)
+        least = expr_bounds(s.extent, self.ranges)[0] if self.sizes else None
+        return least is not None and least > 0
 
     def scoped(self, s: Stmt) -> None:
         self.scopes.append({})

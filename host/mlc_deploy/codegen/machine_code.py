@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -14,23 +14,27 @@ from llvmlite import ir as ll
 from mlc_targets import Target
 from mlc_targets.object_format import ALIGNMENT, ParamMap, SignatureMap
 
+from ..arith import simplify_expr
 from ..errors import CodegenError
-from ..ir import Buffer, Dim, Var
+from ..ir import SIZES, Buffer, Dim, PrimFunc, Var, const, substitute
+from ..ir.nodes import dim
 from ..lower import Kernel
 from .llvm import emit_kernel
 from .merge import KERNEL
 from .signature import bounds_of, most, scalars_of, scratch_layout
-from .tasks import tasks
+from .tasks import task_loop, tasks
 from .types import forget_constants
 
 
 @dataclass(frozen=True, slots=True)
 class KernelObject:
     """A compiled kernel, whatever it will be called: an ELF object of the function KERNEL, and what
-    the metadata says of it (mlc_abi.h), without the name."""
+    the metadata says of it (mlc_abi.h), without the name. Kernels that share a function have one
+    object, and the function of each is KERNEL with its `number`."""
 
     code: bytes
     signature: SignatureMap
+    number: int | None = None
 
 
 def compile_kernel(kernel: Kernel, target: Target) -> KernelObject:
@@ -41,6 +45,38 @@ def compile_kernel(kernel: Kernel, target: Target) -> KernelObject:
     forget_constants()
     with optimized(str(module), target) as (machine, code):
         return KernelObject(bytes(machine.emit_object(code)), described)
+
+
+def compile_shared(
+    kernel: Kernel, members: Sequence[PrimFunc], target: Target
+) -> tuple[KernelObject, ...]:
+    """The kernels that share a function (ir/sizes.py), each with the parameters that it has as it
+    was scheduled by itself. Raises CodegenError."""
+    described = [_own_signature(kernel, number, own) for number, own in enumerate(members)]
+    module = llvm_module("", target)
+    emit_kernel(module, kernel, target, KERNEL)
+    forget_constants()
+    with optimized(str(module), target) as (machine, code):
+        whole = bytes(machine.emit_object(code))
+    return tuple(KernelObject(whole, said, number) for number, said in enumerate(described))
+
+
+def _own_signature(kernel: Kernel, number: int, own: PrimFunc) -> SignatureMap:
+    known = kernel.body.attrs[SIZES][number]
+    sizes = {v: const(known[v.name]) for v in scalars_of(kernel)}
+    loop = task_loop(kernel)
+    turns = const(1) if loop is None else simplify_expr(substitute(loop.extent, sizes), {})
+    shared = [p for p in kernel.params if isinstance(p, Buffer)]
+    outputs = tuple(
+        mine.name for mine, p in zip(own.buffers, shared, strict=True) if p.name in kernel.outputs
+    )
+    alone = replace(kernel, params=own.buffers, outputs=outputs)
+    return {
+        "params": [_param(alone, p) for p in own.buffers],
+        "scalars": [],
+        "tasks": _extent(dim(turns)),
+        "workspace": scratch_layout(kernel)[1],
+    }
 
 
 def assembly_of(kernel: Kernel, target: Target) -> str:

@@ -5,6 +5,7 @@
     constants                                 .rodata
     relocations of these                      .rel.text, .rel.rodata (.rela on 64-bit machines)
     the function KERNEL                       a global function of the kernel's name
+    KERNEL0, KERNEL1... of one object         those of kernels that share what stands in it
     other symbols                             those that relocations name; undefined ones once
     .ARM.attributes, the same in all          .ARM.attributes
     unwind tables, notes, names of files      nothing: kernels do not unwind
@@ -55,16 +56,20 @@ DROPPED = (".eh_frame", ".note.", ".comment", ".llvm_addrsig")
 Places = Mapping[int, tuple[int, int]]  # a section of an object -> one of the whole, offset there
 
 
-def merge(objects: Sequence[tuple[str, bytes]], metadata: bytes) -> bytes:
+def merge(objects: Sequence[tuple[str | tuple[str, ...], bytes]], metadata: bytes) -> bytes:
     """One relocatable object: kernels under the names given with them, metadata in its section.
 
     Each object is LLVM's, of one function KERNEL, all for one target; one under the name "" has no
-    kernel, and says what the target is where there are none. The same arguments give the same
-    bytes. Raises CodegenError for a kernel named like a function that one of them calls, and
-    for objects that hold what kernels are not known to.
+    kernel, and says what the target is where there are none; one under several names has a function
+    for each, KERNEL with its number. The same arguments give the same bytes. Raises CodegenError
+    for a kernel named like a function that one of them calls, and for objects that hold what
+    kernels are not known to.
     """
-    parts = {name: _read(name, data) for name, data in objects}
-    assert parts and len(parts) == len(objects), "kernels have names of their own"
+    called = dict([_names(names) for names, _ in objects])
+    assert len(called) == len(objects), "objects have names of their own"
+    parts = {name: _read(name, data) for name, (_, data) in zip(called, objects, strict=True)}
+    kernels = [kernel for known in called.values() for kernel in known.values()]
+    assert parts and len(set(kernels)) == len(kernels), "kernels have names of their own"
     first = next(iter(parts.values()))
     attributes = _attributes(first)
     for name, o in parts.items():
@@ -81,10 +86,10 @@ def merge(objects: Sequence[tuple[str, bytes]], metadata: bytes) -> bytes:
         for n, s in enumerate(o.symbols):
             marked = s.binding != LOCAL or s.name.startswith("$")  # ARM's marks of code and data
             if n in wanted or (marked and s.section in places[name]):
-                found.setdefault(_key(name, o, n), _symbol(name, o, s, places[name]))
+                found.setdefault(_key(name, o, n), _symbol(name, o, s, places[name], called[name]))
     order = sorted(found, key=lambda k: _rank(found[k]))
     numbers = {key: n for n, key in enumerate(order)}
-    _check_names([found[key] for key in order], parts)
+    _check_names([found[key] for key in order], kernels)
 
     relocations: dict[int, list[Relocation]] = {TEXT: [], CONSTANTS: []}
     for name, o in parts.items():
@@ -127,6 +132,13 @@ class _Part:
         return at
 
 
+def _names(names: str | tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    """What an object is called here, and its kernels' names by those of their functions."""
+    if isinstance(names, str):
+        return names, {KERNEL: names}
+    return names[0], {f"{KERNEL}{number}": name for number, name in enumerate(names)}
+
+
 def _read(name: str, data: bytes) -> Object:
     try:
         return read_object(data)
@@ -157,15 +169,15 @@ def _key(name: str, o: Object, number: int) -> tuple[str, int]:
     return (s.name, 0) if s.section == UNDEFINED else (name, number)
 
 
-def _symbol(name: str, o: Object, s: Symbol, places: Places) -> Symbol:
+def _symbol(name: str, o: Object, s: Symbol, places: Places, called: Mapping[str, str]) -> Symbol:
     """What a symbol of an object becomes."""
     if s.section == UNDEFINED:
         return s
     if s.section not in places:
         raise _refused(name, f"symbol '{s.name}' in section {s.section:#x}")
     section, at = places[s.section]
-    if s.binding == GLOBAL and (s.name, s.type) == (KERNEL, FUNC):
-        return replace(s, name=name, section=section, value=at + s.value)
+    if s.binding == GLOBAL and s.type == FUNC and s.name in called:
+        return replace(s, name=called[s.name], section=section, value=at + s.value)
     if s.binding == LOCAL and s.type == SECTION:
         piece = o.sections[s.section].name
         return replace(s, name=piece, type=NOTYPE, section=section, value=at)
@@ -179,7 +191,7 @@ def _rank(s: Symbol) -> int:
     return 0 if s.binding == LOCAL else 1 if s.section != UNDEFINED else 2
 
 
-def _check_names(symbols: Sequence[Symbol], kernels: Mapping[str, Object]) -> None:
+def _check_names(symbols: Sequence[Symbol], kernels: Sequence[str]) -> None:
     """Every kernel is there, and none would be called in the place of a function of that name."""
     names = {s.name for s in symbols if s.binding == GLOBAL and s.section != UNDEFINED}
     for name in kernels:

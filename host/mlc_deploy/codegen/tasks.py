@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from ..arith import Linear, linear
 from ..arith.linear import Atom, Product, Quotient
-from ..ir import Const, Expr, For, Var, const, substitute, walk
+from ..ir import SIZES, Const, Expr, For, Var, const, substitute, walk
 from ..lower import Kernel
 
 
 def task_loop(kernel: Kernel) -> For | None:
     """The kernel's parallel loop, if tasks can stand for its turns; then `tasks` says how many."""
     loop = kernel.parallel
+    if SIZES in kernel.body.attrs:
+        return loop
     return loop if loop is not None and _counted(loop.extent) is not None else None
 
 

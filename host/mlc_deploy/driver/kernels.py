@@ -26,7 +26,7 @@ import msgpack
 
 import mlc_targets
 from mlc_targets import Target
-from mlc_targets.object_format import parse_metadata
+from mlc_targets.object_format import SignatureMap, parse_metadata
 
 from .. import ir
 from ..codegen import KernelObject, compile_kernel
@@ -44,6 +44,7 @@ from ..ops.strategy import implementations
 from ..passes.context import PassContext, option
 from ..schedule.tensor_intrin import registered_intrins
 from .cache import Cache, user_folder
+from .sharing import FOLDER, compile_together, shared_names
 from .workers import WorkerDied, cores, in_workers
 
 FEW = 8  # kernels; so many are compiled by the time that a worker has started
@@ -61,6 +62,7 @@ Counted = Callable[[int, int], None]
 
 
 T = TypeVar("T")
+Unit = tuple[KernelSource, ...]  # a kernel, or those that share a function
 
 
 class _Count:
@@ -71,13 +73,14 @@ class _Count:
         if progress is not None and most:
             progress(0, most)
 
-    def one_more(self) -> None:
-        self.done += 1
-        if self.progress is not None:
-            self.progress(self.done, self.most)
+    def more(self, unit: Unit) -> None:
+        for _ in unit:
+            self.done += 1
+            if self.progress is not None:
+                self.progress(self.done, self.most)
 
-    def after(self, made: T) -> T:
-        self.one_more()
+    def after(self, made: T, unit: Unit) -> T:
+        self.more(unit)
         return made
 
 
@@ -116,8 +119,32 @@ def compile_sources(
     watches, or has added, run in this process, and so do operators, implementations and intrinsics
     of the user's; then the cache has no part in it. Raises LowerError, ScheduleError, CodegenError.
     """
-    form = _Form("kernels", compile_source, packed, lambda entry: unpacked(entry, target))
-    return CompiledKernels(*_made(form, sources, target, layers, workers, progress))
+    together = _together(sources, target)
+    form = _Form("kernels", compile_unit, packed, lambda entry: unpacked(entry, target))
+    units = {names[0]: tuple(sources[name] for name in names) for names in together}
+    worked = {
+        names[0]: [layer for name in names for layer in layers.get(name, ())] for names in together
+    }
+    made, cached = _made(form, units, target, worked, workers, progress)
+    found = {
+        name: kernel
+        for names in together
+        for name, kernel in zip(names, made[names[0]], strict=True)
+    }
+    count = sum(len(units[name]) for name in cached)
+    return CompiledKernels({name: found[name] for name in sources}, count)
+
+
+def _together(sources: Mapping[str, KernelSource], target: Target) -> list[tuple[str, ...]]:
+    """The names of kernels, those that share a function together. None do where passes are watched:
+    each is then seen by itself."""
+    own = {name: source for name, source in sources.items() if _is_own(source)}
+    if _is_private() or not option("compile.share"):
+        return [(name,) for name in sources]
+    context = _loops_context()
+    store = Cache(user_folder() / FOLDER) if option("compile.cache") else None
+    found = shared_names(own, target, store, lambda source: _key((source,), target, context))
+    return [*found, *((name,) for name in sources if name not in own)]
 
 
 def source_texts(
@@ -126,9 +153,11 @@ def source_texts(
     layers: Mapping[str, Sequence[str]],
     workers: int | None = None,
 ) -> dict[str, KernelText]:
-    """The texts of kernels, with the arguments of compile_sources, and made as these are."""
-    form = _Form("texts", source_text, _packed_text, _unpacked_text)
-    return _made(form, sources, target, layers, workers)[0]
+    """The texts of kernels, with the arguments of compile_sources, and made as these are; one that
+    shares a function is told as it is by itself."""
+    form = _Form("texts", unit_text, _packed_text, _unpacked_text)
+    units = {name: (source,) for name, source in sources.items()}
+    return _made(form, units, target, layers, workers)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,27 +166,27 @@ class _Form(Generic[T]):
     kept there; `unpack` gives None for what is none."""
 
     folder: str
-    make: Callable[[KernelSource, Target, PassContext | None], T]
+    make: Callable[[Unit, Target, PassContext | None], T]
     pack: Callable[[T], bytes]
     unpack: Callable[[bytes], T | None]
 
 
 def _made(
     form: _Form[T],
-    sources: Mapping[str, KernelSource],
+    units: Mapping[str, Unit],
     target: Target,
     layers: Mapping[str, Sequence[str]],
     workers: int | None,
     progress: Counted | None = None,
-) -> tuple[dict[str, T], int]:
-    """One of the form for each source by its name, and how many of them the cache had."""
+) -> tuple[dict[str, T], set[str]]:
+    """One of the form for each unit by its name, and the names of those that the cache had."""
     if _is_private():
-        told = _Count(len(sources), progress)
-        return {n: told.after(form.make(s, target, None)) for n, s in sources.items()}, 0
+        told = _Count(sum(map(len, units.values())), progress)
+        return {n: told.after(form.make(u, target, None), u) for n, u in units.items()}, set()
     context = _loops_context()
     store = Cache(user_folder() / form.folder) if option("compile.cache") else None
     keys = {
-        name: _key(source, target, context) for name, source in sources.items() if _is_own(source)
+        name: _key(unit, target, context) for name, unit in units.items() if all(map(_is_own, unit))
     }
     found: dict[str, T] = {}
     for name, key in keys.items():
@@ -165,53 +194,74 @@ def _made(
         made = form.unpack(entry) if entry is not None else None
         if made is not None:
             found[name] = made
-    cached = len(found)
+    cached = set(found)
     missing = [name for name in keys if name not in found]
-    told = _Count(len(sources) - cached, progress)
+    told = _Count(sum(len(unit) for n, unit in units.items() if n not in cached), progress)
     count = min(workers or option("compile.workers") or cores(), len(missing))
     if count > 1 and len(missing) > FEW and sys.executable:
-        tasks = [(sources[name], target, context) for name in missing]
-        results = in_workers(form.make, tasks, count, told.one_more)
+        tasks = [(units[name], target, context) for name in missing]
+        awaited = iter(missing)
+        results = in_workers(form.make, tasks, count, lambda: told.more(units[next(awaited)]))
         for name, result in zip(missing, results, strict=True):
             if isinstance(result, WorkerDied):
                 raise _ended(name, layers.get(name, ()), result)
             found[name] = result
-    for name, source in sources.items():
+    for name, unit in units.items():
         if name not in found:
-            found[name] = told.after(form.make(source, target, None))
+            found[name] = told.after(form.make(unit, target, None), unit)
     if store is not None:
         for name in missing:
             store.put(keys[name], form.pack(found[name]))
-    return {name: found[name] for name in sources}, cached
+    return {name: found[name] for name in units}, cached
 
 
-def packed(kernel: KernelObject) -> bytes:
-    """A kernel as the cache keeps it."""
-    entry: bytes = msgpack.packb([kernel.code, kernel.signature])
+def packed(kernels: Sequence[KernelObject]) -> bytes:
+    """A kernel as the cache keeps it, or those that share a function."""
+    entry: bytes = msgpack.packb([kernels[0].code, *(k.signature for k in kernels)])
     return entry
 
 
-def unpacked(entry: bytes, target: Target) -> KernelObject | None:
-    """The kernel of an entry of the cache; None for what no kernel of the target can be. Whoever
+def unpacked(entry: bytes, target: Target) -> tuple[KernelObject, ...] | None:
+    """The kernels of an entry of the cache; None for what no kernels of the target can be. Whoever
     can write to the cache can give an entry its right digest."""
     try:
-        code, signature = msgpack.unpackb(entry)
-        merge([(KERNEL, code), ("", empty_object(target))], b"")
-        known = parse_metadata(
-            msgpack.packb(
-                {"target": "", "machine": "", "features": [],
-                 "kernels": [{"name": KERNEL, **signature}]}
-            )
-        )  # fmt: skip
-        (kernel,) = known.kernels.values()
-        sized = type(kernel.tasks) in (int, str) and all(
-            type(extent) in (int, str) for p in kernel.params for extent in p.shape
-        )
-        names = all(type(name) is str for name in signature["scalars"])
-        return KernelObject(code, signature) if sized and names else None
+        code, *signatures = msgpack.unpackb(entry)
+        shared = len(signatures) > 1
+        names = tuple(f"{KERNEL}{n}" for n in range(len(signatures))) if shared else KERNEL
+        merge([(names, code), ("", empty_object(target))], b"")
+        for signature in signatures:
+            if not _is_signature(signature):
+                return None
+        numbers = range(len(signatures)) if shared else (None,)
+        return tuple(KernelObject(code, *of) for of in zip(signatures, numbers, strict=True))
     except NO_KERNEL as error:
         log.debug("no kernel: %s", error)
         return None
+
+
+def _is_signature(signature: SignatureMap) -> bool:
+    """Whether an object may say this of a kernel. Raises what NO_KERNEL lists."""
+    known = parse_metadata(
+        msgpack.packb(
+            {"target": "", "machine": "", "features": [],
+             "kernels": [{"name": KERNEL, **signature}]}
+        )
+    )  # fmt: skip
+    (kernel,) = known.kernels.values()
+    sized = type(kernel.tasks) in (int, str) and all(
+        type(extent) in (int, str) for p in kernel.params for extent in p.shape
+    )
+    return sized and all(type(name) is str for name in signature["scalars"])
+
+
+def compile_unit(
+    unit: Unit, target: Target, context: PassContext | None = None
+) -> tuple[KernelObject, ...]:
+    """A kernel, or those that share a function, as compile_source does it."""
+    if len(unit) == 1:
+        return (compile_source(unit[0], target, context),)
+    with context or nullcontext():
+        return compile_together(unit, target)
 
 
 def compile_source(
@@ -220,6 +270,11 @@ def compile_source(
     """One kernel, in this process, by the loop passes of the context (or of the current one)."""
     with context or nullcontext():
         return compile_kernel(loops_of(source, target), target)
+
+
+def unit_text(unit: Unit, target: Target, context: PassContext | None = None) -> KernelText:
+    (source,) = unit
+    return source_text(source, target, context)
 
 
 def source_text(
@@ -293,9 +348,10 @@ def _loops_context() -> PassContext:
     )
 
 
-def _key(source: KernelSource, target: Target, context: PassContext) -> bytes:
-    text = repr((_names(source), str(target), target.llvm_cpu, target.llvm_features, context))
-    parts = source.digest, text.encode(), _compiler()
+def _key(unit: Unit, target: Target, context: PassContext) -> bytes:
+    names = [_names(source) for source in unit]
+    text = repr((names, str(target), target.llvm_cpu, target.llvm_features, context))
+    parts = *(source.digest for source in unit), text.encode(), _compiler()
     return hashlib.blake2b(b"\0".join(parts), digest_size=32).digest()
 
 

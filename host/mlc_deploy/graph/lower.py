@@ -48,7 +48,7 @@ class KernelSource:
             case PrimFunc():
                 text = structural_hash(self.computes)
             case Function():
-                text = "\n".join(_canonical(self.computes))
+                text = "\n".join(canonical(self.computes))
         trace = "" if self.trace is None else self.trace.dumps()
         aligned = self.alignments or ""
         whole = f"{text}\n{self.in_place}{trace}{aligned}"
@@ -80,7 +80,7 @@ class Unscheduled:
         return self.plan.schedule(func)
 
 
-def _canonical(function: Function) -> Iterator[str]:
+def canonical(function: Function) -> Iterator[str]:
     """The function's lines with its variables numbered."""
     numbers: dict[Value, str] = {}
 

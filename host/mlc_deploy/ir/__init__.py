@@ -23,6 +23,7 @@ from .flat import reduced
 from .nodes import (
     IN_PLACE,
     MOST,
+    SIZES,
     TUNE_CPU,
     Binary,
     Block,
@@ -108,6 +109,7 @@ __all__ = [
     "Not",
     "IN_PLACE",
     "MOST",
+    "SIZES",
     "PrimFunc",
     "Ramp",
     "Reduce",

@@ -477,6 +477,10 @@ IN_PLACE = "ir.in_place"
 # symbolic dimensions of its buffers are computed from them.
 MOST = "ir.most"
 
+# The attribute of a PrimFunc that several kernels share: for each of them the values of its integer
+# parameters, by their names (sizes.py).
+SIZES = "ir.sizes"
+
 # The attribute of a PrimFunc that names the CPU whose scheduling model LLVM is to use.
 TUNE_CPU = "llvm.tune_cpu"
 

@@ -1,0 +1,112 @@
+"""Which kernels of a program share one function: those that differ in sizes alone (ir/sizes.py).
+
+Candidates are found by their text, numbers left out; what they are as they are scheduled decides.
+What shares is found in the cache by the keys of all candidates, so that nothing is scheduled again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgpack
+
+from mlc_targets import Target
+
+from ..codegen import KernelObject, compile_shared
+from ..errors import CodegenError
+from ..graph import Function
+from ..graph.lower import KernelSource, canonical, lower_kernel
+from ..ir import PrimFunc
+from ..ir.sizes import in_common, outline_of
+from ..lower import lower
+from .cache import Cache, user_folder
+
+NUMBER = re.compile(r"\d+")
+FOLDER = "shared"  # of the cache
+Names = tuple[str, ...]
+
+log = logging.getLogger(__name__)
+
+
+def shared_names(
+    sources: Mapping[str, KernelSource],
+    target: Target,
+    store: Cache | None,
+    key: Callable[[KernelSource], bytes],
+) -> list[Names]:
+    """The kernels' names: those that share a function together, the others by themselves, in the
+    order of the first of them. key: what a kernel's key in the cache is."""
+    found: list[Names] = []
+    alike: dict[str, list[str]] = {}
+    for name, source in sources.items():
+        alike.setdefault(_numberless(source) or name, []).append(name)
+    candidates = [names for names in alike.values() if len(names) > 1]
+    if candidates:
+        whole = b"".join(key(sources[name]) for names in candidates for name in names)
+        digest = hashlib.blake2b(whole, digest_size=32).digest()
+        numbers = _known(store, digest, sum(map(len, candidates)))
+        if numbers is None:
+            each = (sources[name] for names in candidates for name in names)
+            numbers = _numbers(each, target)
+            if store is not None:
+                store.put(digest, msgpack.packb(numbers))
+        together: dict[int, list[str]] = {}
+        for name, number in zip((n for names in candidates for n in names), numbers, strict=True):
+            together.setdefault(number, []).append(name)
+        found = [tuple(names) for names in together.values()]
+    several = {name: names for names in found for name in names}
+    return list(dict.fromkeys(several.get(name, (name,)) for name in sources))
+
+
+def compile_together(sources: Sequence[KernelSource], target: Target) -> tuple[KernelObject, ...]:
+    """Kernels that share a function. Raises LowerError, CodegenError."""
+    funcs = [lower_kernel(source, target) for source in sources]
+    outlines = [o for o in map(outline_of, funcs) if o is not None]
+    if len(outlines) < len(funcs) or len({o.digest for o in outlines}) > 1:
+        names = ", ".join(source.name for source in sources)
+        what = f"the cache says that kernels share a function that do not: {names}"
+        raise CodegenError(what, mend=f"remove {user_folder() / FOLDER}")
+    common = in_common(funcs, outlines)
+    return compile_shared(lower(common, target), funcs, target)
+
+
+def _numberless(source: KernelSource) -> str:
+    """What a kernel computes, but for numbers; "" of one that is tuned, or whose dimensions a run
+    decides."""
+    if source.trace is not None:
+        return ""
+    match source.computes:
+        case Function(extents=()) as function:
+            return NUMBER.sub("#", "\n".join(canonical(function)))
+        case PrimFunc() as func:
+            outline = outline_of(func)
+            return "" if outline is None else outline.digest.hex()
+    return ""
+
+
+def _numbers(sources: Iterable[KernelSource], target: Target) -> list[int]:
+    """A number for each, the same for those that share a function."""
+    digests: dict[object, int] = {}
+    found: list[int] = []
+    for source in sources:
+        outline = outline_of(lower_kernel(source, target))
+        digest: object = source if outline is None else outline.digest
+        found.append(digests.setdefault(digest, len(digests)))
+    return found
+
+
+def _known(store: Cache | None, digest: bytes, count: int) -> list[int] | None:
+    """What the cache has; None for what others wrote there."""
+    entry = store.get(digest) if store is not None else None
+    if entry is None:
+        return None
+    try:
+        numbers = msgpack.unpackb(entry)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        log.debug("not read: %s", error)
+        return None
+    fits = isinstance(numbers, list) and len(numbers) == count
+    return numbers if fits and all(type(n) is int for n in numbers) else None

@@ -1,0 +1,270 @@
+"""Functions that differ in sizes alone, and the one function that all of them are.
+
+A size is an integer that says how far a loop runs, how large a buffer is or where an element lies,
+and is more than one. What decides how a loop nest is lowered is none: the extents of loops that are
+unrolled or vectorized, divisors, what is compared, and all that values are computed from.
+
+    for i in range(48): B[i] = A[i] * 2        for i in range(n0): B[i] = A[i] * 2,
+    for i in range(96): B[i] = A[i] * 2   =>   with n0 = 48 and n0 = 96
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .build import binary, cast
+from .nodes import (
+    IN_PLACE,
+    MOST,
+    SIZES,
+    Binary,
+    Block,
+    Buffer,
+    Cast,
+    Const,
+    Dim,
+    Expr,
+    For,
+    IterVar,
+    Load,
+    Node,
+    PrimFunc,
+    Region,
+    Store,
+    Var,
+)
+from .rewrite import with_fields
+
+DIVISIONS = ("//", "%", "tdiv", "tmod")
+MOST_NODES = 1 << 15  # of a function that is told here; larger ones share little
+
+N = TypeVar("N", bound=Node)
+Take = Callable[[int], Dim]  # what stands in the place of a size
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A function apart from its sizes, as a digest, and these, in the order of the text."""
+
+    digest: bytes
+    sizes: tuple[int, ...]
+
+
+def outline_of(func: PrimFunc) -> Outline | None:
+    """None for a function that is too large, and one that has integer parameters already."""
+    if not all(isinstance(p, Buffer) for p in func.params):
+        return None
+    sizes: list[int] = []
+
+    def take(size: int) -> Dim:
+        sizes.append(size)
+        return size
+
+    told = _Retelling(take)
+    try:
+        told.function(func)
+    except _TooLarge:
+        return None
+    text = "\n".join(told.said).encode()
+    return Outline(hashlib.blake2b(text, digest_size=16).digest(), tuple(sizes))
+
+
+def in_common(funcs: Sequence[PrimFunc], outlines: Sequence[Outline]) -> PrimFunc:
+    """The function that each of these is, which have one outline: the first of them with an integer
+    parameter for what differs. SIZES says its values, one for each function."""
+    assert len({o.digest for o in outlines}) == 1, "functions that differ in sizes alone"
+    first = funcs[0]
+    columns = list(zip(*(o.sizes for o in outlines), strict=True))
+    found = _expressions({c for c in columns if len(set(c)) > 1})
+    column = iter(columns)
+
+    def take(size: int) -> Dim:
+        return found.get(next(column), size)
+
+    made = _Retelling(take).function(first)
+    known = {v: values for values, v in found.items() if isinstance(v, Var)}
+    most = {v.name: max(values) for v, values in known.items()}
+    sizes = tuple({v.name: of[n] for v, of in known.items()} for n in range(len(funcs)))
+    attrs = {**made.attrs, MOST: most, SIZES: sizes}
+    return with_fields(made, params=(*known, *made.params), attrs=attrs)
+
+
+def _expressions(differing: set[tuple[int, ...]]) -> dict[tuple[int, ...], Expr]:
+    """An expression for each tuple of values: a variable, or what is computed of others, since what
+    lies within what must be seen."""
+    found: dict[tuple[int, ...], Expr] = {}
+    names = (f"n{number}" for number in itertools.count())
+    for values in sorted(differing, key=lambda c: (sum(c), c)):
+        bases = [(b, v) for b, v in found.items() if isinstance(v, Var)]
+        made = (form(values, bases) for form in (_multiple, _product))
+        known = next((e for e in made if e is not None), None)
+        found[values] = Var(next(names)) if known is None else known
+    return found
+
+
+Bases = Sequence[tuple[tuple[int, ...], Var]]
+
+
+def _multiple(values: tuple[int, ...], bases: Bases) -> Expr | None:
+    for base, v in bases:
+        quotient, rest = divmod(values[0], base[0])
+        if not rest and all(x == b * quotient for x, b in zip(values, base, strict=True)):
+            return binary("*", v, quotient)
+    return None
+
+
+def _product(values: tuple[int, ...], bases: Bases) -> Expr | None:
+    for (one, v), (other, w) in itertools.combinations_with_replacement(bases, 2):
+        quotient, rest = divmod(values[0], one[0] * other[0])
+        if not rest and all(
+            x == a * b * quotient for x, a, b in zip(values, one, other, strict=True)
+        ):
+            return binary("*", binary("*", v, w), quotient)
+    return None
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _Retelling:
+    """A function told node by node, each size replaced by what `take` gives; `said` is the rest of
+    it. Variables and buffers are numbered in the order in which they are met."""
+
+    def __init__(self, take: Take) -> None:
+        self.take = take
+        self.said: list[str] = []
+        self.numbers: dict[Node, int] = {}
+        self.buffers: dict[Buffer, Buffer] = {}
+
+    def function(self, func: PrimFunc) -> PrimFunc:
+        params = tuple(self.buffer(p) for p in func.buffers)
+        names = {b.name: n for n, b in enumerate(func.buffers)}
+        attrs = {**func.attrs, IN_PLACE: [names[n] for n in func.attrs.get(IN_PLACE, ())]}
+        self.say(sorted(attrs.items()))
+        return with_fields(func, params=params, body=self.node(func.body))
+
+    def say(self, *what: object) -> None:
+        if len(self.said) > MOST_NODES:
+            raise _TooLarge
+        self.said.append(repr(what))
+
+    def size(self, e: Expr) -> Expr:
+        """An expression of which integers are sizes."""
+        match e:
+            case Const(int(value), dtype) if value > 1:
+                self.say("size", dtype)
+                to = self.take(value)
+                return cast(dtype, to) if isinstance(to, Expr) else e
+            case Binary(op, a, b) if op in DIVISIONS:
+                self.say(op)
+                dividend = self.size(a)
+                return self.made(e, a=dividend, b=self.node(b))
+            case Binary(op, a, b):
+                self.say(op, e.dtype)
+                return self.made(e, a=self.size(a), b=self.size(b))
+            case Cast(dtype, a):
+                self.say("cast", dtype)
+                return self.made(e, a=self.size(a))
+        told: Expr = self.node(e)
+        return told
+
+    def sizes(self, es: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        self.say(len(es))
+        return tuple(self.size(e) for e in es)
+
+    def dims(self, dims: Sequence[Dim]) -> tuple[Dim, ...]:
+        self.say(len(dims))
+        return tuple(self.dim(d) for d in dims)
+
+    def dim(self, d: Dim) -> Dim:
+        if isinstance(d, Expr):
+            return self.size(d)
+        self.say("dim", d if d <= 1 else "")
+        return self.take(d) if d > 1 else d
+
+    def buffer(self, b: Buffer) -> Buffer:
+        if b in self.buffers:
+            self.say(self.numbers[b])
+            return self.buffers[b]
+        self.number(b)
+        self.say(b.dtype, b.scope, b.alignment, b.strides is None)
+        shape = self.dims(b.shape)
+        strides = None if b.strides is None else self.dims(b.strides)
+        same = shape == b.shape and strides == b.strides
+        self.buffers[b] = b if same else b.replace(shape=shape, strides=strides)
+        return self.buffers[b]
+
+    def number(self, n: Node) -> None:
+        self.numbers[n] = len(self.numbers)
+
+    def node(self, n: Any) -> Any:
+        """A node of which integers are no sizes but where loads and blocks within say so."""
+        match n:
+            case Var():
+                if n not in self.numbers:
+                    self.number(n)
+                self.say("var", n.dtype, self.numbers[n])
+                return n
+            case Const(value, dtype):
+                self.say(value, dtype)
+                return n
+            case Buffer():
+                return self.buffer(n)
+            case Load(buffer, indices):
+                self.say("load")
+                return self.made(n, buffer=self.buffer(buffer), indices=self.sizes(indices))
+            case Store(buffer, indices, value):
+                self.say("store")
+                buffer, indices = self.buffer(buffer), self.sizes(indices)
+                return self.made(n, buffer=buffer, indices=indices, value=self.node(value))
+            case For(var, extent, kind, body, annotations):
+                self.number(var)
+                self.say("for", var.dtype, kind, sorted(annotations.items()))
+                plain = kind in ("serial", "parallel")
+                extent = self.size(extent) if plain else self.node(extent)
+                return self.made(n, extent=extent, body=self.node(body))
+            case IterVar(var, extent, kind, binding):
+                self.number(var)
+                self.say("iter", var.dtype, kind)
+                return self.made(n, extent=self.size(extent), binding=self.size(binding))
+            case Region(buffer, minimum, extent):
+                buffer = self.buffer(buffer)
+                least, most = self.sizes(minimum), self.sizes(extent)
+                return self.made(n, buffer=buffer, minimum=least, extent=most)
+        return self.plain(n)
+
+    def plain(self, n: Any) -> Any:
+        if not isinstance(n, Node):
+            self.say(sorted(n.items()) if isinstance(n, Mapping) else n)
+            return n
+        self.say(type(n).__name__)
+        changes: dict[str, Any] = {}
+        for name in n.__dataclass_fields__:  # type: ignore[attr-defined]
+            if name == "name" and isinstance(n, Block):
+                continue
+            part = getattr(n, name)
+            if isinstance(part, tuple):
+                self.say(len(part))
+                changes[name] = tuple(self.node(p) for p in part)
+            else:
+                changes[name] = self.node(part)
+        return self.made(n, **changes)
+
+    @staticmethod
+    def made(n: N, **changes: Any) -> N:
+        """n with these fields, and n itself where they are the same."""
+        for name, part in changes.items():
+            old = getattr(n, name)
+            same = old is part or (
+                isinstance(part, tuple)
+                and len(part) == len(old)
+                and all(a is b for a, b in zip(old, part, strict=True))
+            )
+            if not same:
+                return with_fields(n, **changes)
+        return n

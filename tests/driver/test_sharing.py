@@ -1,0 +1,152 @@
+"""Kernels that share a function compute what they compute by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import mlc_deploy as mlc
+from mlc_deploy import te
+from mlc_deploy.codegen.merge import merge
+from mlc_deploy.driver.cache import Cache
+from mlc_deploy.driver.compile import CompiledModel
+from mlc_deploy.driver.kernels import compile_sources
+from mlc_deploy.driver.sharing import compile_together, shared_names
+from mlc_deploy.graph import BlockBuilder, Function
+from mlc_deploy.graph.lower import KernelSource
+from mlc_targets import Target
+
+BOARDS = {"host": "local://", "aarch64": "qemu://cortex-a72", "armv7a": "qemu://cortex-a7"}
+ALONE = {"compile.share": False, "compile.cache": False}
+TOGETHER = {"compile.share": True, "compile.cache": False}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("MLC_CACHE_DIR", str(tmp_path))
+    yield tmp_path
+
+
+def network(widths: list[int], side: int) -> Function:
+    """Convolutions of 1x1, each followed by a depthwise one."""
+    draw = np.random.default_rng(sum(widths))
+    bb = BlockBuilder()
+    value: Any = bb.param("x", (1, widths[0], side, side))
+    plain: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "groups": 1, "pads": (0,) * 4}
+    for before, after in pairwise(widths):
+        weight = draw.standard_normal((after, before, 1, 1)).astype(np.float32)
+        value = bb.emit("relu", bb.emit("conv2d", value, weight, **plain))
+        weight = draw.standard_normal((after, 1, 3, 3)).astype(np.float32)
+        around = plain | {"groups": after, "pads": (1,) * 4}
+        value = bb.emit("conv2d", value, weight, **around)
+    return bb.finish([value], ["y"])
+
+
+def functions(model: CompiledModel) -> int:
+    """How many functions the kernels of a model are."""
+    objects = model.library.compiled or {}
+    return len({name if o.number is None else o.code for name, o in objects.items()})
+
+
+def check(widths: list[int], side: int, target: str) -> tuple[int, int]:
+    """That a model computes the same bits with and without; how many functions it is."""
+    graph = network(widths, side)
+    found = []
+    for config in (ALONE, TOGETHER):
+        with mlc.PassContext(config=config):
+            model = mlc.compile(graph, target, workers=1)
+        with mlc.connect(BOARDS[target]) as board:
+            done = mlc.deploy(model, board)
+        assert done.ok
+        found.append((functions(model), done.outputs["y"], model))
+    (alone, right, by_itself), (together, outputs, shared) = found
+    np.testing.assert_array_equal(outputs, right)
+    described, before = shared.metadata.kernels, by_itself.metadata.kernels
+    for name, kernel in described.items():  # what callers see of a kernel stays as it is
+        assert (kernel.params, kernel.tasks) == (before[name].params, before[name].tasks)
+        assert kernel.scalars == ()
+    return alone, together
+
+
+@pytest.mark.parametrize("target", BOARDS)
+def test_layers_that_differ_in_channels_share(target: str) -> None:
+    alone, together = check([32, 64, 96, 128], 12, target)
+    assert together < alone
+
+
+@settings(
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.integers(1, 24).map(lambda n: 4 * n), min_size=3, max_size=3), st.integers(5, 9))
+def test_random_layers_compute_the_same(widths: list[int], side: int) -> None:
+    check(widths, side, "host")
+
+
+def scaled(size: int, factor: float = 2.0) -> KernelSource:
+    x = te.placeholder((size,), name="x")
+    y = te.compute((size,), lambda i: x[i] * factor, name="y")
+    return KernelSource(f"scaled{size}", te.create_prim_func([x, y]))
+
+
+def names_of(
+    sources: Mapping[str, KernelSource], target: Target, store: Cache | None = None
+) -> list[tuple[str, ...]]:
+    return shared_names(sources, target, store, lambda source: source.digest)
+
+
+def test_functions_of_the_user_share(own_cache: Path) -> None:
+    target = Target("aarch64")
+    sources = {"a": scaled(64), "b": scaled(96), "c": scaled(64, 3.0), "d": scaled(128)}
+    store = Cache(own_cache / "shared")
+    for _ in range(2):  # found out, and from the cache
+        assert names_of(sources, target, store) == [("a", "b", "d"), ("c",)]
+    for wrong in (b"", b"\xc1", b"\x90", b"\x94\x00\x00\x00\xc0"):
+        for path in store.folder.glob("*/*"):
+            store.put(bytes.fromhex(path.parent.name + path.name), wrong)
+        assert names_of(sources, target, store) == [("a", "b", "d"), ("c",)]
+    first = compile_sources(sources, target, {}, 1)
+    second = compile_sources(sources, target, {}, 1)
+    assert (first.cached, second.cached) == (0, 4)
+    assert first.objects == second.objects
+    assert [o.number for o in second.objects.values()] == [0, 1, None, 2]
+
+
+def test_the_same_function_twice_is_one_too() -> None:
+    """Kernels whose plans differ in what does not show in their loops have no sizes that differ."""
+    made = compile_together([scaled(64), scaled(64)], Target("aarch64"))
+    assert [o.number for o in made] == [0, 1]
+    merge([(("a", "b"), made[0].code)], b"")
+
+
+def test_a_cache_that_says_what_is_not_so() -> None:
+    with pytest.raises(mlc.CodegenError) as caught:
+        compile_together([scaled(64), scaled(64, 3.0)], Target("aarch64"))
+    text = "the cache says that kernels share a function that do not: scaled64, scaled64"
+    assert text in str(caught.value) and "try: remove " in str(caught.value)
+
+
+def test_watched_passes_see_each_kernel() -> None:
+    sources = {"a": scaled(64), "b": scaled(96)}
+    with mlc.PassContext(config={"lower.add_pass": [("final", lambda f: f)]}):
+        made = compile_sources(sources, Target("aarch64"), {}, 1).objects
+    assert [o.number for o in made.values()] == [None, None]
+
+
+def test_tasks_are_counted_for_each() -> None:
+    """A parallel loop has as many turns as the kernel's own sizes say."""
+    graph = network([32, 64, 96], 12)
+    with mlc.PassContext(config=ALONE):
+        alone = mlc.compile(graph, "aarch64", workers=1)
+    kernels = alone.program.kernels
+    (several,) = [n for n in names_of(kernels, alone.target) if len(n) > 1][:1]
+    made = compile_together([kernels[name] for name in several], alone.target)
+    assert [o.signature["tasks"] for o in made] == [
+        alone.metadata.kernels[name].tasks for name in several
+    ]
