@@ -148,12 +148,12 @@ def with_cache(
         cache = _appended(binding, within)
         if cache is not None:
             (out,) = binding.outputs
-            state, rows, source = within[cache], args[1], binding.source
+            state, added, source = within[cache], args[1], binding.source
             if state in scales:
-                rows, factor = _in_bytes(e, rows, source)
+                added, factor = _in_bytes(e, added, source)
                 scale = _append(e, scales[state], factor, past, dropped, source)
                 scaled.append((scales[state], scale))
-            written[out] = _append(e, state, rows, past, dropped, source)
+            written[out] = _append(e, state, added, past, dropped, source)
             made[out] = first = _first_rows(e, written[out], whole, out, source)
             if state in scales:
                 factor = _first_rows(e, scale, whole, out, source)
