@@ -69,6 +69,12 @@ def test_what_workers_made_is_kept() -> None:
     assert compiled(gathers()).cached == FEW + 1
 
 
+@pytest.mark.parametrize("name", ["armv7a", "aarch64", "host"])
+def test_the_cache_serves_every_target(name: str) -> None:
+    made = [compiled(gathers(2), target=Target(name)) for _ in range(2)]
+    assert [m.cached for m in made] == [0, 2] and made[0].objects == made[1].objects
+
+
 def test_a_damaged_entry_is_compiled_again(own_cache: Path) -> None:
     first = compiled(gathers(2))
     for path in (own_cache / "kernels").glob("*/*"):

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 WHOLE_FILE = 1
 CPU_RAW_NAME, CPU_NAME, CPU_ARCH, PROFILE, FP_ARCH, SIMD_ARCH = 4, 5, 6, 7, 10, 12
 VFP_ARGS, COMPATIBILITY, DIVIDES = 28, 32, 44
+# Denormals and the goal of optimisation: an object without functions says other than one with them.
+OF_FUNCTIONS = (20, 30)
 HARD_FLOAT, ANY_FLOAT = 1, 3  # of VFP_ARGS; 0, the default, is soft
 V8 = 14  # of CPU_ARCH, from where division is part of it
 DIVISION = 2  # of DIVIDES: of ARMv7-A with the extension

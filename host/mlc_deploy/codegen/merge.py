@@ -7,7 +7,7 @@
     the function KERNEL                       a global function of the kernel's name
     KERNEL0, KERNEL1... of one object         those of kernels that share what stands in it
     other symbols                             those that relocations name; undefined ones once
-    .ARM.attributes, the same in all          .ARM.attributes
+    .ARM.attributes, of one convention        .ARM.attributes of the first
     unwind tables, notes, names of files      nothing: kernels do not unwind
                                               .mlc: the metadata
 
@@ -25,6 +25,7 @@ from dataclasses import replace
 from mlc_targets.object_format import METADATA_SECTION
 
 from ..errors import CodegenError
+from .arm_attributes import OF_FUNCTIONS, attributes_of
 from .elf import (
     ALLOC,
     ATTRIBUTES,
@@ -71,9 +72,8 @@ def merge(objects: Sequence[tuple[str | tuple[str, ...], bytes]], metadata: byte
     kernels = [kernel for known in called.values() for kernel in known.values()]
     assert parts and len(set(kernels)) == len(kernels), "kernels have names of their own"
     first = next(iter(parts.values()))
-    attributes = _attributes(first)
     for name, o in parts.items():
-        if (o.machine, o.flags, _attributes(o)) != (first.machine, first.flags, attributes):
+        if _calling(o) != _calling(first):
             raise _refused(name, "another machine, or another calling convention")
     text, constants = _Part(), _Part()
     grown = {TEXT: text, CONSTANTS: constants}
@@ -105,7 +105,7 @@ def merge(objects: Sequence[tuple[str | tuple[str, ...], bytes]], metadata: byte
             Section(""),
             Section(".text", PROGBITS, ALLOC | EXECINSTR, bytes(text.content), text.alignment),
             Section(".rodata", PROGBITS, ALLOC, bytes(constants.content), constants.alignment),
-            *attributes,
+            *_attributes(first),
             Section(METADATA_SECTION, PROGBITS, 0, metadata),
             Section(".note.GNU-stack", PROGBITS),  # says that the stack need not be executable
         ),
@@ -148,6 +148,13 @@ def _read(name: str, data: bytes) -> Object:
 
 def _attributes(o: Object) -> tuple[Section, ...]:
     return tuple(s for s in o.sections if s.type == ATTRIBUTES)
+
+
+def _calling(o: Object) -> tuple[object, ...]:
+    """The machine and the calling convention."""
+    said = (attributes_of(s.content) for s in _attributes(o))
+    kept = [sorted((t, n) for t, n in tags.items() if t not in OF_FUNCTIONS) for tags in said]
+    return o.machine, o.flags, kept
 
 
 def _place(name: str, o: Object, parts: Mapping[int, _Part]) -> Places:
