@@ -78,7 +78,7 @@ def recognize_attention(target: Target) -> Callable[[Function], Function]:
         k, v = found.k, found.v
         if (k.rows is None) != (v.rows is None) or not same_dim(k.kept, v.kept):
             return None
-        if (k.scales is None) != (v.scales is None):
+        if (k.scales is None) != (v.scales is None) or found.q.value.type.dtype != out.type.dtype:
             return None
         q, own = found.q, in_order((batch, heads, count, found.width), found.q.heads_first)
         types = [TensorType(own, q.value.type.dtype), k.value.type, v.value.type]
