@@ -64,6 +64,8 @@ def program_graph(seed: int, open_rows: bool = False) -> Function:
 
         def step(turn: Value, states: list[Value], parts: list[Value]) -> Any:
             inner = [*values, *states, *parts]
+            if isinstance(turns, int) and back[0]:
+                inner.append(bb.emit("gather", rows, turn, axis=0))
             after = [some(inner, depth + 1) if chance.random() < 0.8 else chance.choice(states)
                      for _ in states]  # fmt: skip
             return after, [some(inner, depth + 1)]
