@@ -95,7 +95,8 @@ OTHERS: tuple[tuple[str, int, tuple[int, ...], dict[str, Any]], ...] = (
 # Where the fit begins: nanoseconds per vector operation, load or store, other one, line behind the
 # first cache, behind the second, and behind the third besides; and how far, in logarithms, each is
 # likely to be off. Of a core of 3.3 GHz that has two vector operations and two vector loads a cycle
-# (AMD's software optimization guide of family 19h), four others; 60 GB/s behind it, 10 from memory.
+# and four others (LLVM's X86ScheduleZnver3.td: FPFMul01, FPLd01, ALU0123); 60 GB/s behind it, 10
+# from memory.
 # The first two stay near that: all kernels here have about as many loads per multiplication, so
 # times hardly tell both apart.
 GUESS = (0.15, 0.15, 0.08, 0.3, 1.0, 5.0)

@@ -17,13 +17,12 @@ from ..decode.files import beside, model_of
 from ..decode.tokens import load_tokenizer
 from ..driver.levels import CompiledLevels
 from .json_file import JsonFile
-from .options import DB_HELP, TARGET_HELP, Misuse, above_zero, one_level
+from .options import DB_HELP, TARGET_HELP, Misuse, above_zero, one_level, refuse_compiled
 from .pieces import (
     costs,
     emulated,
     fitting_board,
     print_pieces,
-    refuse_compiled,
     running,
     show_facts,
 )

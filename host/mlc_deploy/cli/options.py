@@ -44,6 +44,18 @@ class Misuse(MlcError):
     """A mistake in the command line."""
 
 
+def refuse_compiled(file: Path, target: Target, options: Mapping[str, object], source: str) -> None:
+    """Raises Misuse for an option of the compiler, with the saved model of a file. source: what
+    such a model is compiled from."""
+    for option, value in options.items():
+        if value:
+            raise Misuse(
+                f"the model is compiled already, for {target.short_name}",
+                where=f"{file} {option}",
+                mend=f"without {option}, or the {source} that it was compiled from",
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How a model is read, as its options say. Raises Misuse for a precision or a memory that

@@ -4,9 +4,8 @@ cost."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,7 +15,7 @@ from mlc_targets import Target
 from ..board.connect import connect, target_of
 from ..driver.deploy import RUN_SECONDS, refuse_cores, refuse_unfit
 from .json_file import JsonFile
-from .options import CORES, DEBUG, JSON_HELP, Misuse
+from .options import CORES, DEBUG, JSON_HELP
 from .progress import Progress
 from .tables import Record, bytes_text, console_for, count_text, labelled
 
@@ -74,18 +73,6 @@ def show_facts(facts: Iterable[tuple[str, str]]) -> None:
     console.print()
     for label, text in facts:
         console.print(labelled(label, text), soft_wrap=True)
-
-
-def refuse_compiled(file: Path, target: Target, options: Mapping[str, object], source: str) -> None:
-    """Raises Misuse for an option of the compiler, with the saved model of a file. source: what
-    such a model is compiled from."""
-    for option, value in options.items():
-        if value:
-            raise Misuse(
-                f"the model is compiled already, for {target.short_name}",
-                where=f"{file} {option}",
-                mend=f"without {option}, or the {source} that it was compiled from",
-            )
 
 
 def emulated(record: Record) -> str:

@@ -54,6 +54,7 @@ from .options import (
     one_level,
     ranges,
     reads_models,
+    refuse_compiled,
     shapes,
     states,
 )
@@ -370,13 +371,7 @@ def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None
     if path.is_dir() or not (path.suffix == MODEL or is_saved(path)):
         return None
     model = load_model(path)
-    for option, value in options.items():
-        if value:
-            raise Misuse(
-                f"the model is compiled already, for {model.target.short_name}",
-                where=f"{path} {option}",
-                mend=f"without {option}, or the model that it was compiled from",
-            )
+    refuse_compiled(path, model.target, options, "model")
     return model
 
 

@@ -13,13 +13,12 @@ from ..decode.speech import transcribe as transcribed
 from ..decode.speech_files import TASKS, speech_of
 from ..driver.levels import CompiledLevels
 from .json_file import JsonFile
-from .options import DB_HELP, TARGET_HELP, Misuse, above_zero, one_level
+from .options import DB_HELP, TARGET_HELP, Misuse, above_zero, one_level, refuse_compiled
 from .pieces import (
     costs,
     emulated,
     fitting_board,
     print_pieces,
-    refuse_compiled,
     running,
     show_facts,
 )

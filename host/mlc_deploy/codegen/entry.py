@@ -37,11 +37,12 @@ def emit_entry(
         for n in range(len(kernel.body.buffers))
     ]
     fields = [b.gep(args, [I32(n * word.width // 8)], source_etype=I8) for n in (1, 2)]
-    if sizes is not None:
+    if sizes is None:
+        scalars = b.load(fields[0], typ=POINTER)
+        for n in range(len(scalars_of(kernel))):
+            wide = b.load(b.gep(scalars, [I32(n)], source_etype=I64), typ=I64)
+            values.append(wide if word.width == 64 else b.trunc(wide, word))
+    else:
         values += map(word, sizes)
-    scalars = b.load(fields[0], typ=POINTER) if sizes is None else None
-    for n in range(len(scalars_of(kernel)) if sizes is None else 0):
-        wide = b.load(b.gep(scalars, [I32(n)], source_etype=I64), typ=I64)
-        values.append(wide if word.width == 64 else b.trunc(wide, word))
     values.append(b.load(fields[1], typ=POINTER))
     b.ret(b.call(body, [*values, begin, end]))

@@ -28,8 +28,8 @@ from ..frontend import Converter
 from ..graph import ExternalCall, Function, GraphProgram, evaluate, lower_graph
 from ..graph.indices import index_extents
 from ..graph.lower import KernelSource
-from ..graph.memory import known_memory
 from ..graph.nudge import MOST, MOST_ELEMENTS, NUDGES, TIMES, nudged, rounds_floats
+from ..graph.weight_growth import known_memory
 from ..ir import IRModule
 from ..lower import Kernel
 from ..passes.context import options

@@ -16,8 +16,8 @@ from ..ops.plan import WEIGHTS, Packing, Plan, known_of_weights
 from ..ops.shape import has_border
 from ..ops.strategy import plans
 from ..passes.context import MEMORY, PassContext, declare_switch, option, required
-from .memory import offer, taken, weights_of
 from .nodes import AnyCall, Binding, Call, Constant, Deferred, Function, Value, Var
+from .weight_growth import offer, taken, weights_of
 
 Pass = Callable[[Function], Function]
 PLAIN = "NCHW"
@@ -33,8 +33,8 @@ def choose_plans(target: Target) -> Pass:
     blocks and can, computes in blocks too; everything else gets plain data back. How large blocks
     are depends on the dtype: what asks for none takes those of its arguments. A value is
     transformed at most once each way, where it is first needed so, and not at all where nobody
-    asks. How much all weights together may grow by their layouts is the option graph.memory's
-    matter (memory.py). The option graph.layouts says otherwise of layers by name: those in "NCHW"
+    asks. The option graph.memory limits how much all weights together may grow by their layouts
+    (weight_growth.py). The option graph.layouts says otherwise of layers by name: those in "NCHW"
     stay plain.
     Without `choose_layouts` all data stay plain, and without `pack_weights` all weights.
     """

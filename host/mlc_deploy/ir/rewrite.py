@@ -401,8 +401,12 @@ def replace_buffers(n: N, buffers: Mapping[Buffer, Buffer]) -> N:
 
 def with_fields(n: N, **changes: Any) -> N:
     """A copy of a node with some fields changed (dataclasses.replace, spelled for nodes)."""
-    kept = {name: getattr(n, name) for name in n.__dataclass_fields__}  # type: ignore[attr-defined]
-    return type(n)(**{**kept, **changes})
+    return type(n)(**{**fields_of(n), **changes})
+
+
+def fields_of(n: Node) -> dict[str, Any]:
+    """The node's fields, by name."""
+    return {name: getattr(n, name) for name in n.__dataclass_fields__}  # type: ignore[attr-defined]
 
 
 def free_vars(n: Node) -> set[Var]:

@@ -37,7 +37,7 @@ from .nodes import (
     Store,
     Var,
 )
-from .rewrite import with_fields
+from .rewrite import fields_of, with_fields
 
 DIVISIONS = ("//", "%", "tdiv", "tmod")
 MOST_NODES = 1 << 15  # of a function that is told here; larger ones share little
@@ -244,10 +244,9 @@ class _Retelling:
             return n
         self.say(type(n).__name__)
         changes: dict[str, Any] = {}
-        for name in n.__dataclass_fields__:  # type: ignore[attr-defined]
+        for name, part in fields_of(n).items():
             if name == "name" and isinstance(n, Block):
                 continue
-            part = getattr(n, name)
             if isinstance(part, tuple):
                 self.say(len(part))
                 changes[name] = tuple(self.node(p) for p in part)

@@ -12,7 +12,7 @@ import mlc_deploy as mlc
 from mlc_deploy.driver.model_graph import optimized_graph
 from mlc_deploy.errors import GraphError, PassError
 from mlc_deploy.graph import BlockBuilder, Constant, Function, Value, lower_graph
-from mlc_deploy.graph.memory import Offer, taken, weights_of
+from mlc_deploy.graph.weight_growth import Offer, taken, weights_of
 from mlc_deploy.passes.context import MEMORY, options
 from mlc_targets import Target
 
