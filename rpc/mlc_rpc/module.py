@@ -100,9 +100,7 @@ class RemoteFunction:
         options = _shared(threads, cores)
         if self._host_calls:
             return partial(self._run, args, options, timeout)
-        params = self._params("run", args, options | {"quiet": True}, timeout)
-        link = self.module.link
-        return partial(link.call_prepared, link.prepare("run", *params), timeout + GRACE_SECONDS)
+        return self._prepared(args, options | {"quiet": True}, timeout)
 
     def repeated_total(
         self,
@@ -116,15 +114,16 @@ class RemoteFunction:
             return partial(
                 self.profile, *args, total=True, threads=threads, cores=cores, timeout=timeout
             )
-        link = self.module.link
-        options = _shared(threads, cores) | {"total": True}
+        call = self._prepared(args, _shared(threads, cores) | {"total": True}, timeout)
+        return lambda: Run(tuple(call()["nanoseconds"]), None)
+
+    def _prepared(
+        self, args: Sequence[RemoteTensor], options: dict[str, Any], timeout: float
+    ) -> Callable[[], Any]:
+        """A run whose request is put together once."""
         params = self._params("run", args, options, timeout)
-        request, most = link.prepare("run", *params), timeout + GRACE_SECONDS
-
-        def run() -> Run:
-            return Run(tuple(link.call_prepared(request, most)["nanoseconds"]), None)
-
-        return run
+        link = self.module.link
+        return partial(link.call_prepared, link.prepare("run", *params), timeout + GRACE_SECONDS)
 
     def profile(
         self,
