@@ -238,21 +238,22 @@ def _split(d: Drawn) -> object:
 
 
 def _window(d: Drawn, spatial: tuple[int, ...]) -> dict[str, Any]:
-    """kernel_shape, strides, dilations and pads that fit the data."""
+    """kernel_shape, strides, dilations and pads that fit the data. No SAME padding where a stride
+    exceeds its kernel: engines disagree about padding below zero there."""
     kernel = [d.number(1, min(3, n)) for n in spatial]
     dilations = [
         d.one_of((1, 1, 2)) if k > 1 and 2 * (k - 1) < n else 1
         for k, n in zip(kernel, spatial, strict=True)
     ]
-    attrs: dict[str, Any] = {
-        "kernel_shape": kernel,
-        "strides": [d.number(1, 3) for _ in spatial],
-        "dilations": dilations,
-    }
+    strides = [d.number(1, 3) for _ in spatial]
+    attrs: dict[str, Any] = {"kernel_shape": kernel, "strides": strides, "dilations": dilations}
     if d.chance():
         attrs["pads"] = [d.number(0, k // 2) for k in kernel * 2]
     elif max(dilations) == 1 and d.chance():
-        attrs["auto_pad"] = d.one_of(("SAME_UPPER", "SAME_LOWER", "VALID"))
+        covers = all(stride <= k for stride, k in zip(strides, kernel, strict=True))
+        attrs["auto_pad"] = d.one_of(
+            ("SAME_UPPER", "SAME_LOWER", "VALID") if covers else ("VALID",)
+        )
     return attrs
 
 
