@@ -46,8 +46,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 STRICT = "-std=c11 -Wall -Wextra -Wconversion -Wshadow -Werror".split()
 SANITIZE = {
-    "gcc": "-O1 -g -fsanitize=undefined,address -fno-sanitize-recover=all".split(),
-    "zig": ["-O1", "-fsanitize=undefined"],  # it has no AddressSanitizer
+    "gcc": "-O0 -g -fsanitize=undefined,address -fno-sanitize-recover=all".split(),
+    "zig": ["-O0", "-fsanitize=undefined"],  # it has no AddressSanitizer
 }
 SANITIZE["clang"] = SANITIZE["gcc"]
 ZIG = (sys.executable, "-m", "ziglang", "cc")

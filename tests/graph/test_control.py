@@ -441,7 +441,7 @@ def test_elements_of_an_open_size_are_refused() -> None:
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_random_open_programs(board: Session, seed: int) -> None:
     """With loops that turn as often as a run says."""
@@ -460,7 +460,7 @@ def test_random_open_programs(board: Session, seed: int) -> None:
     check_runs(board, mlc.compile(function, "host", dims={"n": "<=5"}), function, *runs)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_random_programs(board: Session, seed: int) -> None:
     """Values of the optimized graph and of the board are those of the graph; text parses back."""
