@@ -78,16 +78,16 @@ def _turn(kernel: Microkernel, tile: Tile, work: Work) -> float:
     rows, count = -(-tile.rows // kernel.rows) * kernel.rows, kernel.instructions
     blocks, taps = tile.blocks, work.taps
     if taps == 1 and kernel.registers_loaded:
-        return count.each * rows * blocks + _loads(kernel, rows, blocks, work.spare) + count.once
+        return count.each * rows * blocks + _loads(kernel, rows, blocks) + count.once
     loaded = rows + taps - 1 if kernel.shares else rows * taps
     return taps * (count.each * rows + count.block) * blocks + count.row * loaded + count.once
 
 
-def _loads(kernel: Microkernel, rows: int, blocks: int, spare: int) -> int:
+def _loads(kernel: Microkernel, rows: int, blocks: int) -> int:
     """Instructions that load what a turn multiplies: of the data, whose vectors are all in registers
     at once, up to TOGETHER vectors each; of weights as many as there are registers for."""
     data, weights = int(2 * kernel.instructions.row), int(2 * kernel.instructions.block * blocks)
-    free = kernel.registers_loaded - int(kernel.registers.of(rows, blocks)) + 2 - spare
+    free = kernel.registers_loaded - int(kernel.registers.of(rows, blocks)) + 2
     fit = (n for n in range(TOGETHER, 2, -1) if _held(n, blocks) <= free)
     return data * -(-rows // TOGETHER) - (-weights // next(fit, 2))
 
