@@ -3,8 +3,9 @@
 32-bit NEON has no loads at an offset, but loads that move their pointer on by what they have
 loaded, for nothing: there a cursor follows the loads. So it does on AArch64 where vectors are in
 registers together anyway, since all sums of a tile multiply by their lanes: up to four are loaded
-at once. Others it loads in pairs, but not far from the pointer: there each stretch of data gets a
-cursor. Left to itself LLVM keeps a base and an index, and adds, or loads one by one.
+at once, and so are others where registers are free. The rest it loads in pairs, but not far from
+the pointer: there each stretch of data gets a cursor. Left to itself LLVM keeps a base and an
+index, and adds, or loads one by one.
 """
 
 from __future__ import annotations
