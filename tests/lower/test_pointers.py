@@ -45,7 +45,7 @@ def test_on_arm_a_cursor_follows_the_loads() -> None:
 
 
 def test_on_aarch64_each_stretch_of_data_has_one() -> None:
-    near, far = range(0, 16, 4), range(1024, 1040, 4)
+    near, far = range(0, 32, 8), range(1024, 1056, 8)  # no neighbours
     found = find_cursors(loop(sums(*near, *far)), {}, "aarch64")
     assert [(c.first, c.step, c.moves) for c in found] == [(0, 16, False), (1024, 16, False)]
     assert find_cursors(loop(sums(*near)), {}, "aarch64") == []  # LLVM's own pointer does
@@ -108,8 +108,35 @@ def test_they_take_no_more_registers() -> None:
     assert find_cursors(loop(windows), {}, "aarch64") == []  # 3 + 2 + 1, which are 3 pairs
 
 
-def test_vectors_that_are_used_whole_are_loaded_one_by_one() -> None:
-    (cursor,) = find_cursors(loop(tile(6, 2, 1024) + "\n" + sums(0)), {}, "arm")
+def test_vectors_that_are_used_whole_are_loaded_at_once_on_aarch64_alone() -> None:
+    mixed = loop(tile(6, 2, 1024) + "\n" + sums(0))
+    (cursor,) = find_cursors(mixed, {}, "arm")
     assert cursor.moves and not cursor.groups
-    found = find_cursors(loop(tile(6, 2, 1024) + "\n" + sums(0)), {}, "aarch64")
-    assert [c.groups for c in found] == [{}, {}]
+    (cursor,) = find_cursors(mixed, {}, "aarch64")
+    assert cursor.moves and all(max(parts) <= 4 for _, parts in cursor.groups.values())
+
+
+def whole_tile(rows: int, blocks: int, steps: int) -> str:
+    """Sums of `rows` by `blocks`, each in a register: vectors of weights, side by side, that are
+    used whole, times lanes of the data."""
+    return "\n".join(
+        f"S[T.Ramp({(row * blocks + block) * 4}, 1, 4)] = "
+        f"S[T.Ramp({(row * blocks + block) * 4}, 1, 4)] + "
+        f"T.Shuffle([A[T.Ramp(k * 1024 + {row * 4}, 1, 4)]], {[step] * 4}) * "
+        f"A[T.Ramp(k * 512 + {(step * blocks + block) * 4}, 1, 4)]"
+        for step in range(steps)
+        for row in range(rows)
+        for block in range(blocks)
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "blocks", "together"),
+    [(8, 2, {4}), (7, 3, {2, 3, 4}), (6, 4, set())],  # of 26, 31 and 34 registers
+)
+def test_weights_are_loaded_together_where_registers_are_free(
+    rows: int, blocks: int, together: set[int]
+) -> None:
+    found = find_cursors(loop(whole_tile(rows, blocks, 4)), {}, "aarch64")
+    weights = [c for c in found if c.step == 512]
+    assert {n for c in weights for _, parts in c.groups.values() for n in parts} == together

@@ -3,8 +3,9 @@
 32-bit NEON has no loads at an offset, but loads that move their pointer on by what they have
 loaded, for nothing: there a cursor follows the loads. So it does on AArch64 where vectors are in
 registers together anyway, since all sums of a tile multiply by their lanes: up to four are loaded
-at once. Others it loads in pairs, but not far from the pointer: there each stretch of data gets a
-cursor. Left to itself LLVM keeps a base and an index, and adds, or loads one by one.
+at once, and so are others where registers are free. The rest it loads in pairs, but not far from
+the pointer: there each stretch of data gets a cursor. Left to itself LLVM keeps a base and an
+index, and adds, or loads one by one.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ REACH = 1008  # bytes from its pointer that AArch64 loads a pair of vectors at
 WORTH = 4  # loads, of which pairs save more than a cursor costs
 REGISTER = 128  # bits
 TOGETHER = 4  # registers that AArch64 loads at once
+REGISTERS = 32  # that it has
 
 Place = tuple[Buffer, Linear]  # a buffer, and the part of an index that is no constant
 Group = tuple[int, tuple[int, ...]]  # where neighbours begin, how many each instruction loads
@@ -137,10 +139,13 @@ def _dimensions(func: PrimFunc) -> Iterator[Var]:
 def find_cursors(loop: For, ranges: Mapping[Var, Bounds], arch: str) -> list[Cursor]:
     """The cursors of a loop; none unless it is straight code that loads vectors and sums up."""
     found = []
-    for (buffer, moving), loads in _places(loop, ranges).items():
+    places = _places(loop, ranges)
+    held = {place: max(_live(loads)) for place, loads in places.items()}
+    free = REGISTERS - _sums(loop) - sum(held.values())
+    for (buffer, moving), loads in places.items():
         step = moving.terms[loop.var]
         offsets = [offset for offset, *_ in loads]
-        groups = _groups(loads) if arch == "aarch64" else {}
+        groups = _groups(loads, free) if arch == "aarch64" else {}
         if arch == "arm" or groups:
             found.append(Cursor(buffer, moving, step, min(offsets), offsets[0], True, groups))
             continue
@@ -189,26 +194,26 @@ def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[i
     return places
 
 
-def _groups(loads: Sequence[tuple[int, Load, bool]]) -> dict[int, Group]:
+def _groups(loads: Sequence[tuple[int, Load, bool]], free: int) -> dict[int, Group]:
     """By offset, the neighbours to load at once, where this takes no more registers than loading
-    each vector at its first use. None unless all loads are of registers of which single lanes are
-    used, and a third of the instructions is saved: as pairs, LLVM may move them freely.
+    each vector at its first use; of vectors that are used whole, no more than the `free` ones
+    besides. None unless a third of the instructions is saved: as pairs, LLVM may move them freely.
     """
     kind = dtype_of(loads[0][1].dtype)
-    if kind.lanes * kind.bits != REGISTER or not all(lane for *_, lane in loads):
+    if kind.lanes * kind.bits != REGISTER:
         return {}
     if any(load.dtype != loads[0][1].dtype for _, load, _ in loads):
         return {}
-    last = {offset: n for n, (offset, *_) in enumerate(loads)}
+    of_lanes = all(lane for *_, lane in loads)
+    if not of_lanes and free < 0:
+        return {}
     first = {offset: n for n, (offset, *_) in reversed(list(enumerate(loads)))}
-    live = [0] * len(loads)  # at each use, how many vectors are in registers
-    for offset in first:
-        for n in range(first[offset], last[offset] + 1):
-            live[n] += 1
-    most = max(live)
+    live = _live(loads)
+    most = max(live) + (0 if of_lanes else free)
     runs: list[list[int]] = []
     for offset in sorted(first, key=lambda offset: first[offset]):
-        if runs and offset == runs[-1][-1] + kind.lanes:
+        full = not of_lanes and runs and len(runs[-1]) == TOGETHER
+        if runs and offset == runs[-1][-1] + kind.lanes and not full:
             earlier = range(first[runs[-1][0]], first[offset])
             if all(live[n] < most for n in earlier):
                 for n in earlier:
@@ -222,6 +227,28 @@ def _groups(loads: Sequence[tuple[int, Load, bool]]) -> dict[int, Group]:
     if 3 * sum(len(parts) for _, parts in groups.values()) > 2 * apart:
         return {}
     return {offset: groups[run[0]] for run in runs for offset in run}
+
+
+def _live(loads: Sequence[tuple[int, Load, bool]]) -> list[int]:
+    """At each load, how many vectors are in registers, each from its first use to its last."""
+    last = {offset: n for n, (offset, *_) in enumerate(loads)}
+    first = {offset: n for n, (offset, *_) in reversed(list(enumerate(loads)))}
+    live = [0] * len(loads)
+    for offset in first:
+        for n in range(first[offset], last[offset] + 1):
+            live[n] += 1
+    return live
+
+
+def _sums(loop: For) -> int:
+    """Registers of what the loop stores to registers."""
+    places = {
+        (s.buffer, n): dtype_of(s.value.dtype)
+        for s in statements(loop.body)
+        if isinstance(s, Store)
+        for n in [str(s.indices)]
+    }
+    return sum(-(-kind.lanes * kind.bits // REGISTER) for kind in places.values())
 
 
 def _even_parts(whole: int, most: int) -> tuple[int, ...]:

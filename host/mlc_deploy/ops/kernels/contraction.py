@@ -18,6 +18,8 @@ from ...schedule import Schedule
 from ..plan import Plan
 from .intrinsics.microkernels import Microkernel
 
+TOGETHER = 4  # vectors that one instruction loads at most (lower/machine/pointers.py)
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -65,16 +67,35 @@ def _divisors(kernel: Microkernel, work: Work) -> list[int]:
 def cost(kernel: Microkernel, tile: Tile, work: Work) -> float:
     """Instructions of a turn of the reduction, for all rows and blocks of columns."""
     whole, rest = divmod(work.rows, tile.rows)
-    turns = whole * _turn(kernel, tile.rows, tile.blocks, work.taps)
-    turns += _turn(kernel, rest, tile.blocks, work.taps) if rest else 0
+    turns = whole * _turn(kernel, tile, work)
+    turns += _turn(kernel, Tile(rest, tile.blocks), work) if rest else 0
     return turns / tile.blocks * work.blocks
 
 
-def _turn(kernel: Microkernel, rows: int, blocks: int, taps: int) -> float:
+def _turn(kernel: Microkernel, tile: Tile, work: Work) -> float:
     """Instructions of a turn of the reduction, for one tile."""
-    rows, count = -(-rows // kernel.rows) * kernel.rows, kernel.instructions
+    rows, count = -(-tile.rows // kernel.rows) * kernel.rows, kernel.instructions
+    blocks, taps = tile.blocks, work.taps
+    if taps == 1 and kernel.registers_loaded:
+        return count.each * rows * blocks + _loads(kernel, rows, blocks) + count.once
     loaded = rows + taps - 1 if kernel.shares else rows * taps
     return taps * (count.each * rows + count.block) * blocks + count.row * loaded + count.once
+
+
+def _loads(kernel: Microkernel, rows: int, blocks: int) -> int:
+    """Instructions that load what a turn multiplies: of the data, which are in registers together,
+    up to TOGETHER vectors each; of weights as many as there are registers for."""
+    data, weights = int(2 * kernel.instructions.row), int(2 * kernel.instructions.block * blocks)
+    free = kernel.registers_loaded - int(kernel.registers.of(rows, blocks)) + 2
+    fit = (n for n in range(TOGETHER, 2, -1) if _held(n, blocks) <= free)
+    return data * -(-rows // TOGETHER) - (-weights // next(fit, 2))
+
+
+def _held(together: int, blocks: int) -> int:
+    """Vectors of weights in registers at once where so many are loaded at once, and the sums of
+    `blocks` are added to in turn."""
+    whole = together % blocks == 0 or blocks % together == 0
+    return max(together, blocks) if whole else blocks + together - 1
 
 
 def _registers(kernel: Microkernel, tile: Tile, work: Work) -> float:

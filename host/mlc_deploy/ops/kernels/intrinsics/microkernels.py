@@ -42,6 +42,8 @@ class Microkernel:
     registers: of a tile, and sharing where neighbouring taps keep data they share in registers.
     instructions: of one turn, of `depth` steps along k, for each tap; `once` for a turn.
     shares: whether neighbouring taps load the data that they share once.
+    registers_loaded: that the CPU has, where it loads several at once if so many are free; else
+    0, and `instructions` say what loads take.
     most_blocks: of columns, in a tile.
     intrin: the tensor intrinsic, for so many rows and `depth` along k. columns: of a tile of packed
     weights, laid out as the layout tiles `weights` say, `o` for columns and `i` along k.
@@ -58,6 +60,7 @@ class Microkernel:
     instructions: Counts
     sharing: Counts | None = None
     shares: bool = False
+    registers_loaded: int = 0
     most_blocks: int = 32
     intrin: str = ""
     rows: int = 1
@@ -88,7 +91,13 @@ def of_floats(target: Target, lanes: int, depth: int = 1) -> Microkernel:
         sharing = Counts(1, 1, 0, 4)
         instructions = Counts(depth, max(1, depth // lanes) / 2, depth / 2, TURN)
     return Microkernel(
-        "lanes", registers, instructions, sharing, shares=target.arch != "x86_64", lanes=lanes
+        "lanes",
+        registers,
+        instructions,
+        sharing,
+        shares=target.arch != "x86_64",
+        registers_loaded=target.vector_registers if target.arch == "aarch64" else 0,
+        lanes=lanes,
     )
 
 
