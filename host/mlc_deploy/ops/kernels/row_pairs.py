@@ -30,16 +30,17 @@ from ..convolution import ConvShape, conv_shape
 from ..plan import Packing, Plan
 from ..quantize import BLOCK
 from ..registry import Attrs, TensorType
-from ..tile import divisor, even_cut, inline_epilogue, unroll
+from ..tile import divisor, even_cut, inline_epilogue
 from .conv2d import in_layouts
 from .conv2d_int8 import BLOCKS
 from .intrinsics.forms import TILE, begin_with_bias, schedule_sums
 from .intrinsics.microkernels import ROW_PAIRS, has
 from .windows import BYTES, KERNEL, copy_rows, rows_of
 
+COLUMNS = 4  # of a vector of bytes, that rows are copied by
 PAIR = 2  # rows that an instruction adds products of
 STRIP = 1 << 13  # bytes of data, about, that are copied together: their pairs take twice as many
-MOST_PIXELS = 2
+MOST_PIXELS = 4  # of a tile: their bytes are a vector
 BORDERED, PAIRED, ROWS = "int8_bordered_filters", "int8_paired_filters", "int8_paired_rows"
 # Instructions of a result of eight channels: of a pair of taps, and beside them: copying, pairing,
 # requantizing. scripts/bench/depthwise.py counts them, with LLVM 22.
@@ -66,14 +67,15 @@ class DepthwiseRowPairs(Plan):
         height, width = conv.out_size
         groups, step = -(-height // phases), phases * sh // PAIR
         rows = (groups - 1) * step + (phases - 1) * sh // PAIR + pairs
-        columns = (width - 1) * sw + (kw - 1) * apart + 1
+        across = -(-((width - 1) * sw + (kw - 1) * apart + 1) // COLUMNS)
         top, left, *_ = conv.pads
-        bottom, right = rows * PAIR - top - conv.size[0], columns - left - conv.size[1]
+        bottom = rows * PAIR - top - conv.size[0]
+        right = across * COLUMNS - left - conv.size[1]
         pads = (top, left, max(bottom, 0), max(right, 0))
         data = rows_of(x, pads, conv.border, x.dtype)
 
-        def row(b: Expr, c: Expr, n: Expr, e: Expr, t: Expr) -> Any:
-            return data(b, c, n * PAIR + t, e // lanes, e % lanes).astype(ROW_PAIRS.data)
+        def row(b: Expr, c: Expr, n: Expr, g: Expr, q: Expr, l: Expr, t: Expr) -> Any:  # noqa: E741
+            return data(b, c, n * PAIR + t, g * COLUMNS + q, l).astype(ROW_PAIRS.data)
 
         def bordered(c: Expr, r: Expr, e: Expr) -> Any:
             ky, kx = r - (phases - 1), e // lanes
@@ -86,14 +88,15 @@ class DepthwiseRowPairs(Plan):
         def filters(c: Expr, p: Expr, n: Expr, e: Expr, t: Expr) -> Any:
             return border[c, n * PAIR + t - p + (phases - 1), e].astype(ROW_PAIRS.data)
 
-        paired = te.compute((batch, blocks, rows, columns * lanes, PAIR), row, name=ROWS)
+        shape = (batch, blocks, rows, across, COLUMNS, lanes, PAIR)
+        paired = te.compute(shape, row, name=ROWS)
         taps = te.compute((blocks, phases, pairs, size, PAIR), filters, name=PAIRED)
         n, kx = te.reduce_axis((0, pairs), "n"), te.reduce_axis((0, kw), "kx")
         t = te.reduce_axis((0, PAIR), "t")
 
         def element(b: Expr, c: Expr, g: Expr, p: Expr, q: Expr, l: Expr) -> Expr:  # noqa: E741
-            at = (q * sw + kx * apart) * lanes + l
-            value = paired[b, c, g * step + p * sh // PAIR + n, at, t]
+            at, column = g * step + p * sh // PAIR + n, q * sw + kx * apart
+            value = paired[b, c, at, column // COLUMNS, column % COLUMNS, l, t]
             weight = taps[c, p, n, kx * lanes + l, t]
             return te.sum(value.astype("int32") * weight.astype("int32"), (n, kx, t))
 
@@ -107,7 +110,7 @@ class DepthwiseRowPairs(Plan):
     def schedule(self, func: PrimFunc) -> PrimFunc:
         sch = Schedule(func)
         result = inline_epilogue(sch, "depthwise")
-        (height, width), (kh, kw) = self.conv.out_size, self.conv.kernel
+        (height, width), kw = self.conv.out_size, self.conv.kernel[1]
         begin_with_bias(sch, result, ROW_PAIRS, {1: "block", 4: "lane"})
         b, c, y, q, lane = sch.get_loops(result)
         size = self.conv.size[1] * self.conv.strides[0] * BLOCK
@@ -118,10 +121,14 @@ class DepthwiseRowPairs(Plan):
         schedule_sums(sch, ROW_PAIRS, q, [pixel, lane], kw, self.target)
         for stage in (ROWS, PAIRED):
             sch.compute_at(stage, task)
-            _interleave(sch, stage)
+            *_, column, element, _ = sch.get_loops(stage)
+            (read,) = sch.block(stage).reads
+            _, element = sch.split(element, [None, BLOCK])
+            sch.tensorize(element, f"x86.interleave.{read.buffer.dtype}")
+            if stage is ROWS:
+                sch.unroll(column)
         sch.compute_at("pad", task)
-        row = int(sch.loop(sch.get_loops("pad")[-1]).extent)  # type: ignore[call-overload]
-        copy_rows(sch, next(n for n in (4 * BLOCK, 2 * BLOCK, BLOCK) if row % n == 0), whole=False)
+        copy_rows(sch, COLUMNS * BLOCK, whole=True)
         sch.compute_at(BORDERED, task)
         _, vector = sch.split(sch.get_loops(BORDERED)[-1], [None, BLOCK])
         sch.vectorize(vector)
@@ -150,13 +157,3 @@ def plan_depthwise(
         phases=phases,
         pairs=pairs,
     )
-
-
-def _interleave(sch: Schedule, stage: str) -> None:
-    """Two rows of bytes as pairs of int16, two pixels at a time where there is an even number."""
-    element = sch.get_loops(stage)[-2]
-    (read,) = sch.block(stage).reads
-    extent = int(sch.loop(element).extent)  # type: ignore[call-overload]
-    columns = 2 * BLOCK if extent % (2 * BLOCK) == 0 else BLOCK
-    _, element = sch.split(element, [None, columns])
-    sch.tensorize(element, f"x86.interleave.{read.buffer.dtype}.{columns}")

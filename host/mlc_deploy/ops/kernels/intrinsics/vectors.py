@@ -428,17 +428,13 @@ def dot_of_neighbours(operation: Operation) -> Callable[..., Stmt]:
 
 
 def interleaved(a: Buffer, c: Buffer) -> Stmt:
-    """C = the columns of A, widened, 8 of them at a time"""
+    """C = the columns of A one after the other, widened"""
     lanes = int(c.shape[0])  # type: ignore[arg-type]
+    every = ramp(0, 2 * lanes)
     rows = tuple(part(a, lanes, row, 0) for row in range(2))
-
-    def eight(first: int) -> Stmt:
-        order = tuple(row * lanes + n for n in range(first, first + 8) for row in range(2))
-        columns = Shuffle(rows, order, with_lanes(a.dtype, 16))
-        at = ramp(2 * first, 16)
-        return Store(c, (at // 2, at % 2), cast(c.dtype, columns))
-
-    return seq(eight(n) for n in range(0, lanes, 8))
+    order = tuple(row * lanes + n for n in range(lanes) for row in range(2))
+    columns = Shuffle(rows, order, with_lanes(a.dtype, 2 * lanes))
+    return Store(c, (every // 2, every % 2), cast(c.dtype, columns))
 
 
 def transposed(a: Buffer, c: Buffer) -> Stmt:

@@ -32,17 +32,16 @@ INTRINS.append(
     )
 )
 
-for dtype in ("int8", "uint8"):
-    for columns in (8, 16):
-        INTRINS.append(
-            TensorIntrin(
-                f"x86.interleave.{dtype}.{columns}",
-                describe.interleaved(dtype, "int16", columns),
-                vectors.interleaved,
-                {"x86_64": frozenset({"avx2"})},
-                r"\bvpmov[sz]xbw\b",
-            )
+for dtype, widening in (("int8", "vpmovsxbw"), ("uint8", "vpmovzxbw")):
+    INTRINS.append(
+        TensorIntrin(
+            f"x86.interleave.{dtype}",
+            describe.interleaved(dtype, "int16", 8),
+            vectors.interleaved,
+            {"x86_64": frozenset({"avx2"})},
+            rf"\b{widening}\b",
         )
+    )
 
 for depth in (16, 32):
     INTRINS.append(
