@@ -89,7 +89,7 @@ def pooling(rng: Random) -> OperatorCall:
 
 
 KINDS = {"depthwise": depthwise, "pooling": pooling}
-OWN = ("conv2d_int8_taps", "conv2d_depthwise_blocks", "max_pool_blocks")
+OWN = ("conv2d_int8_taps", "conv2d_int8_row_pairs", "conv2d_depthwise_blocks", "max_pool_blocks")
 
 
 @pytest.mark.parametrize("board", KERNEL_TARGETS)

@@ -90,6 +90,8 @@ def _packed(b: ll.IRBuilder, target: Target, s: Saturated, x: Value) -> Value:
     lanes, signed = x.type.count, dtype_of(s.dtype).kind == "int"
     most = ll.Constant(x.type, [float(value_range(dtype_of(s.dtype).scalar)[1] - s.zero)] * lanes)
     x = b.select(b.fcmp_ordered("<", x, most), x, most)
+    if target.has("avx2") and lanes in (16, 32):
+        return _packed_wide(b, s, x)
     eights = []
     for first in range(0, lanes, 8):
         fours = _whole_x86(b, target, x, range(first, min(first + 8, lanes)))
@@ -102,6 +104,25 @@ def _packed(b: ll.IRBuilder, target: Target, s: Saturated, x: Value) -> Value:
     sixteen = ll.VectorType(ll.IntType(8), 16)
     bytes_ = [call_named(b, name, sixteen, *pair) for pair in _pairs(eights)]
     return _joined(b, bytes_, lanes)
+
+
+def _packed_wide(b: ll.IRBuilder, s: Saturated, x: Value) -> Value:
+    """16 or 32 lanes in registers of 256 bits, whose halves are packed each by itself: their parts
+    of four lanes are put in order once, as bytes."""
+    lanes, words = x.type.count, ll.VectorType(I32, 8)
+    shorts, bytes_ = (ll.VectorType(ll.IntType(n), 256 // n) for n in (16, 8))
+    eights = [
+        call_named(b, "llvm.x86.avx.cvt.ps2dq.256", words, picked(b, [x], range(n, n + 8)))
+        for n in range(0, lanes, 8)
+    ]
+    sixteens = [call_named(b, "llvm.x86.avx2.packssdw", shorts, *pair) for pair in _pairs(eights)]
+    if s.zero:
+        zeros = ll.Constant(shorts, [s.zero] * 16)
+        sixteens = [call_named(b, "llvm.sadd.sat.v16i16", shorts, v, zeros) for v in sixteens]
+    name = f"llvm.x86.avx2.pack{'ss' if dtype_of(s.dtype).kind == 'int' else 'us'}wb"
+    whole = call_named(b, name, bytes_, sixteens[0], sixteens[-1])
+    fours = (4 * (n // 2) + 16 * (n % 2) for n in range(lanes // 4))
+    return picked(b, [whole], [first + n for first in fours for n in range(4)])
 
 
 def _whole_x86(b: ll.IRBuilder, target: Target, x: Value, lanes: range) -> list[Value]:

@@ -6,6 +6,7 @@ leaves the function as it is. Emission (codegen/) makes no such choices: it spel
 
 from .lanes import broadcast_lanes, halve_loads, pair_loads
 from .models import choose_scheduling_model
+from .packs import join_packed_stores
 from .phases import join_phases
 from .pointers import follow_pointers, hide_pointers
 from .scalars import split_vectors
@@ -19,6 +20,7 @@ LLVM_STEPS = (
     pair_loads,
     broadcast_lanes,
     join_phases,
+    join_packed_stores,
     follow_pointers,  # after all that changes which vectors are loaded where
     hide_pointers,
     split_strided_loads,  # after pointers: they follow no loads with a stride

@@ -166,6 +166,24 @@ def dot_of_windows(pixels: int, taps: int, dtype: str) -> PrimFunc:
     return accumulating(_func(x, y, te.compute((pixels, 8), element, name="C")))
 
 
+def dot_of_pairs(dtype: str, lanes: int) -> PrimFunc:
+    """C[i] += A[i, 0] * B[i, 0] + A[i, 1] * B[i, 1]: int32 [lanes]."""
+    x, y = te.placeholder((lanes, 2), dtype, "A"), te.placeholder((lanes, 2), dtype, "B")
+    t = te.reduce_axis((0, 2), "t")
+
+    def element(i: Expr) -> Expr:
+        return te.sum(x[i, t].astype("int32") * y[i, t].astype("int32"), t)
+
+    return accumulating(_func(x, y, te.compute((lanes,), element, name="C")))
+
+
+def interleaved(dtype: str, result: str, lanes: int) -> PrimFunc:
+    """C[j, i] = A[i, j] in the result's dtype, a [2, lanes]; rows of A anywhere."""
+    x = te.placeholder((2, lanes), dtype, "A")
+    c = te.compute((lanes, 2), lambda j, i: x[i, j].astype(result), name="C")
+    return rows_apart(_func(x, c), "A")
+
+
 def transposed(rows: int, columns: int, dtype: str) -> PrimFunc:
     """C[j, i] = A[i, j], a [rows, columns]."""
     x = te.placeholder((rows, columns), dtype, "A")

@@ -219,8 +219,15 @@ TAPS = {
     "aarch64": Taps(
         "arm_cpu", _windows("aarch64.sdot.windows", 4, "int8"), "aarch64.transpose.4x8", 3
     ),
-    "x86_64": Taps("cpu", _windows("x86.pmaddwd.windows", 2, "int16"), "x86.transpose.2x8", 6),
 }
+ROW_PAIRS = Microkernel(  # of x86-64: two taps, in rows of the data that are interleaved
+    "windows",
+    registers=Counts(0, 0, 0, 0),
+    instructions=Counts(0, 0, 0, 0),
+    intrin="x86.pmaddwd.windows",
+    depth=2,
+    data="int16",
+)
 
 
 # --------------------------------------------------------------------------------------- choosing

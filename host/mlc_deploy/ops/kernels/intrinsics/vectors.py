@@ -417,6 +417,26 @@ def turned(vectors: Sequence[Expr], rows: int) -> list[Expr]:
     return [Shuffle(tuple(vectors), tuple(order[n : n + kind.lanes]), kind.name) for n in starts]
 
 
+def dot_of_neighbours(operation: Operation) -> Callable[..., Stmt]:
+    """C = operation(C, A, B), two neighbours of A and B for each of C"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        lanes = int(c.shape[0])  # type: ignore[arg-type]
+        return put(operation(part(c, lanes, 0), whole(a), whole(b)), c, 0)
+
+    return body
+
+
+def interleaved(a: Buffer, c: Buffer) -> Stmt:
+    """C = the columns of A one after the other, widened"""
+    lanes = int(c.shape[0])  # type: ignore[arg-type]
+    every = ramp(0, 2 * lanes)
+    rows = tuple(part(a, lanes, row, 0) for row in range(2))
+    order = tuple(row * lanes + n for n in range(lanes) for row in range(2))
+    columns = Shuffle(rows, order, with_lanes(a.dtype, 2 * lanes))
+    return Store(c, (every // 2, every % 2), cast(c.dtype, columns))
+
+
 def transposed(a: Buffer, c: Buffer) -> Stmt:
     """C = the transpose of A, in two vectors each."""
     rows, columns = (int(n) for n in a.shape)  # type: ignore[arg-type]

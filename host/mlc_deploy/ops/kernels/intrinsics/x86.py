@@ -22,26 +22,26 @@ for lanes, name, feature in ((4, "sse2.pmadd.wd", "sse2"), (8, "avx2.pmadd.wd", 
         )
     )
 
-for pixels in (1, 2):
-    INTRINS.append(
-        TensorIntrin(
-            f"x86.pmaddwd.windows{pixels}",
-            describe.dot_of_windows(pixels, 2, "int16"),
-            vectors.dot_of_windows(vectors.added(llvm("llvm.x86.avx2.pmadd.wd", "int32x8")), 8),
-            {"x86_64": frozenset({"avx2"})},
-            r"\bvpmaddwd\b",
-        )
-    )
-
 INTRINS.append(
     TensorIntrin(
-        "x86.transpose.2x8",
-        describe.transposed(2, 8, "int16"),
-        vectors.transposed,
-        {"x86_64": frozenset({"sse2"})},
-        r"\bv?(punpck[lh]wd|pack|pshufb|perm)",
+        "x86.pmaddwd.windows",
+        describe.dot_of_pairs("int16", 8),
+        vectors.dot_of_neighbours(vectors.added(llvm("llvm.x86.avx2.pmadd.wd", "int32x8"))),
+        {"x86_64": frozenset({"avx2"})},
+        r"\bvpmaddwd\b",
     )
 )
+
+for dtype, widening in (("int8", "vpmovsxbw"), ("uint8", "vpmovzxbw")):
+    INTRINS.append(
+        TensorIntrin(
+            f"x86.interleave.{dtype}",
+            describe.interleaved(dtype, "int16", 8),
+            vectors.interleaved,
+            {"x86_64": frozenset({"avx2"})},
+            rf"\b{widening}\b",
+        )
+    )
 
 for depth in (16, 32):
     INTRINS.append(
