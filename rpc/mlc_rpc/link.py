@@ -1,6 +1,8 @@
 """Requests and responses over a transport: framing, pipelining, deadlines, and who is to blame.
 
 One thread reads; any thread may call. What is sent while the board works is answered in any order.
+A caller of a prepared request reads by itself where nobody else waits: between the board's word and
+the caller's next one no thread has to wake up another.
 One thread more keeps the heartbeat: it asks a silent board whether it lives, and ends a link that
 is dead though nothing says so, as when a cable is pulled or a board hangs.
 """
@@ -13,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -67,6 +70,8 @@ class Pending:
     method: str
     kind: Kind
     deadline: float  # of time.monotonic()
+    prepared: bool = False
+    reads: bool = False  # whoever waits for it reads
     answer: SimpleQueue[tuple[Any, Any] | None] = field(default_factory=SimpleQueue)
 
 
@@ -89,6 +94,13 @@ class Prepared:
     packed: bytes
 
 
+class Reads(Enum):
+    """Who reads what the board sends. NOBODY: the next prepared request's caller will, or else the
+    thread, which sleeps."""
+
+    THREAD, CALLER, NOBODY = "thread", "caller", "nobody"
+
+
 class Link:
     """A transport that answers requests. `sent_bytes` counts what went to the board."""
 
@@ -103,7 +115,10 @@ class Link:
         self._pending: dict[int, Pending] = {}
         self._late: set[int] = set()  # requests whose deadline has passed
         self._next_id = 0
-        self._state = threading.Lock()  # of _pending, _late, _next_id, _ended
+        self._reads = Reads.THREAD
+        self._source: Source | None = None  # for whoever reads
+        self._wake = threading.Semaphore(0)  # the thread is to read again
+        self._state = threading.Lock()  # of _pending, _late, _next_id, _ended, _reads
         self._writing = threading.Lock()
         self._ended: Callable[[str], RpcError] | None = None  # method -> what to raise
         self._begun: SimpleQueue[RpcError | None] = SimpleQueue()
@@ -165,16 +180,25 @@ class Link:
 
     def call_prepared(self, request: Prepared, timeout: float) -> Any:
         """As `call`."""
-        return self.wait(self._post(request.method, request.kind, request.packed, None, timeout))
+        return self.wait(
+            self._post(request.method, request.kind, request.packed, None, timeout, prepared=True)
+        )
 
     def _post(
-        self, method: str, kind: Kind, packed: bytes, tail: Buffer | None, timeout: float
-    ) -> Pending:
+        self, method: str, kind: Kind, packed: bytes, tail: Buffer | None, timeout: float,
+        *, prepared: bool = False,
+    ) -> Pending:  # fmt: skip
         """Sends a request of which all but the head is packed."""
-        pending = Pending(0, method, kind, time.monotonic() + timeout)
+        pending = Pending(0, method, kind, time.monotonic() + timeout, prepared)
         with self._state:
             if self._ended:
                 raise self._ended(method)
+            if self._reads is Reads.NOBODY:
+                if prepared:
+                    self._reads = Reads.CALLER
+                    pending.reads = True
+                else:
+                    self._wake_thread()
             pending.id = self._next_id
             self._next_id = (self._next_id + 1) & 0xFFFFFFFF
             self._pending[pending.id] = pending
@@ -205,6 +229,8 @@ class Link:
     def wait(self, pending: Pending) -> Any:
         """The result of a request. Raises Timeout, Lost, or what the board answered."""
         try:
+            if pending.reads:
+                self._read_for(pending)
             left = max(pending.deadline - time.monotonic(), 0)
             answer = pending.answer.get(timeout=left)
         except Empty:
@@ -222,6 +248,26 @@ class Link:
         if error is not None:
             raise self._remote_error(error, pending.method)
         return result
+
+    def _read_for(self, pending: Pending) -> None:
+        """Takes messages until a request has its answer, its deadline has passed, or the session
+        has ended. The thread goes on where others wait."""
+        ready, source = self.transport.ready, self._source
+        assert ready and source
+        try:
+            while pending.answer.empty():
+                if not source.left and not ready(max(pending.deadline - time.monotonic(), 0)):
+                    return
+                self._taken(source)
+        finally:
+            with self._state:
+                if self._reads is Reads.CALLER:
+                    self._wake_thread()
+
+    def _wake_thread(self) -> None:
+        """By whoever has `_state`."""
+        self._reads = Reads.THREAD
+        self._wake.release()
 
     def close(self) -> None:
         """Ends the board's program. Calls under way raise Lost. Safe to call again."""
@@ -253,12 +299,22 @@ class Link:
         try:
             first = b"" if self.transport.greeted else self._skip_banner()
             into = self._fetch_into if self.transport.read_into else None
-            source = Source(self._fetch, first, into)
-            self._begun.put(None)
-            while True:
-                self._take_message(source)
         except Unreachable as error:
             self._begun.put(error)
+            return
+        except OSError as error:
+            self._end(self._lost(f"the link broke ({error})"))
+            return
+        source = self._source = Source(self._fetch, first, into)
+        self._begun.put(None)
+        while not self._over.is_set():
+            if self._taken(source):
+                self._wake.acquire()
+
+    def _taken(self, source: Source) -> bool:
+        """Takes one message, or ends the session. Whether nobody reads from now on."""
+        try:
+            return self._take_message(source)
         except Ended:
             self._end(self._lost("the board's program ended"))
         except ProtocolError as error:
@@ -267,6 +323,7 @@ class Link:
             self._end_talk(f"the board sent what is no message: {error}")
         except OSError as error:
             self._end(self._lost(f"the link broke ({error})"))
+        return False
 
     def _fetch(self) -> bytes:
         data = self.transport.read(READ_BYTES)
@@ -309,6 +366,8 @@ class Link:
                     return
                 number = self._next_id
                 self._next_id = (number + 1) & 0xFFFFFFFF
+                if self._reads is Reads.NOBODY:
+                    self._wake_thread()
                 kind = ANSWERS["ping"](None)
                 self._pending[number] = Pending(number, "ping", kind, time.monotonic())
             self._write(number, _packed("ping", (None,)), None, timeout)
@@ -344,19 +403,20 @@ class Link:
                 )
         return seen.split(PREAMBLE, 1)[1]
 
-    def _take_message(self, source: Source) -> None:
-        """One message, read as what it is to be. Raises Ended, Wrong, ProtocolError, OSError."""
+    def _take_message(self, source: Source) -> bool:
+        """One message, read as what it is to be. Whether nobody reads from now on. Raises Ended,
+        Wrong, ProtocolError, OSError."""
         begin = source.byte()
         if begin == ROW_OF_4 and source.byte() == RESPONSE:
-            self._take_response(source)
-        elif begin == ROW_OF_3 and source.byte() == NOTIFY:
+            return self._take_response(source)
+        if begin == ROW_OF_3 and source.byte() == NOTIFY:
             Text(MAX_METHOD).read(source)  # none is known yet, and unknown ones are ignored
             ANYTHING.read(source)
-        else:
-            what = f"what came is neither answer nor notification: it begins with {begin:#04x}"
-            raise self._protocol(what, "")
+            return False
+        what = f"what came is neither answer nor notification: it begins with {begin:#04x}"
+        raise self._protocol(what, "")
 
-    def _take_response(self, source: Source) -> None:
+    def _take_response(self, source: Source) -> bool:
         family, id = source.head()
         if family is NIL:
             _, complaint, _ = ERROR.read(source)
@@ -380,8 +440,12 @@ class Link:
             pending = self._pending.pop(id, None)
             if not pending:  # its deadline has passed
                 self._late.discard(id)
-                return
+                return False
+            left = pending.prepared and not self._pending and self.transport.ready is not None
+            if left:
+                self._reads = Reads.NOBODY
         pending.answer.put((error, result))
+        return left
 
     def _refuse_unasked(self, family: str, id: Any) -> None:
         """Raises ProtocolError unless the deadline of that request has passed."""
@@ -396,6 +460,8 @@ class Link:
         with self._state:
             self._ended = self._ended or error
             self._over.set()
+            if self._reads is Reads.NOBODY:
+                self._wake_thread()
             waiting, self._pending = self._pending, {}
         for pending in waiting.values():
             pending.answer.put(None)

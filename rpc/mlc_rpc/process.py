@@ -58,12 +58,15 @@ class ProcessTransport(Transport):
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self.process = self._child.pid
         self.read_into = self._read_into
+        self.ready = self._ready
         self._stdin = self._child.stdin.fileno()
         os.set_blocking(self._stdin, False)
         _widen(self._stdin)
         _widen(self._child.stdout.fileno())
         self._poll = select.poll()
         self._poll.register(self._stdin, select.POLLOUT)
+        self._incoming = select.poll()
+        self._incoming.register(self._child.stdout, select.POLLIN)
         self._listener = threading.Thread(target=self._listen, name=f"{board} stderr", daemon=True)
         self._listener.start()
 
@@ -81,9 +84,12 @@ class ProcessTransport(Transport):
             self._child.stdout.close()
         return size
 
+    def _ready(self, seconds: float) -> bool:
+        return bool(self._incoming.poll(seconds * 1000))
+
     def write(self, pieces: Sequence[Buffer], timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        left = [memoryview(piece) for piece in pieces]
+        left = list(pieces)
         while left:
             try:
                 with self._closing:  # else the descriptor may be another file's by now
@@ -101,7 +107,7 @@ class ProcessTransport(Transport):
             while left and written >= len(left[0]):
                 written -= len(left.pop(0))
             if written:
-                left[0] = left[0][written:]
+                left[0] = memoryview(left[0])[written:]
 
     def close(self) -> None:
         assert self._child.stdin

@@ -49,6 +49,7 @@ class Stream(Closing):
         self._timed = module.entry.repeated_total(*self._args, **self._how)
         self._fixed = {p.name for p in model.outputs if not p.open and p.name not in model.extents}
         self._shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were given so far
+        self._places: dict[str, Array] = {}  # in those shapes, where they are memory of this machine
 
     def step(self, inputs: Mapping[str, Array] | Array) -> dict[str, Array]:
         """Runs the model once, from the states that the step before left. Returns the outputs by
@@ -84,8 +85,14 @@ class Stream(Closing):
         found = results_of(self.module.model, self._inputs | wanted, RemoteTensor.take)
         return {name: found[name] for name in names} if names else found
 
+    def number(self, name: str) -> int | float | bool:
+        """An output of the last step that is one number, of a size that stays."""
+        return self._outputs[name].number()
+
     def _put(self, inputs: Mapping[str, Array] | Array) -> None:
         given = inputs if isinstance(inputs, Mapping) else {self._only(): inputs}
+        if self._put_in_place(given):
+            return
         known = self._shapes
         if known and all(known.get(n) == np.shape(array) for n, array in given.items()):
             for name, array in given.items():  # extents stay as they were
@@ -101,6 +108,20 @@ class Stream(Closing):
         for name, array in arrays.items():
             self._inputs[name].put(array)
         self._shapes |= {name: np.shape(array) for name, array in given.items()}
+        for name in given:
+            place = self._inputs[name].place(self._shapes[name])
+            if place is not None:
+                self._places[name] = place
+
+    def _put_in_place(self, given: Mapping[str, Array]) -> bool:
+        """Writes inputs of the shapes of the step before to where they belong; False where that is
+        not all of them."""
+        for name, array in given.items():
+            place = self._places.get(name)
+            if place is None or place.shape != np.shape(array) or place.dtype != array.dtype:
+                return False
+            place[...] = array
+        return bool(self._places)
 
     def reset(self) -> None:
         """States are zero again, as before the first step."""

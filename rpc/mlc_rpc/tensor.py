@@ -133,6 +133,20 @@ class RemoteTensor(Closing):
         else:
             self._elements.reshape(-1)[: array.size] = array.reshape(-1)
 
+    def place(self, shape: Sequence[int]) -> NDArray[Any] | None:
+        """The first elements in this shape, in the tensor's own memory, where `put` has mapped it:
+        what is written there is written to the tensor."""
+        if self._elements is None:
+            return None
+        return self._elements.reshape(-1)[: math.prod(shape)].reshape(shape)
+
+    def number(self) -> int | float | bool:
+        """The only element."""
+        if self._may_map:
+            self.mapped()
+        found: int | float | bool = (self.numpy() if self._elements is None else self._elements).item()
+        return found
+
     def take(self, shape: Sequence[int] | None = None) -> NDArray[Any]:
         """As `numpy`; a copy of the tensor's memory where that is a process of this machine."""
         if self._may_map:

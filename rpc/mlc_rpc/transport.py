@@ -59,6 +59,8 @@ class Transport(ABC):
     moved: int = 0
     # As `read`, straight to where the bytes belong: how many, 0 at the end. None: there is no way.
     read_into: Callable[[memoryview], int] | None = None
+    # Whether `read` would not wait, after so many seconds at most. None: there is no way to tell.
+    ready: Callable[[float], bool] | None = None
 
     @abstractmethod
     def read(self, limit: int) -> bytes:
