@@ -56,7 +56,7 @@ CHUNK_SECONDS = 60.0  # per chunk: slow links are slow, dead ones are found by t
 BEAT_SECONDS = 1.0  # a tick of the heartbeat, which looks for signs of life
 PING_BEATS = 2  # ticks with nothing from the board, or to it, until it is asked; and once more
 DEAD_BEATS = 8  # silent ticks until an end is taken for dead
-READ_BYTES = 1 << 18
+READ_BYTES = 1 << 16  # less than malloc asks the system for anew each time
 ROW_OF_3, ROW_OF_4 = 0x93, 0x94  # the first byte of a message
 REQUEST_HEAD = bytes((ROW_OF_4, REQUEST, 0xCE))  # the id follows, a uint32
 
@@ -307,12 +307,12 @@ class Link:
             return
         source = self._source = Source(self._fetch, first, into)
         self._begun.put(None)
-        while not self._over.is_set():
-            if self._taken(source):
+        while (left := self._taken(source)) is not None:
+            if left:
                 self._wake.acquire()
 
-    def _taken(self, source: Source) -> bool:
-        """Takes one message, or ends the session. Whether nobody reads from now on."""
+    def _taken(self, source: Source) -> bool | None:
+        """Takes one message: whether nobody reads from now on. None where that ended the session."""
         try:
             return self._take_message(source)
         except Ended:
@@ -323,7 +323,7 @@ class Link:
             self._end_talk(f"the board sent what is no message: {error}")
         except OSError as error:
             self._end(self._lost(f"the link broke ({error})"))
-        return False
+        return None
 
     def _fetch(self) -> bytes:
         data = self.transport.read(READ_BYTES)

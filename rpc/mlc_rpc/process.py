@@ -72,6 +72,8 @@ class ProcessTransport(Transport):
 
     def read(self, limit: int) -> bytes:
         assert self._child.stdout
+        if self._child.stdout.closed:  # another thread has seen the end
+            return b""
         data = os.read(self._child.stdout.fileno(), limit)
         if not data:
             self._child.stdout.close()

@@ -49,7 +49,7 @@ class Stream(Closing):
         self._timed = module.entry.repeated_total(*self._args, **self._how)
         self._fixed = {p.name for p in model.outputs if not p.open and p.name not in model.extents}
         self._shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were given so far
-        self._places: dict[str, Array] = {}  # in those shapes, where they are memory of this machine
+        self._places: dict[str, Array] = {}  # in those shapes, where they are this machine's memory
 
     def step(self, inputs: Mapping[str, Array] | Array) -> dict[str, Array]:
         """Runs the model once, from the states that the step before left. Returns the outputs by

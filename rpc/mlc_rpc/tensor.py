@@ -144,7 +144,9 @@ class RemoteTensor(Closing):
         """The only element."""
         if self._may_map:
             self.mapped()
-        found: int | float | bool = (self.numpy() if self._elements is None else self._elements).item()
+        found: int | float | bool = (
+            self.numpy() if self._elements is None else self._elements
+        ).item()
         return found
 
     def take(self, shape: Sequence[int] | None = None) -> NDArray[Any]:

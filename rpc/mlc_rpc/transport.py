@@ -64,7 +64,8 @@ class Transport(ABC):
 
     @abstractmethod
     def read(self, limit: int) -> bytes:
-        """Waits for at least one byte; b"" at the end of the stream. Raises OSError."""
+        """Waits for at least one byte; b"" at the end of the stream, and again after it. Raises
+        OSError."""
 
     @abstractmethod
     def write(self, pieces: Sequence[Buffer], timeout: float) -> None:

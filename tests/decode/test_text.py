@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,19 +92,19 @@ def test_logits_of_every_step(made: Made, local: Session) -> None:
 
 
 def test_a_token_is_few_calls_of_python(made: Made, local: Session) -> None:
-    """What this machine does for a token: calls of functions, here and in the thread that reads.
-    Neither these nor the bytes that are sent grow with the calls of the model."""
+    """What this machine does for a token: calls of functions, all in the caller's thread, which
+    reads by itself; the other would have to wake it up. Neither these nor the bytes that are sent
+    grow with the calls of the model."""
     calls: Counter[str] = Counter()
 
     def note(_: object, event: str, __: object) -> None:
         calls[event] += 1
 
-    take = local.link._take_response
+    take, readers = local.link._take_response, set[str]()
 
-    def noted(source: Any) -> None:
-        sys.setprofile(note)
-        take(source)
-        sys.setprofile(None)
+    def noted(source: Any) -> bool:
+        readers.add(threading.current_thread().name)
+        return take(source)
 
     with mlc.Text(local.load(made.decoder.model)) as text:
         text.read(PROMPT)
@@ -116,6 +117,7 @@ def test_a_token_is_few_calls_of_python(made: Made, local: Session) -> None:
         sys.setprofile(None)
         del local.link._take_response
         assert 20 < (calls["call"] + calls["c_call"]) / 20 < 120, calls
+        assert readers == {threading.current_thread().name}
         assert (local.sent_bytes - sent) / 20 < 150
         assert all(step.board_s > 0 for step in text.steps)
 

@@ -174,9 +174,9 @@ def test_nothing_is_allocated_in_a_step(board: Session, made: mlc.CompiledModel)
     asked: list[str] = []
     post = board.link._post
 
-    def counted(method: str, *rest: Any) -> Any:
+    def counted(method: str, *rest: Any, **how: Any) -> Any:
         asked.append(method)
-        return post(method, *rest)
+        return post(method, *rest, **how)
 
     board.link._post = counted  # type: ignore[assignment, method-assign]
     try:
@@ -189,7 +189,7 @@ def test_nothing_is_allocated_in_a_step(board: Session, made: mlc.CompiledModel)
 
 
 def test_a_step_is_few_calls_of_python(board: Session, made: mlc.CompiledModel) -> None:
-    """What this machine does for a step: calls of functions, here and in the thread that reads. A
+    """What this machine does for a step: calls of functions, all in the caller's thread. A
     step that put its request together anew, or read times that nobody looks at, took 300."""
     module = board.load(made)
     frame = frames(1)[0]
@@ -199,21 +199,54 @@ def test_a_step_is_few_calls_of_python(board: Session, made: mlc.CompiledModel) 
     def note(_: object, event: str, __: object) -> None:
         calls[event] += 1
 
-    take = board.link._take_response
-
-    def noted(source: Any) -> None:
-        sys.setprofile(note)
-        take(source)
-        sys.setprofile(None)
-
-    board.link._take_response = noted  # type: ignore[method-assign]
     sys.setprofile(note)
     for _ in range(100):
         module.step({"input": frame})
     sys.setprofile(None)
-    del board.link._take_response
     assert 20 < (calls["call"] + calls["c_call"]) / 100 < 80, calls
     module.close()
+
+
+def test_other_threads_ask_while_a_step_reads(board: Session, made: mlc.CompiledModel) -> None:
+    """Who waits for a step reads what comes, and hands that over where others wait, too."""
+    module, given = board.load(made), frames(300)
+    right = [module.step({"input": given[0], "sr": np.array(16000)}) for _ in range(2)][1]
+    over, pings = threading.Event(), list[float]()
+
+    def ask() -> None:
+        while not over.is_set():
+            pings.append(board.ping(timeout=10))
+
+    others = [threading.Thread(target=ask) for _ in range(2)]
+    for other in others:
+        other.start()
+    for frame in given:
+        module.step({"input": frame})
+    over.set()
+    for other in others:
+        other.join(10)
+        assert not other.is_alive()
+    module.reset()
+    for _ in range(2):
+        again = module.step({"input": given[0]})
+    for name in right:
+        np.testing.assert_array_equal(again[name], right[name])
+    assert len(pings) > 10
+    module.close()
+
+
+def test_a_board_that_dies_between_two_steps(made: mlc.CompiledModel) -> None:
+    """Nobody reads then: the next step finds out, and no thread or descriptor stays."""
+    before = threading.active_count()
+    with mlc.connect("local://") as own:
+        module = own.load(made)
+        for frame in frames(3):
+            module.step({"input": frame, "sr": np.array(16000)})
+        assert own.link.transport.process
+        os.kill(own.link.transport.process, signal.SIGKILL)
+        with pytest.raises(mlc.rpc.Lost, match="killed by SIGKILL"):
+            module.step({"input": frames(1)[0]})
+    assert threading.active_count() <= before
 
 
 def test_streams_of_an_open_size(board: Session) -> None:

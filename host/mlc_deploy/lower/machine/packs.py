@@ -21,7 +21,6 @@ from ...ir import (
     Shuffle,
     Stmt,
     Store,
-    const,
     dtype_of,
     is_const,
     rebuild,

@@ -1,16 +1,15 @@
 """Depthwise convolution of int8 where the CPU adds products of int16 in pairs: pmaddwd of AVX2.
 
 Two rows of the data become pairs of int16, once for each strip of rows; a result takes them from
-memory, by one instruction for two taps of eight channels. Pairs begin at even rows. Where neighbours
-of the result are an odd number of rows apart, every second one begins within a pair, and has filters
-of its own, one row on:
+memory, by one instruction for two taps of eight channels. Pairs begin at even rows. Where rows of
+results are an odd number of rows apart, every second one begins within a pair, and has filters of
+its own, one row on:
 
     rows of the data       r0 r1   r2 r3
     a result from row 0    w0 w1   w2 0
     a result from row 1    0  w0   w1 w2
 
-So a row of the data is widened once, not for each row of results that reads it. Filters of a row of
-results are in registers while it is summed up, if they are not more than fit.
+So a row of the data is widened once, not for each row of results that reads it.
 """
 
 from __future__ import annotations

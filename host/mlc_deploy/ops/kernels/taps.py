@@ -1,8 +1,8 @@
 """Depthwise convolution of int8 where the CPU sums up products of neighbours: sdot.
 
 The taps of a row of the window stand in the place of the input channels of other convolutions.
-Four neighbouring pixels of eight channels are turned into four taps of each channel, which serve two
-pixels of the result: the second with its weights one place on.
+Four neighbouring pixels of eight channels are turned into four taps of each channel, which serve
+two pixels of the result: the second with its weights one place on.
 
     columns      p0 p1 p2 p3
     pixel q      w0 w1 w2 0
