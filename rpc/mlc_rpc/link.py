@@ -312,7 +312,7 @@ class Link:
                 self._wake.acquire()
 
     def _taken(self, source: Source) -> bool | None:
-        """Takes one message: whether nobody reads from now on. None where that ended the session."""
+        """Takes one message: whether nobody reads from now on. None where it ended the session."""
         try:
             return self._take_message(source)
         except Ended:

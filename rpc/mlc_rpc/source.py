@@ -45,7 +45,8 @@ class Source:
         """Raises Ended, and what more() raises."""
         at = self._at
         if at == len(self._data):
-            self._data, at = self._more(), 0
+            self._data, self._at = self._more(), 0
+            at = 0
             if not self._data:
                 raise Ended
         self._at = at + 1

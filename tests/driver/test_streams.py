@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -244,7 +247,7 @@ def test_a_board_that_dies_between_two_steps(made: mlc.CompiledModel) -> None:
             module.step({"input": frame, "sr": np.array(16000)})
         assert own.link.transport.process
         os.kill(own.link.transport.process, signal.SIGKILL)
-        with pytest.raises(mlc.rpc.Lost, match="killed by SIGKILL"):
+        with pytest.raises(errors.Lost, match="killed by SIGKILL"):
             module.step({"input": frames(1)[0]})
     assert threading.active_count() <= before
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import te
+from ..arith import linear
 from ..ir import Dim, Expr, const, dtype_of, same_expr
 from ..te import Tensor
 from .fast import fast_erf, fast_erf_array, fast_exp, fast_exp_array, fast_tanh, fast_tanh_array
@@ -53,7 +54,7 @@ class Elementwise:
 def same_extent(a: Dim, b: Dim) -> bool:
     if isinstance(a, int) or isinstance(b, int):
         return a is b or a == b
-    return same_expr(a, b)
+    return same_expr(a, b) or linear(a, {}) == linear(b, {})
 
 
 def broadcast_shape(op: str, shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
