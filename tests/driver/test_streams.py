@@ -181,7 +181,7 @@ def test_nothing_is_allocated_in_a_step(board: Session, made: mlc.CompiledModel)
         asked.append(method)
         return post(method, *rest, **how)
 
-    board.link._post = counted  # type: ignore[assignment, method-assign]
+    board.link._post = counted  # type: ignore[method-assign]
     try:
         for frame in frames(10):
             module.step({"input": frame})
