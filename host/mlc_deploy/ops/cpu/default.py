@@ -49,9 +49,12 @@ CHUNK = 1 << 12  # elements of a task where how many there are is known only at 
 
 
 def default_schedule(func: PrimFunc, target: Target, apart: Sequence[str] = ()) -> PrimFunc:
-    """func with a schedule that computes every block reasonably; func must carry no schedule.
-    apart: blocks that are computed whole before the others begin."""
+    """func with a schedule that computes every block reasonably; func must carry no schedule, and
+    stays as it is where it has no block. apart: blocks that are computed whole before the others
+    begin."""
     sch = Schedule(func)
+    if not sch.get_blocks():
+        return func
     written = {name: _is_written(sch.block(name)) for name in sch.get_blocks()}
     if any(written.values()):
         for name, stays in written.items():
