@@ -9,6 +9,7 @@ from .models import choose_scheduling_model
 from .packs import join_packed_stores
 from .phases import join_phases
 from .pointers import follow_pointers, hide_pointers
+from .quantized import clamp_floats
 from .scalars import split_vectors
 from .strided import split_strided_loads
 from .target import bind_target
@@ -20,6 +21,7 @@ LLVM_STEPS = (
     pair_loads,
     broadcast_lanes,
     join_phases,
+    clamp_floats,
     join_packed_stores,
     follow_pointers,  # after all that changes which vectors are loaded where
     hide_pointers,

@@ -1,0 +1,96 @@
+"""Floats that are quantized and dequantized at once stay floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...ir import (
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    PrimFunc,
+    contents,
+    dtype_of,
+    once,
+    rebuild,
+    value_range,
+)
+from ...ir import const as number
+from ...passes.context import optional
+from ..bodies import with_body
+from .target import target_of
+
+MOST = 1 << 14  # of a zero point
+
+
+@optional(level=1)
+def clamp_floats(func: PrimFunc) -> PrimFunc:
+    """Cast("float32", Cast("int32", Cast("int8", min(max(round(x) + zero, -128), 127))) - zero)
+    =>   min(max(round(x), -128 - zero), 127 - zero)
+
+    where the machine has instructions that round floats: AArch64, and x86-64 with AVX2. Narrowing,
+    widening and converting take twice as many. Whole numbers as small as these are exact in
+    float32; of zeros the sign may differ.
+    """
+    target = target_of(func)
+    if target is None or "round" not in contents(func.body).calls:
+        return func
+    if target.arch != "aarch64" and not (target.arch == "x86_64" and target.has("avx2")):
+        return func
+
+    @once
+    def visit(m: Any) -> Any:
+        m = rebuild(m, visit)
+        found = _clamped(m) if isinstance(m, Cast) else None
+        return m if found is None else found
+
+    return with_body(func, visit(func.body))
+
+
+def _clamped(e: Cast) -> Expr | None:
+    """The floats that a cast gives, where it casts such integers."""
+    if dtype_of(e.dtype).scalar != "float32":
+        return None
+    whole, apart = _moved(e.a)
+    match whole:
+        case Cast(wide, Cast(small, Binary("min", Binary("max", value, least), most))) if (
+            dtype_of(wide).scalar == "int32" and dtype_of(small).bits == 8
+        ):
+            rounded, zero = _moved(value)
+            ends = value_range(dtype_of(small).scalar)
+            if apart is None or zero is None or (_number(least), _number(most)) != ends:
+                return None
+            if not isinstance(rounded, Call) or rounded.name != "round":
+                return None
+            if rounded.dtype != e.dtype:
+                return None
+            low, high = (_like(e, end - zero) for end in ends)
+            clamp = Binary("min", Binary("max", rounded, low, e.dtype), high, e.dtype)
+            rest = zero + apart
+            return Binary("+", clamp, _like(e, rest), e.dtype) if rest else clamp
+    return None
+
+
+def _moved(e: Expr) -> tuple[Expr, int | None]:
+    """An expression without the whole number that is added to it, and that; None for one that is
+    none, or too large."""
+    match e:
+        case Binary("+" | "-" as op, a, b) if (n := _number(b)) is not None:
+            exact = n == int(n) and abs(n) <= MOST
+            return a, (int(n) if op == "+" else -int(n)) if exact else None
+    return e, 0
+
+
+def _number(e: Expr) -> float | None:
+    match e:
+        case Const(value) | Broadcast(Const(value)):
+            return float(value)
+    return None
+
+
+def _like(e: Expr, value: int) -> Expr:
+    one, lanes = number(float(value), "float32"), dtype_of(e.dtype).lanes
+    return one if lanes == 1 else Broadcast(one, lanes, e.dtype)
