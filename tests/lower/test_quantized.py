@@ -1,4 +1,4 @@
-"""Floats that are quantized and dequantized at once: which stay floats, and that they are the same."""
+"""Floats that are quantized and dequantized at once: which stay floats, and the same ones."""
 
 from __future__ import annotations
 

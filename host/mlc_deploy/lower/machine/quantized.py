@@ -67,7 +67,7 @@ def _clamped(e: Cast) -> Expr | None:
                 return None
             if rounded.dtype != e.dtype:
                 return None
-            low, high = (_like(e, end - zero) for end in ends)
+            low, high = (_like(e, int(end) - zero) for end in ends)
             clamp = Binary("min", Binary("max", rounded, low, e.dtype), high, e.dtype)
             rest = zero + apart
             return Binary("+", clamp, _like(e, rest), e.dtype) if rest else clamp
