@@ -258,7 +258,11 @@ class Link:
             while pending.answer.empty():
                 if not source.left and not ready(max(pending.deadline - time.monotonic(), 0)):
                     return
-                self._taken(source)
+                try:
+                    self._taken(source)
+                except BaseException:  # Ctrl-C: the rest of the message would be taken for another
+                    self._end(self._lost("an answer was interrupted while it was read"))
+                    raise
         finally:
             with self._state:
                 if self._reads is Reads.CALLER:

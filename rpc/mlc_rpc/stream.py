@@ -118,7 +118,9 @@ class Stream(Closing):
         not all of them."""
         for name, array in given.items():
             place = self._places.get(name)
-            if place is None or place.shape != np.shape(array) or place.dtype != array.dtype:
+            if place is None or not isinstance(array, np.ndarray):
+                return False
+            if place.shape != array.shape or place.dtype != array.dtype:
                 return False
             place[...] = array
         return bool(self._places)

@@ -252,6 +252,30 @@ def test_a_board_that_dies_between_two_steps(made: mlc.CompiledModel) -> None:
     assert threading.active_count() <= before
 
 
+def test_an_answer_that_is_interrupted(
+    made: mlc.CompiledModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows is no message that anybody knows the beginning of: the session has ended."""
+
+    with mlc.connect("local://") as own:
+        take = own.link._take_message
+
+        def interrupted(source: Any) -> bool:
+            if threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+            return take(source)
+
+        module, given = own.load(made), {"input": frames(1)[0], "sr": np.array(16000)}
+        for _ in range(2):
+            module.step(given)
+        monkeypatch.setattr(own.link, "_take_message", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            module.step(given)
+        monkeypatch.undo()
+        with pytest.raises(errors.Lost, match="an answer was interrupted while it was read"):
+            module.step(given)
+
+
 def test_streams_of_an_open_size(board: Session) -> None:
     """A step's results are as large as its input, whatever the one before was."""
     bb = mlc.graph.BlockBuilder("main")
