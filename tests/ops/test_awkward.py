@@ -92,10 +92,21 @@ def test_schedules_keep_to_the_limit(op: str) -> None:
 @pytest.mark.parametrize("op", ["softmax", "log_softmax", "rms_norm"])
 def test_rows_of_nothing(op: str) -> None:
     attrs = {"axes": (1,), "epsilon": 1e-5} if op == "rms_norm" else {"axis": 1}
-    call = AwkwardCall(op, (TensorType((0, 31, 2), "float32"),), attrs)
+    check_compiles(AwkwardCall(op, (TensorType((0, 31, 2), "float32"),), attrs))
+
+
+def check_compiles(call: AwkwardCall) -> None:
     for target in TARGETS:
         func = lower_fused(call.function(target, True), target, "call")
         compile_kernel(lower(func, target), target)
+
+
+@pytest.mark.parametrize("batch", [1, 12])
+def test_images_of_one_pixel(batch: int) -> None:
+    """Copied rows may have no loop of their own then, only the one over images."""
+    types = (TensorType((batch, 1, 1, 1), "float32"), TensorType((1, 1, 1, 1), "float32"))
+    attrs = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
+    check_compiles(AwkwardCall("conv2d", types, attrs))
 
 
 @pytest.mark.schedules

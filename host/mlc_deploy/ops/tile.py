@@ -93,8 +93,10 @@ def inline_epilogue(sch: Schedule, result: str) -> str:
 def vectorize_rows(sch: Schedule, block: str, lanes: int) -> None:
     """Cuts a block's innermost loop into vectors; lanes that a guard parts run one by one."""
     row = sch.get_loops(block)[-1]
-    extent = sch.loop(row).extent
+    loop, extent = sch.loop(row), sch.loop(row).extent
     if lanes == 1 or not isinstance(extent, Const) or int(extent) < lanes:
+        return
+    if loop.kind != "serial":  # a loop around the block, which has none of its own
         return
     if int(extent) >= 8 * lanes:
         _, group, lane = sch.split(row, [None, 4, lanes])
