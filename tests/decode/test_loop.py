@@ -63,9 +63,9 @@ def test_one_run_writes_the_same_tokens(
     methods: list[str] = []
     post = local.link._post
 
-    def counted(method: str, *rest: Any) -> Any:
+    def counted(method: str, *rest: Any, **how: Any) -> Any:
         methods.append(method)
-        return post(method, *rest)
+        return post(method, *rest, **how)
 
     monkeypatch.setattr(local.link, "_post", counted)
     reply = mlc.generate(made.decoder, PROMPT, local, tokens=COUNT)

@@ -46,6 +46,11 @@ SHORT = (
     (r"FOUR\((\w), ([^()]*)\)", r"\1[T.Ramp(\2, 1, 4)]"),
     (r"EIGHT\((\w), ([^()]*)\)", r"\1[T.Ramp(\2, 1, 8)]"),
     (r"WIDE\(", r'T.Cast("int16x8", '),
+    (
+        r"BYTES\(([^()]*)\)",
+        r'T.Cast("int8x8", T.min(T.max(T.round(A[T.Ramp(\1, 1, 8)]) + T.Broadcast(T.float32(3), 8),'
+        r" T.Broadcast(T.float32(-128), 8)), T.Broadcast(T.float32(127), 8)))",
+    ),
 )
 BODIES = {
     "a tile of sums": """
@@ -64,6 +69,12 @@ for k in range(6):
     EIGHT(V, 8) = EIGHT(V, 8) + WIDE(EIGHT(Q, k * 16 + AT + 8)) * WIDE(EIGHT(Q, 136))
 for r in range(16):
     W[r] = V[r]
+""",
+    "bytes of floats": """
+for i in range(2):
+    EIGHT(Q, i * 16 + 160) = BYTES(i * 16 + AT)
+    EIGHT(Q, i * 16 + 168) = BYTES(i * 16 + AT + 8)
+    EIGHT(B, i * 8) = T.Cast("float32x8", T.Cast("int32x8", BYTES(i * 8)) - T.Broadcast(3, 8))
 """,
     "columns": """
 for i in range(3):

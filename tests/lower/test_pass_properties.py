@@ -20,7 +20,7 @@ from tests.lower.drawn_functions import function
 LIST: tuple[Step, ...] = tuple(s for s in (*STEPS, *LLVM_STEPS, *C_STEPS) if not isinstance(s, str))
 REQUIRED = tuple(s for s in LIST if LEVELS[s.__name__] == ALWAYS)
 OPTIONAL = tuple(s for s in dict.fromkeys(LIST) if s not in REQUIRED)
-MACHINES = tuple(map(mlc.Target, ("aarch64", "armv7a", "x86_64")))
+MACHINES = tuple(map(mlc.Target, ("aarch64", "armv7a", "x86_64 -mcpu=haswell")))
 CHECKED = {"lower.bound_check": True}
 
 

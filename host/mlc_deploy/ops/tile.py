@@ -13,6 +13,7 @@ from math import prod
 
 from ..errors import ScheduleError
 from ..ir import Const, For, Stmt, Var, children
+from ..lower.annotations import TOGETHER
 from ..passes.context import option
 from ..schedule import Schedule
 from ..schedule.tensor_intrin import TensorIntrin
@@ -177,6 +178,8 @@ def schedule_sum(sch: Schedule, tile: str, at: str, lanes: int, steps: int) -> N
     if not loops:  # one element, of one product
         return
     sch.reorder(*loops)
+    if reduced:
+        sch.annotate(reduced[-1], TOGETHER, True)
     init = sch.decompose_reduction(tile, loops[0])
     for block_name in (tile, init):
         nest = [
@@ -189,11 +192,13 @@ def schedule_sum(sch: Schedule, tile: str, at: str, lanes: int, steps: int) -> N
 
 
 def schedule_intrin_sum(
-    sch: Schedule, tile: str, at: str, intrin: TensorIntrin, steps: int | Callable[[int], int]
-) -> None:
+    sch: Schedule, tile: str, at: str, intrin: TensorIntrin, steps: int | Callable[[int], int],
+    *, together: bool = False,
+) -> None:  # fmt: skip
     """Schedules the loops of a sum inside loop `at` for an intrinsic that adds to sums: its loops
     are the innermost ones of the same kind, the last the last; the reduction's other loops come
-    outside, unrolled by about `steps` (or what it says of the number of their turns).
+    outside, unrolled by about `steps` (or what it says of the number of their turns). together:
+    whether neighbouring vectors are loaded at once where registers are free for them.
     Raises ScheduleError where the sum is not what the intrinsic computes."""
     around: list[str] = list(sch.get_loops(tile))
     own = around[around.index(at) + 1 :]
@@ -205,6 +210,8 @@ def schedule_intrin_sum(
     copies = prod(_turns(sch.loop(n)) for n in spatial)
     over, unrolled = unroll_steps(sch, over, most, copies)
     sch.reorder(*over, *unrolled, *spatial, *inside)
+    if together and over:
+        sch.annotate(over[-1], TOGETHER, True)
     block = sch.blockize(inside[0])
     first = next(iter((*over, *unrolled, *spatial)), None) or sch.add_unit_loop(block)
     zero = sch.decompose_reduction(block, first)

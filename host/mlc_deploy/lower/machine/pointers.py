@@ -3,9 +3,9 @@
 32-bit NEON has no loads at an offset, but loads that move their pointer on by what they have
 loaded, for nothing: there a cursor follows the loads. So it does on AArch64 where vectors are in
 registers together anyway, since all sums of a tile multiply by their lanes: up to four are loaded
-at once, and so are others where registers are free. The rest it loads in pairs, but not far from
-the pointer: there each stretch of data gets a cursor. Left to itself LLVM keeps a base and an
-index, and adds, or loads one by one.
+at once, and so are others in a loop that is annotated so, where registers are free. The rest it
+loads in pairs, but not far from the pointer: there each stretch of data gets a cursor. Left to
+itself LLVM keeps a base and an index, and adds, or loads one by one.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from ...ir import (
     with_fields,
 )
 from ...passes.context import optional
+from ..annotations import TOGETHER
 from ..bodies import with_body
 from .target import target_of
 
@@ -50,7 +51,7 @@ HIDDEN = "codegen.hidden"  # an annotation of loops: the Buffers whose pointers 
 REACH = 1008  # bytes from its pointer that AArch64 loads a pair of vectors at
 WORTH = 4  # loads, of which pairs save more than a cursor costs
 REGISTER = 128  # bits
-TOGETHER = 4  # registers that AArch64 loads at once
+AT_ONCE = 4  # registers that AArch64 loads
 REGISTERS = 32  # that it has
 
 Place = tuple[Buffer, Linear]  # a buffer, and the part of an index that is no constant
@@ -141,7 +142,7 @@ def find_cursors(loop: For, ranges: Mapping[Var, Bounds], arch: str) -> list[Cur
     found = []
     places = _places(loop, ranges)
     held = {place: max(_live(loads)) for place, loads in places.items()}
-    free = REGISTERS - _sums(loop) - sum(held.values())
+    free = REGISTERS - _sums(loop) - sum(held.values()) if TOGETHER in loop.annotations else -1
     for (buffer, moving), loads in places.items():
         step = moving.terms[loop.var]
         offsets = [offset for offset, *_ in loads]
@@ -212,7 +213,7 @@ def _groups(loads: Sequence[tuple[int, Load, bool]], free: int) -> dict[int, Gro
     most = max(live) + (0 if of_lanes else free)
     runs: list[list[int]] = []
     for offset in sorted(first, key=lambda offset: first[offset]):
-        full = not of_lanes and runs and len(runs[-1]) == TOGETHER
+        full = not of_lanes and runs and len(runs[-1]) == AT_ONCE
         if runs and offset == runs[-1][-1] + kind.lanes and not full:
             earlier = range(first[runs[-1][0]], first[offset])
             if all(live[n] < most for n in earlier):
@@ -221,7 +222,7 @@ def _groups(loads: Sequence[tuple[int, Load, bool]], free: int) -> dict[int, Gro
                 runs[-1].append(offset)
                 continue
         runs.append([offset])
-    groups = {run[0]: (run[0], _even_parts(len(run), TOGETHER)) for run in runs}
+    groups = {run[0]: (run[0], _even_parts(len(run), AT_ONCE)) for run in runs}
     stretches = _stretches(sorted(first), REACH // dtype_of(kind.scalar).bytes)
     apart = sum(1 + -(-len(stretch) // 2) for stretch in stretches)
     if 3 * sum(len(parts) for _, parts in groups.values()) > 2 * apart:

@@ -18,7 +18,7 @@ from ...schedule import Schedule
 from ..plan import Plan
 from .intrinsics.microkernels import Microkernel
 
-TOGETHER = 4  # vectors that one instruction loads at most (lower/machine/pointers.py)
+AT_ONCE = 4  # vectors that one instruction loads at most (lower/machine/pointers.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,11 @@ def _turn(kernel: Microkernel, tile: Tile, work: Work) -> float:
 
 def _loads(kernel: Microkernel, rows: int, blocks: int) -> int:
     """Instructions that load what a turn multiplies: of the data, which are in registers together,
-    up to TOGETHER vectors each; of weights as many as there are registers for."""
+    up to AT_ONCE vectors each; of weights as many as there are registers for."""
     data, weights = int(2 * kernel.instructions.row), int(2 * kernel.instructions.block * blocks)
     free = kernel.registers_loaded - int(kernel.registers.of(rows, blocks)) + 2
-    fit = (n for n in range(TOGETHER, 2, -1) if _held(n, blocks) <= free)
-    return data * -(-rows // TOGETHER) - (-weights // next(fit, 2))
+    fit = (n for n in range(AT_ONCE, 2, -1) if _held(n, blocks) <= free)
+    return data * -(-rows // AT_ONCE) - (-weights // next(fit, 2))
 
 
 def _held(together: int, blocks: int) -> int:

@@ -156,7 +156,7 @@ def schedule_sums(
     sch.compute_at(TILE, around)
     sch.set_scope(TILE, 0, "local")
     steps = partial(_steps, kernel, taps, target)
-    schedule_intrin_sum(sch, TILE, around, get_intrin(kernel.intrin), steps)
+    schedule_intrin_sum(sch, TILE, around, get_intrin(kernel.intrin), steps, together=True)
     match kernel.form:
         case "parts":
             sch.tensorize(at, kernel.vectors)
