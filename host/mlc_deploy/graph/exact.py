@@ -26,7 +26,7 @@ from .rewrite import Rewriting, rewrite
 EXACT = 1 << 24  # whole numbers up to this are float32's
 SPAN = 255  # of a number of int8 less a zero point
 CONVERTED = 0.7  # instructions for each number that becomes a float, or from one
-GAIN = 0.8  # a cost of at most so much of int8's: both are estimates, and layouts change twice
+GAIN = 0.74  # a cost of at most so much of int8's: both are estimates, and layouts change twice
 
 
 @optional(level=2)
