@@ -8,6 +8,7 @@
 #include "program.h"
 #include "reply.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -340,6 +341,17 @@ static void run(const Order *order, Answer *answer) {
 
 /* ---- The process ---- */
 
+/* A message to the worker. A client that goes step by step sends its next order soon, and falling
+ * asleep and waking up would take longer than many a step: the worker looks out for it first. */
+static ssize_t await_message(int socket, struct msghdr *message) {
+    enum { LOOK_OUT_NANOSECONDS = 400000 }; /* what a client of Python takes for a token */
+    uint64_t begin = mlc_nanoseconds();
+    ssize_t got;
+    do got = recvmsg(socket, message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    while (got < 0 && errno == EAGAIN && mlc_nanoseconds() - begin < LOOK_OUT_NANOSECONDS);
+    return got < 0 && errno == EAGAIN ? recvmsg(socket, message, MSG_CMSG_CLOEXEC) : got;
+}
+
 /* One order with its descriptors (-1: none); false when the supervisor has gone. */
 static bool receive(int socket, Order *order, int fds[2]) {
     union {
@@ -353,7 +365,7 @@ static bool receive(int socket, Order *order, int fds[2]) {
                              .msg_controllen = sizeof control};
     fds[0] = fds[1] = -1;
     memset(order, 0, sizeof *order);
-    if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) <= 0) return false;
+    if (await_message(socket, &message) <= 0) return false;
     struct cmsghdr *head = CMSG_FIRSTHDR(&message);
     if (head && head->cmsg_type == SCM_RIGHTS)
         memcpy(fds, CMSG_DATA(head), head->cmsg_len - CMSG_LEN(0));
