@@ -264,6 +264,7 @@ def test_power_of_a_silent_board_is_switched_once(lab: Lab, hasty: None) -> None
     assert lab.log()[-2:] == ["power cycle", "release"]
 
 
+@pytest.mark.skipif(not is_here(), reason=WHY_NOT)
 def test_power_stays_on_where_the_board_answers(lab: Lab, hasty: None, server: Server) -> None:
     """A host key that is not known is no matter of power."""
     lab.shows(server.port)
