@@ -43,6 +43,7 @@ from .transpose import in_squares
 PARALLEL_ELEMENTS = 1 << 14  # below that a thread costs more than it brings
 STEPS = 8  # about how many steps of a reduction make one turn
 PARTS = (4, 3, 2, 7, 5, 1)  # how many turns may be one, the best first
+FEW_VECTORS = 8  # a row of so many is one turn
 MANY_VECTORS = 64  # from there on it pays to have a tail for those that are left over
 MOST_TURNS = 4  # of parts of vectors, that are unrolled
 CHUNK = 1 << 12  # elements of a task where how many there are is known only at run time
@@ -226,7 +227,8 @@ def _in_vectors(sch: Schedule, loop: str, lanes: int, simple: bool) -> tuple[str
     turns, vectors in a turn)"""
     vectors = _extent(sch, loop) // lanes
     # Of long ones two share their constants, for all of which there are no registers.
-    together = _part(vectors) if simple else 2 if vectors % 2 == 0 else 1
+    whole = vectors <= FEW_VECTORS
+    together = (vectors if whole else _part(vectors)) if simple else 2 if vectors % 2 == 0 else 1
     if simple and together == 1 and vectors > MANY_VECTORS:
         together = 4
     together = sch.choice(together, sorted({together, *(n for n in PARTS if n <= vectors)}))
