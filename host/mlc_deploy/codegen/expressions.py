@@ -50,6 +50,7 @@ class Expressions(Addresses):
         self.name = name
         self.machine = operators.machine_of(target)
         self.fast: tuple[str, ...] = ()  # LLVM's fast-math flags of the statement
+        self.short = False  # floats that become bytes are within int16
 
     def value(self, e: Expr) -> Value:
         match e:
@@ -69,7 +70,7 @@ class Expressions(Addresses):
             case Select(c, a, b):
                 return self.b.select(self.expr(c), self.expr(a), self.expr(b))
             case Cast() if (whole := saturated(e, self.target)) is not None:
-                return saturate.emit(self.b, self.target, whole, self.expr(whole.x))
+                return saturate.emit(self.b, self.target, whole, self.expr(whole.x), self.short)
             case Cast(dtype, a):
                 return operators.cast(self.b, self.machine, self.expr(a), a.dtype, dtype)
             case Call("if_then_else", (c, a, b)):

@@ -17,6 +17,7 @@ from mlc_targets.object_format import ALIGNMENT
 
 from ..arith import expr_bounds, loop_ranges
 from ..ir import (
+    SHORT_FLOATS,
     SIZES,
     TUNE_CPU,
     Block,
@@ -74,6 +75,7 @@ class _Emitter(Expressions):
         self.fast = self.contracted = ("contract",) if self.machine.fused else ()
         self.phases = 0  # how many functions there are besides the body
         self.rounds = "round" in contents(self.code).calls
+        self.short = bool(kernel.body.attrs.get(SHORT_FLOATS))
 
     # --------------------------------------------------------------------------- functions
 

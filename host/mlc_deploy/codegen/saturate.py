@@ -6,7 +6,7 @@ is what quantized numbers are made by (ops/quantize.py). Word for word that is a
 a conversion per four lanes, and SSE2 has no instruction that rounds floats; but all machines narrow
 with saturation:
 
-    AArch64   fcvtns, sqxtn, sqadd, sqxtn or sqxtun
+    AArch64   fcvtns, sqxtn (of what is within int16: uzp1), sqadd, sqxtn or sqxtun
     armv7     x + 1.5 * 2^23 as bits, less those of 1.5 * 2^23 - zero (vqsub), vqmovn twice. Where x
               is 2^22 or more by size, the bits are no longer x, but in order still, and far enough
               away to be saturated.
@@ -76,11 +76,13 @@ def _number(e: Expr) -> float | None:
     return None
 
 
-def emit(b: ll.IRBuilder, target: Target, s: Saturated, x: Value) -> Value:
-    """The code, for the value of s.x."""
+def emit(
+    b: ll.IRBuilder, target: Target, s: Saturated, x: Value, short: bool = False
+) -> Value:
+    """The code, for the value of s.x. short: that, and with the zero point, is within int16."""
     match target.arch:
         case "aarch64" | "arm":
-            return _narrowed(b, target.arch, s, x)
+            return _narrowed(b, target.arch, s, x, short)
     return _packed(b, target, s, x)
 
 
@@ -137,7 +139,7 @@ def _whole_x86(b: ll.IRBuilder, target: Target, x: Value, lanes: range) -> list[
     ]
 
 
-def _narrowed(b: ll.IRBuilder, arch: str, s: Saturated, x: Value) -> Value:
+def _narrowed(b: ll.IRBuilder, arch: str, s: Saturated, x: Value, short: bool) -> Value:
     lanes = dtype_of(s.dtype).lanes
     signed = dtype_of(s.dtype).kind == "int"
     bytes_: list[Value] = []
@@ -145,8 +147,11 @@ def _narrowed(b: ll.IRBuilder, arch: str, s: Saturated, x: Value) -> Value:
         halves = []
         for start in range(first, min(first + 8, lanes), 4):
             four = picked(b, [x], range(start, start + 4))
-            halves.append(_whole_arm(b, s, four) if arch == "arm" else _whole_aarch64(b, four))
+            whole = _whole_arm(b, s, four) if arch == "arm" else _whole_aarch64(b, four, short)
+            halves.append(whole)
         eight = picked(b, [halves[0], halves[-1]], range(8))
+        if short and arch == "aarch64":
+            eight = b.trunc(eight, SHORTS)
         if arch == "arm":
             name = f"llvm.arm.neon.vqmovns{'' if signed else 'u'}.v8i8"
         else:
@@ -158,9 +163,11 @@ def _narrowed(b: ll.IRBuilder, arch: str, s: Saturated, x: Value) -> Value:
     return _joined(b, bytes_, lanes)
 
 
-def _whole_aarch64(b: ll.IRBuilder, x: Value) -> Value:
-    """Four floats as int16."""
+def _whole_aarch64(b: ll.IRBuilder, x: Value, short: bool) -> Value:
+    """Four floats as int16; as int32 where they are short."""
     words = call_named(b, "llvm.aarch64.neon.fcvtns.v4i32.v4f32", WORDS, x)
+    if short:
+        return words
     return call_named(b, "llvm.aarch64.neon.sqxtn.v4i16", ll.VectorType(ll.IntType(16), 4), words)
 
 

@@ -10,12 +10,23 @@ from mlc_targets import Target
 
 from .. import te
 from ..errors import LowerError
-from ..ir import IN_PLACE, MOST, Buffer, IRModule, PrimFunc, const, structural_hash, with_fields
+from ..ir import (
+    IN_PLACE,
+    MOST,
+    SHORT_FLOATS,
+    Buffer,
+    IRModule,
+    PrimFunc,
+    const,
+    structural_hash,
+    with_fields,
+)
 from ..ir.names import LIBRARY_NAMES
 from ..ir.rewrite import replace_buffers
 from ..ops import TensorType, compute, operator
 from ..ops.cpu import default_schedule, schedule_apart
 from ..ops.plan import Plan
+from ..ops.quantize import SHORT
 from ..ops.strategy import ANCHORS, plain_plan
 from ..schedule import IS_SCHEDULED, Schedule, Trace
 from ..te.program import topological
@@ -142,7 +153,18 @@ def lower_kernel(source: KernelSource, target: Target) -> PrimFunc:
         scheduled = with_fields(scheduled, params=params, body=body)
     buffers = [scheduled.buffers[n].name for n in source.in_place]
     attrs = {**scheduled.attrs, IN_PLACE: tuple(buffers)} if buffers else scheduled.attrs
+    if _is_short(source.computes):
+        attrs = {**attrs, SHORT_FLOATS: True}
     return with_fields(scheduled, name=source.name, attrs=attrs)
+
+
+def _is_short(computes: Function | PrimFunc) -> bool:
+    """Whether all floats that become bytes are the sums of layers that are known to be small."""
+    if not isinstance(computes, Function):
+        return False
+    calls = [b.call for b in computes.bindings if isinstance(b.call, Call)]
+    rounded = [c for c in calls if c.op in ("requantize", "quantize", "round")]
+    return bool(rounded) and all(c.attrs.get(SHORT) for c in rounded)
 
 
 def unscheduled(source: KernelSource, target: Target) -> Unscheduled:

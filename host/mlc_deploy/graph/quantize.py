@@ -26,6 +26,7 @@ from .constants import is_static, shape_of
 from .moves import broadcast_before
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, Rule, rewrite
+from .sum_bounds import short_floats
 
 EIGHT_BITS = ("int8", "uint8")
 SUMS = "int32"
@@ -504,5 +505,6 @@ RULES: tuple[Rule, ...] = (
     _integer_layer,
     _integer_bias,
     _requantized,
+    short_floats,
     _moved_behind,
 )

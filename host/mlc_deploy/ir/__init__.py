@@ -23,6 +23,7 @@ from .flat import reduced
 from .nodes import (
     IN_PLACE,
     MOST,
+    SHORT_FLOATS,
     SIZES,
     TUNE_CPU,
     Binary,
@@ -109,6 +110,7 @@ __all__ = [
     "Not",
     "IN_PLACE",
     "MOST",
+    "SHORT_FLOATS",
     "SIZES",
     "PrimFunc",
     "Ramp",

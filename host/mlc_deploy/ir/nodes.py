@@ -473,6 +473,9 @@ class Buffer(Node):
 # The attribute of a PrimFunc that names the buffers whose memory may be an output's as well.
 IN_PLACE = "ir.in_place"
 
+# The attribute of a PrimFunc whose floats, where they become bytes, are within int16.
+SHORT_FLOATS = "ir.short_floats"
+
 # The attribute of a PrimFunc that says the largest value of integer parameters, by their names. The
 # symbolic dimensions of its buffers are computed from them.
 MOST = "ir.most"

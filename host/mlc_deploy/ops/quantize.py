@@ -8,10 +8,11 @@
                                         + zero, of int32 numbers
     offset(q)                           uint8 -> int8: q - 128, int8 -> uint8: q + 128
 
-No attributes: scales and zeros are tensors that broadcast against the first input as in any
-elementwise operator. A scalar is per tensor, [C, 1, 1] per channel of NCHW; blocked scales are
-repeated to the data's size first. zero may not widen the result; it carries the dtype, so it is
-never left out (zeros where a model has none).
+Scales and zeros are tensors that broadcast against the first input as in any elementwise operator.
+A scalar is per tensor, [C, 1, 1] per channel of NCHW; blocked scales are repeated to the data's
+size first. zero may not widen the result; it carries the dtype, so it is never left out (zeros
+where a model has none). One attribute: `short` of requantize says that scaled sums are within int16
+for any data, and with the zero point, too.
 
 ONNX's arithmetic exactly: float division (quantize) or multiplication (requantize, in float32),
 rounding half to even, then the zero point, then saturation. rescale's is that of LiteRT's reference
@@ -39,6 +40,7 @@ STORED = ("int8", "uint8", "int16", "uint16")
 SUMS = "int32"
 BLOCK = 8  # channels that kernels of int8 take together: a block of data, whatever the CPU
 
+SHORT = "short"
 OFFSET = {"int8": "uint8", "uint8": "int8"}
 TOP_BIT = 128
 

@@ -4,7 +4,7 @@ The target stands in the function's attributes (`bind_target`); a pass whose mac
 leaves the function as it is. Emission (codegen/) makes no such choices: it spells what it is given.
 """
 
-from .lanes import broadcast_lanes, halve_loads, pair_loads
+from .lanes import broadcast_lanes, halve_loads, pair_loads, share_quads
 from .models import choose_scheduling_model
 from .packs import join_packed_stores
 from .phases import join_phases
@@ -20,6 +20,7 @@ LLVM_STEPS = (
     halve_loads,  # before pairs, which take two vectors for a register each
     pair_loads,
     broadcast_lanes,
+    share_quads,
     join_phases,
     clamp_floats,
     join_packed_stores,

@@ -14,6 +14,7 @@ from ...arith import Known, Linear, linear, to_expr
 from ...ir import (
     Broadcast,
     Buffer,
+    Call,
     Cast,
     Expr,
     For,
@@ -42,6 +43,7 @@ from .target import target_of
 
 # A buffer, the part of an index that is no constant, and the dtype that what is loaded is used in.
 Key = tuple[Buffer, Linear, str, Guards]
+QUAD = 4  # bytes that a lane of a dot product has
 Found = tuple[Load, str]  # a load, and the dtype that it is used in
 
 
@@ -147,6 +149,40 @@ def pair_loads(func: PrimFunc) -> PrimFunc:
 
     body = _in_runs(func.body, wanted, rewritten, lambda lanes: (lanes, 2), register_bits)
     return with_body(func, body)
+
+
+@optional(level=1)
+def share_quads(func: PrimFunc) -> PrimFunc:
+    """… four bytes of A[Ramp(e, 1, 16)] in all lanes … four bytes of A[Ramp(e + 8, 1, 16)] …
+    =>   … lanes of A[Ramp(e, 1, 16)] … lanes of A[Ramp(e + 16, 1, 16)] …
+
+    for all fours of a vector of A, in runs of stores. Taps of a convolution read vectors that
+    overlap; the instructions that take four bytes by lane need each byte in a register once.
+    """
+
+    def wanted(n: Any) -> Found | None:
+        match n:
+            case Shuffle((Call("reinterpret", (Load(buffer, (Ramp(base, stride, 16),)),)),), lanes):
+                if is_const(stride, 1) and dtype_of(buffer.dtype).bits == 8 and _quad(n):
+                    return Load(buffer, (base + QUAD * lanes[0],), buffer.dtype), buffer.dtype
+        return None
+
+    def rewritten(n: Any, vector: Load, lane: int) -> Expr:
+        (words,) = n.vectors
+        words = Call("reinterpret", (vector,), words.dtype)
+        return Shuffle((words,), (lane // QUAD,) * len(n.lanes), n.dtype)
+
+    bits = _register_bits(func, ("aarch64",))
+    if "reinterpret" not in contents(func.body).calls:
+        return func
+    body = _in_runs(func.body, wanted, rewritten, lambda lanes: (QUAD, lanes // QUAD), bits)
+    return with_body(func, body)
+
+
+def _quad(n: Shuffle) -> bool:
+    """Whether it is one lane of four bytes, again and again."""
+    (words,) = n.vectors
+    return dtype_of(words.dtype).bits == 8 * QUAD and len(set(n.lanes)) == 1
 
 
 def _register_bits(func: PrimFunc, machines: tuple[str, ...] = ("arm", "aarch64")) -> int:
