@@ -41,6 +41,7 @@ FEW_TASKS = 4  # per image, where there are rows enough
 CACHED = 3 << 17  # bytes, at most, of copies that each block of output channels reads
 FEW_BLOCKS = 3  # of input channels, to which none is added for sums of two products
 COPIED = 4  # instructions, about, that copy the channels of a pixel
+COPIED_AT_ONCE = 4  # pixels of a row
 TAP = 4  # instructions, about, that copy one tap of a row
 
 # (image, block of channels, row of the result, pixel, tap row, tap column, channel of the block)
@@ -175,8 +176,11 @@ class ConvInt8(Convolution):
 
             return of_tap
 
+        apart = sh if conv.kernel[0] == 1 else 1  # of one tap, rows between are not copied
+        high = -(-high // apart)
+
         def by_phase(b: Expr, c: Expr, y: Expr, phase: Expr, q: Expr, k: Expr) -> Expr:
-            row, column = y - top, q * sw + phase - left
+            row, column = y * apart - top, q * sw + phase - left
             return at(b, c, row, column, k, within(row, column))
 
         shape = (conv.batch, blocks, high, sw, whole + (self.taps - 1) * dw // sw, depth)
@@ -184,7 +188,7 @@ class ConvInt8(Convolution):
 
         def data(b: Expr, c: Expr, y: Expr, q: Expr, ky: Expr, kx: Expr, k: Expr) -> Any:
             tap = kx * dw
-            return copy[b, c, y * sh + ky * dh, tap % sw, q + tap // sw, k]
+            return copy[b, c, y * (sh // apart) + ky * dh, tap % sw, q + tap // sw, k]
 
         return data
 
@@ -224,8 +228,10 @@ class ConvInt8(Convolution):
     def _schedule_copy(self, sch: Schedule, task: str) -> None:
         sch.compute_at(COPY, task)
         together = min(BLOCK, row_width(self.conv.kernel[1])) if self.planes else BLOCK
-        parts, lane = sch.split(sch.get_loops(COPY)[-1], [None, together])
-        unroll(sch, [parts])
+        *_, q, lane = sch.get_loops(COPY)
+        parts, lane = sch.split(lane, [None, together])
+        _, some = sch.split(q, [None, 1 if self.pointwise else COPIED_AT_ONCE])
+        unroll(sch, [some, parts])
         sch.vectorize(lane)
         if self.planes and "pad" in sch.get_blocks():
             sch.compute_at("pad", task)
