@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import mlc_deploy as mlc
 from mlc_deploy import te
+from mlc_deploy.codegen.library import Library
 from mlc_deploy.codegen.merge import merge
 from mlc_deploy.driver.cache import Cache
 from mlc_deploy.driver.compile import CompiledModel
@@ -123,6 +124,19 @@ def test_the_same_function_twice_is_one_too() -> None:
     made = compile_together([scaled(64), scaled(64)], Target("aarch64"))
     assert [o.number for o in made] == [0, 1]
     merge([(("a", "b"), made[0].code)], b"")
+
+
+def test_equal_objects_of_different_kernels() -> None:
+    """Kernels of two groups whose plans differ in what does not show in their loops."""
+    target = Target("aarch64")
+    small, large = compile_together([scaled(64), scaled(96)], target)
+    compiled = {"a": small, "b": large, "c": large, "d": small}
+    with mlc.connect(BOARDS["aarch64"]) as board:
+        module = board.load(Library("twice", target, tuple, compiled))
+        for name, size in {"a": 64, "b": 96, "c": 96, "d": 64}.items():
+            y = board.empty((size,))
+            module[name](board.tensor(np.ones(size, np.float32)), y)
+            np.testing.assert_array_equal(y.numpy(), np.full(size, 2, np.float32))
 
 
 def test_a_cache_that_says_what_is_not_so() -> None:

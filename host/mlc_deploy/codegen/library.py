@@ -127,16 +127,24 @@ class Library:
 
 
 def _objects(compiled: Mapping[str, KernelObject]) -> list[tuple[str | tuple[str, ...], bytes]]:
-    """Each object once, with the name of its kernel, or the names of those that share it."""
-    shared: dict[bytes, dict[int, str]] = {}
+    """Each object with the name of its kernel, or once with the names of those that share it. Equal
+    objects may be shared by kernels of each number more than once: then they are so many."""
+    found: list[tuple[str | dict[int, str], bytes]] = []
+    shared: dict[bytes, list[dict[int, str]]] = {}
     for name, o in compiled.items():
-        if o.number is not None:
-            shared.setdefault(o.code, {})[o.number] = name
-    found: dict[str | tuple[str, ...], bytes] = {}
-    for name, o in compiled.items():
-        names = shared.get(o.code, {}) if o.number is not None else {}
-        found[tuple(names[n] for n in sorted(names)) or name] = o.code
-    return list(found.items())
+        if o.number is None:
+            found.append((name, o.code))
+            continue
+        groups = shared.setdefault(o.code, [])
+        group = next((g for g in groups if o.number not in g), None)
+        if group is None:
+            groups.append(group := {})
+            found.append((group, o.code))
+        group[o.number] = name
+    return [
+        (names if isinstance(names, str) else tuple(names[n] for n in sorted(names)), code)
+        for names, code in found
+    ]
 
 
 def metadata(library: Library) -> MetadataMap:
