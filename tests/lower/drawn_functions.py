@@ -47,6 +47,11 @@ SHORT = (
     (r"EIGHT\((\w), ([^()]*)\)", r"\1[T.Ramp(\2, 1, 8)]"),
     (r"WIDE\(", r'T.Cast("int16x8", '),
     (
+        r"QUAD\(([^()]*), (\d)\)",
+        r'T.Shuffle([T.call_intrin("int32x4", "reinterpret", Q[T.Ramp(\1, 1, 16)])],'
+        r" [\2, \2, \2, \2])",
+    ),
+    (
         r"BYTES\(([^()]*)\)",
         r'T.Cast("int8x8", T.min(T.max(T.round(A[T.Ramp(\1, 1, 8)]) + T.Broadcast(T.float32(3), 8),'
         r" T.Broadcast(T.float32(-128), 8)), T.Broadcast(T.float32(127), 8)))",
@@ -69,6 +74,16 @@ for k in range(6):
     EIGHT(V, 8) = EIGHT(V, 8) + WIDE(EIGHT(Q, k * 16 + AT + 8)) * WIDE(EIGHT(Q, 136))
 for r in range(16):
     W[r] = V[r]
+""",
+    "taps of bytes": """
+for k in range(3):
+    FOUR(U, 0) = FOUR(U, 0) + QUAD(k * 16 + AT, 0) * T.Broadcast(3, 4)
+    FOUR(U, 0) = FOUR(U, 0) + QUAD(k * 16 + AT, 3)
+    FOUR(U, 4) = FOUR(U, 4) + QUAD(k * 16 + AT, 1) - QUAD(k * 16 + AT, 2)
+    FOUR(U, 4) = FOUR(U, 4) + QUAD(k * 16 + AT + 8, 0) - QUAD(k * 16 + AT + 8, 1)
+    FOUR(U, 0) = FOUR(U, 0) + QUAD(k * 16 + AT + 8, 2)
+for r in range(8):
+    W[r + 32] = T.Cast("int16", U[r])
 """,
     "bytes of floats": """
 for i in range(2):
@@ -129,10 +144,13 @@ def main(A: T.Buffer(({SIZE},), "float32"), Q: T.Buffer(({SIZE},), "int8"),
          W: T.Buffer(({SIZE},), "int16")):
     S = T.alloc_buffer((32,), "float32", scope="local")
     V = T.alloc_buffer((16,), "int16", scope="local")
+    U = T.alloc_buffer((8,), "int32", scope="local")
     for z in range(32):
         S[z] = 0.0
     for z in range(16):
         V[z] = T.int16(0)
+    for z in range(8):
+        U[z] = 0
     {lines}
 """)
     assert isinstance(func, PrimFunc)

@@ -41,12 +41,29 @@ def at_lane(e: Expr, lane: Expr, parts: Parts | None = None) -> Expr:
                     if number < lanes:
                         return at_lane(vector, const(number), parts)
                     number -= lanes
+            case Call("reinterpret", (x,), dtype) if dtype_of(x.dtype).lanes > dtype_of(dtype).lanes:
+                assert isinstance(lane, Const)
+                return _joined(x, int(lane), dtype, parts)
             case Call(name, args, dtype):
                 return Call(name, tuple(visit(a) for a in args), dtype_of(dtype).scalar)
         return rebuild(m, visit)
 
     scalar: Expr = visit(e)
     return scalar
+
+
+def _joined(x: Expr, lane: int, dtype: str, parts: Parts | None) -> Expr:
+    """One lane of integers that neighbouring lanes of x are together, the lowest first."""
+    one, wide = dtype_of(x.dtype), dtype_of(dtype)
+    narrow, whole = (f"uint{k.bits}" for k in (one, wide))
+    count = one.lanes // wide.lanes
+    total = const(0, whole)
+    for n in range(count):
+        part = at_lane(x, const(lane * count + n), parts)
+        if part.dtype != narrow:
+            part = Call("reinterpret", (part,), narrow)
+        total = total + (cast(whole, part) << const(n * one.bits, whole))
+    return total if wide.scalar == whole else Call("reinterpret", (total,), wide.scalar)
 
 
 def lane_by_lane(indices: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], For | None]:
