@@ -5,9 +5,9 @@
 Layers are those of kernels.py, as a network has them; int8 ends in a bias and a requantization.
 A row per layer:
 
-    executed   instructions of each, built for AVX2, which qemu-x86_64 has, and counted by our plugin
-    seconds    the least sample of each on local://, built for this machine; samples alternate, since
-               other programs make a sample longer and never shorter
+    executed   instructions of each, built for AVX2, which qemu-x86_64 has; our plugin counts them
+    seconds    the least sample of each on local://, built for this machine; samples alternate,
+               since other programs make a sample longer and never shorter
 
 Ratios are int8's share of float32's. Exit status 1 where int8 takes longer.
 """

@@ -76,9 +76,7 @@ def _number(e: Expr) -> float | None:
     return None
 
 
-def emit(
-    b: ll.IRBuilder, target: Target, s: Saturated, x: Value, short: bool = False
-) -> Value:
+def emit(b: ll.IRBuilder, target: Target, s: Saturated, x: Value, short: bool = False) -> Value:
     """The code, for the value of s.x. short: that, and with the zero point, is within int16."""
     match target.arch:
         case "aarch64" | "arm":

@@ -41,7 +41,9 @@ def at_lane(e: Expr, lane: Expr, parts: Parts | None = None) -> Expr:
                     if number < lanes:
                         return at_lane(vector, const(number), parts)
                     number -= lanes
-            case Call("reinterpret", (x,), dtype) if dtype_of(x.dtype).lanes > dtype_of(dtype).lanes:
+            case Call("reinterpret", (x,), dtype) if (
+                dtype_of(x.dtype).lanes > dtype_of(dtype).lanes
+            ):
                 assert isinstance(lane, Const)
                 return _joined(x, int(lane), dtype, parts)
             case Call(name, args, dtype):
