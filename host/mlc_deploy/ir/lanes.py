@@ -59,7 +59,7 @@ def _joined(x: Expr, lane: int, dtype: str, parts: Parts | None) -> Expr:
     one, wide = dtype_of(x.dtype), dtype_of(dtype)
     narrow, whole = (f"uint{k.bits}" for k in (one, wide))
     count = one.lanes // wide.lanes
-    total = const(0, whole)
+    total: Expr = const(0, whole)
     for n in range(count):
         part = at_lane(x, const(lane * count + n), parts)
         if part.dtype != narrow:
