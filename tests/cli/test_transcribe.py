@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.cli.command import Command
-from tests.decode.test_speech_files import CONFIG, GENERATION
+from tests.decode.test_speech_files import CONFIG, GENERATION, MOONSHINE
 
 
 def test_refusals(mlc_deploy: Command, folder: Path, golden: Callable[..., None]) -> None:
@@ -19,6 +19,9 @@ def test_refusals(mlc_deploy: Command, folder: Path, golden: Callable[..., None]
     Path("whisper").mkdir()
     Path("whisper/config.json").write_text(json.dumps(CONFIG))
     Path("whisper/generation_config.json").write_text(json.dumps(GENERATION))
+    for name, config in (("moonshine", MOONSHINE), ("bert", {"model_type": "bert"})):
+        Path(name).mkdir()
+        Path(f"{name}/config.json").write_text(json.dumps(config))
     said = []
     for words in (
         ("nowhere", "--audio", "said.wav"),
@@ -27,6 +30,9 @@ def test_refusals(mlc_deploy: Command, folder: Path, golden: Callable[..., None]
         ("whisper", "--audio", "none.wav"),
         ("whisper", "--audio", "said.wav", "--language", "xx"),
         ("whisper", "--audio", "said.wav", "--tokens", "0"),
+        ("whisper", "--audio", "said.wav", "--seconds", "10"),
+        ("moonshine", "--audio", "said.wav", "--seconds", "0.01"),
+        ("bert", "--audio", "said.wav"),
         ("whisper", "--audio", "said.wav", "--board", "none", "--target", "aarch64"),
         ("whisper", "--audio", "said.wav", "--board", "local://"),
     ):

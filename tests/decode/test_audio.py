@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlc_deploy.decode.audio import Ear, mel_filters, read_wav
+from mlc_deploy.decode.audio import Spectra, Waves, mel_filters, read_wav
 from mlc_deploy.errors import DecodeError
 
-EAR = Ear(frames=100)
+EAR = Spectra(frames=100)
 AGAIN = "  try: ffmpeg -i NAME.wav -ar 16000 -ac 1 -c:a pcm_s16le heard.wav"
 
 
@@ -23,7 +23,7 @@ def tone(hertz: float, seconds: float = 1.0) -> np.ndarray:
 def test_a_tone_is_loudest_in_its_channel() -> None:
     centres = np.arange(EAR.window // 2 + 1)[mel_filters(EAR).argmax(axis=1)] * 16000 / EAR.window
     for hertz in (440.0, 1000.0, 2500.0, 6000.0):
-        heard = EAR.spectrum(tone(hertz))
+        (heard,) = EAR.heard(tone(hertz))
         assert heard.shape == (80, 100) and heard.dtype == np.float32
         assert (
             abs(centres[heard.argmax(axis=0)] - hertz) <= 16000 / EAR.window + 0.04 * hertz
@@ -33,22 +33,34 @@ def test_a_tone_is_loudest_in_its_channel() -> None:
 def test_levels_of_the_spectrum() -> None:
     """Silence is the lowest, and nothing is more than 8 decades (2 of these units) below the
     loudest."""
-    heard = EAR.spectrum(np.concatenate([tone(1000, 0.5), np.zeros(8000)]))
+    (heard,) = EAR.heard(np.concatenate([tone(1000, 0.5), np.zeros(8000)]))
     np.testing.assert_allclose(heard.max() - heard.min(), 2.0, atol=1e-6)
-    np.testing.assert_allclose(EAR.spectrum(np.zeros(16000)), (-10 + 4) / 4)
-    louder = EAR.spectrum(tone(1000)).max() - EAR.spectrum(tone(1000) / 10).max()
+    np.testing.assert_allclose(EAR.heard(np.zeros(16000)), (-10 + 4) / 4)
+    louder = EAR.heard(tone(1000)).max() - EAR.heard(tone(1000) / 10).max()
     np.testing.assert_allclose(louder, 2 / 4, atol=1e-6)  # power of 10^2
 
 
 def test_filters_are_of_one_area() -> None:
     """Slaney's triangles: each channel's area is 1, where bins are narrow enough to tell."""
-    filters = mel_filters(Ear(channels=40, window=4000))
+    filters = mel_filters(Spectra(channels=40, window=4000))
     np.testing.assert_allclose(filters.sum(axis=1) * 16000 / 4000, 1, atol=0.02)
 
 
 def test_longer_sound_is_cut() -> None:
     parts = list(EAR.parts(np.ones(40000, np.float32)))
     assert [len(p) for p in parts] == [16000] * 3 and [int(p.sum()) for p in parts][-1] == 8000
+
+
+def test_samples_are_heard_as_they_are() -> None:
+    """Only a part that is too short is filled up."""
+    ear = Waves(least=100, samples=16000)
+    sound = np.arange(32050) / 40000
+    parts = list(ear.parts(sound))
+    assert [len(p) for p in parts] == [16000, 16000, 100]
+    assert not parts[2][50:].any()
+    heard = ear.heard(parts[1])
+    assert heard.shape == ear.shape and heard.dtype == np.float32
+    np.testing.assert_array_equal(heard[0], sound[16000:32000].astype(np.float32))
 
 
 def written(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mlc_deploy.decode.speech import load_transcriber
 from mlc_deploy.decode.speech_files import Speech, speech_of
 from mlc_deploy.decode.speech_model import read_speech
-from mlc_deploy.errors import DecodeError
+from mlc_deploy.errors import DecodeError, InstallError
 
 CONFIG = {"num_mel_bins": 80, "max_source_positions": 1500, "max_target_positions": 448,
           "decoder_start_token_id": 50258, "eos_token_id": 50257}  # fmt: skip
@@ -20,6 +22,9 @@ GENERATION = {
     "task_to_id": {"transcribe": 50359, "translate": 50358}, "no_timestamps_token_id": 50363,
     "begin_suppress_tokens": [220, 50257],
 }  # fmt: skip
+
+MOONSHINE = {"model_type": "moonshine", "max_position_embeddings": 194,
+             "decoder_start_token_id": 1, "eos_token_id": 2}  # fmt: skip
 
 
 def speech(folder: Path, config: Any = CONFIG, generation: Any = GENERATION) -> Speech:
@@ -36,7 +41,7 @@ def refused(action: Any) -> str:
 
 def test_a_model_of_many_languages(tmp_path: Path) -> None:
     found = speech(tmp_path)
-    assert (found.ear.frames, found.ear.rate, found.length) == (3000, 16000, 448)
+    assert (found.ear.shape, found.ear.rate, found.length) == ((1, 80, 3000), 16000, 448)
     assert found.start("de", "transcribe") == ([50258, 50261, 50359, 50363], False)
     assert found.start(None, "translate") == ([50258, 50358, 50363], True)
     logits = np.zeros(50400)
@@ -57,6 +62,52 @@ def test_a_model_of_one_language(tmp_path: Path) -> None:
     )
     assert refused(lambda: found.start(None, "translate")) == (
         "the model has no task 'translate'\n  try: transcribe"
+    )
+
+
+def test_a_model_that_hears_samples(tmp_path: Path) -> None:
+    """As much of them as its longest text can be about, at 6.5 tokens per second, or as asked."""
+    found = speech(tmp_path, MOONSHINE, {})
+    assert (found.ear.input, found.ear.least, found.length) == ("input_values", 1279, 194)
+    assert found.ear.samples == int(194 / 6.5 * 16000)
+    assert found.start(None, "transcribe") == ([1], False) and found.ends == {2}
+    assert speech_of(tmp_path, 2.5).ear.shape == (1, 40000)
+    assert refused(lambda: speech_of(tmp_path, 0.05)) == (
+        "0.05 s of sound are too short for the model\n  try: 0.08 s or more"
+    )
+
+
+def test_seconds_of_a_model_that_leaves_none_open(tmp_path: Path) -> None:
+    speech(tmp_path)
+    assert speech_of(tmp_path, 30).ear.samples == 480000
+    assert refused(lambda: speech_of(tmp_path, 10)) == (
+        "the model hears 30 s at once, not 10\n  try: no seconds, or 30"
+    )
+
+
+def test_other_types(tmp_path: Path) -> None:
+    found = refused(lambda: speech(tmp_path, {"model_type": "bert"})).replace(str(tmp_path), "")
+    assert found == (
+        "models of type 'bert' are not known to write what is said\n  in:  \n"
+        "  try: a model of type whisper or moonshine"
+    )
+    found = refused(lambda: speech(tmp_path, {"model_type": "moonshine"}, {}))
+    assert found.replace(str(tmp_path), "") == (
+        "this is no speech model of Moonshine's structure: its configuration says no "
+        "max_position_embeddings, decoder_start_token_id\n"
+        "  in:  \n  try: the folder with config.json that optimum-cli wrote"
+    )
+
+
+def test_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    speech(tmp_path, MOONSHINE, {})
+    with pytest.raises(InstallError) as caught:
+        load_transcriber(tmp_path, "host")
+    assert str(caught.value).replace(str(tmp_path), "") == (
+        "models that transformers saved need transformers and torch: import of transformers halted;"
+        " None in sys.modules\n  in:  \n  try: pip install transformers torch"
     )
 
 

@@ -132,6 +132,18 @@ def test_shapes_bind_dynamic_dimensions() -> None:
     np.testing.assert_array_equal(found, np.full((4, 5), 8 * 5 + 2))
 
 
+def test_powers_of_sizes() -> None:
+    def squares(x: Any) -> Any:
+        return torch.ones(x.shape[0] ** 2) * x.sum()
+
+    length = torch.export.Dim("length", min=2, max=8)
+    program = exported(squares, torch.zeros(3), dynamic_shapes=(({0: length},),))
+    assert " ** 2" in program.graph_module.code
+    graph = from_torch(program, dims={"length": "<=8"})
+    found = evaluate(graph, [np.ones(4, np.float32)])
+    np.testing.assert_array_equal(next(iter(found.values())), np.full(16, 4))
+
+
 def test_dims_bind_dynamic_dimensions() -> None:
     program = sequences()
     symbols = list(dict.fromkeys(str(s) for s in program.range_constraints if s.is_Symbol))

@@ -142,23 +142,32 @@ def test_what_was_heard_is_kept_in_place(transcriber: mlc.Transcriber) -> None:
     assert sum(tuple(p.shape) == (1, heads, rows, width) for p in states) == 6
 
 
-def exported(model: Any, folder: Path, merged: bool) -> Path:
+def spectra() -> Any:
+    """What Whisper's encoder takes."""
+    import torch
+
+    return torch.zeros(1, SIZES["num_mel_bins"], 2 * SIZES["max_source_positions"])
+
+
+def exported(model: Any, folder: Path, merged: bool, heard: Any, is_open: bool = False) -> Path:
     """The files of optimum: an encoder, a decoder of first steps, and one of later steps, which is
-    in one file with the first where merged."""
+    in one file with the first where merged. heard: an example of what the encoder takes, whose last
+    dimension may be open."""
     import torch
     from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
     folder.mkdir()
-    layers, heads, width, hidden = 3, 4, 8, SIZES["d_model"]
-    rows, past = SIZES["max_source_positions"], 5
+    config = model.config
+    layers, heads, past = len(model.model.decoder.layers), config.num_attention_heads, 5
+    width = config.hidden_size // heads
 
     class Encoder(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model = model
 
-        def forward(self, input_features: Any) -> Any:
-            return self.model.model.encoder(input_features).last_hidden_state
+        def forward(self, heard: Any) -> Any:
+            return self.model.model.encoder(heard).last_hidden_state
 
     class Decoder(torch.nn.Module):
         def __init__(self) -> None:
@@ -182,24 +191,33 @@ def exported(model: Any, folder: Path, merged: bool) -> Path:
     outputs = ["logits", *(f"present.{name}" for name in every)]
     options: dict[str, Any] = {"dynamo": True, "opset_version": 18, "external_data": False,
                                "verbose": False}  # fmt: skip
-    sound = torch.zeros(1, SIZES["num_mel_bins"], 2 * rows)
+    with torch.no_grad():
+        states = Encoder()(heard)
+    rows = states.shape[1]
+    size = torch.export.Dim("sound", min=1279, max=40000)  # as many as give two rows
+    encoder = torch.export.export(
+        Encoder(), (heard,), strict=False, prefer_deferred_runtime_asserts_over_guards=True,
+        dynamic_shapes=({heard.dim() - 1: size} if is_open else {},),
+    )  # fmt: skip
     torch.onnx.export(
-        Encoder(), (sound,), str(folder / "encoder_model.onnx"), input_names=["input_features"],
+        encoder, (), str(folder / "encoder_model.onnx"), input_names=[model.main_input_name],
         output_names=["last_hidden_state"], **options,
     )  # fmt: skip
-    ids, states = torch.zeros(1, 3, dtype=torch.long), torch.zeros(1, rows, hidden)
+    ids = torch.zeros(1, 3, dtype=torch.long)
+    of_sound = {1: "rows"} if is_open else {}
     torch.onnx.export(
         Decoder(), (ids, states), str(folder / "decoder_model.onnx"),
         input_names=["input_ids", "encoder_hidden_states"], output_names=outputs,
-        dynamic_shapes=({1: "sequence"}, {}), **options,
+        dynamic_shapes=({1: "sequence"}, of_sound), **options,
     )  # fmt: skip
     before = [torch.zeros(1, heads, rows if ".encoder." in name else past, width) for name in every]
-    sizes = [{} if ".encoder." in name else {2: "past"} for name in every]
+    sizes = [({2: "rows"} if is_open else {}) if ".encoder." in name else {2: "past"}
+             for name in every]  # fmt: skip
     torch.onnx.export(
         Decoder(), (ids, states, before), str(folder / "decoder_with_past_model.onnx"),
         input_names=["input_ids", "encoder_hidden_states",
                      *(f"past_key_values.{name}" for name in every)],
-        output_names=outputs, dynamic_shapes=({1: "sequence"}, {}, sizes), **options,
+        output_names=outputs, dynamic_shapes=({1: "sequence"}, of_sound, sizes), **options,
     )  # fmt: skip
     (folder / "config.json").write_text(json.dumps(model.config.to_dict()))
     (folder / "generation_config.json").write_text(json.dumps(model.generation_config.to_dict()))
@@ -244,7 +262,7 @@ def test_files_of_optimum(
 ) -> None:
     name = "armv7" if merged else "aarch64"
     board = board_named(request, name)
-    folder = exported(model, tmp_path / "whisper", merged)
+    folder = exported(model, tmp_path / "whisper", merged, spectra())
     right = by_transformers(model, sound(1), language="de")
     heard = mlc.transcribe(
         folder, sound(1), board, language="de", tokens=COUNT, target=TARGETS[name]
@@ -254,7 +272,7 @@ def test_files_of_optimum(
 
 
 def test_the_command(model: Any, tmp_path: Path, mlc_deploy: Command) -> None:
-    folder = exported(model, tmp_path / "whisper", True)
+    folder = exported(model, tmp_path / "whisper", True, spectra())
     to_wav(tmp_path / "said.wav", sound(2))
     tokenizer = {
         "version": "1.0", "added_tokens": [], "decoder": {"type": "Fuse"},

@@ -158,11 +158,12 @@ def quotient(form: Linear, divisor: int, ranges: Ranges) -> Linear:
     if common > 1:
         inner = Linear(rest.constant // common, {a: c // common for a, c in rest.terms.items()})
         return whole.plus(quotient(inner, divisor // common, ranges))
-    # (x // a) // d = x // (a*d)
-    if rest.constant == 0 and len(rest.terms) == 1:
+    # (x // a + k) // d = (x + k*a) // (a*d)
+    if len(rest.terms) == 1:
         ((atom, coefficient),) = rest.terms.items()
         if isinstance(atom, Quotient) and coefficient == 1:
-            return whole.plus(quotient(atom.form, atom.divisor * divisor, ranges))
+            inner = atom.form.plus(Linear(rest.constant * atom.divisor, {}))
+            return whole.plus(quotient(inner, atom.divisor * divisor, ranges))
     reduced = _without_small_terms(rest, divisor, ranges)
     if reduced is not None:
         return whole.plus(quotient(reduced, divisor, ranges))

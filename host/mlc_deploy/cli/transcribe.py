@@ -41,7 +41,11 @@ from .tables import Record
 )
 @click.option("--target", metavar="T", help=TARGET_HELP)
 @click.option("--board", metavar="B", help="run on B, as mlc-deploy does")
-@click.option("--tokens", type=int, metavar="N", help="write at most N tokens per 30 seconds")
+@click.option("--tokens", type=int, metavar="N", help="write at most N tokens per part of sound")
+@click.option(
+    "--seconds", type=float, metavar="N",
+    help="hear at most N seconds at once, with Moonshine (default: its longest text's)",
+)  # fmt: skip
 @click.option("--precision", metavar="P", help="compute in float32 or float16 (default: float32)")
 @click.option("--db", metavar="FILE", help=DB_HELP)
 @click.option(
@@ -57,6 +61,7 @@ def transcribe(
     target: str | None,
     board: str | None,
     tokens: int | None,
+    seconds: float | None,
     precision: str | None,
     db: str | None,
     save: str | None,
@@ -67,22 +72,25 @@ def transcribe(
 ) -> int:
     """Writes what is said in a sound, token by token on a board.
 
-    MODEL is a folder that optimum-cli wrote of a Whisper model (encoder_model.onnx, decoder_model
-    and decoder_with_past_model, or both merged, with their config.json), or an .mlc file in it that
-    --save wrote. The text goes to stdout, and what it cost to stderr. With a tokenizer.json in the
+    MODEL is a folder with a Whisper or Moonshine model: of optimum-cli (encoder_model.onnx,
+    decoder_model and decoder_with_past_model, or both merged) or of transformers
+    (model.safetensors), with its config.json. Or it is an .mlc file in such a folder, which --save
+    wrote. The text goes to stdout, and what it cost to stderr. With a tokenizer.json in the
     folder it is text (extra 'text'), and tokens without.
     """
-    above_zero({"--tokens": tokens, "--timeout": timeout, "--threads": threads})
+    above_zero(
+        {"--tokens": tokens, "--seconds": seconds, "--timeout": timeout, "--threads": threads}
+    )
     if save is not None:
         saved(save)
     to_json = JsonFile(json_file, (model, tokenizer, audio, db))
     file = Path(model)
     if not file.exists():
         raise Misuse("there is no such file", where=model, mend="the path of a folder")
-    speech = speech_of(file if file.is_dir() else file.parent)
+    speech = speech_of(file if file.is_dir() else file.parent, seconds)
     speech.start(language, task)  # refused before anything is compiled
     sound = read_wav(audio, speech.ear.rate)
-    ready = _ready(file, tokenizer, target, precision, db, save)
+    ready = _ready(file, tokenizer, target, seconds, precision, db, save)
     wanted = ready.model.target if ready else None
     if ready is None and target is not None:
         wanted = one_level(target, "transcribe takes")
@@ -93,8 +101,9 @@ def transcribe(
     with fitting_board(url, wanted, cores, progress) as (session, wanted):
         with progress.stage("compile"):
             made = ready or load_transcriber(
-                file, wanted, tokenizer=tokenizer, precision=precision or "float32", db=db
-            )
+                file, wanted, seconds=seconds, tokenizer=tokenizer,
+                precision=precision or "float32", db=db,
+            )  # fmt: skip
         if save is not None:
             assert not isinstance(made.model, SavedModel)
             save_model(CompiledLevels((made.model,)), save, file.stem)
@@ -116,14 +125,15 @@ def transcribe(
 
 
 def _ready(
-    file: Path, tokenizer: str | None, target: str | None, precision: str | None, db: str | None,
-    save: str | None,
+    file: Path, tokenizer: str | None, target: str | None, seconds: float | None,
+    precision: str | None, db: str | None, save: str | None,
 ) -> Transcriber | None:  # fmt: skip
     """The model of an .mlc file; None for another. Raises Misuse for options of the compiler."""
     if file.suffix != MODEL:
         return None
     made = load_transcriber(file, tokenizer=tokenizer)
-    options = {"--target": target, "--precision": precision, "--db": db, "--save": save}
+    options = {"--target": target, "--seconds": seconds, "--precision": precision, "--db": db,
+               "--save": save}  # fmt: skip
     refuse_compiled(file, made.model.target, options, "folder")
     return made
 

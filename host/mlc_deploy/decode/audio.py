@@ -1,15 +1,18 @@
-"""Sound as models of speech take it: a .wav file to numbers, and these to the logarithms of their
-mel spectrum, as Whisper's paper has it (Radford et al. 2022, section 2.2: 80 channels, windows of
-25 ms every 10 ms, of sound with 16,000 samples per second)."""
+"""Sound as models of speech take it: a .wav file to numbers, and these to a model's input.
+
+Some models take the numbers as they are. Others take the logarithms of their mel spectrum, as
+Whisper's paper has it (Radford et al. 2022, section 2.2: 80 channels, windows of 25 ms every 10 ms,
+of sound with 16,000 samples per second)."""
 
 from __future__ import annotations
 
 import wave
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,40 +31,91 @@ HIGHEST = 8000.0  # Hz, the end of the last channel
 
 
 @dataclass(frozen=True, slots=True)
-class Ear:
-    """What a model hears at once: `frames` spectra of `channels`, one every `hop` samples, each of
-    `window` samples; `rate` of them are a second."""
+class Ear(ABC):
+    """What a model hears at once, in sound of `rate` samples per second."""
+
+    rate: int = 16000
+
+    input: ClassVar[str]  # the model's, as transformers call it
+
+    @property
+    @abstractmethod
+    def samples(self) -> int:
+        """So many are heard at once, at most."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The input's shape, where `samples` are heard."""
+
+    @property
+    def least(self) -> int:
+        """So few samples can be heard; a part of fewer is filled up with silence."""
+        return self.samples
+
+    @abstractmethod
+    def heard(self, part: Array) -> Array:
+        """The model's input, float32, of float[n] with least <= n <= samples."""
+
+    def parts(self, sound: Array) -> Iterator[Array]:
+        """The sound, float[n], cut into what is heard at once."""
+        for begin in range(0, max(len(sound), 1), self.samples):
+            part = sound[begin : begin + self.samples]
+            yield np.pad(part, (0, max(0, self.least - len(part))))
+
+
+@dataclass(frozen=True, slots=True)
+class Spectra(Ear):
+    """`frames` spectra of `channels`, one every `hop` samples, each of `window` samples."""
 
     channels: int = 80
     frames: int = 3000
-    rate: int = 16000
     hop: int = 160
     window: int = 400
+
+    input = "input_features"
 
     @property
     def samples(self) -> int:
         return self.frames * self.hop
 
-    def parts(self, sound: Array) -> Iterator[Array]:
-        """The sound cut into what is heard at once, the last part filled up with silence."""
-        for begin in range(0, max(len(sound), 1), self.samples):
-            part = sound[begin : begin + self.samples]
-            yield np.pad(part, (0, self.samples - len(part)))
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (1, self.channels, self.frames)
 
-    def spectrum(self, sound: Array) -> Array:
-        """The logarithms of the mel spectrum, float32[channels, frames]."""
+    def heard(self, part: Array) -> Array:
+        """The logarithms of the mel spectrum, float32[1, channels, frames]."""
         half = self.window // 2
-        padded = np.pad(sound.astype(np.float64), half, mode="reflect")
+        padded = np.pad(part.astype(np.float64), half, mode="reflect")
         cut = np.lib.stride_tricks.sliding_window_view(padded, self.window)[:: self.hop]
         hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.window) / self.window)
         power = np.abs(np.fft.rfft(cut[: self.frames] * hann)) ** 2
         heard = np.log10(np.maximum(power @ mel_filters(self).T, FLOOR))
         heard = np.maximum(heard, heard.max() - RANGE)
-        return np.ascontiguousarray((heard.T + 4) / 4, np.float32)
+        return np.ascontiguousarray((heard.T[None] + 4) / 4, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Waves(Ear):
+    """The samples themselves, from `least` to `samples` of them: the model's input is as long as
+    the sound."""
+
+    least: int = 1
+    samples: int = 480000
+
+    input = "input_values"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (1, self.samples)
+
+    def heard(self, part: Array) -> Array:
+        """The samples, float32[1, n]."""
+        return np.ascontiguousarray(part[None], np.float32)
 
 
 @cache
-def mel_filters(ear: Ear) -> Array:
+def mel_filters(ear: Spectra) -> Array:
     """The share of each frequency in each channel: triangles of one area, equally far apart on the
     mel scale, [channels, window / 2 + 1]."""
     ends = np.linspace(0, _mel(HIGHEST), ear.channels + 2)

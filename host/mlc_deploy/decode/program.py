@@ -9,9 +9,10 @@ model of transformers that has none.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DecodeError, GraphError
@@ -61,12 +62,13 @@ def decoder_of_program(
     read: ExportedProgram,
     where: str,
     length: int | None = None,
-    others: Collection[str] = (),
+    others: Mapping[str, int] = MappingProxyType({}),
     *,
     step: int = STEP,
     converters: Mapping[Any, Any] | None = None,
 ) -> Function:
-    """As read_program_decoder, of a program that may take other inputs, too."""
+    """As read_program_decoder, of a program that may take other inputs, too. others: by the names
+    of these, how large their open dimensions can be."""
     shapes = shapes_of(read)
     unknown = [name for name in shapes if name not in (IDS, PLACES, *others)]
     if unknown or len(shapes.get(IDS, ())) != 2 or len(shapes.get(PLACES, ())) != 1:
@@ -84,7 +86,10 @@ def decoder_of_program(
             mend=f"--max-length {own}, or none; or a program exported with {length}",
         )
     steps = shapes[IDS][1]
-    dims = {} if isinstance(steps, int) else {str(steps): f"<={_most(read, steps, step, own)}"}
+    dims = {str(n): f"<={most}" for name, most in others.items() for n in shapes[name]
+            if not isinstance(n, int)}  # fmt: skip
+    if not isinstance(steps, int):
+        dims[str(steps)] = f"<={_most(read, steps, step, own)}"
     function = from_torch(read, dims=dims, converters={**APPENDING, **(converters or {})})
     try:
         return with_static_cache(replace(function, name="decoder"), IDS, PLACES)

@@ -22,11 +22,11 @@ from ..artifact.format import is_saved
 from ..board.connect import target_of
 from ..driver.compile import CompiledModel, compile
 from ..driver.deploy import RUN_SECONDS, thread_count
-from .audio import read_wav
+from .audio import Waves, read_wav
 from .files import Beside, beside
 from .speech_files import Speech, speech_of, speech_of_module
-from .speech_model import FEATURES, read_speech
-from .speech_module import read_speech_module
+from .speech_model import ENCODER, read_speech
+from .speech_module import has_weights, module_of, read_speech_module
 from .text import Memory, Text
 from .tokens import Tokenizer, load_tokenizer
 
@@ -66,27 +66,45 @@ def load_transcriber(
     target: Target | str | None = None,
     *,
     length: int | None = None,
+    seconds: float | None = None,
     tokenizer: str | Path | None = None,
     **options: Any,
 ) -> Transcriber:
-    """A speech model compiled for a target, or saved before. model: a folder that optimum wrote, an
-    .mlc file, or transformers' WhisperForConditionalGeneration. length: tokens that a text of one
-    window has at most, by default as many as the model can say. options as `compile` takes them.
-    Raises DecodeError and what `compile` and `load_model` raise."""
+    """A speech model compiled for a target, or saved before. model: a folder that optimum wrote, or
+    transformers, an .mlc file, or transformers' WhisperForConditionalGeneration or
+    MoonshineForConditionalGeneration. length: tokens that a text of one window has at most, by
+    default as many as the model can say. seconds: of sound that is heard at once, at most, of a
+    model that leaves this open (default: as many as the longest text can be about). options as
+    `compile` takes them. Raises DecodeError and what `compile` and `load_model` raise."""
     near = None if tokenizer is None else Path(tokenizer)
     if not isinstance(model, (str, Path)):
         found = beside(near, near) if near is not None else Beside()
-        file, own = Path(type(model).__name__), speech_of_module(model)
+        file, own = Path(type(model).__name__), speech_of_module(model, seconds)
         function = read_speech_module(model, own.ear, length or own.length, own.silent)
         return Transcriber(compile(function, target, **options), file, found, own)
     file = Path(model)
     folder = file if file.is_dir() else file.parent
-    found, own = beside(folder / "model", near), speech_of(folder)
+    found, own = beside(folder / "model", near), speech_of(folder, seconds)
     if file.is_file() and is_saved(file):
-        return Transcriber(load_model(file), file, found, own)
+        saved = load_model(file)
+        return Transcriber(saved, file, found, _as_saved(own, saved))
     parts = folder / "onnx" if (folder / "onnx").is_dir() else folder
-    made = read_speech(parts, own.ear, length or own.length, own.silent)
+    most = length or own.length
+    if has_weights(folder) and not (parts / ENCODER).is_file():
+        made = read_speech_module(module_of(folder), own.ear, most, own.silent)
+        made = replace(made, name=folder.name or made.name)
+    else:
+        made = read_speech(parts, own.ear, most, own.silent)
     return Transcriber(compile(made, target, **options), folder, found, own)
+
+
+def _as_saved(speech: Speech, saved: SavedModel) -> Speech:
+    """With the sound that a saved model has room for, where its type leaves this open."""
+    model, ear = saved.metadata.model, speech.ear
+    if not isinstance(ear, Waves) or model is None or ear.input not in model.arguments:
+        return speech
+    samples = int(model.arguments[ear.input].shape[-1])
+    return replace(speech, ear=replace(ear, samples=samples))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +160,8 @@ class Transcript:
 
     def _said(self, part: Array) -> Iterator[int]:
         """The tokens of what is heard at once."""
-        spectrum = self._speech.ear.spectrum(part)[None]
-        with Text(self._loaded, given={FEATURES: spectrum}, **self._how) as text:
+        ear = self._speech.ear
+        with Text(self._loaded, given={ear.input: ear.heard(part)}, **self._how) as text:
             self._memory = text.memory
             if self._detect:
                 text.read(self._start[:1])
@@ -197,7 +215,8 @@ def transcribe(
     beside the model, of tokens; the likeliest ones.
 
     audio: a .wav file of 16-bit PCM, or numbers from -1 to 1, with the model's rate. Sound that is
-    longer than what a model hears at once (30 s) is cut into parts, each transcribed by itself.
+    longer than what a model hears at once (about 30 s) is cut into parts, each transcribed by
+    itself.
     language: of a model of several, such as "en" (default: the likeliest). task: "translate" gives
     English. tokens: of a part, at most. model: as load_transcriber takes it, with its options in
     `loading`, or what it gave. Raises DecodeError, RpcError, and what load_transcriber raises.

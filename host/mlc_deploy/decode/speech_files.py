@@ -4,7 +4,8 @@ generation_config.json, preprocessor_config.json."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,10 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DecodeError
-from .audio import Ear
+from .audio import Ear, Spectra, Waves
 from .files import json_of
 
 TASKS = ("transcribe", "translate")
+# Moonshine (Jeffries et al. 2024): kernels and strides of the encoder's convolutions, and tokens of
+# a second of sound, which its authors limit texts to.
+MOONSHINE = ((127, 64), (7, 3), (3, 2))
+TOKENS_PER_SECOND = 6.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,45 +80,96 @@ class Speech:
         return token in (self.begin, self.plain, *self.languages.values(), *self.tasks.values())
 
 
-def speech_of(folder: Path) -> Speech:
-    """What the files of a folder say. Raises DecodeError."""
-    config = json_of([folder], "config.json")
-    ear = json_of([folder], "preprocessor_config.json")
-    return _speech(config, json_of([folder], "generation_config.json"), ear, str(folder))
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What differs between types of models. needed: the numbers that a configuration must say, the
+    last of them the tokens of a text at most. ear: what the model hears, by its configuration, by
+    that of its preprocessor, and by the seconds that the user wants heard at once, if any."""
+
+    needed: tuple[str, ...]
+    ear: Callable[[Mapping[str, Any], Mapping[str, Any], float | None], Ear]
 
 
-def speech_of_module(module: object) -> Speech:
-    """What a model of transformers says of itself. Raises DecodeError."""
-    parts: list[Any] = [getattr(module, key, None) for key in ("config", "generation_config")]
-    config, generation = (p.to_dict() if hasattr(p, "to_dict") else {} for p in parts)
-    return _speech(config, generation, {}, type(module).__name__)
-
-
-def _speech(
-    config: Mapping[str, Any], generation: Mapping[str, Any], ear: Mapping[str, Any], where: str
-) -> Speech:
-    needed = ("num_mel_bins", "max_source_positions", "max_target_positions")
-    lacking = [key for key in needed if type(config.get(key)) is not int]
-    said = {**config, **{k: v for k, v in generation.items() if v is not None}}
-    begin = said.get("decoder_start_token_id")
-    if lacking or type(begin) is not int:
-        raise DecodeError(
-            "this is no speech model of Whisper's structure: its configuration says no "
-            + ", ".join([*lacking, *([] if type(begin) is int else ["decoder_start_token_id"])]),
-            where=where,
-            mend="the folder with config.json that optimum-cli wrote",
-        )
-    usual = Ear()
-    hears = Ear(
+def _whisper(config: Mapping[str, Any], ear: Mapping[str, Any], seconds: float | None) -> Ear:
+    usual = Spectra()
+    made = Spectra(
         channels=config["num_mel_bins"],
         frames=2 * config["max_source_positions"],  # the encoder's convolutions halve them
         rate=_whole(ear, "sampling_rate", usual.rate),
         hop=_whole(ear, "hop_length", usual.hop),
         window=_whole(ear, "n_fft", usual.window),
     )
+    if seconds is not None and seconds * made.rate != made.samples:
+        raise DecodeError(
+            f"the model hears {made.samples / made.rate:g} s at once, not {seconds:g}",
+            mend=f"no seconds, or {made.samples / made.rate:g}",
+        )
+    return made
+
+
+def _moonshine(config: Mapping[str, Any], ear: Mapping[str, Any], seconds: float | None) -> Ear:
+    rate = _whole(ear, "sampling_rate", Waves().rate)
+    least = 2  # rows that the encoder gives: torch.export takes no size of 1 for an open one
+    for kernel, stride in reversed(MOONSHINE):
+        least = (least - 1) * stride + kernel
+    asked = config["max_position_embeddings"] / TOKENS_PER_SECOND if seconds is None else seconds
+    if asked * rate < least:
+        raise DecodeError(
+            f"{asked:g} s of sound are too short for the model",
+            mend=f"{math.ceil(least / rate * 100) / 100:g} s or more",
+        )
+    return Waves(rate=rate, least=least, samples=int(asked * rate))
+
+
+# By `model_type` in config.json.
+KINDS: Mapping[str, Kind] = {
+    "whisper": Kind(("num_mel_bins", "max_source_positions", "max_target_positions"), _whisper),
+    "moonshine": Kind(("max_position_embeddings",), _moonshine),
+}
+
+
+def speech_of(folder: Path, seconds: float | None = None) -> Speech:
+    """What the files of a folder say. seconds: of sound that is heard at once, of a model that
+    leaves this open. Raises DecodeError."""
+    config = json_of([folder], "config.json")
+    ear = json_of([folder], "preprocessor_config.json")
+    generation = json_of([folder], "generation_config.json")
+    return _speech(config, generation, ear, str(folder), seconds)
+
+
+def speech_of_module(module: object, seconds: float | None = None) -> Speech:
+    """What a model of transformers says of itself. Raises DecodeError."""
+    parts: list[Any] = [getattr(module, key, None) for key in ("config", "generation_config")]
+    config, generation = (p.to_dict() if hasattr(p, "to_dict") else {} for p in parts)
+    return _speech(config, generation, {}, type(module).__name__, seconds)
+
+
+def _speech(
+    config: Mapping[str, Any], generation: Mapping[str, Any], ear: Mapping[str, Any], where: str,
+    seconds: float | None,
+) -> Speech:  # fmt: skip
+    of_type = config.get("model_type", "whisper")  # older files of Whisper say none
+    kind = KINDS.get(of_type)
+    if kind is None:
+        raise DecodeError(
+            f"models of type '{of_type}' are not known to write what is said",
+            where=where,
+            mend=f"a model of type {' or '.join(KINDS)}",
+        )
+    lacking = [key for key in kind.needed if type(config.get(key)) is not int]
+    said = {**config, **{k: v for k, v in generation.items() if v is not None}}
+    begin = said.get("decoder_start_token_id")
+    lacking += [] if type(begin) is int else ["decoder_start_token_id"]
+    if lacking or type(begin) is not int:
+        raise DecodeError(
+            f"this is no speech model of {of_type.capitalize()}'s structure: its configuration "
+            f"says no {', '.join(lacking)}",
+            where=where,
+            mend="the folder with config.json that optimum-cli wrote",
+        )
     return Speech(
-        ear=hears,
-        length=config["max_target_positions"],
+        ear=kind.ear(config, ear, seconds),
+        length=config[kind.needed[-1]],
         begin=begin,
         ends=frozenset(_tokens(said.get("eos_token_id"))),
         languages=_named(said.get("lang_to_id")),

@@ -1,8 +1,9 @@
-"""Speech models of Whisper's structure as one function of sound and tokens (graph/speech.py).
+"""Speech models of an encoder and a decoder as one function of sound and tokens (graph/speech.py).
 
 optimum writes an encoder and decoders; a merged decoder is both of these in one file:
 
-    encoder_model            input_features[1, channels, frames] -> last_hidden_state[1, S, D]
+    encoder_model            input_features[1, channels, frames], or input_values[1, samples]
+                             -> last_hidden_state[1, S, D]
     decoder_model            input_ids, encoder_hidden_states -> logits, present.N.{decoder,encoder}
     decoder_with_past_model  input_ids, past_key_values.N.{decoder,encoder} -> logits, present.N
 """
@@ -23,12 +24,16 @@ from ..frontend.onnx_file import read_model
 from ..graph import Function
 from ..graph.decoder import Parts, with_cache
 from ..graph.dims import symbol
+from ..graph.extents import largest
+from ..graph.nodes import Value
 from ..graph.speech import followed_by, giving, hearing
+from ..ir import Dim
 from .audio import Ear
 from .model import BRANCH, IDS, LOGITS, STEP, dimension_of, past_of
 
-FEATURES, HIDDEN, STATES = "input_features", "encoder_hidden_states", "last_hidden_state"
+HIDDEN, STATES = "encoder_hidden_states", "last_hidden_state"
 PLACES = "cache_position"
+SAMPLES = "samples"  # of sound, where it is of open length
 OF_ENCODER = ".encoder."  # in the names of caches of what was heard
 FIRST = ("decoder_model.onnx", "decoder_model_merged.onnx")  # makes these caches
 LATER = ("decoder_with_past_model.onnx", "decoder_model_merged.onnx")  # reads them
@@ -44,11 +49,15 @@ def read_speech(folder: Path, ear: Ear, length: int, silent: Sequence[int] = ())
     if not encoder.is_file() or first is None or later is None:
         lacking = ENCODER if not encoder.is_file() else " and no ".join(LATER if first else FIRST)
         raise DecodeError(f"the folder holds no {lacking}", where=str(folder), mend=EXPORT)
-    _refuse_other(encoder, (FEATURES,), STATES)
-    heard = from_onnx(encoder, {FEATURES: (1, ear.channels, ear.frames)})
-    (hidden,) = (v for v, n in zip(heard.outputs, heard.output_names, strict=True) if n == STATES)
-    hear = followed_by(giving(heard, [STATES]), _keys(first, hidden.type.shape), {HIDDEN: STATES})
-    tell = _teller(later, hear, length)
+    sound = _inputs(_refuse_other(encoder, (ear.input,), STATES))[ear.input]
+    shape: list[Dim] = list(ear.shape)
+    if ear.least < ear.samples:
+        shape[-1] = symbol(SAMPLES)
+    heard = giving(from_onnx(encoder, *_sizes([sound], {ear.input: shape}, ear.samples)), [STATES])
+    (hidden,) = heard.outputs
+    rows = rows_at_most(heard, hidden)
+    hear = followed_by(heard, _keys(first, hidden.type.shape, rows), {HIDDEN: STATES})
+    tell = _teller(later, hear, rows, length)
     caches = {p.name: p.name for p in tell.params if OF_ENCODER in p.name}
     return together(hear, replace(tell, name=folder.name or "speech"), caches, silent, str(folder))
 
@@ -86,22 +95,20 @@ def _refuse_other(file: Path, inputs: Sequence[str], output: str) -> ModelProto:
     return proto
 
 
-def _keys(file: Path, hidden: Sequence[Any]) -> Function:
+def _keys(file: Path, hidden: Sequence[Dim], rows: int) -> Function:
     """What a decoder's layers read of the encoder's output, by the names of the later decoder's
-    inputs."""
+    inputs. rows: of that output, at most."""
     proto = _refuse_other(file, (IDS, HIDDEN), LOGITS)
     inputs = _inputs(proto)
-    shapes = {name: _shape(info, {0: 1}) for name, info in inputs.items()}
-    shapes[IDS], shapes[HIDDEN] = (1, 1), _whole(hidden)
     values = {BRANCH: np.array([False])} if BRANCH in inputs else {}
-    shapes = {name: shape for name, shape in shapes.items() if name not in values}
-    made = from_onnx(file, shapes, values=values)
+    taken = [info for name, info in inputs.items() if name not in values]
+    made = from_onnx(file, *_sizes(taken, {IDS: (1, 1), HIDDEN: hidden}, rows), values=values)
     caches = [name for name in made.output_names if OF_ENCODER in name]
     if not caches:
         what = f"the decoder gives no caches present.N{OF_ENCODER}key"
         raise DecodeError(what, where=str(file), mend=EXPORT)
     found = giving(made, caches)
-    if others := [p.name for p in found.params if p.name != HIDDEN]:
+    if others := [p.name for p in found.params if p.name not in (HIDDEN, *dict(found.extents))]:
         what = f"what was heard is computed from '{others[0]}', too"
         raise DecodeError(what, where=str(file), mend=EXPORT)
     return replace(found, output_names=tuple(_past_name(n) for n in found.output_names))
@@ -111,18 +118,42 @@ def _past_name(present: str) -> str:
     return present.replace("present", "past_key_values", 1)
 
 
-def _whole(shape: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(int(extent) for extent in shape)
+def rows_at_most(function: Function, value: Value) -> int:
+    """Of a value in a function, [..., rows, width]: how many rows a run decides about at most."""
+    rows = largest(value.type, dict(function.extents)).shape[-2]
+    assert isinstance(rows, int), f"{value} has {rows} rows"
+    return rows
 
 
-def _shape(info: ValueInfoProto, known: Mapping[int, int]) -> tuple[int, ...]:
-    """The shape of an input that decides nothing: what is open is 1."""
-    dims = info.type.tensor_type.shape.dim
-    return tuple(known.get(a) or d.dim_value or 1 for a, d in enumerate(dims))
+def _sizes(
+    inputs: Sequence[ValueInfoProto], given: Mapping[str, Sequence[Dim]], most: int
+) -> tuple[dict[str, Sequence[int]], dict[str, Dim | str]]:
+    """Shapes of inputs, and values of named dimensions, as from_onnx takes them: those of `given`,
+    in which a symbol is open and `most` at most. What else is open decides nothing, and is 1."""
+    shapes: dict[str, Sequence[int]] = {}
+    dims: dict[str, Dim | str] = {}
+    known: dict[Dim, str] = {}  # the symbols of `given`, by the names that they have in the file
+    for info in sorted(inputs, key=lambda info: info.name not in given):
+        own = info.type.tensor_type.shape.dim
+        wanted = given.get(info.name, [d.dim_value or 1 for d in own])
+        if all(isinstance(n, int) for n in wanted) and not any(d.dim_param in dims for d in own):
+            shapes[info.name] = [int(n) for n in wanted]
+            continue
+        for d, size in zip(own, wanted, strict=False):
+            if not d.dim_param or d.dim_param in dims:
+                continue
+            if size in known:
+                dims[d.dim_param] = symbol(known[size])
+            elif isinstance(size, int):
+                dims[d.dim_param] = size
+            else:
+                dims[d.dim_param], known[size] = f"<={most}", d.dim_param
+    return shapes, dims
 
 
-def _teller(file: Path, hear: Function, length: int) -> Function:
-    """The decoder of later steps as a function of tokens and of what was heard, with its cache."""
+def _teller(file: Path, hear: Function, most: int, length: int) -> Function:
+    """The decoder of later steps as a function of tokens and of what was heard, `most` rows of it,
+    with its cache."""
     proto = _refuse_other(file, (IDS,), LOGITS)
     inputs = _inputs(proto)
     outputs = {o.name: o for o in proto.graph.output}
@@ -140,9 +171,12 @@ def _teller(file: Path, hear: Function, length: int) -> Function:
         dims[steps] = f"<={min(STEP, length)}"
     if (places := dimension_of(inputs, PLACES, 0)) not in ("", steps):
         dims[places] = symbol(steps) if steps else 1
-    shapes = {name: _whole(shape) for name, shape in heard.items()}
+    given: dict[str, Sequence[Dim]] = {**heard}
     if HIDDEN in inputs:
-        shapes[HIDDEN] = _shape(inputs[HIDDEN], {1: next(iter(shapes.values()))[2]})
+        hidden = [d.dim_value or 1 for d in inputs[HIDDEN].type.tensor_type.shape.dim]
+        given[HIDDEN] = (1, next(iter(heard.values()))[2], *hidden[2:])
+    shapes, sizes = _sizes([inputs[name] for name in given], given, most)
+    dims |= sizes
     for name in (IDS, *past):
         if batch := dimension_of(inputs, name, 0):
             dims[batch] = 1

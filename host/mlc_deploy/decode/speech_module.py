@@ -1,21 +1,62 @@
-"""A speech model of transformers' Whisper classes in Python: exported as an encoder, which gives
-the keys and values that the decoder reads of it, and as a decoder with its cache in buffers."""
+"""A speech model of transformers' classes in Python: exported as an encoder, which gives the keys
+and values that the decoder reads of it, and as a decoder with its cache in buffers.
+
+    hearer(sound) -> heard: the keys and values of each layer, [1, H, S, D]
+    teller(input_ids[1, n], cache_position[n], heard) -> logits[1, n, tokens]
+
+S is open where the length of the sound is.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DecodeError
+from ..errors import DecodeError, InstallError
 from ..frontend import from_torch
 from ..graph import Function
 from .audio import Ear
 from .model import IDS, STEP
 from .program import PLACES, decoder_of_program
-from .speech_model import FEATURES, together
+from .speech_model import SAMPLES, rows_at_most, together
 
 if TYPE_CHECKING:
     from torch.nn import Module
+
+ROWS, HEARD = "rows", "heard"
+
+
+WEIGHTS = "model*.safetensors"
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether transformers saved a model in the folder."""
+    return any(folder.glob(WEIGHTS))
+
+
+def module_of(folder: Path) -> Module:
+    """The model that transformers saved in a folder. Runs no code of the folder's. Raises
+    InstallError where transformers or torch are missing, and DecodeError."""
+    try:
+        from transformers import AutoModelForSpeechSeq2Seq
+    except ImportError as error:
+        raise InstallError(
+            f"models that transformers saved need transformers and torch: {error}",
+            where=str(folder),
+            mend="pip install transformers torch",
+        ) from error
+    try:
+        model: Module = AutoModelForSpeechSeq2Seq.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True, trust_remote_code=False,
+            attn_implementation="eager", dtype="float32",
+        )  # fmt: skip
+    except Exception as error:  # of many kinds, from missing files to sizes that do not fit
+        first = str(error).strip().split("\n")[0] or type(error).__name__
+        what = f"transformers cannot read the model: {first}"
+        raise DecodeError(what, where=str(folder), mend="model.save_pretrained(folder)") from error
+    return model
 
 
 def read_speech_module(
@@ -29,28 +70,59 @@ def read_speech_module(
     if not hasattr(getattr(model, "model", None), "encoder") or not hasattr(model, "proj_out"):
         raise DecodeError(
             f"this is no speech model: {where} has no model.encoder and no proj_out",
-            mend="transformers.WhisperForConditionalGeneration",
+            mend="transformers.WhisperForConditionalGeneration, or Moonshine's",
         )
     inner: Any = model.eval()
-    hearer, sound = _hearer(inner), torch.zeros(1, ear.channels, ear.frames)
-    with torch.no_grad():
-        keys = hearer(sound)
-        heard = torch.export.export(hearer, (), {FEATURES: sound}, strict=False)
+    open_sound = ear.least < ear.samples
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch and transformers about their own code
+        sound = torch.zeros(ear.shape)
+        samples, rows = {}, {}
+        if open_sound:
+            samples = {1: torch.export.Dim(SAMPLES, min=ear.least, max=ear.samples)}
+        heard = torch.export.export(
+            _hearer(inner), (), {ear.input: sound}, strict=False,
+            prefer_deferred_runtime_asserts_over_guards=True,
+            dynamic_shapes={ear.input: samples},
+        )  # fmt: skip
+        hear = from_torch(heard, dims={SAMPLES: f"<={ear.samples}"} if open_sound else {})
+        said, keys = _caches(inner, sound)
+        most = [rows_at_most(hear, value) for value in hear.outputs[: len(keys)]]
         tokens = torch.export.Dim("tokens", min=1, max=min(STEP, length))
-        given = {IDS: torch.zeros(1, 3, dtype=torch.long), PLACES: torch.arange(3), "heard": keys}
-        shapes = {IDS: {1: tokens}, PLACES: {0: tokens}, "heard": [None] * len(keys)}
+        if open_sound:
+            rows = {2: torch.export.Dim(ROWS, min=1, max=max(most))}
+        given = {IDS: torch.zeros(1, 3, dtype=torch.long), PLACES: torch.arange(3), HEARD: keys}
+        shapes = {IDS: {1: tokens}, PLACES: {0: tokens}, HEARD: [rows] * len(keys)}
         told = torch.export.export(
-            _teller(inner, length), (), given, dynamic_shapes=shapes, strict=True
+            _teller(inner, said, length), (), given, dynamic_shapes=shapes, strict=True
         )
-    hear = from_torch(heard)
-    names = [name for name in told.graph_signature.user_inputs if str(name).startswith("heard")]
-    tell = decoder_of_program(told, where, length, [str(n) for n in names])
-    caches = dict(zip(map(str, names), hear.output_names, strict=True))
+    names = [n for n in map(str, told.graph_signature.user_inputs) if n.startswith(HEARD)]
+    tell = decoder_of_program(told, where, length, dict(zip(names, most, strict=True)))
+    caches = dict(zip(names, hear.output_names, strict=False))
     return together(hear, tell, caches, silent, where)
 
 
+def _caches(model: Any, sound: Any) -> tuple[list[Any], list[Any]]:
+    """Keys and values, layer by layer, of one token that is said, and of what is heard."""
+    import torch
+    from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+
+    both = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    model.model.decoder(
+        input_ids=torch.zeros(1, 1, dtype=torch.long),
+        encoder_hidden_states=model.model.encoder(sound).last_hidden_state,
+        past_key_values=both,
+        use_cache=True,
+    )
+    own, heard = (
+        [x for layer in cache.layers for x in (layer.keys, layer.values)]
+        for cache in (both.self_attention_cache, both.cross_attention_cache)
+    )
+    return own, heard
+
+
 def _hearer(model: Any) -> Any:
-    """What the decoder's layers read of a sound: keys and values, [1, H, S, D]."""
+    """What the decoder's layers read of a sound."""
     import torch
 
     class Hearer(torch.nn.Module):  # type: ignore[misc]
@@ -58,36 +130,25 @@ def _hearer(model: Any) -> Any:
             super().__init__()
             self.model = model
 
-        def forward(self, input_features: Any) -> Any:
-            x = self.model.model.encoder(input_features).last_hidden_state
-            found = []
-            for layer in self.model.model.decoder.layers:
-                own = layer.encoder_attn
-                for part in (own.k_proj, own.v_proj):
-                    y = part(x).view(1, x.shape[1], own.num_heads, own.head_dim)
-                    found.append(y.transpose(1, 2))
-            return found
+        def forward(self, **sound: Any) -> Any:
+            return _caches(self.model, *sound.values())[1]
 
     return Hearer()
 
 
-def _teller(model: Any, length: int) -> Any:
-    """The decoder with its own cache in buffers, and that of what was heard as an input."""
+def _teller(model: Any, own: Sequence[Any], length: int) -> Any:
+    """The decoder with its own cache in buffers, and that of what was heard as an input. own: the
+    keys and values of one token."""
     import torch
-    from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
-
-    config = model.config
-    heads, layers = config.decoder_attention_heads, config.decoder_layers
+    from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticLayer
 
     class Teller(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = model
-            self.cache = StaticCache(config=config, max_cache_len=length)
-            self.cache.layers = self.cache.layers[:layers]
-            width = config.d_model // heads
-            self.cache.early_initialization(1, heads, width, model.dtype, model.device)
+            self.cache = Cache(layers=[StaticLayer(length) for _ in own[::2]])
             for n, layer in enumerate(self.cache.layers):
+                layer.lazy_initialization(own[2 * n], own[2 * n + 1])
                 self.register_buffer(f"key_cache_{n}", layer.keys, persistent=False)
                 self.register_buffer(f"value_cache_{n}", layer.values, persistent=False)
                 self.register_buffer(f"length_{n}", layer.cumulative_length, persistent=False)
@@ -95,9 +156,9 @@ def _teller(model: Any, length: int) -> Any:
         def forward(self, input_ids: Any, cache_position: Any, heard: Any) -> Any:
             for layer in self.cache.layers:
                 layer.cumulative_length.copy_(cache_position[0])
-            pairs = [(heard[2 * n], heard[2 * n + 1]) for n in range(layers)]
+            pairs = list(zip(heard[::2], heard[1::2], strict=True))
             both = EncoderDecoderCache(self.cache, DynamicCache(pairs))
-            unread = torch.zeros(1, pairs[0][0].shape[2], config.d_model)
+            unread = torch.zeros(1, heard[0].shape[2], self.model.config.hidden_size)
             x = self.model.model.decoder(
                 input_ids=input_ids, encoder_hidden_states=unread, past_key_values=both,
                 use_cache=True,

@@ -10,8 +10,8 @@ from ..graph.builder import BlockBuilder
 from ..graph.dims import symbols
 from ..graph.nodes import Function, Value
 from ..ir import Var
-from .extents import Extents, product
-from .node import Node, of_extent, shape_of
+from .extents import Extents
+from .node import Node, said_as, shape_of
 
 
 class _End(Node):
@@ -42,9 +42,5 @@ def finished(
 
 def _of_own_extent(n: Node, value: Value) -> Value:
     """The output, none of whose dimensions is an expression of others."""
-    shape = shape_of(value)
-    own = [e if isinstance(e, int | Var) else n.extents.named(n, e) for e in shape]
-    if own == list(shape):
-        return value
-    flat = n.emit("reshape", value, shape=(product(shape),))
-    return n.emit("reshape", of_extent(n, flat, product(own)), shape=tuple(own))
+    own = [e if isinstance(e, int | Var) else n.extents.named(n, e) for e in shape_of(value)]
+    return said_as(n, value, own)

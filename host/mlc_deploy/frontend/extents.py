@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..arith import expr_bounds, simplify_expr
 from ..graph.dims import bound_dims, symbol
 from ..graph.nodes import Constant, Value
-from ..ir import Binary, Dim, Expr, Var, binary, compare, const, free_vars
+from ..ir import Binary, Const, Dim, Expr, Var, binary, compare, const, free_vars
 from ..ir.nodes import dim
 from ..ops import Attrs, evaluate
 from ..ops.elementwise import same_extent
@@ -155,8 +155,12 @@ class Extents:
         return extent if isinstance(extent, int) or _is_plain(extent) else self.named(n, extent)
 
     def named(self, n: Node, extent: Dim) -> Dim:
-        """The extent of its own for an expression."""
-        text = str(extent)
+        """The extent of its own for an expression: the same one for all that are equal."""
+        spelled = self.bounded(self._spelled(extent))
+        text = str(spelled)
+        match spelled:
+            case Binary("max", a, Const(0)) if str(a) in self._named:
+                text = str(a)  # which is no extent where it is negative: boards refuse this
         if text not in self._named:
             most = max(0, self.largest(extent))
             found = self.add(n, "extent", self.value(n, extent), most)
@@ -164,6 +168,15 @@ class Extents:
             if isinstance(found, Var):
                 self._meaning[found] = extent
         return self._named[text]
+
+    def _spelled(self, extent: Dim) -> Dim:
+        """An extent by those that are no expressions of others."""
+        while isinstance(extent, Expr):
+            inner = free_vars(extent) & self._meaning.keys()
+            if not inner:
+                break
+            extent = bound_dims([extent], {v: self._meaning[v] for v in inner})[0]
+        return extent
 
     def value(self, n: Node, extent: Dim) -> Value:
         """An extent as data: int64[]."""

@@ -183,6 +183,14 @@ def of_extent(n: Node, x: Value, extent: Dim) -> Value:
     return n.emit("first", x, n.extents.value(n, extent), extent=extent)
 
 
+def said_as(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
+    """x with dimensions that are said in other words."""
+    if list(shape_of(x)) == list(shape):
+        return x
+    flat = n.emit("reshape", x, shape=(product(shape_of(x)),))
+    return n.emit("reshape", of_extent(n, flat, product(shape)), shape=tuple(shape))
+
+
 def _apart(n: Node, x: Value, first: int) -> Value:
     """x with its dimensions from `first` on as one, grown to the most that it can be; itself where
     they are known."""

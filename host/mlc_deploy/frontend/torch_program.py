@@ -21,7 +21,7 @@ from ..graph.states import with_states
 from ..graph.verify import verify
 from ..ir import Dim, Expr
 from .ends import finished
-from .extents import Extents, larger, simplified, smaller
+from .extents import Extents, larger, product, simplified, smaller
 from .node import shape_of
 from .refusals import mistakes_at
 from .torch_complex import Complex, converted
@@ -86,6 +86,7 @@ OF_EXTENTS: Mapping[str, Callable[..., Any]] = {
     "max": larger,
     "min": smaller,
     "sym_sum": sum,
+    "pow": lambda extent, power: product([extent] * power),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "and_", "sym_not"), lambda *_: True),
 }
 

@@ -39,6 +39,12 @@ def defined_by(binding: Binding) -> Symbol | None:
     return None
 
 
+def saying(function: Function, extent: Symbol) -> Var:
+    """The value in a function that says how large an extent is."""
+    found = [b.outputs[0] for b in function.bindings if defined_by(b) is extent]
+    return next(iter([*found, *(p for p in function.params if p.name == extent.name)]))
+
+
 def dims_of(binding: Binding) -> set[Symbol]:
     """The symbolic dimensions of what a binding takes and gives, of its attributes, and of what is
     within it."""

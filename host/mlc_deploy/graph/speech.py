@@ -9,58 +9,72 @@ Later steps read these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ..errors import GraphError
+from ..ir import Dim
+from ..ir import Var as Symbol
+from ..ir.names import Names
 from .bind import rebuilt
 from .decoder import LOGITS, POSITION, TOKEN, Emitter
-from .dims import same_type
+from .dims import bound, fit, same_types, symbol
 from .eliminate import eliminate_dead_code
+from .extents import EXTENT, largest, saying
 from .nodes import Binding, CallBranch, Constant, Function, Value, Var
 
+HEARD_ROWS = "heard_rows"  # a state: rows of keys and values, where each sound decides how many
 NEVER = np.finfo(np.float32).min  # what is added to the logits of tokens that are never said
 
 
 def hearing(
     hear: Function, tell: Function, heard: Mapping[str, str], silent: Sequence[int] = ()
 ) -> Function:
-    """The function of both. heard: by the names of tell's inputs those of hear's outputs. silent:
-    tokens that `token` never is. Raises GraphError where they do not fit."""
-    made = dict(zip(hear.output_names, hear.outputs, strict=True))
+    """The function of both. heard: by the names of tell's inputs those of hear's outputs. Their
+    rows may be an extent that a run decides; then the state `heard_rows` says how many there are.
+    silent: tokens that `token` never is. Raises GraphError where they do not fit."""
     inputs = {p.name: p for p in tell.params}
+    hear = apart(hear, [*inputs, *dict(tell.extents)])
+    made = dict(zip(hear.output_names, hear.outputs, strict=True))
+    rows = _fitting(hear, tell, heard)
     e = Emitter(replace(tell, params=(*hear.params, *tell.params)))
-    for name, source in heard.items():
-        if source not in made or not same_type(made[source].type, inputs[name].type):
-            found = made[source].type if source in made else "nothing"
-            raise GraphError(
-                f"'{tell.name}' reads {inputs[name].type} as '{name}', and '{hear.name}' gives "
-                f"{found}"
-            )
     begins = e.emit("equal", inputs[POSITION], _number(0), name="begins")
-    states = [inputs[name] for name in heard]
+    most = dict(hear.extents)
+    states = [Var(name, largest(made[source].type, most)) for name, source in heard.items()]
+    states += [Var(HEARD_ROWS, EXTENT)] if rows else []
 
     def body(name: str, run: bool) -> Function:
         own = [Var(p.name, p.type) for p in (*hear.params, *states)]
         given: dict[Value, Value] = dict(zip(hear.params, own, strict=False))
-        inner = rebuilt(replace(hear, params=()), given, {})
+        inner = rebuilt(replace(hear, params=(), extents=()), given, {})
         results = dict(zip(inner.output_names, inner.outputs, strict=True))
         kept = own[len(hear.params) :]
+        names = tuple(state.name for state in states)
         if not run:
-            return Function(name, tuple(own), (), tuple(kept), tuple(heard))
+            return Function(name, tuple(own), (), tuple(kept), names)
         within = Emitter(replace(inner, params=tuple(own)))
         within.bindings += inner.bindings
-        outputs = [
-            _written(within, k, results[s]) for k, s in zip(kept, heard.values(), strict=True)
+        outputs: list[Value] = [
+            _written(within, k, results[s]) for k, s in zip(kept, heard.values(), strict=False)
         ]
-        return Function(name, tuple(own), tuple(within.bindings), tuple(outputs), tuple(heard))
+        outputs += [saying(replace(inner, params=tuple(own)), rows[1])] if rows else []
+        return Function(name, tuple(own), tuple(within.bindings), tuple(outputs), names)
 
     outputs = tuple(Var(e.names.fresh(f"{p.name}.next"), p.type) for p in states)
     call = CallBranch(body("hear", True), body("keep", False), (begins, *hear.params, *states))
     e.bindings.append(Binding(outputs, call, "hear"))
-    known: dict[Value, Value] = dict(zip(states, outputs, strict=True))
+    known: dict[Value, Value] = {inputs[n]: o for n, o in zip(heard, outputs, strict=False)}
+    if rows:
+        extent, given = rows
+        top = min(dict(tell.extents)[extent.name], most[given.name])
+        # A state may be loaded from anywhere: no number of rows leads out of what was heard.
+        count = e.emit("minimum", outputs[-1], _number(top), name=extent.name)
+        count = e.emit("maximum", count, _number(0), name=extent.name)
+        count = e.emit("extent", count, name=extent.name, extent=extent)
+        known = {own: _first_rows(e, own, state) for own, state in known.items()}
+        known[inputs[extent.name]] = count
     rest = tuple(p for p in tell.params if p not in known)
     told = rebuilt(replace(tell, params=()), known, {})
     e.bindings += told.bindings
@@ -71,34 +85,65 @@ def hearing(
         added[[*silent]] = NEVER
         said = e.emit("add", logits, Constant(added, "silent"), name="said")
         results[TOKEN] = e.emit("argmax", said, name=TOKEN, axis=0, keepdims=False, last=False)
-    results |= {f"{name}.next": out for name, out in zip(heard, outputs, strict=True)}
+    after = {state.name: out for state, out in zip(states, outputs, strict=True)}
+    results |= {f"{name}.next": out for name, out in after.items()}
     return replace(
         tell,
         params=(*hear.params, *rest, *states),
         bindings=tuple(e.bindings),
         outputs=tuple(results.values()),
         output_names=tuple(results),
-        states=(*tell.states, *((name, f"{name}.next") for name in heard)),
+        states=(*tell.states, *((name, f"{name}.next") for name in after)),
+        extents=(*hear.extents, *tell.extents),
     )
+
+
+def _fitting(
+    hear: Function, tell: Function, heard: Mapping[str, str]
+) -> tuple[Symbol, Symbol] | None:
+    """The extent that the rows of what was heard are in `tell`, and in `hear`; None where they are
+    a number. Raises GraphError where what one gives is not what the other reads."""
+    made = dict(zip(hear.output_names, hear.outputs, strict=True))
+    inputs = {p.name: p.type for p in tell.params}
+    rows: dict[Symbol, Dim] = {}
+    for name, source in heard.items():
+        found = [made[source].type] if source in made else []
+        own, misfit = fit([inputs[name]], found)
+        rows = own | rows
+        fits = misfit is None and same_types([bound(inputs[name], rows)], found)
+        if not fits or len(rows) > 1:
+            raise GraphError(
+                f"'{tell.name}' reads {inputs[name]} as '{name}', and '{hear.name}' gives "
+                f"{found[0] if found else 'nothing'}"
+            )
+    ((told, given),) = rows.items() or ((None, None),)
+    return (told, given) if told is not None and isinstance(given, Symbol) else None
 
 
 def giving(function: Function, outputs: Sequence[str]) -> Function:
     """The function of these outputs alone, and of the inputs that they need."""
     made = dict(zip(function.output_names, function.outputs, strict=True))
     values = tuple(made[name] for name in outputs)
-    found = replace(function, outputs=values, output_names=tuple(outputs), states=(), extents=())
+    found = replace(function, outputs=values, output_names=tuple(outputs), states=())
     found = eliminate_dead_code(found)
     read = {*found.outputs, *(a for b in found.bindings for a in b.call.args)}
-    return replace(found, params=tuple(p for p in found.params if p in read))
+    kept = [p for p in found.params if p in read or p.name in dict(function.extents)]
+    return replace(found, params=tuple(kept))
 
 
 def followed_by(first: Function, second: Function, given: Mapping[str, str]) -> Function:
     """second of what first gives. given: by the names of second's inputs those of first's
     outputs."""
+    second = apart(second, [*(p.name for p in first.params), *dict(first.extents)])
+    made = dict(zip(first.output_names, first.outputs, strict=True))
+    values: dict[Value, Value] = {p: made[given[p.name]] for p in second.params if p.name in given}
+    dims, _ = fit([p.type for p in values], [v.type for v in values.values()])
+    for extent, size in dims.items():
+        assert isinstance(size, Symbol), f"'{extent}' is {size}"
+        values |= {p: saying(first, size) for p in second.params if p.name == extent.name}
+    second = rebuilt(replace(second, params=()), {}, dims)
     e = Emitter(first)
     e.bindings += first.bindings
-    made = dict(zip(first.output_names, first.outputs, strict=True))
-    values: dict[Value, Value] = {p: made[given[p.name]] for p in second.params}
     for binding in second.bindings:
         outputs = tuple(Var(e.names.fresh(v.name), v.type) for v in binding.outputs)
         args = tuple(values.get(a, a) for a in binding.call.args)
@@ -109,14 +154,39 @@ def followed_by(first: Function, second: Function, given: Mapping[str, str]) -> 
         bindings=tuple(e.bindings),
         outputs=tuple(values.get(v, v) for v in second.outputs),
         output_names=second.output_names,
+        extents=(*first.extents, *((n, m) for n, m in second.extents if symbol(n) not in dims)),
+    )
+
+
+def apart(function: Function, taken: Collection[str]) -> Function:
+    """The function with extents of other names than those that are taken."""
+    names = Names([*taken, *(p.name for p in function.params), *dict(function.extents)])
+    others = {name: names.fresh(name) for name, _ in function.extents if name in taken}
+    if not others:
+        return function
+    dims: dict[Symbol, Dim] = {symbol(name): symbol(other) for name, other in others.items()}
+    params = [Var(others.get(p.name, p.name), bound(p.type, dims)) for p in function.params]
+    values: dict[Value, Value] = dict(zip(function.params, params, strict=True))
+    made = rebuilt(replace(function, params=()), values, dims)
+    return replace(
+        made,
+        params=tuple(params),
+        output_names=tuple(others.get(name, name) for name in made.output_names),
+        extents=tuple((others.get(name, name), most) for name, most in function.extents),
+    )
+
+
+def _first_rows(e: Emitter, own: Value, state: Value) -> Var:
+    """Of a state [1, H, L, D] the rows that were heard, as the decoder takes them."""
+    return e.emit(
+        "slice", state, name=own.name, begin=(0,) * 4, step=(1,) * 4, shape=own.type.shape
     )
 
 
 def _written(e: Emitter, state: Var, rows: Value) -> Var:
-    """A state [1, H, L, D] that becomes `rows`, in its own memory: nothing copies it."""
-    _, heads, length, width = state.type.shape
-    flat = (heads, length, width)
-    own, new = (e.emit("reshape", x, name=state.name, shape=flat) for x in (state, rows))
+    """A state [1, H, L, D] that begins with `rows`, in its own memory: nothing copies it."""
+    own = e.emit("reshape", state, name=state.name, shape=state.type.shape[1:])
+    new = e.emit("reshape", rows, name=state.name, shape=rows.type.shape[1:])
     after = e.emit("append_rows", own, new, _number(0), name=state.name, owned=False)
     return e.emit("reshape", after, name=state.name, shape=state.type.shape)
 

@@ -106,16 +106,15 @@ def _refuse_other_places(
     that compute the rows' numbers show it."""
     makers = {b.outputs[0]: b.call for b in function.bindings}
     numbers = {f"{n}": _numbers(makers, b.call.args[2], places) for n, b in enumerate(writes)}
-    extents = dict(function.extents)
     computed = eliminate_dead_code(
         replace(function, outputs=tuple(numbers.values()), output_names=tuple(numbers), states=())
     )
     read = {a for b in computed.bindings for a in b.call.args} | {*computed.outputs}
-    inputs = tuple(p for p in function.params if p is places or p.name in extents)
-    others = [p.name for p in function.params if p in read and p not in inputs]
     (count,) = places.type.shape
     assert isinstance(count, Symbol | int), f"{places} are {count}"
-    longest = extents[count.name] if isinstance(count, Symbol) else count
+    inputs = tuple(p for p in function.params if p is places or p.name == str(count))
+    others = [p.name for p in function.params if p in read and p not in inputs]
+    longest = dict(function.extents)[count.name] if isinstance(count, Symbol) else count
     for first in () if others else (0, length - longest):
         given = np.arange(first, first + longest, dtype=places.type.dtype)
         made = evaluate(replace(computed, params=inputs), {places.name: given})

@@ -65,9 +65,16 @@ class ConvShape:
 
     @property
     def usual(self) -> ConvShape:
-        """With numbers in the place of what only a run decides, to choose tiles by and costs."""
+        """With numbers in the place of what only a run decides, to choose tiles by and costs: data
+        that give OPEN pixels of the result."""
         batch = 1 if isinstance(self.batch, Expr) else self.batch
-        height, width = (OPEN if isinstance(n, Expr) else n for n in self.size)
+        height, width = (
+            (OPEN - 1) * self.strides[d]
+            + (self.kernel[d] - 1) * self.dilations[d]
+            + 1 - self.pads[d] - self.pads[2 + d]
+            if isinstance(n, Expr) else n
+            for d, n in enumerate(self.size)
+        )  # fmt: skip
         return replace(self, batch=batch, size=(height, width))
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...graph.nodes import Value
-from ..node import Node, shape_of
+from ..node import Node, said_as, shape_of
 from .shapes import reshape, vector_along, with_axis, without
 
 
@@ -72,10 +72,12 @@ def conv(
     n: Node, x: Value, w: Value, window: Window, bias: Value | None = None, **attrs: Any
 ) -> Value:
     """A convolution; one dimension becomes two. The bias becomes an addition. attrs: groups, and
-    pad_value of integers."""
+    pad_value of integers. Along one open dimension the result has an extent of its own: what is
+    reshaped to it and back has the same, and both can be added."""
     if spatial_rank(x) == 1:
         x, w = (with_axis(n, v, 2) for v in (x, w))
-        return without(n, conv(n, x, w, window.of_rows(), bias, **attrs), [2])
+        y = without(n, conv(n, x, w, window.of_rows(), bias, **attrs), [2])
+        return said_as(n, y, [n.extents.own(n, extent) for extent in shape_of(y)])
     op = "conv2d" if spatial_rank(x) == 2 else "conv_nd"  # conv2d has schedules of its own
     return _biased(n, n.emit(op, x, w, **window.moves, **attrs), bias)
 
