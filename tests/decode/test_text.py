@@ -138,7 +138,8 @@ def test_one_copy_of_weights_and_a_cache_in_place(made: Made) -> None:
     weights = sum(
         int(np.prod(t.dims)) * 4 for t in onnx.load(made.file).graph.initializer if t.data_type == 1
     )
-    assert len(model.program.weights) < 1.02 * weights
+    # By a target whose vectors divide these columns: for longer ones they are filled up.
+    assert len(planned(made.file, "aarch64", length=LENGTH).weights) < 1.02 * weights
     assert len(model.program.procedures) == 3
     caches = {p.name for p in model.metadata.model.outputs if p.state}  # type: ignore[union-attr]
     assert {"position.next", "past_key_values.0.key.next"} <= caches
