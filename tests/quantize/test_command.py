@@ -305,11 +305,10 @@ def test_linked_code_is_there_when_costs_are_counted(
 
 
 @needs_qemu
-@pytest.mark.parametrize("target", ["aarch64", "armv7a"])
-def test_float32_where_int8_costs_more(target: str, mlc_deploy: Command) -> None:
-    ended = mlc_deploy("--precision", "int8", "--target", target, "--json", "-")
+def test_float32_where_int8_costs_more(mlc_deploy: Command) -> None:
+    ended = mlc_deploy("--precision", "int8", "--target", "armv7a", "--json", "-")
     assert ended.complaint.startswith(
-        f"warning: int8 costs more than float32 on {target}, so the model runs in float32\n"
+        "warning: int8 costs more than float32 on armv7a, so the model runs in float32\n"
     )
     record = ended.record
     assert record["ok"] and record["predictions"]["accuracy"] == 1
@@ -319,9 +318,9 @@ def test_float32_where_int8_costs_more(target: str, mlc_deploy: Command) -> None
 
 @needs_qemu
 def test_costs_alone_are_no_reason_to_write_a_file(mlc_deploy: Command) -> None:
-    ended = mlc_deploy("quantize", "--target", "aarch64", *OUT)
+    ended = mlc_deploy("quantize", "--target", "armv7a", *OUT)
     assert ended.complaint == (
-        "error: no layer becomes int8; int8 costs more on aarch64 than float32: 'conv_0', "
+        "error: no layer becomes int8; int8 costs more on armv7a than float32: 'conv_0', "
         "'conv_4', 'gemm_8'\n  try: the float model as it is\n-> 1"
     )
     assert not Path("out.onnx").exists()

@@ -149,7 +149,7 @@ def test_kills_lose_nothing_double_nothing_and_change_nothing(tmp_path: Path) ->
 
 def bad(code: bytes) -> Measured | None:
     """What becomes of an object: of 100, 10 crash, 5 hang, 5 compute something else."""
-    number = hash_of(code.hex() + "bad") % 100
+    number = hash_of(code.hex() + "ill") % 100
     if number < 10:
         return Measured("crash", message="SIGSEGV")
     if number < 15:
