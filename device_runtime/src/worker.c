@@ -344,7 +344,7 @@ static void run(const Order *order, Answer *answer) {
 /* A message to the worker. A client that goes step by step sends its next order soon, and falling
  * asleep and waking up would take longer than many a step: the worker looks out for it first. */
 static ssize_t await_message(int socket, struct msghdr *message) {
-    enum { LOOK_OUT_NANOSECONDS = 400000 }; /* what a client of Python takes for a token */
+    enum { LOOK_OUT_NANOSECONDS = 400000 }; /* a token of scripts/bench/decoders.py */
     uint64_t begin = mlc_nanoseconds();
     ssize_t got;
     do got = recvmsg(socket, message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);

@@ -17,7 +17,7 @@ import mlc_deploy as mlc
 from mlc_deploy.decode.model import STEP, read_decoder
 from mlc_deploy.decode.sampling import Sampling
 from mlc_deploy.errors import DecodeError
-from mlc_targets import TargetError
+from mlc_targets import Target, TargetError
 from tests.decode.tiny import (
     FUSED,
     HEAD,
@@ -138,8 +138,9 @@ def test_one_copy_of_weights_and_a_cache_in_place(made: Made) -> None:
     weights = sum(
         int(np.prod(t.dims)) * 4 for t in onnx.load(made.file).graph.initializer if t.data_type == 1
     )
-    # By a target whose vectors divide these columns: for longer ones they are filled up.
     assert len(planned(made.file, "aarch64", length=LENGTH).weights) < 1.02 * weights
+    if Target("host").lanes("float32") <= 8:  # for longer vectors columns are filled up
+        assert len(model.program.weights) < 1.02 * weights
     assert len(model.program.procedures) == 3
     caches = {p.name for p in model.metadata.model.outputs if p.state}  # type: ignore[union-attr]
     assert {"position.next", "past_key_values.0.key.next"} <= caches

@@ -159,7 +159,7 @@ def lower_kernel(source: KernelSource, target: Target) -> PrimFunc:
 
 
 def _is_short(computes: Function | PrimFunc) -> bool:
-    """Whether all floats that become bytes are the sums of layers that are known to be small."""
+    """Whether all floats that become bytes are known to be within int16 (graph/sum_bounds.py)."""
     if not isinstance(computes, Function):
         return False
     calls = [b.call for b in computes.bindings if isinstance(b.call, Call)]

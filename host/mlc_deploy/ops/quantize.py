@@ -11,8 +11,8 @@
 Scales and zeros are tensors that broadcast against the first input as in any elementwise operator.
 A scalar is per tensor, [C, 1, 1] per channel of NCHW; blocked scales are repeated to the data's
 size first. zero may not widen the result; it carries the dtype, so it is never left out (zeros
-where a model has none). One attribute: `short` of requantize says that scaled sums are within int16
-for any data, and with the zero point, too.
+where a model has none). One attribute: `short` of quantize and requantize says that what is rounded
+is within int16 for any data, and with the zero point, too.
 
 ONNX's arithmetic exactly: float division (quantize) or multiplication (requantize, in float32),
 rounding half to even, then the zero point, then saturation. rescale's is that of LiteRT's reference
@@ -40,7 +40,7 @@ STORED = ("int8", "uint8", "int16", "uint16")
 SUMS = "int32"
 BLOCK = 8  # channels that kernels of int8 take together: a block of data, whatever the CPU
 
-SHORT = "short"
+SHORT = "short"  # the attribute
 OFFSET = {"int8": "uint8", "uint8": "int8"}
 TOP_BIT = 128
 

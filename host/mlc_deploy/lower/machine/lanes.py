@@ -43,8 +43,9 @@ from .target import target_of
 
 # A buffer, the part of an index that is no constant, and the dtype that what is loaded is used in.
 Key = tuple[Buffer, Linear, str, Guards]
-QUAD = 4  # bytes that a lane of a dot product has
 Found = tuple[Load, str]  # a load, and the dtype that it is used in
+
+QUAD = 4  # bytes that a lane of a dot product has
 
 
 @optional(level=1)

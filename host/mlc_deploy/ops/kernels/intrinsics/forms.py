@@ -179,9 +179,8 @@ def _steps(kernel: Microkernel, taps: int, target: Target, turns: int) -> int:
     if kernel.form == "pairs":
         return 4
     if kernel.form != "parts":
-        few = (
-            kernel.form == "quads" and 2 < turns <= 4
-        )  # all unrolled, weights would fill registers
+        # Three or four all unrolled, weights would fill registers.
+        few = kernel.form == "quads" and 2 < turns <= 4
         return 2 * taps if taps > 1 else max(1, turns // 2) if few else 4
     if target.vector_registers < 32:
         return turns if turns <= UNROLLED else taps
