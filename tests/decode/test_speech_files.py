@@ -95,7 +95,7 @@ def test_other_types(tmp_path: Path) -> None:
     assert found.replace(str(tmp_path), "") == (
         "this is no speech model of Moonshine's structure: its configuration says no "
         "max_position_embeddings, decoder_start_token_id\n"
-        "  in:  \n  try: the folder with config.json that optimum-cli wrote"
+        "  in:  \n  try: the folder with config.json that optimum-cli or transformers wrote"
     )
 
 
@@ -115,7 +115,7 @@ def test_other_folders(tmp_path: Path) -> None:
     assert refused(lambda: speech(tmp_path, {"num_mel_bins": 80})).replace(str(tmp_path), "") == (
         "this is no speech model of Whisper's structure: its configuration says no "
         "max_source_positions, max_target_positions, decoder_start_token_id\n"
-        "  in:  \n  try: the folder with config.json that optimum-cli wrote"
+        "  in:  \n  try: the folder with config.json that optimum-cli or transformers wrote"
     )
     ear = speech(tmp_path).ear
     assert refused(lambda: read_speech(tmp_path, ear, 8)).replace(str(tmp_path), "") == (

@@ -165,7 +165,7 @@ def _speech(
             f"this is no speech model of {of_type.capitalize()}'s structure: its configuration "
             f"says no {', '.join(lacking)}",
             where=where,
-            mend="the folder with config.json that optimum-cli wrote",
+            mend="the folder with config.json that optimum-cli or transformers wrote",
         )
     return Speech(
         ear=kind.ear(config, ear, seconds),
