@@ -223,6 +223,20 @@ def test_sums_of_several_rows_and_blocks_begin_with_a_bias(level: tuple[str, Ses
     check(session, LEVELS[name], [Layer("dense", data, weights, {"transpose_b": True}, True)])
 
 
+def test_copies_of_one_row(level: tuple[str, Session]) -> None:
+    """What a tile of one row, or data of one column, copies has no loop over rows."""
+    name, session = level
+    shapes = [((1, 16, 24, 24), (32, 16, 1, 1)), ((1, 16, 9, 1), (16, 16, 3, 1))]
+    layers = [
+        Layer(
+            "conv2d", numbers(Random(n), data, -128), numbers(Random(n), weights, -127),
+            {"strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4, "groups": 1}, True,
+        )
+        for n, (data, weights) in enumerate(shapes)
+    ]  # fmt: skip
+    check(session, LEVELS[name], layers)
+
+
 # Executed instructions per ideal one, all of the kernel's: with bias and requantization.
 LIMITS = {
     ("3x3", "i8mm"): 1.76,

@@ -230,10 +230,13 @@ class ConvInt8(Convolution):
     def _schedule_copy(self, sch: Schedule, task: str) -> None:
         sch.compute_at(COPY, task)
         together = min(BLOCK, row_width(self.conv.kernel[1])) if self.planes else BLOCK
-        *_, q, lane = sch.get_loops(COPY)
+        loops: list[str] = list(sch.get_loops(COPY))
+        *around, lane = loops[loops.index(task) + 1 :]
         parts, lane = sch.split(lane, [None, together])
-        _, some = sch.split(q, [None, 1 if self.pointwise else COPIED_AT_ONCE])
-        unroll(sch, [some, parts])
+        if around and not self.pointwise:
+            _, some = sch.split(around[-1], [None, COPIED_AT_ONCE])
+            sch.unroll(some)
+        sch.unroll(parts)
         sch.vectorize(lane)
         if self.planes and "pad" in sch.get_blocks():
             sch.compute_at("pad", task)
