@@ -43,6 +43,7 @@ typedef struct {
     bool timed;
     TimerOptions timer; /* when timed */
     bool layers;        /* when timed: each call by itself too */
+    uint32_t turn;      /* which of Shared.replies it writes to: 0, 1, and so on in turn */
 } RunOrder;
 
 typedef struct {
@@ -66,7 +67,7 @@ typedef struct {
     Failure failure;
     uint32_t box;          /* what holds, in the first */
     uint64_t arena, image; /* bytes, after LOAD_MODULE */
-    size_t reply;          /* bytes of msgpack in Shared.reply, after RUN */
+    size_t reply;          /* bytes of msgpack in Shared.replies, after RUN */
 } Answer;
 
 typedef enum { IDLE, LOADING, RUNNING, TIMING } Phase;
@@ -76,7 +77,7 @@ typedef struct {
     volatile uint32_t phase; /* a Phase */
     volatile uint32_t call;  /* index of the kernel call at work, when running or timing */
     volatile uint32_t forbidden; /* as box_enter has it */
-    uint8_t reply[MAX_REPLY];
+    uint8_t replies[2][MAX_REPLY]; /* one is read while the run that follows writes the other */
 } Shared;
 
 #endif

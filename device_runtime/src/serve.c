@@ -499,12 +499,40 @@ static void read_args(Request *q, RunOrder *run) {
     }
 }
 
+static void answer_run(Session *s, const Answer *answer);
+
+static void expect_run(Session *s, uint32_t id, ModuleRecord *module, uint32_t samples) {
+    s->pending.answered = answer_run;
+    s->pending.id = id;
+    s->pending.module = module;
+    s->pending.samples = samples;
+}
+
+/* Who goes step by step asks for a run while the one before it is under way, so that the board need
+ * not wait for its client in between. Of another module, the worker might be given more orders than
+ * its socket has room for while it is at work. */
+static bool can_follow(const Session *s, const ModuleRecord *module, const RunOrder *run) {
+    return !run->timed && s->pending.answered == answer_run && s->pending.samples == 0 &&
+           s->pending.module == module && !s->next.waits;
+}
+
+/* The run that follows, if there is one, is the pending one now. */
+static void expect_next(Session *s) {
+    if (!s->next.waits) return;
+    s->next.waits = false;
+    if (link_busy())
+        expect_run(s, s->next.id, s->next.module, 0);
+    else
+        fail(&s->next.failure, REFUSED, "run: it did not begin, since the run before it failed");
+}
+
 static void answer_run(Session *s, const Answer *answer) {
     uint32_t id = s->pending.id;
     Failure failure = answer->failure;
     /* A kernel may have written over the reply, by mistake or not. */
     if (!failure.failed && !reply_is_right(link_reply(), answer->reply, s->pending.samples))
         damaged(&failure);
+    expect_next(s);
     if (failure.failed) {
         response_failure(s, id, &failure);
         return;
@@ -529,17 +557,24 @@ static void execute(Request *q, bool timed) {
     if (run.stops && !run.whole_model)
         fail(&q->failure, REFUSED, "%s: a run stops after a call of a model, not within a kernel",
              q->method);
-    if (q->failure.failed || !idle(q)) return;
+    if (q->failure.failed || !understood(q)) return;
+    Session *s = q->session;
     ModuleRecord *module = module_param(q, id);
-    if (!module) return;
+    bool follows = module && can_follow(s, module, &run);
+    if (!module || (!follows && !idle(q))) return;
     if (run.whole_model && module->arena && !tensor_find(module->arena, &q->failure)) return;
     run.arena = run.whole_model ? module->arena : 0;
-    if (!link_run(module, &run, timeout_ms, &q->failure)) return;
+    if (follows) {
+        link_follow(module, &run, timeout_ms);
+        s->next.waits = true;
+        s->next.id = q->id;
+        s->next.module = module;
+    } else if (link_run(module, &run, timeout_ms, &q->failure)) {
+        expect_run(s, q->id, module, timed ? run.timer.repeat : 0);
+    } else {
+        return;
+    }
     q->later = true;
-    q->session->pending.answered = answer_run;
-    q->session->pending.samples = timed ? run.timer.repeat : 0;
-    q->session->pending.id = q->id;
-    q->session->pending.module = module;
 }
 
 static void run(Request *q) { execute(q, false); }

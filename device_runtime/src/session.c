@@ -210,8 +210,16 @@ static bool take_message(Session *s) {
     return true;
 }
 
+/* A run that did not begin is answered behind the one that it waited for. */
+static void answer_next(Session *s) {
+    if (!s->next.failure.failed || sending(s)) return;
+    response_failure(s, s->next.id, &s->next.failure);
+    s->next.failure = (Failure){0};
+}
+
 /* Handles what has arrived, as far as it goes. */
 static void process(Session *s) {
+    answer_next(s);
     while (!s->ended && !sending(s) && !s->upload.active) {
         if (s->consumed > 0) {
             memmove(s->input, s->input + s->consumed, s->have - s->consumed);
@@ -245,6 +253,8 @@ void session_begin(Session *s, const Method *methods, bool greeted) {
     s->fill = (Fill){0};
     s->reading = NULL;
     s->pending.answered = NULL;
+    s->next.waits = false;
+    s->next.failure = (Failure){0};
     s->body_left = 0;
     memcpy(s->head, PREAMBLE, sizeof PREAMBLE);
     s->head_size = greeted ? 0 : sizeof PREAMBLE;

@@ -56,6 +56,12 @@ struct Session {
         uint32_t samples; /* of timing; 0: of a run */
         ModuleRecord *module;
     } pending;
+    struct { /* a run that follows the pending one */
+        bool waits;
+        uint32_t id;
+        ModuleRecord *module;
+        Failure failure; /* why it did not begin */
+    } next;
 };
 
 /* `methods` end with one without a name. `greeted`: preamble and hello have been exchanged already. */

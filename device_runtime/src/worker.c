@@ -330,13 +330,14 @@ static bool time_and_report(Job *job, const RunOrder *order, Writer *w) {
 
 static void run(const Order *order, Answer *answer) {
     Job job = {.failure = &answer->failure};
-    Writer w = writer_to(shared->reply, sizeof shared->reply);
+    uint8_t *reply = shared->replies[order->run.turn % 2];
+    Writer w = writer_to(reply, MAX_REPLY);
     shared->call = 0;
     if (!prepare(&job, order)) return;
     bool ok = order->run.timed ? time_and_report(&job, &order->run, &w)
                                : run_and_report(&job, &order->run, &w);
     if (ok && w.full) fail(&answer->failure, REFUSED, "the answer is too long for one message");
-    answer->reply = (size_t)(w.at - shared->reply);
+    answer->reply = (size_t)(w.at - reply);
 }
 
 /* ---- The process ---- */

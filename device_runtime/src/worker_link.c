@@ -27,6 +27,7 @@ static struct {
     bool busy;
     uint32_t module;     /* what it is busy with */
     RunOrder run;        /* what it runs, when that is what it does */
+    uint32_t order;      /* the number of that order */
     uint64_t deadline;   /* nanoseconds; 0: none */
     uint32_t timeout_ms; /* that led to it */
     bool late;           /* killed for it */
@@ -35,6 +36,13 @@ static struct {
     bool boxed;          /* there was one */
     bool loading;        /* it is busy with loading a module, not with running one */
     bool again;          /* the order was given to an earlier worker, which died before it began */
+    struct {             /* the run that follows */
+        bool waits;
+        ModuleRecord *module;
+        RunOrder run;
+        uint32_t order, timeout_ms;
+    } next;
+    uint32_t turn; /* of the last run */
     Shared *shared;
 } worker;
 
@@ -104,7 +112,7 @@ static bool start(Failure *failure) {
 static void forget_worker(void) {
     close(worker.socket);
     worker.pid = 0;
-    worker.busy = worker.late = false;
+    worker.busy = worker.late = worker.next.waits = false;
     for (unsigned i = 0; i < tensor_slots(); i++)
         if (tensor_slot(i)) tensor_slot(i)->in_worker = false;
     for (unsigned i = 0; i < MAX_MODULES; i++) module_records[i].in_worker = false;
@@ -257,13 +265,13 @@ bool link_load(ModuleRecord *module, Failure *failure) {
     begin(module, 0);
     worker.loading = true;
     send_module(module, true);
+    worker.order = worker.number;
     return true;
 }
 
-bool link_run(ModuleRecord *module, const RunOrder *run, uint32_t timeout_ms, Failure *failure) {
-    if (!ready(failure)) return false;
-    begin(module, timeout_ms);
-    worker.run = *run;
+/* Gives the worker a run with what it needs. Returns the order's number. */
+static uint32_t give_run(ModuleRecord *module, RunOrder *run) {
+    run->turn = ++worker.turn;
     drop_others(module, run);
     send_module(module, false);
     if (run->arena) give_tensor(module, run->arena);
@@ -271,7 +279,31 @@ bool link_run(ModuleRecord *module, const RunOrder *run, uint32_t timeout_ms, Fa
     Order order = {.kind = RUN, .id = module->id, .answer = true};
     order.run = *run;
     send_order(&order, NULL, 0);
+    return order.number;
+}
+
+bool link_run(ModuleRecord *module, const RunOrder *run, uint32_t timeout_ms, Failure *failure) {
+    if (!ready(failure)) return false;
+    begin(module, timeout_ms);
+    worker.run = *run;
+    worker.order = give_run(module, &worker.run);
     return true;
+}
+
+void link_follow(ModuleRecord *module, const RunOrder *run, uint32_t timeout_ms) {
+    worker.next.waits = true;
+    worker.next.module = module;
+    worker.next.run = *run;
+    worker.next.timeout_ms = timeout_ms;
+    worker.next.order = give_run(module, &worker.next.run);
+}
+
+/* What follows is what the worker carries out now. */
+static void go_on(void) {
+    worker.next.waits = false;
+    begin(worker.next.module, worker.next.timeout_ms);
+    worker.run = worker.next.run;
+    worker.order = worker.next.order;
 }
 
 void link_drop_module(ModuleRecord *module) {
@@ -344,13 +376,14 @@ void link_check_deadline(void) {
 }
 
 /* A worker that something else ended just before it was given an order did not die of the order. */
-static bool give_again(void) {
+static bool give_again(bool follows) {
     Failure failure = {0};
     ModuleRecord *module = &module_records[worker.module % MAX_MODULES];
-    RunOrder run = worker.run;
+    RunOrder run = worker.run, next = worker.next.run;
     bool given = worker.loading ? link_load(module, &failure)
                                 : link_run(module, &run, worker.timeout_ms, &failure);
     worker.again = true;
+    if (given && follows) link_follow(worker.next.module, &next, worker.next.timeout_ms);
     return given;
 }
 
@@ -363,11 +396,13 @@ bool link_collect(Answer *answer) {
     bool ended = told && has_ended();
     ssize_t got = recv(worker.socket, answer, sizeof *answer, MSG_DONTWAIT | MSG_TRUNC);
     if (got < 0 && !ended && (errno == EAGAIN || errno == EINTR)) return false;
-    if (asked && got == (ssize_t)sizeof *answer && answer->number == worker.number &&
+    if (asked && got == (ssize_t)sizeof *answer && answer->number == worker.order &&
         answer->reply <= MAX_REPLY) {
         worker.busy = false;
         failure_mend(&answer->failure);
-        memcpy(reply, worker.shared->reply, answer->reply); /* the worker may go on to change it */
+        /* The worker may go on to change it. */
+        memcpy(reply, worker.shared->replies[worker.run.turn % 2], answer->reply);
+        if (worker.next.waits) go_on();
         link_tidy();
         return true;
     }
@@ -377,11 +412,12 @@ bool link_collect(Answer *answer) {
     }
     int status = box_end(worker.pid);
     bool begun = worker.shared->phase != IDLE || worker.late || worker.again;
+    bool follows = worker.next.waits;
     worker.busy = false;
     *answer = (Answer){0};
     if (asked) tell_death(&answer->failure, got > 0 ? GARBLED : ended ? BY_ITSELF : SILENT, status);
     forget_worker();
-    return asked && (begun || !give_again());
+    return asked && (begun || !give_again(follows));
 }
 
 const uint8_t *link_reply(void) { return reply; }

@@ -1,5 +1,5 @@
 /* The supervisor's end of the worker: it starts one when there is work, gives it orders with what
- * they need, one at a time, and says what became of them, also when the worker dies of one.
+ * they need, and says what became of them, also when the worker dies of one.
  *
  * A worker's death costs nothing but the worker: tensors and blobs are segments, and the next
  * worker is given modules and tensors again when an order needs them. */
@@ -35,6 +35,10 @@ uint32_t link_box(void); /* what the workers' box holds (box.h); 0 where none ca
  * some time later. timeout_ms 0: wait for ever. */
 bool link_load(ModuleRecord *module, Failure *failure);
 bool link_run(ModuleRecord *module, const RunOrder *run, uint32_t timeout_ms, Failure *failure);
+
+/* Starts a run behind the one that is under way; the worker has its order by then. One at most.
+ * While link_busy is true after the first one's answer, link_collect has its answer later. */
+void link_follow(ModuleRecord *module, const RunOrder *run, uint32_t timeout_ms);
 
 /* Has the worker forget a module, or lets go of freed tensors, as soon as it is idle. */
 void link_drop_module(ModuleRecord *module);

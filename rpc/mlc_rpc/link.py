@@ -71,7 +71,7 @@ class Pending:
     kind: Kind
     deadline: float  # of time.monotonic()
     prepared: bool = False
-    reads: bool = False  # whoever waits for it reads
+    sleeps: bool = False  # whoever waits for it does not read
     answer: SimpleQueue[tuple[Any, Any] | None] = field(default_factory=SimpleQueue)
 
 
@@ -94,9 +94,13 @@ class Prepared:
     packed: bytes
 
 
+def _needs_thread(pending: Pending) -> bool:
+    return pending.sleeps or not pending.prepared
+
+
 class Reads(Enum):
-    """Who reads what the board sends. NOBODY: the next prepared request's caller will, or else the
-    thread, which sleeps."""
+    """Who reads what the board sends. NOBODY: whoever waits for a prepared request will, or else
+    the thread, which sleeps."""
 
     THREAD, CALLER, NOBODY = "thread", "caller", "nobody"
 
@@ -180,8 +184,12 @@ class Link:
 
     def call_prepared(self, request: Prepared, timeout: float) -> Any:
         """As `call`."""
-        return self.wait(
-            self._post(request.method, request.kind, request.packed, None, timeout, prepared=True)
+        return self.wait(self.send_prepared(request, timeout))
+
+    def send_prepared(self, request: Prepared, timeout: float) -> Pending:
+        """As `send`."""
+        return self._post(
+            request.method, request.kind, request.packed, None, timeout, prepared=True
         )
 
     def _post(
@@ -193,12 +201,8 @@ class Link:
         with self._state:
             if self._ended:
                 raise self._ended(method)
-            if self._reads is Reads.NOBODY:
-                if prepared:
-                    self._reads = Reads.CALLER
-                    pending.reads = True
-                else:
-                    self._wake_thread()
+            if self._reads is Reads.NOBODY and not prepared:
+                self._wake_thread()
             pending.id = self._next_id
             self._next_id = (self._next_id + 1) & 0xFFFFFFFF
             self._pending[pending.id] = pending
@@ -229,7 +233,7 @@ class Link:
     def wait(self, pending: Pending) -> Any:
         """The result of a request. Raises Timeout, Lost, or what the board answered."""
         try:
-            if pending.reads:
+            if pending.prepared and self._caller_reads(pending):
                 self._read_for(pending)
             left = max(pending.deadline - time.monotonic(), 0)
             answer = pending.answer.get(timeout=left)
@@ -248,6 +252,15 @@ class Link:
         if error is not None:
             raise self._remote_error(error, pending.method)
         return result
+
+    def _caller_reads(self, pending: Pending) -> bool:
+        """Whether the caller who waits for a prepared request is to read."""
+        with self._state:
+            if self._reads is Reads.NOBODY and pending.id in self._pending:
+                self._reads = Reads.CALLER
+                return True
+            pending.sleeps = True
+            return False
 
     def _read_for(self, pending: Pending) -> None:
         """Takes messages until a request has its answer, its deadline has passed, or the session
@@ -445,7 +458,11 @@ class Link:
             if not pending:  # its deadline has passed
                 self._late.discard(id)
                 return False
-            left = pending.prepared and not self._pending and self.transport.ready is not None
+            left = (
+                pending.prepared
+                and self.transport.ready is not None
+                and not (self._pending and any(map(_needs_thread, self._pending.values())))
+            )
             if left:
                 self._reads = Reads.NOBODY
         pending.answer.put((error, result))

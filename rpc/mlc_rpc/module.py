@@ -117,6 +117,28 @@ class RemoteFunction:
         call = self._prepared(args, _shared(threads, cores) | {"total": True}, timeout)
         return lambda: Run(tuple(call()["nanoseconds"]), None)
 
+    def asked(
+        self,
+        *args: RemoteTensor,
+        threads: int = 1,
+        cores: str = "",
+        timeout: float = RUN_SECONDS,
+    ) -> Callable[[], Callable[[], Run]] | None:
+        """As `repeated_total`, in two parts: the function asks for a run, and what it gives waits
+        for it. A run that is asked for while one is under way begins when that has ended; one can
+        wait so. None where this machine does a part of each run: it computes, or counts."""
+        if self._host_calls or (threads == 1 and self.module.session.counter is not None):
+            return None
+        options = _shared(threads, cores) | {"total": True}
+        link = self.module.link
+        request = link.prepare("run", *self._params("run", args, options, timeout))
+
+        def ask() -> Callable[[], Run]:
+            pending = link.send_prepared(request, 2 * timeout + GRACE_SECONDS)
+            return lambda: Run(tuple(link.wait(pending)["nanoseconds"]), None)
+
+        return ask
+
     def _prepared(
         self, args: Sequence[RemoteTensor], options: dict[str, Any], timeout: float
     ) -> Callable[[], Any]:

@@ -9,14 +9,17 @@ Streams of one module share its weights, and each has states of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlc_rpc.closing import Closing
-from mlc_rpc.errors import Refused
+from mlc_rpc.errors import Refused, RpcError
 from mlc_rpc.extents import results_of, stored
 from mlc_rpc.tensor import RemoteTensor
 from mlc_targets.object_format import Param
@@ -43,7 +46,9 @@ class Stream(Closing):
         self._inputs = {p.name: self._allocated(p) for p in model.inputs}
         every = [(p, self._allocated(p)) for p in model.outputs]
         self._states = {p.state: tensor for p, tensor in every if p.state}
-        self._outputs = {p.name: tensor for p, tensor in every if not p.state}
+        self._own = {p.name: tensor for p, tensor in every if not p.state}
+        self._outputs = self._own  # where the last step's are
+        self.asked: deque[Callable[[], Run]] = deque()  # steps that `ask` asked for: how to wait
         self._args = (*self._inputs.values(), *(tensor for _, tensor in every))
         self._run = module.entry.repeated(*self._args, **self._how)
         self._timed = module.entry.repeated_total(*self._args, **self._how)
@@ -59,7 +64,8 @@ class Stream(Closing):
         as in the step before. Raises Refused for an unknown input, and for one that was never
         given; ValueError for an array of another shape or dtype.
         """
-        self._put(inputs)
+        self.give(inputs)
+        self._outputs = self._own
         self._run()
         return self.results()
 
@@ -69,7 +75,8 @@ class Stream(Closing):
     ) -> Run:  # fmt: skip
         """As `step`, but gives what the step cost, as RemoteFunction.profile does; `results` has
         the outputs. timeout: of this step, where it is another one."""
-        self._put(inputs)
+        self.give(inputs)
+        self._outputs = self._own
         if total and timeout is None:
             return self._timed()
         how = self._how if timeout is None else {**self._how, "timeout": timeout}
@@ -89,7 +96,55 @@ class Stream(Closing):
         """An output of the last step that is one number, of a size that stays."""
         return self._outputs[name].number()
 
-    def _put(self, inputs: Mapping[str, Array] | Array) -> None:
+    def ask(self) -> bool:
+        """Asks for a step of the inputs as they are; the board begins it when the step before has
+        ended. Two can be asked for. False where this machine does a part of each step."""
+        if self._asks is None:
+            return False
+        own, spare = self._asks
+        elsewhere = not self.asked  # not over the outputs that may still be read
+        self.asked.append((own if elsewhere is (self._outputs is self._spare) else spare)())
+        return True
+
+    def await_asked(self) -> Run:
+        """What the step cost that was asked for first; `results` has its outputs, until another
+        one is asked for. Raises as a step does."""
+        run = self.asked.popleft()()
+        self._outputs = self._own if self._outputs is self._spare else self._spare
+        return run
+
+    def drop_asked(self) -> int:
+        """Waits for all steps that were asked for, without a look at their outputs. Returns how
+        many of them ran."""
+        ran = 0
+        with suppress(RpcError):
+            while self.asked:
+                self.asked.popleft()()
+                ran += 1
+        self.asked.clear()
+        return ran
+
+    @cached_property
+    def _spare(self) -> dict[str, RemoteTensor]:
+        """Other places for the outputs, since they are read while the next step runs."""
+        return {p.name: self._allocated(p) for p in self.module.model.outputs if not p.state}
+
+    @cached_property
+    def _asks(self) -> tuple[Callable[[], Callable[[], Run]], ...] | None:
+        """Ask for a step whose outputs go to their own places, and to the spare ones."""
+        own = self.module.entry.asked(*self._args, **self._how)
+        if own is None:
+            return None
+        spare = {self._own[name]: tensor for name, tensor in self._spare.items()}
+        args = [spare.get(tensor, tensor) for tensor in self._args]
+        other = self.module.entry.asked(*args, **self._how)
+        assert other
+        return own, other
+
+    def give(self, inputs: Mapping[str, Array] | Array) -> None:
+        """Inputs of the steps from now on, as `step` takes them, which `ask` then asks for."""
+        if self.asked:
+            raise self._refusal("a step that was asked for is neither awaited nor dropped")
         given = inputs if isinstance(inputs, Mapping) else {self._only(): inputs}
         if self._put_in_place(given):
             return
@@ -130,6 +185,10 @@ class Stream(Closing):
         for tensor in self._states.values():
             tensor.fill("zero")
 
+    def state(self, name: str) -> Array:
+        """One of the states."""
+        return self._states[name].numpy()
+
     def save_state(self) -> dict[str, Array]:
         """The states by the names of their inputs, for `load_state` of any stream of the model."""
         return {name: tensor.numpy() for name, tensor in self._states.items()}
@@ -146,7 +205,7 @@ class Stream(Closing):
 
     def close(self) -> None:
         """Frees what the stream has on the board. Safe to call again."""
-        for tensor in self._args:
+        for tensor in (*self._args, *vars(self).get("_spare", {}).values()):
             tensor.close()
 
     @property

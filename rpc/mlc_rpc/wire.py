@@ -12,7 +12,9 @@ and as nothing else; another one ends the session with a ProtocolError.
 
 One message is at most MAX_MESSAGE bytes and MAX_DEPTH containers deep; tensors and blobs go in
 chunks of at most MAX_CHUNK bytes. Responses come in any order: `ping`, and everything else the
-supervisor answers itself, overtakes a running kernel.
+supervisor answers itself, overtakes a running kernel. One `run` can be asked for while another one
+of the same module is under way: it begins when that has ended. Everything else that needs the
+worker is refused meanwhile, as busy.
 
 Versions: `hello` comes first and exchanges versions and nonces and nothing else. A different major
 version is refused by both sides, naming both versions; a different minor version means that the

@@ -11,7 +11,7 @@ alike:
     decode     a token, of which the weights that it reads in a second are held against `read`
     read       the same bytes read once, into a buffer that stays in the cache
     prefill    a prompt, by the board and by onnxruntime (MatMulNBits at accuracy level 4)
-    overhead   of a token: what this machine waits for it beyond the time on the board (the median)
+    overhead   of a reply's token: from one to the next, beyond the board's time (the median)
 
 A prompt's figure is the best of several turns; of a token each call's, and of reading that of
 each matrix, are the best of many, added up. Targets: memory under 600 MB, decode at least 0.9 of
@@ -111,12 +111,15 @@ def decode_seconds(text: mlc.Text) -> np.ndarray:
     return np.array(run.nanoseconds) / 1e9
 
 
-def overhead_seconds(text: mlc.Text, token: int) -> float:
-    """Of host and wire, of a token that is read, and of the likeliest one behind it."""
-    began = time.perf_counter()
-    text.read([token])
-    text.likeliest()
-    return time.perf_counter() - began - text.steps[-1].board_s
+def overhead_seconds(text: mlc.Text) -> list[float]:
+    """Of host and wire, of each token of a reply but the first two."""
+    before, last, found = len(text.steps), 0.0, []
+    for _ in text.follow(text.likeliest(), STEPS):
+        now = time.perf_counter()
+        if len(text.steps) > before + 1:
+            found.append(now - last - text.steps[-1].board_s)
+        last = now
+    return found
 
 
 def places_of(text: mlc.Text) -> list[tuple[int, int]]:
@@ -173,7 +176,7 @@ def compared(board: Session, given: argparse.Namespace, sizes: Sizes) -> dict[st
                 for key, seconds in (("read_s", read_seconds(data, places)),
                                      ("decode_s", decode_seconds(text))):  # fmt: skip
                     best[key] = np.minimum(seconds, best.get(key, np.inf))
-            overhead += [overhead_seconds(text, token) for token in prompt[:STEPS]]
+            overhead += overhead_seconds(text)
             best |= {key: min(s, best.get(key, np.inf)) for key, s in found.items()}
     best["read_s"] = float(best["read_s"].sum())
     best["decode_s"] = float(best["decode_s"].sum())

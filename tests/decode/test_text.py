@@ -186,7 +186,7 @@ def test_a_cache_of_float16(
     decoder = mlc.load_decoder(file, TARGETS[board], length=LENGTH, cache="float16")
     with mlc.Text(session.load(decoder.model)) as text:
         assert list(text.reply(PROMPT, 12)) == tokens
-        assert text.memory.cache - 8 == 2 * LAYERS * KEPT * LENGTH * HEAD * 2
+        assert text.memory.cache - 16 == 2 * LAYERS * KEPT * LENGTH * HEAD * 2
         assert isinstance(decoder.model, mlc.CompiledModel)
         assert not any("softmax" in call.kernel for call in decoder.model.program.calls)
         caches = {str(array.dtype) for array in text.save_state().values() if array.ndim == 4}
@@ -211,7 +211,7 @@ def test_a_cache_of_int8(board: str, made: Made, request: pytest.FixtureRequest)
             off.append(float(np.abs(text.logits() - right).max() / np.abs(right).max()))
             text.read([token])
         rows = 2 * LAYERS * KEPT * LENGTH
-        assert text.memory.cache - 8 == rows * HEAD + rows * 4
+        assert text.memory.cache - 16 == rows * HEAD + rows * 4
         state = text.save_state()
     assert {str(a.dtype) for n, a in state.items() if n.endswith(("key", "value"))} == {"int8"}
     assert 1e-4 < max(off) < 0.15 and float(np.median(off)) < 0.05
@@ -258,6 +258,51 @@ def test_likelihoods() -> None:
     np.testing.assert_allclose(most, [0, 4 / 7, 0, 3 / 7])
     cold = Sampling(temperature=0.5).likelihoods(logits)
     np.testing.assert_allclose(cold, np.array([1, 16, 4, 9]) / 30)
+
+
+def test_steps_that_are_asked_for_ahead(made: Made, local: Session) -> None:
+    """What was read beyond the end of a text, or beyond where somebody stopped, is forgotten."""
+    end = made.tokens.index(made.tokens[9])
+    with mlc.Text(local.load(made.decoder.model)) as text:
+        assert list(text.reply(PROMPT, ends=[made.tokens[end]])) == made.tokens[:end]
+        assert text.read_so_far == len(PROMPT) + end == int(text.save_state()["position"])
+        assert list(text.reply([made.tokens[end]], 3)) == made.tokens[end + 1 : end + 4]
+
+        text.reset()
+        reply = text.reply(PROMPT, COUNT)
+        for number in range(6):
+            assert next(reply) == made.tokens[number]
+            np.testing.assert_allclose(text.logits(), made.logits[number], rtol=1e-3, atol=1e-3)
+        assert text.read_so_far == len(PROMPT) + 5
+        state = text.save_state()  # in the midst of a reply, which then goes on
+        assert list(reply) == made.tokens[6:]
+        text.load_state(state)
+        assert list(text.reply([made.tokens[5]], 9)) == made.tokens[6:15]
+
+        text.reset()
+        reply = text.reply(PROMPT)
+        assert [next(reply) for _ in range(4)] == made.tokens[:4]
+        text.reset()
+        text.read(PROMPT)
+        assert text.likeliest() == made.tokens[0]
+
+
+def test_a_window_that_ends_ahead(tmp_path: Path, local: Session) -> None:
+    """The rows of tokens that are forgotten are forgotten wherever the cache was moved."""
+    window, count = 8, 90
+    file = saved(tmp_path, window=window)
+    tokens, _ = by_onnxruntime(file, PROMPT, count)
+    decoder = mlc.load_decoder(file, "host", length=window - 1 + STEP, window=window)
+    with mlc.Text(local.load(decoder.model)) as text:
+        text.read(PROMPT)
+        found = [text.likeliest()]
+        while len(found) < count:
+            pieces = text.follow(found.pop(), STEP)
+            found += [next(pieces) for _ in range(3 + len(found) % 5)]
+            del pieces
+            text.read([found[-1]])
+            found.append(text.likeliest())
+        assert found[:count] == tokens
 
 
 def test_a_window_in_constant_memory(tmp_path: Path, local: Session) -> None:

@@ -101,6 +101,7 @@ def test_supervisor_answers_while_a_kernel_runs(board: Board) -> None:
     tensor = board.tensor(BYTES)
     run = board.ask("run", module, "spin", [tensor], {"timeout_ms": 3000})
     assert board.call("ping", "beat") == "beat"
+    following = board.ask("run", module, "spin", [tensor], {})
     other = board.tensor(X)
     requests: list[tuple[Any, ...]] = [
         ("run", module, "spin", [tensor], {}),
@@ -115,6 +116,52 @@ def test_supervisor_answers_while_a_kernel_runs(board: Board) -> None:
     with pytest.raises(Refusal) as caught:
         board.answer(run)
     assert caught.value.kind == "timeout"
+    with pytest.raises(Refusal) as caught:
+        board.answer(following)
+    assert caught.value.kind == "refused"
+    assert caught.value.text == "run: it did not begin, since the run before it failed"
+
+
+def test_runs_that_follow_one_another(board: Board) -> None:
+    module = board.load(module_of("add", "spin"))["module"]
+    a, spun = board.tensor(X), board.tensor(BYTES)
+    double = ("run", module, "add", [a, a, a], {"total": True})
+    asked = [board.ask(*double)]
+    for _ in range(39):
+        asked.append(board.ask(*double))
+        assert len(board.answer(asked.pop(0))["nanoseconds"]) == 1
+    board.answer(asked.pop())
+    np.testing.assert_array_equal(board.numpy(a, X), X * np.float32(2**40))
+    board.call("tensor.write", a, 0, X.tobytes())
+
+    (worker,) = board.children()  # one that dies before it begins costs nothing
+    os.kill(worker, signal.SIGKILL)
+    asked = [board.ask(*double), board.ask(*double)]
+    assert all(board.answer(each) for each in asked)
+    np.testing.assert_array_equal(board.numpy(a, X), 4 * X)
+
+    wrong = board.ask("run", module, "add", [a, a], {})  # what follows runs nevertheless
+    after = board.ask(*double)
+    with pytest.raises(Refusal, match="kernel 'add' takes"):
+        board.answer(wrong)
+    board.answer(after)
+    np.testing.assert_array_equal(board.numpy(a, X), 8 * X)
+
+    begin = time.monotonic()  # its time counts from where it begins
+    first = board.ask("run", module, "add", [a, a, a], {})
+    after = board.ask("run", module, "spin", [spun], {"timeout_ms": 300})
+    board.answer(first)
+    with pytest.raises(Refusal) as caught:
+        board.answer(after)
+    assert caught.value.kind == "timeout" and caught.value.details["kernel"] == "spin"
+    assert 0.3 <= time.monotonic() - begin < PATIENCE
+
+    other = board.load(module_of("add"))["module"]
+    first = board.ask("run", module, "spin", [spun], {"timeout_ms": 300})
+    error = refused(board, "run", other, "add", [a, a, a], {})
+    assert error.kind == "refused" and "run: busy" in error.text
+    with pytest.raises(Refusal):
+        board.answer(first)
 
 
 def test_status_of_a_kernel_is_an_error(board: Board) -> None:

@@ -170,16 +170,10 @@ class Transcript:
                 text.read(self._start[1:])
             else:
                 text.read(self._start)
-            token = self._speech.first(text.logits())
-            count = 0
-            while token not in self._speech.ends and count != self._most:
+            first = self._speech.first(text.logits())
+            for token in text.follow(first, self._most, self._speech.ends):
                 self.tokens.append(token)
                 yield token
-                count += 1
-                if text.room == 0 or count == self._most:
-                    break
-                text.read([token])
-                token = text.likeliest()
             self._hear_s += text.steps[0].board_s
             self._decode_s += sum(step.board_s for step in text.steps[1:])
             self._counts += [s.instructions for s in text.steps[1:] if s.instructions is not None]

@@ -22,7 +22,7 @@ from mlc_rpc.module import RUN_SECONDS, Run
 from mlc_targets.object_format import Branch, Loop
 
 from ..errors import DecodeError
-from ..graph.decoder import FILLED, LOGITS, POSITION, TOKEN
+from ..graph.decoder import FILLED, LIKELIEST, LOGITS, POSITION, TOKEN
 from ..graph.decoder_loop import (
     DRAW,
     DRAWS,
@@ -88,7 +88,11 @@ class Text(Closing):
         self._most = written_at_once(self.model)
         self._in_loop = calls_in_loop(self.model) if self._most else frozenset()
         waits = choice(self.model, 0) if self._most else {}
-        self._asked: dict[str, Array] = {**waits, **(given or {})}
+        self._beside: dict[str, Array] = {**waits, **(given or {})}  # the next tokens
+        self._goes_ahead = LIKELIEST in self.model.states
+        self._since = (
+            0.0  # of time.perf_counter(), when the last step ended that was asked for ahead
+        )
 
     @property
     def loops(self) -> bool:
@@ -111,8 +115,8 @@ class Text(Closing):
         self._refuse(tokens)
         for begin in range(0, len(tokens), self._widest):
             part = tokens[begin : begin + self._widest]
-            run, seconds = self._run(part, self._asked)
-            self._asked = {}
+            run, seconds = self._run(part, self._beside)
+            self._beside = {}
             self.steps.append(_step(len(part), run, seconds))
 
     def _run(
@@ -120,6 +124,8 @@ class Text(Closing):
         timeout: float | None = None,
     ) -> tuple[Run, float]:  # fmt: skip
         """A run that reads a part, and how many seconds it took as this machine sees it."""
+        if self._stream.asked:
+            self._settle()
         began = time.perf_counter()
         if len(part) == 1 and not asked:
             given = self._one  # made once: a step of one token is what comes again and again
@@ -162,18 +168,68 @@ class Text(Closing):
         how = sampling or Sampling()
         random = np.random.default_rng(how.seed)
         self.read(tokens)
-        count = 0
-        while True:
-            if most is not None and count >= most:
-                return
-            token = self.next(how, random)
-            if token in ends:
-                return
+        if not how.draws:
+            yield from self.follow(self.likeliest(), most, ends)
+            return
+        left = math.inf if most is None else most
+        while left > 0 and (token := self.next(how, random)) not in ends:
             yield token
-            count += 1
-            if count == most or self.room == 0:
-                return
-            self.read([token])
+            left -= 1
+            if left > 0:
+                if self.room == 0:
+                    return
+                self.read([token])
+
+    def follow(
+        self, token: int, most: int | None = None, ends: Collection[int] = ()
+    ) -> Iterator[int]:
+        """`token`, which is not read yet, and the likeliest ones behind it, as `reply` gives them.
+        The board reads each as soon as it has chosen it, while this machine still hears of the one
+        before; what it has read of a text that ends sooner is forgotten."""
+        left = math.inf if most is None else most
+        chosen = False  # by the board, which knows the token then
+        try:
+            while left > 0 and token not in ends:
+                if chosen:
+                    self._ask(min(1, left - 1))
+                yield token
+                left -= 1
+                if left == 0 or self.room == 0:
+                    return
+                if self._stream.asked:
+                    self._ask(min(2, left))
+                    self._await()
+                else:
+                    self.read([token])
+                token, chosen = self.likeliest(), True
+        finally:
+            self._settle()
+
+    def _ask(self, wanted: float) -> None:
+        """So many steps are under way, or as many as there is room for, each of which reads the
+        likeliest token of the one before."""
+        asked = self._stream.asked
+        while self._goes_ahead and len(asked) < wanted and self.room != len(asked):
+            if not asked:
+                self._stream.give({IDS: np.array([[NO_TOKEN]], self._dtype)})
+                self._since = time.perf_counter()
+            self._goes_ahead = self._stream.ask()
+
+    def _await(self) -> None:
+        """The step that was asked for first."""
+        run = self._stream.await_asked()
+        now = time.perf_counter()
+        self.read_so_far += 1
+        self.steps.append(_step(1, run, now - self._since))
+        self._since = now
+
+    def _settle(self) -> None:
+        """No step is under way. Tokens that were read ahead are forgotten."""
+        if ran := self._stream.drop_asked():
+            states = {POSITION: np.array(self.read_so_far)}
+            if FILLED in self.model.states:
+                states[FILLED] = self._stream.state(FILLED) - ran
+            self._stream.load_state(states)
 
     def write(
         self, tokens: Sequence[int], most: int | None = None, sampling: Sampling | None = None,
@@ -218,7 +274,7 @@ class Text(Closing):
         """The tokens of one run: `wanted` of them, or fewer, of which the last one is an end."""
         asked = choice(self.model, wanted, how, random, ends)
         run, seconds = self._run(part, asked, total=False, timeout=self._timeout * wanted)
-        self._asked = {WANTED: np.array(0)}
+        self._beside = {WANTED: np.array(0)}
         found = self._stream.results(FIRST, REST, WRITTEN)
         count = int(found[WRITTEN])
         self.read_so_far += count - 1
@@ -230,15 +286,18 @@ class Text(Closing):
 
     def reset(self) -> None:
         """Nothing was read, as at first."""
+        self._settle()
         self._stream.reset()
         self.read_so_far = 0
 
     def save_state(self) -> dict[str, Array]:
         """All that was read, for `load_state` of any text of the model."""
+        self._settle()
         return self._stream.save_state()
 
     def load_state(self, states: Mapping[str, Array]) -> None:
         """Goes on from a saved state. Raises Refused, ValueError."""
+        self._settle()
         self._stream.load_state(states)
         self.read_so_far = int(states[POSITION])
 

@@ -7,7 +7,8 @@ and values of what was read; it gives these back with those of the step behind t
 
 Here it becomes a function of the tokens alone. Keys and values are states of `length` rows, of
 which `append_rows` writes those of the step; what reads them reads the first P + S. How far the
-text was read is a state, too.
+text was read is a state, too. So is the likeliest token of the step before: a number below 0 among
+the tokens stands for it, so that a step can be asked for before that token is known elsewhere.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from .nodes import AnyCall, Binding, Call, CallBranch, Constant, Function, Tenso
 POSITION, FILLED = "position", "filled"  # states: tokens read so far, rows of the caches in use
 BYTES, SCALE = "int8", "float32"  # of caches that are int8, and of what a row is multiplied by
 LOGITS, TOKEN = "logits", "token"  # outputs: of the last token, and the place of the largest
+LIKELIEST = "likeliest"  # a state: what TOKEN was after the step before
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ def with_cache(
             raise GraphError(what)
         following.append((grown[cache], written[found]))
     taken = [p for p in body.params if p not in within]
-    return decoder_of(e, function, taken, [*following, *scaled], every, ids)
+    return decoder_of(e, function, taken, [*following, *scaled], every, own[parts.ids])
 
 
 def decoder_of(
@@ -192,6 +194,9 @@ def decoder_of(
     assert isinstance(steps, Symbol | int)
     logits = e.emit("reshape", _last(e, every, steps), name=LOGITS, shape=every.type.shape[2:])
     token = e.emit("argmax", logits, name=TOKEN, axis=0, keepdims=False, last=False)
+    likeliest = e.param(LIKELIEST, EXTENT)
+    e.bindings = _reading(e, ids, likeliest)
+    following = [(likeliest, token), *following]
     states = tuple((before.name, f"{before.name}.next") for before, _ in following)
     made = Function(
         name=function.name,
@@ -203,6 +208,21 @@ def decoder_of(
         extents=function.extents,
     )
     return _one_token_apart(last_rows(made), ids.name, steps)
+
+
+def _reading(e: Emitter, ids: Var, likeliest: Var) -> list[Binding]:
+    """The bindings of e, in which a token below 0 is the likeliest of the step before."""
+    known, e.bindings = e.bindings, []
+    dtype = ids.type.dtype
+    stands = e.emit("less", ids, Constant(np.array(0, dtype)), name="stands")
+    given = _in_dtype(e, likeliest, dtype, LIKELIEST)
+    read = e.emit("where", stands, given, ids, name="tokens")
+
+    def of(value: Value) -> Value:
+        return read if value is ids else value
+
+    return [*e.bindings, *(replace(b, call=replace(b.call, args=tuple(map(of, b.call.args))))
+                           for b in known)]  # fmt: skip
 
 
 def _one_token_apart(function: Function, ids: str, steps: Dim) -> Function:

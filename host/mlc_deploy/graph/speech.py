@@ -19,7 +19,7 @@ from ..ir import Dim
 from ..ir import Var as Symbol
 from ..ir.names import Names
 from .bind import rebuilt
-from .decoder import LOGITS, POSITION, TOKEN, Emitter
+from .decoder import LIKELIEST, LOGITS, POSITION, TOKEN, Emitter
 from .dims import bound, fit, same_types, symbol
 from .eliminate import eliminate_dead_code
 from .extents import EXTENT, largest, saying
@@ -85,6 +85,7 @@ def hearing(
         added[[*silent]] = NEVER
         said = e.emit("add", logits, Constant(added, "silent"), name="said")
         results[TOKEN] = e.emit("argmax", said, name=TOKEN, axis=0, keepdims=False, last=False)
+        results[f"{LIKELIEST}.next"] = results[TOKEN]
     after = {state.name: out for state, out in zip(states, outputs, strict=True)}
     results |= {f"{name}.next": out for name, out in after.items()}
     return replace(
