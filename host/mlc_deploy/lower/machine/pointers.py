@@ -169,6 +169,7 @@ def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[i
     the index, and whether only single lanes of it are used."""
     if any(isinstance(s, (For, If, Let)) for s in statements(loop.body)):
         return {}
+    sums = _sums(loop)
     places: dict[Place, list[tuple[int, Load, bool]]] = {}
     of_lanes: set[int] = set()
     ahead = set(prefetched(loop.body))
@@ -180,7 +181,7 @@ def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[i
                 continue
             case Call("if_then_else"):
                 return {}
-            case Store(buffer) if buffer.scope != "local":
+            case Store(buffer) if buffer.scope != "local" and not (sums and _stays(n, loop.var)):
                 return {}
             case Shuffle((Load() as vector,), lanes) | Shuffle((Cast(_, Load() as vector),), lanes):
                 if len(set(lanes)) == 1:
@@ -242,11 +243,11 @@ def _live(loads: Sequence[tuple[int, Load, bool]]) -> list[int]:
 
 
 def _sums(loop: For) -> int:
-    """Registers of what the loop stores to registers."""
+    """How many registers the loop stores to."""
     places = {
         (s.buffer, n): dtype_of(s.value.dtype)
         for s in statements(loop.body)
-        if isinstance(s, Store)
+        if isinstance(s, Store) and s.buffer.scope == "local"
         for n in [str(s.indices)]
     }
     return sum(-(-kind.lanes * kind.bits // REGISTER) for kind in places.values())
@@ -280,6 +281,11 @@ def _straight(body: Stmt) -> list[Stmt]:
 
 def _adds(s: Store) -> bool:
     return any(isinstance(n, Load) and n.buffer is s.buffer for n in walk(s.value))
+
+
+def _stays(s: Store, var: Var) -> bool:
+    """Whether a store adds to what is in one place in memory, whatever the turn of the loop."""
+    return _adds(s) and not any(n is var for index in s.indices for n in walk(index))
 
 
 def _hides(atom: Atom, var: Var) -> bool:

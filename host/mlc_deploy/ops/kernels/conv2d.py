@@ -129,10 +129,12 @@ class ConvBlocks(Convolution):
             steps *= depth if self.target.arch == "arm" else 1
         elif taps == 1:  # turns are short; of one alone, all weights would be loaded, and spilled
             long = None if self.fills_parts(depth) else 2
-            depth = part_sizes(self.kept, (kh, kw, depth, together), long)[2]
+            part = part_sizes(self.kept, (kh, kw, depth, together), long)[2]
             sums = self.tile.rows * self.tile.blocks * together
-            turns = min(SHORT_TURNS, -(-ENOUGH_OF_SHORT // sums))
-            steps *= min(turns, max(1, depth // 2))
+            turns = min(SHORT_TURNS, -(-ENOUGH_OF_SHORT // sums), max(1, part // 2))
+            if part < depth and self.target.arch == "aarch64":
+                turns = part  # so its sums begin with products, and not with zeros
+            steps *= turns
         if self.target.arch == "x86_64":  # elsewhere the lanes of a vector have to be seen together
             steps = min(steps, max(row_taps, MOST_UNROLLED // (self.tile.rows * self.tile.blocks)))
         return steps
