@@ -8,40 +8,40 @@ from __future__ import annotations
 # Cycles per vector instruction, per load or store, per other one, per line that the first cache
 # fetches; nanoseconds per line from memory.
 CORES: dict[str, tuple[float, float, float, float, float]] = {
-    "cortex-a7": (3.89, 1.395, 0.6644, 10.19, 18.23),
-    "cortex-a53": (1.547, 2.144, 0.5746, 3.859, 7.179),
-    "cortex-a55": (1.188, 3.475, 0.6854, 4.256, 5.553),
-    "cortex-a57": (1.09, 0.3953, 0.2646, 7.95, 11.94),
-    "cortex-a72": (1.002, 0.3787, 0.2552, 8.722, 12.47),
-    "cortex-a73": (1.196, 0.3749, 0.2485, 8.312, 13.06),
-    "cortex-a76": (0.5475, 0.3427, 0.2106, 3.218, 2.999),
-    "cortex-a78": (0.4564, 0.3867, 0.2597, 3.041, 3.003),
+    "cortex-a7": (3.416, 2.264, 0.7878, 10.44, 19.67),
+    "cortex-a53": (1.327, 2.679, 0.6176, 3.199, 8.334),
+    "cortex-a55": (1.121, 3.358, 0.6511, 3.365, 6.415),
+    "cortex-a57": (0.9767, 0.8163, 0.4099, 6.75, 12.61),
+    "cortex-a72": (0.9474, 0.7761, 0.394, 7.191, 12.73),
+    "cortex-a73": (1.109, 0.7432, 0.3754, 7.025, 13.41),
+    "cortex-a76": (0.5687, 0.4495, 0.239, 2.191, 4.218),
+    "cortex-a78": (0.4495, 0.5122, 0.298, 2.13, 3.771),
 }
 
 # Of a core on a chip, factors: of its times, of nanoseconds per line, of the rate that is reached.
 CHIPS: dict[tuple[str, str], tuple[float, float, float]] = {
-    ("allwinner-h616", "cortex-a53"): (1.01, 1.005, 0.9403),
-    ("allwinner-t527", "cortex-a55"): (0.9246, 0.9588, 1.241),
-    ("amlogic-a311d", "cortex-a73"): (1.023, 1.031, 1.047),
-    ("bcm2711", "cortex-a72"): (1.013, 1.042, 1.042),
-    ("bcm2712", "cortex-a76"): (0.9654, 1.059, 0.5583),
-    ("bcm2837", "cortex-a53"): (0.977, 1.022, 1.104),
-    ("imx7d", "cortex-a7"): (0.9794, 0.939, 1.317),
-    ("rk3328", "cortex-a53"): (0.9876, 0.9749, 0.9197),
-    ("rk3399", "cortex-a53"): (1.063, 1.078, 1.174),
-    ("rk3399", "cortex-a72"): (0.9636, 0.961, 1.174),
-    ("rk3566", "cortex-a55"): (1.143, 1.078, 0.885),
-    ("rk3568", "cortex-a55"): (1.143, 1.078, 0.885),
-    ("rk3588", "cortex-a55"): (0.9571, 0.8485, 1.081),
-    ("rk3588", "cortex-a76"): (1.036, 0.8984, 1.081),
-    ("rz-g2l", "cortex-a55"): (1.102, 1.04, 0.4969),
-    ("snapdragon410", "cortex-a53"): (0.9973, 1.018, 1.448),
-    ("sunrise-x3", "cortex-a53"): (0.9971, 1.007, 0.9744),
-    ("tegra210", "cortex-a57"): (0.9939, 0.974, 1.113),
-    ("tegra234", "cortex-a78"): (1.008, 0.9523, 1.225),
+    ("allwinner-h616", "cortex-a53"): (0.9981, 0.9991, 1.011),
+    ("allwinner-t527", "cortex-a55"): (0.919, 0.9838, 1.095),
+    ("amlogic-a311d", "cortex-a73"): (1.045, 1.028, 0.8941),
+    ("bcm2711", "cortex-a72"): (1.019, 1.051, 0.9274),
+    ("bcm2712", "cortex-a76"): (0.9263, 1.219, 0.497),
+    ("bcm2837", "cortex-a53"): (0.9884, 1.041, 1.052),
+    ("imx7d", "cortex-a7"): (0.9599, 0.9331, 1.501),
+    ("rk3328", "cortex-a53"): (0.9534, 0.935, 0.9282),
+    ("rk3399", "cortex-a53"): (1.072, 1.092, 1.158),
+    ("rk3399", "cortex-a72"): (0.9826, 0.9463, 1.158),
+    ("rk3566", "cortex-a55"): (1.152, 1.061, 0.8094),
+    ("rk3568", "cortex-a55"): (1.152, 1.061, 0.8094),
+    ("rk3588", "cortex-a55"): (0.9654, 0.8462, 1.416),
+    ("rk3588", "cortex-a76"): (0.9955, 0.8262, 1.416),
+    ("rz-g2l", "cortex-a55"): (1.109, 1.041, 0.4787),
+    ("snapdragon410", "cortex-a53"): (1.02, 1.04, 1.516),
+    ("sunrise-x3", "cortex-a53"): (1.017, 1.02, 0.9304),
+    ("tegra210", "cortex-a57"): (1.015, 0.9885, 1.072),
+    ("tegra234", "cortex-a78"): (0.9938, 0.9372, 1.358),
 }
 
-REACHED = 2.657  # of what memory moves for one core: what threads find they share
-SERIAL = 0.02699  # the part of a layer that threads do not share
-JOIN = 19000  # cycles that it takes to start them and to wait for the last
-INTERVAL = (0.8041, 1.304)  # held 86% of rows, each board left out
+REACHED = 2.352  # of what memory moves for one core: what threads find they share
+SERIAL = 0.02812  # the part of a layer that threads do not share
+JOIN = 19514  # cycles that it takes to start them and to wait for the last
+INTERVAL = (0.826, 1.333)  # held 86% of rows, each board left out
