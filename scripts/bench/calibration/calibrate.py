@@ -81,10 +81,11 @@ STEP, CLOSE = 1e-4, 1e-4  # of logarithms: to find slopes, and where the fit end
 FAR = 1.0  # an error's logarithm, beyond which it is taken as so large: where the fit begins
 SIGMA = (0.08, 0.15)  # a row's own error, as a share: of one thread, of several
 TRUSTED = 1.5  # rows beyond so many of it count less
-# Standard deviations, in logarithms, of what is fitted from where it begins.
+# Standard deviations, in logarithms, of what is fitted from where it begins. Of a core's figures
+# the first is known best: data sheets give the width of its vector unit.
 SPREAD: dict[str, Any] = {
-    "kin": (0.4, 0.6, 0.6, 0.6, 0.5),
-    "core": (0.15, 0.2, 0.2, 0.2, 0.25),
+    "kin": (0.15, 0.6, 0.6, 0.6, 0.5),
+    "core": (0.1, 0.2, 0.2, 0.2, 0.25),
     "pace": 0.08, "line": 0.2, "network": 0.03, "rate": 0.3, "reached": 0.5,
     "serial": 0.7, "join": 1.0,
 }  # fmt: skip
