@@ -8,40 +8,40 @@ from __future__ import annotations
 # Cycles per vector instruction, per load or store, per other one, per line that the first cache
 # fetches; nanoseconds per line from memory.
 CORES: dict[str, tuple[float, float, float, float, float]] = {
-    "cortex-a7": (3.89, 1.395, 0.6644, 10.19, 18.23),
-    "cortex-a53": (1.547, 2.144, 0.5746, 3.859, 7.179),
-    "cortex-a55": (1.188, 3.475, 0.6854, 4.256, 5.553),
-    "cortex-a57": (1.09, 0.3953, 0.2646, 7.95, 11.94),
-    "cortex-a72": (1.002, 0.3787, 0.2552, 8.722, 12.47),
-    "cortex-a73": (1.196, 0.3749, 0.2485, 8.312, 13.06),
-    "cortex-a76": (0.5475, 0.3427, 0.2106, 3.218, 2.999),
-    "cortex-a78": (0.4564, 0.3867, 0.2597, 3.041, 3.003),
+    "cortex-a7": (3.641, 2.165, 0.8692, 9.309, 19.22),
+    "cortex-a53": (1.307, 2.773, 0.5677, 3.285, 8.381),
+    "cortex-a55": (1.077, 3.519, 0.5938, 3.48, 6.49),
+    "cortex-a57": (0.968, 0.843, 0.3961, 6.861, 12.69),
+    "cortex-a72": (0.9472, 0.7987, 0.3815, 7.256, 12.78),
+    "cortex-a73": (1.047, 0.7708, 0.3637, 7.307, 13.53),
+    "cortex-a76": (0.5436, 0.4647, 0.2295, 2.38, 4.276),
+    "cortex-a78": (0.4524, 0.5236, 0.2864, 2.231, 3.778),
 }
 
 # Of a core on a chip, factors: of its times, of nanoseconds per line, of the rate that is reached.
 CHIPS: dict[tuple[str, str], tuple[float, float, float]] = {
-    ("allwinner-h616", "cortex-a53"): (1.01, 1.005, 0.9403),
-    ("allwinner-t527", "cortex-a55"): (0.9246, 0.9588, 1.241),
-    ("amlogic-a311d", "cortex-a73"): (1.023, 1.031, 1.047),
-    ("bcm2711", "cortex-a72"): (1.013, 1.042, 1.042),
-    ("bcm2712", "cortex-a76"): (0.9654, 1.059, 0.5583),
-    ("bcm2837", "cortex-a53"): (0.977, 1.022, 1.104),
-    ("imx7d", "cortex-a7"): (0.9794, 0.939, 1.317),
-    ("rk3328", "cortex-a53"): (0.9876, 0.9749, 0.9197),
-    ("rk3399", "cortex-a53"): (1.063, 1.078, 1.174),
-    ("rk3399", "cortex-a72"): (0.9636, 0.961, 1.174),
-    ("rk3566", "cortex-a55"): (1.143, 1.078, 0.885),
-    ("rk3568", "cortex-a55"): (1.143, 1.078, 0.885),
-    ("rk3588", "cortex-a55"): (0.9571, 0.8485, 1.081),
-    ("rk3588", "cortex-a76"): (1.036, 0.8984, 1.081),
-    ("rz-g2l", "cortex-a55"): (1.102, 1.04, 0.4969),
-    ("snapdragon410", "cortex-a53"): (0.9973, 1.018, 1.448),
-    ("sunrise-x3", "cortex-a53"): (0.9971, 1.007, 0.9744),
-    ("tegra210", "cortex-a57"): (0.9939, 0.974, 1.113),
-    ("tegra234", "cortex-a78"): (1.008, 0.9523, 1.225),
+    ("allwinner-h616", "cortex-a53"): (0.9983, 0.9992, 1.009),
+    ("allwinner-t527", "cortex-a55"): (0.9201, 0.9845, 1.09),
+    ("amlogic-a311d", "cortex-a73"): (1.062, 1.03, 0.9078),
+    ("bcm2711", "cortex-a72"): (1.016, 1.05, 0.9224),
+    ("bcm2712", "cortex-a76"): (0.9378, 1.226, 0.5027),
+    ("bcm2837", "cortex-a53"): (0.9887, 1.04, 1.051),
+    ("imx7d", "cortex-a7"): (0.947, 0.9343, 1.488),
+    ("rk3328", "cortex-a53"): (0.9539, 0.9347, 0.9273),
+    ("rk3399", "cortex-a53"): (1.072, 1.092, 1.155),
+    ("rk3399", "cortex-a72"): (0.9789, 0.946, 1.155),
+    ("rk3566", "cortex-a55"): (1.155, 1.062, 0.8093),
+    ("rk3568", "cortex-a55"): (1.155, 1.062, 0.8093),
+    ("rk3588", "cortex-a55"): (0.9704, 0.8459, 1.423),
+    ("rk3588", "cortex-a76"): (1.007, 0.8245, 1.423),
+    ("rz-g2l", "cortex-a55"): (1.109, 1.042, 0.4771),
+    ("snapdragon410", "cortex-a53"): (1.021, 1.04, 1.514),
+    ("sunrise-x3", "cortex-a53"): (1.018, 1.02, 0.9296),
+    ("tegra210", "cortex-a57"): (1.013, 0.9889, 1.069),
+    ("tegra234", "cortex-a78"): (0.9844, 0.9342, 1.347),
 }
 
-REACHED = 2.657  # of what memory moves for one core: what threads find they share
-SERIAL = 0.02699  # the part of a layer that threads do not share
-JOIN = 19000  # cycles that it takes to start them and to wait for the last
-INTERVAL = (0.8041, 1.304)  # held 86% of rows, each board left out
+REACHED = 2.357  # of what memory moves for one core: what threads find they share
+SERIAL = 0.02813  # the part of a layer that threads do not share
+JOIN = 19434  # cycles that it takes to start them and to wait for the last
+INTERVAL = (0.827, 1.349)  # held 86% of rows, each board left out

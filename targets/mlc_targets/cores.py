@@ -40,7 +40,7 @@ class Core:
 # operation per cycle on A53 (64 bits wide, two pipes), A57, A72, A73; two on A76 and A78; the
 # Cortex-A7 multiplies one number per cycle, four per vector instruction.
 _CORES = """
-cortex-a7  | in  | a7  | 32 | 1000 | 512  | 512  | 3.5  0.9 0.5  8 28
+cortex-a7  | in  | a7  | 32 | 1000 | 512  | 512  | 4.0  0.9 0.5  8 28
 cortex-a53 | in  | a53 | 32 | 1400 | 512  | 512  | 1.25 0.9 0.5  5 15
 cortex-a55 | in  | a53 | 32 | 1800 | 256  | 512  | 1.0  0.9 0.5  5 13
 cortex-a57 | out | a57 | 32 | 1430 | 2048 | 2048 | 0.95 0.4 0.25 6 12

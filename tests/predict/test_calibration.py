@@ -50,6 +50,14 @@ def test_the_fit_and_the_predictions_are_one_model(tmp_path: Path) -> None:
     assert np.exp(fit.times(np.log(kinds))) == pytest.approx(made, rel=1e-9)
 
 
+def test_groups_of_a_convolution_start_the_threads_each() -> None:
+    starts = calibrate.networks.network("alexnet").starts
+    assert starts[:4] == [1, 1, 1, 2] and sum(starts) == len(starts) + 3
+    assert set(calibrate.networks.network("mobilenet").starts) == {1}  # depthwise
+    counts = calibrate.read_counts()
+    assert counts["cortex-a72", "alexnet"]["layers"].sum() == sum(starts)
+
+
 def test_slopes_are_those_of_the_predictions(tmp_path: Path) -> None:
     rows, counts = read(tmp_path, ROWS)
     fit = calibrate.Fit(rows, counts)

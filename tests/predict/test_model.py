@@ -7,7 +7,7 @@ import math
 import pytest
 
 from mlc_deploy.predict.counting import fast_cores, forecast
-from mlc_deploy.predict.model import Work, layer_ms, predict
+from mlc_deploy.predict.model import Work, layer_ms, lines_of, predict
 from mlc_targets import Target
 from mlc_targets.caches import share_kib
 from mlc_targets.calibrated import INTERVAL, JOIN, SERIAL
@@ -44,6 +44,13 @@ def test_each_thread_has_its_part_of_the_last_cache(last: int, threads: int, sha
     assert share_kib(last, threads) == share
 
 
+def test_threads_fetch_more_than_one_and_less_than_each_with_its_part() -> None:
+    misses = {"32K": 900, "256K": 700, "512K": 500, "1024K": 100}
+    assert lines_of(misses, 1024, 1) == 100
+    assert lines_of(misses, 1024, 2) == 300
+    assert lines_of(misses, 1024, 4) == 400
+
+
 def test_layers_add_up_and_the_interval_is_around_them() -> None:
     made = predict([WORK] * 7 + [Work(1, 2, 3, 4, 5)] * 3, OUT)
     assert math.fsum(made.layers) == made.ms
@@ -57,7 +64,7 @@ def test_the_bits_of_a_prediction_are_pinned() -> None:
     works = [Work(10007 * n, 5003 * n, 3001 * n, 97 * n, 31 * n) for n in range(1, 40)]
     assert predict(works, other).ms.hex() == "0x1.7be1d84d1babdp+2"
     four = predict(works, other, 4)
-    assert four.ms.hex() == "0x1.1fe380976e04bp+1"
+    assert four.ms.hex() == "0x1.21c5a377c73e8p+1"
     assert math.fsum(four.layers) == four.ms
 
 

@@ -8,12 +8,13 @@
 
 Rows have the columns board, cpu, clock_mhz, threads, framework, precision, model and ms. Those of
 ncnn are fitted, of cores in mlc_targets/cores.py and networks in counts/ (count.py makes these).
-The model is host/mlc_deploy/predict/model.py. Its figures are fitted in logarithms, by least
-squares that trust outliers less, each with a prior: cores of one kin are alike, a core is near its
-guess, chips differ a little (SPREAD). Rows of int8 are predicted, and never fitted. A network has a
-factor as well, since the published builds of ncnn are older than the one that was counted: it
-serves to fit, and to predict rows of ncnn; no prediction for kernels of ours has one. Errors are
-printed with and without it.
+The model is host/mlc_deploy/predict/model.py. The logarithms of its figures are fitted by least
+squares that trust outliers less; an error is a share of the truth, as in what is printed. Each
+figure has a prior: cores of one kin are alike, a core is near its guess, chips differ a little
+(SPREAD). Rows of int8 are predicted, and never fitted. A network has a factor as well, since the
+published builds of ncnn are older than the one that was counted: it serves to fit, and to predict
+rows of ncnn. No prediction for kernels of ours has one, so it has a narrow prior: what all figures
+can explain together, it does not. Errors are printed with and without it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +31,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlc_deploy.predict.model import Work, predict
-from mlc_targets.caches import share_kib
+from mlc_deploy.predict.model import Work, lines_of, predict
 from mlc_targets.cores import LINE_BYTES, Speed, core, site, speed
 
-Floats = NDArray[np.float64]
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[2]))
+
+from scripts.bench.calibration import networks  # noqa: E402
+
+Floats = NDArray[np.float64]
 CALIBRATED = HERE.parents[2] / "targets/mlc_targets/calibrated.py"
 NETWORKS = HERE / "networks.json"  # the networks' factors, of the last --write
 
@@ -73,13 +78,15 @@ FIGURES = 5
 DESIGNS = {"rk3566": "rk3568"}
 REACHED, SERIAL, JOIN = 1.2, 0.05, 5000.0  # where the fit begins
 STEP, CLOSE = 1e-4, 1e-4  # of logarithms: to find slopes, and where the fit ends
-SIGMA = (0.08, 0.25)  # a row's own error, in logarithms: of one thread, of several
+FAR = 1.0  # an error's logarithm, beyond which it is taken as so large: where the fit begins
+SIGMA = (0.08, 0.15)  # a row's own error, as a share: of one thread, of several
 TRUSTED = 1.5  # rows beyond so many of it count less
-# Standard deviations, in logarithms, of what is fitted from where it begins.
+# Standard deviations, in logarithms, of what is fitted from where it begins. Of a core's figures
+# the first is known best: data sheets give the width of its vector unit.
 SPREAD: dict[str, Any] = {
-    "kin": (0.4, 0.6, 0.6, 0.6, 0.5),
-    "core": (0.15, 0.2, 0.2, 0.2, 0.25),
-    "pace": 0.08, "line": 0.2, "network": 0.12, "rate": 0.3, "reached": 0.5,
+    "kin": (0.15, 0.6, 0.6, 0.6, 0.5),
+    "core": (0.1, 0.2, 0.2, 0.2, 0.25),
+    "pace": 0.08, "line": 0.2, "network": 0.03, "rate": 0.3, "reached": 0.5,
     "serial": 0.7, "join": 1.0,
 }  # fmt: skip
 BOUNDS = 0.07  # of errors left out, so many are beyond each bound of an interval
@@ -122,7 +129,8 @@ class Row:
 
 
 def read_counts() -> dict[tuple[str, str], dict[str, Floats]]:
-    """(core, network) -> a column per figure, a number per layer."""
+    """(core, network) -> a column per figure, a number per layer. `layers` is how often a layer
+    starts the threads."""
     found: dict[tuple[str, str], dict[str, Floats]] = {}
     for file in sorted((HERE / "counts").glob("*.csv")):
         with file.open() as opened:
@@ -133,6 +141,10 @@ def read_counts() -> dict[tuple[str, str], dict[str, Floats]]:
             found[file.stem, name] = {
                 key: np.array([float(line[key]) for line in own]) for key in columns
             }
+            # A line holds so many layers, that follow each other.
+            held = np.array([int(line["layers"]) for line in own])
+            starts = np.array(networks.network(name).starts, float)
+            found[file.stem, name]["layers"] = np.add.reduceat(starts, np.cumsum(held) - held)
     return found
 
 
@@ -190,7 +202,7 @@ class Fit:
             parts[1].append(made["load"] + made["store"])
             parts[2].append(made["branch"] + made["scalar"])
             parts[3].append(made["l1"])
-            parts[4].append(made[f"{share_kib(last, row.threads)}K"])
+            parts[4].append(lines_of(made, last, row.threads))
             parts[5].append(made["layers"])
             sizes.append(len(made["mac"]))
         *work, self.layers = (np.concatenate(part) for part in parts)
@@ -277,11 +289,11 @@ class Fit:
         made: Floats = np.log(ms) + logarithms[KINDS.index("pace")]
         return made
 
-    def predict(self, p: Floats, networks: bool = True) -> Floats:
-        """Logarithms of milliseconds."""
+    def predict(self, p: Floats, factors: bool = True) -> Floats:
+        """Logarithms of milliseconds, with the networks' factors or without."""
         logarithms = self.logarithms(p)
         made = self.times(logarithms)
-        return made + logarithms[KINDS.index("network")] if networks else made
+        return made + logarithms[KINDS.index("network")] if factors else made
 
     def change(self, p: Floats) -> Floats:
         """How predictions change with each of p."""
@@ -299,8 +311,9 @@ class Fit:
         """By Gauss and Newton; what no row speaks of stays where it begins. Never of int8."""
         p, use = np.zeros(len(self.spread)) if begin is None else begin.copy(), use & self.fitted
         for _ in range(turns):
-            change = (self.change(p) / self.sigma[:, None])[use]
-            off = ((self.truth - self.predict(p)) / self.sigma)[use]
+            over = np.exp(np.clip(self.predict(p) - self.truth, -FAR, FAR))  # the truth is 1
+            change = (self.change(p) * (over / self.sigma)[:, None])[use]
+            off = ((1 - over) / self.sigma)[use]
             trust = 1 / np.maximum(1, np.abs(off) / TRUSTED)
             normal = (change * trust[:, None]).T @ change + np.diag(self.spread**-2)
             step = np.linalg.solve(normal, (change * trust[:, None]).T @ off - p / self.spread**2)
@@ -317,8 +330,8 @@ class Fit:
         for group in np.unique(groups):
             out = groups == group
             p = self.fit(~out, begin)
-            for number, networks in enumerate((True, False)):
-                errors[number, out] = (self.predict(p, networks) - self.truth)[out]
+            for number, factors in enumerate((True, False)):
+                errors[number, out] = (self.predict(p, factors) - self.truth)[out]
         return errors[0], errors[1]
 
 
@@ -346,7 +359,7 @@ def covered(fit: Fit, errors: Floats, groups: NDArray[np.int64]) -> float:
     return held / len(errors)
 
 
-def report(fit: Fit, networks: bool) -> Floats:
+def report(fit: Fit, models: bool) -> Floats:
     """Prints errors with each board left out, and returns those without factors."""
     errors, plain = fit.left_out(fit.board)
     one, four = ((fit.threads == n) & fit.fitted for n in (1, 4))
@@ -369,7 +382,7 @@ def report(fit: Fit, networks: bool) -> Floats:
                 own = one_of = (fit.network == number) & (fit.threads == n)
                 print(f"    {name:22} {described(plain[one_of], within)}, all "
                       f"{np.exp(np.median(plain[own])):.2f} times the truth")  # fmt: skip
-    if networks:
+    if models:
         found, _ = fit.left_out(fit.network)
         print("each network left out")
         for number, name in enumerate(fit.networks):
@@ -435,9 +448,9 @@ INTERVAL = ({low:.4g}, {high:.4g})  # held {1 - 2 * BOUNDS:.0%} of rows, each bo
 def works(row: Row, counts: dict[tuple[str, str], Any], known: Speed) -> list[Work]:
     """What the row's layers execute, as predictions are made of it."""
     c = counts[row.counted, row.network]
-    lines = c[f"{share_kib(known.last_kib, row.threads)}K"]
+    lines = lines_of(c, known.last_kib, row.threads)
     return [
-        Work(int(v), int(m), int(o), int(first), int(last), int(layers))
+        Work(int(v), int(m), int(o), int(first), float(last), int(layers))
         for v, m, o, first, last, layers in zip(
             c["mac"] + c["vector"], c["load"] + c["store"], c["branch"] + c["scalar"], c["l1"],
             lines, c["layers"], strict=True,

@@ -105,6 +105,17 @@ class Network:
         self.layers.append(("Slice", (x.name,), names, "-23300=2,-233,-233 1=0"))
         return made[0], made[1]
 
+    @property
+    def starts(self) -> list[int]:
+        """How often ncnn starts its threads, per layer: the groups of a convolution run one after
+        the other, each on all threads, unless each is of one channel."""
+        found = []
+        for kind, _, _, text in self.layers:
+            values = dict(word.split("=") for word in text.split())
+            grouped = kind == "ConvolutionDepthWise" and values["7"] != values["0"]
+            found.append(int(values["7"]) if grouped else 1)
+        return found[1:]  # without the input
+
     def text(self) -> str:
         """As ncnn's .param files: what is read by several layers goes through a Split."""
         readers = Counter(name for _, inputs, _, _ in self.layers for name in inputs)
