@@ -50,7 +50,7 @@ def test_tokens_and_what_they_cost(mlc_deploy: Command, tmp_path: Path) -> None:
     record = again.record
     assert record["reply"] == tokens and record["ended"] == "limit"
     assert (record["prompt"], record["tokens"], record["text"]) == (len(PROMPT), 8, None)
-    assert record["memory"]["cache"] == 2 * 2 * 48 * 2 * 16 * 4 + 8  # layers, both; position
+    assert record["memory"]["cache"] == 2 * 2 * 48 * 2 * 16 * 4 + 2 * 8  # layers, both; numbers
     assert record["decode_tokens_per_s"] > 0 and record["instructions"] is None
     refused = mlc_deploy("generate", to, "--prompt-ids", "1", "--max-length", "9")
     assert refused.complaint == (
