@@ -38,7 +38,8 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.bench.as_emulated import hide_unknown  # noqa: E402
 
-hide_unknown()  # before onnxruntime chooses its kernels, and before "host" is looked up
+if __name__ == "__main__":  # nobody who imports this loses instructions by it
+    hide_unknown()  # before onnxruntime chooses its kernels, and before "host" is looked up
 
 import onnxruntime  # noqa: E402
 

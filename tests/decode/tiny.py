@@ -17,6 +17,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from mlc_deploy.decode.model import read_decoder
 from mlc_deploy.driver.model_graph import model_graph
+from mlc_deploy.graph import Function
 from mlc_deploy.graph.program import GraphProgram, lower_graph
 from mlc_targets import Target
 
@@ -198,7 +199,12 @@ def saved(folder: Path, style: str = PLAIN, **options: Any) -> Path:
 def planned(path: Path, target: str, **how: Any) -> GraphProgram:
     """What a decoder becomes for a target, before its kernels are compiled; how: as read_decoder
     takes it."""
-    graphs = model_graph(read_decoder(path, **how), Target(target))
+    return program_of(read_decoder(path, **how), target)
+
+
+def program_of(function: Function, target: str) -> GraphProgram:
+    """What a function becomes for a target, before its kernels are compiled."""
+    graphs = model_graph(function, Target(target))
     return lower_graph(graphs.optimized, graphs.module)
 
 

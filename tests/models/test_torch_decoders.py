@@ -11,10 +11,8 @@ import pytest
 import mlc_deploy as mlc
 from mlc_deploy.decode.model import STEP
 from mlc_deploy.decode.program import read_program_decoder
-from mlc_deploy.driver.model_graph import model_graph
 from mlc_deploy.errors import DecodeError
-from mlc_deploy.graph.program import lower_graph
-from mlc_targets import Target
+from tests.decode.tiny import program_of
 from tests.models.test_decoders import COUNT, FAMILIES, PROMPT, built, by_transformers
 from tests.sessions import TARGETS, aarch64, armv7, board_named, local
 
@@ -40,8 +38,8 @@ def test_a_module_of_transformers(family: str, local: Session) -> None:
     assert list(mlc.generate(decoder, PROMPT, local, tokens=COUNT)) == right
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     # By a target whose vectors divide these columns: for longer ones they are filled up.
-    graphs = model_graph(read_program_decoder(model, LENGTH), Target("aarch64"))
-    assert len(lower_graph(graphs.optimized, graphs.module).weights) < 1.02 * weights
+    program = program_of(read_program_decoder(model, LENGTH), "aarch64")
+    assert len(program.weights) < 1.02 * weights
     assert model.generation_config.cache_implementation is None  # it is as it was
     with mlc.Text(local.load(decoder.model)) as text:
         assert list(text.reply(PROMPT, 3)) == right[:3]

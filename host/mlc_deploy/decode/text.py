@@ -90,9 +90,7 @@ class Text(Closing):
         waits = choice(self.model, 0) if self._most else {}
         self._beside: dict[str, Array] = {**waits, **(given or {})}  # the next tokens
         self._goes_ahead = LIKELIEST in self.model.states
-        self._since = (
-            0.0  # of time.perf_counter(), when the last step ended that was asked for ahead
-        )
+        self._since = 0.0  # when the last step ended that was asked for, by time.perf_counter()
 
     @property
     def loops(self) -> bool:
