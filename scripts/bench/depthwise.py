@@ -2,8 +2,8 @@
 
     python scripts/bench/depthwise.py [--only TEXT] [--rounds N] [--json FILE]
 
-Layers are those of kernels.py, as a network has them; int8 ends in a bias and a requantization.
-A row per layer:
+Layers are those of kernels.py, as a network has them: floats end in a bias and ReLU6, int8 in a
+bias and a requantization. A row per layer:
 
     executed   instructions of each, built for AVX2, which qemu-x86_64 has; our plugin counts them
     seconds    the least sample of each on local://, built for this machine; samples alternate,
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import mlc_deploy as mlc  # noqa: E402
-from mlc_deploy.graph.lower import lower_fused  # noqa: E402
+from mlc_deploy.graph.lower import KernelSource, lower_kernel  # noqa: E402
 from mlc_rpc import Session  # noqa: E402
 from scripts.bench.kernels import LAYERS, Layer, layer_function  # noqa: E402
 from scripts.bench.predicted_seconds import emulated  # noqa: E402
@@ -65,7 +65,8 @@ class Built:
 
     def __init__(self, layer: Layer, dtype: str, named: str) -> None:
         target = mlc.Target(named)
-        self.func = lower_fused(layer_function(layer, target, dtype), target, "layer")
+        function = layer_function(layer, target, dtype, activated=True)
+        self.func = lower_kernel(KernelSource("layer", function), target)
         self.library = mlc.build(self.func, target=target)
 
     def loaded(self, board: Session) -> tuple[Any, list[Any]]:

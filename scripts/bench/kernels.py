@@ -32,6 +32,7 @@ from mlc_deploy.graph.nodes import Call
 from mlc_deploy.ops import TensorType, infer_types
 from mlc_deploy.ops.layout import pack
 from mlc_deploy.ops.plan import Plan
+from mlc_deploy.ops.quantize import SHORT
 from mlc_deploy.ops.strategy import plans
 
 TOLERATED = 1.01
@@ -165,20 +166,28 @@ def plan_of(layer: Layer, target: mlc.Target, dtype: str) -> Plan | None:
     return next((p for p in plans(layer.op, types, attrs, target) if p.op == stated), None)
 
 
-def layer_function(layer: Layer, target: mlc.Target, dtype: str = "float32") -> Function:
-    """The layer as a network in the middle has it: data and weights in the target's layouts."""
+def layer_function(
+    layer: Layer, target: mlc.Target, dtype: str = "float32", activated: bool = False
+) -> Function:
+    """The layer as a network in the middle has it: data and weights in the target's layouts.
+    activated: with what follows it there, a bias and ReLU6; those of int8 have it in any case, and
+    what they round is known to be within int16."""
     plan = plan_of(layer, target, dtype)
     assert plan is not None, f"{target} has no plan for {layer.name} of {dtype}"
     builder = BlockBuilder("layer")
     params = [builder.param(f"p{n}", t.shape, t.dtype) for n, t in enumerate(plan.arguments)]
     value = builder.emit(Call(plan.op, tuple(params), plan.attrs, plan))
+    channels: tuple[int, ...] = layer.weights[:1]
+    if plan.result and channels:
+        channels = pack(np.zeros((1, *channels, 1, 1)), "NCHW", plan.result).shape
     if dtype == "int8":
-        channels: tuple[int, ...] = layer.weights[:1]
-        if plan.result:
-            channels = pack(np.zeros((1, *channels, 1, 1)), "NCHW", plan.result).shape
         value = builder.emit("add", value, builder.param("bias", channels, "int32"))
         scale = builder.param("scale", channels)
-        value = builder.emit("requantize", value, scale, np.array(-7, dtype))
+        known: dict[str, Any] = {SHORT: True} if activated else {}
+        value = builder.emit("requantize", value, scale, np.array(-7, dtype), **known)
+    elif activated:
+        value = builder.emit("add", value, builder.param("bias", channels, dtype))
+        value = builder.emit("clip", value, min=0.0, max=6.0)
     return builder.finish([value])
 
 

@@ -10,7 +10,8 @@ with saturation:
     armv7     x + 1.5 * 2^23 as bits, less those of 1.5 * 2^23 - zero (vqsub), vqmovn twice. Where x
               is 2^22 or more by size, the bits are no longer x, but in order still, and far enough
               away to be saturated.
-    x86-64    cvtps2dq, packssdw, paddsw, packsswb or packuswb
+    x86-64    cvtps2dq, packssdw, paddsw, packsswb or packuswb; one register of AVX-512: cvtps2dq,
+              paddd, vpmovsdb
 """
 
 from __future__ import annotations
@@ -81,17 +82,24 @@ def emit(b: ll.IRBuilder, target: Target, s: Saturated, x: Value, short: bool = 
     match target.arch:
         case "aarch64" | "arm":
             return _narrowed(b, target.arch, s, x, short)
-    return _packed(b, target, s, x)
+    return _packed(b, target, s, x, short)
 
 
-def _packed(b: ll.IRBuilder, target: Target, s: Saturated, x: Value) -> Value:
+def _packed(b: ll.IRBuilder, target: Target, s: Saturated, x: Value, short: bool) -> Value:
     """x86-64 converts what is too large to the least int32, which is right for what is too small
     only."""
     lanes, signed = x.type.count, dtype_of(s.dtype).kind == "int"
-    most = ll.Constant(x.type, [float(value_range(dtype_of(s.dtype).scalar)[1] - s.zero)] * lanes)
-    x = b.select(b.fcmp_ordered("<", x, most), x, most)
+    if not short:
+        high = float(value_range(dtype_of(s.dtype).scalar)[1] - s.zero)
+        most = ll.Constant(x.type, [high] * lanes)
+        x = b.select(b.fcmp_ordered("<", x, most), x, most)
+    wide = target.has("avx512bw")
+    if wide and lanes == 16 and (short or s.zero >= 0):  # the least int32 less something is not
+        return _narrowed_at_once(b, s, x)
+    if wide and lanes in (32, 64):
+        return _packed_wide(b, s, x, 512)
     if target.has("avx2") and lanes in (16, 32):
-        return _packed_wide(b, s, x)
+        return _packed_wide(b, s, x, 256)
     eights = []
     for first in range(0, lanes, 8):
         fours = _whole_x86(b, target, x, range(first, min(first + 8, lanes)))
@@ -106,35 +114,60 @@ def _packed(b: ll.IRBuilder, target: Target, s: Saturated, x: Value) -> Value:
     return _joined(b, bytes_, lanes)
 
 
-def _packed_wide(b: ll.IRBuilder, s: Saturated, x: Value) -> Value:
-    """16 or 32 lanes in registers of 256 bits, whose halves are packed each by itself: their parts
-    of four lanes are put in order once, as bytes."""
-    lanes, words = x.type.count, ll.VectorType(I32, 8)
-    shorts, bytes_ = (ll.VectorType(ll.IntType(n), 256 // n) for n in (16, 8))
-    eights = [
-        call_named(b, "llvm.x86.avx.cvt.ps2dq.256", words, picked(b, [x], range(n, n + 8)))
-        for n in range(0, lanes, 8)
-    ]
-    sixteens = [call_named(b, "llvm.x86.avx2.packssdw", shorts, *pair) for pair in _pairs(eights)]
+def _packed_wide(b: ll.IRBuilder, s: Saturated, x: Value, bits: int) -> Value:
+    """Lanes that fill two registers of so many bits, or four: quarters of 128 bits are packed each
+    by itself, and their parts of four lanes are put in order once, as bytes."""
+    lanes, signed = x.type.count, dtype_of(s.dtype).kind == "int"
+    shorts, bytes_ = (ll.VectorType(ll.IntType(n), bits // n) for n in (16, 8))
+    each, prefix = bits // 32, "avx512" if bits == 512 else "avx2"
+    suffix = ".512" if bits == 512 else ""
+    words = [_whole(b, picked(b, [x], range(n, n + each))) for n in range(0, lanes, each)]
+    name = f"llvm.x86.{prefix}.packssdw{suffix}"
+    pairs = [call_named(b, name, shorts, *two) for two in _pairs(words)]
     if s.zero:
-        zeros = ll.Constant(shorts, [s.zero] * 16)
-        sixteens = [call_named(b, "llvm.sadd.sat.v16i16", shorts, v, zeros) for v in sixteens]
-    name = f"llvm.x86.avx2.pack{'ss' if dtype_of(s.dtype).kind == 'int' else 'us'}wb"
-    whole = call_named(b, name, bytes_, sixteens[0], sixteens[-1])
-    fours = (4 * (n // 2) + 16 * (n % 2) for n in range(lanes // 4))
+        zeros = ll.Constant(shorts, [s.zero] * shorts.count)
+        add = f"llvm.sadd.sat.v{shorts.count}i16"
+        pairs = [call_named(b, add, shorts, v, zeros) for v in pairs]
+    name = f"llvm.x86.{prefix}.pack{'ss' if signed else 'us'}wb{suffix}"
+    whole = call_named(b, name, bytes_, pairs[0], pairs[-1])
+    parts = bits // 128
+    fours = (4 * (n // parts) + 16 * (n % parts) for n in range(lanes // 4))
     return picked(b, [whole], [first + n for first in fours for n in range(4)])
+
+
+def _narrowed_at_once(b: ll.IRBuilder, s: Saturated, x: Value) -> Value:
+    """A register of AVX-512. LLVM makes vpmovsdb of it, or vpmovusdb of what is not negative."""
+    words = _whole(b, x)
+    every = words.type
+
+    def all_lanes(number: float) -> ll.Constant:
+        return ll.Constant(every, [int(number)] * every.count)
+
+    if s.zero:
+        words = b.add(words, all_lanes(s.zero))
+    low, high = map(all_lanes, value_range(dtype_of(s.dtype).scalar))
+    words = call_named(b, f"llvm.smax.v{every.count}i32", every, words, low)
+    words = call_named(b, f"llvm.smin.v{every.count}i32", every, words, high)
+    return b.trunc(words, ll.VectorType(ll.IntType(8), every.count))
+
+
+def _whole(b: ll.IRBuilder, x: Value) -> Value:
+    """A register of floats as int32: converting rounds half to even."""
+    words = ll.VectorType(I32, x.type.count)
+    if words.count == 16:
+        every, as_is = ll.Constant(ll.IntType(16), -1), ll.Constant(I32, 4)
+        nothing = ll.Constant(words, None)
+        return call_named(b, "llvm.x86.avx512.mask.cvtps2dq.512", words, x, nothing, every, as_is)
+    name = {4: "llvm.x86.sse2.cvtps2dq", 8: "llvm.x86.avx.cvt.ps2dq.256"}[words.count]
+    return call_named(b, name, words, x)
 
 
 def _whole_x86(b: ll.IRBuilder, target: Target, x: Value, lanes: range) -> list[Value]:
     """Lanes of a vector of floats as vectors of four int32: converting rounds half to even."""
     if target.has("avx") and len(lanes) == 8:
-        words = ll.VectorType(I32, 8)
-        both = call_named(b, "llvm.x86.avx.cvt.ps2dq.256", words, picked(b, [x], lanes))
+        both = _whole(b, picked(b, [x], lanes))
         return [picked(b, [both], range(n, n + 4)) for n in (0, 4)]
-    return [
-        call_named(b, "llvm.x86.sse2.cvtps2dq", WORDS, picked(b, [x], range(n, n + 4)))
-        for n in range(lanes.start, lanes.stop, 4)
-    ]
+    return [_whole(b, picked(b, [x], range(n, n + 4))) for n in lanes[::4]]
 
 
 def _narrowed(b: ll.IRBuilder, arch: str, s: Saturated, x: Value, short: bool) -> Value:

@@ -9,6 +9,7 @@ from typing import Any
 from ..arith import Linear, expr_bounds, linear, to_expr
 from ..arith.linear import Atom, Product
 from ..ir import (
+    Binary,
     Block,
     Buffer,
     Call,
@@ -22,6 +23,7 @@ from ..ir import (
     PrimFunc,
     Ramp,
     Seq,
+    Shuffle,
     Stmt,
     Store,
     Var,
@@ -233,6 +235,32 @@ def _index(v: _Lanes, e: Expr) -> Expr:
     return Ramp(base, by, v.count, with_lanes(e.dtype, v.count))
 
 
+def _loaded(v: _Lanes, buffer: Buffer, index: Expr) -> Expr:
+    """What all lanes load: neighbours, or the same few neighbours again and again."""
+    try:
+        return load(buffer, (_index(v, index),))
+    except _Scalar:
+        pass
+    place = Var("place", v.var.dtype)
+    period = 0
+
+    @once
+    def visit(m: Any) -> Any:
+        nonlocal period
+        match m:
+            case Binary("%", v.var, Const(by)) if v.count % int(by) == 0 and period in (0, by):
+                period = int(by)
+                return place
+        return rebuild(m, visit)
+
+    index = visit(index)
+    if not period or uses(index, v.var):
+        raise _Scalar
+    few = load(buffer, (_index(replace(v, var=place, count=period), index),))
+    lanes = (*range(period),) * (v.count // period)
+    return Shuffle((few,), lanes, with_lanes(buffer.dtype, v.count))
+
+
 def _moved(atom: Atom, var: Var) -> Linear | None:
     """By how much an atom grows with the variable; None where it is none of its factors."""
     if atom is var:
@@ -256,8 +284,8 @@ def _widened(v: _Lanes, e: Expr) -> Expr:
             case Var():
                 zero, one = const(0, m.dtype), const(1, m.dtype)
                 return Ramp(zero, one, v.count, with_lanes(m.dtype, v.count))
-            case Load(buffer, indices):
-                return load(buffer, (_index(v, indices[0]),))
+            case Load(buffer, (index,)):
+                return _loaded(v, buffer, index)
             case Call("if_then_else", (condition, a, b)):
                 if condition not in moving:
                     taken = tuple(broadcast(visit(x), v.count) for x in (a, b))

@@ -11,6 +11,10 @@ channels the number of outputs, which tiles may exceed (other axes are whole til
 conv2d's attribute row_taps, (taps, channels, width), says that the weights' input channels are the
 taps of the kernel's row of one channel after the other, with zeros up to width and to whole tiles.
 
+conv2d's attribute row_shifts, (rows of taps, shifts, high), says that the weights' rows are those
+of the kernel several times: for each shift `high` rows, in which they stand so many rows further
+down. The first shift is 0.
+
 conv2d's data may be in blocks of channels, NCHW4c: then data_layout says so, and out_layout what
 layout the result is in (data_layout, unless given). Blocks divide the channels.
 """
@@ -64,9 +68,10 @@ def data_layouts(attrs: Attrs) -> tuple[Layout, Layout]:
 
 def _packed_sizes(packed: Layout, shape: Sequence[Any], attrs: Attrs) -> dict[str, Any]:
     """The sizes of axes without what fills up packed weights: attrs["channels"] of the outputs and,
-    where it is given, attrs["in_channels"] of the inputs."""
+    where it is given, attrs["in_channels"] of the inputs, and the rows of attrs["row_shifts"]."""
     inputs = {"I": attrs["in_channels"]} if "in_channels" in attrs else {}
-    return {**plain_sizes(packed, shape), packed_axis(packed): attrs["channels"], **inputs}
+    rows = {"H": attrs["row_shifts"][0]} if "row_shifts" in attrs else {}
+    return {**plain_sizes(packed, shape), packed_axis(packed): attrs["channels"], **inputs, **rows}
 
 
 def weights_of(w: Tensor, attrs: Attrs, plain: str) -> Weights:
@@ -111,6 +116,18 @@ def taps_as_channels(w: Array, width: int) -> Array:
     return wide.transpose(0, 1, 3, 2).reshape(w.shape[0], -1, w.shape[2], 1)
 
 
+def rows_shifted(w: Array, shifts: Sequence[int], high: int) -> Array:
+    """Weights [O, I, KH, KW] as [O, I, shifts * high, KW], which attribute row_shifts speaks of."""
+    below = (high - w.shape[2] - n for n in shifts)
+    return np.concatenate(
+        [
+            np.pad(w, ((0, 0), (0, 0), (n, rest), (0, 0)))
+            for n, rest in zip(shifts, below, strict=True)
+        ],
+        axis=2,
+    )
+
+
 def without_filling(w: Array, attrs: Attrs) -> Array:
     """Packed weights with zeros where nothing of the plain ones stands, as kernels may expect."""
     if "kernel_layout" not in attrs:
@@ -118,6 +135,8 @@ def without_filling(w: Array, attrs: Attrs) -> Array:
     plain = plain_weights(w, attrs)
     if "row_taps" in attrs:
         plain = taps_as_channels(plain, attrs["row_taps"][2])
+    if "row_shifts" in attrs:
+        plain = rows_shifted(plain, *attrs["row_shifts"][1:])
     return pack(plain, attrs["source_layout"], attrs["kernel_layout"])
 
 

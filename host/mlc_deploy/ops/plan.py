@@ -20,7 +20,7 @@ from ..ir import PrimFunc, dtype_of
 from ..te import Tensor
 from .block_scaled import packed_numbers, packed_type, unpacked_bytes
 from .layout import layout, pack, packed_shape
-from .nn import taps_as_channels
+from .nn import rows_shifted, taps_as_channels
 from .registry import Array, Attrs, TensorType, frozen_attrs
 from .winograd import KERNEL, MOST_WHOLE, points_dtype, transformed_weights
 
@@ -35,13 +35,17 @@ PIECE = 4096  # columns that are packed together: a multiple of every layout's t
 class Packing:
     """How constant weights are laid out at compile time: from the plain layout `source` to the
     layout `to`. taps: the width of a row of taps that takes the place of input channels, if any
-    (nn.taps_as_channels). tile: of Winograd's filtering, for which they are transformed, if any.
-    bits: of numbers in blocks of bytes, if they are such, and halves: the dimension of `to` that
-    are the halves of a byte (block_scaled.py). floats: the dtype that floats become, if any."""
+    (nn.taps_as_channels). shifts: of the rows of taps, that stand there for each of them in `high`
+    rows, if any (nn.rows_shifted). tile: of Winograd's filtering, for which they are transformed,
+    if any. bits: of numbers in blocks of bytes, if they are such, and halves: the dimension of `to`
+    that are the halves of a byte (block_scaled.py). floats: the dtype that floats become, if
+    any."""
 
     source: str
     to: str
     taps: int = 0
+    shifts: tuple[int, ...] = ()
+    high: int = 0
     tile: int = 0
     bits: int = 0
     halves: int = 0
@@ -51,6 +55,8 @@ class Packing:
         """Plain weights as those that `to` lays out."""
         if self.tile:
             return transformed_weights(w, self.tile)
+        if self.shifts:
+            return rows_shifted(w, self.shifts, self.high)
         return taps_as_channels(w, self.taps) if self.taps else w
 
     def __call__(self, w: Array) -> Array:
@@ -85,6 +91,8 @@ class Packing:
             dtype = points_dtype(dtype)
         elif self.taps:
             sizes = (sizes[0], sizes[1] * self.taps, sizes[2], 1)
+        elif self.shifts:
+            sizes = (*sizes[:2], len(self.shifts) * self.high, sizes[3])
         return laid_out(TensorType(sizes, dtype), self.source, self.to)
 
 

@@ -170,14 +170,16 @@ def _evaluate_rescale(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     return [_saturated_array(down + zero, inputs[3].dtype)]
 
 
+def offset(q: Expr) -> Expr:
+    """A byte with its top bit turned, in the dtype of the other sign: 128 more, or less."""
+    return (q.astype("uint8") ^ TOP_BIT).astype(OFFSET[q.dtype])
+
+
 def _compute_offset(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     (q,) = inputs
     require(q.dtype in OFFSET, f"offset: does not take {q.dtype}")
 
-    def element(*i: Expr) -> Expr:
-        return (q[i].astype("uint8") ^ TOP_BIT).astype(OFFSET[q.dtype])
-
-    return [te.compute(q.shape, element, name="offset")]
+    return [te.compute(q.shape, lambda *i: offset(q[i]), name="offset")]
 
 
 def _evaluate_offset(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:

@@ -17,6 +17,7 @@ from ..ir import (
     Expr,
     Load,
     PrimFunc,
+    Seq,
     Store,
     Var,
     children,
@@ -49,7 +50,8 @@ def fuse_reduction_epilogue(
     """sums = 0 + products; result = f(sums + bias)   =>   sums = bias + products; result = f(sums)
 
     for the sums that block `reduction` makes, and a bias that block `epilogue` adds to nothing
-    else. The same function where there is no such bias. Sums of floats are rounded in that order.
+    else; where they begin with a bias already, it is added to that. The same function where there
+    is no such bias. Sums of floats are rounded in that order.
 
     Where blocks in between copy the sums elsewhere, `read` is the last of those. The bias may
     depend on iterations of the epilogue that are iterations of the reduction, too, and on those
@@ -69,7 +71,7 @@ def fuse_reduction_epilogue(
     taken = _sums_taken(func, sums, made, last)
     places = _given(sums, last, at) if at is not None else _found(sums, last, taken or {})
     bias = _bias(last.body.value, buffer, set(places))
-    if bias is None or any(bias.buffer in _written(b) for b in _leaves(func)):
+    if bias is None or not _known_before(func, bias.buffer, sums):
         return func
     value = _without(last.body.value, buffer, bias)
     if _readers(value, buffer) != 1:
@@ -77,7 +79,9 @@ def fuse_reduction_epilogue(
     if at is not None:
         _verify(places, sums, last, taken)
     assert isinstance(sums.init, Store)
-    init = with_fields(sums.init, value=substitute(bias, places))
+    first = substitute(bias, places)
+    begin = first if is_const(sums.init.value, 0) else sums.init.value + first
+    init = with_fields(sums.init, value=begin)
     func = replace(func, sums, refreshed(with_fields(sums, init=init)))
     return replace(
         func, last, refreshed(with_fields(last, body=with_fields(last.body, value=value)))
@@ -85,10 +89,13 @@ def fuse_reduction_epilogue(
 
 
 def _adds_up(tile: Block) -> bool:
-    """Whether a block adds to sums that begin with zeros; others take the largest, say."""
+    """Whether a block adds to sums that begin with zeros, or with what was added after them; others
+    take the largest, say."""
     (store,) = (s for s in statements(tile.body) if isinstance(s, Store))
-    begin = tile.init.value if isinstance(tile.init, Store) else None
-    if not isinstance(begin, Const) or begin.value != 0:
+    if not isinstance(tile.init, Store):
+        return False
+    begin = tile.init.value
+    if not (is_const(begin, 0) or isinstance(begin, Load)):
         return False
 
     def is_sum(e: Expr) -> bool:
@@ -148,6 +155,15 @@ def _leaves(func: PrimFunc) -> list[Block]:
     """The blocks that hold no others."""
     blocks = [s for s in statements(func.body) if isinstance(s, Block)]
     return [b for b in blocks if not any(isinstance(s, Block) for s in statements(b.body))]
+
+
+def _known_before(func: PrimFunc, buffer: Buffer, sums: Block) -> bool:
+    """Whether a buffer is an input, or whole before the loops around `sums` begin."""
+    root = block_at([func.body])
+    parts = root.body.stmts if isinstance(root.body, Seq) else (root.body,)
+    blocks = [[s for s in statements(part) if isinstance(s, Block)] for part in parts]
+    before = next(n for n, found in enumerate(blocks) if any(b is sums for b in found))
+    return not any(buffer in _written(b) for found in blocks[before:] for b in found)
 
 
 def _written(block: Block) -> set[Buffer]:

@@ -189,8 +189,9 @@ def _elementwise(
     return store.buffer, args, store.value
 
 
-def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
-    """Moves a producer into a loop of its consumers: each turn computes what that turn needs.
+def compute_at(func: PrimFunc, block: str, loop: str, whole: Sequence[int] = ()) -> PrimFunc:
+    """Moves a producer into a loop of its consumers: each turn computes what that turn needs; of
+    the block's iterations with the numbers `whole`, all.
 
     What it writes may be an argument where the turns need each of its elements exactly once.
     """
@@ -222,6 +223,12 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
         assert box is not None
         boxes[write.buffer] = box
     domain = _iteration_domain(primitive, target, target.writes, boxes, ranges)
+    for number in whole:
+        if not (type(number) is int and 0 <= number < len(target.iters)):
+            refuse(
+                primitive, f"whole holds {number!r}", target, "numbers of the block's iterations"
+            )
+        domain.pop(target.iters[number].var, None)
     func = replace(func, target, None)
     outer = loop_at(find_loop(func, loop, primitive))
     func = _insert(func, outer, target, domain, ranges, primitive)

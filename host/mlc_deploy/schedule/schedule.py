@@ -367,9 +367,9 @@ class Schedule:
         self._set(location.reverse_compute_inline(self._func, block), "reverse_compute_inline")
 
     @primitive
-    def compute_at(self, block: str, loop: str) -> None:
+    def compute_at(self, block: str, loop: str, whole: Sequence[int] = ()) -> None:
         """See location.compute_at."""
-        self._set(location.compute_at(self._func, block, loop), "compute_at")
+        self._set(location.compute_at(self._func, block, loop, whole), "compute_at")
 
     @primitive
     def reverse_compute_at(self, block: str, loop: str) -> None:

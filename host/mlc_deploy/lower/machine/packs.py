@@ -31,17 +31,15 @@ from ...passes.context import optional
 from ..bodies import with_body
 from .target import target_of
 
-EIGHT = 8  # lanes that are joined: of int32 or float32, a register
-
 
 @optional(level=1)
 def join_packed_stores(func: PrimFunc) -> PrimFunc:
     """A[Ramp(e, 1, 8)] = saturated(x); A[Ramp(e + 8, 1, 8)] = saturated(y)
     =>   A[Ramp(e, 1, 16)] = saturated((x, y))
 
-    for four neighbours, and else for two, where floats become bytes. Narrowing two registers takes
-    AVX2 as many instructions as narrowing one. A buffer that results are written over is left
-    alone.
+    for four neighbours, and else for two, of one register each, where floats become bytes.
+    Narrowing two registers takes as many instructions as narrowing one. A buffer that results are
+    written over is left alone.
     """
     target = target_of(func)
     if (
@@ -52,40 +50,48 @@ def join_packed_stores(func: PrimFunc) -> PrimFunc:
     ):
         return func
 
+    registers = (8, 16) if target.has("avx512bw") else (8,)  # lanes of 32 bits
+
     def visit(m: Any) -> Any:
         if isinstance(m, Expr):
             return m
         if isinstance(m, Seq):
-            m = _in_run(m)
+            m = _in_run(m, registers)
         return rebuild(m, visit)
 
     return with_body(func, visit(func.body))
 
 
-def _in_run(m: Seq) -> Seq:
+def _in_run(m: Seq, registers: Sequence[int]) -> Seq:
     made: list[Stmt] = []
     at = 0
     while at < len(m.stmts):
         runs = (m.stmts[at : at + n] for n in (4, 2))
-        run = next((r for r in runs if len(r) in (2, 4) and _neighbours(r)), m.stmts[at : at + 1])
+        run = next(
+            (r for r in runs if len(r) in (2, 4) and _neighbours(r, registers)),
+            m.stmts[at : at + 1],
+        )
         made.append(_as_one(run) if len(run) > 1 else run[0])
         at += len(run)
     return m if len(made) == len(m.stmts) else Seq(tuple(made))
 
 
-def _neighbours(run: Sequence[Stmt]) -> bool:
-    """Whether they store bytes, made of floats in the same way, one vector after the other."""
+def _neighbours(run: Sequence[Stmt], registers: Sequence[int]) -> bool:
+    """Whether they store bytes, made of floats in the same way, one vector after the other, each of
+    so many lanes as one of the registers has."""
     first = run[0]
     if len(run) < 2 or not (isinstance(first, Store) and isinstance(first.indices[0], Ramp)):
         return False
-    start = linear(first.indices[0].base, {})
+    start, each = linear(first.indices[0].base, {}), first.indices[0].lanes
+    if each not in registers:
+        return False
     for n, s in enumerate(run):
         match s:
             case Store(buffer, (Ramp(base, stride, lanes),), Cast() as value) if (
-                buffer is first.buffer and is_const(stride, 1) and lanes == EIGHT
+                buffer is first.buffer and is_const(stride, 1) and lanes == each
             ):
                 apart = linear(base, {}).plus(start, -1)
-                if not apart.is_constant or apart.constant != n * EIGHT:
+                if not apart.is_constant or apart.constant != n * each:
                     return False
                 if dtype_of(value.dtype).bits != 8 or not _is_float(value.a):
                     return False
@@ -104,14 +110,14 @@ def _as_one(run: Sequence[Stmt]) -> Store:
     stores = [s for s in run if isinstance(s, Store)]
     first = stores[0].indices[0]
     assert isinstance(first, Ramp)
-    lanes = len(run) * EIGHT
+    lanes = len(run) * first.lanes
     index = Ramp(first.base, first.stride, lanes, with_lanes(dtype_of(first.dtype).scalar, lanes))
     return Store(stores[0].buffer, (index,), _joined([s.value for s in stores]))
 
 
 def _joined(vectors: Sequence[Expr]) -> Expr:
     """Vectors end to end; operations that all are made by come after joining."""
-    first, lanes = vectors[0], len(vectors) * EIGHT
+    first, lanes = vectors[0], len(vectors) * dtype_of(vectors[0].dtype).lanes
     dtype = with_lanes(dtype_of(first.dtype).scalar, lanes)
     match first:
         case Cast():
@@ -142,5 +148,6 @@ def _is_same(e: Expr, value: Any) -> bool:
 def _end_to_end(vectors: Sequence[Expr]) -> Expr:
     if len(vectors) == 1:
         return vectors[0]
-    dtype = with_lanes(dtype_of(vectors[0].dtype).scalar, len(vectors) * EIGHT)
-    return Shuffle(tuple(vectors), tuple(range(len(vectors) * EIGHT)), dtype)
+    kind = dtype_of(vectors[0].dtype)
+    lanes = len(vectors) * kind.lanes
+    return Shuffle(tuple(vectors), tuple(range(lanes)), with_lanes(kind.scalar, lanes))

@@ -177,11 +177,44 @@ def dot_of_pairs(dtype: str, lanes: int) -> PrimFunc:
     return accumulating(_func(x, y, te.compute((lanes,), element, name="C")))
 
 
-def interleaved(dtype: str, result: str, lanes: int) -> PrimFunc:
-    """C[j, i] = A[i, j] in the result's dtype, a [2, lanes]; rows of A anywhere."""
-    x = te.placeholder((2, lanes), dtype, "A")
-    c = te.compute((lanes, 2), lambda j, i: x[i, j].astype(result), name="C")
+def dot_of_quads(pixels: int) -> PrimFunc:
+    """C[p, i] += A[p, i, t] * B[i, t] over t of 4: int32 [pixels, 8], of uint8 A and int8 B; of one
+    pixel, without p."""
+    lead = (pixels,) if pixels > 1 else ()
+    x = te.placeholder((*lead, 8, 4), "uint8", "A")
+    y = te.placeholder((8, 4), "int8", "B")
+    t = te.reduce_axis((0, 4), "t")
+
+    def element(*i: Expr) -> Expr:
+        return te.sum(x[(*i, t)].astype("int32") * y[i[-1], t].astype("int32"), t)
+
+    return accumulating(_func(x, y, te.compute((*lead, 8), element, name="C")))
+
+
+def interleaved_pairs(dtype: str, result: str) -> PrimFunc:
+    """C[j, i] = A[i, j] in the result's dtype, a [2, 8]; rows of A anywhere."""
+    x = te.placeholder((2, 8), dtype, "A")
+    c = te.compute((8, 2), lambda j, i: x[i, j].astype(result), name="C")
     return rows_apart(_func(x, c), "A")
+
+
+def interleaved_quads(dtype: str, columns: int, phases: int) -> PrimFunc:
+    """C[f, p, j, i] = A[i, 8*(p*phases + f) + j], a [4, 8*columns]; what f gives may lie anywhere.
+    Of one phase, without f; of one column, without p."""
+    x = te.placeholder((4, 8 * columns), dtype, "A")
+    lead = tuple(n for n in (phases, columns // phases) if n > 1)
+
+    def element(*at: Expr) -> Expr:
+        *block, j, i = at
+        match block:
+            case [f, p]:
+                return x[i, (p * phases + f) * 8 + j]
+            case [p]:
+                return x[i, p * 8 + j]
+        return x[i, j]
+
+    func = _func(x, te.compute((*lead, 8, 4), element, name="C"))
+    return rows_apart(func, "C") if phases > 1 else func
 
 
 def transposed(rows: int, columns: int, dtype: str) -> PrimFunc:

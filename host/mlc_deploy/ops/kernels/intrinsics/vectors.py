@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 from ....ir import (
     Buffer,
@@ -34,10 +35,19 @@ def part(buffer: Buffer, lanes: int, *at: int) -> Expr:
 
 
 def whole(buffer: Buffer, *at: int) -> Load:
-    """All elements of the last two dimensions, which are contiguous, from the element `at` on."""
-    rows, columns = (int(n) for n in buffer.shape[-2:])  # type: ignore[arg-type]
-    every = ramp(0, rows * columns)
-    found = load(buffer, (*map(const, at), every // columns, every % columns))
+    """All elements of the dimensions behind `at`, which are contiguous."""
+    return stretch(buffer, at, 0, prod(buffer.shape[len(at) :]))  # type: ignore[arg-type]
+
+
+def stretch(buffer: Buffer, at: Sequence[int], first: int, lanes: int) -> Load:
+    """So many elements of the dimensions behind `at`, which are contiguous, from the first on."""
+    sizes = [int(n) for n in buffer.shape[len(at) :]]  # type: ignore[arg-type]
+    left, every, index = prod(sizes), ramp(first, lanes), list[Expr]()
+    for n, size in enumerate(sizes):
+        left //= size
+        place = every // left if left > 1 else every
+        index.append(place % size if n else place)
+    found = load(buffer, (*map(const, at), *index))
     assert isinstance(found, Load)
     return found
 
@@ -418,23 +428,65 @@ def turned(vectors: Sequence[Expr], rows: int) -> list[Expr]:
 
 
 def dot_of_neighbours(operation: Operation) -> Callable[..., Stmt]:
-    """C = operation(C, A, B), two neighbours of A and B for each of C"""
+    """C = operation(C, A, B), neighbours of A and B for each of C; where A has a dimension before
+    B's, B is for all that it counts"""
 
     def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
-        lanes = int(c.shape[0])  # type: ignore[arg-type]
-        return put(operation(part(c, lanes, 0), whole(a), whole(b)), c, 0)
+        sums, data = whole(c), whole(a)
+        weights: Expr = whole(b)
+        lanes, many = (dtype_of(v.dtype).lanes for v in (weights, data))
+        if many > lanes:
+            every = (*range(lanes),) * (many // lanes)
+            weights = Shuffle((weights,), every, with_lanes(b.dtype, many))
+        return Store(c, sums.indices, operation(sums, data, weights))
 
     return body
 
 
-def interleaved(a: Buffer, c: Buffer) -> Stmt:
-    """C = the columns of A one after the other, widened"""
-    lanes = int(c.shape[0])  # type: ignore[arg-type]
-    every = ramp(0, 2 * lanes)
-    rows = tuple(part(a, lanes, row, 0) for row in range(2))
-    order = tuple(row * lanes + n for n in range(lanes) for row in range(2))
+def interleaved_pairs(a: Buffer, c: Buffer) -> Stmt:
+    """C = the columns of A, of two rows, one after the other, in C's dtype"""
+    lanes = int(a.shape[1])  # type: ignore[arg-type]
+    order = tuple(row * lanes + column for column in range(lanes) for row in range(2))
+    rows = (part(a, lanes, 0, 0), part(a, lanes, 1, 0))
     columns = Shuffle(rows, order, with_lanes(a.dtype, 2 * lanes))
-    return Store(c, (every // 2, every % 2), cast(c.dtype, columns))
+    return Store(c, whole(c).indices, cast(c.dtype, columns))
+
+
+def interleaved_quads(a: Buffer, c: Buffer) -> Stmt:
+    """C = the columns of A, of four rows, one after the other; where C has four dimensions, every
+    other block of eight for each index of the first. Words change places, then bytes in each 128
+    bits. Between these stands a fence, as LLVM would make eight unpacking instructions of both."""
+    blocks = range(int(a.shape[1]) // 8)  # type: ignore[arg-type]
+    phases = int(c.shape[0]) if c.ndim == 4 else 1  # type: ignore[arg-type]
+    together = min(len(blocks), 2)  # in a register
+    size = 32 * together
+    dtype, floats = with_lanes(a.dtype, size), f"float32x{size // 4}"
+    given = tuple(
+        call("reinterpret", floats, stretch(a, (), first, size))
+        for first in range(0, 32 * len(blocks), size)
+    )
+    in_parts = tuple(
+        part + 4 * row + column
+        for part in range(0, size, 16) for column in range(4) for row in range(4)
+    )  # fmt: skip
+
+    def columns_of(chosen: Sequence[int]) -> Expr:
+        words = tuple(
+            2 * (row * len(blocks) + block) + half
+            for block in chosen for half in range(2) for row in range(4)
+        )  # fmt: skip
+        moved = call(
+            f"llvm.arithmetic.fence.v{size // 4}f32", floats, Shuffle(given, words, floats)
+        )
+        return Shuffle((call("reinterpret", dtype, moved),), in_parts, dtype)
+
+    stores = []
+    for phase in range(phases):
+        at, mine = (phase,) * (phases > 1), blocks[phase::phases]
+        for n in range(0, len(mine), together):
+            place = stretch(c, at, 32 * n, size)
+            stores.append(Store(c, place.indices, columns_of(mine[n : n + together])))
+    return seq(stores)
 
 
 def transposed(a: Buffer, c: Buffer) -> Stmt:

@@ -32,16 +32,40 @@ INTRINS.append(
     )
 )
 
+# Products of uint8 and int8, added in fours (VNNI): of eight channels, or of those of two pixels.
+for pixels, feature in ((1, "avxvnni"), (2, "avx512vnni")):
+    multiply_add = llvm(f"llvm.x86.avx512.vpdpbusd.{256 * pixels}", f"int32x{8 * pixels}")
+    INTRINS.append(
+        TensorIntrin(
+            f"x86.vpdpbusd.windows{pixels}",
+            describe.dot_of_quads(pixels),
+            vectors.dot_of_neighbours(multiply_add),
+            {"x86_64": frozenset({feature})},
+            r"\bvpdpbusd\b",
+        )
+    )
+
+# Rows become neighbours, as such sums take them.
 for dtype, widening in (("int8", "vpmovsxbw"), ("uint8", "vpmovzxbw")):
     INTRINS.append(
         TensorIntrin(
             f"x86.interleave.{dtype}",
-            describe.interleaved(dtype, "int16", 8),
-            vectors.interleaved,
+            describe.interleaved_pairs(dtype, "int16"),
+            vectors.interleaved_pairs,
             {"x86_64": frozenset({"avx2"})},
             rf"\b{widening}\b",
         )
     )
+    for columns, phases in ((1, 1), (4, 1), (4, 2)):
+        INTRINS.append(
+            TensorIntrin(
+                f"x86.interleave.quads{columns}.phases{phases}.{dtype}",
+                describe.interleaved_quads(dtype, columns, phases),
+                vectors.interleaved_quads,
+                {"x86_64": frozenset({"avx2" if columns == 1 else "avx512bw"})},
+                r"\bvpshufb\b",
+            )
+        )
 
 for depth in (16, 32):
     INTRINS.append(
