@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 import mlc_deploy as mlc
+from mlc_deploy import PrimFunc
 from mlc_deploy.graph import BlockBuilder, Constant, Function, evaluate
 from mlc_deploy.graph.lower import lower_fused
+from mlc_deploy.script import from_script
 from mlc_targets import Target
 from tests.sessions import TARGETS, board_named, skip_unless_runs
 
@@ -70,6 +73,36 @@ def test_requantize(dtype: str, case: str, request: pytest.FixtureRequest) -> No
         module["kernel"](*map(session.tensor, given.values()), out)
         np.testing.assert_array_equal(out.numpy(), wanted, err_msg=f"zero {zero}")
         module.close()
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "cascadelake"])
+@pytest.mark.parametrize("lanes", [16, 32, 64])
+def test_vectors_of_whole_registers(lanes: int, cpu: str, local: Session) -> None:
+    """Of 256 bits and of 512, whatever the numbers are."""
+    target = Target(f"x86_64 -mcpu={cpu}")
+    skip_unless_runs(local, target)
+    halves = np.resize(sums().ravel(), 64 * 40).astype(np.float32) * np.float32(0.5)
+    a = np.where(np.arange(halves.size) % 97 == 5, np.float32(-1e30), halves)
+    a = np.where(np.arange(halves.size) % 89 == 3, np.float32(1e30), a)
+    for dtype, zeros in ZEROS.items():
+        low, high = (int(n) for n in (np.iinfo(dtype).min, np.iinfo(dtype).max))
+        for zero in zeros:
+            func = from_script(f"""
+from mlc_deploy.script import tir as T
+
+@T.prim_func
+def kernel(A: T.Buffer(({a.size},), "float32"), B: T.Buffer(({a.size},), "{dtype}")):
+    for k in range({a.size // lanes}):
+        for i in T.vectorized({lanes}):
+            B[k * {lanes} + i] = T.Cast("{dtype}", T.min(T.max(T.round(A[k * {lanes} + i])
+                + T.float32({zero}), T.float32({low})), T.float32({high})))
+""")
+            assert isinstance(func, PrimFunc)
+            wanted = np.clip(np.rint(a).astype(np.float64) + zero, low, high).astype(dtype)
+            with closing(local.load(mlc.build(func, target=target))) as module:
+                x, out = local.tensor(a), local.tensor(np.zeros_like(wanted))
+                module["kernel"](x, out)
+                np.testing.assert_array_equal(out.numpy(), wanted, err_msg=f"{dtype} {zero}")
 
 
 def compiled(function: Function, target: str) -> Any:

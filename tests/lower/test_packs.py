@@ -62,6 +62,12 @@ def test_neighbours_become_one(places: tuple[int, ...], lanes: list[int]) -> Non
     assert widths(program(*rounded(*places))) == lanes
 
 
+def test_registers_of_avx512() -> None:
+    wide = [text.replace("8)", "16)").replace("x8", "x16") for text in rounded(0, 16)]
+    assert widths(program(*wide), "x86_64 -mcpu=cascadelake") == [32]
+    assert widths(program(*wide)) == [16, 16]
+
+
 def test_what_is_left_alone() -> None:
     pair = program(*rounded(0, 8))
     assert widths(pair, "x86_64 -mcpu=nehalem") == widths(pair, "aarch64") == [8, 8]

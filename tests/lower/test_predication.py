@@ -145,6 +145,22 @@ def main(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
     return func, [given, np.array([0, 0, 3, 4, 5, 6, 7, 0], np.float32)]
 
 
+def again_and_again() -> tuple[PrimFunc, list[Array]]:
+    """Lanes that load the same four numbers twice."""
+    func = from_script("""
+from mlc_deploy.script import tir as T
+
+@T.prim_func
+def main(A: T.Buffer((12,), "float32"), B: T.Buffer((24,), "float32")):
+    for k in range(3):
+        for i in T.vectorized(8):
+            B[k * 8 + i] = A[k * 4 + i % 4] + 1.0
+""")
+    assert isinstance(func, PrimFunc)
+    given = np.arange(12, dtype=np.float32)
+    return func, [given, np.repeat(given.reshape(3, 1, 4), 2, axis=1).ravel() + np.float32(1)]
+
+
 def _in_vectors(func: PrimFunc, block: str) -> PrimFunc:
     sch = mlc.Schedule(func)
     _, lanes = sch.split(sch.get_loops(block)[-1], [None, 4])
@@ -162,6 +178,7 @@ PROGRAMS = (
     unsafe_guard,
     division,
     both_ends,
+    again_and_again,
 )
 
 

@@ -14,6 +14,7 @@ from mlc_deploy.graph import BlockBuilder, Constant, evaluate
 from mlc_deploy.graph.lower import lower_fused
 from mlc_deploy.graph.nodes import Call
 from mlc_deploy.ops import TensorType
+from mlc_deploy.ops.nn import plain_weights, without_filling
 from mlc_deploy.ops.strategy import best_plan
 from mlc_targets import Target
 from tests.ops.operator_calls import OperatorCall
@@ -125,6 +126,23 @@ def test_other_channels_stay_plain() -> None:
     scalar = Target(TARGETS["armv7_scalar"])
     types = [TensorType((1, 16, 5, 5), "int8"), TensorType((16, 1, 3, 3), "int8")]
     assert best_plan("conv2d", types, {**attrs, "groups": 16}, scalar) is None
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2), (3, 1)], ids=str)
+@pytest.mark.parametrize("cpu", ["x86-64-v3", "cascadelake"])
+def test_rows_of_taps_at_several_shifts(cpu: str, strides: tuple[int, int]) -> None:
+    """What filters are laid out as, and what they were."""
+    attrs = {"strides": strides, "dilations": (1, 1), "pads": (2,) * 4, "groups": 16}
+    types = [TensorType((1, 16, 14, 14), "int8"), TensorType((16, 1, 5, 5), "int8")]
+    plan = best_plan("conv2d", types, attrs, Target(f"x86_64 -mcpu={cpu}"))
+    assert plan is not None and plan.packing is not None and "row_shifts" in plan.attrs
+    weights = integers(Random(0), (16, 1, 5, 5), "int8")
+    packed = plan.packing(weights)
+    assert (packed.shape, str(packed.dtype)) == (plan.arguments[1].shape, "int8")
+    np.testing.assert_array_equal(plain_weights(packed, plan.attrs), weights)
+    filled = np.where(packed == 0, 1, packed)
+    kept = plain_weights(filled, plan.attrs)
+    np.testing.assert_array_equal(without_filling(filled, plan.attrs), plan.packing(kept))
 
 
 # Instructions per multiply-accumulate of four, requantization included: 128 channels of 56x56.

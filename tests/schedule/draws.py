@@ -79,6 +79,12 @@ def _block_and_loop(sch: Schedule, rng: Random) -> tuple[Any, ...]:
     return block, str(rng.choice(loops)) if loops else _loop(sch, rng)
 
 
+def _compute_at(sch: Schedule, rng: Random) -> tuple[Any, ...]:
+    block, loop = _block_and_loop(sch, rng)
+    numbers = range(len(sch.block(block).iters))
+    return block, loop, tuple(n for n in numbers if rng.random() < 0.15)
+
+
 def _own_loop(sch: Schedule, rng: Random) -> tuple[Any, ...]:
     block = _block(sch, rng)
     loops = sch.get_loops(block)
@@ -141,7 +147,7 @@ DRAWS: dict[str, tuple[int, Draw]] = {
     "add_unit_loop": (1, _one_block),
     "compute_inline": (2, _one_block),
     "reverse_compute_inline": (2, _one_block),
-    "compute_at": (5, _block_and_loop),
+    "compute_at": (5, _compute_at),
     "reverse_compute_at": (4, _block_and_loop),
     "decompose_reduction": (2, _own_loop),
     "cache_read": (1, _cached),

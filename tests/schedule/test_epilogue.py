@@ -74,6 +74,37 @@ def test_same_results(per: str, padded: int, moved: bool) -> None:
     np.testing.assert_allclose(out, np.maximum(x[:ROWS] @ w + added, 0), rtol=1e-5, atol=1e-6)
 
 
+def test_one_bias_after_another() -> None:
+    """The first is made by a stage before the sums, the second is an argument."""
+    x = te.placeholder((ROWS, DEPTH), "float32", name="x")
+    bias = te.placeholder((COLUMNS,), "float32", name="bias")
+    k = te.reduce_axis((0, DEPTH), "k")
+    before = te.compute((COLUMNS,), lambda j: bias[j] * 2.0, name="before")
+    tile = te.compute((ROWS, COLUMNS), lambda i, j: te.sum(x[i, k], k), name="tile")
+    result = te.compute(
+        (ROWS, COLUMNS), lambda i, j: before[j] + tile[i, j] + bias[j], name="result"
+    )
+    func = te.create_prim_func([x, bias, result])
+    once = fuse_reduction_epilogue(func, "tile", "result")
+    twice = fuse_reduction_epilogue(once, "tile", "result")
+    assert [additions(f) for f in (func, once, twice)] == [2, 1, 0]
+    random = np.random.default_rng(0)
+    a, b = (random.normal(size=shape_of(p)).astype("float32") for p in func.buffers[:2])
+    out = np.full((ROWS, COLUMNS), np.nan, "float32")
+    run(twice, a, b, out)
+    np.testing.assert_allclose(out, a.sum(1)[:, None] + 3 * b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_bias_that_is_made_later_stays_where_it_is() -> None:
+    x = te.placeholder((ROWS, DEPTH), "float32", name="x")
+    k = te.reduce_axis((0, DEPTH), "k")
+    tile = te.compute((ROWS, COLUMNS), lambda i, j: te.sum(x[i, k], k), name="tile")
+    after = te.compute((COLUMNS,), lambda j: x[0, 0] * 2.0, name="after")
+    result = te.compute((ROWS, COLUMNS), lambda i, j: tile[i, j] + after[j], name="result")
+    func = te.create_prim_func([x, result])
+    assert fuse_reduction_epilogue(func, "tile", "result") is func
+
+
 def test_the_largest_is_no_sum() -> None:
     func = layer(largest=True)
     assert fuse_reduction_epilogue(func, "tile", "result") is func

@@ -59,6 +59,10 @@ SHOWN: dict[str, tuple[Program, list[Step]]] = {
         stencil,
         [("split", ("i_1", (None, 4))), ("compute_at", ("B", "i_1_0"))],
     ),
+    "compute_at_of_a_whole_dimension": (
+        chain,
+        [("split", ("j_1", (None, 5))), ("compute_at", ("B", "j_1_0", (1,)))],
+    ),
     "compute_at_two_results": (two_results, [("compute_at", ("B", "i_1"))]),
     "compute_at_a_reduction": (normalized, [("compute_at", ("top", "i_1"))]),
     "reverse_compute_at": (chain, [("reverse_compute_at", ("C", "i"))]),

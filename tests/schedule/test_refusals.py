@@ -148,6 +148,7 @@ REFUSALS: dict[str, list[Case]] = {
         case(chain, ("compute_at", "B", "x")),
         case(matmul, ("decompose_reduction", "C", "k"), ("compute_at", "C", "i_1")),
         case(chain, ("compute_at", "B", "i")),
+        case(chain, ("compute_at", "B", "i_1", (2,))),
         case(chain, ("parallel", "i"), ("compute_at", "B", "i_1")),
         case(chain, ("compute_at", "C", "i")),
         case(diamond, ("compute_at", "B", "i_1")),
