@@ -141,18 +141,26 @@ def facts(found: Calibration) -> list[tuple[str, str]]:
         several = f", with several threads {factors.threads:.3g} times"
     elif found.cores > 1:
         several = "; times with several threads say nothing"
-    disturbed = [row.spread for row in found.rows if row.spread]
-    noise = ("noise", f"{len(disturbed)} of {len(found.rows)} times were disturbed, and are the least "
-             f"that was seen; most runs took up to {max(disturbed, default=0):.0%} more: mlc-deploy "
-             f"board doctor {found.board} says why")  # fmt: skip
     return [
         ("board", f"{found.board}, {found.url}, {found.cpu}"),
         ("factors", f"computing {factors.computing:.3g}, memory {factors.memory:.3g} times {on}"
                     f"{several}"),
         ("error", f"typically {found.fitted.error:.0%}; predictions are from {low:.2f} to "
                   f"{high:.2f} times"),
-        *([noise] if disturbed else []),
+        *_noise(found),
     ]  # fmt: skip
+
+
+def _noise(found: Calibration) -> list[tuple[str, str]]:
+    """What is said where other programs, or a clock that is held down, made runs longer."""
+    disturbed = [row.spread for row in found.rows if row.spread]
+    if not disturbed:
+        return []
+    text = (
+        f"{len(disturbed)} of {len(found.rows)} times were disturbed, and are the least seen; most "
+        f"runs took up to {max(disturbed):.0%} more: mlc-deploy board doctor {found.board} says why"
+    )
+    return [("noise", text)]
 
 
 # ------------------------------------------------------------------------- predictions for a board

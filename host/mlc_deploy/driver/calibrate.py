@@ -173,8 +173,8 @@ def rows_of(
 ) -> tuple[Row, ...]:
     """The measurements of a board. say(text) is told of each network.
 
-    Raises DeployError where its outputs or its clock are wrong, and where too many times say nothing;
-    RpcError where it is lost and does not come back; what `compile` raises.
+    Raises DeployError where its outputs or its clock are wrong, and where too many times say
+    nothing; RpcError where it is lost and does not come back; what `compile` raises.
     """
     cores = board.device.fast_cores
     rows: list[Row] = []
