@@ -54,6 +54,18 @@ def test_kernels(case: str, name: str, request: pytest.FixtureRequest) -> None:
     np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize(("dtype", "error"), [("float16", 1e-3), ("float64", 1e-14)])
+def test_other_floats(dtype: str, error: float, local: Session) -> None:
+    """float16 is rounded once, at the end."""
+    for beta in (0.75, 0.8):
+        attrs, x = ATTRS | {"beta": beta}, numbers((1, 12, 9, 9), dtype)
+        model = mlc.compile(normalized(x.shape, attrs, dtype), "host")
+        found = local.load(model).run({"x": x})["y"]
+        (wanted,) = evaluate("lrn", [x], attrs)
+        assert found.dtype == wanted.dtype == dtype
+        np.testing.assert_allclose(found, wanted, rtol=error, atol=error)
+
+
 def test_numbers_at_the_limits(local: Session) -> None:
     """Without a bias zeros are divided by zero; squares that overflow leave nothing."""
     for beta in (0.75, 0.8):
