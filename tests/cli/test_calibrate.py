@@ -15,7 +15,7 @@ import pytest
 from mlc_deploy.board.calibrated import calibration_file
 from mlc_deploy.board.enrolled import Enrolled, enroll
 from mlc_deploy.driver import calibrate
-from mlc_deploy.driver.calibrate import Network
+from mlc_deploy.driver.calibrate import TIMINGS, Network, Took, settled
 from mlc_deploy.driver.compare import Comparison
 from mlc_deploy.driver.deploy import deploy as honest
 from mlc_deploy.driver.deployment import Deployment
@@ -160,11 +160,12 @@ def test_a_board_that_lies(
 
 
 @needs_qemu
-def test_noisy_times_are_not_kept(
+def test_hopeless_times_are_not_kept(
     mlc_deploy: Command, verdict: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verdict("noisy")
-    monkeypatch.setattr(calibrate, "ATTEMPTS", 2)
+    monkeypatch.setattr(calibrate, "TIMINGS", 2)
+    monkeypatch.setattr(calibrate, "HOPELESS", -1.0)  # never near enough
     done = mlc_deploy("board", "calibrate", "here")
     assert done.status == 1 and done.stderr.endswith(
         f"{AS_IT_WAS}"
@@ -173,6 +174,55 @@ def test_noisy_times_are_not_kept(
         "  try: mlc-deploy board doctor says what disturbs the board; then this command again\n"
     ), done.stderr
     assert not calibration_file("here").exists()
+
+
+@needs_qemu
+def test_disturbed_times_widen_the_interval(
+    mlc_deploy: Command, verdict: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdict("noisy")
+    monkeypatch.setattr(calibrate, "AGREE", 100.0)  # at once
+    done = mlc_deploy("board", "calibrate", "here")
+    assert done.status == 0, done.stderr
+    kept = json.loads(calibration_file("here").read_text())
+    spreads = [row["spread"] for row in kept["rows"]]
+    disturbed = [spread for spread in spreads if spread]
+    said = (
+        f" noise     {len(disturbed)} of {len(spreads)} times were disturbed, and are the least "
+        f"seen; most runs took up to {max(disturbed):.0%} more: mlc-deploy board doctor here says "
+        "why\n"
+    )
+    assert said in done.stdout
+    ones = [row["spread"] for row in kept["rows"] if row["threads"] == 1]
+    assert kept["interval"][1] >= 1 + max(ones) - 1e-9
+    assert mlc_deploy("--target", "here", "--json", "-").record["predicted"]["calibrated"]
+
+
+def timing(*samples: float) -> Timing:
+    return Timing(samples, (1,) * len(samples))
+
+
+CALM = timing(*[1.0, 1.01, 1.02] * 4)
+DISTURBED = timing(*[1.0, 1.5, 2.0] * 4)
+SLOWER = timing(*[1.25, 1.5, 2.0] * 4)
+SLOW = timing(*[2.0, 2.5, 3.0] * 4)
+
+
+def test_times_settle() -> None:
+    assert [t.verdict for t in (CALM, DISTURBED, SLOWER, SLOW)] == ["ok", "noisy", "noisy", "noisy"]
+    assert settled([CALM]) == Took(1.01, 0.0)
+    assert settled([SLOW, CALM]) == Took(1.01, 0.0)
+    assert settled([DISTURBED]) is None
+    assert settled([DISTURBED, SLOWER]) is None
+    assert settled([DISTURBED, SLOW, DISTURBED]) == Took(1.0, 1.0)
+
+
+def test_times_that_never_agree() -> None:
+    """The last timing decides: the least, where another's is not much above it."""
+    slow = [SLOW] * (TIMINGS - 2)
+    assert settled([DISTURBED, SLOWER, *slow[1:]]) is None
+    assert settled([DISTURBED, SLOWER, *slow]) == Took(1.0, 1.0)
+    assert settled([DISTURBED, SLOW, *slow]) is None
 
 
 @pytest.mark.parametrize(

@@ -305,7 +305,8 @@ def norm(op: str, rng: Random) -> AwkwardCall:
 def lrn(op: str, rng: Random) -> AwkwardCall:
     whole = shape(rng, 2)
     size = rng.choice((1, 3, 5, 31))
-    return call(op, (whole, "float32"), size=size, alpha=1e-4, beta=0.75, bias=1.0)
+    beta = rng.choice((0.75, 0.8, 2.0))
+    return call(op, (whole, "float32"), size=size, alpha=1e-4, beta=beta, bias=1.0)
 
 
 def cumulative(op: str, rng: Random) -> AwkwardCall:

@@ -268,6 +268,11 @@ def test_normalizations() -> None:
     check("batch_norm", [x, *parameters, np.abs(numbers((5,), seed=4))], epsilon=1e-3)
     for size in (1, 2, 5):
         check("lrn", [x], size=size, alpha=0.1, beta=0.75, bias=2.0)
+    for beta in (-0.5, 0.25, 0.5, 0.8, 1.0, 2.75, 9.0):  # products of roots, and others
+        check("lrn", [x], size=3, alpha=0.1, beta=beta, bias=2.0)
+    check("lrn", [x], size=11, alpha=0.1, beta=0.75, bias=2.0)  # more than there are channels
+    check("lrn", [x.astype("float64")], size=3, alpha=0.1, beta=0.8, bias=2.0)
+    check("lrn", [numbers((4, 7))], size=4, alpha=0.1, beta=0.75, bias=2.0)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

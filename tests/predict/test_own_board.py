@@ -76,6 +76,17 @@ def test_an_interval_is_as_wide_as_the_errors_are() -> None:
     assert 0.1 < noisy.error < 0.5
 
 
+def test_an_interval_is_as_wide_as_most_spreads_are() -> None:
+    """Of times of a disturbed board; one of many that were disturbed is no matter."""
+    base = known("cortex-a72")
+    rows = rows_on(base, Factors(1, 1, 1))
+    disturbed = fit(base, [replace(row, spread=0.3) for row in rows])
+    assert disturbed.interval == pytest.approx((1 / 1.3, 1.3))
+    assert disturbed.factors == fit(base, rows).factors
+    seven = [replace(rows[0], name=str(n)) for n in range(7)]
+    assert fit(base, [replace(seven[0], spread=0.3), *seven[1:]]).interval[1] < 1.05
+
+
 def test_memory_goes_with_computing_where_nothing_tells_them_apart() -> None:
     base = known("cortex-a72")
     layers = (counts(5000, 0, 0),)
@@ -115,7 +126,8 @@ def test_predictions_for_a_calibrated_board() -> None:
 
 
 def test_what_is_kept_is_read_again_and_fitted_anew_to_other_figures() -> None:
-    own = board(rows_on(known("cortex-a72"), Factors(1.4, 0.9, 1.1), 0.1))
+    rows = rows_on(known("cortex-a72"), Factors(1.4, 0.9, 1.1), 0.1)
+    own = board([replace(row, spread=0.25) for row in rows])
     body = json.loads(json.dumps(own.as_json()))
     again = from_json(body)
     assert again.as_json() == own.as_json() and again.fitted == own.fitted
@@ -138,6 +150,8 @@ def changed(**values: Any) -> Any:
         (changed(rows=[]), "it holds no measurement with one thread"),
         (changed(interval=[-1, 2]), "-1 is no number above 0"),
         (changed(cores="4"), "'4' is no int"),
+        (changed(rows=[{"name": "a", "threads": 1, "ms": 1.0, "layers": [], "spread": -0.1}]),
+         "-0.1 is no share"),
         (changed(rows=[{"name": "a", "threads": 1, "ms": 1.0}]),
          "it is not whole (KeyError: 'layers')"),
     ],

@@ -41,7 +41,7 @@ REFINE_HELP = "add what is measured to the figures of a calibrated board"
 @click.argument("name")
 @DEBUG
 def calibrate_command(name: str) -> int:
-    """Fits predictions to the board NAME, in two minutes.
+    """Fits predictions to the board NAME, in two to ten minutes.
 
     Networks whose instructions QEMU counts run on the board. Two factors, of computing and of
     memory, are fitted to their times, and one of times with several threads. They are kept beside
@@ -117,12 +117,13 @@ def show(found: Calibration) -> None:
     """What each network took and what the fitted figures say, and the factors."""
     console = console_for(sys.stdout)
     table = plain_table(
-        ("network", False), ("threads", True), ("measured ms", True), ("fitted ms", True),
-        ("off", True),
+        ("network", False), ("threads", True), ("measured ms", True), ("usual ms", True),
+        ("fitted ms", True), ("off", True),
     )  # fmt: skip
     for row in found.rows:
         ms = found.ms(row)
-        add_row(table, row.name, str(row.threads), milliseconds(row.ms), milliseconds(ms),
+        usual = milliseconds(row.ms * (1 + row.spread)) if row.spread else ""
+        add_row(table, row.name, str(row.threads), milliseconds(row.ms), usual, milliseconds(ms),
                 f"{ms / row.ms - 1:+.0%}")  # fmt: skip
     console.print(table)
     console.print()
@@ -135,14 +136,31 @@ def facts(found: Calibration) -> list[tuple[str, str]]:
     on = f"what is published of a {found.core}"
     if found.like:
         on = f"a {found.core}'s, since nothing is known of this core"
-    several = f", with several threads {factors.threads:.3g} times" if found.cores > 1 else ""
+    several = ""
+    if any(row.threads > 1 for row in found.rows):
+        several = f", with several threads {factors.threads:.3g} times"
+    elif found.cores > 1:
+        several = "; times with several threads say nothing"
     return [
         ("board", f"{found.board}, {found.url}, {found.cpu}"),
         ("factors", f"computing {factors.computing:.3g}, memory {factors.memory:.3g} times {on}"
                     f"{several}"),
         ("error", f"typically {found.fitted.error:.0%}; predictions are from {low:.2f} to "
                   f"{high:.2f} times"),
+        *_noise(found),
     ]  # fmt: skip
+
+
+def _noise(found: Calibration) -> list[tuple[str, str]]:
+    """What is said where other programs, or a clock that is held down, made runs longer."""
+    disturbed = [row.spread for row in found.rows if row.spread]
+    if not disturbed:
+        return []
+    text = (
+        f"{len(disturbed)} of {len(found.rows)} times were disturbed, and are the least seen; most "
+        f"runs took up to {max(disturbed):.0%} more: mlc-deploy board doctor {found.board} says why"
+    )
+    return [("noise", text)]
 
 
 # ------------------------------------------------------------------------- predictions for a board

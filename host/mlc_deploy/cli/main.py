@@ -42,7 +42,7 @@ GROUPS = {
         "board remove": "Forgets the board NAME.",
         "board info": "Shows cores, caches, features, clocks and temperatures of BOARD.",
         "board doctor": "Says whether times of BOARD can be trusted.",
-        "board calibrate": "Fits predictions to the board NAME, in two minutes.",
+        "board calibrate": "Fits predictions to the board NAME, in two to ten minutes.",
         "board clean": "Removes the programs, objects and weights kept on BOARD.",
     },
     "Commands about a farm of boards": {

@@ -3,6 +3,11 @@ own figures are fitted to (predict/calibration.py).
 
 The networks differ in what they wait for: some compute from their caches, some fetch all that they
 read from memory, some do neither.
+
+A timing whose verdict is ok says how long a network takes: its median. Other programs, and a clock
+that is held down, only make runs longer. So where they disturb the board, a network is timed again
+until the least samples of two timings agree, and the least is what it takes. By how much more most
+runs take goes into the interval of predictions.
 """
 
 from __future__ import annotations
@@ -12,11 +17,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mlc_rpc.timing import Timing
+from mlc_rpc.verdict import HOT, hottest
 from mlc_targets import Target, qemu_cpu
 from mlc_targets.caches import Cache, caches_of
 from mlc_targets.cores import Speed, speed
@@ -34,8 +42,11 @@ from .deployment import Deployment
 if TYPE_CHECKING:
     from mlc_rpc import Session
 
-ATTEMPTS = 3  # at the times of a network, while they are noisy
-ENOUGH = 2 / 3  # of the networks, whose times must be good
+TIMINGS = 5  # of a network at most, while the board is disturbed
+AGREE = 0.05  # as a share: two least samples that are nearer to each other are of the same speed
+HOPELESS = 0.5  # as a share: after TIMINGS, least samples that are further apart say nothing
+COOL_S = 5.0  # seconds that a board rests that was too hot for its clock
+ENOUGH = 2 / 3  # of the networks, whose times must say something
 FAR = 4.0  # a factor on what is published of a core: what is further off is another core, or none
 DOUBT = 0.5  # a typical error of the fit, as a share, above which times do not follow counts
 CLOCK_AHEAD = (1.05, 0.05)  # a board's clock may say so many times what passed here, and seconds
@@ -162,8 +173,8 @@ def rows_of(
 ) -> tuple[Row, ...]:
     """The measurements of a board. say(text) is told of each network.
 
-    Raises DeployError where its outputs or its clock are wrong, and where too many times are noisy;
-    RpcError where it is lost and does not come back; what `compile` raises.
+    Raises DeployError where its outputs or its clock are wrong, and where too many times say
+    nothing; RpcError where it is lost and does not come back; what `compile` raises.
     """
     cores = board.device.fast_cores
     rows: list[Row] = []
@@ -175,9 +186,10 @@ def rows_of(
         counted = model if basis.target == target else compile(graph, basis.target)
         done = _emulated(counted, basis, network.name)
         for threads in dict.fromkeys((1, cores)):
-            ms = _timed(model, board, done.outputs, threads, seconds, network.name)
-            if ms is not None:
-                rows.append(Row(network.name, threads, ms, counts_of(done)))
+            took = _timed(model, board, done.outputs, threads, seconds, network.name)
+            if took is not None:
+                row = Row(network.name, threads, took.seconds * 1e3, counts_of(done), took.spread)
+                rows.append(row)
             elif threads == 1:
                 noisy.append(network.name)
                 refuse_noisy(noisy, len(networks), board.board)
@@ -185,7 +197,7 @@ def rows_of(
 
 
 def refuse_noisy(noisy: Sequence[str], networks: int, board: str) -> None:
-    """Raises DeployError once too many networks' times are noisy, whatever the others' are."""
+    """Raises DeployError once too many networks' times say nothing, whatever the others' are."""
     if len(noisy) > networks * (1 - ENOUGH):
         raise DeployError(
             f"times stay noisy ({len(noisy)} of {networks} networks), so nothing is kept",
@@ -221,13 +233,35 @@ def _emulated(model: Any, basis: Basis, name: str) -> Deployment:
     return done
 
 
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Seconds of a run; spread: by how much more most runs took, as a share."""
+
+    seconds: float
+    spread: float
+
+
+def settled(timings: Sequence[Timing]) -> Took | None:
+    """What a network takes, by its timings so far; None where they do not say yet. After TIMINGS of
+    them, None is final."""
+    if timings[-1].verdict == "ok":
+        return Took(timings[-1].median, 0.0)
+    least, *others = sorted(min(timing.samples) for timing in timings)
+    apart = others[0] / least - 1 if others else float("inf")
+    if apart > (AGREE if len(timings) < TIMINGS else HOPELESS):
+        return None
+    usual = median(sample for timing in timings for sample in timing.samples)
+    return Took(least, usual / least - 1)
+
+
 def _timed(
     model: Any, board: Session, right: Mapping[str, NDArray[Any]], threads: int, seconds: float,
     name: str,
-) -> float | None:  # fmt: skip
-    """Milliseconds; None where they stay noisy."""
+) -> Took | None:  # fmt: skip
+    """None where the times say nothing."""
     where = f"{board.board}: {name}"
-    for _ in range(ATTEMPTS):
+    timings: list[Timing] = []
+    while len(timings) < TIMINGS:
         clock = _Clock()
         done = deploy(model, board, expect=right, threads=threads, timeout=seconds,
                       stage=clock.stage)  # fmt: skip
@@ -238,8 +272,12 @@ def _timed(
                 mend="mlc-deploy MODEL --board NAME, which says which elements are wrong",
             )
         refuse_clock(done, clock.seconds, where)
-        if done.timing.verdict == "ok":
-            return done.timing.median * 1e3
+        timings.append(done.timing)
+        if (took := settled(timings)) is not None:
+            return took
+        now = done.timing.conditions
+        if done.timing.verdict == "throttled" and now is not None and hottest(now) >= HOT:
+            time.sleep(COOL_S)
     return None
 
 

@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,8 @@ from .products import conv_output_axes, conv_products, matrix_output_axes, matri
 from .quantize import exact, narrowed, product, sum_dtype
 from .registry import Array, Attrs, Operator, register, require
 from .shape import pad_array, padded
+
+MOST_PRODUCTS = 8  # of a power that is made of them
 
 
 def window_extent(
@@ -309,20 +313,34 @@ def _compute_lrn(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     require(kind == "float" and x.ndim >= 2 and size > 0, f"lrn: {x.dtype}{list(x.shape)}")
     before, kept = (size - 1) // 2, sums(x.dtype)
     k = te.reduce_axis((0, size), "k")
-    around = [0] * (2 * x.ndim)
-    around[1], around[x.ndim + 1] = before, size - 1 - before
-    data = padded(x, around, 0)
 
     def square(*i: Expr) -> Expr:
-        value = data[(i[0], i[1] + k, *i[2:])].astype(kept)
-        return te.sum(value * value, k)
+        c = i[1] + k - before
+        value = x[(i[0], c, *i[2:])].astype(kept)
+        return te.sum(value * value, k, where=te.all_of(c >= 0, c < x.shape[1]))
 
     squares = te.compute(x.shape, square, name="squares")
 
     def element(*i: Expr) -> Expr:
-        return x[i].astype(kept) / te.pow(squares[i] * (alpha / size) + bias, beta)
+        return x[i].astype(kept) / _power(squares[i] * (alpha / size) + bias, beta)
 
     return [rounded(te.compute(x.shape, element, name="lrn"), x.dtype)]
+
+
+def _power(base: Expr, exponent: float) -> Expr:
+    """base ^ exponent, without a call into the C library for each lane.
+
+    Multiples of 1/4 up to MOST_PRODUCTS are products of the base and its roots, each rounded as
+    IEEE 754 says. Others are e ^ (exponent * ln base): by as much as that argument is off, so is a
+    share of the result; and a base below 0 gives NaN.
+    """
+    quarters = 4 * exponent
+    if not (quarters.is_integer() and 0 < exponent <= MOST_PRODUCTS):
+        return te.exp(te.log(base) * exponent)
+    whole, rest = divmod(int(quarters), 4)
+    root = te.sqrt(base)
+    factors = [base] * whole + [root] * (rest // 2) + [te.sqrt(root)] * (rest % 2)
+    return reduce(mul, factors)
 
 
 def _evaluate_lrn(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:

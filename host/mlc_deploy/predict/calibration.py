@@ -34,12 +34,14 @@ NARROWEST = 0.03  # half of an interval, in logarithms: a board's times vary as 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A measurement: what a model took, in milliseconds, and the counts of its layers."""
+    """A measurement: what a model took, in milliseconds, and the counts of its layers. spread: by
+    how much more most runs took, as a share, where the board was disturbed."""
 
     name: str
     threads: int
     ms: float
     layers: tuple[Counts, ...]
+    spread: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ class Fit:
 
 def fit(base: Speed, rows: Sequence[Row]) -> Fit:
     """The factors that make predictions from a core's speed the rows' times: of the squares of the
-    logarithms of their errors, the sum is smallest. Some rows have one thread."""
+    logarithms of their errors, the sum is smallest. Some rows have one thread. The interval is as
+    wide as most of their errors, and as most of their spreads."""
     ones = [row for row in rows if row.threads == 1]
     works = [[work_of(*counts, base) for counts in row.layers] for row in ones]
 
@@ -95,7 +98,9 @@ def fit(base: Speed, rows: Sequence[Row]) -> Fit:
     # The factors were fitted to these very errors, which makes them smaller than those to come.
     shrunk = len(ones) / max(len(ones) - FACTORS, 1)
     ranked = sorted(abs(e) * shrunk for e in errors(*at))
-    half = max(ranked[max(math.ceil(HELD * len(ranked)) - 1, 0)], NARROWEST)
+    spreads = sorted(math.log1p(row.spread) for row in ones)
+    held = max(math.ceil(HELD * len(ranked)) - 1, 0)
+    half = max(ranked[held], spreads[held], NARROWEST)
     return Fit(
         replace(factors, threads=median(several) if several else 1.0),
         (math.exp(-half), math.exp(half)),
@@ -179,7 +184,7 @@ class Calibration:
             "error": self.fitted.error,
             "base": asdict(self.base),
             "rows": [
-                {"name": row.name, "threads": row.threads, "ms": row.ms,
+                {"name": row.name, "threads": row.threads, "ms": row.ms, "spread": row.spread,
                  "layers": [[dict(part) for part in counts] for counts in row.layers]}
                 for row in self.rows
             ],
@@ -235,7 +240,12 @@ def _row(body: Mapping[str, Any]) -> Row:
         ({k: _typed(n, int) for k, n in classes.items()}, {k: _typed(n, int) for k, n in m.items()})
         for classes, m in body["layers"]
     )
-    return Row(_typed(body["name"], str), _typed(body["threads"], int), _amount(body["ms"]), layers)
+    spread = body.get("spread", 0.0)
+    if type(spread) is not float or not 0 <= spread < math.inf:
+        raise ValueError(f"{spread!r:.40} is no share")
+    return Row(
+        _typed(body["name"], str), _typed(body["threads"], int), _amount(body["ms"]), layers, spread
+    )  # fmt: skip
 
 
 def _typed(value: Any, kind: type) -> Any:
