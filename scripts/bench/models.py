@@ -94,6 +94,7 @@ LIMITS = {  # of the ratio
     "resnet18_int8": {"aarch64": 0.98, "armv7a": 1.35, "cortex-a76": 1.28, "i8mm": 1.55},
     "mobilenet_v2_int8": {"aarch64": 1.3, "armv7a": 1.6, "cortex-a76": 2.2, "i8mm": 3.5},
 }
+EVERY = (*NAMES, *(f"{name}{ENDING}" for name in ARCHITECTURES), *model_limits.MORE)
 EXACT = ("object_bytes", "weights_bytes", "arena_bytes", "instructions")
 RISE = 1.01
 VECTOR = 4  # numbers in a vector of 128 bits
@@ -113,10 +114,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="hold counts against their limits")
     parser.add_argument("--memory", choices=list(MEMORY), default="fast")
     options = parser.parse_args()
-    known = (*NAMES, *(f"{name}{ENDING}" for name in ARCHITECTURES), *model_limits.MORE)
-    unknown = [name for name in options.models if name not in known]
+    unknown = [name for name in options.models if name not in EVERY]
     if unknown:
-        parser.error(f"no model '{unknown[0]}'; there are {', '.join(known)}")
+        parser.error(f"no model '{unknown[0]}'; there are {', '.join(EVERY)}")
     before = json.loads(options.against.read_text()) if options.against else {}
     if options.check:
         return check(options.models, options.memory)
