@@ -17,7 +17,13 @@ from tests.graph.drawn_graphs import attention_graph, graph, layers_graph, wide_
 from tests.graph.drawn_programs import program_graph
 from tests.graph.small_graphs import inputs_of
 
-TARGETS = ("aarch64", "armv7a", "x86_64", "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76")
+TARGETS = (
+    "aarch64",
+    "armv7a",
+    "x86_64",
+    "x86_64 -mcpu=cascadelake",
+    "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76",
+)
 ERROR, APPROXIMATE, HALF = 2e-4, 5e-3, 5e-2  # of the largest, by passes: all, fast_math, float16
 
 

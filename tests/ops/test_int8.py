@@ -37,13 +37,15 @@ ZERO = np.array(-9, np.int8)
 
 @dataclass(frozen=True)
 class Level:
-    """ideal: multiply-accumulates of an instruction, as limits count them, on emulated boards."""
+    """ideal: multiply-accumulates of an instruction, as limits count them, on emulated boards.
+    data: the dtype of what int8 is multiplied with."""
 
     target: str
     board: str
     machine: str
     intrinsic: str
     ideal: int = 0
+    data: str = "int8"
 
 
 LEVELS = {
@@ -66,7 +68,16 @@ LEVELS = {
     "sse2": Level("x86_64", HERE, "x86_64", "llvm.x86.sse2.pmadd.wd"),
     "avx2": Level(f"{X86} -mcpu=x86-64-v3", HERE, "x86_64", "llvm.x86.avx2.pmadd.wd"),
     "vnni": Level(f"{X86} -mcpu=cascadelake", HERE, "x86_64", "llvm.x86.avx2.pmadd.wd"),
+    "vpdpbusd": Level(
+        f"{X86} -mcpu=cascadelake", HERE, "x86_64", "llvm.x86.avx512.vpdpbusd.512", data="uint8"
+    ),
+    "vpdpbusd256": Level(
+        f"{X86} -mcpu=alderlake", HERE, "x86_64", "llvm.x86.avx512.vpdpbusd.256", data="uint8"
+    ),
 }
+
+
+OF_ONE_ROW = {"i8mm": "dotprod", "vpdpbusd": "vnni"}  # what a level does with it, where it differs
 
 
 @pytest.fixture(scope="session", params=LEVELS)
@@ -95,15 +106,22 @@ class Layer:
     def __str__(self) -> str:
         return f"{self.op}({self.data.shape}, {self.weights.shape}) {self.attrs} {self.quantized}"
 
-    def function(self, target: Target) -> tuple[Function, list[Array]]:
-        """As a network in the middle has it, with what it is called on."""
-        narrow = {"narrow_weights": True} if self.weights.min() > -128 else {}
-        plain = (self.data, self.weights)
-        plan = plan_for(self.op, types_of(plain), {**self.attrs, **narrow}, target)
+    def function(self, target: Target, dtype: str = "int8") -> tuple[Function, list[Array]]:
+        """As a network in the middle has it, with what it is called on; dtype: of the data."""
+        attrs: dict[str, Any] = {"narrow_weights": True} if self.weights.min() > -128 else {}
+        attrs |= self.attrs
+        data = self.data
+        if dtype == "uint8":
+            data = (data.astype(np.int16) + 128).astype(np.uint8)
+            attrs |= {"pad_value": attrs["pad_value"] + 128} if "pad_value" in attrs else {}
+        plain = (data, self.weights)
+        plan = plan_for(self.op, types_of(plain), attrs, target)
+        if plan is None and dtype == "uint8":  # of one row, there may be kernels of int8 alone
+            return self.function(target)
         assert plan is not None and plan.packing is not None, f"{self}"
         arrays = [*laid_out(plan, plain)]
         builder = BlockBuilder("layer")
-        x, w = (builder.param(f"p{n}", a.shape, "int8") for n, a in enumerate(arrays))
+        x, w = (builder.param(f"p{n}", a.shape, str(a.dtype)) for n, a in enumerate(arrays))
         value = builder.emit(Call(self.op, (x, w), plan.attrs, plan))
         channels = plan.attrs["channels"]
         if self.quantized:
@@ -163,12 +181,13 @@ KINDS = {"convolution": convolution, "product": product}
 def check(session: Session, level: Level, layers: list[Layer]) -> list[int | None]:
     """All layers in one object, each of them exact; executed instructions where counted."""
     target = mlc.Target(level.target)
-    functions = [layer.function(target) for layer in layers]
+    functions = [layer.function(target, level.data) for layer in layers]
     lowered = [lower_fused(f, target, f"layer{n}") for n, (f, _) in enumerate(functions)]
     for func, layer in zip(lowered, layers, strict=True):
         calls = {n.name for n in walk(func.body) if isinstance(n, IrCall)}
-        of_one_pixel = LEVELS["dotprod"].intrinsic if level is LEVELS["i8mm"] else level.intrinsic
-        assert {level.intrinsic, of_one_pixel} & calls, f"{layer}"
+        others = [LEVELS[of_one].intrinsic for name, of_one in OF_ONE_ROW.items()
+                  if level is LEVELS[name]]  # fmt: skip
+        assert {level.intrinsic, *others} & calls, f"{layer}"
     name = "layers" if len(lowered) > 1 else lowered[0].name
     library = build(IRModule({f.name: f for f in lowered}), target=target, name=name)
     module = session.load(library)

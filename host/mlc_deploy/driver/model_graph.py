@@ -21,6 +21,7 @@ from ..graph.layouts import choose_plans
 from ..graph.passes import PASSES, Pass, canonicalize_quantized, fold_constants
 from ..graph.precision import in_precision, known_precision
 from ..graph.ranges import in_ranges, parted
+from ..graph.signs import unsigned_data
 from ..graph.specialize import resolve_calls, specialize
 from ..graph.states import stateful
 from ..graph.tabulate import rows_of_lookups
@@ -63,6 +64,7 @@ def graph_steps(target: Target, precision: str = "float32") -> tuple[Pass | str,
         recognize_attention(target),
         exact_floats(target),
         fill_channels(target),
+        unsigned_data(target),
         choose_plans(target),
         rows_of_lookups(target),
         fold_constants,

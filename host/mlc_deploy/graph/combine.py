@@ -14,7 +14,7 @@ from ..passes.context import optional
 from .constants import is_static, shape_of, with_constant
 from .eliminate import eliminate_dead_code
 from .nodes import Binding, Call, Constant, Function, TensorType, Value, Var, uses
-from .views import is_view, slice_offset
+from .views import Memory, is_view, slice_offset
 
 
 @optional(level=3)
@@ -22,11 +22,14 @@ def combine_parallel_layers(function: Function) -> Function:
     """relu(layer(x, v) + a), relu(layer(x, w) + b)   =>   parts of relu(layer(x, [v, w]) + [a, b])
 
     for layers with constant weights, alike but for the number of outputs, where each of the outputs
-    lies in one piece of the combined one and stays in the function: then nothing is copied.
+    lies in one piece of the combined one and stays in the function: then nothing is copied. Outputs
+    that are written into another value stay apart.
     """
     branches: dict[Hashable, list[_Branch]] = {}
+    memory = Memory(function)
     for branch in _branches(function):
-        branches.setdefault(branch.key, []).append(branch)
+        if memory.region(branch.out)[0] is branch.out:
+            branches.setdefault(branch.key, []).append(branch)
     combined = [group for group in branches.values() if _worth_it(group)]
     for group in combined:
         function = _combine(function, group)

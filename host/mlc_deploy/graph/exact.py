@@ -22,6 +22,7 @@ from .channels import plan_of_blocks
 from .constants import is_static
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, rewrite
+from .signs import costs_less_unsigned
 
 EXACT = 1 << 24  # whole numbers up to this are float32's
 SPAN = 255  # of a number of int8 less a zero point
@@ -40,7 +41,9 @@ def exact_floats(target: Target) -> Callable[[Function], Function]:
         x, w = call.args
         if not isinstance(w, Constant) or {x.type.dtype, w.type.dtype} != {"int8"}:
             return None
-        if not is_static(x) or not _worth_while(call, w, target):
+        if not is_static(x) or costs_less_unsigned(call, target):
+            return None
+        if not _worth_while(call, w, target):
             return None
         attrs = dict(call.attrs)
         zero = attrs.pop("pad_value", 0)

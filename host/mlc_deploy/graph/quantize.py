@@ -26,6 +26,7 @@ from .constants import is_static, shape_of
 from .moves import broadcast_before
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, Rule, rewrite
+from .signs import UNSIGNED, weight_sums
 from .sum_bounds import short_floats
 
 EIGHT_BITS = ("int8", "uint8")
@@ -71,78 +72,24 @@ def _dequantize(graph: Rewriting, x: Quantized) -> Value:
 
 # ---------------------------------------------------------------------- int8 in place of uint8
 
-TOP = 128  # what uint8 is more than int8
 
-
-def _lowered(graph: Rewriting, q: Value) -> Value:
-    """uint8 less 128, as int8."""
-    if isinstance(q, Constant):
-        return Constant((q.value.astype(np.int16) - TOP).astype(np.int8), q.name)
-    raised = graph.call(q, "offset")
-    return raised.args[0] if raised is not None else graph.emit("offset", q)
-
-
-def _lowered_zero(zero: Constant) -> Constant:
-    return Constant((zero.value.astype(np.int16) - TOP).astype(np.int8), zero.name)
-
-
-def _raised(graph: Rewriting, q: Value) -> Value:
-    """int8 and 128, as uint8."""
-    return graph.emit("offset", q)
-
-
-def _signed(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """dequantize(q, s, z)   =>   dequantize(q - 128, s, z - 128), of uint8, and likewise what makes
-    such numbers, moves them, and layers of them"""
+def _signed_layer(graph: Rewriting, out: Var, call: Call) -> Value | None:
+    """layer(x, w)   =>   layer(x - 128, w) + 128 * sum(w), and the same for w"""
     match call:
-        case Call("dequantize", (q, scale, Constant() as zero)) if q.type.dtype == "uint8":
-            return graph.emit("dequantize", _lowered(graph, q), scale, _lowered_zero(zero))
-        case Call("quantize" | "requantize" as op, (x, scale, Constant() as zero)):
-            if out.type.dtype == "uint8":
-                return _raised(graph, graph.emit(op, x, scale, _lowered_zero(zero)))
-        case Call(op) if has(op, "selects"):
-            return _moved_signed(graph, out, call)
-        case Call(op, (x, w)) if _is_layer(op) and x.type.dtype == "uint8" and is_static(w):
-            return _signed_layer(graph, call, x, w)
-        case Call("dense" | "matmul", (x, w)) if w.type.dtype == "uint8" and is_static(w):
-            return _signed_weights(graph, call, x, w)
+        case Call(op, (x, w), attrs) if _is_layer(op) and is_static(w):
+            if x.type.dtype == "uint8" and "kernel_layout" not in attrs:
+                return UNSIGNED.layer(graph, call)
+            if op in ("dense", "matmul") and w.type.dtype == "uint8":
+                return _signed_weights(graph, call, x, w)
     return None
-
-
-def _moved_signed(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """move(q + 128)   =>   move(q) + 128"""
-    known = [graph.call(a, "offset") for a in call.args]
-    if out.type.dtype != "uint8" or not any(known):
-        return None
-    if not all(
-        k is not None or isinstance(a, Constant) for k, a in zip(known, call.args, strict=True)
-    ):
-        return None
-    attrs = dict(call.attrs)
-    for name in operator(call.op).numbers:
-        if attrs.get(name) is not None:
-            attrs[name] -= TOP
-    args = [_lowered(graph, a) for a in call.args]
-    return _raised(graph, graph.emit(call.op, *args, **attrs))
-
-
-def _signed_layer(graph: Rewriting, call: Call, x: Value, w: Value) -> Value | None:
-    """layer(x, w)   =>   layer(x - 128, w) + 128 * sum(w)"""
-    if "kernel_layout" in call.attrs:
-        return None
-    attrs = dict(call.attrs)
-    if call.op.startswith("conv"):
-        attrs["pad_value"] = attrs.get("pad_value", 0) - TOP
-    sums = graph.emit(call.op, _lowered(graph, x), w, **attrs)
-    more = graph.emit("multiply", _weight_sums(graph, call, w), Constant(np.asarray(TOP, SUMS)))
-    return _plus(graph, sums, more)
 
 
 def _signed_weights(graph: Rewriting, call: Call, x: Value, w: Value) -> Value:
     """layer(x, w)   =>   layer(x, w - 128) + 128 * sum(x)"""
-    sums = graph.emit(call.op, x, _lowered(graph, w), **call.attrs)
+    sums = graph.emit(call.op, x, UNSIGNED.number(graph, w), **call.attrs)
     of_data = _data_sums(graph, call, x, w, call.attrs)
-    return _plus(graph, sums, graph.emit("multiply", of_data, Constant(np.asarray(TOP, SUMS))))
+    more = Constant(np.asarray(-UNSIGNED.more, SUMS))
+    return _plus(graph, sums, graph.emit("multiply", of_data, more))
 
 
 def _rows_along_k(graph: Rewriting, out: Var, call: Call) -> Value | None:
@@ -345,7 +292,7 @@ def _sums(graph: Rewriting, call: Call, x: Quantized, w: Quantized, out: Var) ->
     attrs = {**call.attrs, "pad_value": x.zero.item()} if conv else dict(call.attrs)
     sums = graph.emit(call.op, x.q, w.q, **attrs)
     if zx:
-        of_weights = _weight_sums(graph, call, w.q)
+        of_weights = weight_sums(graph, call, w.q)
         sums = _plus(graph, sums, graph.emit("multiply", of_weights, Constant(-zx)))
     if zw.any():
         of_data = _data_sums(graph, call, x.q, w.q, attrs)
@@ -364,19 +311,6 @@ def _terms(call: Call, w: Value) -> Array:
     if call.op.startswith("conv"):
         return np.asarray(np.prod(shape[1:]), np.int32)
     return np.asarray(shape[-1 if call.attrs.get("transpose_b") else -2], np.int32)
-
-
-def _weight_sums(graph: Rewriting, call: Call, w: Value) -> Value:
-    """The sums of the weights of each output, as they broadcast against the output."""
-    whole = graph.emit("cast", w, dtype=SUMS)
-    rank = len(w.type.shape)
-    if call.op.startswith("conv"):
-        total = graph.emit("sum", whole, axes=tuple(range(1, rank)), keepdims=False)
-        return graph.emit("reshape", total, shape=(shape_of(w)[0],) + (1,) * (rank - 2))
-    turned = bool(call.attrs.get("transpose_b"))
-    along = graph.emit("sum", whole, axes=(rank - 1 if turned else rank - 2,), keepdims=True)
-    shape = (*shape_of(w)[:-2], 1, shape_of(w)[rank - 2 if turned else rank - 1])
-    return graph.emit("reshape", along, shape=shape if call.op == "matmul" else shape[1:])
 
 
 def _data_sums(graph: Rewriting, call: Call, x: Value, w: Value, attrs: Mapping[str, Any]) -> Value:
@@ -496,7 +430,10 @@ def _clipped(graph: Rewriting, q: Value, low: int | None, high: int | None) -> V
 
 
 RULES: tuple[Rule, ...] = (
-    _signed,
+    UNSIGNED.read,
+    UNSIGNED.made,
+    UNSIGNED.moved,
+    _signed_layer,
     _rows_along_k,
     _there_and_back,
     _moved_before,

@@ -63,7 +63,7 @@ def _exact_division(graph: Rewriting, out: Var, call: Call) -> Value | None:
     return None
 
 
-def _constants_together(graph: Rewriting, out: Var, call: Call) -> Value | None:
+def constants_together(graph: Rewriting, out: Var, call: Call) -> Value | None:
     """(x + a) + b   =>   x + (a + b);  (x * a) * b   =>   x * (a * b);  of constants"""
     if call.op not in ("add", "multiply"):
         return None
@@ -482,7 +482,7 @@ RULES: tuple[Rule, ...] = (
     _neutral,
     _subtracted_constant,
     _exact_division,
-    _constants_together,
+    constants_together,
     _powers,
     _twice,
     _clips,

@@ -37,6 +37,7 @@ from .registry import Array, Attrs, Operator, TensorType, register, require
 
 # What quantized numbers are kept in: sums of the first two are int32.
 STORED = ("int8", "uint8", "int16", "uint16")
+BYTES = ("int8", "uint8")
 SUMS = "int32"
 BLOCK = 8  # channels that kernels of int8 take together: a block of data, whatever the CPU
 

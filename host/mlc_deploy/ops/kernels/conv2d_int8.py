@@ -25,13 +25,13 @@ from ...schedule import Schedule
 from ...te import Tensor
 from ..convolution import ConvShape, conv_shape
 from ..plan import NARROW, Packing
-from ..quantize import BLOCK, product
+from ..quantize import BLOCK, BYTES, product
 from ..registry import Attrs, TensorType
 from ..shape import padded
 from ..tile import inline_epilogue, unroll, vectorize_rows
 from .contraction import Work, best_tile, chosen, cost
 from .conv2d import PLANES, Convolution, in_layouts
-from .intrinsics.forms import Place, begin_with_bias, compute_sums, schedule_sums
+from .intrinsics.forms import Place, begin_with_bias, compute_sums, in_registers, schedule_sums
 from .intrinsics.microkernels import Microkernel, of_int8
 
 BLOCKS = f"NCHW{BLOCK}c"
@@ -83,7 +83,8 @@ class ConvInt8(Convolution):
 
     @property
     def copied(self) -> bool:
-        if not self.pointwise or self.kernel.depth != BLOCK or self.kernel.data != "int8":
+        as_given = self.kernel.data == self.types[0].dtype
+        if not self.pointwise or self.kernel.depth != BLOCK or not as_given:
             return True
         return self.conv.size[1] % self.kernel.rows != 0
 
@@ -134,7 +135,7 @@ class ConvInt8(Convolution):
 
         (sh, sw), (dh, dw) = conv.strides, conv.dilations
         top, left, *_ = conv.pads
-        border = const(0 if self.pointwise else conv.border, "int8")
+        border = const(0 if self.pointwise else conv.border, x.dtype)
         high = (conv.out_size[0] - 1) * sh + (conv.kernel[0] - 1) * dh + 1
         if self.planes:
             taps = row_width(conv.kernel[1])
@@ -215,8 +216,10 @@ class ConvInt8(Convolution):
             q, pixel = sch.split(q, [None, tile.rows])
             order = [b, y, f, row, q]
             tasks = order[:2]
-        inner = [vectors, pixel, lane]
-        sch.reorder(*order, *inner)
+        sch.reorder(*order, vectors, pixel, lane)
+        inner: list[str] = [vectors, pixel, lane]
+        if self.conv.out_size[1] % self.kernel.rows == 0:
+            inner[1:] = in_registers(sch, self.kernel, pixel, lane)
         task = sch.fuse(*tasks) if len(tasks) > 1 else tasks[0]
         outer = task if order[-1] in tasks else order[-1]
         schedule_sums(sch, self.kernel, outer, inner, self.taps, self.target)
@@ -259,7 +262,7 @@ def _schedule_copies(sch: Schedule, across: int) -> None:
 def plan_conv2d(types: Sequence[TensorType], attrs: Attrs, target: Target) -> ConvInt8 | None:
     """Where the target has instructions for it, and channels divide into blocks."""
     conv = conv_shape(types, attrs)
-    if conv is None or {t.dtype for t in types[:2]} != {"int8"}:
+    if conv is None or types[0].dtype not in BYTES or types[1].dtype != "int8":
         return None
     groups, inputs = conv.groups, conv.per_group
     planes = groups == 1 and conv.channels <= PLANES and conv.dilations[1] == 1
@@ -270,7 +273,8 @@ def plan_conv2d(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
     filled = 2 * BLOCK if planes else inputs
     if groups == 1 and filled > FEW_BLOCKS * BLOCK:  # an odd block is filled up, too, if it pays
         filled += -filled % (2 * BLOCK)
-    kernel = of_int8(target, pixels, filled, bool(attrs.get(NARROW)))
+    narrow = bool(attrs.get(NARROW))
+    kernel = of_int8(target, pixels, filled, narrow, data=types[0].dtype)
     if kernel is None:
         return None
     inputs *= row_width(conv.kernel[1]) if planes else 1

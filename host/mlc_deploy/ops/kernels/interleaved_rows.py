@@ -33,19 +33,21 @@ from ...schedule.tensor_intrin import get_intrin
 from ...te import Tensor
 from ..convolution import ConvShape, conv_shape
 from ..plan import Packing, Plan
-from ..quantize import BLOCK, TOP_BIT, offset
+from ..quantize import BLOCK, BYTES, TOP_BIT, offset
 from ..registry import Attrs, TensorType
 from ..tile import divisor, even_cut, inline_epilogue, schedule_intrin_sum, unroll
 from .conv2d import in_layouts
 from .conv2d_int8 import BLOCKS
 from .intrinsics.forms import TILE, begin_with_bias, schedule_sums
 from .intrinsics.microkernels import ROWS, Microkernel, has
-from .windows import BYTES
 
 COLUMNS = 4  # of a vector of bytes, that rows are copied by
 PAIR = 2  # rows of a group, at least
 STRIP = 1 << 13  # bytes of data, about, that are copied together: groups take four times as many
 TURNED = 8  # times, about, that groups of rows are turned one by one, without a loop
+FLIPPED = (
+    0.5  # instructions, about, of a result of eight channels that take away the sign of its data
+)
 MOST_VECTORS = 4  # of a tile: their bytes are a vector, or two
 GROUPS, WIDE = "int8_grouped_rows", "int8_wide_filters"
 MORE, TOO_MUCH, BEGIN = "int8_more", "int8_too_much", "int8_begin"
@@ -271,7 +273,9 @@ def plan_depthwise(
     groups = min(reached)
     apart, shifts = ways[reached.index(groups)]
     packing = Packing("OIHW", f"OHWI{BLOCK}o{together}h", shifts=shifts, high=groups * together)
+    flipped = kernel.data == "uint8" and x == "int8"
     each = kernel.instructions.of(groups * conv.kernel[1], 1) / kernel.rows
+    each += FLIPPED if flipped else 0
     return DepthwiseInterleavedRows(
         **in_layouts(
             types, attrs, target, packing, BLOCKS, BLOCKS,
@@ -283,7 +287,7 @@ def plan_depthwise(
         apart=apart,
         shifts=shifts,
         groups=groups,
-        flipped=kernel.data == "uint8" and x == "int8",
+        flipped=flipped,
     )  # fmt: skip
 
 

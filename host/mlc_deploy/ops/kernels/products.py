@@ -20,7 +20,7 @@ from ..convolution import OPEN, static
 from ..elementwise import broadcast_shape, element_at
 from ..half import arithmetic, sums, tile_sum
 from ..plan import NARROW, SHARED, Packing, fields
-from ..quantize import BLOCK, product, sums_alike
+from ..quantize import BLOCK, BYTES, product, sums_alike
 from ..registry import Attrs, TensorType
 from ..tile import inline_epilogue, schedule_tile
 from .contraction import Contraction, Tile, Work, best_tile, chosen, cost
@@ -355,16 +355,19 @@ def plan_integers(
     """dense where blocks of eight divide k and the columns, and matmul of two matrices of data, the
     second with its rows along k; where the target has instructions for it."""
     a, b = types[:2]
-    if "kernel_layout" in attrs or not static(a, b) or {a.dtype, b.dtype} != {"int8"}:
+    packed = op == "dense"
+    if "kernel_layout" in attrs or not static(a, b) or b.dtype != "int8":
         return None
-    (rows, depth), packed = a.sizes[-2:], op == "dense"
+    if a.dtype not in (BYTES if packed else ("int8",)):
+        return None
+    rows, depth = a.sizes[-2:]
     source, columns = _columns(b, attrs)
     if packed and (depth % BLOCK or columns % BLOCK):
         return None
     if not packed and (source != "NK" or columns == 1 or rows * depth * columns < LEAST):
         return None
     narrow = packed and bool(attrs.get(NARROW))
-    kernel = of_int8(target, rows, depth, narrow, wide=not packed)
+    kernel = of_int8(target, rows, depth, narrow, not packed, a.dtype)
     if kernel is None:
         return None
     weights = kernel.weights.replace("o", "n").replace("i", "k")  # in the letters of a matrix
@@ -378,7 +381,7 @@ def plan_integers(
         columns=columns,
         kernel=kernel,
         tile=best_tile(kernel, Work(rows, -(-columns // BLOCK)), target),
-        copied=kernel.rows > 1 or kernel.data != "int8" or depth % kernel.depth != 0,
+        copied=kernel.rows > 1 or kernel.data != a.dtype or depth % kernel.depth != 0,
     )
 
 

@@ -32,14 +32,13 @@ from ..convolution import ConvShape, Window, conv_shape, static
 from ..half import arithmetic, sums
 from ..plan import NARROW, Packing, Plan, fields
 from ..pool import pool_extents, tap_count
-from ..quantize import BLOCK, product, sums_alike
+from ..quantize import BLOCK, BYTES, product, sums_alike
 from ..registry import Attrs, TensorType
 from ..shape import padded
 from ..tile import divisor, even_cut, inline_epilogue, schedule_tile, vectorize_rows
 from .conv2d import BLOCKED, MOST_ROW_TAPS, block, in_layouts
 
 MOST_TAPS = 25  # of a window of floats that is unrolled as a whole
-BYTES = ("int8", "uint8")
 KERNEL = f"OHWI{BLOCK}o"  # filters of 8 bits
 ALL_AT_ONCE = 9  # taps up to which a window of 8 bits is summed up as a whole, else row by row
 MOST_COPIED = 64  # vectors of a row that one turn copies

@@ -49,6 +49,18 @@ def dot_rows(a: str, b: str, rows: int) -> PrimFunc:
     return rows_apart(func, "B", "C")
 
 
+def dot_rows_of_quads(rows: int) -> PrimFunc:
+    """C[i, j] += A[i, 4*h + k] * B[h, j, k] over h of 2 and k of 4: int32 [rows, 8], of uint8 A
+    [rows, 8] and int8 B [2, 8, 4]."""
+    x, y = te.placeholder((rows, 8), "uint8", "A"), te.placeholder((2, 8, 4), "int8", "B")
+    h, k = te.reduce_axis((0, 2), "h"), te.reduce_axis((0, 4), "k")
+
+    def element(i: Expr, j: Expr) -> Expr:
+        return te.sum(x[i, h * 4 + k].astype("int32") * y[h, j, k].astype("int32"), (h, k))
+
+    return accumulating(_func(x, y, te.compute((rows, 8), element, name="C")))
+
+
 def dot_of_nibbles() -> PrimFunc:
     """C[j] += A[8*h + 4*g + k] * 16 * half h of B[g, j, k] over g and h of 2 and k of 4: int32 [4],
     of int8 and nibbles, A [16], B [2, 4, 4], both parts of B anywhere."""

@@ -138,6 +138,15 @@ def begin_with_bias(
     sch.fuse_reduction_epilogue(TILE, result, read, at)
 
 
+def in_registers(sch: Schedule, kernel: Microkernel, row: str, lane: str) -> list[str]:
+    """The loops over a tile's rows and a block's columns, as those over registers of sums and their
+    lanes, where a register is of whole rows."""
+    if kernel.lanes <= BLOCK:
+        return [row, lane]
+    rows, row = sch.split(row, [None, kernel.lanes // BLOCK])
+    return [rows, sch.fuse(row, lane)]
+
+
 def schedule_sums(
     sch: Schedule, kernel: Microkernel, outer: str, inner: Sequence[str], taps: int, target: Target
 ) -> None:
@@ -178,6 +187,8 @@ def _steps(kernel: Microkernel, taps: int, target: Target, turns: int) -> int:
     and are more for LLVM to keep in registers."""
     if kernel.form == "pairs":
         return 4
+    if kernel.data == "uint8":
+        return 1  # a turn is work enough: scripts/bench/seconds.py, with 1 to 3 turns
     if kernel.form != "parts":
         # Three or four all unrolled, weights would fill registers.
         few = kernel.form == "quads" and 2 < turns <= 4

@@ -153,6 +153,21 @@ PAIRS, PAIRS_OF_SSE2 = (
     )
     for vectors, rate in ((1, 20.0), (2, 6.0))
 )
+VNNI_ROWS, VNNI_ROW = (  # of x86-64, of data without sign
+    Microkernel(
+        "quads",
+        registers=Counts(1 / rows, 0, 2, 2),
+        instructions=Counts(2 / rows, 3 / rows, 2, 4),
+        most_blocks=4,
+        intrin=f"x86.vpdpbusd.rows{rows}",
+        rows=rows,
+        weights="2i8o4i",
+        lanes=8 * rows,
+        data="uint8",
+        rate=rate,
+    )
+    for rows, rate in ((2, 60.0), (1, 40.0))
+)
 
 
 def _parts(machine: str, intrin: str, depth: int, rate: float) -> Microkernel:
@@ -240,14 +255,16 @@ ROWS = (
 
 
 def of_int8(
-    target: Target, rows: int, depth: int, narrow: bool, wide: bool = False
+    target: Target, rows: int, depth: int, narrow: bool, wide: bool = False, data: str = "int8"
 ) -> Microkernel | None:
     """The best that the target has for so many rows, and elements along k; None where it has none.
     narrow: whether weights are within ±127. wide: whether weights are packed with zeros at the end
-    of k, so that a load may take as much as a register holds."""
+    of k, so that a load may take as much as a register holds. data: what is multiplied by int8."""
     if target.kind == "c" or not target.vector_registers:
         return None
-    if target.arch == "x86_64":
+    if data == "uint8":
+        found = (VNNI_ROWS, VNNI_ROW) if rows > 1 else (VNNI_ROW,)
+    elif target.arch == "x86_64":
         found = (PAIRS, PAIRS_OF_SSE2)
     elif "arm_cpu" not in target.keys:
         return None

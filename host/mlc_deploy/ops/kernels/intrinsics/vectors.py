@@ -84,6 +84,15 @@ def words(vector: Expr, many: int) -> Expr:
     return call("reinterpret", every, broadcast(word, many))
 
 
+def repeated(vector: Expr, many: int) -> Expr:
+    """The vector end to end with itself, up to so many lanes."""
+    kind = dtype_of(vector.dtype)
+    if kind.lanes == many:
+        return vector
+    every = (*range(kind.lanes),) * (many // kind.lanes)
+    return Shuffle((vector,), every, with_lanes(kind.scalar, many))
+
+
 Operation = Callable[..., Expr]
 
 
@@ -241,6 +250,26 @@ def dot_rows_by_lane(operation: Operation) -> Callable[..., Stmt]:
             return put(total, c, i, 0)
 
         return seq(map(row, range(rows)))
+
+    return body
+
+
+def dot_rows_of_quads(operation: Operation) -> Callable[..., Stmt]:
+    """C += A · B[.], all rows of C in one register: for each half of eight along k operation(C,
+    that half of each row in all lanes of the row, half of B for every row)"""
+
+    def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
+        sums, data = whole(c), whole(a)
+        rows, columns = (int(n) for n in c.shape)  # type: ignore[arg-type]
+        lanes, words = rows * columns, call("reinterpret", f"int32x{2 * rows}", data)
+        total: Expr = sums
+        for h in range(2):
+            every = tuple(2 * row + h for row in range(rows) for _ in range(columns))
+            quads = call(
+                "reinterpret", f"uint8x{4 * lanes}", Shuffle((words,), every, f"int32x{lanes}")
+            )
+            total = operation(total, quads, repeated(whole(b, h), 4 * lanes))
+        return Store(c, sums.indices, total)
 
     return body
 
@@ -433,11 +462,7 @@ def dot_of_neighbours(operation: Operation) -> Callable[..., Stmt]:
 
     def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
         sums, data = whole(c), whole(a)
-        weights: Expr = whole(b)
-        lanes, many = (dtype_of(v.dtype).lanes for v in (weights, data))
-        if many > lanes:
-            every = (*range(lanes),) * (many // lanes)
-            weights = Shuffle((weights,), every, with_lanes(b.dtype, many))
+        weights = repeated(whole(b), dtype_of(data.dtype).lanes)
         return Store(c, sums.indices, operation(sums, data, weights))
 
     return body

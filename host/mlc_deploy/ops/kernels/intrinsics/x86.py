@@ -32,18 +32,23 @@ INTRINS.append(
     )
 )
 
-# Products of uint8 and int8, added in fours (VNNI): of eight channels, or of those of two pixels.
-for pixels, feature in ((1, "avxvnni"), (2, "avx512vnni")):
-    multiply_add = llvm(f"llvm.x86.avx512.vpdpbusd.{256 * pixels}", f"int32x{8 * pixels}")
-    INTRINS.append(
-        TensorIntrin(
-            f"x86.vpdpbusd.windows{pixels}",
-            describe.dot_of_quads(pixels),
-            vectors.dot_of_neighbours(multiply_add),
-            {"x86_64": frozenset({feature})},
-            r"\bvpdpbusd\b",
+# Products of uint8 and int8, added in fours (VNNI): for a row or two of the data against eight
+# columns, or of eight channels, or of those of two pixels.
+for rows, feature in ((1, "avxvnni"), (2, "avx512vnni")):
+    multiply_add = llvm(f"llvm.x86.avx512.vpdpbusd.{256 * rows}", f"int32x{8 * rows}")
+    for name, description, made in (
+        ("rows", describe.dot_rows_of_quads(rows), vectors.dot_rows_of_quads(multiply_add)),
+        ("windows", describe.dot_of_quads(rows), vectors.dot_of_neighbours(multiply_add)),
+    ):
+        INTRINS.append(
+            TensorIntrin(
+                f"x86.vpdpbusd.{name}{rows}",
+                description,
+                made,
+                {"x86_64": frozenset({feature})},
+                r"\bvpdpbusd\b",
+            )
         )
-    )
 
 # Rows become neighbours, as such sums take them.
 for dtype, widening in (("int8", "vpmovsxbw"), ("uint8", "vpmovzxbw")):
