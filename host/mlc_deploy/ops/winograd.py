@@ -47,7 +47,7 @@ WHOLE_ROWS = (24, 24, 24, 24, 24, 6)  # the factors that make weights_matrix(4) 
 INVERSE_OF_9 = 954437177  # modulo 2^32
 SIXTY_FOURTH = 6  # bits
 MOST_WHOLE = 1 << 25  # results of integers are less than this
-PIECE = 1024  # filters that are transformed together: their float64, 512 KB at most, stay in a cache
+PIECE = 1024  # filters that are transformed together: their float64, 0.5 MB, stay in a cache
 
 
 def points(tile: int) -> tuple[Fraction, ...]:
