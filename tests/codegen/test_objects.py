@@ -196,8 +196,8 @@ def test_objects_link_anywhere(target: str) -> None:
 def test_a_kernel_is_one_function(target: str) -> None:
     """Its body is inlined; of the kernels that share one, none has a copy (test_sharing.py)."""
     elf = ELFFile(io.BytesIO(mlc.build(addition(), target=target, name="add").object_bytes))
-    symbols = elf.get_section_by_name(".symtab").iter_symbols()
-    assert [s.name for s in symbols if s["st_info"]["type"] == "STT_FUNC"] == ["add"]
+    symbols: Any = elf.get_section_by_name(".symtab")
+    assert [s.name for s in symbols.iter_symbols() if s["st_info"]["type"] == "STT_FUNC"] == ["add"]
 
 
 SEEDED = """
