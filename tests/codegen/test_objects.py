@@ -192,6 +192,14 @@ def test_objects_link_anywhere(target: str) -> None:
         assert s.name not in (".data", ".bss") or s["sh_size"] == 0
 
 
+@pytest.mark.parametrize("target", ["aarch64", NEON])
+def test_a_kernel_is_one_function(target: str) -> None:
+    """Its body is inlined; of the kernels that share one, none has a copy (test_sharing.py)."""
+    elf = ELFFile(io.BytesIO(mlc.build(addition(), target=target, name="add").object_bytes))
+    symbols: Any = elf.get_section_by_name(".symtab")
+    assert [s.name for s in symbols.iter_symbols() if s["st_info"]["type"] == "STT_FUNC"] == ["add"]
+
+
 SEEDED = """
 import hashlib
 import mlc_deploy as mlc

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from mlc_deploy.frontend import from_onnx
 from mlc_deploy.graph import (
     BlockBuilder,
+    Constant,
     Function,
     GraphProgram,
     Value,
     evaluate,
     lower_graph,
     optimize,
+    unwritten_program,
 )
 from mlc_deploy.graph.fuse import fuse_operators
 from mlc_deploy.graph.lower import lower_kernel
@@ -114,6 +116,20 @@ def test_equal_kernels_and_weights_are_there_once() -> None:
     p = check(b.finish([y]))
     assert list(p.kernels) == ["dense", "relu", "relu_1"] and len(p.calls) == 7
     assert len(p.weights) == 192  # 36 float32, and 48 bytes to the next multiple of 64
+
+
+def test_kernels_and_calls_are_there_before_the_weights() -> None:
+    b = BlockBuilder()
+    y = b.param("x", (2, 6))
+    for begin in (0, 1, 0):
+        weights = Constant(np.arange(begin, begin + 36, dtype=np.float32).reshape(6, 6))
+        y = b.emit("dense", y, weights, transpose_b=True)
+    unwritten = unwritten_program(b.finish([y]))
+    before, written = unwritten.program, unwritten.written()
+    assert not before.weights and list(written.kernels) == list(before.kernels)
+    assert [c.args[1].offset for c in before.calls] == [0, 192, 384]
+    assert [c.args[1].offset for c in written.calls] == [0, 192, 0]  # equal ones share a place
+    assert len(written.weights) == 384
 
 
 def test_views_cost_nothing() -> None:

@@ -3,7 +3,7 @@ for the body."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from llvmlite import ir as ll
 
@@ -20,15 +20,16 @@ def emit_entry(
     kernel: Kernel,
     word: ll.IntType,
     symbol: str,
+    tuned: Mapping[str, str],
     sizes: Sequence[int] | None = None,
 ) -> None:
     """Adds int32 symbol(mlc_args *, int32 begin, int32 end), which calls the body.
 
-    word: the integer of a pointer's width, which scalars have in the body. sizes: what they are,
-    where the caller does not say it.
+    word: the integer of a pointer's width, which scalars have in the body. tuned: for which CPU
+    the kernel is optimised. sizes: what scalars are, where the caller does not say it.
     """
     entry = ll.Function(body.module, ll.FunctionType(I32, [POINTER, I32, I32]), symbol)
-    hints.attributes(entry)
+    hints.attributes(entry, tuned)
     args, begin, end = entry.args
     b = ll.IRBuilder(entry.append_basic_block("entry"))
     data = b.load(args, typ=POINTER)

@@ -3,7 +3,7 @@ instructions that it does not select by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llvmlite import ir as ll
@@ -16,12 +16,14 @@ Value = Any
 POINTER = ll.PointerType()
 
 
-def attributes(function: ll.Function) -> None:
-    """What holds of all functions."""
+def attributes(function: ll.Function, tuned: Mapping[str, str]) -> None:
+    """What holds of all functions of a kernel. tuned: for which CPU it is optimised."""
     function.attributes.add("nounwind")
     # Loops that copy stay loops: a call of memcpy costs more than the short rows it would copy.
-    # llvmlite knows no attributes in quotes, so this one is added to the set that it is.
+    # llvmlite knows no attributes in quotes, so these are added to the set that it is.
     set.add(function.attributes, '"no-builtins"')
+    for key, value in tuned.items():
+        set.add(function.attributes, f'"{key}"="{value}"')
 
 
 def opaque(b: ll.IRBuilder, pointer: Value) -> Value:

@@ -73,6 +73,7 @@ class _Emitter(Expressions):
         self.symbol = symbol
         self.sizes = kernel.body.attrs.get(SIZES, ())
         self.fast = self.contracted = ("contract",) if self.machine.fused else ()
+        self.tuned = target.tuned_for(kernel.machine.attrs.get(TUNE_CPU))
         self.phases = 0  # how many functions there are besides the body
         self.rounds = "round" in contents(self.code).calls
         self.short = bool(kernel.body.attrs.get(SHORT_FLOATS))
@@ -85,9 +86,11 @@ class _Emitter(Expressions):
             body.attributes.add("noinline")
             for number, known in enumerate(self.sizes):
                 sizes = [known[v.name] for v in scalars_of(self.kernel)]
-                emit_entry(body, self.kernel, self.word, f"{self.symbol}{number}", sizes)
+                name = f"{self.symbol}{number}"
+                emit_entry(body, self.kernel, self.word, name, self.tuned, sizes)
         else:
-            emit_entry(body, self.kernel, self.word, self.symbol)
+            body.attributes.add("alwaysinline")
+            emit_entry(body, self.kernel, self.word, self.symbol, self.tuned)
         self.registers.finish(self.module)
 
     def body_function(self) -> ll.Function:
@@ -111,10 +114,7 @@ class _Emitter(Expressions):
         types = [POINTER] * len(buffers) + [self.word] * len(scalars) + [POINTER, *more]
         function = ll.Function(self.module, ll.FunctionType(I32, types), name)
         function.linkage = "internal"
-        hints.attributes(function)
-        model = self.kernel.machine.attrs.get(TUNE_CPU)
-        for key, value in self.target.tuned_for(model).items():
-            set.add(function.attributes, f'"{key}"="{value}"')
+        hints.attributes(function, self.tuned)
         for buffer, arg in zip(buffers, function.args, strict=False):
             arg.name = buffer.name
             if buffer not in self.kernel.aliased:

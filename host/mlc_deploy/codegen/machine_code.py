@@ -128,14 +128,17 @@ def _optimize(module: Any, machine: Any, target: Target) -> None:
     options.slp_vectorization = False
     options.loop_unrolling = False  # schedules say what is unrolled
     passes = llvm.create_pass_builder(machine, options)
-    manager = passes.getModulePassManager()
-    manager.run(module, passes)
-    # Else what passes keep, half a megabyte and more, would never be freed: of the two methods that
-    # the manager inherits for it llvmlite calls the one that does nothing.
-    for kind in type(manager).__mro__:
-        if (dispose := vars(kind).get("_dispose")) is not None:
-            dispose(manager)
-    manager.detach()
+    # LLVM's own pipeline would optimise a body before it is inlined, and then once more.
+    inlining = llvm.create_new_module_pass_manager()
+    inlining.add_always_inliner_pass()
+    for manager in (inlining, passes.getModulePassManager()):
+        manager.run(module, passes)
+        # Else what passes keep, half a megabyte and more, would never be freed: of the two methods
+        # that the manager inherits for it llvmlite calls the one that does nothing.
+        for kind in type(manager).__mro__:
+            if (dispose := vars(kind).get("_dispose")) is not None:
+                dispose(manager)
+        manager.detach()
 
 
 @cache

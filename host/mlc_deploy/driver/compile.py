@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from ..codegen.link import undefined
 from ..errors import LowerError
 from ..files.mapped import Buffer
 from ..frontend import Converter
-from ..graph import ExternalCall, Function, GraphProgram, evaluate, lower_graph
+from ..graph import ExternalCall, Function, GraphProgram, evaluate, unwritten_program
 from ..graph.indices import index_extents
 from ..graph.lower import KernelSource
 from ..graph.nudge import MOST, MOST_ELEMENTS, NUDGES, TIMES, nudged, rounds_floats
@@ -189,7 +190,8 @@ def compile(
         graphs = model_graph(
             model, to, shapes, dims, converters, watch, precision, how, trust, states, values
         )
-    program = lower_graph(graphs.optimized, graphs.module)
+    unwritten = unwritten_program(graphs.optimized, graphs.module)
+    program = unwritten.program
     if to.kind != "c":
         _refuse_wide(program)
     if db is not None:
@@ -199,7 +201,10 @@ def compile(
     layers: dict[str, list[str]] = {}
     for call in program.calls:
         layers.setdefault(call.kernel, []).append(call.layer)
-    kernels = compile_sources(program.kernels, to, layers, workers, progress)
+    with ThreadPoolExecutor(1) as beside:  # numpy and hashes, which leave the interpreter to others
+        written = beside.submit(unwritten.written)
+        kernels = compile_sources(program.kernels, to, layers, workers, progress)
+    program = replace(written.result(), kernels=program.kernels)
     library = Library(
         name=graphs.reference.name,
         target=to,

@@ -35,7 +35,7 @@ from .nodes import (
 )
 from .passes import PASSES, optimize
 from .printer import module_lines, named_constants, script
-from .program import GraphProgram, lower_graph
+from .program import GraphProgram, lower_graph, unwritten_program
 from .verify import verify
 
 Node.printed = script
@@ -71,6 +71,7 @@ __all__ = [
     "register_func",
     "symbol",
     "tensor_type",
+    "unwritten_program",
     "uses",
     "verify",
 ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,7 +17,6 @@ from ..errors import LowerError
 from ..files.mapped import Buffer, Spool, release_mapped
 from ..ir import IRModule
 from ..ir.names import Names
-from ..ops import Array
 from .extents import open_extents
 from .external import ExternalCall, external_call
 from .lower import KernelSource, as_kernels, kernel_source
@@ -74,6 +75,7 @@ class BranchStep:
 
 
 Step = int | LoopStep | BranchStep  # the number of a call
+C = TypeVar("C", KernelCall, ExternalCall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,39 +159,103 @@ def _signature(
 
 
 class _Weights:
-    """The blob as it grows; equal constants share their place."""
+    """The constants that calls read, each at a place of its own until they are written."""
 
     def __init__(self) -> None:
-        self.size = 0
-        self._file = Spool()
-        self._hash = hashlib.blake2b(digest_size=32)
-        self._places: dict[bytes, Place] = {}
-        self._known: dict[object, Place] = {}
+        self._constants: list[Constant] = []
+        self._places: dict[object, Place] = {}
+        self._size = 0
 
     def place(self, constant: Constant) -> Place:
         held = constant.held if isinstance(constant.held, Deferred) else constant
-        if held not in self._known:
-            self._known[held] = self._placed(np.ascontiguousarray(constant.value))
-        return self._known[held]
+        if held not in self._places:
+            size = constant.type.bytes
+            self._places[held] = Place("weights", 0, self._size, size)
+            self._constants.append(constant)
+            self._size += max(align(size), ALIGNMENT)  # an empty one has a place of its own, too
+        return self._places[held]
 
-    def _placed(self, array: Array) -> Place:
-        digest = hashlib.blake2b(array.data).digest()
-        if digest not in self._places:
-            self._places[digest] = Place("weights", 0, self.size, array.nbytes)
-            for data in (array.data, bytes(align(array.nbytes) - array.nbytes)):
-                self._file.write(data)
-                self._hash.update(data)
-            self.size += align(array.nbytes)
-        release_mapped()
-        return self._places[digest]
+    def written(self) -> _Blob:
+        """The blob, in which constants of equal content share their place."""
+        file, digest = Spool(), hashlib.blake2b(digest_size=32)
+        known: dict[bytes, int] = {}
+        begins, moved = list[int](), list[int]()
+        size = 0
+        for constant, place in zip(self._constants, self._places.values(), strict=True):
+            array = np.ascontiguousarray(constant.value)
+            content = hashlib.blake2b(array.data).digest()
+            if content not in known:
+                known[content] = size
+                for data in (array.data, bytes(align(array.nbytes) - array.nbytes)):
+                    file.write(data)
+                    digest.update(data)
+                size += align(array.nbytes)
+            begins.append(place.offset)
+            moved.append(known[content])
+            release_mapped()
+        return _Blob(file.finished(), digest.digest() if size else b"", begins, moved)
 
-    def finished(self) -> tuple[Buffer, bytes]:
-        """The blob, and its hash."""
-        return self._file.finished(), self._hash.digest() if self.size else b""
+
+@dataclass(frozen=True, slots=True)
+class _Blob:
+    """The weights as they are written. What was planned from begins[n] on lies from moved[n] on."""
+
+    content: Buffer
+    hash: bytes
+    begins: Sequence[int]
+    moved: Sequence[int]
+
+    def found(self, place: Place) -> Place:
+        """Where a place of any space lies now."""
+        if place.space != "weights":
+            return place
+        n = bisect_right(self.begins, place.offset) - 1
+        return replace(place, offset=place.offset - self.begins[n] + self.moved[n])
+
+
+@dataclass(frozen=True, slots=True)
+class UnwrittenProgram:
+    """A program but for its weights: `program` has its kernels and calls, and the places of weights
+    are not final."""
+
+    program: GraphProgram
+    weights: _Weights
+
+    def written(self) -> GraphProgram:
+        """The program, its weights computed, packed and written, which may take long."""
+        program, blob = self.program, self.weights.written()
+
+        def found(step: Step) -> Step:
+            match step:
+                case LoopStep(condition=condition, turn=turn, count=count):
+                    condition, turn, count = (p and blob.found(p) for p in (condition, turn, count))
+                    return replace(step, condition=condition, turn=turn, count=count)
+                case BranchStep(condition):
+                    return replace(step, condition=blob.found(condition))
+                case int():
+                    return step
+
+        def calls(those: Iterable[C]) -> tuple[C, ...]:
+            return tuple(replace(c, args=tuple(map(blob.found, c.args))) for c in those)
+
+        return replace(
+            program,
+            weights=blob.content,
+            weights_hash=blob.hash,
+            calls=calls(program.calls),
+            externals=calls(program.externals),
+            procedures=tuple(tuple(map(found, steps)) for steps in program.procedures),
+        )
 
 
 def lower_graph(function: Function, module: IRModule | None = None) -> GraphProgram:
     """The program of an optimized graph; module holds the PrimFuncs that it calls."""
+    return unwritten_program(function, module).written()
+
+
+def unwritten_program(function: Function, module: IRModule | None = None) -> UnwrittenProgram:
+    """The program of an optimized graph before its weights are written: kernels may be compiled
+    meanwhile."""
     most, opened = dict(function.extents), open_extents(function)
     if most:  # what needs a kernel is one, before the values lose what they are besides their size
         function = at_most(with_scalars(replace(function, bindings=as_kernels(function))))
@@ -208,8 +274,7 @@ def lower_graph(function: Function, module: IRModule | None = None) -> GraphProg
     bindings = tuple(_every_call(part))
     lowering = _Lowering(module, iter(_layers(bindings)))
     lowering.procedure(part, fixed, 0)
-    weights, weights_hash = lowering.weights.finished()
-    return GraphProgram(
+    program = GraphProgram(
         function=function,
         kernels=lowering.kernels.sources,
         calls=tuple(lowering.calls),
@@ -220,14 +285,15 @@ def lower_graph(function: Function, module: IRModule | None = None) -> GraphProg
         ),
         arena=part.plan.arena,
         arena_lower_bound=part.plan.lower_bound,
-        weights=weights,
-        weights_hash=weights_hash,
+        weights=b"",
+        weights_hash=b"",
         states={n: state.name for n, state in states.items()},
         bindings=bindings,
         externals=tuple(lowering.externals),
         extents=most,
         open=opened,
     )
+    return UnwrittenProgram(program, lowering.weights)
 
 
 class _Lowering:

@@ -84,5 +84,5 @@ class Parts:
         self.names.pop()
 
 
-def is_choice(e: Expr) -> TypeGuard[Call]:
+def is_choice(e: Node) -> TypeGuard[Call]:
     return isinstance(e, Call) and e.name == "if_then_else"

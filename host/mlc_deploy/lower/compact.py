@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from ..arith import Bounds, expr_bounds, loop_ranges, simplify_expr
+from ..arith import Bounds, Known, expr_bounds, loop_ranges, simplify_expr
 from ..arith.regions import Interval, region_under, union_all
 from ..ir import (
     Block,
@@ -117,7 +119,7 @@ def _live_box(buffer: Buffer, found: list[Access]) -> list[Interval]:
     lanes = [n for n, loop in enumerate(shared) if loop.kind == "vectorized"]
     shared = shared[: min(lanes, default=len(shared))]
     while True:
-        ranges = loop_ranges(list(shared))
+        ranges = Known(loop_ranges(list(shared)))
         boxes = [_box(buffer, access, ranges) for access in found]
         box = union_all(boxes, buffer.shape, ranges)
         assert box is not None
@@ -156,10 +158,14 @@ def shared_loops(body: Stmt, buffer: Buffer) -> tuple[tuple[For, ...], bool]:
 
 def _box(buffer: Buffer, access: Access, ranges: dict[Var, Bounds]) -> list[Interval]:
     """What the access touches in one turn of the loops whose ranges are given."""
-    inner = loop_ranges(list(access.loops))
-    relaxed = {v: r for v, r in inner.items() if v not in ranges}
+    relaxed = {v: r for v, r in _ranges(access.loops).items() if v not in ranges}
     region = Region(buffer, access.indices, (const(1),) * buffer.ndim)
     return region_under(region, {}, relaxed, ranges)
+
+
+@lru_cache(16)  # loops: the accesses of a statement, and of those beside it, are in the same ones
+def _ranges(loops: tuple[For, ...]) -> Mapping[Var, Bounds]:
+    return loop_ranges(list(loops))
 
 
 def _moves(box: list[Interval], ranges: dict[Var, Bounds]) -> bool:

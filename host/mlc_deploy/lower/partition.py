@@ -30,6 +30,7 @@ from ..ir import (
     If,
     Let,
     Load,
+    Node,
     PrimFunc,
     Stmt,
     Store,
@@ -51,6 +52,7 @@ from ..ir import (
 )
 from ..ir.build import conjuncts
 from ..ir.names import Names, names_of
+from ..ir.parts import is_choice
 from ..passes.context import optional
 from .annotations import WHOLE
 from .bodies import with_body
@@ -92,16 +94,28 @@ class _Partition:
     def __init__(self, names: Names, dimensions: Set[Var]) -> None:
         self.names = names
         self.dimensions = dimensions
+        self.known: dict[Node, bool] = {}
+
+    def is_guarded(self, n: Node) -> bool:
+        """Whether n is, or has in it, something under a guard."""
+        found = self.known.get(n)
+        if found is None:
+            if isinstance(n, Expr):
+                found = any(map(is_choice, walk(n)))
+            else:
+                found = isinstance(n, If) or any(map(self.is_guarded, children(n)))
+            self.known[n] = found
+        return found
 
     def visit(self, s: Stmt, ranges: dict[Var, Bounds]) -> Stmt:
         def visit(m: Any) -> Any:
-            if isinstance(m, Expr):
+            if isinstance(m, Expr) or not self.is_guarded(m):
                 return m
             if isinstance(m, For):
                 high = expr_bounds(m.extent, ranges)[1]
                 inside = {**ranges, m.var: (0, None if high is None else high - 1)}
                 if m.kind in ("serial", "parallel", "unrolled") and isinstance(m.extent, Const):
-                    cuts = _cuts(m, ranges)
+                    cuts = self.cuts(m, ranges)
                     if cuts:
                         return self.cut(m, min(cuts), ranges)
                 found = _symbolic_cut(m, inside) if m.kind == "serial" else None
@@ -132,7 +146,7 @@ class _Partition:
     def turns(self, loop: For, first: int, end: int, ranges: dict[Var, Bounds]) -> Stmt:
         """The loop's body as its turns [first, end) have it."""
         shifted = substitute(loop.body, {loop.var: loop.var + first}) if first else loop.body
-        cuts = _cuts(with_fields(loop, extent=const(end - first), body=shifted), ranges)
+        cuts = self.cuts(with_fields(loop, extent=const(end - first), body=shifted), ranges)
         if cuts:
             at = first + min(cuts)
             parts = (self.turns(loop, a, b, ranges) for a, b in ((first, at), (at, end)))
@@ -145,6 +159,40 @@ class _Partition:
         done = self.visit(body, known)
         turns = int(loop.extent)  # type: ignore[call-overload]
         return rolled(done) if is_seldom(end - first, turns) else done
+
+    def cuts(self, loop: For, ranges: dict[Var, Bounds]) -> list[int]:
+        """For each guard in the loop that the loop can decide: the turn where it begins to hold, or
+        to be in doubt."""
+        if WHOLE in loop.annotations:
+            return []
+        turns = int(loop.extent)  # type: ignore[call-overload]
+        found: list[int | None] = []
+
+        def visit(n: Any, known: dict[Var, Bounds], inner: tuple[For, ...]) -> None:
+            if not self.is_guarded(n):
+                return
+            match n:
+                case Expr():
+                    for m in walk(n):
+                        if is_choice(m):
+                            parts = conjuncts(m.args[0])
+                            found.extend(_turn_of(guard, loop.var, known) for guard in parts)
+                    return
+                case For():
+                    high = expr_bounds(n.extent, known)[1]
+                    known = {**known, n.var: (0, None if high is None else high - 1)}
+                    inner = (*inner, n)
+                case If(condition):
+                    wanted = (c for c in conjuncts(condition) if not _is_rare(c, loop, inner))
+                    found.extend(_turn_of(guard, loop.var, known) for guard in wanted)
+                case Store() if (kept := where_kept(n)) is not None:
+                    visit(kept, known, inner)
+                    return
+            for child in children(n):
+                visit(child, known, inner)
+
+        visit(loop.body, dict(ranges), ())
+        return [n for n in found if n is not None and 0 < n < turns]
 
     def cut(self, loop: For, at: int, ranges: dict[Var, Bounds]) -> Stmt:
         kind = loop.kind if loop.kind != "parallel" else "serial"
@@ -174,39 +222,6 @@ class _Partition:
             binary("max", binary("min", at.surely, loop.extent), const(0, loop.var.dtype)), ranges
         )
         return Let(turn, whole, seq((self.visit(head, known), simplify(tail, known))))
-
-
-def _cuts(loop: For, ranges: dict[Var, Bounds]) -> list[int]:
-    """For each guard in the loop that the loop can decide: the turn where it begins to hold, or
-    to be in doubt."""
-    if WHOLE in loop.annotations:
-        return []
-    turns = int(loop.extent)  # type: ignore[call-overload]
-    found: list[int | None] = []
-
-    def visit(n: Any, known: dict[Var, Bounds], inner: tuple[For, ...]) -> None:
-        match n:
-            case Expr():
-                for m in walk(n):
-                    if isinstance(m, Call) and m.name == "if_then_else":
-                        parts = conjuncts(m.args[0])
-                        found.extend(_turn_of(guard, loop.var, known) for guard in parts)
-                return
-            case For():
-                high = expr_bounds(n.extent, known)[1]
-                known = {**known, n.var: (0, None if high is None else high - 1)}
-                inner = (*inner, n)
-            case If(condition):
-                wanted = (c for c in conjuncts(condition) if not _is_rare(c, loop, inner))
-                found.extend(_turn_of(guard, loop.var, known) for guard in wanted)
-            case Store() if (kept := where_kept(n)) is not None:
-                visit(kept, known, inner)
-                return
-        for child in children(n):
-            visit(child, known, inner)
-
-    visit(loop.body, dict(ranges), ())
-    return [n for n in found if n is not None and 0 < n < turns]
 
 
 def _is_rare(guard: Expr, loop: For, inner: Sequence[For]) -> bool:

@@ -102,7 +102,9 @@ def pack(array: Array, source: str, to: str) -> Array:
     for axis in target.order:
         order.append(places.index((axis, seen.get(axis, 0))))
         seen[axis] = seen.get(axis, 0) + 1
-    return np.ascontiguousarray(np.pad(array, padding).reshape(spread).transpose(order))
+    if any(after for _, after in padding):  # np.pad copies in any case
+        array = np.pad(array, padding)
+    return np.ascontiguousarray(array.reshape(spread).transpose(order))
 
 
 def unpack(array: Array, source: str, to: str, sizes: Sequence[int]) -> Array:

@@ -40,6 +40,7 @@ from ...ir import (
     walk,
     with_fields,
 )
+from ...ir.structural import content
 from ...passes.context import optional
 from ..annotations import TOGETHER
 from ..bodies import with_body
@@ -169,7 +170,7 @@ def _places(loop: For, ranges: Mapping[Var, Bounds]) -> dict[Place, list[tuple[i
     the index, and whether only single lanes of it are used."""
     if any(isinstance(s, (For, If, Let)) for s in statements(loop.body)):
         return {}
-    sums = _sums(loop)
+    sums = any(isinstance(s, Store) and s.buffer.scope == "local" for s in statements(loop.body))
     places: dict[Place, list[tuple[int, Load, bool]]] = {}
     of_lanes: set[int] = set()
     ahead = set(prefetched(loop.body))
@@ -245,10 +246,9 @@ def _live(loads: Sequence[tuple[int, Load, bool]]) -> list[int]:
 def _sums(loop: For) -> int:
     """How many registers the loop stores to."""
     places = {
-        (s.buffer, n): dtype_of(s.value.dtype)
+        (s.buffer, *map(content, s.indices)): dtype_of(s.value.dtype)
         for s in statements(loop.body)
         if isinstance(s, Store) and s.buffer.scope == "local"
-        for n in [str(s.indices)]
     }
     return sum(-(-kind.lanes * kind.bits // REGISTER) for kind in places.values())
 
