@@ -16,6 +16,7 @@ from mlc_deploy.graph.passes import (
     eliminate_common_subexpressions,
     eliminate_dead_code,
 )
+from mlc_deploy.graph.views import IN_PLACE, concatenate_in_place
 from tests.graph.small_graphs import built, check, drawn, emit, number, ops
 from tests.graph.test_graph import CONV
 
@@ -39,6 +40,19 @@ def test_products_of_one_input(transpose_b: bool) -> None:
 
     result = check(built(build, (1, 6)), combine_parallel_layers, error=1e-3)
     assert ops(result).startswith("dense add slice slice slice transpose")
+
+
+def test_layers_that_are_written_into_one_value_stay_apart() -> None:
+    """They lie in one piece of it already."""
+
+    def build(b: BlockBuilder, x: Any) -> Any:
+        parts = [b.emit("dense", x, drawn(6, 16, seed=n), transpose_b=False) for n in range(2)]
+        joined = b.emit("concatenate", *parts, axis=1)
+        return b.emit("sum", joined, axes=(0,), keepdims=True)
+
+    function = concatenate_in_place(built(build, (1, 6)))
+    assert any(getattr(b.call, "attrs", {}).get(IN_PLACE) for b in function.bindings)
+    assert combine_parallel_layers(function) is function
 
 
 def test_activations_that_differ_keep_layers_apart() -> None:

@@ -7,8 +7,8 @@ per output, rounding half to even, saturation. Averages are sums of integers too
 model's definition from then on; the float form differs from it where float sums round, which moves
 some outputs by one.
 
-uint8 becomes int8 wherever it is not a parameter or an output: q stands for what q - 128 does with
-a zero point that is less by 128. So layers are of int8 alone, for which there are instructions.
+uint8 becomes int8 wherever it is not a parameter or an output (signs.py). So layers are of int8
+alone, for which there are instructions.
 """
 
 from __future__ import annotations
