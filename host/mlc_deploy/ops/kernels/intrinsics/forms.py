@@ -1,9 +1,9 @@
 """Operand forms: which element along k, and which weight, each lane of a microkernel takes.
 
 Data come in blocks of eight along k, the eight of a row side by side, on every machine: two rows
-are an operand of `smmla`, and of four `sdot` by lane; one is an operand of `smull`, and of four
-`pmaddwd`, two elements at a time, widened to int16. Weights are packed in the order in which a tile
-reads them.
+are an operand of `smmla`, of four `sdot` by lane, and of two `vpdpbusd`; one is an operand of
+`smull`, and of four `pmaddwd`, two elements at a time, widened to int16. Weights are packed in the
+order in which a tile reads them.
 
 Sums are stated as a stage in the kernel's form, and where that has no vectors of columns, as such
 vectors in another. They live in registers. The result takes the rows that are wanted.
