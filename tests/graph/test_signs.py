@@ -71,6 +71,24 @@ def test_all_between_layers_is_turned(ends_in_sums: bool) -> None:
     np.testing.assert_array_equal(after, before)
 
 
+def test_fixed_point_is_turned_too() -> None:
+    """As .tflite files have it."""
+    b = BlockBuilder("network")
+    x = b.param("x", (1, 16, 5, 5), "int8")
+    attrs: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4, "groups": 1}
+    scaled = x
+    for seed in (3, 4):
+        sums = b.emit("conv2d", scaled, weights(16, 16, 1, 1), pad_value=seed, **attrs)
+        factor, shift = np.array(1 << 30, np.int32), np.array(-6, np.int32)
+        scaled = b.emit("rescale", sums, factor, shift, number(seed))
+    function = b.finish([scaled])
+    turned = optimize(function, (unsigned_data(Target(VNNI)),))
+    assert [c.op for c in calls(turned)].count("offset") == 2  # of the input and of the output
+    data = [np.random.default_rng(0).integers(-128, 128, (1, 16, 5, 5)).astype(np.int8)]
+    (before,), (after,) = (evaluate(f, data).values() for f in (function, turned))
+    np.testing.assert_array_equal(after, before)
+
+
 @pytest.mark.parametrize("target", ["x86_64 -mcpu=haswell", "aarch64", "armv7a"])
 def test_other_targets_leave_it(target: str) -> None:
     function = network()

@@ -55,9 +55,9 @@ class Turned:
     def made(self, graph: Rewriting, out: Var, call: Call) -> Value | None:
         """requantize(sums, s, z)   =>   offset(requantize(sums, s, z')), of the other sign"""
         match call:
-            case Call("quantize" | "requantize" as op, (x, scale, Constant() as zero)):
+            case Call("quantize" | "requantize" | "rescale" as op, (*given, Constant() as zero)):
                 if out.type.dtype == self.of:
-                    made = graph.emit(op, x, scale, self.constant(zero), **call.attrs)
+                    made = graph.emit(op, *given, self.constant(zero), **call.attrs)
                     return graph.emit("offset", made)
         return None
 
