@@ -38,7 +38,8 @@ Array = NDArray[Any]
 MOST_INTERPRETED = 1 << 16  # turns of blocks; the interpreter takes about a second for them
 WEIGHTS = 1  # the place of weights among an operator's arguments
 INTEGERS = ("int32", "int64")
-STORED_SIZE = 73.0  # of a random 8-bit number: the root of its mean square
+# Of a random 8-bit number: the root of its mean square, with a sign and without.
+STORED_SIZE, UNSIGNED_SIZE = 73.0, 147.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,8 @@ def _quantized(function: Function) -> dict[int, Values]:
     that are cast to integers are whole, as otherwise the last bit of a sum would decide."""
     number = {param: n for n, param in enumerate(function.params)}
     products = sum(map(multiply_accumulates, function.bindings))
+    unsigned = any(param.type.dtype == "uint8" for param in number)
+    multiplied = UNSIGNED_SIZE if unsigned else STORED_SIZE  # what weights are multiplied with
     found: dict[int, Values] = {}
     if any(_cuts(binding) for binding in function.bindings):
         found = {n: STORED for param, n in number.items() if _is_float(param)}
@@ -155,7 +158,7 @@ def _quantized(function: Function) -> dict[int, Values]:
                 biases = [n for p, n in number.items() if p.type.dtype in INTEGERS]
                 found |= dict.fromkeys(biases, Values(-most, most))
                 if scale in number:
-                    size = times / STORED_SIZE if op == "quantize" else 1 / (STORED_SIZE * times)
+                    size = times / STORED_SIZE if op == "quantize" else 1 / (multiplied * times)
                     found[number[scale]] = Values(size / 2, size, whole=False)
     return found
 
