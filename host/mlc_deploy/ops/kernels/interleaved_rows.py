@@ -45,9 +45,7 @@ COLUMNS = 4  # of a vector of bytes, that rows are copied by
 PAIR = 2  # rows of a group, at least
 STRIP = 1 << 13  # bytes of data, about, that are copied together: groups take four times as many
 TURNED = 8  # times, about, that groups of rows are turned one by one, without a loop
-FLIPPED = (
-    0.5  # instructions, about, of a result of eight channels that take away the sign of its data
-)
+FLIPPED = 0.5  # instructions, about, that take away the sign of eight channels
 MOST_VECTORS = 4  # of a tile: their bytes are a vector, or two
 GROUPS, WIDE = "int8_grouped_rows", "int8_wide_filters"
 MORE, TOO_MUCH, BEGIN = "int8_more", "int8_too_much", "int8_begin"
@@ -96,15 +94,7 @@ class DepthwiseInterleavedRows(Plan):
         across = -(-reach // (COLUMNS * phases)) * COLUMNS
         data = self._copied(x, (starts - 1) * apart + together, across * phases)
 
-        def row(
-            b: Expr,
-            c: Expr,
-            n: Expr,
-            phase: Expr,
-            q: Expr,
-            k: Expr,
-            t: Expr,
-        ) -> Any:
+        def row(b: Expr, c: Expr, n: Expr, phase: Expr, q: Expr, k: Expr, t: Expr) -> Any:
             return data(b, c, n * apart + t, q * phases + phase, k).astype(self.kernel.data)
 
         shape: tuple[Any, ...] = (batch, blocks, starts, phases, across, lanes, together)
@@ -116,15 +106,7 @@ class DepthwiseInterleavedRows(Plan):
         n, kx = te.reduce_axis((0, self.groups), "n"), te.reduce_axis((0, kw), "kx")
         t = te.reduce_axis((0, together), "t")
 
-        def element(
-            b: Expr,
-            c: Expr,
-            g: Expr,
-            p: Expr,
-            v: Expr,
-            pixel: Expr,
-            k: Expr,
-        ) -> Expr:
+        def element(b: Expr, c: Expr, g: Expr, p: Expr, v: Expr, pixel: Expr, k: Expr) -> Expr:
             start = g * (many * sh // apart) + p * sh // apart + n * (together // apart)
             column = (v * pixels + pixel) * (sw // phases) + kx * dilation // phases
             value = grouped[b, c, start, kx * dilation % phases, column, k, t]

@@ -48,7 +48,8 @@ class Microkernel:
     intrin: the tensor intrinsic, for so many rows and `depth` along k. columns: of a tile of packed
     weights, laid out as the layout tiles `weights` say, `o` for columns and `i` along k.
     vectors: the intrinsic that makes vectors of columns of the sums, where they are none.
-    lanes: columns in a vector of sums. data: the dtype in which it takes data.
+    lanes: of a vector of sums: columns, of one row or of several. data: the dtype in which it takes
+    data.
     rate: multiply-accumulates per executed instruction of a convolution, copies aside:
     scripts/bench/kernels.py counts them on a Cortex-A72, A76 and i8mm, with LLVM 22. x86-64's
     are set such that costs compare with those of float32 as times do (scripts/bench/seconds.py, on

@@ -261,12 +261,12 @@ def dot_rows_of_quads(operation: Operation) -> Callable[..., Stmt]:
     def body(a: Buffer, b: Buffer, c: Buffer) -> Stmt:
         sums, data = whole(c), whole(a)
         rows, columns = (int(n) for n in c.shape)  # type: ignore[arg-type]
-        lanes, words = rows * columns, call("reinterpret", f"int32x{2 * rows}", data)
+        lanes, fours = rows * columns, call("reinterpret", f"int32x{2 * rows}", data)
         total: Expr = sums
         for h in range(2):
             every = tuple(2 * row + h for row in range(rows) for _ in range(columns))
             quads = call(
-                "reinterpret", f"uint8x{4 * lanes}", Shuffle((words,), every, f"int32x{lanes}")
+                "reinterpret", f"uint8x{4 * lanes}", Shuffle((fours,), every, f"int32x{lanes}")
             )
             total = operation(total, quads, repeated(whole(b, h), 4 * lanes))
         return Store(c, sums.indices, total)
