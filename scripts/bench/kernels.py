@@ -157,13 +157,18 @@ def multiplies(layer: Layer) -> int:
 
 
 def plan_of(layer: Layer, target: mlc.Target, dtype: str) -> Plan | None:
-    """The plan that the target would rather have for a layer; None where it has none."""
-    types = [TensorType(s, dtype) for s in (layer.data, layer.weights) if s]
+    """The plan that the target would rather have for a layer; None where it has none. Data of int8
+    layers have no sign where that costs less, as in a network (graph/signs.py)."""
     attrs = dict(layer.attrs)
     if dtype == "int8":  # as weights that onnxruntime quantizes are
         attrs |= {"narrow_weights": True, "small_sums": True}
     stated = "winograd_conv2d" if layer.winograd else layer.op
-    return next((p for p in plans(layer.op, types, attrs, target) if p.op == stated), None)
+    found = []
+    for data in ("int8", "uint8") if dtype == "int8" else (dtype,):
+        pairs = ((layer.data, data), (layer.weights, dtype))
+        types = [TensorType(shape, of) for shape, of in pairs if shape]
+        found += [p for p in plans(layer.op, types, attrs, target) if p.op == stated][:1]
+    return min(found, key=lambda plan: plan.cost, default=None)
 
 
 def layer_function(
