@@ -36,13 +36,15 @@ def schedule_tile(
     steps: int = 1,
     vector_result: bool,
     tasks: int = 1,
+    outermost: int = 0,
 ) -> str:
     """Schedules block `tile` inside block `result`.
 
     cuts: loop number of the result -> tile size; the last dimension of the tile's block is cut into
     vectors of `lanes`. steps: about how many steps of the reduction are unrolled. vector_result:
-    whether the result's innermost loop is the vector dimension. tasks: how many of the loops over
-    tiles, outermost first, are one parallel loop. Returns that loop.
+    whether the result's innermost loop is the vector dimension. outermost: the number of the loop
+    whose tiles come first. tasks: how many of the loops over tiles, outermost first, are one
+    parallel loop. Returns that loop.
     """
     loops = list(sch.get_loops(result))
     cuts = _chosen(sch, cuts, loops, vector_loop(sch, tile, result), lanes)
@@ -55,6 +57,7 @@ def schedule_tile(
             inner.append(b)
         else:
             outer.append(loop)
+    outer.insert(0, outer.pop(outermost))
     sch.reorder(*outer, *inner)
     tasks = _task_loops(sch, outer, tasks)
     if tasks > 1:

@@ -342,7 +342,8 @@ def _hides(atom: Atom, lane: Var) -> bool:
 
 def part_reduction(sch: Schedule, name: str, target: Target) -> Schedule:
     """sum over k of a row   =>   sum over the lanes of sums over every lanes-th k, where only k's
-    neighbours lie next to each other. Rounding differs, as it does between any two orders."""
+    neighbours lie next to each other, and all else that is read is the row's. Rounding differs, as
+    it does between any two orders."""
     block = sch.block(name)
     lanes = target.lanes(block.writes[0].buffer.dtype)
     loops = sch.get_loops(name)
@@ -351,7 +352,7 @@ def part_reduction(sch: Schedule, name: str, target: Target) -> Schedule:
     innermost = sch.loop(loops[-1]).var
     bindings = {i.var: i.binding for i in block.iters}
     reduces = any(i.kind == "reduce" and i.binding is innermost for i in block.iters)
-    neighbours = all(_step(r, bindings, innermost) == 1 for r in block.reads)
+    neighbours = {_step(r, bindings, innermost) for r in block.reads} in ({1}, {0, 1})
     if not reduces or not neighbours or _vector_loop(sch, name, lanes, apart=False):
         return sch
     trial = sch.copy()

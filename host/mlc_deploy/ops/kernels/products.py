@@ -22,7 +22,7 @@ from ..half import arithmetic, sums, tile_sum
 from ..plan import NARROW, SHARED, Packing, fields
 from ..quantize import BLOCK, BYTES, product, sums_alike
 from ..registry import Attrs, TensorType
-from ..tile import inline_epilogue, schedule_tile
+from ..tile import even_cut, inline_epilogue, schedule_tile
 from .contraction import Contraction, Tile, Work, best_tile, chosen, cost
 from .intrinsics.forms import Place, begin_with_bias, compute_sums, schedule_sums
 from .intrinsics.microkernels import of_floats, of_int8
@@ -102,6 +102,7 @@ class FloatProduct(Product):
     def schedule(self, func: PrimFunc) -> PrimFunc:
         sch = Schedule(func)
         rank, lanes = len(self.batch) + 2, self.kernel.lanes
+        once = self._weights_once
         rows = schedule_tile(
             sch,
             self.name,
@@ -110,13 +111,17 @@ class FloatProduct(Product):
             lanes=lanes,
             steps=self.steps,
             vector_result=True,
-            tasks=rank - 1,
+            tasks=1 if once else rank - 1,
+            outermost=rank - 1 if once else 0,
         )
         if self.copied:
-            sch.compute_at("panel", rows)
-            *_, row, lane = sch.get_loops("panel")
+            if not once:
+                sch.compute_at("panel", rows)
+            panel, *_, row, lane = sch.get_loops("panel")
             sch.unroll(row)
             sch.vectorize(lane)
+            if once:
+                sch.parallel(panel)
         if self.filled:
             *outer, _, column = sch.get_loops(FILLED)
             sch.parallel(sch.fuse(*outer) if outer[1:] else outer[0])
@@ -124,6 +129,13 @@ class FloatProduct(Product):
             sch.unroll(column)
             sch.vectorize(lane)
         return sch.func
+
+    @property
+    def _weights_once(self) -> bool:
+        """Whether a tile's weights are taken through the caches once, for all rows: where there are
+        more weights than data."""
+        several = isinstance(self.rows, int) and self.rows > self.tile.rows
+        return self.packing is not None and several and self.columns > self.rows
 
     def _filled(self, b: Tensor, columns: int) -> Tensor:
         """[..., N / columns, K, columns]: columns of b side by side, and zeros at the end."""
@@ -235,6 +247,10 @@ def _float_tile(
     if not packed and target.arch == "aarch64" and lanes == HALVES:  # by lanes of 16 registers
         return Tile(next((n for n in HALF_ROWS if rows % n == 0), HALF_ROWS[0]), 2), lanes, False
     wide, half = (Tile(5, 4), 8, False), (Tile(4, 2), 16, False)
+    if packed and many and target.arch == "x86_64":
+        vectors = -(-columns // lanes)
+        blocks = min((3, 2), key=lambda n: (-vectors % n, -n))
+        return Tile(even_cut(rows, target.vector_registers * 3 // 4 // blocks), blocks), 8, False
     return {32: wide, 16: half}.get(target.vector_registers, (Tile(4, 4), 4, False))
 
 
