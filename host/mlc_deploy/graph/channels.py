@@ -1,15 +1,18 @@
-"""Layers of int8 filled up to whole blocks of channels, which is what there are instructions for.
+"""Layers filled up to whole blocks of channels: those of int8, since there are instructions for
+nothing else, and those of floats where it costs less.
 
 Weights are filled up with zeros at compile time, so it does not matter what the data hold in
-channels that are too many: layers hand them on to each other, and what is too much is cut off where
-something else reads it. Groups of few channels become fewer and larger ones, whose weights are
-zeros where groups meet, or each group is filled up by itself, whichever leaves fewer products.
+channels that are too many, of floats as long as it is finite: layers hand them on to each other,
+and what is too much is cut off where something else reads it. Groups of few channels of int8 become
+fewer and larger ones, whose weights are zeros where groups meet, or each group is filled up by
+itself, whichever leaves fewer products.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -18,6 +21,7 @@ import numpy as np
 from mlc_targets import Target
 
 from ..ops import Array, Attrs, TensorType, has, operator
+from ..ops.half import arithmetic
 from ..ops.plan import Plan, known_of_weights
 from ..ops.quantize import BLOCK
 from ..ops.strategy import plans
@@ -26,6 +30,7 @@ from .constants import is_static, shape_of
 from .nodes import Call, Constant, Function, Value, Var
 from .rewrite import Rewriting, rewrite
 
+FLOATS = ("float32", "float16")
 MOST_FILLED = 8  # products per useful one: a channel may be filled up to so many
 MOVED = 8  # products in the time in which a channel of a pixel is moved between groups
 
@@ -37,18 +42,26 @@ def fill_channels(target: Target) -> Callable[[Function], Function]:
 
     def filled(graph: Rewriting, out: Var, call: Call) -> Value | None:
         weights = _weights(call)
-        if weights is None or _plan(call.op, _types(call), call.attrs, weights, target) is not None:
+        if weights is None:
             return None
-        w, attrs, types = _whole_blocks(call, weights)
-        if _plan(call.op, types, attrs, w, target) is None:
+        now = next(_plans(call.op, _types(call), call.attrs, weights, target), None)
+        if now is not None and _in_blocks(now):
+            return None
+        block = _block(str(weights.dtype), target)
+        w, attrs, types = _whole_blocks(call, weights, block)
+        then = next(filter(_in_blocks, _plans(call.op, types, attrs, w, target)), None)
+        if then is None or not _pays(graph, call, now, then, block):
             return None
         parts = 1 if call.op == "dense" else _parts(weights, call.attrs["groups"], attrs["groups"])
-        x = _with_channels(graph, call.args[0], types[0].sizes[1], parts)
+        x = _with_channels(graph, call.args[0], types[0].sizes[1], parts, block)
         y = graph.emit(call.op, x, Constant(w), **attrs)
         return _cut(graph, y, out, parts)
 
+    def cut_later(graph: Rewriting, out: Var, call: Call) -> Value | None:
+        return _cut_later(graph, out, call, _block(out.type.dtype, target))
+
     def fill_channels(function: Function) -> Function:
-        return rewrite(function, (filled, _cut_later))
+        return rewrite(function, (filled, cut_later))
 
     return fill_channels
 
@@ -56,60 +69,86 @@ def fill_channels(target: Target) -> Callable[[Function], Function]:
 def plan_of_blocks(call: Call, target: Target) -> Plan | None:
     """The plan for a layer of int8 in whole blocks of channels, filled up where it has none."""
     weights = _weights(call)
-    if weights is None:
+    if weights is None or weights.dtype != np.int8:
         return None
-    found = _plan(call.op, _types(call), call.attrs, weights, target)
-    if found is not None:
-        return found
-    w, attrs, types = _whole_blocks(call, weights)
-    return _plan(call.op, types, attrs, w, target)
+    found = _plans(call.op, _types(call), call.attrs, weights, target)
+    w, attrs, types = _whole_blocks(call, weights, BLOCK)
+    filled = _plans(call.op, types, attrs, w, target)
+    return next(filter(_in_blocks, chain(found, filled)), None)
 
 
 def _weights(call: Call) -> Array | None:
-    """The constant weights of a layer of int8 whose sizes are known; None of others."""
+    """The constant weights of a layer that may be filled up, whose sizes are known; None of
+    others."""
     if call.op not in ("conv2d", "dense") or len(call.args) != 2 or "kernel_layout" in call.attrs:
         return None
     x, w = call.args
-    fits = isinstance(w, Constant) and {x.type.dtype, w.type.dtype} == {"int8"} and is_static(x)
-    return w.value if fits else None  # type: ignore[union-attr]
+    if not isinstance(w, Constant) or not is_static(x) or x.type.dtype != w.type.dtype:
+        return None
+    if w.type.dtype == "int8":
+        return w.value
+    if call.op == "dense" or w.type.dtype not in FLOATS:
+        return None
+    groups = call.attrs["groups"]
+    return w.value if groups == 1 or _is_depthwise(w.type.sizes, groups) else None
+
+
+def _block(dtype: str, target: Target) -> int:
+    """How many channels are in a block."""
+    return target.lanes(arithmetic(dtype, target)) if dtype in FLOATS else BLOCK
 
 
 def _types(call: Call) -> list[TensorType]:
     return [a.type for a in call.args]
 
 
-def _plan(
+def _plans(
     op: str, types: Sequence[TensorType], attrs: Attrs, w: Array, target: Target
-) -> Plan | None:
-    """The best plan that takes whole blocks of channels."""
-    found = plans(op, types, {**attrs, **known_of_weights(w)}, target)
-    return next((p for p in found if p.packing and (p.result or op == "dense")), None)
+) -> Iterator[Plan]:
+    return plans(op, types, {**attrs, **known_of_weights(w)}, target)
 
 
-def _whole_blocks(call: Call, weights: Array) -> tuple[Array, dict[str, Any], list[TensorType]]:
+def _in_blocks(plan: Plan) -> bool:
+    """Whether a plan takes whole blocks of channels."""
+    return plan.packing is not None and bool(plan.result or plan.op == "dense")
+
+
+def _pays(graph: Rewriting, call: Call, now: Plan | None, then: Plan, block: int) -> bool:
+    """Whether a layer is better filled up: of floats by its cost, or since its data are, and each
+    channel is by itself."""
+    if now is None or call.args[0].type.dtype not in FLOATS:
+        return True
+    of_filled = call.attrs["groups"] > 1 and _uncut(graph, call.args[0], block) is not None
+    return then.cost < now.cost or of_filled
+
+
+def _whole_blocks(
+    call: Call, weights: Array, block: int
+) -> tuple[Array, dict[str, Any], list[TensorType]]:
     """Weights, attributes and types of a layer that is filled up to whole blocks."""
-    w, attrs, channels = _filled(weights, call)
+    w, attrs, channels = _filled(weights, call, block)
     batch, _, *rest = shape_of(call.args[0])
-    return w, attrs, [TensorType((batch, channels, *rest), "int8"), TensorType(w.shape, "int8")]
+    dtype = str(w.dtype)
+    return w, attrs, [TensorType((batch, channels, *rest), dtype), TensorType(w.shape, dtype)]
 
 
 # ----------------------------------------------------------------------------------------- weights
 
 
-def _filled(w: Array, call: Call) -> tuple[Array, dict[str, Any], int]:
+def _filled(w: Array, call: Call, block: int) -> tuple[Array, dict[str, Any], int]:
     """Weights, attributes and channels of the data, in whole blocks."""
     attrs = dict(call.attrs)
     if call.op == "dense":
-        w = _more(_more(w, 0), 1)
+        w = _more(_more(w, 0, block), 1, block)
         return w, attrs, w.shape[1 if attrs["transpose_b"] else 0]
     groups = attrs["groups"]
-    if _is_depthwise(w, groups):
-        w = _more(w, 0)
+    if _is_depthwise(w.shape, groups):
+        w = _more(w, 0, block)
         return w, {**attrs, "groups": len(w)}, len(w)
     merged = _merged(groups, w.shape[1], len(w) // groups)
     w, groups = _in_fewer_groups(w, groups, merged), groups // merged
     by_group = w.reshape(groups, -1, *w.shape[1:])
-    w = _more(_more(by_group, 1), 2)
+    w = _more(_more(by_group, 1, block), 2, block)
     w = w.reshape(-1, *w.shape[2:])
     return w, {**attrs, "groups": groups}, groups * w.shape[1]
 
@@ -117,16 +156,16 @@ def _filled(w: Array, call: Call) -> tuple[Array, dict[str, Any], int]:
 def _parts(w: Array, groups: int, after: int) -> int:
     """How many parts of the channels are filled up by themselves: the groups that are left, but for
     depthwise convolutions."""
-    return 1 if _is_depthwise(w, groups) else after
+    return 1 if _is_depthwise(w.shape, groups) else after
 
 
-def _is_depthwise(w: Array, groups: int) -> bool:
-    return w.shape[1] == 1 and len(w) == groups
+def _is_depthwise(shape: Sequence[int], groups: int) -> bool:
+    return shape[1] == 1 and shape[0] == groups
 
 
-def _more(w: Array, axis: int) -> Array:
+def _more(w: Array, axis: int, block: int) -> Array:
     """Zeros where an axis does not end with a whole block."""
-    pads = [(0, -n % BLOCK if k == axis else 0) for k, n in enumerate(w.shape)]
+    pads = [(0, -n % block if k == axis else 0) for k, n in enumerate(w.shape)]
     return np.pad(w, pads)
 
 
@@ -165,12 +204,12 @@ def _in_fewer_groups(w: Array, groups: int, merged: int) -> Array:
 # -------------------------------------------------------------------------------------------- data
 
 
-def _with_channels(graph: Rewriting, x: Value, channels: int, parts: int) -> Value:
+def _with_channels(graph: Rewriting, x: Value, channels: int, parts: int, block: int) -> Value:
     """x with so many channels, whatever is in those that it had not, at the end of each part."""
     shape = shape_of(x)
     if shape[1] == channels:
         return x
-    cut = _uncut(graph, x)
+    cut = _uncut(graph, x, block)
     if cut is not None and shape_of(cut.whole)[1] == channels and cut.parts == parts:
         return cut.whole
     batch, had, *rest = shape
@@ -184,15 +223,15 @@ def _with_channels(graph: Rewriting, x: Value, channels: int, parts: int) -> Val
     return graph.emit("reshape", rows, shape=(batch, channels, *rest))
 
 
-def _filled_up(graph: Rewriting, x: Value, channels: int, parts: int) -> Value:
+def _filled_up(graph: Rewriting, x: Value, channels: int, parts: int, block: int) -> Value:
     """As _with_channels, of the integers that x is made of where it is."""
     made = graph.call(x, "dequantize")
     if made is None or not all(
         isinstance(a, Constant) and a.type.elements == 1 for a in made.args[1:]
     ):
-        return _with_channels(graph, x, channels, parts)
+        return _with_channels(graph, x, channels, parts, block)
     q, *how = made.args
-    return graph.emit("dequantize", _with_channels(graph, q, channels, parts), *how)
+    return graph.emit("dequantize", _with_channels(graph, q, channels, parts, BLOCK), *how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +256,8 @@ def _cut(graph: Rewriting, value: Value, out: Value, parts: int) -> Value:
     return graph.emit("reshape", value, shape=shape_of(out)) if parts > 1 else value
 
 
-def _uncut(graph: Rewriting, x: Value) -> Cut | None:
-    """What x is the first channels of."""
+def _uncut(graph: Rewriting, x: Value, block: int) -> Cut | None:
+    """What x is the first channels of; of floats, where it was filled up and is finite."""
     joined = graph.call(x, "reshape")
     call = graph.call(joined.args[0] if joined is not None else x, "slice")
     if call is None or set(call.attrs["begin"]) != {0} or set(call.attrs["step"]) != {1}:
@@ -236,16 +275,51 @@ def _uncut(graph: Rewriting, x: Value) -> Cut | None:
         return None
     before, after = list(shape_of(source)), list(shape)
     before[1] = after[1] = 0
-    whole = shape_of(source)[1] % (BLOCK * parts) == 0 and shape[1] % (BLOCK * parts)
-    return Cut(source, parts) if before == after and whole else None
-
-
-def _cut_later(graph: Rewriting, out: Var, call: Call) -> Value | None:
-    """f(slice(x))   =>   slice(f(x)), of the first channels of x, or of each part of them"""
-    by_channel = has(call.op, "by_channel") or operator(call.op).pattern == "elementwise"
-    if not by_channel or len(out.type.shape) < 2 or not is_static(out):
+    whole = shape_of(source)[1] % (block * parts) == 0 and shape[1] % (block * parts)
+    if before != after or not whole:
         return None
-    cuts = [_uncut(graph, a) for a in call.args]
+    as_it_is = source.type.dtype not in FLOATS
+    return Cut(source, parts) if as_it_is or _is_filled(graph, source, shape[1]) else None
+
+
+def _is_filled(graph: Rewriting, value: Value, channels: int) -> bool:
+    """Whether what a value holds behind so many channels is made of zeros, or of integers, and is
+    finite."""
+    left, seen = [value], {value}
+    while left:
+        made = graph.binding(left.pop())
+        call = made.call if made is not None else None
+        if not isinstance(call, Call):
+            return False
+        match call.op:
+            case "conv2d":
+                w = call.args[1]
+                if not isinstance(w, Constant) or w.value[channels:].any():
+                    return False
+            case "pad":
+                if call.attrs["pads"][1] or shape_of(call.args[0])[1] > channels:
+                    return False
+            case "dequantize":
+                pass
+            case _:
+                if not (_by_channel(call) and has(call.op, "stays_finite")):
+                    return False
+                of = {a for a in call.args if not isinstance(a, Constant)} - seen
+                seen |= of
+                left += of
+    return True
+
+
+def _by_channel(call: Call) -> bool:
+    """Whether a channel of the result depends on that channel of the arguments alone."""
+    return has(call.op, "by_channel") or operator(call.op).pattern == "elementwise"
+
+
+def _cut_later(graph: Rewriting, out: Var, call: Call, block: int) -> Value | None:
+    """f(slice(x))   =>   slice(f(x)), of the first channels of x, or of each part of them"""
+    if not _by_channel(call) or len(out.type.shape) < 2 or not is_static(out):
+        return None
+    cuts = [_uncut(graph, a, block) for a in call.args]
     found = {(shape_of(c.whole)[1], c.parts) for c in cuts if c is not None}
     others = [a for a, c in zip(call.args, cuts, strict=True) if c is None]
     if len(found) != 1 or not all(
@@ -265,7 +339,7 @@ def _cut_later(graph: Rewriting, out: Var, call: Call) -> Value | None:
             is_table = call.op == "lookup" and n > 0
             args.append(arg if is_table else _widened(arg, len(out.type.shape), channels, parts))
         else:
-            args.append(_filled_up(graph, arg, channels, parts))
+            args.append(_filled_up(graph, arg, channels, parts, block))
     return _cut(graph, graph.emit(call.op, *args, **call.attrs), out, parts)
 
 

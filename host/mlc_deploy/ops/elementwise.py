@@ -28,6 +28,7 @@ BOOL = ("bool",)
 ANY = ("float", "int", "uint", "bool")
 
 HALF: tuple[Trait, ...] = ("follows_half",)
+TAME: tuple[Trait, ...] = ("follows_half", "stays_finite")
 SELECTS: tuple[Trait, ...] = ("selects",)
 TWICE: tuple[Trait, ...] = ("own_inverse",)
 ONCE: tuple[Trait, ...] = ("idempotent",)
@@ -203,28 +204,28 @@ def _exactly(exact: Callable[[Array], Array], fast: Callable[[Array], Array]) ->
 
 TABLE = (
     # one input
-    Elementwise("copy", ANY, lambda x: x, lambda x: x, traits=HALF),
+    Elementwise("copy", ANY, lambda x: x, lambda x: x, traits=TAME),
     Elementwise(
         "relu",
         NUMBER,
         lambda x: te.maximum(x, 0),
         lambda x: np.maximum(x, 0),
-        traits=(*HALF, *ONCE, *POSITIVE),
+        traits=(*TAME, *ONCE, *POSITIVE),
     ),
     Elementwise(
-        "clip", NUMBER, _clip, _clip_array, traits=(*HALF, *SELECTS), numbers=("min", "max")
+        "clip", NUMBER, _clip, _clip_array, traits=(*TAME, *SELECTS), numbers=("min", "max")
     ),
     Elementwise(
-        "sigmoid", FLOAT, te.sigmoid, lambda x: 1 / (1 + np.exp(-x)), traits=(*HALF, *POSITIVE)
+        "sigmoid", FLOAT, te.sigmoid, lambda x: 1 / (1 + np.exp(-x)), traits=(*TAME, *POSITIVE)
     ),
-    Elementwise("tanh", FLOAT, te.tanh, np.tanh, traits=HALF),
+    Elementwise("tanh", FLOAT, te.tanh, np.tanh, traits=TAME),
     Elementwise("exp", FLOAT, te.exp, np.exp, traits=POSITIVE),
     Elementwise("log", FLOAT, te.log, np.log),
     Elementwise("sqrt", FLOAT, te.sqrt, np.sqrt, traits=(*HALF, *POSITIVE)),
-    Elementwise("erf", FLOAT, te.erf, erf_array, traits=HALF),
+    Elementwise("erf", FLOAT, te.erf, erf_array, traits=TAME),
     Elementwise("fast_exp", FLOAT, fast_exp, _exactly(np.exp, fast_exp_array), traits=POSITIVE),
-    Elementwise("fast_tanh", FLOAT, fast_tanh, _exactly(np.tanh, fast_tanh_array), traits=HALF),
-    Elementwise("fast_erf", FLOAT, fast_erf, _exactly(erf_array, fast_erf_array), traits=HALF),
+    Elementwise("fast_tanh", FLOAT, fast_tanh, _exactly(np.tanh, fast_tanh_array), traits=TAME),
+    Elementwise("fast_erf", FLOAT, fast_erf, _exactly(erf_array, fast_erf_array), traits=TAME),
     Elementwise("sin", FLOAT, te.sin, np.sin),
     Elementwise("cos", FLOAT, te.cos, np.cos),
     Elementwise("tan", FLOAT, te.tan, np.tan),
@@ -232,63 +233,63 @@ TABLE = (
     Elementwise("ceil", FLOAT, te.ceil, np.ceil, traits=ONCE),
     Elementwise("round", FLOAT, te.round, np.round, traits=ONCE),
     Elementwise("reciprocal", FLOAT, lambda x: 1 / x, lambda x: 1 / x),
-    Elementwise("abs", NUMBER, te.abs, np.abs, traits=(*HALF, *ONCE, *POSITIVE)),
-    Elementwise("negative", SIGNED, lambda x: -x, np.negative, traits=(*HALF, *TWICE)),
-    Elementwise("sign", NUMBER, _sign, np.sign, traits=(*HALF, *ONCE)),
+    Elementwise("abs", NUMBER, te.abs, np.abs, traits=(*TAME, *ONCE, *POSITIVE)),
+    Elementwise("negative", SIGNED, lambda x: -x, np.negative, traits=(*TAME, *TWICE)),
+    Elementwise("sign", NUMBER, _sign, np.sign, traits=(*TAME, *ONCE)),
     Elementwise("logical_not", BOOL, te.not_, np.logical_not, traits=TWICE),
     Elementwise("softplus", FLOAT, _softplus, _softplus_array, traits=POSITIVE),
     Elementwise(
-        "softsign", FLOAT, lambda x: x / (te.abs(x) + 1), lambda x: x / (np.abs(x) + 1), traits=HALF
+        "softsign", FLOAT, lambda x: x / (te.abs(x) + 1), lambda x: x / (np.abs(x) + 1), traits=TAME
     ),
-    Elementwise("gelu", FLOAT, _gelu, _gelu_array, traits=HALF),
-    Elementwise("silu", FLOAT, te.silu, lambda x: x / (1 + np.exp(-x)), traits=HALF),
+    Elementwise("gelu", FLOAT, _gelu, _gelu_array, traits=TAME),
+    Elementwise("silu", FLOAT, te.silu, lambda x: x / (1 + np.exp(-x)), traits=TAME),
     Elementwise(
         "hard_swish",
         FLOAT,
         lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5),
         lambda x: x * np.clip(x * (1 / 6) + 0.5, 0, 1),
-        traits=HALF,
+        traits=TAME,
     ),
     Elementwise(
         "leaky_relu",
         FLOAT,
         lambda x, alpha: te.select(x < 0, x * alpha, x),
         lambda x, alpha: np.where(x < 0, x * alpha, x),
-        traits=HALF,
+        traits=TAME,
     ),
     Elementwise(
         "thresholded_relu",
         FLOAT,
         lambda x, alpha: te.select(x > alpha, x, const(0, x.dtype)),
         lambda x, alpha: np.where(x > alpha, x, 0),
-        traits=HALF,
+        traits=TAME,
     ),
     Elementwise(
-        "elu", FLOAT, _elu, lambda x, alpha: np.where(x < 0, np.expm1(x) * alpha, x), traits=HALF
+        "elu", FLOAT, _elu, lambda x, alpha: np.where(x < 0, np.expm1(x) * alpha, x), traits=TAME
     ),
     Elementwise(
         "selu",
         FLOAT,
         _selu,
         lambda x, alpha, gamma: np.where(x > 0, x, np.expm1(x) * alpha) * gamma,
-        traits=HALF,
+        traits=TAME,
     ),
     Elementwise(
         "hard_sigmoid",
         FLOAT,
         _hard_sigmoid,
         lambda x, alpha, beta: np.clip(x * alpha + beta, 0, 1),
-        traits=(*HALF, *POSITIVE),
+        traits=(*TAME, *POSITIVE),
     ),
     # two inputs of one dtype
-    Elementwise("add", NUMBER, lambda a, b: a + b, np.add, 2, traits=HALF),
-    Elementwise("subtract", NUMBER, lambda a, b: a - b, np.subtract, 2, traits=HALF),
-    Elementwise("multiply", NUMBER, lambda a, b: a * b, np.multiply, 2, traits=HALF),
+    Elementwise("add", NUMBER, lambda a, b: a + b, np.add, 2, traits=TAME),
+    Elementwise("subtract", NUMBER, lambda a, b: a - b, np.subtract, 2, traits=TAME),
+    Elementwise("multiply", NUMBER, lambda a, b: a * b, np.multiply, 2, traits=TAME),
     Elementwise("divide", NUMBER, _divide, divide_array, 2),
     Elementwise("mod", NUMBER, _mod, _mod_array, 2),
     Elementwise("power", FLOAT, te.pow, np.power, 2),
-    Elementwise("minimum", NUMBER, te.minimum, np.minimum, 2, traits=(*HALF, *SELECTS)),
-    Elementwise("maximum", NUMBER, te.maximum, np.maximum, 2, traits=(*HALF, *SELECTS)),
+    Elementwise("minimum", NUMBER, te.minimum, np.minimum, 2, traits=(*TAME, *SELECTS)),
+    Elementwise("maximum", NUMBER, te.maximum, np.maximum, 2, traits=(*TAME, *SELECTS)),
     Elementwise("equal", ANY, lambda a, b: a.equal(b), np.equal, 2, True),
     Elementwise("less", NUMBER, lambda a, b: a < b, np.less, 2, True),
     Elementwise("less_equal", NUMBER, lambda a, b: a <= b, np.less_equal, 2, True),
@@ -365,6 +366,6 @@ register(
         _compute_where,
         lambda x, _: [np.where(x[0], x[1], x[2])],
         "elementwise",
-        ("follows_half",),
+        TAME,
     )
 )

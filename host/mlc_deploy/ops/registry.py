@@ -50,6 +50,8 @@ Trait = Literal[
     # range. Sums within it are of float32 (half.py). Of the others, some leave the range easily
     # (sum, exp, power), some lose what they are for (log, sin, cumulative).
     "follows_half",
+    # Gives finite numbers for finite ones, unless they leave the range of the dtype.
+    "stays_finite",
     # Its output is the memory of its first argument, of which it writes a part.
     "updates",
     # f(f(x)) = x

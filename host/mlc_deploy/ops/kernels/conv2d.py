@@ -43,6 +43,8 @@ SHORT_TURNS = 8  # of a kernel one pixel wide are made one, at most
 ENOUGH_OF_SHORT = 320  # multiply-accumulates in such a turn: more save less than 0.5 % of it
 SPARE_APART = 4  # registers, where the taps of float16 do not share data: as counted
 STEPS = 4  # of the reduction over channels of planes, that are unrolled
+TURNED = 8  # elements of a vector at most that are transposed in registers (lower/machine)
+ALONE = 3  # instructions for an element of a result, beside its sum, where they are not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,9 +321,10 @@ def plan_planes(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
     usual = conv.usual
     work = Work(usual.batch * prod(usual.out_size), -(-conv.out_channels // lanes))
     turns = conv.channels * prod(conv.kernel) / STEPS
+    alone = ALONE * work.rows * conv.out_channels if lanes > TURNED else 0
     return ConvPlanes(
         **in_layouts(types, attrs, target, packing),
-        cost=turns * cost(of_floats(target, lanes, STEPS), tile, work),
+        cost=turns * cost(of_floats(target, lanes, STEPS), tile, work) + alone,
         conv=conv,
         kernel=of_floats(target, lanes),
         tile=tile,
