@@ -14,6 +14,7 @@ AUTO_UNROLL = "pragma_auto_unroll_max_step"  # loops within are unrolled up to a
 UNROLL_EXPLICIT = "pragma_unroll_explicit"  # whether by us; else they are left to LLVM, or C
 DEBUG_SKIP = "pragma_debug_skip_region"  # the loop is left out: its results are wrong
 PREFETCH = "prefetch"  # of a loop: [[buffer, turns ahead], …]
+PREFETCH_NEXT = "prefetch_next"  # of a loop: [buffer, …], of which turns inside ask bit by bit
 DOUBLE_BUFFER = "double_buffer_scope"  # of a block: the number of the buffer that it writes
 DIM_ALIGN = "buffer_dim_align"  # of a block: [[number of the buffer, axis, factor, offset], …]
 
@@ -53,6 +54,9 @@ def defect(key: str, value: Any) -> tuple[str, str]:
                 isinstance(name, str) and _is_int(ahead) for name, ahead in value
             ):
                 return f"prefetch is {value!r}", '[["A", 2], …]: buffers, turns ahead'
+        case "prefetch_next":
+            if not isinstance(value, (list, tuple)) or not all(isinstance(n, str) for n in value):
+                return f"prefetch_next is {value!r}", '["A", …]: buffers'
         case _ if key.startswith(PRAGMA):
             name = key.removeprefix(PRAGMA)
             if name in WITHOUT:

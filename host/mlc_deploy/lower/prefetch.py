@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, NoReturn
 
-from ..arith import Bounds, loop_ranges
+from ..arith import Bounds, linear, loop_ranges
+from ..arith.linear import Quotient
 from ..arith.regions import Interval, region_under, union_all
 from ..errors import LowerError
 from ..ir import (
@@ -33,10 +35,12 @@ from ..ir import (
 )
 from ..ir.build import loop_nest
 from ..ir.lanes import lane_by_lane
-from ..ir.pragmas import PREFETCH
+from ..ir.pragmas import PREFETCH, PREFETCH_NEXT
 from ..ir.printer import loop_header
 from ..passes.context import required
 from .bodies import with_body
+
+Found = tuple[Load, tuple[For, ...]]  # a load, and the loops around it
 
 LINE = 64  # bytes of a cache line
 MOST_LINES = 1 << 10  # that one turn may ask for
@@ -45,12 +49,16 @@ MOST_LINES = 1 << 10  # that one turn may ask for
 @required
 def insert_prefetches(func: PrimFunc) -> PrimFunc:
     """for i (prefetch A, 2): S(A[f(i)])   =>   for i: prefetch(A[f(i + 2)] …); S(A[f(i)])
+    for i (prefetch_next A): for j: S(A[i])   =>   for i: for j: prefetch(A[i + 1], part j); S(A[i])
 
     One prefetch per cache line of each row that a turn reads. An address outside of the tensor is
     harmless: nothing is loaded into a register. Raises LowerError where the loop does not read the
-    buffer, or a turn reads a part of it that has no constant size.
+    buffer, or a turn reads a part of it that has no constant size. What the next turn reads is
+    asked for in equal parts by the turns of the innermost loops that read the buffer, where they
+    read it several times: memory then delivers while they compute.
     """
-    if not any(isinstance(s, For) and PREFETCH in s.annotations for s in statements(func.body)):
+    asked = (PREFETCH, PREFETCH_NEXT)
+    if not any(isinstance(s, For) and s.annotations.keys() & asked for s in statements(func.body)):
         return func
 
     def visit(m: Any, around: tuple[For, ...]) -> Any:
@@ -62,6 +70,8 @@ def insert_prefetches(func: PrimFunc) -> PrimFunc:
         if PREFETCH in m.annotations:
             ahead = [_ahead(m, around, name, turns) for name, turns in m.annotations[PREFETCH]]
             body = seq([*ahead, body])
+        for name in m.annotations.get(PREFETCH_NEXT, ()):
+            body = _with_parts(with_fields(m, body=body), around, name)
         return m if body is m.body else with_fields(m, body=body)
 
     return with_body(func, visit(func.body, ()))
@@ -71,18 +81,15 @@ def _ahead(loop: For, around: tuple[For, ...], name: str, turns: int) -> Stmt:
     """Prefetches of what the loop reads of a buffer, so many turns later."""
     if any(o.kind == "vectorized" for o in (*around, loop)):
         _refuse(loop, name, "the loop runs within vectors", "a loop outside of the vectors")
-    found: list[tuple[Load, tuple[For, ...]]] = []
+    found: list[Found] = []
     _collect(loop.body, (), name, found)
     if not found:
         _refuse(loop, name, "the loop reads nothing of it", "a loop around what reads it")
     buffer = found[0][0].buffer
     if buffer.scope == "local":
         _refuse(loop, name, "it is in registers", "a buffer in memory")
-    ranges = loop_ranges([*around, loop])
-    boxes = [_box(buffer, n, inner, ranges) for n, inner in found]
-    box = union_all(boxes, buffer.shape, ranges)
-    assert box is not None
-    each = [1] * (buffer.ndim - 1) + [LINE // dtype_of(buffer.dtype).bytes]
+    box = _box_of_all(found, loop_ranges([*around, loop]))
+    each = _line_of(buffer)
     counts: list[int] = []
     for axis, ((_, extent), step) in enumerate(zip(box, each, strict=True)):
         if not isinstance(extent, Const):
@@ -100,6 +107,91 @@ def _ahead(loop: For, around: tuple[For, ...], name: str, turns: int) -> Stmt:
         at.append(begin if count == 1 else begin + v * step)
     nest = [(v, const(n, v.dtype)) for v, n in zip(axes, counts, strict=True) if n > 1]
     return loop_nest(nest, Evaluate(Call("prefetch", (load(buffer, tuple(at)),), "int32")))
+
+
+def _with_parts(loop: For, around: tuple[For, ...], name: str) -> Stmt:
+    """The loop's body, whose turns ask for parts of what the loop's next turn reads of a buffer
+    that this one does not read; as it is where extents are open, or nothing is read twice."""
+    found: list[Found] = []
+    _collect(loop.body, (), name, found)
+    if not found:
+        _refuse(loop, name, "the loop reads nothing of it", "a loop around what reads it")
+    places: dict[int, list[Found]] = {}  # by the innermost loop around loads
+    for n, inner in found:
+        if serial := [o for o in inner if o.kind == "serial"]:
+            places.setdefault(id(serial[-1]), []).append((n, inner))
+    asks = {at: _part(loop, around, found, own, at) for at, own in places.items()}
+
+    def visit(m: Any) -> Any:
+        if isinstance(m, Expr):
+            return m
+        ask, m = asks.get(id(m)), rebuild(m, visit)
+        return m if ask is None else with_fields(m, body=seq([ask, m.body]))
+
+    body: Stmt = visit(loop.body)
+    return body
+
+
+def _part(
+    loop: For, around: tuple[For, ...], found: Sequence[Found], own: Sequence[Found], at: int
+) -> Stmt | None:
+    """What a turn of an inner loop asks for of a buffer: `found` are the loads of the whole loop,
+    and `own` those of the inner one, whose identity is `at`."""
+    buffer, inner = own[0][0].buffer, own[0][1]
+    depth = next(n for n, o in enumerate(inner) if id(o) == at) + 1
+    loops, inside = inner[:depth], [(n, path[depth:]) for n, path in own]
+    ranges = loop_ranges([*around, loop])
+    box, once = _box_of_all(found, ranges), _box_of_all(inside, loop_ranges([*around, loop, *loops]))
+    lines, read, period = _lines(box, buffer), _lines(once, buffer), _period(box, loop.var, ranges)
+    extents = [o.extent.value for o in loops if isinstance(o.extent, Const)]
+    if lines is None or read is None or period is None or len(extents) < depth:
+        return None
+    share = -(-lines // (period * prod(extents)))
+    if share >= read:
+        return None
+    turn: Expr = loop.var % period
+    for o in loops:
+        turn = turn * o.extent + o.var
+    *first, last = (substitute(low, {loop.var: loop.var + period}) for low, _ in box)
+    line = Var(f"{loops[-1].name}_line", loop.var.dtype)
+    last = last + (turn * share + line) * _line_of(buffer)[-1]
+    ask = Evaluate(Call("prefetch", (load(buffer, (*first, last)),), "int32"))
+    return loop_nest([(line, const(share, line.dtype))], ask)
+
+
+def _period(box: Sequence[Interval], var: Var, ranges: dict[Var, Bounds]) -> int | None:
+    """After how many turns of a loop the box is another one; None where it is not seen to move."""
+    for low, _ in box:
+        for atom in linear(low, ranges).terms:
+            match atom:
+                case Var() if atom is var:
+                    return 1
+                case Quotient(form, divisor) if form.terms.get(var) == 1:
+                    return divisor
+    return None
+
+
+def _box_of_all(found: Sequence[Found], ranges: dict[Var, Bounds]) -> list[Interval]:
+    """What loads of a buffer read while the loops around each run."""
+    buffer = found[0][0].buffer
+    boxes = [_box(buffer, n, inner, ranges) for n, inner in found]
+    box = union_all(boxes, buffer.shape, ranges)
+    assert box is not None
+    return box
+
+
+def _line_of(buffer: Buffer) -> list[int]:
+    """Elements of a cache line, by dimension."""
+    return [1] * (buffer.ndim - 1) + [LINE // dtype_of(buffer.dtype).bytes]
+
+
+def _lines(box: Sequence[Interval], buffer: Buffer) -> int | None:
+    """Cache lines of a box; None where its size is open."""
+    extents = [int(e) for _, e in box if isinstance(e, Const)]
+    steps = _line_of(buffer)
+    if len(extents) < len(steps):
+        return None
+    return prod(-(-n // step) for n, step in zip(extents, steps, strict=True))
 
 
 def _refuse(loop: For, name: str, why: str, mend: str) -> NoReturn:

@@ -32,7 +32,7 @@ from ..quantize import product, sums_alike
 from ..registry import Attrs, TensorType
 from ..shape import padded
 from ..tile import FEW_TASKS, inline_epilogue, schedule_tile, vectorize_rows
-from .contraction import Contraction, Tile, Work, best_tile, cost
+from .contraction import Contraction, Tile, Work, best_tile, cost, prefetch_weights
 from .intrinsics.microkernels import of_floats
 
 BLOCKED = ("float32", "float16")
@@ -155,7 +155,7 @@ class ConvBlocks(Convolution):
             if self.work.blocks // vectors < FEW_TASKS:  # filters stay in the cache for all pixels
                 sch.reorder(all_pixels, b, f)
                 cuts, tasks = {0: pixels, 2: vectors, 3: lanes}, 1
-        schedule_tile(
+        task = schedule_tile(
             sch,
             "conv2d_tile",
             result,
@@ -165,6 +165,7 @@ class ConvBlocks(Convolution):
             vector_result=True,
             tasks=tasks,
         )
+        prefetch_weights(sch, task, func, self.target)
         if model := scheduling_model("conv2d", self.target):
             sch.tune_for(model)
         return sch.func

@@ -23,7 +23,7 @@ from ..plan import NARROW, SHARED, Packing, fields
 from ..quantize import BLOCK, BYTES, product, sums_alike
 from ..registry import Attrs, TensorType
 from ..tile import even_cut, inline_epilogue, schedule_tile
-from .contraction import Contraction, Tile, Work, best_tile, chosen, cost
+from .contraction import Contraction, Tile, Work, best_tile, chosen, cost, prefetch_weights
 from .intrinsics.forms import Place, begin_with_bias, compute_sums, schedule_sums
 from .intrinsics.microkernels import of_floats, of_int8
 
@@ -114,6 +114,8 @@ class FloatProduct(Product):
             tasks=1 if once else rank - 1,
             outermost=rank - 1 if once else 0,
         )
+        if once:
+            prefetch_weights(sch, rows, func, self.target)
         if self.copied:
             if not once:
                 sch.compute_at("panel", rows)
@@ -134,8 +136,10 @@ class FloatProduct(Product):
     def _weights_once(self) -> bool:
         """Whether a tile's weights are taken through the caches once, for all rows: where there are
         more weights than data."""
-        several = isinstance(self.rows, int) and self.rows > self.tile.rows
-        return self.packing is not None and several and self.columns > self.rows
+        rows = self.rows
+        if self.packing is None or not isinstance(rows, int):
+            return False
+        return self.tile.rows < rows < self.columns
 
     def _filled(self, b: Tensor, columns: int) -> Tensor:
         """[..., N / columns, K, columns]: columns of b side by side, and zeros at the end."""

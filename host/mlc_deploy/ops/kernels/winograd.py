@@ -24,14 +24,16 @@ from ..quantize import BLOCK
 from ..registry import Attrs, TensorType, compute
 from ..tile import inline_epilogue, schedule_sums
 from ..winograd import KERNEL, TILES, WHOLE_TILE, growth
-from .contraction import Work, best_tile, cost
+from .contraction import Work, best_tile, cost, prefetch_weights
 from .conv2d import block, in_layouts, plan_blocks
 from .conv2d_int8 import plan_conv2d
 from .intrinsics.microkernels import Microkernel, of_floats, of_int8, of_words
 
 L2 = 512 << 10  # bytes: what small boards' cores share
 TASKS = 4  # so many are enough for threads to share
-PER_BYTE = 0.25  # instructions that a core does while memory delivers a byte
+# Instructions that a core does while memory delivers a byte; on x86-64 by what ResNet-50's layers of
+# 14x14 pixels take (scripts/bench/seconds.py resnet50, Emerald Rapids, LLVM 22).
+PER_BYTE = {"aarch64": 0.25, "arm": 0.25, "x86_64": 0.5}
 TURNS = 4  # blocks of input channels that are multiplied in a turn
 COPIED = 4  # pixels at a time
 HELD = 2  # tiles up to which registers hold all points of a block of channels
@@ -105,7 +107,7 @@ def decide(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Decisio
     exact = [tile for tile in numbers.tiles if whole or conv.channels <= MOST_CHANNELS[tile]]
     best = min((best_strips(conv, tile, target) for tile in exact), key=lambda found: found.cost)
     weights = w.elements * dtype_of(w.dtype).bits // 8
-    most = direct.cost + PER_BYTE * weights
+    most = direct.cost + PER_BYTE[target.arch] * weights
     share = best.cost / most
     name = f"F({best.tile} x {best.tile}, 3 x 3)"
     reason = f"{name} costs {share:.2f} of what direct convolution does"
@@ -176,7 +178,7 @@ def _strips(conv: ConvShape, tile: int, numbers: Numbers, target: Target) -> Ite
         groups = _groups(strips, out_blocks // best.blocks)
         in_and_out = groups * data * (conv.channels // numbers.lanes) + results * out_blocks
         of_strip = products + tiles * in_and_out
-        whole = strips * of_strip + PER_BYTE * waits
+        whole = strips * of_strip + PER_BYTE[target.arch] * waits
         yield Strips(tile, rows, best.rows, best.blocks, groups, strips * groups, whole)
 
 
@@ -241,7 +243,8 @@ class Winograd(Plan):
         task = sch.fuse(b, strip, group)
         _schedule_results(sch, (right, i, j, lane), plan.tile <= HELD)
         sch.annotate(vector, PHASE, True)
-        _schedule_products(sch, part, plan.pixels, lanes, lanes * TURNS)
+        point = _schedule_products(sch, part, plan.pixels, lanes, lanes * TURNS)
+        prefetch_weights(sch, point, func, self.target)
         _schedule_data(sch, task, across, plan.tile <= HELD)
         sch.annotate(task, WHOLE, True)
         sch.parallel(task)
@@ -303,8 +306,9 @@ def _schedule_results(sch: Schedule, loops: Sequence[str], held: bool) -> None:
         sch.set_scope("rows", 0, "local")
 
 
-def _schedule_products(sch: Schedule, part: str, pixels: int, lanes: int, steps: int) -> None:
-    """Per vectors of output channels and point: tiles by channels, summed up in registers."""
+def _schedule_products(sch: Schedule, part: str, pixels: int, lanes: int, steps: int) -> str:
+    """Per vectors of output channels and point: tiles by channels, summed up in registers. Returns
+    the loop over points."""
     sch.compute_at("product", part)
     f, u, v, t, lane = _computed_loops(sch, "product", part, range(1, 6))
     t, pixel = sch.split(t, [None, pixels])
@@ -313,6 +317,7 @@ def _schedule_products(sch: Schedule, part: str, pixels: int, lanes: int, steps:
     schedule_sums(sch, "product_tile", t, lanes, steps)
     _unroll(sch, [f, pixel], lane)
     sch.annotate(u, PHASE, True)
+    return v
 
 
 def _schedule_data(sch: Schedule, task: str, across: int, held: bool) -> None:
