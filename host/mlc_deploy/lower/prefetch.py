@@ -141,7 +141,10 @@ def _part(
     depth = next(n for n, o in enumerate(inner) if id(o) == at) + 1
     loops, inside = inner[:depth], [(n, path[depth:]) for n, path in own]
     ranges = loop_ranges([*around, loop])
-    box, once = _box_of_all(found, ranges), _box_of_all(inside, loop_ranges([*around, loop, *loops]))
+    box, once = (
+        _box_of_all(found, ranges),
+        _box_of_all(inside, loop_ranges([*around, loop, *loops])),
+    )
     lines, read, period = _lines(box, buffer), _lines(once, buffer), _period(box, loop.var, ranges)
     extents = [o.extent.value for o in loops if isinstance(o.extent, Const)]
     if lines is None or read is None or period is None or len(extents) < depth:

@@ -37,13 +37,15 @@ def schedule_tile(
     vector_result: bool,
     tasks: int = 1,
     outermost: int = 0,
+    row_by_row: bool = False,
 ) -> str:
     """Schedules block `tile` inside block `result`.
 
     cuts: loop number of the result -> tile size; the last dimension of the tile's block is cut into
     vectors of `lanes`. steps: about how many steps of the reduction are unrolled. vector_result:
     whether the result's innermost loop is the vector dimension. outermost: the number of the loop
-    whose tiles come first. tasks: how many of the loops over tiles, outermost first, are one
+    whose tiles come first. row_by_row: of a tile, whether its last loop but the vectors' is its
+    outermost. tasks: how many of the loops over tiles, outermost first, are one
     parallel loop. Returns that loop.
     """
     loops = list(sch.get_loops(result))
@@ -63,17 +65,19 @@ def schedule_tile(
     if tasks > 1:
         outer[:tasks] = [sch.fuse(*outer[:tasks])]
     sch.compute_at(tile, outer[-1])
-    schedule_sums(sch, tile, outer[-1], lanes, steps)
+    schedule_sums(sch, tile, outer[-1], lanes, steps, row_by_row)
     schedule_result(sch, inner, lanes, vector_result)
     sch.parallel(outer[0])
     return outer[0]
 
 
-def schedule_sums(sch: Schedule, tile: str, at: str, lanes: int, steps: int) -> None:
+def schedule_sums(
+    sch: Schedule, tile: str, at: str, lanes: int, steps: int, row_by_row: bool = False
+) -> None:
     """Schedules the sums that are computed at loop `at`, in registers; of parts, where they have
     any (half.py)."""
     if part_of(tile) not in sch.get_blocks():
-        schedule_sum(sch, tile, at, lanes, steps)
+        schedule_sum(sch, tile, at, lanes, steps, row_by_row)
         sch.set_scope(tile, 0, "local")
         return
     schedule_sum(sch, tile, at, lanes, 1)
@@ -163,9 +167,12 @@ def _unit(sch: Schedule, loop: str) -> bool:
     return getattr(extent, "value", 0) == 1
 
 
-def schedule_sum(sch: Schedule, tile: str, at: str, lanes: int, steps: int) -> None:
+def schedule_sum(
+    sch: Schedule, tile: str, at: str, lanes: int, steps: int, row_by_row: bool = False
+) -> None:
     """Schedules the loops of a sum that is computed at loop `at`: the reduction outside, unrolled
-    by about `steps`, and the tile inside, in registers."""
+    by about `steps`, and the tile inside, in registers; row_by_row: the loops of the tile from the
+    last but the vectors' to the first."""
     around: list[str] = list(sch.get_loops(tile))
     own = around[around.index(at) + 1 :]
     reduced: list[str] = [n for n in own if _reduces(sch, tile, n)]
@@ -177,6 +184,8 @@ def schedule_sum(sch: Schedule, tile: str, at: str, lanes: int, steps: int) -> N
     if in_vectors:
         spatial[-1], lane = sch.split(spatial[-1], [None, lanes])
         vector = [lane]
+    if row_by_row:
+        spatial.reverse()
     loops = [*reduced, *unrolled, *spatial, *vector]
     if not loops:  # one element, of one product
         return

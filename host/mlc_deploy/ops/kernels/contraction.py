@@ -20,6 +20,7 @@ from ...schedule import Schedule
 from ..plan import WEIGHTS, Plan
 from .intrinsics.microkernels import Microkernel
 
+NEAR = 256 << 10  # bytes of weights that stay in a core's caches beside the data
 AT_ONCE = 4  # vectors that one instruction loads at most (lower/machine/pointers.py)
 
 
@@ -34,21 +35,25 @@ class Tile:
 @dataclass(frozen=True, slots=True)
 class Work:
     """What tiles are cut from: neighbouring rows, and blocks of columns. taps: neighbours of a row
-    that a turn of the reduction reads. spare: registers that are to be left free."""
+    that a turn of the reduction reads. spare: registers that are to be left free. weights: bytes of
+    those of a block of columns."""
 
     rows: int
     blocks: int
     taps: int = 1
     spare: int = 0
+    weights: int = 0
 
 
 def best_tile(kernel: Microkernel, work: Work, target: Target) -> Tile:
-    """The tile that takes fewest instructions; of equal ones the one of fewest rows."""
+    """The tile that takes fewest instructions, and waits for weights; of equal ones the one of
+    fewest rows."""
     most = target.vector_registers
     rows = range(kernel.rows, min(work.rows, most) + kernel.rows, kernel.rows)
     tiles = (Tile(n, m) for n in rows for m in _divisors(kernel, work))
     fit = (t for t in tiles if _registers(kernel, t, work) <= most)
-    key = {t: (round(cost(kernel, t, work), 6), t.rows, t.blocks) for t in fit}
+    time = {t: cost(kernel, t, work) + _waits(kernel, t, work) for t in fit}
+    key = {t: (round(time[t], 6), t.rows, t.blocks) for t in time}
     return min(key, key=lambda t: key[t], default=Tile(kernel.rows, 1))
 
 
@@ -72,6 +77,12 @@ def cost(kernel: Microkernel, tile: Tile, work: Work) -> float:
     turns = whole * _turn(kernel, tile, work)
     turns += _turn(kernel, Tile(rest, tile.blocks), work) if rest else 0
     return turns / tile.blocks * work.blocks
+
+
+def _waits(kernel: Microkernel, tile: Tile, work: Work) -> float:
+    """In instructions, for weights in a turn of the reduction that do not stay near the core."""
+    far = kernel.far - 1 if tile.blocks * work.weights > NEAR else 0
+    return far * kernel.instructions.block * work.taps * work.blocks * -(-work.rows // tile.rows)
 
 
 def _turn(kernel: Microkernel, tile: Tile, work: Work) -> float:

@@ -22,7 +22,7 @@ from mlc_targets import Target
 from mlc_targets.scheduling import scheduling_model
 
 from ... import te
-from ...ir import Expr, PrimFunc, Reduce
+from ...ir import Expr, PrimFunc, Reduce, dtype_of
 from ...schedule import Schedule
 from ...te import Tensor
 from ..convolution import ConvShape, conv_shape
@@ -164,6 +164,7 @@ class ConvBlocks(Convolution):
             steps=self.steps(depth),
             vector_result=True,
             tasks=tasks,
+            row_by_row=self.kernel.row_by_row,
         )
         prefetch_weights(sch, task, func, self.target)
         if model := scheduling_model("conv2d", self.target):
@@ -229,12 +230,14 @@ def _work(conv: ConvShape, lanes: int, planes: bool, target: Target) -> Work:
     height, width = conv.out_size
     taps = conv.kernel[1] if taps_share(conv, planes, target) else 1
     blocks = conv.out_channels // conv.groups // lanes
-    spare = spare_registers(conv.dtype, conv.per_group * conv.kernel[0] * conv.kernel[1], target)
+    products = conv.per_group * conv.kernel[0] * conv.kernel[1]
+    spare = spare_registers(conv.dtype, products, target)
     if target.arch == "x86_64" or (target.arch == "arm" and taps == 1):
         spare = 0
     elif taps == 1 and not conv.flat:
         spare = min(spare, SPARE_APART)
-    return Work(height * width if conv.flat else width, blocks, taps, spare)
+    weights = products * lanes * dtype_of(conv.dtype).bytes
+    return Work(height * width if conv.flat else width, blocks, taps, spare, weights)
 
 
 def taps_share(conv: ConvShape, planes: bool, target: Target) -> bool:

@@ -31,9 +31,9 @@ from .intrinsics.microkernels import Microkernel, of_floats, of_int8, of_words
 
 L2 = 512 << 10  # bytes: what small boards' cores share
 TASKS = 4  # so many are enough for threads to share
-# Instructions that a core does while memory delivers a byte; on x86-64 by what ResNet-50's layers of
-# 14x14 pixels take (scripts/bench/seconds.py resnet50, Emerald Rapids, LLVM 22).
-PER_BYTE = {"aarch64": 0.25, "arm": 0.25, "x86_64": 0.5}
+# Instructions that a core does while memory delivers a byte; on x86-64 by what ResNet-50's layers
+# of 14x14 pixels take (scripts/bench/seconds.py resnet50, Emerald Rapids, LLVM 22).
+PER_BYTE = {"aarch64": 0.25, "arm": 0.25, "x86_64": 0.6}
 TURNS = 4  # blocks of input channels that are multiplied in a turn
 COPIED = 4  # pixels at a time
 HELD = 2  # tiles up to which registers hold all points of a block of channels
@@ -169,7 +169,8 @@ def _strips(conv: ConvShape, tile: int, numbers: Numbers, target: Target) -> Ite
         if down % rows:
             continue
         tiles, strips = rows * across, conv.batch * (down // rows)
-        kernel, work = numbers.kernel, Work(tiles, out_blocks, spare=spare)
+        panel = numbers.size * conv.channels * numbers.lanes
+        kernel, work = numbers.kernel, Work(tiles, out_blocks, 1, spare, panel)
         best = best_tile(kernel, work, target)
         products = values * conv.channels / (numbers.lanes * TURNS) * cost(kernel, best, work)
         strip = numbers.size * values * tiles * conv.channels
@@ -210,6 +211,7 @@ class Winograd(Plan):
     name = "winograd_blocks"
 
     conv: ConvShape
+    kernel: Microkernel
     lanes: int
     strips: Strips
     direct: float = field(default=0.0, compare=False, repr=False)
@@ -243,7 +245,8 @@ class Winograd(Plan):
         task = sch.fuse(b, strip, group)
         _schedule_results(sch, (right, i, j, lane), plan.tile <= HELD)
         sch.annotate(vector, PHASE, True)
-        point = _schedule_products(sch, part, plan.pixels, lanes, lanes * TURNS)
+        by_row = self.kernel.row_by_row
+        point = _schedule_products(sch, part, plan.pixels, lanes, lanes * TURNS, by_row)
         prefetch_weights(sch, point, func, self.target)
         _schedule_data(sch, task, across, plan.tile <= HELD)
         sch.annotate(task, WHOLE, True)
@@ -282,6 +285,7 @@ def _plan(
         **{**fields, "op": "winograd_conv2d"},
         cost=strips.cost,
         conv=conv,
+        kernel=numbers.kernel,
         lanes=lanes,
         strips=strips,
         direct=direct,
@@ -306,7 +310,9 @@ def _schedule_results(sch: Schedule, loops: Sequence[str], held: bool) -> None:
         sch.set_scope("rows", 0, "local")
 
 
-def _schedule_products(sch: Schedule, part: str, pixels: int, lanes: int, steps: int) -> str:
+def _schedule_products(
+    sch: Schedule, part: str, pixels: int, lanes: int, steps: int, row_by_row: bool
+) -> str:
     """Per vectors of output channels and point: tiles by channels, summed up in registers. Returns
     the loop over points."""
     sch.compute_at("product", part)
@@ -314,7 +320,7 @@ def _schedule_products(sch: Schedule, part: str, pixels: int, lanes: int, steps:
     t, pixel = sch.split(t, [None, pixels])
     sch.reorder(u, v, t, f, pixel, lane)
     sch.compute_at("product_tile", t)
-    schedule_sums(sch, "product_tile", t, lanes, steps)
+    schedule_sums(sch, "product_tile", t, lanes, steps, row_by_row)
     _unroll(sch, [f, pixel], lane)
     sch.annotate(u, PHASE, True)
     return v

@@ -42,6 +42,9 @@ class Microkernel:
     registers: of a tile, and sharing where neighbouring taps keep data they share in registers.
     instructions: of one turn, of `depth` steps along k, for each tap; `once` for a turn.
     shares: whether neighbouring taps load the data that they share once.
+    row_by_row: whether a row's sums come one after the other, since each number of the data takes a
+    register. far: how many loads take as long as one of weights that do not stay near the core;
+    as seen on an Emerald Rapids (scripts/bench/seconds.py resnet50).
     registers_loaded: that the CPU has, where it loads several at once if so many are free; else
     0, and `instructions` say what loads take.
     most_blocks: of columns, in a tile.
@@ -61,6 +64,8 @@ class Microkernel:
     instructions: Counts
     sharing: Counts | None = None
     shares: bool = False
+    row_by_row: bool = False
+    far: int = 1
     registers_loaded: int = 0
     most_blocks: int = 32
     intrin: str = ""
@@ -85,7 +90,7 @@ def of_floats(target: Target, lanes: int, depth: int = 1) -> Microkernel:
     by a number in memory, given a register for all of its lanes."""
     sharing = None
     if target.arch == "x86_64":
-        registers, instructions = Counts(1, 0, 1, 1), Counts(depth, depth, depth, TURN)
+        registers, instructions = Counts(1, 0.5, 1, 1), Counts(depth, depth, depth, TURN)
     else:
         # 32-bit ARM loads weights in pairs of registers.
         registers = Counts(1, 1, 0, 4 if target.arch == "arm" else 2)
@@ -97,6 +102,8 @@ def of_floats(target: Target, lanes: int, depth: int = 1) -> Microkernel:
         instructions,
         sharing,
         shares=target.arch != "x86_64",
+        row_by_row=target.arch == "x86_64",
+        far=4 if target.arch == "x86_64" else 1,
         registers_loaded=target.vector_registers if target.arch == "aarch64" else 0,
         lanes=lanes,
     )
