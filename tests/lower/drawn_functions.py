@@ -125,6 +125,12 @@ for i in T.serial(4, annotations={"pragma_auto_unroll_max_step": 16}):
     for j in T.serial(6, annotations={"prefetch": [["A", 2]]}):
         B[i * 6 + j] = A[i * 12 + j + AT]
 """,
+    "fetched bit by bit": """
+for i in T.serial(4, annotations={"prefetch_next": ["A"]}):
+    for j in T.serial(6):
+        for k in T.serial(4):
+            B[i * 6 + j] = B[i * 6 + j] + A[i // 2 * 16 + k + AT]
+""",
 }
 
 

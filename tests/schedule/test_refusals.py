@@ -108,6 +108,7 @@ REFUSALS: dict[str, list[Case]] = {
         case(chain, ("annotate", "j", "pragma_unrol_explicit", 1)),
         case(chain, ("annotate", "j", "pragma_import_c", "int f(void);")),
         case(chain, ("annotate", "j", "prefetch", "A")),
+        case(chain, ("annotate", "j", "prefetch_next", "A")),
         case(chain, ("annotate", "B", "double_buffer_scope", "B")),
         case(chain, ("annotate", "B", "buffer_dim_align", [[0, 0]])),
         case(chain, ("annotate", "B", "double_buffer_scope", 0)),

@@ -246,6 +246,27 @@ def test_a_prefetch_leaves_results_and_bound_checks_alone(local: Session) -> Non
         check(s, [a, c], [small_integers((5, 30), 0)], lambda x: (x + 1) * 2, local)
 
 
+@pytest.mark.parametrize("board", ["local", "armv7", "aarch64"])
+def test_what_comes_next_is_fetched_bit_by_bit(
+    board: str, golden: Golden, request: pytest.FixtureRequest
+) -> None:
+    """Six rows read the same 32 columns of B, and each asks for a part of the next 32; where rows
+    are read once, or only a run knows how many there are, nothing is asked for."""
+    a, b = te.placeholder((6, 16), name="A"), te.placeholder((3, 16, 32), name="B")
+    k = te.reduce_axis((0, 16), name="k")
+    c = te.compute((3, 6, 32), lambda p, i, j: te.sum(a[i, k] * b[p, k, j], axis=k), name="C")
+    sch = Schedule(te.create_prim_func([a, b, c]))
+    panel, _, column, over = sch.get_loops("C")
+    sch.reorder(over, column)
+    sch.annotate(panel, "prefetch_next", ["B"])
+    library = mlc.build(sch, target=TARGETS[board])
+    x, w = small_integers((6, 16), 0), small_integers((3, 16, 32), 1)
+    arrays = [x, w, np.zeros((3, 6, 32), np.float32)]
+    run_on(board_named(request, board), library, arrays)
+    np.testing.assert_array_equal(arrays[-1], x @ w)
+    golden(str(mlc.lower(sch)), "prefetch_next")
+
+
 def test_prefetch_refusals(golden: Golden) -> None:
     sch = Schedule(te.create_prim_func(list(chain(8, 3000))))
     messages = []
