@@ -430,8 +430,9 @@ def test_tiles_follow_size_and_channels() -> None:
 
 def test_there_is_work_for_threads() -> None:
     """Where there are few strips, output channels are cut into groups."""
-    for target in ("aarch64", "armv7a", "host"):
-        for channels, size in ((64, 56), (256, 14), (512, 7)):
+    layers = (64, 56), (256, 14), (512, 7)  # the last is direct on x86-64, by its weights
+    for target, most in (("aarch64", 3), ("armv7a", 3), ("host", 2)):
+        for channels, size in layers[:most]:
             types, attrs = layer((1, channels, size, size), (channels, channels, 3, 3))
             plan = decide(types, attrs, Target(target)).strips
             assert plan is not None

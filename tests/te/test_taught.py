@@ -250,14 +250,14 @@ def test_a_prefetch_leaves_results_and_bound_checks_alone(local: Session) -> Non
 def test_what_comes_next_is_fetched_bit_by_bit(
     board: str, golden: Golden, request: pytest.FixtureRequest
 ) -> None:
-    """Six rows read the same 32 columns of B, and each asks for a part of the next 32; where rows
-    are read once, or only a run knows how many there are, nothing is asked for."""
+    """Six rows read the same 32 columns of B, and each asks for a part of the next 32."""
     a, b = te.placeholder((6, 16), name="A"), te.placeholder((3, 16, 32), name="B")
     k = te.reduce_axis((0, 16), name="k")
     c = te.compute((3, 6, 32), lambda p, i, j: te.sum(a[i, k] * b[p, k, j], axis=k), name="C")
     sch = Schedule(te.create_prim_func([a, b, c]))
     panel, _, column, over = sch.get_loops("C")
     sch.reorder(over, column)
+    sch.vectorize(column)
     sch.annotate(panel, "prefetch_next", ["B"])
     library = mlc.build(sch, target=TARGETS[board])
     x, w = small_integers((6, 16), 0), small_integers((3, 16, 32), 1)
@@ -270,15 +270,16 @@ def test_what_comes_next_is_fetched_bit_by_bit(
 def test_prefetch_refusals(golden: Golden) -> None:
     sch = Schedule(te.create_prim_func(list(chain(8, 3000))))
     messages = []
-    for loop, rows in (
-        (str(sch.get_loops("B")[0]), [["X", 1]]),
-        (str(sch.get_loops("C")[0]), [["A", 1]]),
+    for loop, key, what in (
+        (str(sch.get_loops("B")[0]), "prefetch", [["X", 1]]),
+        (str(sch.get_loops("C")[0]), "prefetch", [["A", 1]]),
+        (str(sch.get_loops("C")[0]), "prefetch_next", ["A"]),
     ):
-        sch.annotate(loop, "prefetch", rows)
+        sch.annotate(loop, key, what)
         with pytest.raises(mlc.LowerError) as caught:
             mlc.lower(sch)
         messages.append(str(caught.value))
-        sch.unannotate(loop, "prefetch")
+        sch.unannotate(loop, key)
     a = te.placeholder((8, te.var("n")), name="A")
     s = te.create_schedule(b := te.compute(a.shape, lambda i, j: a[i, j] + 1, name="B"))
     s[b].prefetch(a, b.op.axis[0], 1)
