@@ -44,24 +44,21 @@ def fill_channels(target: Target) -> Callable[[Function], Function]:
         weights = _weights(call)
         if weights is None:
             return None
-        now = next(_plans(call.op, _types(call), call.attrs, weights, target), None)
-        if now is not None and _in_blocks(now):
+        found = list(_plans(call.op, _types(call), call.attrs, weights, target))
+        if any(map(_in_blocks, found)):
             return None
         block = _block(str(weights.dtype), target)
         w, attrs, types = _whole_blocks(call, weights, block)
         then = next(filter(_in_blocks, _plans(call.op, types, attrs, w, target)), None)
-        if then is None or not _pays(graph, call, now, then, block):
+        if then is None or not _pays(graph, call, found, then):
             return None
         parts = 1 if call.op == "dense" else _parts(weights, call.attrs["groups"], attrs["groups"])
-        x = _with_channels(graph, call.args[0], types[0].sizes[1], parts, block)
+        x = _with_channels(graph, call.args[0], types[0].sizes[1], parts)
         y = graph.emit(call.op, x, Constant(w), **attrs)
         return _cut(graph, y, out, parts)
 
-    def cut_later(graph: Rewriting, out: Var, call: Call) -> Value | None:
-        return _cut_later(graph, out, call, _block(out.type.dtype, target))
-
     def fill_channels(function: Function) -> Function:
-        return rewrite(function, (filled, cut_later))
+        return rewrite(function, (filled, _cut_later))
 
     return fill_channels
 
@@ -113,13 +110,13 @@ def _in_blocks(plan: Plan) -> bool:
     return plan.packing is not None and bool(plan.result or plan.op == "dense")
 
 
-def _pays(graph: Rewriting, call: Call, now: Plan | None, then: Plan, block: int) -> bool:
-    """Whether a layer is better filled up: of floats by its cost, or since its data are, and each
-    channel is by itself."""
-    if now is None or call.args[0].type.dtype not in FLOATS:
+def _pays(graph: Rewriting, call: Call, now: Sequence[Plan], then: Plan) -> bool:
+    """Whether a layer that has these plans is better filled up: of floats by its cost, or since its
+    data are, and each channel is by itself."""
+    if not now or call.args[0].type.dtype not in FLOATS:
         return True
-    of_filled = call.attrs["groups"] > 1 and _uncut(graph, call.args[0], block) is not None
-    return then.cost < now.cost or of_filled
+    of_filled = call.attrs["groups"] > 1 and _uncut(graph, call.args[0]) is not None
+    return then.cost < now[0].cost or of_filled
 
 
 def _whole_blocks(
@@ -204,12 +201,12 @@ def _in_fewer_groups(w: Array, groups: int, merged: int) -> Array:
 # -------------------------------------------------------------------------------------------- data
 
 
-def _with_channels(graph: Rewriting, x: Value, channels: int, parts: int, block: int) -> Value:
+def _with_channels(graph: Rewriting, x: Value, channels: int, parts: int) -> Value:
     """x with so many channels, whatever is in those that it had not, at the end of each part."""
     shape = shape_of(x)
     if shape[1] == channels:
         return x
-    cut = _uncut(graph, x, block)
+    cut = _uncut(graph, x)
     if cut is not None and shape_of(cut.whole)[1] == channels and cut.parts == parts:
         return cut.whole
     batch, had, *rest = shape
@@ -223,15 +220,15 @@ def _with_channels(graph: Rewriting, x: Value, channels: int, parts: int, block:
     return graph.emit("reshape", rows, shape=(batch, channels, *rest))
 
 
-def _filled_up(graph: Rewriting, x: Value, channels: int, parts: int, block: int) -> Value:
+def _filled_up(graph: Rewriting, x: Value, channels: int, parts: int) -> Value:
     """As _with_channels, of the integers that x is made of where it is."""
     made = graph.call(x, "dequantize")
     if made is None or not all(
         isinstance(a, Constant) and a.type.elements == 1 for a in made.args[1:]
     ):
-        return _with_channels(graph, x, channels, parts, block)
+        return _with_channels(graph, x, channels, parts)
     q, *how = made.args
-    return graph.emit("dequantize", _with_channels(graph, q, channels, parts, BLOCK), *how)
+    return graph.emit("dequantize", _with_channels(graph, q, channels, parts), *how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +253,9 @@ def _cut(graph: Rewriting, value: Value, out: Value, parts: int) -> Value:
     return graph.emit("reshape", value, shape=shape_of(out)) if parts > 1 else value
 
 
-def _uncut(graph: Rewriting, x: Value, block: int) -> Cut | None:
-    """What x is the first channels of; of floats, where it was filled up and is finite."""
+def _uncut(graph: Rewriting, x: Value) -> Cut | None:
+    """What x is the first channels of: whole blocks of integers, and floats that were filled up and
+    are finite."""
     joined = graph.call(x, "reshape")
     call = graph.call(joined.args[0] if joined is not None else x, "slice")
     if call is None or set(call.attrs["begin"]) != {0} or set(call.attrs["step"]) != {1}:
@@ -275,16 +273,19 @@ def _uncut(graph: Rewriting, x: Value, block: int) -> Cut | None:
         return None
     before, after = list(shape_of(source)), list(shape)
     before[1] = after[1] = 0
-    whole = shape_of(source)[1] % (block * parts) == 0 and shape[1] % (block * parts)
-    if before != after or not whole:
+    if before != after:
         return None
-    as_it_is = source.type.dtype not in FLOATS
-    return Cut(source, parts) if as_it_is or _is_filled(graph, source, shape[1]) else None
+    if source.type.dtype in FLOATS:
+        whole = _is_filled(graph, source, shape[1] if parts == 1 else None)
+    else:
+        blocks = [n % (BLOCK * parts) for n in (shape_of(source)[1], shape[1])]
+        whole = blocks[0] == 0 and blocks[1] != 0
+    return Cut(source, parts) if whole else None
 
 
-def _is_filled(graph: Rewriting, value: Value, channels: int) -> bool:
-    """Whether what a value holds behind so many channels is made of zeros, or of integers, and is
-    finite."""
+def _is_filled(graph: Rewriting, value: Value, channels: int | None) -> bool:
+    """Whether what floats hold beside their first channels, or those of each part, is made of zeros
+    or of integers, and is finite."""
     left, seen = [value], {value}
     while left:
         made = graph.binding(left.pop())
@@ -294,10 +295,11 @@ def _is_filled(graph: Rewriting, value: Value, channels: int) -> bool:
         match call.op:
             case "conv2d":
                 w = call.args[1]
-                if not isinstance(w, Constant) or w.value[channels:].any():
+                if channels is None or not isinstance(w, Constant) or w.value[channels:].any():
                     return False
             case "pad":
-                if call.attrs["pads"][1] or shape_of(call.args[0])[1] > channels:
+                had = shape_of(call.args[0])[1]
+                if channels is None or call.attrs["pads"][1] or had > channels:
                     return False
             case "dequantize":
                 pass
@@ -315,11 +317,11 @@ def _by_channel(call: Call) -> bool:
     return has(call.op, "by_channel") or operator(call.op).pattern == "elementwise"
 
 
-def _cut_later(graph: Rewriting, out: Var, call: Call, block: int) -> Value | None:
+def _cut_later(graph: Rewriting, out: Var, call: Call) -> Value | None:
     """f(slice(x))   =>   slice(f(x)), of the first channels of x, or of each part of them"""
     if not _by_channel(call) or len(out.type.shape) < 2 or not is_static(out):
         return None
-    cuts = [_uncut(graph, a, block) for a in call.args]
+    cuts = [_uncut(graph, a) for a in call.args]
     found = {(shape_of(c.whole)[1], c.parts) for c in cuts if c is not None}
     others = [a for a, c in zip(call.args, cuts, strict=True) if c is None]
     if len(found) != 1 or not all(
@@ -339,7 +341,7 @@ def _cut_later(graph: Rewriting, out: Var, call: Call, block: int) -> Value | No
             is_table = call.op == "lookup" and n > 0
             args.append(arg if is_table else _widened(arg, len(out.type.shape), channels, parts))
         else:
-            args.append(_filled_up(graph, arg, channels, parts, block))
+            args.append(_filled_up(graph, arg, channels, parts))
     return _cut(graph, graph.emit(call.op, *args, **call.attrs), out, parts)
 
 
