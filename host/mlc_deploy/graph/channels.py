@@ -298,8 +298,10 @@ def _is_filled(graph: Rewriting, value: Value, channels: int | None) -> bool:
                 if channels is None or not isinstance(w, Constant) or w.value[channels:].any():
                     return False
             case "pad":
-                had = shape_of(call.args[0])[1]
-                if channels is None or call.attrs["pads"][1] or had > channels:
+                had, attrs = shape_of(call.args[0])[1], call.attrs
+                if channels is None or attrs["pads"][1] or had > channels:
+                    return False
+                if attrs["mode"] != "constant" or not np.isfinite(attrs["value"]):
                     return False
             case "dequantize":
                 pass
