@@ -19,7 +19,7 @@ from mlc_deploy.codegen.merge import merge
 from mlc_deploy.driver.cache import Cache
 from mlc_deploy.driver.compile import CompiledModel
 from mlc_deploy.driver.kernels import compile_sources
-from mlc_deploy.driver.sharing import compile_together, shared_names
+from mlc_deploy.driver.sharing import compile_together, sharing_of
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_deploy.graph.lower import KernelSource
 from mlc_targets import Target
@@ -99,7 +99,7 @@ def scaled(size: int, factor: float = 2.0) -> KernelSource:
 def names_of(
     sources: Mapping[str, KernelSource], target: Target, store: Cache | None = None
 ) -> list[tuple[str, ...]]:
-    return shared_names(sources, target, store, lambda source: source.digest)
+    return list(sharing_of(sources, target, store, lambda source: source.digest).names)
 
 
 def test_functions_of_the_user_share(own_cache: Path) -> None:
