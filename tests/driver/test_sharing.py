@@ -19,9 +19,9 @@ from mlc_deploy.codegen.merge import merge
 from mlc_deploy.driver.cache import Cache
 from mlc_deploy.driver.compile import CompiledModel
 from mlc_deploy.driver.kernels import compile_sources
-from mlc_deploy.driver.sharing import compile_together, shared_names
+from mlc_deploy.driver.sharing import compile_together, sharing_of
 from mlc_deploy.graph import BlockBuilder, Function
-from mlc_deploy.graph.lower import KernelSource
+from mlc_deploy.graph.lower import KernelSource, Unscheduled, unscheduled
 from mlc_targets import Target
 
 BOARDS = {"host": "local://", "aarch64": "qemu://cortex-a72", "armv7a": "qemu://cortex-a7"}
@@ -99,7 +99,7 @@ def scaled(size: int, factor: float = 2.0) -> KernelSource:
 def names_of(
     sources: Mapping[str, KernelSource], target: Target, store: Cache | None = None
 ) -> list[tuple[str, ...]]:
-    return shared_names(sources, target, store, lambda source: source.digest)
+    return list(sharing_of(sources, target, store, lambda source: source.digest).names)
 
 
 def test_functions_of_the_user_share(own_cache: Path) -> None:
@@ -117,6 +117,20 @@ def test_functions_of_the_user_share(own_cache: Path) -> None:
     assert (first.cached, second.cached) == (0, 4)
     assert first.objects == second.objects
     assert [o.number for o in second.objects.values()] == [0, 1, None, 2]
+
+
+def test_each_kernel_is_scheduled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are scheduled to find out what shares are compiled as they are then."""
+    begun: list[str] = []
+
+    def counted(source: KernelSource, target: Target) -> Unscheduled:
+        begun.append(source.name)
+        return unscheduled(source, target)
+
+    monkeypatch.setattr("mlc_deploy.graph.lower.unscheduled", counted)
+    sources = {"a": scaled(64), "b": scaled(96), "c": scaled(128, 3.0)}
+    compile_sources(sources, Target("aarch64"), {}, 1)
+    assert sorted(begun) == ["scaled128", "scaled64", "scaled96"]
 
 
 def test_the_same_function_twice_is_one_too() -> None:

@@ -25,7 +25,11 @@ def test_one_map_of_a_file(tmp_path: Path) -> None:
 def test_what_is_written_comes_back(in_memory: int) -> None:
     spool, right = Spool(in_memory), bytes(range(200))
     spool.write(right[:50])
+    assert spool.holds(memoryview(right)[10:40], 10)
     spool.write(memoryview(right)[50:])
+    assert spool.holds(memoryview(right)[20:], 20)
+    assert not spool.holds(memoryview(right)[20:], 21)
+    assert not spool.holds(memoryview(right), 20)
     found = spool.finished()
     assert found == right and bytes(found[10:12]) == right[10:12]
     in_file = isinstance(found, memoryview) and isinstance(found.obj, mmap.mmap)

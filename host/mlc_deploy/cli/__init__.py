@@ -13,13 +13,19 @@ errors    errors on stderr, and exit statuses
 A command imports the compiler when it runs: signals are set up first, and `--help` is quick.
 """
 
+import gc
 import os
 
 __all__ = ["main"]
 
+# Objects more than before, from which on Python looks for cycles: by default at so few (700) that
+# a start of the compiler, which makes few of them, takes a tenth longer.
+MANY_OBJECTS = 50_000
+
 
 def main() -> None:
     """The process `mlc-deploy`, which ends here."""
+    gc.set_threshold(MANY_OBJECTS)
     try:
         from .signals import catch_signals
 

@@ -15,7 +15,7 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -44,7 +44,7 @@ from ..ops.strategy import implementations
 from ..passes.context import PassContext, option
 from ..schedule.tensor_intrin import registered_intrins
 from .cache import Cache, user_folder
-from .sharing import FOLDER, compile_together, shared_names
+from .sharing import FOLDER, Sharing, compile_together, sharing_of
 from .workers import WorkerDied, cores, in_workers
 
 FEW = 8  # kernels; so many are compiled by the time that a worker has started
@@ -119,9 +119,12 @@ def compile_sources(
     watches, or has added, run in this process, and so do operators, implementations and intrinsics
     of the user's; then the cache has no part in it. Raises LowerError, ScheduleError, CodegenError.
     """
-    together = _together(sources, target)
+    sharing = _sharing(sources, target)
+    together = sharing.names
     form = _Form("kernels", compile_unit, packed, lambda entry: unpacked(entry, target))
-    units = {names[0]: tuple(sources[name] for name in names) for names in together}
+    scheduled = {n: replace(sources[n], scheduled=func) for n, func in sharing.scheduled.items()}
+    known = {**sources, **scheduled}
+    units = {names[0]: tuple(known[name] for name in names) for names in together}
     worked = {
         names[0]: [layer for name in names for layer in layers.get(name, ())] for names in together
     }
@@ -135,16 +138,17 @@ def compile_sources(
     return CompiledKernels({name: found[name] for name in sources}, count)
 
 
-def _together(sources: Mapping[str, KernelSource], target: Target) -> list[tuple[str, ...]]:
-    """The names of kernels, those that share a function together. None do where passes are watched:
-    each is then seen by itself."""
+def _sharing(sources: Mapping[str, KernelSource], target: Target) -> Sharing:
+    """Which kernels share a function. None do where passes are watched: each is then seen by
+    itself."""
     own = {name: source for name, source in sources.items() if _is_own(source)}
     if _is_private() or not option("compile.share"):
-        return [(name,) for name in sources]
+        return Sharing([(name,) for name in sources])
     context = _loops_context()
     store = Cache(user_folder() / FOLDER) if option("compile.cache") else None
-    found = shared_names(own, target, store, lambda source: _key((source,), target, context))
-    return [*found, *((name,) for name in sources if name not in own)]
+    found = sharing_of(own, target, store, lambda source: _key((source,), target, context))
+    others = ((name,) for name in sources if name not in own)
+    return replace(found, names=[*found.names, *others])
 
 
 def source_texts(

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgpack
 
@@ -31,15 +32,24 @@ Names = tuple[str, ...]
 log = logging.getLogger(__name__)
 
 
-def shared_names(
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """The kernels' names: those that share a function together, the others by themselves, in the
+    order of the first of them. scheduled: the kernels that were scheduled to find that out."""
+
+    names: Sequence[Names]
+    scheduled: Mapping[str, PrimFunc] = field(default_factory=dict)
+
+
+def sharing_of(
     sources: Mapping[str, KernelSource],
     target: Target,
     store: Cache | None,
     key: Callable[[KernelSource], bytes],
-) -> list[Names]:
-    """The kernels' names: those that share a function together, the others by themselves, in the
-    order of the first of them. key: what a kernel's key in the cache is."""
+) -> Sharing:
+    """Which kernels share a function. key: what a kernel's key in the cache is."""
     found: list[Names] = []
+    scheduled: dict[str, PrimFunc] = {}
     alike: dict[str, list[str]] = {}
     for name, source in sources.items():
         alike.setdefault(_numberless(source) or name, []).append(name)
@@ -49,8 +59,9 @@ def shared_names(
         digest = hashlib.blake2b(whole, digest_size=32).digest()
         numbers = _known(store, digest, sum(map(len, candidates)))
         if numbers is None:
-            each = (sources[name] for names in candidates for name in names)
-            numbers = _numbers(each, target)
+            each = [name for names in candidates for name in names]
+            scheduled = {name: lower_kernel(sources[name], target) for name in each}
+            numbers = _numbers(scheduled.values())
             if store is not None:
                 store.put(digest, msgpack.packb(numbers))
         together: dict[int, list[str]] = {}
@@ -58,7 +69,8 @@ def shared_names(
             together.setdefault(number, []).append(name)
         found = [tuple(names) for names in together.values()]
     several = {name: names for names in found for name in names}
-    return list(dict.fromkeys(several.get(name, (name,)) for name in sources))
+    together_or_alone = dict.fromkeys(several.get(name, (name,)) for name in sources)
+    return Sharing(tuple(together_or_alone), scheduled)
 
 
 def compile_together(sources: Sequence[KernelSource], target: Target) -> tuple[KernelObject, ...]:
@@ -87,13 +99,13 @@ def _numberless(source: KernelSource) -> str:
     return ""
 
 
-def _numbers(sources: Iterable[KernelSource], target: Target) -> list[int]:
+def _numbers(funcs: Iterable[PrimFunc]) -> list[int]:
     """A number for each, the same for those that share a function."""
     digests: dict[object, int] = {}
     found: list[int] = []
-    for source in sources:
-        outline = outline_of(lower_kernel(source, target))
-        digest: object = source if outline is None else outline.digest
+    for func in funcs:
+        outline = outline_of(func)
+        digest: object = func if outline is None else outline.digest
         found.append(digests.setdefault(digest, len(digests)))
     return found
 

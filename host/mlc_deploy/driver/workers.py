@@ -36,8 +36,10 @@ AUTOGROUP_TRIES = 100  # to be nice: about five seconds
 MOST_LEFT = 500_000  # objects in cycles after tasks: some 60 MB; to look for them takes 0.1 s
 MOST_SHARING = 20  # times as long as alone, where a core is shared
 
+# Cycles are looked for between tasks, when nearly all that they made is to go; imports make few.
 START = """
-import sys
+import gc, sys
+gc.disable()
 memory, niceness = map(int, sys.argv[1:3])
 sys.path[:] = sys.argv[4:]
 from mlc_deploy.driver.workers import serve
@@ -288,7 +290,6 @@ def serve(memory: int, niceness: int, seconds: float) -> None:
         _limit(memory)
     if niceness:
         _give_way(niceness)
-    gc.disable()  # cycles are looked for between tasks, when nearly all that they made is to go
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a line that somebody prints is no answer
     while True:

@@ -64,6 +64,14 @@ class Spool:
     def write(self, data: Buffer) -> None:
         self._file.write(data)
 
+    def holds(self, data: memoryview, at: int) -> bool:
+        """Whether the bytes from `at` on are these."""
+        end = self._file.tell()
+        self._file.seek(at)
+        same = all(self._file.read(len(piece)) == piece for piece in pieces(data))
+        self._file.seek(end)
+        return same
+
     def finished(self) -> Buffer:
         """All that was written. Nothing is written after that."""
         size = self._file.tell()

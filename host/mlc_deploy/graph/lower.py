@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from mlc_targets import Target
 
@@ -37,13 +38,14 @@ from .fuse import fused, is_fusible
 from .nodes import Binding, Call, CallFused, CallTIR, Constant, Function, Value, Var
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class KernelSource:
     """All that decides a kernel but the target: a fused function, or a PrimFunc.
 
     `in_place` are the numbers of parameters whose memory the output may take over. `alignments` are
     of all parameters, in bytes; none where each is aligned to ALIGNMENT. `trace` is how the kernel
-    is scheduled, where that is not left to the target's strategies.
+    is scheduled, where that is not left to the target's strategies. `scheduled` is what
+    lower_kernel gives for the target, where somebody has asked for it before.
     """
 
     name: str
@@ -51,8 +53,9 @@ class KernelSource:
     in_place: tuple[int, ...] = ()
     trace: Trace | None = None
     alignments: tuple[int, ...] = ()
+    scheduled: PrimFunc | None = None
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """Equal for kernels that compute the same thing, whatever names they give to it."""
         match self.computes:
@@ -138,6 +141,8 @@ def as_kernels(function: Function) -> tuple[Binding, ...]:
 def lower_kernel(source: KernelSource, target: Target) -> PrimFunc:
     """The scheduled PrimFunc of a kernel: its inputs as parameters, then its outputs. Raises
     ScheduleError for a trace that does not apply to it."""
+    if source.scheduled is not None:
+        return source.scheduled
     begun = unscheduled(source, target)
     if source.trace is None:
         scheduled = begun.schedule(begun.func)

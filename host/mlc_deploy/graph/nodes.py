@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -94,7 +95,12 @@ class Constant(Node):
         held = self.held
         if isinstance(held, Deferred):
             return held.type
-        return TensorType(held.shape, str(held.dtype))
+        return TensorType(held.shape, _name(held.dtype))
+
+
+@cache
+def _name(dtype: np.dtype[Any]) -> str:
+    return str(dtype)  # which numpy puts together anew each time
 
 
 Value = Var | Constant

@@ -74,6 +74,7 @@ class BranchStep:
     otherwise: int
 
 
+HEAD = 256  # bytes by which arrays are told apart before they are compared
 Step = int | LoopStep | BranchStep  # the number of a call
 C = TypeVar("C", KernelCall, ExternalCall)
 
@@ -178,20 +179,23 @@ class _Weights:
     def written(self) -> _Blob:
         """The blob, in which constants of equal content share their place."""
         file, digest = Spool(), hashlib.blake2b(digest_size=32)
-        known: dict[bytes, int] = {}
+        known: dict[tuple[int, bytes], list[int]] = {}  # where arrays lie that begin alike
         begins, moved = list[int](), list[int]()
         size = 0
         for constant, place in zip(self._constants, self._places.values(), strict=True):
             array = np.ascontiguousarray(constant.value)
-            content = hashlib.blake2b(array.data).digest()
-            if content not in known:
-                known[content] = size
-                for data in (array.data, bytes(align(array.nbytes) - array.nbytes)):
+            content = array.data.cast("B") if array.size else memoryview(b"")
+            alike = known.setdefault((array.nbytes, bytes(content[:HEAD])), [])
+            at = next((at for at in alike if file.holds(content, at)), None)
+            if at is None:
+                at = size
+                alike.append(at)
+                for data in (content, bytes(align(array.nbytes) - array.nbytes)):
                     file.write(data)
                     digest.update(data)
                 size += align(array.nbytes)
             begins.append(place.offset)
-            moved.append(known[content])
+            moved.append(at)
             release_mapped()
         return _Blob(file.finished(), digest.digest() if size else b"", begins, moved)
 

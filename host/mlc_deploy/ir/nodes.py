@@ -31,8 +31,9 @@ N = TypeVar("N")
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
 def node(cls: type[N]) -> type[N]:
-    """A frozen dataclass with slots that compares by identity, and shows itself as script."""
-    return dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)
+    """A dataclass with slots that compares by identity, and shows itself as script. It is frozen
+    for mypy alone: at run time that would make a node take five times as long to build."""
+    return dataclass(slots=True, eq=False, repr=False)(cls)
 
 
 ForKind = Literal["serial", "parallel", "vectorized", "unrolled"]
