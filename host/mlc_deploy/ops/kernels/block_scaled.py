@@ -26,7 +26,15 @@ from ..convolution import OPEN, static
 from ..cpu.default import part_reduction, schedule_block
 from ..plan import Packing, Plan, fields
 from ..registry import Attrs, TensorType
-from ..tile import divisor, inline_epilogue, schedule_intrin_sum, schedule_sum, unroll
+from ..tile import (
+    compute_in_registers,
+    divisor,
+    inline_epilogue,
+    loops_inside,
+    schedule_intrin_sum,
+    schedule_sum,
+    unroll,
+)
 
 TILE = 16  # columns that stand side by side in packed weights
 # Stages: rows side by side; sums of rows; sums of blocks, and of parts of them; scales; scaled
@@ -138,6 +146,13 @@ class BlockVectors(BlockProduct):
     def sums(self, data: Element, w: Tensor) -> Sums:
         """States the sums of blocks; gives them by tile, block, group of lanes, row and lane."""
 
+    def summed(self, w: Tensor, element: Callable[..., Expr]) -> Sums:
+        """The stage of such sums, where a tile has several groups; else `element` takes none."""
+        groups = (TILE // self.lanes,) if self.lanes < TILE else ()
+        shape = (w.shape[0], self.blocks, *groups, self.types[0].shape[0], self.lanes)
+        stage = te.compute(shape, element, name=SUMS)
+        return lambda tile, b, group, *i: stage[(tile, b, *([group] if groups else []), *i)]
+
     def copied(self, x: Tensor) -> Element:
         """The data by row and k: of several rows from the rows of a tile side by side, 16 elements
         at a time."""
@@ -161,20 +176,19 @@ class BlockVectors(BlockProduct):
         def element(row: Expr, b: Expr) -> Expr:
             return te.sum(x[row, b * size + k].astype(kind) * self.unit, k)
 
-        found: Tensor = te.compute((x.shape[0], self.blocks), element, name=TOTALS)
-        return found
+        total: Tensor = te.compute((x.shape[0], self.blocks), element, name=TOTALS)
+        return total
 
     def schedule_scaled(self, sch: Schedule, at: str) -> None:
-        sch.compute_at(SCALED, at)
-        sch.set_scope(SCALED, 0, "local")
-        *spatial, lane, over = _inside(sch, SCALED, at)
+        compute_in_registers(sch, SCALED, at)
+        *spatial, lane, over = loops_inside(sch, SCALED, at)
         over, step = sch.split(over, [None, self.steps])
         sch.reorder(over, step, *spatial, lane)
         zero = sch.decompose_reduction(SCALED, over)
         self.schedule_sums(sch, [over, step, *spatial][-1] if self.by_rows else step)
         unroll(sch, [step, *spatial])
         sch.vectorize(lane)
-        *spatial, lane = _inside(sch, zero, at)
+        *spatial, lane = loops_inside(sch, zero, at)
         unroll(sch, spatial)
         sch.vectorize(lane)
 
@@ -209,14 +223,10 @@ class BlocksByQuads(BlockVectors):
                 data(row, c * 16 + h * 8 + g * 4 + k).astype("int32") * weight, (t, g, h, k)
             )
 
-        rows = self.types[0].shape[0]
-        shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
-        sums: Sums = te.compute(shape, of_block, name=SUMS)
-        return sums
+        return self.summed(w, of_block)
 
     def schedule_sums(self, sch: Schedule, at: str) -> None:
-        sch.compute_at(SUMS, at)
-        sch.set_scope(SUMS, 0, "local")
+        compute_in_registers(sch, SUMS, at)
         name = "aarch64.sdot.nibbles" if self.bits == 4 else "aarch64.sdot.sixteen"
         schedule_intrin_sum(sch, SUMS, at, get_intrin(name), 2)
 
@@ -254,54 +264,47 @@ class BlocksBySquares(BlockProduct):
 
         tiles, fours, pairs = w.shape[0], TILE // 4, (rows + 1) // 2
         sums = te.compute((tiles, self.blocks, fours, pairs, 2, 2, 2), of_block, name=SUMS)
-
-        def factor(tile: Expr, b: Expr, column: Expr) -> Expr:
-            found: Expr = scale[tile, b, column].astype("float32")
-            return found
-
-        factors = te.compute(scale.shape, factor, name=FACTORS)
+        factors = te.compute(
+            scale.shape,
+            lambda tile, b, column: scale[tile, b, column].astype("float32"),
+            name=FACTORS,
+        )
 
         def scaled(tile: Expr, four: Expr, pair: Expr, p: Expr, i: Expr, j: Expr) -> Expr:
             found = sums[tile, over, four, pair, p, i, j].astype("float32")
             return te.sum(found * factors[tile, over, four * 4 + p * 2 + j], over)
 
         squares = te.compute((tiles, fours, pairs, 2, 2, 2), scaled, name=SCALED)
+        vectors = te.compute(
+            (tiles, fours, pairs, 2, 2, 2),
+            lambda tile, four, pair, i, p, j: squares[tile, four, pair, p, i, j],
+            name=VECTORS,
+        )
 
-        def vector(tile: Expr, four: Expr, pair: Expr, i: Expr, p: Expr, j: Expr) -> Expr:
-            found: Expr = squares[tile, four, pair, p, i, j]
-            return found
-
-        vectors = te.compute((tiles, fours, pairs, 2, 2, 2), vector, name=VECTORS)
-
-        def element(i: Expr, j: Expr) -> Expr:
+        def element(i: Expr, j: Expr) -> Any:
             lane = j % 4
             at = (j // TILE, j % TILE // 4, i // 2, i % 2, lane // 2, lane % 2)
-            found: Expr = vectors[at]
-            return found * (1 / self.unit)
+            return vectors[at] * (1 / self.unit)
 
         return [te.compute((rows, self.attrs["channels"]), element, name=self.op)]
 
     def schedule_scaled(self, sch: Schedule, at: str) -> None:
-        sch.compute_at(VECTORS, at)
-        sch.set_scope(VECTORS, 0, "local")
-        *pairs, i, p, j = _inside(sch, VECTORS, at)
-        sch.compute_at(SCALED, at)
-        sch.set_scope(SCALED, 0, "local")
+        compute_in_registers(sch, VECTORS, at)
+        *pairs, i, p, j = loops_inside(sch, VECTORS, at)
+        compute_in_registers(sch, SCALED, at)
         sch.tensorize(i, "aarch64.zip.float.squares")
         unroll(sch, pairs)
-        *pairs, p, i, j, over = _inside(sch, SCALED, at)
+        *pairs, p, i, j, over = loops_inside(sch, SCALED, at)
         sch.reorder(over, *pairs, p, i, j)
         zero = sch.decompose_reduction(SCALED, over)
         inside = [over, *pairs][-1]
-        sch.compute_at(FACTORS, over)
-        sch.set_scope(FACTORS, 0, "local")
+        compute_in_registers(sch, FACTORS, over)
         sch.vectorize(sch.get_loops(FACTORS)[-1])
-        sch.compute_at(SUMS, inside)
-        sch.set_scope(SUMS, 0, "local")
+        compute_in_registers(sch, SUMS, inside)
         schedule_intrin_sum(sch, SUMS, inside, get_intrin("aarch64.smmla.nibbles"), 2)
         sch.tensorize(p, "aarch64.scale.squares")
         unroll(sch, pairs)
-        *spatial, i, j = _inside(sch, zero, at)
+        *spatial, i, j = loops_inside(sch, zero, at)
         unroll(sch, [*spatial, i])
         sch.vectorize(j)
 
@@ -337,38 +340,33 @@ class BlocksByColumns(BlockVectors):
         def of_block(tile: Expr, b: Expr, row: Expr, j: Expr) -> Expr:
             return te.sum(parts[tile, b, over, row, j].astype("int32"), over)
 
-        sums = te.compute((w.shape[0], self.blocks, rows, self.lanes), of_block, name=SUMS)
-        return lambda tile, b, _, row, j: sums[tile, b, row, j]
+        return self.summed(w, of_block)
 
     def _of_bytes(self, data: Element, w: Tensor) -> Sums:
-        size, rows = self.size, self.types[0].shape[0]
+        size = self.size
         t, k = te.reduce_axis((0, size // 16), "t"), te.reduce_axis((0, 16), "k")
 
         def of_block(tile: Expr, b: Expr, row: Expr, j: Expr) -> Expr:
             at = b * size + t * 16 + k
             return te.sum(data(row, at).astype("int32") * w[tile, at, j].astype("int32"), (t, k))
 
-        sums = te.compute((w.shape[0], self.blocks, rows, self.lanes), of_block, name=SUMS)
-        return lambda tile, b, _, row, j: sums[tile, b, row, j]
+        return self.summed(w, of_block)
 
     def schedule_sums(self, sch: Schedule, at: str) -> None:
         multiply = {"aarch64": "aarch64.smlal", "arm": "arm.vmlal"}[self.target.arch]
         if self.bits == 8:
-            sch.compute_at(SUMS, at)
-            sch.set_scope(SUMS, 0, "local")
+            compute_in_registers(sch, SUMS, at)
             schedule_intrin_sum(sch, SUMS, at, get_intrin(f"{multiply}.columns"), 2)
             return
         if SUMS in sch.get_blocks():
-            sch.compute_at(SUMS, at)
-            sch.set_scope(SUMS, 0, "local")
+            compute_in_registers(sch, SUMS, at)
             lane, part = sch.get_loops(SUMS)[-2:]
             sch.reorder(part, lane)
             zero = sch.decompose_reduction(SUMS, part)
             for block in (SUMS, zero):
                 sch.vectorize(sch.get_loops(block)[-1])
             at = part
-        sch.compute_at(PARTS, at)
-        sch.set_scope(PARTS, 0, "local")
+        compute_in_registers(sch, PARTS, at)
         schedule_intrin_sum(sch, PARTS, at, get_intrin(f"{multiply}.nibbles"), 2)
 
 
@@ -403,13 +401,10 @@ class BlocksByPairs(BlockVectors):
             value = data(row, eight * 8 + h * 4 + k)
             return te.sum(value.astype("int32") * weight, (t, q, h, k))
 
-        rows = self.types[0].shape[0]
-        shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
-        sums: Sums = te.compute(shape, of_block, name=SUMS)
-        return sums
+        return self.summed(w, of_block)
 
     def _of_bytes(self, data: Element, w: Tensor) -> Sums:
-        size, rows = self.size, self.types[0].shape[0]
+        size = self.size
         t, k = te.reduce_axis((0, size // 2), "t"), te.reduce_axis((0, 2), "k")
 
         def of_block(tile: Expr, b: Expr, group: Expr, row: Expr, j: Expr) -> Expr:
@@ -417,9 +412,7 @@ class BlocksByPairs(BlockVectors):
             weight = w[tile, pair, group * 8 + j, k].astype("int32")
             return te.sum(data(row, pair * 2 + k).astype("int32") * weight, (t, k))
 
-        shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
-        sums: Sums = te.compute(shape, of_block, name=SUMS)
-        return sums
+        return self.summed(w, of_block)
 
     def copied(self, x: Tensor) -> Element:
         if self.bits == 4:
@@ -428,8 +421,7 @@ class BlocksByPairs(BlockVectors):
         return lambda row, k: copy[row, k]
 
     def schedule_sums(self, sch: Schedule, at: str) -> None:
-        sch.compute_at(SUMS, at)
-        sch.set_scope(SUMS, 0, "local")
+        compute_in_registers(sch, SUMS, at)
         if self.bits == 8:
             schedule_intrin_sum(sch, SUMS, at, get_intrin("x86.pmaddwd.8"), 8)
         else:
@@ -467,16 +459,13 @@ class BlocksOfFloats(BlockVectors):
             value = data(row, at * halves + h).astype("float32")
             return te.sum(value * weight.astype("float32"), (q, h))
 
-        shape = (w.shape[0], self.blocks, self.types[0].shape[0], self.lanes)
-        sums = te.compute(shape, of_block, name=SUMS)
-        return lambda tile, b, _, row, j: sums[tile, b, row, j]
+        return self.summed(w, of_block)
 
     def copied(self, x: Tensor) -> Element:
         return lambda row, k: x[row, k]
 
     def schedule_sums(self, sch: Schedule, at: str) -> None:
-        sch.compute_at(SUMS, at)
-        sch.set_scope(SUMS, 0, "local")
+        compute_in_registers(sch, SUMS, at)
         schedule_sum(sch, SUMS, at, self.lanes, 4)
 
 
@@ -521,21 +510,19 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Bl
     rows = rows if isinstance(rows, int) else OPEN
     size = stored * 8 // bits
     deep, many = min(size, 32) // 16, rows > 1
-    match _form(target):
-        case "quads" if bits == 4:
-            to, halves = f"NK4n{deep}k2k2k4n4k", 4
-        case "quads":
-            to, halves = f"NK4n{deep}k4k4n4k", 0
-        case "columns" if bits == 4:
-            to, halves = "NK2k16n", 2
-        case "columns" if narrow:
-            to, halves = "NK16n", 0
-        case "pairs":
-            to, halves = ("NK2k16n4k", 2) if bits == 4 else ("NK16n2k", 0)
-        case _:
-            return None
-    own = _fields(types, attrs, target, to, halves)
-    match _form(target):
+    form = _form(target)
+    if not form or (form == "columns" and bits == 8 and not narrow):
+        return None
+    packed = {  # by form and bits: the layout of weights, and its dimension of halves
+        ("quads", 4): (f"NK4n{deep}k2k2k4n4k", 4),
+        ("quads", 8): (f"NK4n{deep}k4k4n4k", 0),
+        ("columns", 4): ("NK2k16n", 2),
+        ("columns", 8): ("NK16n", 0),
+        ("pairs", 4): ("NK2k16n4k", 2),
+        ("pairs", 8): ("NK16n2k", 0),
+    }
+    own = _fields(types, attrs, target, *packed[form, bits])
+    match form:
         case "quads" if many and bits == 4 and target.has("i8mm") and not zeros:
             return BlocksBySquares(**own, rows=min(rows + rows % 2, 16), columns=4)
         case "quads" if many:
@@ -550,12 +537,6 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Bl
             run = 32 if narrow and size % 32 == 0 else 16
             return BlocksByColumns(**own, rows=height, columns=TILE * both, run=run)
     return BlocksByPairs(**own, rows=min(rows, 4), columns=8 if many else TILE)
-
-
-def _inside(sch: Schedule, block: str, at: str) -> list[str]:
-    """A block's loops inside loop `at`."""
-    loops: list[str] = list(sch.get_loops(block))
-    return loops[loops.index(at) + 1 :]
 
 
 def _or_zero(value: Expr, row: Expr, rows: Dim, high: int) -> Expr:

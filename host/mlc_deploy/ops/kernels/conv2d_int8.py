@@ -28,7 +28,7 @@ from ..plan import NARROW, Packing
 from ..quantize import BLOCK, BYTES, product
 from ..registry import Attrs, TensorType
 from ..shape import padded
-from ..tile import inline_epilogue, unroll, vectorize_rows
+from ..tile import inline_epilogue, loops_inside, unroll, vectorize_rows
 from .contraction import Work, best_tile, chosen, cost
 from .conv2d import PLANES, Convolution, in_layouts
 from .intrinsics.forms import Place, begin_with_bias, compute_sums, in_registers, schedule_sums
@@ -233,8 +233,7 @@ class ConvInt8(Convolution):
     def _schedule_copy(self, sch: Schedule, task: str) -> None:
         sch.compute_at(COPY, task)
         together = min(BLOCK, row_width(self.conv.kernel[1])) if self.planes else BLOCK
-        loops: list[str] = list(sch.get_loops(COPY))
-        *around, lane = loops[loops.index(task) + 1 :]
+        *around, lane = loops_inside(sch, COPY, task)
         parts, lane = sch.split(lane, [None, together])
         if around and not self.pointwise:
             _, some = sch.split(around[-1], [None, COPIED_AT_ONCE])

@@ -34,7 +34,7 @@ from ..convolution import ConvShape, conv_shape
 from ..plan import Packing, Plan
 from ..quantize import BLOCK, BYTES
 from ..registry import Attrs, TensorType
-from ..tile import divisor, even_cut, inline_epilogue, unroll
+from ..tile import divisor, even_cut, inline_epilogue, loops_inside, unroll
 from .conv2d import in_layouts
 from .conv2d_int8 import BLOCKS
 from .intrinsics.forms import TILE, begin_with_bias, schedule_sums
@@ -154,7 +154,7 @@ class DepthwiseInterleavedRows(Plan):
         schedule_sums(sch, self.kernel, q, [vector, lane], kw, self.target)
         self._schedule_groups(sch, task)
         sch.compute_at("pad", task)
-        *columns, y, element = _inside(sch, "pad", task)
+        *columns, y, element = loops_inside(sch, "pad", task)
         sch.reorder(y, *columns, element)
         most = min(COLUMNS * BLOCK, int(sch.loop(element).extent))  # type: ignore[call-overload]
         parts, element = sch.split(element, [None, most])
@@ -162,7 +162,7 @@ class DepthwiseInterleavedRows(Plan):
         sch.vectorize(element)
         if WIDE in sch.get_blocks():
             sch.compute_at(WIDE, task)
-            *loops, lane, t = _inside(sch, WIDE, task)
+            *loops, lane, t = loops_inside(sch, WIDE, task)
             unroll(sch, loops)
             sch.vectorize(sch.fuse(lane, t))
         sch.parallel(task)
@@ -183,12 +183,6 @@ class DepthwiseInterleavedRows(Plan):
         _, some = sch.split(q, [None, divisor(turned, TURNED)])
         sch.unroll(some)
         sch.tensorize(first, f"x86.interleave.{turns}{read.buffer.dtype}")
-
-
-def _inside(sch: Schedule, block: str, around: str) -> list[str]:
-    """A block's loops inside loop `around`."""
-    loops: list[str] = list(sch.get_loops(block))
-    return loops[loops.index(around) + 1 :]
 
 
 def plan_depthwise(

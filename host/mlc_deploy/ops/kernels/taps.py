@@ -30,7 +30,7 @@ from ..convolution import ConvShape, conv_shape
 from ..plan import Packing, Plan
 from ..quantize import BLOCK
 from ..registry import Attrs, TensorType
-from ..tile import divisor, even_cut, inline_epilogue, unroll
+from ..tile import divisor, even_cut, inline_epilogue, loops_inside, unroll
 from .conv2d import in_layouts
 from .conv2d_int8 import BLOCKS
 from .intrinsics.forms import TILE, begin_with_bias, schedule_sums
@@ -115,12 +115,12 @@ class DepthwiseTaps(Plan):
         copy_rows(sch, 2 * BLOCK, whole=True)
         for stage in (TURNED, BORDERED):
             sch.compute_at(stage, task)
-        *turned, matrix, _ = sch.get_loops(TURNED)
+        *turned, matrix, _ = loops_inside(sch, TURNED, task)
         sch.tensorize(matrix, way.transpose)
-        *bordered, vector = sch.get_loops(BORDERED)
+        *bordered, vector = loops_inside(sch, BORDERED, task)
         sch.vectorize(vector)
         for around in (turned, bordered):
-            unroll(sch, around[around.index(task) + 1 :])
+            unroll(sch, around)
         sch.parallel(task)
         if model := scheduling_model("taps", self.target):
             sch.tune_for(model)

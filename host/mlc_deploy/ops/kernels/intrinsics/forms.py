@@ -25,7 +25,7 @@ from ....schedule import Schedule
 from ....schedule.tensor_intrin import get_intrin
 from ....te import IterVar
 from ...quantize import BLOCK
-from ...tile import schedule_intrin_sum, unroll
+from ...tile import compute_in_registers, own_loops, schedule_intrin_sum, unroll
 from .microkernels import Microkernel
 
 TILE, VECTORS = "int8_tile", "int8_vectors"  # the names of the stages
@@ -154,16 +154,14 @@ def schedule_sums(
     tile, whose loops are `inner`; the last of them is over columns. taps: the extent of the
     innermost reduction, which is unrolled."""
     if kernel.vectors:
-        sch.compute_at(VECTORS, outer)
-        sch.set_scope(VECTORS, 0, "local")
+        compute_in_registers(sch, VECTORS, outer)
     around, at = outer, ""
     if kernel.form == "parts":
-        spatial, over = _own_loops(sch, VECTORS, outer)
+        spatial, over = own_loops(sch, VECTORS, outer)
         *rows, around, at = spatial
         sch.reorder(around, *rows, at, *over)
         sch.unroll(around)
-    sch.compute_at(TILE, around)
-    sch.set_scope(TILE, 0, "local")
+    compute_in_registers(sch, TILE, around)
     steps = partial(_steps, kernel, taps, target)
     schedule_intrin_sum(sch, TILE, around, get_intrin(kernel.intrin), steps, together=True)
     match kernel.form:
@@ -171,7 +169,7 @@ def schedule_sums(
             sch.tensorize(at, kernel.vectors)
             unroll(sch, rows)
         case "squares":
-            (*spatial, row, pair, column), _ = _own_loops(sch, VECTORS, outer)
+            (*spatial, row, pair, column), _ = own_loops(sch, VECTORS, outer)
             four, pair = sch.split(pair, [None, 2])
             sch.reorder(four, row, pair, column)
             sch.tensorize(row, kernel.vectors)
@@ -196,12 +194,3 @@ def _steps(kernel: Microkernel, taps: int, target: Target, turns: int) -> int:
     if target.vector_registers < 32:
         return turns if turns <= UNROLLED else taps
     return 4 if taps == 1 else taps if taps <= 3 else 1
-
-
-def _own_loops(sch: Schedule, block: str, around: str) -> tuple[list[str], list[str]]:
-    """A block's loops inside loop `around`: (spatial, reductions)."""
-    reduced = {i.binding for i in sch.block(block).iters if i.kind == "reduce"}
-    loops: list[str] = list(sch.get_loops(block))
-    loops = loops[loops.index(around) + 1 :]
-    over = [n for n in loops if sch.loop(n).var in reduced]
-    return [n for n in loops if n not in over], over
