@@ -1,9 +1,9 @@
 """Products with weights of few bits that are scaled by blocks (ops/block_scaled.py).
 
-A block's sums are made in the form of an instruction, which takes weights out of their bytes; they
-are scaled, and added up in float32, in registers as well. Packed weights have columns side by side,
-so that a vector of scales serves a vector of sums, and lie in memory in the order in which one row
-reads them; several rows read the same ones.
+An instruction decides the form of a block's sums. The kernel takes weights out of their bytes, sums
+up a block, multiplies the sums by the block's scales and adds them up in float32, all in registers.
+Packed weights have columns side by side, so that a vector of scales serves a vector of sums. They
+lie in memory in the order in which one row reads them. Several rows read the same weights.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ..tile import (
     unroll,
 )
 
-TILE = 16  # columns that stand side by side in packed weights
+TILE = 16  # columns side by side in packed weights
 # Stages: rows side by side; sums of rows; sums of blocks, and of parts of them; scales; scaled
 # sums; vectors of them.
 ROWS, TOTALS, SUMS, PARTS = "block_rows", "row_sums", "block_sums", "block_parts"
@@ -49,7 +49,7 @@ Sums = Callable[..., Any]
 class BlockProduct(Plan):
     """rows: of a tile. columns: of a tile. steps: blocks that a turn takes.
 
-    lanes: columns that an instruction's sums are of. unit: what sums are multiples of.
+    lanes: columns of a vector of sums. unit: every sum is a multiple of it.
     """
 
     lanes: ClassVar[int]
@@ -109,7 +109,8 @@ class BlockProduct(Plan):
 class BlockVectors(BlockProduct):
     """Sums are vectors of columns.
 
-    raised: what weights are more than their numbers. by_rows: whether sums are made row by row.
+    raised: how much larger stored weights are than their numbers. by_rows: whether the kernel sums
+    up row by row.
     """
 
     raised: ClassVar[int] = 0
@@ -144,10 +145,10 @@ class BlockVectors(BlockProduct):
 
     @abstractmethod
     def sums(self, data: Element, w: Tensor) -> Sums:
-        """States the sums of blocks; gives them by tile, block, group of lanes, row and lane."""
+        """The sums of blocks as a stage, by tile, block, group of lanes, row and lane."""
 
     def summed(self, w: Tensor, element: Callable[..., Expr]) -> Sums:
-        """The stage of such sums, where a tile has several groups; else `element` takes none."""
+        """A stage for `sums`. `element` has no index of the group where a tile is one group."""
         groups = (TILE // self.lanes,) if self.lanes < TILE else ()
         shape = (w.shape[0], self.blocks, *groups, self.types[0].shape[0], self.lanes)
         stage = te.compute(shape, element, name=SUMS)
@@ -194,13 +195,13 @@ class BlockVectors(BlockProduct):
 
     @abstractmethod
     def schedule_sums(self, sch: Schedule, at: str) -> None:
-        """Schedules what `sums` stated inside loop `at`: of one row and one group of lanes, or,
-        unless by_rows, of a tile."""
+        """Schedules the stages of `sums` inside loop `at`: of one row and one group of lanes, or of
+        a whole tile unless by_rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksByQuads(BlockVectors):
-    """Four neighbours along k are a lane of the data, and multiply vectors of four columns."""
+    """Four neighbours along k are one lane of the data. They multiply vectors of four columns."""
 
     name = "dense_blocks_quads"
     lanes = 4
@@ -311,10 +312,8 @@ class BlocksBySquares(BlockProduct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksByColumns(BlockVectors):
-    """One element of the data multiplies a vector of sixteen columns; int16 holds the sums of a
-    part of a block.
-
-    run: elements of a part."""
+    """One element of the data multiplies a vector of sixteen columns. int16 holds the sums of a
+    part of a block, of `run` elements."""
 
     name = "dense_blocks_columns"
     lanes = 16
@@ -372,8 +371,8 @@ class BlocksByColumns(BlockVectors):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksByPairs(BlockVectors):
-    """Pairs of neighbours along k are summed up in int16, as is what an instruction takes of a
-    block, on x86-64. Its weights have no sign: they are raised by 8."""
+    """On x86-64 an instruction adds up pairs of neighbours along k in int16. It takes weights
+    without a sign, so weights of 4 bits are raised by 8."""
 
     name = "dense_blocks_pairs"
     lanes = 8
@@ -491,7 +490,8 @@ def _fits(w: TensorType) -> bool:
 def _fields(
     types: Sequence[TensorType], attrs: Attrs, target: Target, to: str, halves: int
 ) -> dict[str, Any]:
-    """The fields of a plan with weights in a layout, of which a dimension are halves of bytes."""
+    """The fields of a plan with weights in layout `to`. halves: its dimension of halves of bytes; 0
+    where it has none."""
     bits, (columns, _, stored) = attrs["bits"], types[1].sizes
     packing = Packing("NK", to, bits=bits, halves=halves)
     more = {"channels": columns, "block": stored * 8 // bits, "halves": halves}
@@ -547,7 +547,7 @@ def _or_zero(value: Expr, row: Expr, rows: Dim, high: int) -> Expr:
 
 
 def _form(target: Target) -> str:
-    """The form that instructions of a target take operands in; "" where it has none."""
+    """How a target's instructions take operands; "" where it has no such instructions."""
     if target.kind == "c" or not target.vector_registers:
         return ""
     if target.arch == "x86_64":

@@ -1,18 +1,17 @@
-"""Depthwise convolution of int8 where the CPU adds up products of neighbours, of channels each by
-itself: pmaddwd of AVX2 two of int16, vpdpbusd of VNNI four of uint8 and int8.
+"""Depthwise convolution of 8 bits where the CPU adds up products of neighbours in each channel:
+pmaddwd of AVX2 adds two of int16, vpdpbusd of VNNI four of uint8 and int8.
 
-Rows of the data become such neighbours, once for each strip of rows; a result takes them from
-memory, by one instruction for two or four taps of eight channels, or of sixteen: those of two
-neighbouring results. Groups of rows begin two rows apart, or four, where a window reaches into no
-more of them then. Rows of results that begin within a group have filters of their own, so many rows
-further down:
+Each task interleaves the rows of a strip once, so that rows become such neighbours. One instruction
+then does two or four taps of eight channels, or of the sixteen of two neighbouring results. Groups
+of rows begin two rows apart, or four where a window reaches into no more groups then. A row of
+results that begins within a group has a filter of its own, shifted down by as many rows:
 
     rows of the data       r0 r1   r2 r3        r0 r1 r2 r3
     a result from row 0    w0 w1   w2 0         w0 w1 w2 0
     a result from row 1    0  w0   w1 w2        0  w0 w1 w2
 
-Filters are laid out so at compile time (nn.rows_shifted). Columns are sorted by their phase in the
-stride, so that two results read neighbours.
+The compiler lays filters out so (nn.rows_shifted). Columns are sorted by their phase in the stride,
+so that two results read neighbours.
 
 vpdpbusd takes data without a sign. int8 data are made so by a pass (graph/signs.py).
 """
@@ -40,19 +39,19 @@ from .conv2d_int8 import BLOCKS
 from .intrinsics.forms import TILE, begin_with_bias, schedule_sums
 from .intrinsics.microkernels import ROWS, Microkernel, has
 
-COLUMNS = 4  # of a vector of bytes, that rows are copied by
+COLUMNS = 4  # of eight channels, in a vector of bytes
 PAIR = 2  # rows of a group, at least
-STRIP = 1 << 13  # bytes of data, about, that are copied together: groups take four times as many
-TURNED = 8  # times, about, that groups of rows are turned one by one, without a loop
+STRIP = 1 << 13  # bytes of data, about, that a task copies: groups take four times as many
+TURNED = 8  # groups of rows, about, that are interleaved without a loop
 MOST_VECTORS = 4  # of a tile: their bytes are a vector, or two
 GROUPS, WIDE = "int8_grouped_rows", "int8_wide_filters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseInterleavedRows(Plan):
-    """kernel: of eight channels, or of those of two pixels. apart: rows between the beginnings of
-    groups. shifts: for each of neighbouring rows of results, which have filters of their own, how
-    many rows they begin after a group does. groups: that a window reaches into."""
+    """kernel: takes eight channels, of one pixel or of two. apart: rows from one group to the next.
+    shifts: how many rows after its group each of the neighbouring rows of results begins. groups:
+    how many a window reaches into."""
 
     name = "conv2d_int8_interleaved_rows"
 
@@ -64,12 +63,12 @@ class DepthwiseInterleavedRows(Plan):
 
     @property
     def phases(self) -> int:
-        """Phases of the stride that columns are sorted by."""
+        """Phases of the stride by which columns are sorted."""
         return self.conv.strides[1] if self.kernel.rows > 1 else 1
 
     @property
     def near(self) -> int:
-        """Columns of which an instruction turns neighbouring rows; 0 where rows may lie apart."""
+        """Columns whose rows an instruction interleaves; 0 where rows may lie apart."""
         return 0 if self.kernel.depth == PAIR else COLUMNS if self.kernel.rows > 1 else 1
 
     # ------------------------------------------------------------------------------------ stages
@@ -116,8 +115,8 @@ class DepthwiseInterleavedRows(Plan):
         return [te.compute((batch, blocks, height, width, lanes), result, name="depthwise")]
 
     def _copied(self, x: Tensor, height: int, width: int) -> Callable[..., Any]:
-        """Data within their border, as a function of an index. Rows that become neighbours are so,
-        group of columns by group, where an instruction turns them all."""
+        """Data within their border, as a function of an index. Where an instruction interleaves
+        whole groups of columns, the copy has the rows of such a group side by side."""
         batch, blocks, *size, lanes = x.shape
         (top, left, *_), border = self.conv.pads, self.conv.border
         columns = self.near or width
@@ -228,7 +227,7 @@ def plan_depthwise(
 
 
 def _shifts(conv: ConvShape, apart: int) -> tuple[int, ...]:
-    """For each of neighbouring rows of results, after which all begins anew, how many rows it
-    begins after a group does, where those begin so many rows apart."""
+    """How many rows after its group each of the neighbouring rows of results begins, until a row
+    begins with a group again."""
     every = min(apart // gcd(apart, conv.strides[0]), conv.out_size[0])
     return tuple(n * conv.strides[0] % apart for n in range(every))

@@ -1,7 +1,7 @@
 """Lookups in tables of 256 bytes, a few at a time.
 
-AArch64 keeps a table in sixteen registers, and looks up a vector at a time. Elsewhere bytes are
-looked up one by one: a load, a load and a store each.
+AArch64 keeps a table in sixteen registers and looks up a vector at a time. Elsewhere each byte
+takes two loads and a store.
 """
 
 from __future__ import annotations

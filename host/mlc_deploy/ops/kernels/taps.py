@@ -1,15 +1,14 @@
 """Depthwise convolution of int8 where the CPU sums up products of neighbours: sdot.
 
-The taps of a row of the window stand in the place of the input channels of other convolutions.
-Four neighbouring pixels of eight channels are turned into four taps of each channel, which serve
-two pixels of the result: the second with its weights one place on.
+The taps of a row of the window take the place of input channels. The kernel transposes four
+neighbouring pixels of eight channels into four taps of each channel. They serve two pixels of the
+result; the second has its weights one place on.
 
     columns      p0 p1 p2 p3
     pixel q      w0 w1 w2 0
     pixel q + 1  0  w0 w1 w2
 
-Data are copied once, in strips of rows, with the padding value around them; weights are turned once
-for each strip.
+Each task copies a strip of rows, with the padding value around it, and transposes the weights once.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ BORDERED, TURNED = "int8_bordered_taps", "int8_taps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseTaps(Plan):
-    """kernel: of one pixel or two. across: how many vectors of taps a row of the window has.
-    groups: how many times so many pixels a row of the result has."""
+    """kernel: of one pixel or two. across: vectors of taps in a row of the window. groups: of the
+    kernel's pixels, in a row of the result."""
 
     name = "conv2d_int8_taps"
 
