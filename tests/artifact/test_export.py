@@ -21,6 +21,7 @@ from mlc_deploy.artifact.export import symbol_of
 from mlc_deploy.codegen.elf import read_object
 from mlc_deploy.graph import BlockBuilder
 from tests.artifact.models import digits, expected, images
+from tests.zig import static_cc
 
 Golden = Callable[..., None]
 EXAMPLE = Path(__file__).parents[2] / "scripts" / "examples" / "c_program"
@@ -168,9 +169,8 @@ def test_embedded_weights_by_gcc(folder: Path) -> None:
 
 @pytest.mark.parametrize("machine", ["aarch64", "arm"])
 def test_program_for_boards(machine: str, folder: Path) -> None:
-    """Flags that decide zig's C library are those of the device runtime: another takes a minute."""
     at = exported(machine, False, folder)
-    made = compiled(CROSS[machine], at, "-static", "-s", *SOURCES)
+    made = compiled(static_cc(machine), at, *SOURCES)
     assert classified(made, machine) == right()
 
 
