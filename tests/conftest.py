@@ -65,6 +65,19 @@ def pytest_configure(config: pytest.Config) -> None:
         cache = tempfile.TemporaryDirectory(prefix="mlc-cache-")
         config.add_cleanup(cache.cleanup)
         os.environ["MLC_CACHE_DIR"] = cache.name  # neither the user's kernels nor for the user
+    else:
+        _share_cores(config, config.workerinput["workercount"])
+
+
+def _share_cores(config: pytest.Config, processes: int) -> None:
+    """Processes that run tests compile by themselves where they are as many as there are cores:
+    each process more that compiles would import everything again, for seconds."""
+    from mlc_deploy.driver import kernels, workers
+
+    share = max(1, workers.cores() // processes)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(kernels, "cores", lambda: share)
+    config.add_cleanup(patch.undo)
 
 
 def _mend_stale_runtime() -> list[str]:

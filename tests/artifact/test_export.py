@@ -21,6 +21,7 @@ from mlc_deploy.artifact.export import symbol_of
 from mlc_deploy.codegen.elf import read_object
 from mlc_deploy.graph import BlockBuilder
 from tests.artifact.models import digits, expected, images
+from tests.zig import static_cc
 
 Golden = Callable[..., None]
 EXAMPLE = Path(__file__).parents[2] / "scripts" / "examples" / "c_program"
@@ -169,7 +170,7 @@ def test_embedded_weights_by_gcc(folder: Path) -> None:
 @pytest.mark.parametrize("machine", ["aarch64", "arm"])
 def test_program_for_boards(machine: str, folder: Path) -> None:
     at = exported(machine, False, folder)
-    made = compiled(CROSS[machine], at, "-static", *SOURCES)
+    made = compiled(static_cc(machine), at, *SOURCES)
     assert classified(made, machine) == right()
 
 

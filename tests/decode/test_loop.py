@@ -26,6 +26,7 @@ from mlc_deploy.graph.nodes import Constant, Deferred
 from scripts.bench.decoder_model import Sizes, write_decoder
 from tests.decode.tiny import PROMPT, by_onnxruntime, planned, saved
 from tests.sessions import TARGETS, aarch64, local
+from tests.zig import static_cc
 
 if TYPE_CHECKING:
     from mlc_rpc import Session
@@ -225,9 +226,8 @@ def test_a_loop_in_c(machine: str, made: Made, tmp_path: Path) -> None:
     assert isinstance(decoder, mlc.CompiledModel)
     decoder.export(tmp_path, "decoder")
     command = [
-        sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-musl", "-static",
-        "-std=c11", "-Os", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror", "-I", ".",
-        str(EXAMPLE / "main.c"), "mlc_runtime.c", "decoder.o", "-o", "write", "-lm",
+        *static_cc(machine), "-I", ".", str(EXAMPLE / "main.c"), "mlc_runtime.c", "decoder.o",
+        "-o", "write",
     ]  # fmt: skip
     built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr

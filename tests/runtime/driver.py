@@ -6,10 +6,11 @@ import hashlib
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+
+from tests.zig import static_cc
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNTIME = ROOT / "device_runtime"
@@ -20,19 +21,12 @@ SOURCES = (
     )),
     ROOT / "tests" / "runtime" / "load_driver.c",
 )  # fmt: skip
-TARGETS = {
-    "arm": ("-target", "thumb-linux-musleabihf", "-mcpu=generic+v7a-neon+vfp3d16-d32"),
-    "aarch64": ("-target", "aarch64-linux-musl"),
-    "x86_64": ("-target", "x86_64-linux-musl"),
-}
-FLAGS = ("-std=c11", "-Os", "-s", "-static", "-Wall", "-Wextra", "-Wconversion", "-Wshadow",
-         "-Werror")  # fmt: skip
 
 
 @cache
 def driver(machine: str) -> Path:
     """The driver's executable; kept in the user's cache under the digest of all it is made of."""
-    state = hashlib.blake2b(repr((TARGETS[machine], FLAGS)).encode(), digest_size=16)
+    state = hashlib.blake2b(repr(static_cc(machine)[1:]).encode(), digest_size=16)
     for path in (*SOURCES, *sorted(RUNTIME.glob("*/*.h"))):
         state.update(path.read_bytes())
     cache_base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -43,11 +37,16 @@ def driver(machine: str) -> Path:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             built = Path(scratch, "load_driver")
             subprocess.run(
-                [sys.executable, "-m", "ziglang", "cc", *TARGETS[machine], *FLAGS,
-                 f"-I{RUNTIME / 'include'}", f"-I{RUNTIME / 'src'}", *map(str, SOURCES),
-                 "-o", str(built)],
+                [
+                    *static_cc(machine),
+                    f"-I{RUNTIME / 'include'}",
+                    f"-I{RUNTIME / 'src'}",
+                    *map(str, SOURCES),
+                    "-o",
+                    str(built),
+                ],
                 check=True,
-            )  # fmt: skip
+            )
             built.replace(path)  # another test process may build the same; either one is good
     return path
 

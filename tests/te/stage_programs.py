@@ -46,22 +46,27 @@ def check(
     reference: Callable[..., Array],
     board: Session | None = None,
     target: str = "host",
+    more: Sequence[Sequence[Array]] = (),
 ) -> str:
     """Holds the last argument against reference(*inputs), interpreted as blocks, as simple loops
-    and as flat loops, and compiled where there is a board. The simple loops as text."""
-    wanted = reference(*inputs)
+    and as flat loops, and compiled where there is a board; and the same for each of `more` inputs.
+    The simple loops as text."""
+    blocks, flat = stage_program(s, args), mlc.lower(s, args)
     simple = mlc.lower(s, args, simple_mode=True)
-
-    def compare(what: str, runs: Callable[[list[Array]], object]) -> None:
-        arrays = [*inputs, np.full_like(wanted, 77)]
-        runs(arrays)
-        np.testing.assert_array_equal(arrays[-1], wanted, err_msg=f"{what}\n{simple}")
-
-    compare("blocks", lambda arrays: run(stage_program(s, args), *arrays))
-    compare("simple loops", lambda arrays: run(simple, *arrays))
-    compare("flat loops", lambda arrays: run_flat(mlc.lower(s, args), arrays))
+    forms: dict[str, Callable[[list[Array]], object]] = {
+        "blocks": lambda arrays: run(blocks, *arrays),
+        "simple loops": lambda arrays: run(simple, *arrays),
+        "flat loops": lambda arrays: run_flat(flat, arrays),
+    }
     if board is not None:
-        compare("compiled", lambda arrays: run_on(board, mlc.build(s, args, target), arrays))
+        library = mlc.build(s, args, target)
+        forms["compiled"] = lambda arrays: run_on(board, library, arrays)
+    for given in (inputs, *more):
+        wanted = reference(*given)
+        for what, runs in forms.items():
+            arrays = [*given, np.full_like(wanted, 77)]
+            runs(arrays)
+            np.testing.assert_array_equal(arrays[-1], wanted, err_msg=f"{what}\n{simple}")
     return str(simple)
 
 

@@ -173,10 +173,7 @@ def schedule_sum(
     """Schedules the loops of a sum that is computed at loop `at`: the reduction outside, unrolled
     by about `steps`, and the tile inside, in registers; row_by_row: the loops of the tile from the
     last but the vectors' to the first."""
-    around: list[str] = list(sch.get_loops(tile))
-    own = around[around.index(at) + 1 :]
-    reduced: list[str] = [n for n in own if _reduces(sch, tile, n)]
-    spatial: list[str] = [n for n in own if n not in reduced]
+    spatial, reduced = own_loops(sch, tile, at)
     in_vectors = bool(spatial) and lanes > 1 and _divides(sch, spatial[-1], lanes)
     copies = prod(_turns(sch.loop(n)) for n in spatial) // (lanes if in_vectors else 1)
     reduced, unrolled = unroll_steps(sch, reduced, steps, copies)
@@ -212,10 +209,7 @@ def schedule_intrin_sum(
     outside, unrolled by about `steps` (or what it says of the number of their turns). together:
     whether neighbouring vectors are loaded at once where registers are free for them.
     Raises ScheduleError where the sum is not what the intrinsic computes."""
-    around: list[str] = list(sch.get_loops(tile))
-    own = around[around.index(at) + 1 :]
-    over: list[str] = [n for n in own if _reduces(sch, tile, n)]
-    spatial: list[str] = [n for n in own if n not in over]
+    spatial, over = own_loops(sch, tile, at)
     inside = [*_taken(sch, spatial, intrin, "spatial"), *_taken(sch, over, intrin, "reduce")]
     turns = prod(int(sch.loop(n).extent) for n in over)  # type: ignore[call-overload]
     most = steps if isinstance(steps, int) else steps(turns)
@@ -310,6 +304,25 @@ def unroll_steps(
     for loop in unrolled:
         sch.unroll(loop)
     return reduced, unrolled
+
+
+def loops_inside(sch: Schedule, block: str, around: str) -> list[str]:
+    """A block's loops inside loop `around`."""
+    loops: list[str] = list(sch.get_loops(block))
+    return loops[loops.index(around) + 1 :]
+
+
+def own_loops(sch: Schedule, block: str, around: str) -> tuple[list[str], list[str]]:
+    """A block's loops inside loop `around`: (spatial, reductions)."""
+    loops = loops_inside(sch, block, around)
+    reduced = [n for n in loops if _reduces(sch, block, n)]
+    return [n for n in loops if n not in reduced], reduced
+
+
+def compute_in_registers(sch: Schedule, block: str, at: str) -> None:
+    """Computes a block at loop `at`; registers hold what it makes."""
+    sch.compute_at(block, at)
+    sch.set_scope(block, 0, "local")
 
 
 def _reduces(sch: Schedule, block: str, loop: str) -> bool:

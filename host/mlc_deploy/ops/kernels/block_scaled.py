@@ -1,9 +1,9 @@
 """Products with weights of few bits that are scaled by blocks (ops/block_scaled.py).
 
-A block's sums are made in the form of an instruction, which takes weights out of their bytes; they
-are scaled, and added up in float32, in registers as well. Packed weights have columns side by side,
-so that a vector of scales serves a vector of sums, and lie in memory in the order in which one row
-reads them; several rows read the same ones.
+An instruction decides the form of a block's sums. The kernel takes weights out of their bytes, sums
+up a block, multiplies the sums by the block's scales and adds them up in float32, all in registers.
+Packed weights have columns side by side, so that a vector of scales serves a vector of sums. They
+lie in memory in the order in which one row reads them. Several rows read the same weights.
 """
 
 from __future__ import annotations
@@ -26,9 +26,17 @@ from ..convolution import OPEN, static
 from ..cpu.default import part_reduction, schedule_block
 from ..plan import Packing, Plan, fields
 from ..registry import Attrs, TensorType
-from ..tile import divisor, inline_epilogue, schedule_intrin_sum, schedule_sum, unroll
+from ..tile import (
+    compute_in_registers,
+    divisor,
+    inline_epilogue,
+    loops_inside,
+    schedule_intrin_sum,
+    schedule_sum,
+    unroll,
+)
 
-TILE = 16  # columns that stand side by side in packed weights
+TILE = 16  # columns side by side in packed weights
 # Stages: rows side by side; sums of rows; sums of blocks, and of parts of them; scales; scaled
 # sums; vectors of them.
 ROWS, TOTALS, SUMS, PARTS = "block_rows", "row_sums", "block_sums", "block_parts"
@@ -41,7 +49,7 @@ Sums = Callable[..., Any]
 class BlockProduct(Plan):
     """rows: of a tile. columns: of a tile. steps: blocks that a turn takes.
 
-    lanes: columns that an instruction's sums are of. unit: what sums are multiples of.
+    lanes: columns of a vector of sums. unit: every sum is a multiple of it.
     """
 
     lanes: ClassVar[int]
@@ -101,7 +109,8 @@ class BlockProduct(Plan):
 class BlockVectors(BlockProduct):
     """Sums are vectors of columns.
 
-    raised: what weights are more than their numbers. by_rows: whether sums are made row by row.
+    raised: how much larger stored weights are than their numbers. by_rows: whether the kernel sums
+    up row by row.
     """
 
     raised: ClassVar[int] = 0
@@ -136,7 +145,14 @@ class BlockVectors(BlockProduct):
 
     @abstractmethod
     def sums(self, data: Element, w: Tensor) -> Sums:
-        """States the sums of blocks; gives them by tile, block, group of lanes, row and lane."""
+        """The sums of blocks as a stage, by tile, block, group of lanes, row and lane."""
+
+    def summed(self, w: Tensor, element: Callable[..., Expr]) -> Sums:
+        """A stage for `sums`. `element` has no index of the group where a tile is one group."""
+        groups = (TILE // self.lanes,) if self.lanes < TILE else ()
+        shape = (w.shape[0], self.blocks, *groups, self.types[0].shape[0], self.lanes)
+        stage = te.compute(shape, element, name=SUMS)
+        return lambda tile, b, group, *i: stage[(tile, b, *([group] if groups else []), *i)]
 
     def copied(self, x: Tensor) -> Element:
         """The data by row and k: of several rows from the rows of a tile side by side, 16 elements
@@ -161,32 +177,31 @@ class BlockVectors(BlockProduct):
         def element(row: Expr, b: Expr) -> Expr:
             return te.sum(x[row, b * size + k].astype(kind) * self.unit, k)
 
-        found: Tensor = te.compute((x.shape[0], self.blocks), element, name=TOTALS)
-        return found
+        total: Tensor = te.compute((x.shape[0], self.blocks), element, name=TOTALS)
+        return total
 
     def schedule_scaled(self, sch: Schedule, at: str) -> None:
-        sch.compute_at(SCALED, at)
-        sch.set_scope(SCALED, 0, "local")
-        *spatial, lane, over = _inside(sch, SCALED, at)
+        compute_in_registers(sch, SCALED, at)
+        *spatial, lane, over = loops_inside(sch, SCALED, at)
         over, step = sch.split(over, [None, self.steps])
         sch.reorder(over, step, *spatial, lane)
         zero = sch.decompose_reduction(SCALED, over)
         self.schedule_sums(sch, [over, step, *spatial][-1] if self.by_rows else step)
         unroll(sch, [step, *spatial])
         sch.vectorize(lane)
-        *spatial, lane = _inside(sch, zero, at)
+        *spatial, lane = loops_inside(sch, zero, at)
         unroll(sch, spatial)
         sch.vectorize(lane)
 
     @abstractmethod
     def schedule_sums(self, sch: Schedule, at: str) -> None:
-        """Schedules what `sums` stated inside loop `at`: of one row and one group of lanes, or,
-        unless by_rows, of a tile."""
+        """Schedules the stages of `sums` inside loop `at`: of one row and one group of lanes, or of
+        a whole tile unless by_rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksByQuads(BlockVectors):
-    """Four neighbours along k are a lane of the data, and multiply vectors of four columns."""
+    """Four neighbours along k are one lane of the data. They multiply vectors of four columns."""
 
     name = "dense_blocks_quads"
     lanes = 4
@@ -209,14 +224,10 @@ class BlocksByQuads(BlockVectors):
                 data(row, c * 16 + h * 8 + g * 4 + k).astype("int32") * weight, (t, g, h, k)
             )
 
-        rows = self.types[0].shape[0]
-        shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
-        sums: Sums = te.compute(shape, of_block, name=SUMS)
-        return sums
+        return self.summed(w, of_block)
 
     def schedule_sums(self, sch: Schedule, at: str) -> None:
-        sch.compute_at(SUMS, at)
-        sch.set_scope(SUMS, 0, "local")
+        compute_in_registers(sch, SUMS, at)
         name = "aarch64.sdot.nibbles" if self.bits == 4 else "aarch64.sdot.sixteen"
         schedule_intrin_sum(sch, SUMS, at, get_intrin(name), 2)
 
@@ -254,64 +265,55 @@ class BlocksBySquares(BlockProduct):
 
         tiles, fours, pairs = w.shape[0], TILE // 4, (rows + 1) // 2
         sums = te.compute((tiles, self.blocks, fours, pairs, 2, 2, 2), of_block, name=SUMS)
-
-        def factor(tile: Expr, b: Expr, column: Expr) -> Expr:
-            found: Expr = scale[tile, b, column].astype("float32")
-            return found
-
-        factors = te.compute(scale.shape, factor, name=FACTORS)
+        factors = te.compute(
+            scale.shape,
+            lambda tile, b, column: scale[tile, b, column].astype("float32"),
+            name=FACTORS,
+        )
 
         def scaled(tile: Expr, four: Expr, pair: Expr, p: Expr, i: Expr, j: Expr) -> Expr:
             found = sums[tile, over, four, pair, p, i, j].astype("float32")
             return te.sum(found * factors[tile, over, four * 4 + p * 2 + j], over)
 
         squares = te.compute((tiles, fours, pairs, 2, 2, 2), scaled, name=SCALED)
+        vectors = te.compute(
+            (tiles, fours, pairs, 2, 2, 2),
+            lambda tile, four, pair, i, p, j: squares[tile, four, pair, p, i, j],
+            name=VECTORS,
+        )
 
-        def vector(tile: Expr, four: Expr, pair: Expr, i: Expr, p: Expr, j: Expr) -> Expr:
-            found: Expr = squares[tile, four, pair, p, i, j]
-            return found
-
-        vectors = te.compute((tiles, fours, pairs, 2, 2, 2), vector, name=VECTORS)
-
-        def element(i: Expr, j: Expr) -> Expr:
+        def element(i: Expr, j: Expr) -> Any:
             lane = j % 4
             at = (j // TILE, j % TILE // 4, i // 2, i % 2, lane // 2, lane % 2)
-            found: Expr = vectors[at]
-            return found * (1 / self.unit)
+            return vectors[at] * (1 / self.unit)
 
         return [te.compute((rows, self.attrs["channels"]), element, name=self.op)]
 
     def schedule_scaled(self, sch: Schedule, at: str) -> None:
-        sch.compute_at(VECTORS, at)
-        sch.set_scope(VECTORS, 0, "local")
-        *pairs, i, p, j = _inside(sch, VECTORS, at)
-        sch.compute_at(SCALED, at)
-        sch.set_scope(SCALED, 0, "local")
+        compute_in_registers(sch, VECTORS, at)
+        *pairs, i, p, j = loops_inside(sch, VECTORS, at)
+        compute_in_registers(sch, SCALED, at)
         sch.tensorize(i, "aarch64.zip.float.squares")
         unroll(sch, pairs)
-        *pairs, p, i, j, over = _inside(sch, SCALED, at)
+        *pairs, p, i, j, over = loops_inside(sch, SCALED, at)
         sch.reorder(over, *pairs, p, i, j)
         zero = sch.decompose_reduction(SCALED, over)
         inside = [over, *pairs][-1]
-        sch.compute_at(FACTORS, over)
-        sch.set_scope(FACTORS, 0, "local")
+        compute_in_registers(sch, FACTORS, over)
         sch.vectorize(sch.get_loops(FACTORS)[-1])
-        sch.compute_at(SUMS, inside)
-        sch.set_scope(SUMS, 0, "local")
+        compute_in_registers(sch, SUMS, inside)
         schedule_intrin_sum(sch, SUMS, inside, get_intrin("aarch64.smmla.nibbles"), 2)
         sch.tensorize(p, "aarch64.scale.squares")
         unroll(sch, pairs)
-        *spatial, i, j = _inside(sch, zero, at)
+        *spatial, i, j = loops_inside(sch, zero, at)
         unroll(sch, [*spatial, i])
         sch.vectorize(j)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksByColumns(BlockVectors):
-    """One element of the data multiplies a vector of sixteen columns; int16 holds the sums of a
-    part of a block.
-
-    run: elements of a part."""
+    """One element of the data multiplies a vector of sixteen columns. int16 holds the sums of a
+    part of a block, of `run` elements."""
 
     name = "dense_blocks_columns"
     lanes = 16
@@ -337,45 +339,40 @@ class BlocksByColumns(BlockVectors):
         def of_block(tile: Expr, b: Expr, row: Expr, j: Expr) -> Expr:
             return te.sum(parts[tile, b, over, row, j].astype("int32"), over)
 
-        sums = te.compute((w.shape[0], self.blocks, rows, self.lanes), of_block, name=SUMS)
-        return lambda tile, b, _, row, j: sums[tile, b, row, j]
+        return self.summed(w, of_block)
 
     def _of_bytes(self, data: Element, w: Tensor) -> Sums:
-        size, rows = self.size, self.types[0].shape[0]
+        size = self.size
         t, k = te.reduce_axis((0, size // 16), "t"), te.reduce_axis((0, 16), "k")
 
         def of_block(tile: Expr, b: Expr, row: Expr, j: Expr) -> Expr:
             at = b * size + t * 16 + k
             return te.sum(data(row, at).astype("int32") * w[tile, at, j].astype("int32"), (t, k))
 
-        sums = te.compute((w.shape[0], self.blocks, rows, self.lanes), of_block, name=SUMS)
-        return lambda tile, b, _, row, j: sums[tile, b, row, j]
+        return self.summed(w, of_block)
 
     def schedule_sums(self, sch: Schedule, at: str) -> None:
         multiply = {"aarch64": "aarch64.smlal", "arm": "arm.vmlal"}[self.target.arch]
         if self.bits == 8:
-            sch.compute_at(SUMS, at)
-            sch.set_scope(SUMS, 0, "local")
+            compute_in_registers(sch, SUMS, at)
             schedule_intrin_sum(sch, SUMS, at, get_intrin(f"{multiply}.columns"), 2)
             return
         if SUMS in sch.get_blocks():
-            sch.compute_at(SUMS, at)
-            sch.set_scope(SUMS, 0, "local")
+            compute_in_registers(sch, SUMS, at)
             lane, part = sch.get_loops(SUMS)[-2:]
             sch.reorder(part, lane)
             zero = sch.decompose_reduction(SUMS, part)
             for block in (SUMS, zero):
                 sch.vectorize(sch.get_loops(block)[-1])
             at = part
-        sch.compute_at(PARTS, at)
-        sch.set_scope(PARTS, 0, "local")
+        compute_in_registers(sch, PARTS, at)
         schedule_intrin_sum(sch, PARTS, at, get_intrin(f"{multiply}.nibbles"), 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksByPairs(BlockVectors):
-    """Pairs of neighbours along k are summed up in int16, as is what an instruction takes of a
-    block, on x86-64. Its weights have no sign: they are raised by 8."""
+    """On x86-64 an instruction adds up pairs of neighbours along k in int16. It takes weights
+    without a sign, so weights of 4 bits are raised by 8."""
 
     name = "dense_blocks_pairs"
     lanes = 8
@@ -403,13 +400,10 @@ class BlocksByPairs(BlockVectors):
             value = data(row, eight * 8 + h * 4 + k)
             return te.sum(value.astype("int32") * weight, (t, q, h, k))
 
-        rows = self.types[0].shape[0]
-        shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
-        sums: Sums = te.compute(shape, of_block, name=SUMS)
-        return sums
+        return self.summed(w, of_block)
 
     def _of_bytes(self, data: Element, w: Tensor) -> Sums:
-        size, rows = self.size, self.types[0].shape[0]
+        size = self.size
         t, k = te.reduce_axis((0, size // 2), "t"), te.reduce_axis((0, 2), "k")
 
         def of_block(tile: Expr, b: Expr, group: Expr, row: Expr, j: Expr) -> Expr:
@@ -417,9 +411,7 @@ class BlocksByPairs(BlockVectors):
             weight = w[tile, pair, group * 8 + j, k].astype("int32")
             return te.sum(data(row, pair * 2 + k).astype("int32") * weight, (t, k))
 
-        shape = (w.shape[0], self.blocks, TILE // self.lanes, rows, self.lanes)
-        sums: Sums = te.compute(shape, of_block, name=SUMS)
-        return sums
+        return self.summed(w, of_block)
 
     def copied(self, x: Tensor) -> Element:
         if self.bits == 4:
@@ -428,8 +420,7 @@ class BlocksByPairs(BlockVectors):
         return lambda row, k: copy[row, k]
 
     def schedule_sums(self, sch: Schedule, at: str) -> None:
-        sch.compute_at(SUMS, at)
-        sch.set_scope(SUMS, 0, "local")
+        compute_in_registers(sch, SUMS, at)
         if self.bits == 8:
             schedule_intrin_sum(sch, SUMS, at, get_intrin("x86.pmaddwd.8"), 8)
         else:
@@ -467,16 +458,13 @@ class BlocksOfFloats(BlockVectors):
             value = data(row, at * halves + h).astype("float32")
             return te.sum(value * weight.astype("float32"), (q, h))
 
-        shape = (w.shape[0], self.blocks, self.types[0].shape[0], self.lanes)
-        sums = te.compute(shape, of_block, name=SUMS)
-        return lambda tile, b, _, row, j: sums[tile, b, row, j]
+        return self.summed(w, of_block)
 
     def copied(self, x: Tensor) -> Element:
         return lambda row, k: x[row, k]
 
     def schedule_sums(self, sch: Schedule, at: str) -> None:
-        sch.compute_at(SUMS, at)
-        sch.set_scope(SUMS, 0, "local")
+        compute_in_registers(sch, SUMS, at)
         schedule_sum(sch, SUMS, at, self.lanes, 4)
 
 
@@ -502,7 +490,8 @@ def _fits(w: TensorType) -> bool:
 def _fields(
     types: Sequence[TensorType], attrs: Attrs, target: Target, to: str, halves: int
 ) -> dict[str, Any]:
-    """The fields of a plan with weights in a layout, of which a dimension are halves of bytes."""
+    """The fields of a plan with weights in layout `to`. halves: its dimension of halves of bytes; 0
+    where it has none."""
     bits, (columns, _, stored) = attrs["bits"], types[1].sizes
     packing = Packing("NK", to, bits=bits, halves=halves)
     more = {"channels": columns, "block": stored * 8 // bits, "halves": halves}
@@ -521,21 +510,19 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Bl
     rows = rows if isinstance(rows, int) else OPEN
     size = stored * 8 // bits
     deep, many = min(size, 32) // 16, rows > 1
-    match _form(target):
-        case "quads" if bits == 4:
-            to, halves = f"NK4n{deep}k2k2k4n4k", 4
-        case "quads":
-            to, halves = f"NK4n{deep}k4k4n4k", 0
-        case "columns" if bits == 4:
-            to, halves = "NK2k16n", 2
-        case "columns" if narrow:
-            to, halves = "NK16n", 0
-        case "pairs":
-            to, halves = ("NK2k16n4k", 2) if bits == 4 else ("NK16n2k", 0)
-        case _:
-            return None
-    own = _fields(types, attrs, target, to, halves)
-    match _form(target):
+    form = _form(target)
+    if not form or (form == "columns" and bits == 8 and not narrow):
+        return None
+    packed = {  # by form and bits: the layout of weights, and its dimension of halves
+        ("quads", 4): (f"NK4n{deep}k2k2k4n4k", 4),
+        ("quads", 8): (f"NK4n{deep}k4k4n4k", 0),
+        ("columns", 4): ("NK2k16n", 2),
+        ("columns", 8): ("NK16n", 0),
+        ("pairs", 4): ("NK2k16n4k", 2),
+        ("pairs", 8): ("NK16n2k", 0),
+    }
+    own = _fields(types, attrs, target, *packed[form, bits])
+    match form:
         case "quads" if many and bits == 4 and target.has("i8mm") and not zeros:
             return BlocksBySquares(**own, rows=min(rows + rows % 2, 16), columns=4)
         case "quads" if many:
@@ -552,12 +539,6 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Bl
     return BlocksByPairs(**own, rows=min(rows, 4), columns=8 if many else TILE)
 
 
-def _inside(sch: Schedule, block: str, at: str) -> list[str]:
-    """A block's loops inside loop `at`."""
-    loops: list[str] = list(sch.get_loops(block))
-    return loops[loops.index(at) + 1 :]
-
-
 def _or_zero(value: Expr, row: Expr, rows: Dim, high: int) -> Expr:
     """A row's element, or 0 of the rows that fill up the last tile of `high`."""
     if isinstance(rows, int) and rows % high == 0:
@@ -566,7 +547,7 @@ def _or_zero(value: Expr, row: Expr, rows: Dim, high: int) -> Expr:
 
 
 def _form(target: Target) -> str:
-    """The form that instructions of a target take operands in; "" where it has none."""
+    """How a target's instructions take operands; "" where it has no such instructions."""
     if target.kind == "c" or not target.vector_registers:
         return ""
     if target.arch == "x86_64":

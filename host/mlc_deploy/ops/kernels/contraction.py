@@ -3,8 +3,8 @@ convolutions are instances. A *window* says which element of the data a row read
 matrix, that of an index map for a convolution. A *source* says whether data are read where they
 are, copied, or packed at run time.
 
-A *tile* of sums stays in registers: some neighbouring rows against some blocks of columns. Floats
-are summed up in vectors of columns, which LLVM finds instructions for (ops/tile.py), and int8 in
+A *tile* of sums stays in registers: some neighbouring rows against some blocks of columns. LLVM
+finds instructions for sums of floats, which are vectors of columns (ops/tile.py). Sums of int8 have
 the form of an instruction (intrinsics/forms.py).
 """
 
@@ -34,9 +34,9 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What tiles are cut from: neighbouring rows, and blocks of columns. taps: neighbours of a row
-    that a turn of the reduction reads. spare: registers that are to be left free. weights: bytes of
-    those of a block of columns."""
+    """What is cut into tiles: neighbouring rows, and blocks of columns. taps: neighbours of a row
+    that a turn of the reduction reads. spare: registers to leave free. weights: bytes of those of a
+    block of columns."""
 
     rows: int
     blocks: int
@@ -96,8 +96,8 @@ def _turn(kernel: Microkernel, tile: Tile, work: Work) -> float:
 
 
 def _loads(kernel: Microkernel, rows: int, blocks: int) -> int:
-    """Instructions that load what a turn multiplies: of the data, which are in registers together,
-    up to AT_ONCE vectors each; of weights as many as there are registers for."""
+    """Instructions that load the operands of a turn. One loads up to AT_ONCE vectors of the data,
+    which are in registers together, or as many vectors of weights as there are registers for."""
     data, weights = int(2 * kernel.instructions.row), int(2 * kernel.instructions.block * blocks)
     free = kernel.registers_loaded - int(kernel.registers.of(rows, blocks)) + 2
     fit = (n for n in range(AT_ONCE, 2, -1) if _held(n, blocks) <= free)
@@ -105,8 +105,8 @@ def _loads(kernel: Microkernel, rows: int, blocks: int) -> int:
 
 
 def _held(together: int, blocks: int) -> int:
-    """Vectors of weights in registers at once where so many are loaded at once, and the sums of
-    `blocks` are added to in turn."""
+    """Vectors of weights in registers at once, where an instruction loads `together` of them and
+    the sums of `blocks` take them in turn."""
     whole = together % blocks == 0 or blocks % together == 0
     return max(together, blocks) if whole else blocks + together - 1
 

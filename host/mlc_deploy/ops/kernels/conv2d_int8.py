@@ -1,13 +1,13 @@
 """conv2d of int8 in blocks of eight channels.
 
 A tile of sums is a few neighbouring pixels against one block of output channels. Where there are
-pads, strides or too few pixels, tiles read a copy of the data: with the padding value around it,
-and the pixels of a row sorted by their phase in the stride, so that neighbouring results read
-neighbouring pixels. Each task copies the rows that it needs. Where tiles do not divide rows well,
-there is a copy for each tap of a row instead: of all pixels, one row after the other without a gap,
-so that a tile runs on from row to row.
+pads, strides or too few pixels, tiles read a copy of the data. The copy has the padding value
+around it. It sorts the pixels of a row by their phase in the stride, so that neighbouring results
+read neighbouring pixels. Each task copies the rows that it needs. Where tiles do not divide rows
+well, there is one copy for each tap of a row instead. It holds all pixels, row after row without a
+gap, so that a tile runs on from row to row.
 
-The first layer of a network, with few channels, takes planes; its copy has the taps of a row in
+The first layer of a network, with few channels, takes planes. Its copy has the taps of a row in
 place of channels, so that its kernel is one pixel wide.
 """
 
@@ -28,7 +28,7 @@ from ..plan import NARROW, Packing
 from ..quantize import BLOCK, BYTES, product
 from ..registry import Attrs, TensorType
 from ..shape import padded
-from ..tile import inline_epilogue, unroll, vectorize_rows
+from ..tile import inline_epilogue, loops_inside, unroll, vectorize_rows
 from .contraction import Work, best_tile, chosen, cost
 from .conv2d import PLANES, Convolution, in_layouts
 from .intrinsics.forms import Place, begin_with_bias, compute_sums, in_registers, schedule_sums
@@ -41,9 +41,7 @@ FEW_TASKS = 4  # per image, where there are rows enough
 CACHED = 3 << 17  # bytes, at most, of copies that each block of output channels reads
 FEW_BLOCKS = 3  # of input channels, to which none is added for sums of two products
 COPIED = 4  # instructions, about, that copy the channels of a pixel
-COPIED_AT_ONCE = (
-    8  # pixels of a row, whose loop is a turn: resnet50_int8 of scripts/bench/models.py
-)
+COPIED_AT_ONCE = 8  # pixels, in a turn: resnet50_int8 of scripts/bench/models.py decided it
 TAP = 4  # instructions, about, that copy one tap of a row
 
 # (image, block of channels, row of the result, pixel, tap row, tap column, channel of the block)
@@ -52,9 +50,9 @@ Data = Callable[[Expr, Expr, Expr, Expr, Expr, Expr, Expr], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvInt8(Convolution):
-    """planes: data are plain, and the kernel's taps in a row count as
-    input channels. in_channels: of a group, filled up to what an intrinsic takes. flat: there is a
-    copy for each tap, and tiles run on from row to row."""
+    """planes: data are plain, and the kernel's taps in a row count as input channels. in_channels:
+    of a group, filled up to what an intrinsic takes. flat: there is a copy for each tap, and tiles
+    run on from row to row."""
 
     name = "conv2d_int8"
 
@@ -233,8 +231,7 @@ class ConvInt8(Convolution):
     def _schedule_copy(self, sch: Schedule, task: str) -> None:
         sch.compute_at(COPY, task)
         together = min(BLOCK, row_width(self.conv.kernel[1])) if self.planes else BLOCK
-        loops: list[str] = list(sch.get_loops(COPY))
-        *around, lane = loops[loops.index(task) + 1 :]
+        *around, lane = loops_inside(sch, COPY, task)
         parts, lane = sch.split(lane, [None, together])
         if around and not self.pointwise:
             _, some = sch.split(around[-1], [None, COPIED_AT_ONCE])
@@ -310,7 +307,7 @@ def _cost(conv: ConvShape, kernel: Microkernel, in_channels: int, planes: bool) 
 
 
 def row_width(taps: int) -> int:
-    """The taps of a row with what fills them up to a load."""
+    """The taps of a row, filled up to a load."""
     return 4 if taps <= 4 else -(-taps // BLOCK) * BLOCK
 
 
@@ -333,6 +330,6 @@ def _runs_on(conv: ConvShape, kernel: Microkernel, in_channels: int, target: Tar
 
 
 def _copied_rows(conv: ConvShape) -> int:
-    """Rows of the result's width that a flat copy has of each phase of rows."""
+    """Rows that a flat copy has for each phase of rows, each as wide as the result."""
     below = (conv.kernel[0] - 1) * conv.dilations[0] // conv.strides[0]
     return conv.out_size[0] + below + 1

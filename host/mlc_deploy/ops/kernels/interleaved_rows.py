@@ -1,20 +1,19 @@
-"""Depthwise convolution of int8 where the CPU adds up products of neighbours, of channels each by
-itself: pmaddwd of AVX2 two of int16, vpdpbusd of VNNI four of uint8 and int8.
+"""Depthwise convolution of 8 bits where the CPU adds up products of neighbours in each channel:
+pmaddwd of AVX2 adds two of int16, vpdpbusd of VNNI four of uint8 and int8.
 
-Rows of the data become such neighbours, once for each strip of rows; a result takes them from
-memory, by one instruction for two or four taps of eight channels, or of sixteen: those of two
-neighbouring results. Groups of rows begin two rows apart, or four, where a window reaches into no
-more of them then. Rows of results that begin within a group have filters of their own, so many rows
-further down:
+Each task interleaves the rows of a strip once, so that rows become such neighbours. One instruction
+then does two or four taps of eight channels, or of the sixteen of two neighbouring results. Groups
+of rows begin two rows apart, or four where a window reaches into no more groups then. A row of
+results that begins within a group has a filter of its own, shifted down by as many rows:
 
     rows of the data       r0 r1   r2 r3        r0 r1 r2 r3
     a result from row 0    w0 w1   w2 0         w0 w1 w2 0
     a result from row 1    0  w0   w1 w2        0  w0 w1 w2
 
-Filters are laid out so at compile time (nn.rows_shifted). Columns are sorted by their phase in the
-stride, so that two results read neighbours.
+The compiler lays filters out so (nn.rows_shifted). Columns are sorted by their phase in the stride,
+so that two results read neighbours.
 
-vpdpbusd takes data without sign: int8 data get 128 more, and sums begin with what takes it away.
+vpdpbusd takes data without a sign. int8 data are made so by a pass (graph/signs.py).
 """
 
 from __future__ import annotations
@@ -27,36 +26,32 @@ from typing import Any
 from mlc_targets import Target
 
 from ... import te
-from ...ir import Expr, PrimFunc, const
+from ...ir import Expr, PrimFunc
 from ...schedule import Schedule
-from ...schedule.tensor_intrin import get_intrin
 from ...te import Tensor
 from ..convolution import ConvShape, conv_shape
 from ..plan import Packing, Plan
-from ..quantize import BLOCK, BYTES, TOP_BIT, offset
+from ..quantize import BLOCK, BYTES
 from ..registry import Attrs, TensorType
-from ..tile import divisor, even_cut, inline_epilogue, schedule_intrin_sum, unroll
+from ..tile import divisor, even_cut, inline_epilogue, loops_inside, unroll
 from .conv2d import in_layouts
 from .conv2d_int8 import BLOCKS
 from .intrinsics.forms import TILE, begin_with_bias, schedule_sums
 from .intrinsics.microkernels import ROWS, Microkernel, has
 
-COLUMNS = 4  # of a vector of bytes, that rows are copied by
+COLUMNS = 4  # of eight channels, in a vector of bytes
 PAIR = 2  # rows of a group, at least
-STRIP = 1 << 13  # bytes of data, about, that are copied together: groups take four times as many
-TURNED = 8  # times, about, that groups of rows are turned one by one, without a loop
-FLIPPED = 0.5  # instructions, about, that take away the sign of eight channels
+STRIP = 1 << 13  # bytes of data, about, that a task copies: groups take four times as many
+TURNED = 8  # groups of rows, about, that are interleaved without a loop
 MOST_VECTORS = 4  # of a tile: their bytes are a vector, or two
 GROUPS, WIDE = "int8_grouped_rows", "int8_wide_filters"
-MORE, TOO_MUCH, BEGIN = "int8_more", "int8_too_much", "int8_begin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseInterleavedRows(Plan):
-    """kernel: of eight channels, or of those of two pixels. apart: rows between the beginnings of
-    groups. shifts: for each of neighbouring rows of results, which have filters of their own, how
-    many rows they begin after a group does. groups: that a window reaches into. flipped: whether
-    data get 128 more, which takes their sign."""
+    """kernel: takes eight channels, of one pixel or of two. apart: rows from one group to the next.
+    shifts: how many rows after its group each of the neighbouring rows of results begins. groups:
+    how many a window reaches into."""
 
     name = "conv2d_int8_interleaved_rows"
 
@@ -65,16 +60,15 @@ class DepthwiseInterleavedRows(Plan):
     apart: int
     shifts: tuple[int, ...]
     groups: int
-    flipped: bool
 
     @property
     def phases(self) -> int:
-        """Phases of the stride that columns are sorted by."""
+        """Phases of the stride by which columns are sorted."""
         return self.conv.strides[1] if self.kernel.rows > 1 else 1
 
     @property
     def near(self) -> int:
-        """Columns of which an instruction turns neighbouring rows; 0 where rows may lie apart."""
+        """Columns whose rows an instruction interleaves; 0 where rows may lie apart."""
         return 0 if self.kernel.depth == PAIR else COLUMNS if self.kernel.rows > 1 else 1
 
     # ------------------------------------------------------------------------------------ stages
@@ -102,7 +96,6 @@ class DepthwiseInterleavedRows(Plan):
         if self.kernel.data == "int16":
             narrow = w
             w = te.compute(narrow.shape, lambda *i: narrow[i].astype("int16"), name=WIDE)
-        begin = self._begin(w) if self.flipped else None
         n, kx = te.reduce_axis((0, self.groups), "n"), te.reduce_axis((0, kw), "kx")
         t = te.reduce_axis((0, together), "t")
 
@@ -117,14 +110,13 @@ class DepthwiseInterleavedRows(Plan):
         tile = te.compute(shape, element, name=TILE)
 
         def result(b: Expr, c: Expr, y: Expr, q: Expr, k: Expr) -> Any:
-            total = tile[b, c, y // many, y % many, q // pixels, q % pixels, k]
-            return total if begin is None else begin[c, k] + total
+            return tile[b, c, y // many, y % many, q // pixels, q % pixels, k]
 
         return [te.compute((batch, blocks, height, width, lanes), result, name="depthwise")]
 
     def _copied(self, x: Tensor, height: int, width: int) -> Callable[..., Any]:
-        """Data within their border, as a function of an index. Rows that become neighbours are so,
-        group of columns by group, where an instruction turns them all."""
+        """Data within their border, as a function of an index. Where an instruction interleaves
+        whole groups of columns, the copy has the rows of such a group side by side."""
         batch, blocks, *size, lanes = x.shape
         (top, left, *_), border = self.conv.pads, self.conv.border
         columns = self.near or width
@@ -132,28 +124,11 @@ class DepthwiseInterleavedRows(Plan):
         def element(b: Expr, c: Expr, g: Expr, y: Expr, e: Expr) -> Expr:
             row, at = y - top, (g * columns - left) * lanes + e
             inside = te.all_of(row >= 0, row < size[0], at >= 0, at < size[1] * lanes)
-            value = te.if_then_else(inside, x[b, c, row, at // lanes, at % lanes], border)
-            return offset(value) if self.flipped else value
+            return te.if_then_else(inside, x[b, c, row, at // lanes, at % lanes], border)
 
         shape = (batch, blocks, width // columns, height, columns * lanes)
         copy = te.compute(shape, element, name="pad")
         return lambda b, c, y, q, k: copy[b, c, q // columns, y, q % columns * lanes + k]
-
-    def _begin(self, w: Tensor) -> Tensor:
-        """What sums begin with where data have 128 too much: int32 [C/8, 8]."""
-        n, kx = te.reduce_axis((0, self.groups), "n"), te.reduce_axis((0, w.shape[2]), "kx")
-        t = te.reduce_axis((0, self.kernel.depth), "t")
-        blocks, lanes, pixels = w.shape[0], w.shape[4], self.kernel.rows
-        shape = (pixels, lanes, self.kernel.depth)
-        more = te.compute(shape, lambda *i: const(TOP_BIT, "uint8"), name=MORE)
-
-        def element(c: Expr, pixel: Expr, k: Expr) -> Expr:
-            weight = w[c, n, kx, 0, k, t].astype("int32")
-            return te.sum(more[pixel, k, t].astype("int32") * weight, (n, kx, t))
-
-        total = te.compute((blocks, pixels, lanes), element, name=TOO_MUCH)
-        begin: Tensor = te.compute((blocks, lanes), lambda c, k: 0 - total[c, 0, k], name=BEGIN)
-        return begin
 
     # ---------------------------------------------------------------------------------- schedule
 
@@ -162,8 +137,7 @@ class DepthwiseInterleavedRows(Plan):
         result = inline_epilogue(sch, "depthwise")
         (height, width), kw = self.conv.out_size, self.conv.kernel[1]
         pixels = self.kernel.rows
-        for _ in range(2 if self.flipped else 1):
-            begin_with_bias(sch, result, self.kernel, {1: "block", 4: "lane"})
+        begin_with_bias(sch, result, self.kernel, {1: "block", 4: "lane"})
         loops: list[str] = list(sch.get_loops(result))
         b, c, y, q, lane = loops
         size = self.conv.size[1] * self.conv.strides[0] * BLOCK
@@ -179,17 +153,15 @@ class DepthwiseInterleavedRows(Plan):
         schedule_sums(sch, self.kernel, q, [vector, lane], kw, self.target)
         self._schedule_groups(sch, task)
         sch.compute_at("pad", task)
-        *columns, y, element = _inside(sch, "pad", task)
+        *columns, y, element = loops_inside(sch, "pad", task)
         sch.reorder(y, *columns, element)
         most = min(COLUMNS * BLOCK, int(sch.loop(element).extent))  # type: ignore[call-overload]
         parts, element = sch.split(element, [None, most])
         unroll(sch, [*columns, parts])
         sch.vectorize(element)
-        if self.flipped:
-            self._schedule_begin(sch, task)
         if WIDE in sch.get_blocks():
             sch.compute_at(WIDE, task)
-            *loops, lane, t = _inside(sch, WIDE, task)
+            *loops, lane, t = loops_inside(sch, WIDE, task)
             unroll(sch, loops)
             sch.vectorize(sch.fuse(lane, t))
         sch.parallel(task)
@@ -211,22 +183,6 @@ class DepthwiseInterleavedRows(Plan):
         sch.unroll(some)
         sch.tensorize(first, f"x86.interleave.{turns}{read.buffer.dtype}")
 
-    def _schedule_begin(self, sch: Schedule, task: str) -> None:
-        sch.compute_at(BEGIN, task)
-        sch.vectorize(sch.get_loops(BEGIN)[-1])
-        sch.compute_at(TOO_MUCH, task, whole=[1])
-        turns = self.groups * self.conv.kernel[1]
-        schedule_intrin_sum(sch, TOO_MUCH, task, get_intrin(self.kernel.intrin), turns)
-        sch.compute_at(MORE, task, whole=[0])
-        *pixel, lane, t = _inside(sch, MORE, task)
-        sch.vectorize(sch.fuse(*pixel, lane, t))
-
-
-def _inside(sch: Schedule, block: str, around: str) -> list[str]:
-    """A block's loops inside loop `around`."""
-    loops: list[str] = list(sch.get_loops(block))
-    return loops[loops.index(around) + 1 :]
-
 
 def plan_depthwise(
     types: Sequence[TensorType], attrs: Attrs, target: Target
@@ -242,7 +198,7 @@ def plan_depthwise(
     x, w = (t.dtype for t in types[:2])
 
     def takes(kernel: Microkernel) -> bool:
-        signs = kernel.data == "int16" or w == "int8"
+        signs = kernel.data == "int16" or (x, w) == ("uint8", "int8")
         pairs = kernel.rows == 1 or (conv.out_size[1] > 1 and conv.strides[1] <= kernel.rows)
         return signs and pairs and has(target, kernel)
 
@@ -255,9 +211,7 @@ def plan_depthwise(
     groups = min(reached)
     apart, shifts = ways[reached.index(groups)]
     packing = Packing("OIHW", f"OHWI{BLOCK}o{together}h", shifts=shifts, high=groups * together)
-    flipped = kernel.data == "uint8" and x == "int8"
     each = kernel.instructions.of(groups * conv.kernel[1], 1) / kernel.rows
-    each += FLIPPED if flipped else 0
     return DepthwiseInterleavedRows(
         **in_layouts(
             types, attrs, target, packing, BLOCKS, BLOCKS,
@@ -269,12 +223,11 @@ def plan_depthwise(
         apart=apart,
         shifts=shifts,
         groups=groups,
-        flipped=flipped,
     )  # fmt: skip
 
 
 def _shifts(conv: ConvShape, apart: int) -> tuple[int, ...]:
-    """For each of neighbouring rows of results, after which all begins anew, how many rows it
-    begins after a group does, where those begin so many rows apart."""
+    """How many rows after its group each of the neighbouring rows of results begins, until a row
+    begins with a group again."""
     every = min(apart // gcd(apart, conv.strides[0]), conv.out_size[0])
     return tuple(n * conv.strides[0] % apart for n in range(every))

@@ -1,7 +1,7 @@
 """Lookups in tables of 256 bytes, a few at a time.
 
-AArch64 keeps a table in sixteen registers, and looks up a vector at a time. Elsewhere bytes are
-looked up one by one: a load, a load and a store each.
+AArch64 keeps a table in sixteen registers and looks up a vector at a time. Elsewhere each byte
+takes two loads and a store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..convolution import static
 from ..lookup import ROWS, place
 from ..plan import Plan, fields
 from ..registry import Attrs, TensorType
-from ..tile import inline_epilogue
+from ..tile import compute_in_registers, divisor, inline_epilogue, loops_inside
 
 TOGETHER = (4, 3, 2, 5, 7, 1)  # vectors that may be one turn, the best first
 TASK = 1 << 10  # vectors, about, that a task looks up
@@ -50,20 +50,16 @@ class LookupRows(Plan):
         sch = Schedule(func)
         i, lane = sch.get_loops(inline_epilogue(sch, "lookup"))
         turns = rows // self.together
-        most = max(1, min(turns, TASK // self.together))
-        turn = next(n for n in range(most, 0, -1) if turns % n == 0)
+        turn = divisor(max(turns, 1), TASK // self.together)
         task, i, row = sch.split(i, [None, turn, self.together])
-        sch.compute_at(TILE, i)
-        sch.set_scope(TILE, 0, "local")
-        around = list(sch.get_loops(TILE))
-        *tile_rows, tile_lane = around[around.index(i) + 1 :]
+        compute_in_registers(sch, TILE, i)
+        *tile_rows, tile_lane = loops_inside(sch, TILE, i)
         if in_vectors(self.target):
             sch.tensorize(tile_lane, f"aarch64.tbl.{q.dtype}.{table.dtype}.{lanes}")
         else:
             sch.unroll(tile_lane)
-        for tile_row in tile_rows:
-            sch.unroll(tile_row)
-        sch.unroll(row)
+        for loop in (*tile_rows, row):
+            sch.unroll(loop)
         sch.vectorize(lane)
         sch.parallel(task)
         return sch.func

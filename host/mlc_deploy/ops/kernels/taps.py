@@ -1,15 +1,14 @@
 """Depthwise convolution of int8 where the CPU sums up products of neighbours: sdot.
 
-The taps of a row of the window stand in the place of the input channels of other convolutions.
-Four neighbouring pixels of eight channels are turned into four taps of each channel, which serve
-two pixels of the result: the second with its weights one place on.
+The taps of a row of the window take the place of input channels. The kernel transposes four
+neighbouring pixels of eight channels into four taps of each channel. They serve two pixels of the
+result; the second has its weights one place on.
 
     columns      p0 p1 p2 p3
     pixel q      w0 w1 w2 0
     pixel q + 1  0  w0 w1 w2
 
-Data are copied once, in strips of rows, with the padding value around them; weights are turned once
-for each strip.
+Each task copies a strip of rows, with the padding value around it, and transposes the weights once.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from ..convolution import ConvShape, conv_shape
 from ..plan import Packing, Plan
 from ..quantize import BLOCK
 from ..registry import Attrs, TensorType
-from ..tile import divisor, even_cut, inline_epilogue, unroll
+from ..tile import divisor, even_cut, inline_epilogue, loops_inside, unroll
 from .conv2d import in_layouts
 from .conv2d_int8 import BLOCKS
 from .intrinsics.forms import TILE, begin_with_bias, schedule_sums
@@ -44,8 +43,8 @@ BORDERED, TURNED = "int8_bordered_taps", "int8_taps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseTaps(Plan):
-    """kernel: of one pixel or two. across: how many vectors of taps a row of the window has.
-    groups: how many times so many pixels a row of the result has."""
+    """kernel: of one pixel or two. across: vectors of taps in a row of the window. groups: of the
+    kernel's pixels, in a row of the result."""
 
     name = "conv2d_int8_taps"
 
@@ -115,12 +114,12 @@ class DepthwiseTaps(Plan):
         copy_rows(sch, 2 * BLOCK, whole=True)
         for stage in (TURNED, BORDERED):
             sch.compute_at(stage, task)
-        *turned, matrix, _ = sch.get_loops(TURNED)
+        *turned, matrix, _ = loops_inside(sch, TURNED, task)
         sch.tensorize(matrix, way.transpose)
-        *bordered, vector = sch.get_loops(BORDERED)
+        *bordered, vector = loops_inside(sch, BORDERED, task)
         sch.vectorize(vector)
         for around in (turned, bordered):
-            unroll(sch, around[around.index(task) + 1 :])
+            unroll(sch, around)
         sch.parallel(task)
         if model := scheduling_model("taps", self.target):
             sch.tune_for(model)

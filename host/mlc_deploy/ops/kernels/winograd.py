@@ -22,7 +22,7 @@ from ..half import spare_registers
 from ..plan import SMALL, Packing, Plan
 from ..quantize import BLOCK
 from ..registry import Attrs, TensorType, compute
-from ..tile import inline_epilogue, schedule_sums
+from ..tile import inline_epilogue, loops_inside, schedule_sums
 from ..winograd import KERNEL, TILES, WHOLE_TILE, growth
 from .contraction import Work, best_tile, cost, prefetch_weights
 from .conv2d import block, in_layouts, plan_blocks
@@ -357,17 +357,15 @@ def _computed_loops(sch: Schedule, name: str, at: str, iters: Sequence[int]) -> 
     was none."""
     found: list[str] = []
     for number in iters:
-        around: list[str] = list(sch.get_loops(name))
         used = set(walk(sch.block(name).iters[number].binding))
-        own = (n for n in around[around.index(at) + 1 :] if sch.loop(n).var in used)
+        own = (n for n in loops_inside(sch, name, at) if sch.loop(n).var in used)
         found.append(next(own, None) or sch.add_unit_loop(name))
     return found
 
 
 def _in_registers(sch: Schedule, name: str, at: str) -> None:
     sch.set_scope(name, 0, "local")
-    around: list[str] = list(sch.get_loops(name))
-    *others, lane = around[around.index(at) + 1 :]
+    *others, lane = loops_inside(sch, name, at)
     _unroll(sch, others, lane)
 
 

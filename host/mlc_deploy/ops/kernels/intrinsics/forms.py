@@ -1,12 +1,12 @@
 """Operand forms: which element along k, and which weight, each lane of a microkernel takes.
 
-Data come in blocks of eight along k, the eight of a row side by side, on every machine: two rows
-are an operand of `smmla`, of four `sdot` by lane, and of two `vpdpbusd`; one is an operand of
-`smull`, and of four `pmaddwd`, two elements at a time, widened to int16. Weights are packed in the
-order in which a tile reads them.
+On every machine data come in blocks of eight along k, with the eight of a row side by side. Two
+rows are an operand of one `smmla`, of four `sdot` by lane, or of two `vpdpbusd`. One row is an
+operand of one `smull`, or of four `pmaddwd`, which take two elements each, widened to int16.
+Weights are packed in the order in which a tile reads them.
 
-Sums are stated as a stage in the kernel's form, and where that has no vectors of columns, as such
-vectors in another. They live in registers. The result takes the rows that are wanted.
+One stage states the sums in the kernel's form. A second makes vectors of columns of them where the
+first has none. Both live in registers. The result takes the rows that are wanted.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ....schedule import Schedule
 from ....schedule.tensor_intrin import get_intrin
 from ....te import IterVar
 from ...quantize import BLOCK
-from ...tile import schedule_intrin_sum, unroll
+from ...tile import compute_in_registers, own_loops, schedule_intrin_sum, unroll
 from .microkernels import Microkernel
 
 TILE, VECTORS = "int8_tile", "int8_vectors"  # the names of the stages
-UNROLLED = 6  # turns of a reduction up to which 16 registers are enough to unroll it as a whole
+UNROLLED = 6  # turns, at most, of a reduction that is unrolled as a whole with 16 registers
 SPATIAL = {"squares": 4, "quads": 3, "pairs": 2, "windows": 3}  # dimensions of a tile in TILE
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Of one product: the row; which of the kernel's `depth` elements along k; the tile of weights,
-    of those for a block of columns, and where in it the weight is."""
+    """Where one product takes its operands: the row; the element along k, of the kernel's `depth`;
+    the tile of weights, of those for a block of columns; and the weight's place in that tile."""
 
     row: Expr
     k: Expr
@@ -53,14 +53,14 @@ def compute_sums(
 ) -> Callable[..., Any]:
     """The sums, int32 [*lead, rows, BLOCK], as a function of an index.
 
-    product(index in lead, place): one product. over: what is summed up over beside the `depth`
-    elements that the kernel takes.
+    product(index in lead, place): one product. over: the reductions beside the `depth` elements
+    that the kernel takes.
     """
     n = len(lead)
     groups = -(-rows // kernel.rows)
 
     def tile(shape: Sequence[int], at: Callable[..., Place], *inner: IterVar) -> te.Tensor:
-        """Sums of which `at` says the place by an index behind lead, and by `inner` reductions."""
+        """A stage of sums over `inner`, too. at(index behind lead): the place of a product."""
 
         def element(*i: Expr) -> Expr:
             return te.sum(product(i[:n], at(*i[n:])), (*over, *inner))
@@ -122,10 +122,9 @@ def begin_with_bias(
 ) -> None:
     """Schedule.fuse_reduction_epilogue for a bias that depends on the column alone.
 
-    columns: by number, the iterations of block `result` that are "block", "lane" (the block of
-    columns, and which of it) or "column" (both in one). int32 wraps, so the order of additions does
-    not matter. Sums that are kept in parts begin with zeros: a bias in one of the parts costs as
-    much as adding it.
+    columns: which iterations of block `result`, by number, are the "block" of columns, its "lane",
+    or the "column", which is both in one. int32 wraps, so the order of additions does not matter.
+    Sums in parts begin with zeros: a bias in one of the parts costs as much as adding it.
     """
     if kernel.form == "parts":
         return
@@ -139,8 +138,8 @@ def begin_with_bias(
 
 
 def in_registers(sch: Schedule, kernel: Microkernel, row: str, lane: str) -> list[str]:
-    """The loops over a tile's rows and a block's columns, as those over registers of sums and their
-    lanes, where a register is of whole rows."""
+    """The loops over a tile's rows and a block's columns, cut into registers and lanes where a
+    register holds whole rows."""
     if kernel.lanes <= BLOCK:
         return [row, lane]
     rows, row = sch.split(row, [None, kernel.lanes // BLOCK])
@@ -150,20 +149,18 @@ def in_registers(sch: Schedule, kernel: Microkernel, row: str, lane: str) -> lis
 def schedule_sums(
     sch: Schedule, kernel: Microkernel, outer: str, inner: Sequence[str], taps: int, target: Target
 ) -> None:
-    """Schedules the stages of compute_sums inside loop `outer` of the result, the last around its
-    tile, whose loops are `inner`; the last of them is over columns. taps: the extent of the
+    """Schedules the stages of compute_sums inside loop `outer` of the result, the last loop around
+    a tile. inner: the tile's loops, of which the last is over columns. taps: the extent of the
     innermost reduction, which is unrolled."""
     if kernel.vectors:
-        sch.compute_at(VECTORS, outer)
-        sch.set_scope(VECTORS, 0, "local")
+        compute_in_registers(sch, VECTORS, outer)
     around, at = outer, ""
     if kernel.form == "parts":
-        spatial, over = _own_loops(sch, VECTORS, outer)
+        spatial, over = own_loops(sch, VECTORS, outer)
         *rows, around, at = spatial
         sch.reorder(around, *rows, at, *over)
         sch.unroll(around)
-    sch.compute_at(TILE, around)
-    sch.set_scope(TILE, 0, "local")
+    compute_in_registers(sch, TILE, around)
     steps = partial(_steps, kernel, taps, target)
     schedule_intrin_sum(sch, TILE, around, get_intrin(kernel.intrin), steps, together=True)
     match kernel.form:
@@ -171,7 +168,7 @@ def schedule_sums(
             sch.tensorize(at, kernel.vectors)
             unroll(sch, rows)
         case "squares":
-            (*spatial, row, pair, column), _ = _own_loops(sch, VECTORS, outer)
+            (*spatial, row, pair, column), _ = own_loops(sch, VECTORS, outer)
             four, pair = sch.split(pair, [None, 2])
             sch.reorder(four, row, pair, column)
             sch.tensorize(row, kernel.vectors)
@@ -183,8 +180,8 @@ def schedule_sums(
 
 
 def _steps(kernel: Microkernel, taps: int, target: Target, turns: int) -> int:
-    """How many turns of the reduction are unrolled: more of them hide the loop's own instructions,
-    and are more for LLVM to keep in registers."""
+    """How many turns of the reduction are unrolled. More turns hide the loop's own instructions,
+    but LLVM has to keep more in registers."""
     if kernel.form == "pairs":
         return 4
     if kernel.data == "uint8":
@@ -196,12 +193,3 @@ def _steps(kernel: Microkernel, taps: int, target: Target, turns: int) -> int:
     if target.vector_registers < 32:
         return turns if turns <= UNROLLED else taps
     return 4 if taps == 1 else taps if taps <= 3 else 1
-
-
-def _own_loops(sch: Schedule, block: str, around: str) -> tuple[list[str], list[str]]:
-    """A block's loops inside loop `around`: (spatial, reductions)."""
-    reduced = {i.binding for i in sch.block(block).iters if i.kind == "reduce"}
-    loops: list[str] = list(sch.get_loops(block))
-    loops = loops[loops.index(around) + 1 :]
-    over = [n for n in loops if sch.loop(n).var in reduced]
-    return [n for n in loops if n not in over], over

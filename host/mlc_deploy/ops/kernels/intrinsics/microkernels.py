@@ -1,7 +1,7 @@
 """Microkernels: the instructions that sum up products of rows and columns, as register tiles use
-them. An instruction's loop, its emission and the features it needs are its tensor intrinsic; forms
-of operands, registers and costs stand here. Floats have no intrinsic: LLVM finds the instructions
-in loops over a tile."""
+them. The tensor intrinsic has an instruction's loop, its emission and the features that it needs.
+This file has forms of operands, registers and costs. Floats have no intrinsic: LLVM finds the
+instructions in loops over a tile."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ...quantize import BLOCK
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a tile takes of something: for each row of each block of columns, for each row, for each
-    block, and once."""
+    """How many a tile needs: for each row of each block of columns, for each row, for each block,
+    and once."""
 
     each: float
     row: float

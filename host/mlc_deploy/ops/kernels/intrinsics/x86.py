@@ -61,16 +61,16 @@ for dtype, widening in (("int8", "vpmovsxbw"), ("uint8", "vpmovzxbw")):
             rf"\b{widening}\b",
         )
     )
-    for columns, phases in ((1, 1), (4, 1), (4, 2)):
-        INTRINS.append(
-            TensorIntrin(
-                f"x86.interleave.quads{columns}.phases{phases}.{dtype}",
-                describe.interleaved_quads(dtype, columns, phases),
-                vectors.interleaved_quads,
-                {"x86_64": frozenset({"avx2" if columns == 1 else "avx512bw"})},
-                r"\bvpshufb\b",
-            )
+for columns, phases in ((1, 1), (4, 1), (4, 2)):
+    INTRINS.append(
+        TensorIntrin(
+            f"x86.interleave.quads{columns}.phases{phases}.uint8",
+            describe.interleaved_quads("uint8", columns, phases),
+            vectors.interleaved_quads,
+            {"x86_64": frozenset({"avx2" if columns == 1 else "avx512bw"})},
+            r"\bvpshufb\b",
         )
+    )
 
 for depth in (16, 32):
     INTRINS.append(
