@@ -13,13 +13,16 @@ from numpy.typing import NDArray
 import mlc_deploy as mlc
 from mlc_deploy.driver.compare import Slack, compare
 from mlc_deploy.frontend import from_onnx
-from mlc_deploy.graph import Function, evaluate
+from mlc_deploy.graph import BlockBuilder, Function, evaluate
 from mlc_deploy.graph.nodes import Call, Constant
 from mlc_deploy.graph.nudge import MOST, MOST_ELEMENTS, rounds_floats
 from mlc_deploy.quantize.calibrate import calibrate
 from mlc_deploy.quantize.insert import in_integers
 from mlc_deploy.quantize.prepare import prepare, read
 from tests.quantize.nets import pictures, residual
+
+
+CORTEX_A76 = "llvm -mtriple=aarch64-linux-gnu -device=arm_cpu -mcpu=cortex-a76"
 
 
 def compiled(chosen: set[str]) -> mlc.CompiledModel:
@@ -48,6 +51,27 @@ def test_integers_of_inputs_are_exact() -> None:
     for model in (compiled({"stem"}), mlc.compile(from_onnx(residual()), "host")):
         assert not rounds_floats(model.reference)
         assert model.slack(given, model.evaluate(given)) == {}
+
+
+def test_differences_in_float16_may_be_off_as_its_rounding_says() -> None:
+    """Two sums of 64 positive numbers differ by little, and their rounding does not; an output that
+    is off by more is wrong, and so is a weight."""
+    rng = np.random.default_rng(1)
+    b = BlockBuilder("main")
+    x = b.param("x", (8, 64), "float32")
+    first = rng.random((64, 16)).astype(np.float32)
+    second = (first * (1 + 1e-3 * rng.standard_normal(first.shape))).astype(np.float32)
+    sums = [b.emit("matmul", x, w) for w in (first, second)]
+    function = b.finish([b.emit("subtract", *sums)], ["y"])
+    model = mlc.compile(function, CORTEX_A76, precision="float16")
+    given = {"x": rng.random((8, 64)).astype(np.float32)}
+    right = model.evaluate(given)
+    slack = model.slack(given, right)["y"]
+    largest = float(np.abs(right["y"]).max())
+    assert 0 < slack.within <= MOST * largest
+    assert not compare(right["y"] + 0.1 * largest, right["y"], "float16", slack).ok
+    wrong = evaluate(with_constant(function, "matmul", 1, lambda w: w * 1.01), given)["y"]
+    assert not compare(wrong, right["y"], "float16", slack).ok
 
 
 def test_slack_widens_the_tolerance_of_floats_alone() -> None:

@@ -29,7 +29,15 @@ from ..frontend import Converter
 from ..graph import ExternalCall, Function, GraphProgram, evaluate, unwritten_program
 from ..graph.indices import index_extents
 from ..graph.lower import KernelSource
-from ..graph.nudge import MOST, MOST_ELEMENTS, NUDGES, TIMES, nudged, rounds_floats
+from ..graph.nudge import (
+    MOST,
+    MOST_ELEMENTS,
+    NUDGES,
+    TIMES,
+    nudged,
+    rounded_to_half,
+    rounds_floats,
+)
 from ..graph.weight_growth import known_memory
 from ..ir import IRModule
 from ..lower import Kernel
@@ -98,15 +106,18 @@ class CompiledModel:
         self, inputs: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]
     ) -> dict[str, Slack]:
         """How much an output may differ, besides tolerances, where integers are made of floats that
-        the model computes (graph/nudge.py): a few times what such rounding moves it, and at most
-        5 % of its largest element; and a few times as many elements as it moves further, and at
-        most 2 % of them. Outputs of other models, and integers, are left out."""
-        if not rounds_floats(self.reference):
+        the model computes, or it computes in float16 (graph/nudge.py): a few times what such
+        rounding moves it, and at most 5 % of its largest element; and a few times as many elements
+        as it moves further, and at most 2 % of them. Outputs of other models, and integers, are
+        left out."""
+        others: list[Function] = []
+        if rounds_floats(self.reference):
+            others += [nudged(self.reference, factor) for factor in NUDGES]
+        if self.precision == "float16":
+            others.append(rounded_to_half(self.reference))
+        if not others:
             return {}
-        moved = [
-            evaluate(nudged(self.reference, factor), inputs, module=self.module)
-            for factor in NUDGES
-        ]
+        moved = [evaluate(other, inputs, module=self.module) for other in others]
         found: dict[str, Slack] = {}
         for name, expected in right.items():
             if expected.dtype.kind != "f" or not expected.size:

@@ -1,4 +1,5 @@
-"""How far a model's outputs move when floats that become integers are rounded otherwise.
+"""How far a model's outputs move when floats that become integers are rounded otherwise, and when
+numbers are rounded to float16.
 
 A float sum is right within its rounding. Where a layer of floats ends in `quantize`, such a sum
 next to a tie becomes either of two integers, and later layers hand the step on. So two right
@@ -13,6 +14,10 @@ An error that moves the outputs by less than this slack is missed. tests/quantiz
 shows that seven wrong constants of one small residual net are found (a scale 1 % off, a zero point
 1 off, a channel left out, ...), on four inputs each. Nothing is shown for deep models, whose slack
 is wider. MOST bounds it, so no model makes every board right.
+
+Sums of float16 are rounded at every step, and a network hands on what that moves: outputs that are
+differences of larger numbers move by more than a share of themselves. Rounded weights show by how
+much.
 """
 
 from __future__ import annotations
@@ -54,6 +59,24 @@ def nudged(function: Function, factor: float) -> Function:
             args: tuple[Value, ...] = (x, moved, zero)
             binding = replace(binding, call=replace(binding.call, args=args))
         bindings.append(binding)
+    return replace(function, bindings=tuple(bindings))
+
+
+def rounded_to_half(function: Function) -> Function:
+    """The function with constants of float32 rounded to float16. Each product is then off by about
+    as much as where the data are rounded, too; numbers beyond float16 stay as they are."""
+
+    def rounded(value: Value) -> Value:
+        if not isinstance(value, Constant) or value.type.dtype != "float32":
+            return value
+        with np.errstate(over="ignore"):
+            half = value.value.astype(np.float16).astype(np.float32)
+        return Constant(np.where(np.isfinite(half), half, value.value), value.name)
+
+    bindings = [
+        replace(b, call=replace(b.call, args=tuple(map(rounded, b.call.args))))
+        for b in function.bindings
+    ]
     return replace(function, bindings=tuple(bindings))
 
 
