@@ -303,12 +303,12 @@ def _is_filled(graph: Rewriting, value: Value, channels: int | None) -> bool:
                     return False
                 if attrs["mode"] != "constant" or not np.isfinite(attrs["value"]):
                     return False
-            case "dequantize":
-                pass
             case _:
+                of = {a for a in call.args if not isinstance(a, Constant)} - seen
+                if all(a.type.dtype not in FLOATS for a in of):  # integers are finite
+                    continue
                 if not (_by_channel(call) and has(call.op, "stays_finite")):
                     return False
-                of = {a for a in call.args if not isinstance(a, Constant)} - seen
                 seen |= of
                 left += of
     return True
