@@ -9,6 +9,7 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy.driver.build import build
+from mlc_deploy.graph import BlockBuilder
 from mlc_deploy.ops import TensorType
 from mlc_deploy.ops.kernels.products import FloatProduct, plan_floats
 from mlc_rpc import Session
@@ -63,3 +64,15 @@ def test_few_rows_do_not_pay_for_packing() -> None:
     plan = planned(7, 64, 196, "float32", CORTEX_A76)
     assert plan is not None
     assert not plan.filled
+
+
+@pytest.mark.parametrize("target", ["armv7a", "aarch64", "x86_64", "host"])
+@pytest.mark.parametrize("sizes", [(128, 384, 1536), (128, 1536, 384), (384, 128, 128)])
+def test_dense_layers_have_work_for_threads(target: str, sizes: tuple[int, int, int]) -> None:
+    """Whichever comes first, rows or columns, and whether rows are copied or not."""
+    rows, depth, columns = sizes
+    graph = BlockBuilder("main")
+    x = graph.param("x", (rows, depth), "float32")
+    y = graph.emit("dense", x, np.ones((depth, columns), np.float32), transpose_b=False)
+    (kernel,) = mlc.compile(graph.finish([y]), target).metadata.kernels.values()
+    assert int(kernel.tasks) >= 8

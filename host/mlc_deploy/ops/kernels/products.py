@@ -117,13 +117,10 @@ class FloatProduct(Product):
         if once:
             prefetch_weights(sch, rows, func, self.target)
         if self.copied:
-            if not once:
-                sch.compute_at("panel", rows)
-            panel, *_, row, lane = sch.get_loops("panel")
+            sch.compute_at("panel", rows)
+            *_, row, lane = sch.get_loops("panel")
             sch.unroll(row)
             sch.vectorize(lane)
-            if once:
-                sch.parallel(panel)
         if self.filled:
             *outer, _, column = sch.get_loops(FILLED)
             sch.parallel(sch.fuse(*outer) if outer[1:] else outer[0])
@@ -135,9 +132,10 @@ class FloatProduct(Product):
     @property
     def _weights_once(self) -> bool:
         """Whether a tile's weights are taken through the caches once, for all rows: where there are
-        more weights than data."""
+        more weights than data. Rows that are copied are so for each tile of theirs, which is a task
+        of its own."""
         rows = self.rows
-        if self.packing is None or not isinstance(rows, int):
+        if self.packing is None or self.copied or not isinstance(rows, int):
             return False
         return self.tile.rows < rows < self.columns
 
