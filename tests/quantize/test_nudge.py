@@ -21,7 +21,6 @@ from mlc_deploy.quantize.insert import in_integers
 from mlc_deploy.quantize.prepare import prepare, read
 from tests.quantize.nets import pictures, residual
 
-
 CORTEX_A76 = "llvm -mtriple=aarch64-linux-gnu -device=arm_cpu -mcpu=cortex-a76"
 
 
