@@ -13,7 +13,6 @@ errors    errors on stderr, and exit statuses
 A command imports the compiler when it runs: signals are set up first, and `--help` is quick.
 """
 
-import gc
 import os
 
 __all__ = ["main"]
@@ -25,7 +24,6 @@ MANY_OBJECTS = 50_000
 
 def main() -> None:
     """The process `mlc-deploy`, which ends here."""
-    gc.set_threshold(MANY_OBJECTS)
     try:
         from .signals import catch_signals
 
@@ -33,6 +31,9 @@ def main() -> None:
     except KeyboardInterrupt:
         os.write(2, b"error: interrupted\n")
         os._exit(130)
+    import gc
+
+    gc.set_threshold(MANY_OBJECTS)
     from .ending import end_with  # these take a while
     from .main import main as run
 
