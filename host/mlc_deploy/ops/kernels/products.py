@@ -238,7 +238,9 @@ def _float_tile(
     by vector: two are then loaded at once, and they are read for every tile of columns).
 
     Elsewhere each row of the data has a vector of its own, of neighbours along k. Of a single row
-    every weight is used once, so that many columns make up for what a turn costs."""
+    every weight is used once, so that many columns make up for what a turn costs. Of many rows
+    x86-64 holds sums in three quarters of its registers: 8 x 3 vectors took least on an Emerald
+    Rapids, 4 x 3 with AVX2 (scripts/bench/seconds.py minilm)."""
     many = rows >= 2 * PANEL and columns >= MANY_COLUMNS and lanes > 1 and depth % lanes == 0
     if packed and many and target.arch == "aarch64":
         return Tile(-(-rows // -(-rows // PANEL)), 2), 4 * lanes, True
@@ -248,11 +250,11 @@ def _float_tile(
         return Tile(1, best), max(4, lanes) if target.arch != "x86_64" else 4, False
     if not packed and target.arch == "aarch64" and lanes == HALVES:  # by lanes of 16 registers
         return Tile(next((n for n in HALF_ROWS if rows % n == 0), HALF_ROWS[0]), 2), lanes, False
-    wide, half = (Tile(5, 4), 8, False), (Tile(4, 2), 16, False)
     if packed and many and target.arch == "x86_64":
         vectors = -(-columns // lanes)
         blocks = min((3, 2), key=lambda n: (-vectors % n, -n))
         return Tile(even_cut(rows, target.vector_registers * 3 // 4 // blocks), blocks), 8, False
+    wide, half = (Tile(5, 4), 8, False), (Tile(4, 2), 16, False)
     return {32: wide, 16: half}.get(target.vector_registers, (Tile(4, 4), 4, False))
 
 
