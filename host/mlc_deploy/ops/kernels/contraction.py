@@ -20,7 +20,10 @@ from ...schedule import Schedule
 from ..plan import WEIGHTS, Plan
 from .intrinsics.microkernels import Microkernel
 
-NEAR = 256 << 10  # bytes of weights that stay in a core's caches beside the data
+# Bytes of weights that stay in a core's caches beside the data: of ResNet-50's layers, those with
+# more in four vectors of columns took less time with two, on an Emerald Rapids
+# (scripts/bench/seconds.py resnet50).
+NEAR = 256 << 10
 AT_ONCE = 4  # vectors that one instruction loads at most (lower/machine/pointers.py)
 
 
@@ -118,9 +121,9 @@ def _registers(kernel: Microkernel, tile: Tile, work: Work) -> float:
 
 def prefetch_weights(sch: Schedule, loop: str, func: PrimFunc, target: Target) -> None:
     """While a turn of a loop over tiles of columns computes, those of the next are fetched. Weights
-    of a large model come from memory, and x86-64 fetches them too late by itself: at 0.72 of the
-    time of 1x1 layers of 7x7 pixels (scripts/bench/seconds.py resnet50). ARM's kernels have no
-    instruction to spare for it."""
+    of a large model come from memory, and x86-64 fetches them too late by itself: 1x1 layers of 7x7
+    pixels in ResNet-50 take about three quarters of the time so, on an Emerald Rapids
+    (scripts/bench/seconds.py resnet50). ARM's kernels have no instruction to spare for it."""
     if target.arch == "x86_64":
         sch.annotate(loop, PREFETCH_NEXT, [func.buffers[WEIGHTS].name])
 
