@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..files.unfinished import write_whole
-from ..report import read_run, run_page, run_trace
 from .options import Misuse, writable
 from .tables import Record
 
@@ -41,6 +40,8 @@ class Drawn:
 
     def write(self, record: Record) -> None:
         """Raises OSError, and ReportError for a page that would be too large."""
+        from ..report import read_run, run_page, run_trace  # here: most runs draw nothing
+
         run = read_run(json.dumps(record), record["model"])
         if self.trace is not None:
             write_whole(writable("--trace", self.trace), run_trace(run))

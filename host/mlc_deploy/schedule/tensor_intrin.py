@@ -45,21 +45,26 @@ Features = Mapping[str, frozenset[str]]
 class TensorIntrin:
     """One way to use an instruction (or a few).
 
-    description: loops around one block with one store. With an init it computes its output anew,
-    without one it adds to it. A parameter is contiguous unless its strides are variables: then its
-    rows may lie anywhere. implementation: the statements, given the description's buffers; or a
-    PrimFunc with the same parameters. Only stores: no loops.
+    described: the description, or what makes it when it is asked for first: loops around one block
+    with one store. With an init it computes its output anew, without one it adds to it. A parameter
+    is contiguous unless its strides are variables: then its rows may lie anywhere.
+    implementation: the statements, given the description's buffers; or a PrimFunc with the same
+    parameters. Only stores: no loops.
     features: per machine, what its CPU must have, by LLVM's names. instruction: what assembly must
     show, as a regular expression. domains: values of a parameter for which both agree, where that
     is not all of them.
     """
 
     name: str
-    description: PrimFunc
+    described: PrimFunc | Callable[[], PrimFunc]
     implementation: PrimFunc | Callable[..., Stmt]
     features: Features
     instruction: str = ""
     domains: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @cached_property
+    def description(self) -> PrimFunc:
+        return self.described if isinstance(self.described, PrimFunc) else self.described()
 
     @cached_property
     def nest(self) -> tuple[list[For], Block]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import product as combinations
 
 from ....ir import PrimFunc, Stmt
-from ....schedule.tensor_intrin import TensorIntrin, rows_apart
+from ....schedule.tensor_intrin import TensorIntrin
 from . import describe, vectors
 from .vectors import llvm
 
@@ -15,7 +16,7 @@ INTRINS: list[TensorIntrin] = []
 
 def _declare(
     name: str,
-    description: PrimFunc,
+    description: Callable[[], PrimFunc],
     implementation: Callable[..., Stmt],
     instruction: str,
     features: str = "neon",
@@ -45,10 +46,12 @@ for name, a, b, llvm_name, feature in (
     dot = _neon(f"{llvm_name}.v4i32.v16i8", "int32x4")
     if name == "sudot":
         dot = vectors.swapped(dot)
-    _declare(name, describe.dot(a, b), vectors.dot_of_one(dot), r"\b[su]{1,2}dot\b", feature)
+    _declare(
+        name, partial(describe.dot, a, b), vectors.dot_of_one(dot), r"\b[su]{1,2}dot\b", feature
+    )
     _declare(
         f"{name}.lane",
-        rows_apart(describe.tile(a, b, 4, 4, 4), "C"),
+        partial(describe.tile_by_lane, a, b),
         vectors.dot_by_lane(dot),
         rf"\b{name}{BY_LANE}",
         feature,
@@ -57,7 +60,7 @@ for name, a, b, llvm_name, feature in (
 for rows in (1, 2):
     _declare(
         f"sdot.rows{rows}",
-        describe.dot_rows("int8", "int8", rows),
+        partial(describe.dot_rows, "int8", "int8", rows),
         vectors.dot_rows_by_lane(_neon("sdot.v4i32.v16i8", "int32x4")),
         rf"\bsdot{BY_LANE}",
         "dotprod",
@@ -65,7 +68,7 @@ for rows in (1, 2):
 
     _declare(
         f"sdot.windows{rows}",
-        describe.dot_of_windows(rows, 4, "int8"),
+        partial(describe.dot_of_windows, rows, 4, "int8"),
         vectors.dot_of_windows(_neon("sdot.v4i32.v16i8", "int32x4"), 4),
         r"\bsdot\b",
         "dotprod",
@@ -73,19 +76,24 @@ for rows in (1, 2):
 
 _declare(
     "sdot.nibbles",
-    describe.dot_of_nibbles(),
+    describe.dot_of_nibbles,
     vectors.dot_of_nibbles(_neon("sdot.v4i32.v16i8", "int32x4")),
     rf"\bsdot{BY_LANE}",
     "dotprod",
 )
 _declare(
     "sdot.sixteen",
-    describe.dot_of_sixteen(),
+    describe.dot_of_sixteen,
     vectors.dot_of_sixteen(_neon("sdot.v4i32.v16i8", "int32x4")),
     rf"\bsdot{BY_LANE}",
     "dotprod",
 )
-_declare("transpose.4x8", describe.transposed(4, 8, "int8"), vectors.transposed, r"\b(zip1|tbl)\b")
+_declare(
+    "transpose.4x8",
+    partial(describe.transposed, 4, 8, "int8"),
+    vectors.transposed,
+    r"\b(zip1|tbl)\b",
+)
 
 for name, a, b in (
     ("smmla", "int8", "int8"),
@@ -93,11 +101,13 @@ for name, a, b in (
     ("usmmla", "uint8", "int8"),
 ):
     product = _neon(f"{name}.v4i32.v16i8", "int32x4")
-    _declare(name, describe.tile(a, b, 2, 2, 8), vectors.matrix(product), rf"\b{name}\b", "i8mm")
+    _declare(
+        name, partial(describe.tile, a, b, 2, 2, 8), vectors.matrix(product), rf"\b{name}\b", "i8mm"
+    )
 
 _declare(
     "smmla.nibbles",
-    describe.squares_of_nibbles(),
+    describe.squares_of_nibbles,
     vectors.squares_of_nibbles(_neon("smmla.v4i32.v16i8", "int32x4")),
     r"\bsmmla\b",
     "i8mm",
@@ -110,25 +120,25 @@ for sign, kind in (("s", "int"), ("u", "uint")):
         addlp = _neon(f"{sign}addlp.v{lanes}i{2 * bits}.v{2 * lanes}i{bits}", f"{wide}x{lanes}")
         _declare(
             f"{sign}mull.{wide}",
-            describe.product(narrow, wide, lanes),
+            partial(describe.product, narrow, wide, lanes),
             vectors.elementwise(mull),
             rf"\b{sign}mull\b",
         )
         _declare(
             f"{sign}mlal.{wide}",
-            describe.product_sum(narrow, wide, lanes),
+            partial(describe.product_sum, narrow, wide, lanes),
             vectors.elementwise_sum(vectors.added(mull)),
             rf"\b{sign}mlal\b",
         )
         _declare(
             f"{sign}addlp.{wide}",
-            describe.pairs(narrow, wide, lanes),
+            partial(describe.pairs, narrow, wide, lanes),
             vectors.pairwise(addlp),
             rf"\b{sign}addlp\b",
         )
         _declare(
             f"{sign}adalp.{wide}",
-            describe.pairs_sum(narrow, wide, lanes),
+            partial(describe.pairs_sum, narrow, wide, lanes),
             vectors.pairwise_sum(vectors.added(addlp)),
             rf"\b{sign}adalp\b",
         )
@@ -138,51 +148,51 @@ _sadalp = vectors.added(_neon("saddlp.v4i32.v8i16", "int32x4"))
 _addp = _neon("addp.v4i32", "int32x4")
 _declare(
     "smull.sadalp",
-    describe.dot_in_fours(8),
+    partial(describe.dot_in_fours, 8),
     vectors.dot_in_fours(_smull, _sadalp),
     r"\bsadalp\b",
 )
 _declare(
     "smull.sadalp.16",
-    describe.dot_in_fours(16),
+    partial(describe.dot_in_fours, 16),
     vectors.dot_in_fours(_smull, _sadalp, apart=True),
     r"\bsmull2\b",
 )
 _declare(
     "smlal.sadalp",
-    describe.dot_in_fours(16),
+    partial(describe.dot_in_fours, 16),
     vectors.dot_in_fours(_smull, _sadalp),
     r"\bsmlal2\b",
     domains=describe.NARROW,
 )
 _declare(
     "smlal.columns",
-    describe.columns_of_bytes(),
+    describe.columns_of_bytes,
     vectors.columns_of_bytes(_smull),
     r"\bsmlal2\b",
     domains=describe.NARROW_DATA,
 )
 _declare(
     "smlal.nibbles",
-    describe.columns_of_nibbles(),
+    describe.columns_of_nibbles,
     vectors.columns_of_nibbles(_smull),
     r"\bsmlal2\b",
 )
 _declare(
     "addp.fours",
-    describe.sums_of_fours(),
+    describe.sums_of_fours,
     vectors.sums_of_fours(_addp),
     r"\baddp\b",
 )
 for name, dtype in (("squares", "int32"), ("float.squares", "float32")):
-    description = describe.rows_of_squares(dtype)
+    description = partial(describe.rows_of_squares, dtype)
     _declare(f"zip.{name}", description, vectors.rows_of_squares, r"\b(zip1|mov)\b")
-_declare("scale.squares", describe.scaled_squares(), vectors.scaled_squares, r"\bscvtf\b")
+_declare("scale.squares", describe.scaled_squares, vectors.scaled_squares, r"\bscvtf\b")
 
 for data, values, lanes in combinations(("int8", "uint8"), ("int8", "uint8"), (16, 8)):
     _declare(
         f"tbl.{data}.{values}.{lanes}",
-        describe.lookup(data, values, lanes),
+        partial(describe.lookup, data, values, lanes),
         vectors.looked_up(
             *(_neon(f"{name}4.v{lanes}i8", f"{values}x{lanes}") for name in ("tbl", "tbx"))
         ),
@@ -193,20 +203,20 @@ for bits, lanes in ((16, 8), (32, 4)):
     dtype = f"int{bits}"
     _declare(
         f"addp.{dtype}",
-        describe.pairs(dtype, dtype, lanes),
+        partial(describe.pairs, dtype, dtype, lanes),
         vectors.pairwise_of_halves(_neon(f"addp.v{lanes}i{bits}", f"{dtype}x{lanes}")),
         r"\baddp\b",
     )
     _declare(
         f"sqrdmulh.{dtype}",
-        describe.high_product(dtype, f"int{2 * bits}", lanes),
+        partial(describe.high_product, dtype, f"int{2 * bits}", lanes),
         vectors.elementwise(_neon(f"sqrdmulh.v{lanes}i{bits}", f"{dtype}x{lanes}")),
         r"\bsqrdmulh\b",
     )
 
 _declare(
     "srshl.int32",
-    describe.rounding_shift(4),
+    partial(describe.rounding_shift, 4),
     vectors.elementwise(_neon("srshl.v4i32", "int32x4")),
     r"\bsrshl\b",
     domains=describe.SHIFTS,
@@ -220,14 +230,14 @@ for dtype, lanes, suffix, needs in (
     letter = suffix[-3:].replace("f32", "s").replace("f16", "h")
     _declare(
         f"fmla.lane.{dtype}",
-        describe.outer(dtype, lanes),
+        partial(describe.outer, dtype, lanes),
         vectors.outer_by_lane(fma),
         rf"\bfmla\s+v\d+\.{lanes}{letter}, v\d+\.{lanes}{letter}, v\d+\.{letter}\[\d\]",
         needs,
     )
     _declare(
         f"fmla.{dtype}",
-        describe.product_sum(dtype, dtype, lanes),
+        partial(describe.product_sum, dtype, dtype, lanes),
         vectors.elementwise_sum(lambda acc, a, b, fma=fma: fma(a, b, acc)),
         rf"\bfmla\s+v\d+\.{lanes}{letter}",
         needs,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from ....ir import Expr, PrimFunc, Select, Stmt
-from ....schedule.tensor_intrin import TensorIntrin, rows_apart
+from ....schedule.tensor_intrin import TensorIntrin
 from . import describe, vectors
 from .vectors import llvm
 
@@ -14,7 +15,7 @@ INTRINS: list[TensorIntrin] = []
 
 def _declare(
     name: str,
-    description: PrimFunc,
+    description: Callable[[], PrimFunc],
     implementation: Callable[..., Stmt],
     instruction: str,
     features: str = "neon",
@@ -37,19 +38,19 @@ for letter, kind in (("s", "int"), ("u", "uint")):
         padal = _neon(f"vpadal{letter}.v{lanes}i{2 * bits}.v{2 * lanes}i{bits}", f"{wide}x{lanes}")
         _declare(
             f"vmull.{suffix}",
-            describe.product(narrow, wide, lanes),
+            partial(describe.product, narrow, wide, lanes),
             vectors.elementwise(mull),
             rf"\bvmull\.{suffix}\b",
         )
         _declare(
             f"vmlal.{suffix}",
-            describe.product_sum(narrow, wide, lanes),
+            partial(describe.product_sum, narrow, wide, lanes),
             vectors.elementwise_sum(vectors.added(mull)),
             rf"\bvmlal\.{suffix}\b",
         )
         _declare(
             f"vpadal.{suffix}",
-            describe.pairs_sum(narrow, wide, lanes),
+            partial(describe.pairs_sum, narrow, wide, lanes),
             vectors.pairwise_sum(padal),
             rf"\bvpadal\.{suffix}\b",
         )
@@ -68,39 +69,39 @@ def _vpadal(acc: Expr, products: Expr) -> Expr:
 
 _declare(
     "vmull.vpadal",
-    describe.dot_in_fours(8),
+    partial(describe.dot_in_fours, 8),
     vectors.dot_in_fours(_vmull, _vpadal),
     r"\bvpadal\.s16\b",
 )
 _declare(
     "vmull.vpadal.16",
-    describe.dot_in_fours(16),
+    partial(describe.dot_in_fours, 16),
     vectors.dot_in_fours(_vmull, _vpadal, apart=True),
     r"\bvpadal\.s16\b",
 )
 _declare(
     "vmlal.vpadal",
-    describe.dot_in_fours(16),
+    partial(describe.dot_in_fours, 16),
     vectors.dot_in_fours(_vmull, _vpadal),
     r"\bvmlal\.s8\b",
     domains=describe.NARROW,
 )
 _declare(
     "vmlal.columns",
-    describe.columns_of_bytes(),
+    describe.columns_of_bytes,
     vectors.columns_of_bytes(_vmull),
     r"\bvmlal\.s8\b",
     domains=describe.NARROW_DATA,
 )
 _declare(
     "vmlal.nibbles",
-    describe.columns_of_nibbles(),
+    describe.columns_of_nibbles,
     vectors.columns_of_nibbles(_vmull),
     r"\bvmlal\.s8\b",
 )
 _declare(
     "vpadd.fours",
-    describe.sums_of_fours(),
+    describe.sums_of_fours,
     vectors.sums_of_fours(vectors.by_halves(_neon("vpadd.v2i32", "int32x2"))),
     r"\bvpadd\.i32\b",
 )
@@ -113,7 +114,7 @@ for dtype, lanes, kind in (
 ):
     _declare(
         f"vpadd.{kind}",
-        describe.pairs(dtype, dtype, lanes),
+        partial(describe.pairs, dtype, dtype, lanes),
         vectors.pairwise_of_halves(_neon(f"vpadd.v{lanes}{kind}", f"{dtype}x{lanes}")),
         rf"\bvpadd\.{kind}\b",
     )
@@ -122,14 +123,14 @@ for bits, lanes in ((16, 8), (32, 4)):
     dtype = f"int{bits}"
     _declare(
         f"vqrdmulh.s{bits}",
-        describe.high_product(dtype, f"int{2 * bits}", lanes),
+        partial(describe.high_product, dtype, f"int{2 * bits}", lanes),
         vectors.elementwise(_neon(f"vqrdmulh.v{lanes}i{bits}", f"{dtype}x{lanes}")),
         rf"\bvqrdmulh\.s{bits}\b",
     )
 
 _declare(
     "vrshl.s32",
-    describe.rounding_shift(4),
+    partial(describe.rounding_shift, 4),
     vectors.elementwise(_neon("vrshifts.v4i32", "int32x4")),
     r"\bvrshl\.s32\b",
     domains=describe.SHIFTS,
@@ -143,13 +144,13 @@ def _multiply_add(a: Expr, b: Expr, acc: Expr) -> Expr:
 
 _declare(
     "vmla.lane.f32",
-    describe.outer("float32", 4),
+    partial(describe.outer, "float32", 4),
     vectors.outer_by_lane(_multiply_add),
     r"\bvmla\.f32\s+q\d+, q\d+, d\d+\[\d\]",
 )
 _declare(
     "vfma.f32",
-    describe.outer("float32", 4),
+    partial(describe.outer, "float32", 4),
     vectors.outer_by_lane(llvm("llvm.fma.v4f32", "float32x4")),
     r"\bvfma\.f32\s+q\d+",
     "neon vfp4",
@@ -166,10 +167,10 @@ for name, a, b, llvm_name, feature in (
     if name == "sudot":
         dot = vectors.swapped(dot)
     instruction = r"\bv[su]{1,2}dot\."
-    _declare(f"v{name}", describe.dot(a, b), vectors.dot_of_one(dot), instruction, feature)
+    _declare(f"v{name}", partial(describe.dot, a, b), vectors.dot_of_one(dot), instruction, feature)
     _declare(
         f"v{name}.lane",
-        rows_apart(describe.tile(a, b, 4, 4, 4), "C"),
+        partial(describe.tile_by_lane, a, b),
         vectors.dot_by_lane(dot),
         rf"\bv{name}\.\w+\s+q\d+, q\d+, d\d+\[\d\]",
         feature,
@@ -182,5 +183,9 @@ for name, a, b in (
 ):
     matrix = _neon(f"{name}.v4i32.v16i8", "int32x4")
     _declare(
-        f"v{name}", describe.tile(a, b, 2, 2, 8), vectors.matrix(matrix), rf"\bv{name}\.", "i8mm"
+        f"v{name}",
+        partial(describe.tile, a, b, 2, 2, 8),
+        vectors.matrix(matrix),
+        rf"\bv{name}\.",
+        "i8mm",
     )

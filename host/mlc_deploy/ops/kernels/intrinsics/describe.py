@@ -36,6 +36,11 @@ def tile(a: str, b: str, rows: int, columns: int, depth: int) -> PrimFunc:
     return accumulating(_func(x, y, te.compute((rows, columns), element, name="C")))
 
 
+def tile_by_lane(a: str, b: str) -> PrimFunc:
+    """C[i, j] += A[i, k] * B[j, k], all of [4, 4]; rows of C anywhere."""
+    return rows_apart(tile(a, b, 4, 4, 4), "C")
+
+
 def dot_rows(a: str, b: str, rows: int) -> PrimFunc:
     """C[i, j] += A[i, 4*h + k] * B[h, j, k]: int32 [rows, 4], a [rows, 8], b [2, 4, 4]; rows of C
     and both halves of B anywhere."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ....schedule.tensor_intrin import TensorIntrin
 from . import describe, vectors
 from .vectors import llvm
@@ -15,7 +17,7 @@ for lanes, name, feature in ((4, "sse2.pmadd.wd", "sse2"), (8, "avx2.pmadd.wd", 
     INTRINS.append(
         TensorIntrin(
             f"x86.pmaddwd.{lanes}",
-            describe.dot("int16", "int8", lanes, 2),
+            partial(describe.dot, "int16", "int8", lanes, 2),
             vectors.dot_of_pairs(multiply_add),
             {"x86_64": frozenset({feature})},
             r"\bv?pmaddwd\b",
@@ -25,7 +27,7 @@ for lanes, name, feature in ((4, "sse2.pmadd.wd", "sse2"), (8, "avx2.pmadd.wd", 
 INTRINS.append(
     TensorIntrin(
         "x86.pmaddwd.windows",
-        describe.dot_of_pairs("int16", 8),
+        partial(describe.dot_of_pairs, "int16", 8),
         vectors.dot_of_neighbours(vectors.added(llvm("llvm.x86.avx2.pmadd.wd", "int32x8"))),
         {"x86_64": frozenset({"avx2"})},
         r"\bvpmaddwd\b",
@@ -37,8 +39,12 @@ INTRINS.append(
 for rows, feature in ((1, "avxvnni"), (2, "avx512vnni")):
     multiply_add = llvm(f"llvm.x86.avx512.vpdpbusd.{256 * rows}", f"int32x{8 * rows}")
     for name, description, made in (
-        ("rows", describe.dot_rows_of_quads(rows), vectors.dot_rows_of_quads(multiply_add)),
-        ("windows", describe.dot_of_quads(rows), vectors.dot_of_neighbours(multiply_add)),
+        (
+            "rows",
+            partial(describe.dot_rows_of_quads, rows),
+            vectors.dot_rows_of_quads(multiply_add),
+        ),
+        ("windows", partial(describe.dot_of_quads, rows), vectors.dot_of_neighbours(multiply_add)),
     ):
         INTRINS.append(
             TensorIntrin(
@@ -55,7 +61,7 @@ for dtype, widening in (("int8", "vpmovsxbw"), ("uint8", "vpmovzxbw")):
     INTRINS.append(
         TensorIntrin(
             f"x86.interleave.{dtype}",
-            describe.interleaved_pairs(dtype, "int16"),
+            partial(describe.interleaved_pairs, dtype, "int16"),
             vectors.interleaved_pairs,
             {"x86_64": frozenset({"avx2"})},
             rf"\b{widening}\b",
@@ -65,7 +71,7 @@ for columns, phases in ((1, 1), (4, 1), (4, 2)):
     INTRINS.append(
         TensorIntrin(
             f"x86.interleave.quads{columns}.phases{phases}.uint8",
-            describe.interleaved_quads("uint8", columns, phases),
+            partial(describe.interleaved_quads, "uint8", columns, phases),
             vectors.interleaved_quads,
             {"x86_64": frozenset({"avx2" if columns == 1 else "avx512bw"})},
             r"\bvpshufb\b",
@@ -76,7 +82,7 @@ for depth in (16, 32):
     INTRINS.append(
         TensorIntrin(
             f"x86.pmaddubsw.nibbles{depth}",
-            describe.dot_of_raised_nibbles(depth),
+            partial(describe.dot_of_raised_nibbles, depth),
             vectors.dot_of_raised_nibbles(
                 llvm("llvm.x86.avx2.pmadd.ub.sw", "int16x16"),
                 llvm("llvm.x86.avx2.pmadd.wd", "int32x8"),
