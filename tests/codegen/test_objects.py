@@ -19,7 +19,7 @@ from elftools.elf.elffile import ELFFile
 import mlc_deploy as mlc
 from mlc_deploy import te
 from mlc_deploy.codegen import Library
-from mlc_deploy.driver.workers import in_workers
+from mlc_deploy.driver.workers import WorkerPool
 from mlc_deploy.errors import CodegenError
 from mlc_deploy.schedule import Schedule
 from mlc_targets import Target
@@ -241,7 +241,8 @@ def test_compiling_leaves_no_memory_behind() -> None:
     sch = Schedule(te.create_prim_func([a, b, c], "tiles"))
     for loop in sch.get_loops("c"):
         sch.unroll(sch.split(loop, [None, 8])[1])
-    (grown,) = in_workers(grown_by_builds, [(sch.func, Target("aarch64"), 6)], 1)
+    with WorkerPool(1) as pool:
+        grown = pool.submit(grown_by_builds, sch.func, Target("aarch64"), 6).result()
     assert isinstance(grown, int) and grown < 3e6
 
 

@@ -16,10 +16,12 @@ import mlc_deploy as mlc
 from mlc_deploy import te
 from mlc_deploy.codegen.library import Library
 from mlc_deploy.codegen.merge import merge
+from mlc_deploy.driver import kernels
 from mlc_deploy.driver.cache import Cache
 from mlc_deploy.driver.compile import CompiledModel
 from mlc_deploy.driver.kernels import compile_sources
 from mlc_deploy.driver.sharing import compile_together, sharing_of
+from mlc_deploy.driver.workers import WorkerPool
 from mlc_deploy.graph import BlockBuilder, Function
 from mlc_deploy.graph.lower import KernelSource, Unscheduled, unscheduled
 from mlc_targets import Target
@@ -99,7 +101,10 @@ def scaled(size: int, factor: float = 2.0) -> KernelSource:
 def names_of(
     sources: Mapping[str, KernelSource], target: Target, store: Cache | None = None
 ) -> list[tuple[str, ...]]:
-    return list(sharing_of(sources, target, store, lambda source: source.digest).names)
+    def unknown() -> None:
+        pass
+
+    return list(sharing_of(sources, target, store, lambda source: source.digest, unknown).names)
 
 
 def test_functions_of_the_user_share(own_cache: Path) -> None:
@@ -131,6 +136,29 @@ def test_each_kernel_is_scheduled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sources = {"a": scaled(64), "b": scaled(96), "c": scaled(128, 3.0)}
     compile_sources(sources, Target("aarch64"), {}, 1)
     assert sorted(begun) == ["scaled128", "scaled64", "scaled96"]
+
+
+def test_processes_start_before_what_shares_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They import meanwhile; and where the cache has all, none starts."""
+    order: list[str] = []
+
+    class Pool(WorkerPool):
+        def __init__(self, count: int, **how: Any) -> None:
+            order.append(f"{count} processes")
+            super().__init__(count, **how)
+
+    def noted(source: KernelSource, target: Target) -> Unscheduled:
+        order.append(source.name)
+        return unscheduled(source, target)
+
+    monkeypatch.setattr(kernels, "WorkerPool", Pool)
+    monkeypatch.setattr("mlc_deploy.graph.lower.unscheduled", noted)
+    sources = {f"f{n}": scaled(32 * n) for n in range(1, kernels.FEW + 2)}
+    compile_sources(sources, Target("aarch64"), {}, 2)
+    assert order[0] == "2 processes" and "scaled32" in order[1:]
+    order.clear()
+    compile_sources(sources, Target("aarch64"), {}, 2)
+    assert order == []
 
 
 def test_the_same_function_twice_is_one_too() -> None:

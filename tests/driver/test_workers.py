@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mlc_deploy.driver.workers import GENTLE, WorkerDied, WorkerPool, WorkerTimeout, in_workers
+from mlc_deploy.driver.workers import GENTLE, WorkerDied, WorkerPool, WorkerTimeout
 from mlc_deploy.errors import LowerError
 from tests.cli.command_process import PATIENCE, alive, until
 from tests.driver.worker_tasks import abort_at, divide, leave_at, refuse_from, square
@@ -33,7 +33,8 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel does not 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_results_are_in_order(count: int) -> None:
-    assert in_workers(square, [(n,) for n in range(20)], count) == [n * n for n in range(20)]
+    with WorkerPool(count) as pool:
+        assert pool.each(square, [(n,) for n in range(20)]) == [n * n for n in range(20)]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,8 @@ def test_results_are_in_order(count: int) -> None:
 def test_a_death_costs_its_task_alone(
     function: Callable[[int, int], int], how: str, words: str
 ) -> None:
-    found = in_workers(function, [(n, 3) for n in range(8)], 2)
+    with WorkerPool(2) as pool:
+        found = pool.each(function, [(n, 3) for n in range(8)])
     died = found.pop(3)
     assert isinstance(died, WorkerDied)
     assert (died.how, died.words) == (how, words)
@@ -51,21 +53,22 @@ def test_a_death_costs_its_task_alone(
 
 
 def test_every_task_may_die() -> None:
-    found = in_workers(abort_at, [(n, n) for n in range(3)], 1)
+    with WorkerPool(1) as pool:
+        found = pool.each(abort_at, [(n, n) for n in range(3)])
     assert all(isinstance(result, WorkerDied) for result in found)
 
 
 def test_the_first_error_in_the_order_of_tasks_is_raised() -> None:
-    with pytest.raises(LowerError) as caught:
-        in_workers(refuse_from, [(n, 4) for n in range(9)], 3)
+    with WorkerPool(3) as pool, pytest.raises(LowerError) as caught:
+        pool.each(refuse_from, [(n, 4) for n in range(9)])
     error = caught.value
     assert (error.what, error.where, error.mend) == ("task 4", "here", "there")
     assert str(error) == "task 4\n  in:  here\n  try: there"
 
 
 def test_an_error_of_ours_shows_where_it_was_raised() -> None:
-    with pytest.raises(ZeroDivisionError) as caught:
-        in_workers(divide, [(0,)], 1)
+    with WorkerPool(1) as pool, pytest.raises(ZeroDivisionError) as caught:
+        pool.each(divide, [(0,)])
     (note,) = caught.value.__notes__
     assert note.startswith("in a worker process:\nTraceback") and "return 1 / n" in note
 
@@ -117,6 +120,16 @@ def test_a_limit_does_not_count_what_a_worker_imports(
         assert pool.submit(triple, 5).result(PATIENCE) == 15
 
 
+def test_workers_import_before_their_first_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marked = tmp_path / "imported"
+    (tmp_path / "marking.py").write_text(f"open({str(marked)!r}, 'w').close()")
+    monkeypatch.syspath_prepend(tmp_path)
+    with WorkerPool(1, imports="marking"):
+        assert until(marked.exists)
+
+
 @linux
 def test_gentle_workers_leave_the_cores_to_others() -> None:
     with WorkerPool(1, gently=True) as pool:
@@ -135,9 +148,10 @@ def test_gentle_workers_are_sessions_that_leave_the_cores_to_others() -> None:
 
 WAITING = """
 import sys
-from mlc_deploy.driver.workers import in_workers
+from mlc_deploy.driver.workers import WorkerPool
 from tests.driver.worker_tasks import wait
-in_workers(wait, [(sys.argv[1], float(sys.argv[2]))] * 9, 2)
+with WorkerPool(2) as pool:
+    pool.each(wait, [(sys.argv[1], float(sys.argv[2]))] * 9)
 """
 
 

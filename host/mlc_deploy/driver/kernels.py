@@ -14,7 +14,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -45,7 +45,7 @@ from ..passes.context import PassContext, option
 from ..schedule.tensor_intrin import registered_intrins
 from .cache import Cache, user_folder
 from .sharing import FOLDER, Sharing, compile_together, sharing_of
-from .workers import WorkerDied, cores, in_workers
+from .workers import WorkerDied, WorkerPool, cores
 
 FEW = 8  # kernels; so many are compiled by the time that a worker has started
 LAST_WORDS = 400  # characters
@@ -84,6 +84,23 @@ class _Count:
         return made
 
 
+class _Workers(ExitStack):
+    """The processes that compile kernels: from the moment when it is clear that some are missing,
+    since a process takes long to start, until this context ends."""
+
+    def __init__(self, most: int | None) -> None:
+        super().__init__()
+        self._most = most or option("compile.workers") or cores()
+        self._pool: WorkerPool | None = None
+
+    def for_missing(self, count: int) -> WorkerPool | None:
+        """The processes, started now if they are not yet; None where this process compiles so many
+        kernels as soon."""
+        if self._pool is None and self._most > 1 and count > FEW and sys.executable:
+            self._pool = self.enter_context(WorkerPool(min(self._most, count), imports=__name__))
+        return self._pool
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledKernels:
     """The kernels' objects by name, and how many of them the cache had."""
@@ -119,34 +136,41 @@ def compile_sources(
     watches, or has added, run in this process, and so do operators, implementations and intrinsics
     of the user's; then the cache has no part in it. Raises LowerError, ScheduleError, CodegenError.
     """
-    sharing = _sharing(sources, target)
-    together = sharing.names
     form = _Form("kernels", compile_unit, packed, lambda entry: unpacked(entry, target))
-    scheduled = {n: replace(sources[n], scheduled=func) for n, func in sharing.scheduled.items()}
-    known = {**sources, **scheduled}
-    units = {names[0]: tuple(known[name] for name in names) for names in together}
-    worked = {
-        names[0]: [layer for name in names for layer in layers.get(name, ())] for names in together
-    }
-    made, cached = _made(form, units, target, worked, workers, progress)
+    with _Workers(workers) as processes:
+        sharing = _sharing(sources, target, processes)
+        scheduled = {n: replace(sources[n], scheduled=f) for n, f in sharing.scheduled.items()}
+        known = {**sources, **scheduled}
+        units = {names[0]: tuple(known[name] for name in names) for names in sharing.names}
+        worked = {
+            names[0]: [layer for name in names for layer in layers.get(name, ())]
+            for names in sharing.names
+        }
+        made, cached = _made(form, units, target, worked, processes, progress)
     found = {
         name: kernel
-        for names in together
+        for names in sharing.names
         for name, kernel in zip(names, made[names[0]], strict=True)
     }
     count = sum(len(units[name]) for name in cached)
     return CompiledKernels({name: found[name] for name in sources}, count)
 
 
-def _sharing(sources: Mapping[str, KernelSource], target: Target) -> Sharing:
+def _sharing(sources: Mapping[str, KernelSource], target: Target, processes: _Workers) -> Sharing:
     """Which kernels share a function. None do where passes are watched: each is then seen by
-    itself."""
+    itself. The processes start where that is not known, since kernels are then missing, too."""
     own = {name: source for name, source in sources.items() if _is_own(source)}
     if _is_private() or not option("compile.share"):
         return Sharing([(name,) for name in sources])
     context = _loops_context()
     store = Cache(user_folder() / FOLDER) if option("compile.cache") else None
-    found = sharing_of(own, target, store, lambda source: _key((source,), target, context))
+    found = sharing_of(
+        own,
+        target,
+        store,
+        key=lambda source: _key((source,), target, context),
+        unknown=lambda: processes.for_missing(len(own)),
+    )
     others = ((name,) for name in sources if name not in own)
     return replace(found, names=[*found.names, *others])
 
@@ -161,7 +185,8 @@ def source_texts(
     shares a function is told as it is by itself."""
     form = _Form("texts", unit_text, _packed_text, _unpacked_text)
     units = {name: (source,) for name, source in sources.items()}
-    return _made(form, units, target, layers, workers)[0]
+    with _Workers(workers) as processes:
+        return _made(form, units, target, layers, processes)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +205,7 @@ def _made(
     units: Mapping[str, Unit],
     target: Target,
     layers: Mapping[str, Sequence[str]],
-    workers: int | None,
+    processes: _Workers,
     progress: Counted | None = None,
 ) -> tuple[dict[str, T], set[str]]:
     """One of the form for each unit by its name, and the names of those that the cache had."""
@@ -201,11 +226,10 @@ def _made(
     cached = set(found)
     missing = [name for name in keys if name not in found]
     told = _Count(sum(len(unit) for n, unit in units.items() if n not in cached), progress)
-    count = min(workers or option("compile.workers") or cores(), len(missing))
-    if count > 1 and len(missing) > FEW and sys.executable:
+    if missing and (pool := processes.for_missing(len(missing))):
         tasks = [(units[name], target, context) for name in missing]
         awaited = iter(missing)
-        results = in_workers(form.make, tasks, count, lambda: told.more(units[next(awaited)]))
+        results = pool.each(form.make, tasks, lambda: told.more(units[next(awaited)]))
         for name, result in zip(missing, results, strict=True):
             if isinstance(result, WorkerDied):
                 raise _ended(name, layers.get(name, ()), result)

@@ -46,8 +46,10 @@ def sharing_of(
     target: Target,
     store: Cache | None,
     key: Callable[[KernelSource], bytes],
+    unknown: Callable[[], object],
 ) -> Sharing:
-    """Which kernels share a function. key: what a kernel's key in the cache is."""
+    """Which kernels share a function. key: what a kernel's key in the cache is. unknown is called
+    where the cache does not say, before candidates are scheduled."""
     found: list[Names] = []
     scheduled: dict[str, PrimFunc] = {}
     alike: dict[str, list[str]] = {}
@@ -59,6 +61,7 @@ def sharing_of(
         digest = hashlib.blake2b(whole, digest_size=32).digest()
         numbers = _known(store, digest, sum(map(len, candidates)))
         if numbers is None:
+            unknown()
             each = [name for names in candidates for name in names]
             scheduled = {name: lower_kernel(sources[name], target) for name in each}
             numbers = _numbers(scheduled.values())

@@ -24,6 +24,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -41,9 +42,9 @@ START = """
 import gc, sys
 gc.disable()
 memory, niceness = map(int, sys.argv[1:3])
-sys.path[:] = sys.argv[4:]
+sys.path[:] = sys.argv[5:]
 from mlc_deploy.driver.workers import serve
-serve(memory, niceness, float(sys.argv[3]))
+serve(memory, niceness, float(sys.argv[3]), sys.argv[4])
 """
 BEGINS = pickle.dumps(None)
 # Math libraries start threads when numpy is imported, and a worker has no use for them.
@@ -67,32 +68,6 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_workers(
-    function: Callable[..., R],
-    tasks: Sequence[tuple[Any, ...]],
-    count: int,
-    ended: Callable[[], None] = lambda: None,
-) -> list[R | WorkerDied]:
-    """function(*task) for each task, in their order, by `count` processes. ended is called, here,
-    after each task that is awaited.
-
-    function must be known in its module by its name. A worker that ends costs its task alone: then
-    WorkerDied stands for the result. The first task for which function raises decides what is
-    raised here. However this is left, by an interrupt too, no process stays.
-    """
-
-    def result(future: Future[R]) -> R | WorkerDied:
-        try:
-            return future.result()
-        except WorkerDied as died:
-            return died
-        finally:
-            ended()
-
-    with WorkerPool(count) as pool:
-        return [result(future) for future in [pool.submit(function, *task) for task in tasks]]
-
-
 class WorkerPool(Executor):
     """`count` processes as an executor of concurrent.futures. What is submitted must be known in
     its module by its name.
@@ -101,7 +76,8 @@ class WorkerPool(Executor):
     was ended because the task took longer than `seconds`: of work, where the system tells that, so
     that a busy machine is not taken for a task without end. `memory` is how many bytes of addresses
     a process may have, where the system knows such a limit. `gently`: they let other programs have
-    most of a core. Left as a context, or shut down, it ends its processes whatever they are doing.
+    most of a core. `imports`: a module that they import at once, "" for none. Left as a context, or
+    shut down, it ends its processes whatever they are doing.
     """
 
     def __init__(
@@ -111,8 +87,9 @@ class WorkerPool(Executor):
         seconds: float | None = None,
         memory: int | None = None,
         gently: bool = False,
+        imports: str = "",
     ) -> None:
-        self._workers = [_Worker(seconds, memory, gently) for _ in range(count)]
+        self._workers = [_Worker(seconds, memory, gently, imports) for _ in range(count)]
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)
@@ -121,6 +98,29 @@ class WorkerPool(Executor):
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         assert not kwargs, "a worker takes arguments by their places"
         return self._threads.submit(self._run, fn, args)
+
+    def each(
+        self,
+        function: Callable[..., R],
+        tasks: Sequence[tuple[Any, ...]],
+        ended: Callable[[], None] = lambda: None,
+    ) -> list[R | WorkerDied]:
+        """function(*task) for each task, in their order. ended is called, here, after each task
+        that is awaited.
+
+        A worker that ends costs its task alone: then WorkerDied stands for the result. The first
+        task for which function raises decides what is raised here.
+        """
+
+        def result(future: Future[R]) -> R | WorkerDied:
+            try:
+                return future.result()
+            except WorkerDied as died:
+                return died
+            finally:
+                ended()
+
+        return [result(future) for future in [self.submit(function, *task) for task in tasks]]
 
     def _run(self, function: Callable[..., R], task: tuple[Any, ...]) -> R:
         worker = self._idle.get()
@@ -142,8 +142,11 @@ class WorkerPool(Executor):
 class _Worker:
     """A child process; where it ended, the next task gets another."""
 
-    def __init__(self, seconds: float | None, memory: int | None, gently: bool) -> None:
+    def __init__(
+        self, seconds: float | None, memory: int | None, gently: bool, imports: str
+    ) -> None:
         self._seconds, self._memory, self._gently = seconds, memory, gently
+        self._imports = imports
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes]
         self._over = False
@@ -157,10 +160,10 @@ class _Worker:
                 raise WorkerDied("the end of all workers", "")
             if self._process is None:
                 niceness = GENTLE if self._gently else 0
-                limits = self._memory or 0, niceness, self._seconds or 0
+                told = self._memory or 0, niceness, self._seconds or 0, self._imports
                 self._errors = tempfile.TemporaryFile()
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", START, *map(str, limits), *sys.path],
+                    [sys.executable, "-c", START, *map(str, told), *sys.path],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=self._errors,
@@ -282,14 +285,17 @@ def _seconds_worked(pid: int) -> float | None:
         return None
 
 
-def serve(memory: int, niceness: int, seconds: float) -> None:
+def serve(memory: int, niceness: int, seconds: float, imports: str) -> None:
     """A worker's life: it ends with its stdin, which is when the process that asks ends, too.
     memory: bytes of addresses that it may have. niceness: how far it gives way to others. seconds:
-    of work that a task may take. 0 for any number."""
+    of work that a task may take. 0 for any number. imports: a module that its tasks need, if
+    any."""
     if memory:
         _limit(memory)
     if niceness:
         _give_way(niceness)
+    if imports:
+        import_module(imports)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a line that somebody prints is no answer
     while True:
