@@ -1,11 +1,12 @@
-"""Layers filled up to whole blocks of channels: those of int8, since there are instructions for
-nothing else, and those of floats where it costs less.
+"""Layers filled up to whole blocks of channels. Those of int8 always are: there are instructions
+for nothing else. Those of floats are where it costs less.
 
-Weights are filled up with zeros at compile time, so it does not matter what the data hold in
-channels that are too many, of floats as long as it is finite: layers hand them on to each other,
-and what is too much is cut off where something else reads it. Groups of few channels of int8 become
-fewer and larger ones, whose weights are zeros where groups meet, or each group is filled up by
-itself, whichever leaves fewer products.
+Weights are filled up with zeros at compile time. The data may then hold anything in the added
+channels; floats there must be finite, since zero times infinity is no zero. Layers hand the added
+channels on to each other. They are cut off where anything else reads the data.
+
+Groups of few channels of int8 are filled up in one of two ways, whichever leaves fewer products.
+Several groups become one, whose weights are zeros where they meet; or each is filled up by itself.
 """
 
 from __future__ import annotations

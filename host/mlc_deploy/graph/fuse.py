@@ -222,8 +222,8 @@ class _Graph:
         return True
 
     def _is_read_wide(self, number: int) -> bool:
-        """Whether the call dequantizes what only the kernel of another anchor reads, which had
-        rather read the integers."""
+        """Whether the call dequantizes integers for the kernel of one anchor alone. That kernel
+        reads the integers: they are fewer bytes."""
         call, reader = self.bindings[number].call, self.dominator[number]
         if not isinstance(call, Call) or call.op != "dequantize" or reader == self.exit:
             return False
@@ -244,8 +244,8 @@ class _Graph:
                     yield reader
 
     def _may_join(self, start: int, here: int, way: set[int], end: int, joined: set[int]) -> bool:
-        """Whether calls of joined may be one kernel, where way leads on from here to end; start is
-        the call that is being joined with what follows it."""
+        """Whether the calls of `joined` may be one kernel. Call `start` is being joined with what
+        follows it, so far up to `here`; `way` are the calls after that, up to `end`."""
         anchors = sum(self.pattern[n] in ANCHORS for n in joined)
         if anchors > 1 or not self._is_small(joined):
             return False

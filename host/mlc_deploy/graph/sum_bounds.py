@@ -1,7 +1,7 @@
 """How large numbers can be that become bytes, whatever the data: weights, biases and scales say it.
 
 What a layer sums up and scales is within 8 bits most of the time, and within 16 bits for any data,
-unless weights are all of one mind. Kernels then narrow it without saturating it twice.
+unless all weights have one sign. Kernels then narrow it without saturating it twice.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from .intrinsics.microkernels import Microkernel
 # more in four vectors of columns took less time with two, on an Emerald Rapids
 # (scripts/bench/seconds.py resnet50).
 NEAR = 256 << 10
+FAR = 4  # loads of the data that take as long as one of weights with more, as seen there
 AT_ONCE = 4  # vectors that one instruction loads at most (lower/machine/pointers.py)
 
 
@@ -84,8 +85,11 @@ def cost(kernel: Microkernel, tile: Tile, work: Work) -> float:
 
 def _waits(kernel: Microkernel, tile: Tile, work: Work) -> float:
     """In instructions, for weights in a turn of the reduction that do not stay near the core."""
-    far = kernel.far - 1 if tile.blocks * work.weights > NEAR else 0
-    return far * kernel.instructions.block * work.taps * work.blocks * -(-work.rows // tile.rows)
+    if not kernel.by_number or tile.blocks * work.weights <= NEAR:
+        return 0
+    return (
+        (FAR - 1) * kernel.instructions.block * work.taps * work.blocks * -(-work.rows // tile.rows)
+    )
 
 
 def _turn(kernel: Microkernel, tile: Tile, work: Work) -> float:
@@ -94,7 +98,8 @@ def _turn(kernel: Microkernel, tile: Tile, work: Work) -> float:
     blocks, taps = tile.blocks, work.taps
     if taps == 1 and kernel.registers_loaded:
         return count.each * rows * blocks + _loads(kernel, rows, blocks) + count.once
-    loaded = rows + taps - 1 if kernel.shares else rows * taps
+    shares = kernel.form == "lanes" and not kernel.by_number
+    loaded = rows + taps - 1 if shares else rows * taps
     return taps * (count.each * rows + count.block) * blocks + count.row * loaded + count.once
 
 
@@ -119,12 +124,12 @@ def _registers(kernel: Microkernel, tile: Tile, work: Work) -> float:
     return held.of(tile.rows, tile.blocks) + work.spare
 
 
-def prefetch_weights(sch: Schedule, loop: str, func: PrimFunc, target: Target) -> None:
+def prefetch_weights(sch: Schedule, loop: str, func: PrimFunc, kernel: Microkernel) -> None:
     """While a turn of a loop over tiles of columns computes, those of the next are fetched. Weights
     of a large model come from memory, and x86-64 fetches them too late by itself: 1x1 layers of 7x7
     pixels in ResNet-50 take about three quarters of the time so, on an Emerald Rapids
     (scripts/bench/seconds.py resnet50). ARM's kernels have no instruction to spare for it."""
-    if target.arch == "x86_64":
+    if kernel.by_number:
         sch.annotate(loop, PREFETCH_NEXT, [func.buffers[WEIGHTS].name])
 
 

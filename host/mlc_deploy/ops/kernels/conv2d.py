@@ -33,7 +33,7 @@ from ..registry import Attrs, TensorType
 from ..shape import padded
 from ..tile import FEW_TASKS, inline_epilogue, schedule_tile, vectorize_rows
 from .contraction import Contraction, Tile, Work, best_tile, cost, prefetch_weights
-from .intrinsics.microkernels import of_floats
+from .intrinsics.microkernels import Microkernel, of_floats
 
 BLOCKED = ("float32", "float16")
 PLANES = 4  # channels up to which planes are read, in layers that are not in blocks
@@ -76,7 +76,7 @@ class ConvBlocks(Convolution):
     @property
     def apart(self) -> bool:
         """Whether taps are summed up over the channels, one after the other."""
-        return not taps_share(self.conv, self.planes, self.target)
+        return not _taps_share(self.conv, self.planes, self.kernel)
 
     def fills_parts(self, depth: int) -> bool:
         """Whether the channels of a tap, in so many blocks, are a part of a sum, or several."""
@@ -91,7 +91,7 @@ class ConvBlocks(Convolution):
         c, ky, kx = (te.reduce_axis((0, n), k) for n, k in ((depth, "c"), (kh, "ky"), (kw, "kx")))
         lane = te.reduce_axis((0, 1 if self.planes else lanes), "lane")
         over: tuple[te.IterVar, ...] = (ky, c, kx, lane)
-        if self.target.arch == "x86_64":
+        if self.kernel.by_number:
             over = (ky, c, lane, kx)
         elif self.apart:
             over = (ky, kx, c, lane)
@@ -139,7 +139,7 @@ class ConvBlocks(Convolution):
             if part < depth and self.target.arch == "aarch64":
                 turns = part  # so its sums begin with products, and not with zeros
             steps *= turns
-        if self.target.arch == "x86_64":  # elsewhere the lanes of a vector have to be seen together
+        if self.kernel.by_number:  # elsewhere the lanes of a vector have to be seen together
             steps = min(steps, max(row_taps, MOST_UNROLLED // (self.tile.rows * self.tile.blocks)))
         return steps
 
@@ -166,9 +166,9 @@ class ConvBlocks(Convolution):
             steps=self.steps(depth),
             vector_result=True,
             tasks=tasks,
-            row_by_row=self.kernel.row_by_row,
+            row_by_row=self.kernel.by_number,
         )
-        prefetch_weights(sch, task, func, self.target)
+        prefetch_weights(sch, task, func, self.kernel)
         if model := scheduling_model("conv2d", self.target):
             sch.tune_for(model)
         return sch.func
@@ -186,7 +186,8 @@ def plan_blocks(types: Sequence[TensorType], attrs: Attrs, target: Target) -> Co
     if not planes and conv.per_group % lanes:
         return None
     together = 1 if planes else lanes
-    kernel, work = of_floats(target, lanes, together), _work(conv.usual, lanes, planes, target)
+    kernel = of_floats(target, lanes, together)
+    work = _work(conv.usual, kernel, planes, target)
     tile = best_tile(kernel, work, target)
     usual = conv.usual
     height, width = usual.out_size
@@ -228,24 +229,24 @@ def in_layouts(
     return fields("conv2d", types, attrs, target, packing, data, result, channels=channels, **more)
 
 
-def _work(conv: ConvShape, lanes: int, planes: bool, target: Target) -> Work:
+def _work(conv: ConvShape, kernel: Microkernel, planes: bool, target: Target) -> Work:
     height, width = conv.out_size
-    taps = conv.kernel[1] if taps_share(conv, planes, target) else 1
-    blocks = conv.out_channels // conv.groups // lanes
+    taps = conv.kernel[1] if _taps_share(conv, planes, kernel) else 1
+    blocks = conv.out_channels // conv.groups // kernel.lanes
     products = conv.per_group * conv.kernel[0] * conv.kernel[1]
     spare = spare_registers(conv.dtype, products, target)
-    if target.arch == "x86_64" or (target.arch == "arm" and taps == 1):
+    if kernel.by_number or (target.arch == "arm" and taps == 1):
         spare = 0
     elif taps == 1 and not conv.flat:
         spare = min(spare, SPARE_APART)
-    weights = products * lanes * dtype_of(conv.dtype).bytes
+    weights = products * kernel.lanes * dtype_of(conv.dtype).bytes
     return Work(height * width if conv.flat else width, blocks, taps, spare, weights)
 
 
-def taps_share(conv: ConvShape, planes: bool, target: Target) -> bool:
+def _taps_share(conv: ConvShape, planes: bool, kernel: Microkernel) -> bool:
     """Whether neighbouring taps are unrolled together, since most of what they read is the same.
     With a stride it is too little for the registers that it takes."""
-    return planes or conv.strides[1] == 1 or target.arch == "x86_64"
+    return planes or conv.strides[1] == 1 or kernel.by_number
 
 
 # ----------------------------------------------------------------------------------------- planes

@@ -115,7 +115,7 @@ class FloatProduct(Product):
             outermost=rank - 1 if once else 0,
         )
         if once:
-            prefetch_weights(sch, rows, func, self.target)
+            prefetch_weights(sch, rows, func, self.kernel)
         if self.copied:
             sch.compute_at("panel", rows)
             *_, row, lane = sch.get_loops("panel")

@@ -245,9 +245,9 @@ class Winograd(Plan):
         task = sch.fuse(b, strip, group)
         _schedule_results(sch, (right, i, j, lane), plan.tile <= HELD)
         sch.annotate(vector, PHASE, True)
-        by_row = self.kernel.row_by_row
+        by_row = self.kernel.by_number
         point = _schedule_products(sch, part, plan.pixels, lanes, lanes * TURNS, by_row)
-        prefetch_weights(sch, point, func, self.target)
+        prefetch_weights(sch, point, func, self.kernel)
         _schedule_data(sch, task, across, plan.tile <= HELD)
         sch.annotate(task, WHOLE, True)
         sch.parallel(task)

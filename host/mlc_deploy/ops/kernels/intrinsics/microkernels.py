@@ -41,10 +41,9 @@ class Microkernel:
         windows   vectors of channels, each with data and weights of its own
     registers: of a tile, and sharing where neighbouring taps keep data they share in registers.
     instructions: of one turn, of `depth` steps along k, for each tap; `once` for a turn.
-    shares: whether neighbouring taps load the data that they share once.
-    row_by_row: whether a row's sums come one after the other, since each number of the data takes a
-    register. far: how many loads take as long as one of weights that do not stay near the core;
-    as seen on an Emerald Rapids (scripts/bench/seconds.py resnet50).
+    by_number: whether it takes the data number by number, each in a register for all of its lanes,
+    as x86-64 does. A row's sums then come one after the other, and taps read all that they take.
+    ARM multiplies by lanes of vectors, and neighbouring taps share those.
     registers_loaded: that the CPU has, where it loads several at once if so many are free; else
     0, and `instructions` say what loads take.
     most_blocks: of columns, in a tile.
@@ -63,9 +62,7 @@ class Microkernel:
     registers: Counts
     instructions: Counts
     sharing: Counts | None = None
-    shares: bool = False
-    row_by_row: bool = False
-    far: int = 1
+    by_number: bool = False
     registers_loaded: int = 0
     most_blocks: int = 32
     intrin: str = ""
@@ -88,8 +85,8 @@ def of_floats(target: Target, lanes: int, depth: int = 1) -> Microkernel:
     """Vectors of columns, which `depth` elements of the data multiply in a turn, one by one. ARM
     loads vectors of data and multiplies by their lanes; two vectors are one load. x86-64 multiplies
     by a number in memory, given a register for all of its lanes."""
-    sharing = None
-    if target.arch == "x86_64":
+    sharing, by_number = None, target.arch == "x86_64"
+    if by_number:
         registers, instructions = Counts(1, 0.5, 1, 1), Counts(depth, depth, depth, TURN)
     else:
         # 32-bit ARM loads weights in pairs of registers.
@@ -101,9 +98,7 @@ def of_floats(target: Target, lanes: int, depth: int = 1) -> Microkernel:
         registers,
         instructions,
         sharing,
-        shares=target.arch != "x86_64",
-        row_by_row=target.arch == "x86_64",
-        far=4 if target.arch == "x86_64" else 1,
+        by_number=by_number,
         registers_loaded=target.vector_registers if target.arch == "aarch64" else 0,
         lanes=lanes,
     )
