@@ -58,12 +58,25 @@ def test_bias_and_activation_join_a_convolution() -> None:
     assert kernels(b, y) == ["conv2d_add_sigmoid_multiply"]
 
 
-def test_of_two_convolutions_that_meet_the_later_one_takes_the_sum() -> None:
+def test_a_bias_may_stand_within_a_sum() -> None:
     b = BlockBuilder()
     x = b.param("x", (1, 3, 6, 6))
     short, long = conv(b, x), conv(b, b.emit("relu", conv(b, x)))
     y = b.emit("relu", b.emit("add", short, b.emit("add", long, constant((4, 1, 1)))))
     assert kernels(b, y) == ["conv2d", "conv2d_relu", "conv2d_add_add_relu"]
+
+
+@pytest.mark.parametrize("shortcut_first", [False, True])
+def test_a_sum_goes_to_the_longer_of_two_ways(shortcut_first: bool) -> None:
+    """So that blocks end in kernels alike, whether or not a convolution is on their shortcut."""
+    b = BlockBuilder()
+    x = b.param("x", (1, 4, 6, 6))
+    early = conv(b, x) if shortcut_first else None
+    long = conv(b, b.emit("relu", conv(b, x)))
+    short = early if shortcut_first else conv(b, x)
+    y = b.emit("relu", b.emit("add", long, short))
+    found = kernels(b, b.emit("relu", b.emit("add", conv(b, b.emit("relu", conv(b, y))), y)))
+    assert sorted(found) == sorted(["conv2d", *["conv2d_relu", "conv2d_add_relu"] * 2])
 
 
 def test_what_is_needed_elsewhere_stays() -> None:

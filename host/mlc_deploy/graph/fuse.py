@@ -173,10 +173,10 @@ class _Graph:
 
     def groups(self) -> dict[int, list[int]]:
         """For each call that needs a kernel, the calls it shares it with, in order."""
-        anchors = [n for n in range(self.exit) if self.pattern[n] in ANCHORS]
-        # Where two anchors meet, as in a residual sum, the later one takes what follows: the other
-        # one's result is there by then.
-        for number in reversed(anchors):
+        # Where two anchors meet, as in a residual sum, that behind more others takes what follows.
+        # Blocks of a network then end in kernels alike, whatever their shortcuts compute.
+        before = self._anchors_before()
+        for number in sorted(before, key=lambda n: (before[n], n), reverse=True):
             self._extend(number)
         for number in range(self.exit):
             if self._turn(number):
@@ -185,6 +185,15 @@ class _Graph:
                 self._extend(number)
         kernels = [n for n, b in enumerate(self.bindings) if is_fusible(b)]
         return {n: sorted(self.group[n]) for n in kernels}
+
+    def _anchors_before(self) -> dict[int, int]:
+        """By anchor: how many others stand on a longest way from the inputs to it."""
+        count = [0] * (self.exit + 1)
+        for number, readers in enumerate(self.readers):
+            passed = count[number] + (self.pattern[number] in ANCHORS)
+            for reader in readers:
+                count[reader] = max(count[reader], passed)
+        return {n: count[n] for n in range(self.exit) if self.pattern[n] in ANCHORS}
 
     def _extend(self, start: int) -> None:
         """Joins start with its post-dominators as far as rules allow."""
