@@ -71,7 +71,7 @@ def test_a_sum_goes_to_the_longer_of_two_ways(shortcut_first: bool) -> None:
     """So that blocks end in kernels alike, whether or not a convolution is on their shortcut."""
     b = BlockBuilder()
     x = b.param("x", (1, 4, 6, 6))
-    early = conv(b, x) if shortcut_first else None
+    early = conv(b, x) if shortcut_first else x
     long = conv(b, b.emit("relu", conv(b, x)))
     short = early if shortcut_first else conv(b, x)
     y = b.emit("relu", b.emit("add", long, short))
