@@ -53,8 +53,6 @@ class Packing:
 
     def prepared(self, w: Array) -> Array:
         """Plain weights as those that `to` lays out."""
-        if self.tile:
-            return transformed_weights(w, self.tile)
         if self.shifts:
             return rows_shifted(w, self.shifts, self.high)
         return taps_as_channels(w, self.taps) if self.taps else w
@@ -64,7 +62,10 @@ class Packing:
             return self._of_few_bits(w)
         if self.floats and w.dtype.kind == "f":
             w = w.astype(self.floats)
-        return pack(self.prepared(w), self.source, self.to)
+        packed = pack(self.prepared(w), self.source, self.to)
+        if self.tile:  # once they are packed: at the points they are up to seven times as many
+            return transformed_weights(packed, self.tile, layout(self.to).order.index("H"))
+        return packed
 
     def _of_few_bits(self, w: Array) -> Array:
         """In pieces of columns, since on the way a number takes a byte and more."""

@@ -92,18 +92,20 @@ def result_matrix(tile: int) -> Array:
     return np.array(rows, np.float64)
 
 
-def transformed_weights(w: Array, tile: int) -> Array:
-    """Filters [O, I, 3, 3] at the points: G w G^T, [O, I, tile + 2, tile + 2], of w's dtype; of
-    int8 as int16, by whole_weights_matrix."""
+def transformed_weights(w: Array, tile: int, axis: int = 2) -> Array:
+    """Filters at the points, G w G^T: dimensions `axis` and the next, 3 x 3, become tile + 2 by
+    tile + 2. Of w's dtype; of int8 as int16, by whole_weights_matrix."""
     whole = w.dtype == np.int8
     g = whole_weights_matrix() if whole else weights_matrix(tile)
-    both = np.kron(g, g).T  # for rows and columns, as one matrix product
-    filters = w.reshape(-1, KERNEL * KERNEL)
-    values = np.empty((len(filters), len(g) ** 2), points_dtype(str(w.dtype)))
-    for begin in range(0, len(filters), PIECE):
-        some = slice(begin, begin + PIECE)
-        values[some] = filters[some].astype(np.float64) @ both
-    return values.reshape(*w.shape[:2], len(g), len(g))
+    both = np.kron(g, g)  # for rows and columns, as one matrix product
+    before, behind = w.shape[:axis], w.shape[axis + 2 :]
+    filters = w.reshape(prod(before), KERNEL * KERNEL, prod(behind))
+    values = np.empty((len(filters), len(both), prod(behind)), points_dtype(str(w.dtype)))
+    step = max(1, PIECE // prod(behind))
+    for begin in range(0, len(filters), step):
+        some = slice(begin, begin + step)
+        values[some] = both @ filters[some].astype(np.float64)
+    return values.reshape(*before, len(g), len(g), *behind)
 
 
 def points_dtype(dtype: str) -> str:
