@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import Progress as Display
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from .tables import Record, line
 
@@ -32,6 +30,9 @@ class Progress:
         that is a line from time to time. A line with its seconds remains, if it is kept."""
         began = time.perf_counter()
         if self.console.is_terminal:
+            from rich.progress import Progress as Display  # here: elsewhere nothing is drawn
+            from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
             columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
             with Display(*columns, console=self.console, transient=True) as display:
                 task = display.add_task(name)
