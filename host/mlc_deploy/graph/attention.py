@@ -18,7 +18,7 @@ from mlc_targets import Target
 
 from ..ir import Dim
 from ..ops import TensorType
-from ..ops.attention import HEADS_FIRST, counted, in_order
+from ..ops.attention_sizes import HEADS_FIRST, counted, in_order
 from ..ops.convolution import OPEN
 from ..ops.strategy import best_plan
 from ..passes.context import optional

@@ -10,7 +10,8 @@ from mlc_targets import Target
 from ...ir import PrimFunc
 from ...schedule import Schedule
 from ...te import Tensor
-from ..attention import NAME, QUAD, AttentionTile, Sizes, attend, counted, sizes_of
+from ..attention_loops import QUAD, AttentionTile, attend
+from ..attention_sizes import NAME, Sizes, counted, sizes_of
 from ..cpu.default import schedule_block
 from ..half import arithmetic
 from ..plan import Plan, fields
