@@ -167,11 +167,12 @@ class CallFused(Node):
 class CallLoop(Node):
     """`turns` times `body`, where each turn begins with the states that the one before left.
 
-    args are `states` tensors before the first turn; then for each of `read` a sequence, of which
-    turn t sees element t of dimension 0, counted from the end where `read` is True; then what every
-    turn sees whole. body takes the turn's number, int64[], and then what it sees of args. It gives
-    the states after the turn, and for each of `written` an element of a result. The loop puts these
-    together along a dimension 0 of `turns`, from the end on where `written` is True.
+    args are first the `states`, as they are before the first turn; then a sequence for each of
+    `read`; then what every turn sees whole. Turn t sees element t of a sequence's dimension 0,
+    counted from the end where `read` is True. body takes the turn's number, int64[], and then what
+    the turn sees of args. It gives the states after the turn, and for each of `written` an element
+    of a result. A result is its elements along a dimension 0 of `turns`, from the end on where
+    `written` is True.
 
     conditional: the first state is bool[], and the loop ends where it does not hold; elements of
     results that no turn gave are then of any value. owned: the states are the loop's own memory,

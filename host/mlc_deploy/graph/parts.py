@@ -1,9 +1,9 @@
 """A function before its memory is placed: the model, and in it the bodies of loops and branches.
 
-The states of a loop, and those of the model, stay where they are. What a turn leaves is written
-over what it began with, where nothing of that turn reads the state any more, and is copied there at
-the end of the turn otherwise. A state that each turn also gives as an element of a result is that
-element, where the first state lies beside the result.
+The states of a loop, and those of the model, stay where they are. A turn writes the next state over
+the one that it began with, if nothing later in the turn reads that. Otherwise the next state is
+copied there when the turn ends. A turn may give a state as an element of a result, too. If the
+first state lies beside that result, the states are the elements, and have no memory of their own.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def _laid_out(function: Function, states: Mapping[int, Var], params: set[Value])
 def _states_in_place(
     function: Function, states: Mapping[int, Var]
 ) -> tuple[Function, dict[Var, int]]:
-    """A function whose outputs of these numbers may all be written to the memory of these states;
-    and the outputs of which an element is computed from the same element of the state, with the
+    """A function whose outputs, of these numbers, may all be written to the memory of these states.
+    And its outputs each of whose elements is computed from the same element of the state, with the
     number of that argument."""
     memory = Memory(function)
     calls = [b for b in function.bindings if not is_view(b)]

@@ -96,9 +96,9 @@ def align(size: int) -> int:
 
 
 def own_states(function: Function, states: Mapping[int, Var]) -> Function:
-    """Every loop's states, and what calls and branches update, become memory of their own: what is
-    an input, a constant, read elsewhere or within the memory of another value is copied. states:
-    parameters whose memory an update may write to."""
+    """The states of every loop, and what calls and branches update, get memory of their own. A
+    value is copied if it is an input or a constant, if it is read elsewhere, or if it lies within
+    another value's memory. states: parameters whose memory an update may write to."""
     if not any(isinstance(b.call, CallLoop | CallBranch) or update(b) for b in function.bindings):
         return function
     memory = Memory(function)
@@ -147,8 +147,8 @@ def own_states(function: Function, states: Mapping[int, Var]) -> Function:
 
 
 def _trailing(binding: Binding, loop: CallLoop, memory: Memory) -> tuple[tuple[int, int], ...]:
-    """The states of a loop that are elements of a result, each with the result's number: a turn
-    gives one value for both, and what the loop begins with lies beside the result."""
+    """The states of a loop that are elements of a result, each with the result's number. A turn
+    gives one value for both, and the first state lies beside the result."""
     if loop.conditional or loop.counted or not isinstance(loop.turns, int) or not loop.turns:
         return ()
     found: list[tuple[int, int]] = []
@@ -171,10 +171,11 @@ def own_outputs(
     body: bool = False,
     trailing: Mapping[int, int] | None = None,
 ) -> Function:
-    """Every output becomes memory of its own that calls write: what is an input, a constant, or
-    within the memory of another value is copied. states: parameters that outputs may stay, by their
-    numbers. trailing: outputs that are no memory besides another output's, by number. Copies are
-    layers of the outputs' names, and in a body of those they copy."""
+    """Every output gets memory of its own, which calls write. A value is copied if it is an input
+    or a constant, or if it lies within another value's memory. states: by the number of an output
+    the parameter in whose memory it may stay. trailing: by the number of an output that has no
+    memory of its own the output in whose memory it lies. A copy is named after its output; in a
+    body, after the layer that it copies."""
     trailing = trailing or {}
     memory = Memory(function)
     computed = {v for b in function.bindings for v in b.outputs}

@@ -1,11 +1,11 @@
-"""Quantized models: from floats that quantized numbers stand for, to integers.
+"""Quantized models: floats that stand for quantized numbers become these integers.
 
-Models say how a layer is quantized by pairs: their float arithmetic reads what `dequantize` gives
-and ends in `quantize`. canonicalize_quantized makes of that the integer operators they mean, in
-ONNX's arithmetic (QLinearConv): int32 sums, a bias in units of the sums, one float32 multiplication
-per output, rounding half to even, saturation. Averages are sums of integers too. The result is the
-model's definition from then on; the float form differs from it where float sums round, which moves
-some outputs by one.
+A model says how a layer is quantized by a pair of operators: the layer's floats are what
+`dequantize` gives, and its results go into `quantize`. canonicalize_quantized makes that the
+integer operator that is meant, in ONNX's arithmetic (QLinearConv): int32 sums, a bias in units of
+the sums, one float32 multiplication per output, rounding half to even, saturation. Averages become
+sums of integers, too. The integers are the model's definition from then on. In floats sums would be
+rounded, and some outputs would differ by one.
 
 uint8 becomes int8 wherever it is not a parameter or an output (signs.py). So layers are of int8
 alone, for which there are instructions.

@@ -25,11 +25,11 @@ from .nodes import (
 
 
 def with_scalars(function: Function) -> Function:
-    """A function of kernels, each of which takes the dimensions that it computes with as arguments
-    behind its tensors, in the order of its `extents`. There they have the same names, so equal
-    kernels are found to be equal. Loops and branches take those of their bodies, and a loop whose
-    turns are one is counted. Raises GraphError for a loop whose elements are of a size that only a
-    run decides."""
+    """A function of kernels that take the dimensions they compute with as arguments. They stand
+    behind a kernel's tensors, in the order of its `extents`, and have the same names in all
+    kernels: so equal kernels are found to be equal. Loops and branches take the dimensions of their
+    bodies. A loop is counted if its turns are such a dimension. Raises GraphError for a loop whose
+    elements are of a size that only a run decides."""
     return _with_scalars(
         function, {symbol(p.name): p for p in function.params}, dict(function.extents)
     )

@@ -1,9 +1,11 @@
-"""Numbers of 8 bits with a sign in place of those without, or the other way round: q stands for
-what q - 128 does with a zero point that is less by 128. Layers sum up the same, as their weights'
-sums make up for the difference; so does everything in between that moves numbers or bounds them.
+"""Numbers of 8 bits with a sign in place of those without, or the other way round.
 
-Most instructions multiply int8 by int8, so that all is int8 from the beginning (quantize.py). Those
-of x86-64 take data without sign: where the target has them, the data of its layers are turned.
+q - 128 stands for the same number as q if its zero point is less by 128, too. A layer of such data
+sums up less; the sums of its weights, times 128, make up for that. What moves numbers, or bounds
+them, stays as it is.
+
+Most instructions multiply int8 by int8, so all numbers become int8 first (quantize.py). Those of
+x86-64 take data without sign. Where a target has them, the data of its layers are turned.
 """
 
 from __future__ import annotations

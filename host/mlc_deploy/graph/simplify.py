@@ -1,7 +1,7 @@
-"""Simplification: expressions that say in fewer or cheaper calls what they say.
+"""Simplification: expressions become fewer or cheaper calls that compute the same.
 
 RULES is a table of small rules, each with its rewrite as docstring. All of them keep results to the
-last bit, but for the sign of zeros and for sums and products of constants that are taken together.
+last bit, with two exceptions: the sign of zeros, and constants that are added or multiplied first.
 """
 
 from __future__ import annotations
