@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+import mlc_deploy as mlc
+from mlc_deploy.driver.build import build
+from mlc_deploy.ir import IRModule
 from mlc_deploy.ops import TensorType, evaluate, infer_types
 from tests.ops.indexed_calls import CALLS, drawn
+from tests.ops.operator_calls import OperatorCall
 from tests.ops.test_definitions import check as check_definition
 from tests.ops.test_strategies import check as check_compiled
 from tests.sessions import TARGETS, board_named
@@ -32,6 +36,33 @@ def test_compiled(kind: str, local: Session) -> None:
 @pytest.mark.parametrize("kind", CALLS)
 def test_compiled_on_arm(kind: str, board: str, request: pytest.FixtureRequest) -> None:
     check_compiled(board_named(request, board), drawn(kind, 6), TARGETS[board])
+
+
+def long_call(kind: str, n: int) -> OperatorCall:
+    x, order = np.ones(n, np.float32), np.arange(n)[::-1].copy()
+    match kind:
+        case "cumulative":
+            flags = {"product": False, "exclusive": False, "reverse": False}
+            return OperatorCall(kind, (x,), {"axis": 0, **flags})
+        case "scatter_elements":
+            return OperatorCall(kind, (x, order, x), {"axis": 0, "reduction": "none"})
+    return OperatorCall(kind, (x, order[:, None], x), {"reduction": "add"})
+
+
+@pytest.mark.parametrize("kind", ["cumulative", "scatter_elements", "scatter_nd"])
+def test_work_grows_with_the_elements(kind: str, aarch64: Session) -> None:
+    """Executed instructions of 4,000 elements and of 1,000."""
+    counts = []
+    for n in (1000, 4000):
+        func, arrays = long_call(kind, n).lowered(mlc.Target(TARGETS["aarch64"]), f"of_{n}")
+        library = build(IRModule({func.name: func}), target=TARGETS["aarch64"], name=func.name)
+        outs = [aarch64.empty((n,))]
+        given = [aarch64.tensor(a) for a in arrays]
+        run = aarch64.load(library)[func.name].profile(*given, *outs)
+        assert run.counts is not None
+        counts.append(sum(c.total for c in run.counts))
+    assert counts[1] <= 4.5 * counts[0], counts
+    assert counts[1] <= 4000 * 20, counts
 
 
 def test_quantized_arithmetic_is_onnx_s() -> None:

@@ -1,25 +1,27 @@
 """Operators whose indices are data: gather and scatter by element and by tuple, the largest
 elements' places, running sums.
 
-Negative indices count from the end. Where several updates meet one element, the last one stays.
-A scatter is a search for each element of the output, and so is the place of the k-th largest:
-quadratic, but in any order and in parallel.
+Negative indices count from the end. Where several updates meet one element, the last one stays; an
+update outside of the tensor is left out. Scatters and running sums are loops that run in order. The
+place of the k-th largest is a search: quadratic, but in any order and in parallel.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .. import te
-from ..ir import Dim, Expr, IterVar, binary, const, dtype_of
+from ..ir import Expr, If, Stmt, Var, binary, const, dtype_of, seq
 from ..te import Tensor
+from .decided import each, nest, put
 from .elementwise import same_extent
 from .registry import Array, Attrs, Operator, register, require
-from .shape import flatten, normal_axis, unflatten
+from .shape import normal_axis
 
 # ONNX's names of what a scatter does where an element is there already: the IR's operator, numpy's
 COMBINE = {
@@ -116,19 +118,35 @@ def _evaluate_gather_nd(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array
 # --------------------------------------------------------------------------------------- scatter
 
 
-def _combined(x: Tensor, total: Tensor, reduction: str) -> Tensor:
-    op = COMBINE[reduction][0]
-    result: Tensor = te.compute(x.shape, lambda *i: binary(op, x[i], total[i]), name="scatter")
-    return result
+def _scatter(
+    inputs: Sequence[Tensor],
+    attrs: Attrs,
+    front: Sequence[Any],
+    place: Callable[[Tensor, Sequence[Expr]], list[Expr]],
+) -> Sequence[Tensor]:
+    """x, and then updates in their order. place(indices, i): where in x's first dimensions update i
+    goes, of so many updates as `front` are; the other dimensions go along."""
+    x, *_ = inputs
 
+    def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
+        (made,), (source, indices, updates) = outs, ins
 
-def _neutral(reduction: str, dtype: str) -> Expr:
-    match reduction:
-        case "max":
-            return te.min_value(dtype)
-        case "min":
-            return te.max_value(dtype)
-    return const(0 if reduction == "add" else 1, dtype)
+        def update(i: Sequence[Var]) -> Stmt:
+            at = place(indices, i)
+            within = [te.all_of(n >= 0, n < extent) for n, extent in zip(at, x.shape, strict=False)]
+
+            def element(rest: Sequence[Var]) -> Stmt:
+                value, there = updates[(*i, *rest)], (*at, *rest)
+                if attrs["reduction"] != "none":
+                    value = binary(COMBINE[attrs["reduction"]][0], made[there], value)
+                return put(made, there, value)
+
+            return If(te.all_of(*within), nest(x.shape[len(at) :], element, "r"))
+
+        copy = nest(x.shape, lambda i: put(made, i, source[i]), "c")
+        return seq((copy, nest(front, update)))
+
+    return [te.extern(x.shape, list(inputs), body, name="scatter", dtype=x.dtype)]
 
 
 def _check_scatter(op: str, x: Tensor, updates: Tensor, attrs: Attrs) -> None:
@@ -148,45 +166,11 @@ def _compute_scatter_elements(inputs: Sequence[Tensor], attrs: Attrs) -> Sequenc
     _refuse_larger("scatter_elements", indices, x, axis)
     fits = indices.ndim == updates.ndim and all(map(same_extent, indices.shape, updates.shape))
     require(fits, f"scatter_elements: {list(indices.shape)} indices, {list(updates.shape)} updates")
-    k = te.reduce_axis((0, indices.shape[axis]), "k")
 
-    def beside(i: Sequence[Expr], along: Any) -> tuple[tuple[Any, ...], Expr]:
-        """Where updates have their element for a place of the output, and whether they do."""
-        at: list[Any] = []
-        guards = []
-        for d, (index, part, whole) in enumerate(zip(i, indices.shape, x.shape, strict=True)):
-            if d == axis:
-                at.append(along)
-            elif same_extent(part, whole):
-                at.append(index)
-            else:
-                at.append(inside(index, part))
-                guards.append(index < part)
-        return tuple(at), te.all_of(*guards)
+    def place(indices: Tensor, i: Sequence[Expr]) -> list[Expr]:
+        return [*i[:axis], wrapped_index(indices[tuple(i)], x.shape[axis]), *i[axis + 1 :]]
 
-    def hit(i: Sequence[Expr]) -> tuple[tuple[Any, ...], Expr]:
-        at, there = beside(i, k.var)
-        return at, te.all_of(wrapped_index(indices[at], x.shape[axis]).equal(i[axis]), there)
-
-    if attrs["reduction"] == "none":
-
-        def last(*i: Expr) -> Expr:
-            return te.max(te.select(hit(i)[1], k.var, const(-1)), k)
-
-        place = te.compute(x.shape, last, name="place")
-
-        def element(*i: Expr) -> Expr:
-            at, _ = beside(i, inside(place[i], indices.shape[axis]))
-            return te.select(place[i] >= 0, updates[at], x[i])
-
-        return [te.compute(x.shape, element, name="scatter")]
-
-    def update(*i: Expr) -> Expr:
-        at, there = hit(i)
-        value = te.select(there, updates[at], _neutral(attrs["reduction"], x.dtype))
-        return te.reduce(COMBINE[attrs["reduction"]][0], value, k)
-
-    return [_combined(x, te.compute(x.shape, update, name="updates"), attrs["reduction"])]
+    return _scatter(inputs, attrs, indices.shape, place)
 
 
 def _scattered(x: Array, place: tuple[Array, ...], updates: Array, reduction: str) -> Array:
@@ -216,39 +200,11 @@ def _compute_scatter_nd(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tens
     wanted = (*indices.shape[:-1], *x.shape[size:])
     fits = len(wanted) == updates.ndim and all(map(same_extent, wanted, updates.shape))
     require(fits, f"scatter_nd: updates {list(updates.shape)}, not {list(wanted)}")
-    front: tuple[Dim, ...] = indices.shape[:-1]
-    over = [te.reduce_axis((0, extent), f"k{n}") for n, extent in enumerate(front or (1,))]
-    at: tuple[IterVar, ...] = tuple(over) if front else ()
 
-    def hit(i: Sequence[Expr]) -> Expr:
-        return te.all_of(
-            *(
-                wrapped_index(indices[(*at, n)], x.shape[n]).equal(index)
-                for n, index in enumerate(i[:size])
-            )
-        )
+    def place(indices: Tensor, i: Sequence[Expr]) -> list[Expr]:
+        return [wrapped_index(indices[(*i, n)], x.shape[n]) for n in range(size)]
 
-    if attrs["reduction"] == "none":
-
-        def last(*i: Expr) -> Expr:
-            number = flatten([k.var for k in at], front)
-            return te.max(te.select(hit(i), number, const(-1)), over)
-
-        place = te.compute(x.shape[:size], last, name="place")
-
-        def element(*i: Expr) -> Expr:
-            found = place[i[:size]]
-            number = unflatten(te.maximum(found, 0), front) if front else ()
-            return te.select(found >= 0, updates[(*number, *i[size:])], x[i])
-
-        return [te.compute(x.shape, element, name="scatter")]
-
-    def update(*i: Expr) -> Expr:
-        neutral = _neutral(attrs["reduction"], x.dtype)
-        value = te.select(hit(i), updates[(*at, *i[size:])], neutral)
-        return te.reduce(COMBINE[attrs["reduction"]][0], value, over)
-
-    return [_combined(x, te.compute(x.shape, update, name="updates"), attrs["reduction"])]
+    return _scatter(inputs, attrs, indices.shape[:-1], place)
 
 
 def _evaluate_scatter_nd(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
@@ -308,16 +264,30 @@ def _compute_cumulative(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tens
     (x,) = inputs
     axis = normal_axis("cumulative", attrs["axis"], x.ndim)
     require(dtype_of(x.dtype).kind != "bool", "cumulative: does not take bool")
-    k = te.reduce_axis((0, x.shape[axis]), "k")
+    extent, op = x.shape[axis], "*" if attrs["product"] else "+"
     neutral = const(int(attrs["product"]), x.dtype)
 
-    def element(*i: Expr) -> Expr:
-        here, there = (i[axis], k.var) if attrs["reverse"] else (k.var, i[axis])
-        counts = here < there if attrs["exclusive"] else here <= there
-        value = x[(*i[:axis], k, *i[axis + 1 :])]
-        return te.reduce("*" if attrs["product"] else "+", te.select(counts, value, neutral), k)
+    def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
+        (made,), (source,) = outs, ins
 
-    return [te.compute(x.shape, element, name="cumulative")]
+        def turn(before: Sequence[Var], t: Var) -> Stmt:
+            here, last = (extent - 1 - t, extent - t) if attrs["reverse"] else (t, t - 1)
+
+            def element(behind: Sequence[Var], first: bool) -> Stmt:
+                own, previous = ((*before, n, *behind) for n in (here, last))
+                added = source[previous if attrs["exclusive"] else own]
+                begin = neutral if attrs["exclusive"] else source[own]
+                return put(made, own, begin if first else binary(op, made[previous], added))
+
+            first, others = (
+                nest(x.shape[axis + 1 :], partial(element, first=first), name)
+                for first, name in ((True, "f"), (False, "b"))
+            )
+            return If(t.equal(0), first, others)
+
+        return nest(x.shape[:axis], lambda before: each("t", extent, partial(turn, before)))
+
+    return [te.extern(x.shape, [x], body, name="cumulative", dtype=x.dtype)]
 
 
 def _evaluate_cumulative(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
@@ -337,9 +307,9 @@ def _evaluate_cumulative(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Arra
 for _op in (
     Operator("gather_elements", _compute_gather_elements, _evaluate_gather_elements, "injective"),
     Operator("gather_nd", _compute_gather_nd, _evaluate_gather_nd, "injective"),
-    Operator("scatter_elements", _compute_scatter_elements, _evaluate_scatter_elements, "anchor"),
-    Operator("scatter_nd", _compute_scatter_nd, _evaluate_scatter_nd, "anchor"),
+    Operator("scatter_elements", _compute_scatter_elements, _evaluate_scatter_elements, "opaque"),
+    Operator("scatter_nd", _compute_scatter_nd, _evaluate_scatter_nd, "opaque"),
     Operator("top_k", _compute_top_k, _evaluate_top_k, "anchor"),
-    Operator("cumulative", _compute_cumulative, _evaluate_cumulative, "anchor"),
+    Operator("cumulative", _compute_cumulative, _evaluate_cumulative, "opaque"),
 ):
     register(_op)
