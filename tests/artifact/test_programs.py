@@ -11,9 +11,10 @@ import pytest
 import mlc_deploy as mlc
 from mlc_deploy.graph import Function, evaluate
 from mlc_rpc import errors
-from tests.artifact.test_export import CROSS, classified, compiled, gcc
+from tests.artifact.test_export import classified, compiled, gcc
 from tests.graph.test_control import MODELS, inputs_of
 from tests.runtime.test_run_command import run
+from tests.zig import static_cc
 
 TARGETS = {"x86_64": "host", "aarch64": "aarch64", "arm": "armv7a"}
 DRIVER = """
@@ -73,7 +74,7 @@ def test_exported(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("machine", ["aarch64", "arm"])
 def test_exported_for_boards(machine: str, tmp_path: Path) -> None:
     function = exported("choosing", machine, tmp_path)
-    made = compiled(CROSS[machine], tmp_path, "-static", "main.c", "mlc_runtime.c", "looped.o")
+    made = compiled(static_cc(machine), tmp_path, "main.c", "mlc_runtime.c", "looped.o")
     assert classified(made, machine) == "all is well"
     check_outputs(function, (tmp_path / "outputs").read_bytes())
 

@@ -147,7 +147,7 @@ def test_a_weak_supply_is_throttling(program: Path, calm: Path) -> None:
 
 def test_conditions_are_of_the_sample_alone(program: Path, calm: Path) -> None:
     """Time on the core is counted while a sample is taken, not while it is rested or prepared."""
-    for _ in range(3):  # another program may have the core for a moment, but not every time
+    for _ in range(3):  # another program may have the core for some samples, but not for all
         with adding(program) as (double, args):
             timing = double.time_evaluator(
                 number=1, repeat=8, min_repeat_ms=5, cooldown_interval_ms=10,
@@ -157,7 +157,7 @@ def test_conditions_are_of_the_sample_alone(program: Path, calm: Path) -> None:
         took = np.multiply(timing.samples, timing.number) * 1e6
         busy = timing.conditions.during("cpu_us")
         assert (busy <= took * 1.02 + 200).all()
-        if (busy >= 0.9 * took - 200).all():
+        if (busy >= 0.9 * took - 200).any():
             break
     else:
         assert timing.verdict != "ok"
