@@ -292,6 +292,13 @@ def test_weights_that_do_not_fill_their_shape() -> None:
             "  in:  the model\n"
             "  try: --bind n=2, or none",
         ),
+        (
+            ["n", 3],
+            {"shapes": {"x": (2, 3)}, "dims": {"n": "<=4"}},
+            "--bind 'n<=4' leaves a dimension open, and the shape of 'x' fixes it to 2\n"
+            "  in:  the model\n"
+            "  try: --bind n=2, or --bind alone for every open dimension of 'x'",
+        ),
     ],
 )
 def test_shapes(shape: Any, options: Any, message: str) -> None:

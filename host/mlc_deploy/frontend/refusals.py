@@ -81,6 +81,15 @@ def shape_text(name: str, given: Sequence[int]) -> str:
     return f"the shape {','.join(map(str, given))} of '{name}'"
 
 
+def fixed_and_open(dimension: str, bound: str, name: str, size: int, where: str) -> ShapeError:
+    return ShapeError(
+        f"--bind '{dimension}{bound}' leaves a dimension open, and the shape of '{name}' fixes it "
+        f"to {size}",
+        where=where,
+        mend=f"--bind {dimension}={size}, or --bind alone for every open dimension of '{name}'",
+    )
+
+
 def unknown_shapes(inputs: Sequence[str], where: str, mend: str) -> ShapeError:
     """The error for inputs without known shapes. Each text names an input and its known extents."""
     what = "the shape of an input is" if len(inputs) == 1 else "shapes of inputs are"
