@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import mlc_deploy as mlc
 from mlc_deploy.errors import ImporterError, ModelWarning
@@ -212,6 +212,19 @@ def test_operator_refuses_its_inputs() -> None:
     model = one_node("Add", {"x": X, "w": np.ones((4, 4), np.float32)}, constants=["w"])
     assert refusal(model) == (
         "add: the shapes [2, 3] and [4, 4] do not broadcast\n  in:  the model, node 'node' (Add)"
+    )
+
+
+def test_open_dimensions_that_may_differ() -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[q, past] scores, float[q, 3] keys, float[q, total] mask) => (float[q, k] y) {
+            all = Concat <axis = 1> (scores, keys)
+            y = Add (all, mask)
+        }""")
+    assert refusal(model, dims={"q": "<=4", "past": "<=8", "total": "<=11"}) == (
+        "add: the shapes [q, past + 3] and [q, total] do not broadcast\n"
+        "  in:  the model, node 'Add_1' (Add)\n"
+        "  try: --bind with a number for past, total, or a model that names equal dimensions alike"
     )
 
 

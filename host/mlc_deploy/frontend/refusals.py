@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..errors import ImporterError, ShapeError
 from ..ir import UnknownValue, free_vars
+from ..ops.elementwise import UnlikeExtents
 
 # The errors that converters raise for damaged or unusual nodes.
 MISTAKES = (
@@ -40,7 +41,11 @@ def mistakes_at(place: str) -> Iterator[None]:
         raise ImporterError(what, where=place, mend=mend) from error
     except MISTAKES as error:
         text = f"missing {error}" if isinstance(error, KeyError) else str(error)
-        raise ImporterError(text or type(error).__name__, where=place) from error
+        mend = ""
+        if isinstance(error, UnlikeExtents) and error.symbols:
+            names = ", ".join(error.symbols)
+            mend = f"--bind with a number for {names}, or a model that names equal dimensions alike"
+        raise ImporterError(text or type(error).__name__, where=place, mend=mend) from error
 
 
 def missing_operators(
