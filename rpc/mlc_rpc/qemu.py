@@ -19,7 +19,7 @@ from mlc_rpc.counters import Counter
 from mlc_rpc.errors import Unreachable
 from mlc_rpc.own import why_foreign
 from mlc_rpc.process import ProcessTransport, runtime_file
-from mlc_rpc.transport import QemuUrl, Runtime, Transport
+from mlc_rpc.transport import QemuUrl, Runtime, Transport, why_no_board
 from mlc_targets.caches import Cache, caches_option
 
 MACHINES = ("aarch64", "arm")
@@ -154,4 +154,5 @@ def _machine_of(cpu: str, board: str, wanted: str | None = None) -> str:
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> list[str]:
-    return sorted(known, key=lambda k: -difflib.SequenceMatcher(None, name, k).ratio())[:12]
+    boards = [k for k in known if not why_no_board(k)]
+    return sorted(boards, key=lambda k: -difflib.SequenceMatcher(None, name, k).ratio())[:12]

@@ -160,6 +160,11 @@ _NO_BOARDS = {
 }
 
 
+def why_no_board(cpu: str) -> str:
+    """Why a CPU that QEMU emulates runs no runtime; "" where it does."""
+    return next((why for kind, why in _NO_BOARDS.items() if re.match(kind, cpu)), "")
+
+
 def parse_url(text: str) -> BoardUrl:
     """The board that a URL names. Raises Unreachable when it names none."""
     scheme, mark, rest = text.partition("://")
@@ -172,9 +177,8 @@ def parse_url(text: str) -> BoardUrl:
             cpu, _, flags = rest.partition(",")
             if not re.fullmatch(r"[\w.+-]*(,[\w.+-]+(=[\w.+-]*)?)*", rest):
                 raise _bad_url(text, f"'{rest}' is not CPU[,flag=value...]", "qemu://cortex-a53")
-            for kind, reason in _NO_BOARDS.items():
-                if re.match(kind, cpu):
-                    raise _bad_url(text, f"{cpu} {reason}", "qemu://cortex-a7, or --target c")
+            if reason := why_no_board(cpu):
+                raise _bad_url(text, f"{cpu} {reason}", "qemu://cortex-a7, or --target c")
             return QemuUrl(cpu or "max", flags)
         case "ssh":
             if ":" in rest.rpartition("@")[0]:  # shown to nobody

@@ -71,6 +71,7 @@ CASES: dict[str, list[list[str]]] = {
         ["cut.onnx"],
         ["missing.onnx"],
         ["dynamic.onnx"],
+        ["dynamic.onnx", "--bind", "batch<=4", "--shape", "x=2,3"],
         ["."],
     ],
     "saved": [
@@ -107,6 +108,9 @@ CASES: dict[str, list[list[str]]] = {
         ["--input", "image=short.npy", "--input", "image=short.npy"],
         ["--shape", "image=1,x"],
         ["--bind", "n=many"],
+        ["--bind", "n<=0"],
+        ["--bind", "n<=99999999999"],
+        ["--bind", "n=1,<=99999999999"],
         ["--json", "there/record.json"],
         ["--save", "model.tflite"],
         ["--save", "model"],
@@ -155,6 +159,20 @@ def test_colours_are_for_terminals_of_those_who_want_them(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     complain("no")
     assert capsys.readouterr().err.startswith(shown)
+
+
+def test_an_array_leaves_open_what_bind_leaves_open(mlc_deploy: Command) -> None:
+    model = ("dynamic.onnx", "--bind", "batch<=4", "--board", "local://")
+    ended = mlc_deploy(*model, "--input", "x=x.npy", "--json", "-")
+    assert ended.status == 0, ended.stderr
+    assert ended.record["outputs"][0]["shape"] == [1, 3]
+    np.save("five.npy", np.zeros((5, 3), np.float32))
+    assert mlc_deploy(*model, "--input", "x=five.npy").complaint == (
+        "error: input 'x' is float32[batch, 3] with batch <= 4, and the array given is "
+        "float32[5, 3]\n"
+        '  try: at most 4 for batch, or compile with --bind "batch<=5"\n'
+        "-> 2"
+    )
 
 
 def test_what_is_given_is_checked_before_a_board_is_asked(mlc_deploy: Command) -> None:

@@ -146,9 +146,20 @@ def test_boards_that_are_away_are_left_out(mlc_deploy: Command, folder: Path) ->
     assert f"incident  {away}: " in done.stdout and "end to end" in done.stdout
 
 
+def test_ctrl_c_before_the_first_result_says_that_there_is_none(
+    mlc_deploy: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlc_deploy.tune.api.plans", Mock(side_effect=KeyboardInterrupt))
+    done = mlc_deploy("tune", DIGITS, *LOCAL[:4], "--search", "random", "--db", "t.jsonl")
+    assert "warning: nothing was measured yet; the same command continues\n" in done.stderr
+    assert "holds all results" not in done.stderr
+    assert done.complaint.endswith("-> 130")
+
+
 def test_ctrl_c_while_layouts_are_chosen_says_how_to_go_on(
     mlc_deploy: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    mlc_deploy("tune", DIGITS, *LOCAL, "--db", "t.jsonl", "--trials", "2")
     monkeypatch.setattr("mlc_deploy.tune.api.plans", Mock(side_effect=KeyboardInterrupt))
     done = mlc_deploy("tune", DIGITS, *LOCAL[:4], "--search", "random", "--db", "t.jsonl")
     assert "t.jsonl holds all results; the same command continues\n" in done.stderr

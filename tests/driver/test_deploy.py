@@ -14,9 +14,11 @@ import pytest
 
 import mlc_deploy as mlc
 from mlc_deploy.board.connect import target_of
+from mlc_deploy.driver.deploy import fitting
 from mlc_deploy.driver.deployment import arena_bytes, compiled_record
 from mlc_deploy.graph import BlockBuilder
 from mlc_rpc.session import Cpu, Device
+from mlc_targets.object_format import Param
 from tests.onnx_models import image, light_model, reference
 
 BOARDS = {"host": "local://", "aarch64": "qemu://cortex-a53", "armv7a": "qemu://cortex-a7"}
@@ -185,3 +187,23 @@ def test_a_board_runs_the_target_that_it_is(cpu: str) -> None:
     with mlc.connect(f"qemu://{cpu}") as board:
         target = target_of(board.device)
         assert mlc.deploy(mlc.compile(relu_sum().reference, target), board).ok
+
+
+@pytest.mark.parametrize(
+    ("shape", "mend"),
+    [
+        ((5, 3), 'at most 4 for n, or compile with --bind "n<=5"'),
+        ((4, 2), "astype and reshape of numpy"),
+        ((5,), "astype and reshape of numpy"),
+    ],
+)
+def test_an_array_larger_than_an_open_dimension_is_told_the_bound(
+    shape: tuple[int, ...], mend: str
+) -> None:
+    params = {"image": Param("image", "float32", (4, 3), open=("n", ""))}
+    with pytest.raises(mlc.InputError) as caught:
+        fitting("input", {"image": np.zeros(shape, np.float32)}, params)
+    assert str(caught.value) == (
+        f"input 'image' is float32[n, 3] with n <= 4, and the array given is float32{list(shape)}\n"
+        f"  try: {mend}"
+    )

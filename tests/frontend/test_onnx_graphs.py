@@ -193,7 +193,24 @@ def test_a_loop_that_data_end() -> None:
     assert refusal(m) == (
         "the loop collects results, and nothing says how many at most\n"
         "  in:  the model, node 'loop' (Loop)\n"
-        "  try: a constant trip count"
+        "  try: a constant trip count: the loop's condition may end it earlier"
+    )
+
+
+def test_a_loop_whose_trip_count_is_data_says_why_it_cannot_be() -> None:
+    ending = [
+        *COUNTING,
+        node("ReduceMax", ["w"], ["most"], keepdims=0),
+        node("Less", ["most", "limit"], ["more"]),
+    ]
+    constants = {"c": np.array(True), "limit": np.array(9, np.float32)}
+    params = [value("x"), value("n", INT64, [])]
+    outputs = [value("last", shape=None), value("all", shape=None)]
+    assert refusal(model([loop(ending, condition="more")], params, outputs, constants)) == (
+        "the loop collects results, and nothing says how many at most\n"
+        "  in:  the model, node 'loop' (Loop)\n"
+        "  try: a constant trip count: the loop's condition may end it earlier, or "
+        "--const n=… (values= in Python), where that is always the same"
     )
 
 

@@ -101,6 +101,15 @@ def test_transposed_convolution(seed: int) -> None:
     agrees("ConvTranspose", inputs, **attributes)
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_convolution_of_an_empty_batch(rank: int, groups: int) -> None:
+    x = np.zeros((0, 3, *[9] * rank), np.float32)
+    w = np.ones((6, 3 // groups, *[3] * rank), np.float32)
+    function = from_onnx(one_node("Conv", {"x": x, "w": w}, 20, constants=("w",), group=groups))
+    assert evaluate(function, [x])["y"].shape == (0, 6, *[7] * rank)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_quantized_convolution(seed: int) -> None:
     """Signs may differ, zero points be others than 0, scales be per channel.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import mlc_deploy as mlc
 from mlc_deploy.errors import ImporterError, ModelWarning
@@ -215,6 +215,19 @@ def test_operator_refuses_its_inputs() -> None:
     )
 
 
+def test_open_dimensions_that_may_differ() -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[q, past] scores, float[q, 3] keys, float[q, total] mask) => (float[q, k] y) {
+            all = Concat <axis = 1> (scores, keys)
+            y = Add (all, mask)
+        }""")
+    assert refusal(model, dims={"q": "<=4", "past": "<=8", "total": "<=11"}) == (
+        "add: the shapes [q, past + 3] and [q, total] do not broadcast\n"
+        "  in:  the model, node 'Add_1' (Add)\n"
+        "  try: --bind with a number for past, total, or a model that names equal dimensions alike"
+    )
+
+
 # ------------------------------------------------------------------------------- dtypes, shapes
 
 
@@ -291,6 +304,13 @@ def test_weights_that_do_not_fill_their_shape() -> None:
             "dimension 'n' is 4, and 2 by the shape of 'x'\n"
             "  in:  the model\n"
             "  try: --bind n=2, or none",
+        ),
+        (
+            ["n", 3],
+            {"shapes": {"x": (2, 3)}, "dims": {"n": "<=4"}},
+            "--bind 'n<=4' leaves a dimension open, and the shape of 'x' fixes it to 2\n"
+            "  in:  the model\n"
+            "  try: --bind n=2, or --bind alone for every open dimension of 'x'",
         ),
     ],
 )

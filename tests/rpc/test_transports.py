@@ -195,6 +195,15 @@ def test_an_unknown_cpu_lists_the_nearest() -> None:
 
 
 @needs_qemu
+def test_cpus_that_are_no_boards_are_not_proposed() -> None:
+    for cpu in ("cortex-z9", "xcortex-m3", "xarm926"):
+        with pytest.raises(errors.Unreachable) as caught:
+            connect(f"qemu://{cpu}", no_runtime)
+        for name in caught.value.attempt.removeprefix("one of ").split(", "):
+            assert parse_url(f"qemu://{name}")
+
+
+@needs_qemu
 def test_the_cpu_finds_its_machine() -> None:
     asked: list[str] = []
 

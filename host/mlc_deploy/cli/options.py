@@ -20,7 +20,7 @@ from mlc_rpc.cores import KINDS, core_numbers
 from mlc_targets import Target, levels_of
 
 from ..artifact.format import is_saved
-from ..errors import MlcError
+from ..errors import GraphError, MlcError
 from ..files import npy
 from ..files.outside import refuse_special
 from ..passes.context import MEMORY, OPTIONS, options
@@ -218,10 +218,24 @@ def dims(texts: Sequence[str]) -> dict[str, int | str]:
         parts = [part.strip() for part in whole.split(",")]
         for part in parts:
             int(part.removeprefix("<="))
-        return ",".join(parts) if len(parts) > 1 or "<" in whole else int(whole)
+        if len(parts) == 1 and "<" not in whole:
+            return int(whole)
+        _refuse_bounds(name.rstrip("< "), ",".join(parts), where=f"--bind '{name}={text}'")
+        return ",".join(parts)
 
     given = named("--bind", texts, read, "NAME=128 or NAME<=128")
     return {name.rstrip("< "): n for name, n in given.items()}
+
+
+def _refuse_bounds(name: str, text: str, where: str) -> None:
+    """Raises Misuse for text that bounds no open dimension."""
+    from ..graph.extents import most_of  # here: the compiler takes a while to import
+    from ..graph.ranges import parted
+
+    try:
+        most_of(name, str(parted({name: text})[0][name]))
+    except GraphError as error:
+        raise Misuse(error.what, where=where, mend=error.mend) from None
 
 
 def ranges(texts: Sequence[str]) -> dict[str, int | str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from ..driver.deploy import RUN_SECONDS, deploy, fitting, refuse_cores, refuse_u
 from ..driver.deployment import Deployable, Deployment, compiled_record, described_model
 from ..driver.details import details
 from ..driver.stops import stop_after
-from ..errors import CostsMore, GraphError, writing
+from ..errors import CostsMore, GraphError, ShapeError, writing
 from ..files.unfinished import replacing
 from .bench import OfFarm, deploy_on, of_farm, on_farms, refuse_mixed
 from .calibrate import REFINE_HELP, refined, to_refine, wanted_of
@@ -378,16 +379,22 @@ def _saved_model(path: Path, options: Mapping[str, object]) -> SavedModel | None
 def graph_of(
     model: Path | ModelProto, given: Mapping[str, Any], reading: Reading, own: Mapping[str, Any]
 ) -> Function:
-    """The model's graph; inputs have the shapes of --shape, or of the arrays that are given."""
+    """The model's graph; inputs have the shapes of --shape, or of the arrays that are given. Arrays
+    leave dimensions open that --bind leaves open."""
     from ..frontend import from_model  # here: a saved model does without the compiler
     from ..graph.ranges import parted
     from ..graph.states import stateful
 
-    extents = {name: array.shape for name, array in given.items()} | shapes(reading.shape)
-    function = from_model(
-        model, extents, parted(dims(reading.bind))[0], own, reading.trust,
-        constants(reading.const),
+    bound, fixed = parted(dims(reading.bind))[0], shapes(reading.shape)
+    read = partial(
+        from_model, model, dims=bound, converters=own, trust=reading.trust,
+        values=constants(reading.const),
     )  # fmt: skip
+    every = {name: array.shape for name, array in given.items()} | fixed
+    try:
+        function = read(fixed if any(isinstance(n, str) for n in bound.values()) else every)
+    except ShapeError:  # the arrays say the shapes that the options do not
+        function = read(every)
     try:
         return stateful(function, states(reading.state))
     except GraphError as error:

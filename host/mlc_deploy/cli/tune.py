@@ -179,7 +179,9 @@ def tune(
             if isinstance(error, Misuse) or run.state is None:
                 raise
             if not run.state.tasks:
-                progress.warn(f"{db} holds all results; the same command continues")
+                some = database.records or database.plans
+                so_far = f"{db} holds all results" if some else "nothing was measured yet"
+                progress.warn(f"{so_far}; the same command continues")
                 raise
             failed = error
         assert run.state is not None

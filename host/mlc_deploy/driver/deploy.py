@@ -302,12 +302,23 @@ def fitting(kind: str, given: Mapping[str, Array], params: Mapping[str, Param]) 
             )
         wanted = params[name]
         if not fits(wanted, array.shape) or array.dtype.name != wanted.dtype:
-            raise InputError(
-                f"{kind} '{name}' is {wanted}, and the array given is "
-                f"{array.dtype.name}{list(array.shape)}",
-                mend="astype and reshape of numpy",
-            )
+            raise _misfit(kind, wanted, array)
     return given
+
+
+def _misfit(kind: str, wanted: Param, array: Array) -> InputError:
+    most = {name: n for name, n in zip(wanted.open, wanted.shape, strict=False) if name}
+    bounds = ", ".join(f"{name} <= {n}" for name, n in most.items())
+    mend = "astype and reshape of numpy"
+    if array.ndim == len(wanted.shape):
+        for name, size in zip(wanted.open, array.shape, strict=False):
+            if name and size > int(most[name]):
+                mend = f'at most {most[name]} for {name}, or compile with --bind "{name}<={size}"'
+    return InputError(
+        f"{kind} '{wanted.name}' is {wanted}{f' with {bounds}' if bounds else ''}, and the array "
+        f"given is {array.dtype.name}{list(array.shape)}",
+        mend=mend,
+    )
 
 
 def every_input(model: Deployable, given: Mapping[str, Array]) -> dict[str, Array]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..arith import expr_bounds, simplify_expr
 from ..graph.dims import bound_dims, symbol
+from ..graph.extents import LARGEST
 from ..graph.nodes import Constant, Value
 from ..ir import Binary, Const, Dim, Expr, Var, binary, compare, const, free_vars
 from ..ir.nodes import dim
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 Dims = NDArray[Any]  # numbers and expressions, as objects
 
 MOST_FOLLOWED = 64  # integers of one tensor: a shape has few
-LARGEST = (1 << 31) - 1
 
 KEPT = ("most", "values", "places", "_dims", "_named")  # what is known where a value is
 

@@ -129,7 +129,8 @@ def _convert(
         name: symbols[name] if isinstance(n, str) else bound_dims([n], named)[0]
         for name, n in dims.items()
     }
-    for info, extents in zip(inputs, bound_shapes(inputs, shapes, known, where), strict=True):
+    bound = bound_shapes(inputs, shapes, known, where, left)
+    for info, extents in zip(inputs, bound, strict=True):
         code = info.type.tensor_type.elem_type
         scope.values[info.name] = importer.param(info.name, extents, code)
     for name, own in parts.items():

@@ -22,7 +22,7 @@ from .extents import smaller
 from .layers.loops import ENDLESS, loop
 from .layers.shapes import counted_rows, grown, reshape, select, stacked
 from .node import MOST_TURNS, shape_of
-from .onnx_node import Converter, Given, OnnxNode, TensorList, tensors
+from .onnx_node import Converter, Given, NeedsValue, OnnxNode, TensorList, tensors
 from .refusals import MISTAKES
 
 
@@ -126,11 +126,23 @@ def _loop(n: OnnxNode) -> Any:
         if not (known and turns <= MOST_TURNS and _computes_constants(n, states)):
             return _as_loop(n, turns, None if known else most, going, states)
     except (Unlike, ImporterError, ValueError) as error:
+        reason = _growing(n) if isinstance(error, Unlike) else error
         if not known:
-            n.whole(0, "the loop's trip count")
+            _needs_count(n, reason)
         if turns > MOST_TURNS:
-            raise (_growing(n) if isinstance(error, Unlike) else error) from None
+            raise reason from None
     return _written_out(n, turns, going, states)
+
+
+def _needs_count(n: OnnxNode, reason: Exception) -> None:
+    """Raises NeedsValue for the trip count, which is no mistake by itself: it says the reason."""
+    try:
+        n.whole(0, "the loop's trip count")
+    except NeedsValue as error:
+        if not isinstance(reason, ImporterError) or isinstance(reason, NeedsValue):
+            raise
+        mend = f"{reason.mend}, or {error.mend}" if reason.mend else error.mend
+        raise NeedsValue(reason.what, reason.where, mend, error.names) from None
 
 
 def _extent(n: OnnxNode, most: Value | None) -> Dim | None:
@@ -156,7 +168,8 @@ def _growing(n: OnnxNode) -> ImporterError:
 
 def _uncounted(n: OnnxNode) -> ImporterError:
     return n.refuse(
-        "the loop collects results, and nothing says how many at most", "a constant trip count"
+        "the loop collects results, and nothing says how many at most",
+        "a constant trip count: the loop's condition may end it earlier",
     )
 
 

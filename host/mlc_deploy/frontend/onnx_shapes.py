@@ -9,7 +9,7 @@ from onnx import ValueInfoProto
 
 from ..errors import ImporterError, ModelWarning, ShapeError
 from ..ir import Dim
-from .refusals import refuse_unknown_inputs, shape_text, unknown_shapes
+from .refusals import fixed_and_open, refuse_unknown_inputs, shape_text, unknown_shapes
 
 
 def bound_shapes(
@@ -17,13 +17,14 @@ def bound_shapes(
     shapes: Mapping[str, Sequence[int]],
     dims: Mapping[str, Dim],
     where: str,
+    bounds: Mapping[str, str],
 ) -> list[tuple[Dim, ...]]:
-    """The shapes of all inputs; dimensions that stay open are symbols. Raises ShapeError that names
-    the unknown ones and the options."""
+    """The shapes of all inputs; dimensions that stay open are symbols, and bounds has the "<=512"
+    of each. Raises ShapeError that names the unknown ones and the options."""
     names = [i.name for i in inputs]
     refuse_unknown_inputs(shapes, names, "model", where)
     declared = [declared_shape(i, where) for i in inputs]
-    named = _named_dims(declared, shapes, dims, names, where)
+    named = _named_dims(declared, shapes, dims, names, where, bounds)
     result: list[tuple[Dim, ...]] = []
     unbound: list[str] = []
     hints: list[str] = []
@@ -83,6 +84,7 @@ def _named_dims(
     dims: Mapping[str, Dim],
     names: Sequence[str],
     where: str,
+    bounds: Mapping[str, str],
 ) -> dict[str, Dim]:
     """Values of the named dimensions, from --bind and from given shapes."""
     refuse_unknown_dims(dims, declared, where)
@@ -90,6 +92,8 @@ def _named_dims(
     for name, own in zip(names, declared, strict=True):
         for d, value in zip(own or (), shapes.get(name, ()), strict=False):
             if isinstance(d, str) and d != "?" and result.setdefault(d, int(value)) != value:
+                if d in bounds:
+                    raise fixed_and_open(d, bounds[d], name, value, where)
                 said = f"dimension '{d}' is {result[d]}, and {value} by the shape of '{name}'"
                 if d in dims:
                     raise ShapeError(said, where=where, mend=f"--bind {d}={value}, or none")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..errors import ImporterError, ShapeError
 from ..ir import UnknownValue, free_vars
+from ..ops.elementwise import UnlikeExtents
 
 # The errors that converters raise for damaged or unusual nodes.
 MISTAKES = (
@@ -40,7 +41,11 @@ def mistakes_at(place: str) -> Iterator[None]:
         raise ImporterError(what, where=place, mend=mend) from error
     except MISTAKES as error:
         text = f"missing {error}" if isinstance(error, KeyError) else str(error)
-        raise ImporterError(text or type(error).__name__, where=place) from error
+        mend = ""
+        if isinstance(error, UnlikeExtents) and error.symbols:
+            names = ", ".join(error.symbols)
+            mend = f"--bind with a number for {names}, or a model that names equal dimensions alike"
+        raise ImporterError(text or type(error).__name__, where=place, mend=mend) from error
 
 
 def missing_operators(
@@ -79,6 +84,15 @@ def refuse_unknown_inputs(
 
 def shape_text(name: str, given: Sequence[int]) -> str:
     return f"the shape {','.join(map(str, given))} of '{name}'"
+
+
+def fixed_and_open(dimension: str, bound: str, name: str, size: int, where: str) -> ShapeError:
+    return ShapeError(
+        f"--bind '{dimension}{bound}' leaves a dimension open, and the shape of '{name}' fixes it "
+        f"to {size}",
+        where=where,
+        mend=f"--bind {dimension}={size}, or --bind alone for every open dimension of '{name}'",
+    )
 
 
 def unknown_shapes(inputs: Sequence[str], where: str, mend: str) -> ShapeError:

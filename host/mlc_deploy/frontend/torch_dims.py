@@ -15,7 +15,7 @@ from ..errors import ShapeError
 from ..graph.dims import symbol
 from ..graph.extents import most_of
 from ..ir import Dim
-from .refusals import refuse_unknown_inputs, shape_text, unknown_shapes
+from .refusals import fixed_and_open, refuse_unknown_inputs, shape_text, unknown_shapes
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -167,8 +167,12 @@ def _agree(name: str, own: Sequence[Any], given: Sequence[int], found: Dims, whe
     if len(own) != len(given):
         raise contradiction
     for extent, value in zip(own, given, strict=True):
-        if not isinstance(extent, int) and extent.is_Symbol and str(extent) not in found.opened:
-            found.numbers.setdefault(str(extent), int(value))
+        if isinstance(extent, int) or not extent.is_Symbol:
+            continue
+        if str(extent) in found.opened:
+            dimension, most = found.opened[str(extent)]
+            raise fixed_and_open(dimension, f"<={most}", name, value, where)
+        found.numbers.setdefault(str(extent), int(value))
     for extent, value in zip(own, given, strict=True):
         known = all(str(s) in found.numbers for s in _free(extent))
         if not known or _concrete(extent, found.numbers) != value:

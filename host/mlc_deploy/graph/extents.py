@@ -29,6 +29,7 @@ from .nodes import (
 )
 
 EXTENT = TensorType((), "int64")  # what says how large one is
+LARGEST = (1 << 31) - 1
 
 
 def defined_by(binding: Binding) -> Symbol | None:
@@ -110,9 +111,15 @@ def opened(function: Function, dims: Mapping[str, str]) -> Function:
 def most_of(name: str, text: str) -> int:
     """The number in "<=512". Raises GraphError."""
     number = re.fullmatch(r"\s*<=\s*(\d+)\s*", text)
-    if number is None or not 0 < int(number[1]) < 1 << 31:
+    if number is None:
         raise GraphError(f"{name} cannot be '{text}'", mend=f"{name}=128, or {name}<=128")
+    if not 0 < int(number[1]) <= LARGEST:
+        raise outside(name, text, f"{name}<=128")
     return int(number[1])
+
+
+def outside(name: str, text: str, mend: str) -> GraphError:
+    return GraphError(f"{name} cannot be '{text}': numbers are from 1 to {LARGEST}", mend=mend)
 
 
 def open_extents(function: Function) -> dict[str, tuple[str, ...]]:

@@ -23,7 +23,7 @@ from ..ir.names import Names
 from ..ops import TensorType, infer_types
 from .bind import rebuilt
 from .dims import simplified, symbol, symbols
-from .extents import EXTENT, defined_by
+from .extents import EXTENT, LARGEST, defined_by, outside
 from .nodes import Binding, Call, CallBranch, Constant, Function, Value, Var
 
 RANGE = re.compile(r"\s*(<=)?\s*(\d+)\s*")
@@ -60,8 +60,10 @@ def _read(name: str, text: str) -> list[Range]:
     found: list[Range] = []
     for part in text.split(","):
         match = RANGE.fullmatch(part)
-        if match is None or not 0 < int(match[2]) < 1 << 31:
+        if match is None:
             raise GraphError(f"{name} cannot be '{part}'", mend=f"{name}=1,<=64,<=512")
+        if not 0 < int(match[2]) <= LARGEST:
+            raise outside(name, part, f"{name}=1,<=64,<=512")
         found.append(Range(int(match[2]), match[1] is None))
     rising = all(a.number < b.number for a, b in pairwise(found))
     if not rising or found[-1].exact:

@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import te
 from ..arith import linear
-from ..ir import Dim, Expr, const, dtype_of, same_expr
+from ..ir import Dim, Expr, const, dtype_of, free_vars, same_expr
 from ..te import Tensor
 from .fast import fast_erf, fast_erf_array, fast_exp, fast_exp_array, fast_tanh, fast_tanh_array
 from .registry import Array, Attrs, Operator, Trait, register, require
@@ -58,6 +58,16 @@ def same_extent(a: Dim, b: Dim) -> bool:
     return same_expr(a, b) or linear(a, {}) == linear(b, {})
 
 
+class UnlikeExtents(ValueError):
+    """Extents of which a run may make unequal numbers. symbols: the names in them."""
+
+    def __init__(self, what: str, extents: Sequence[Dim]) -> None:
+        super().__init__(what)
+        self.symbols = sorted(
+            {v.name for e in extents if isinstance(e, Expr) for v in free_vars(e)}
+        )
+
+
 def broadcast_shape(op: str, shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
     """The shape the shapes broadcast to, as numpy has it; ValueError naming op and the shapes."""
     rank = max(len(shape) for shape in shapes)
@@ -67,8 +77,9 @@ def broadcast_shape(op: str, shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ..
             if isinstance(result[axis], int) and result[axis] == 1:
                 result[axis] = extent
             elif not (isinstance(extent, int) and extent == 1):
-                fits = same_extent(result[axis], extent)
-                require(fits, f"{op}: the shapes {_listed(shapes)} do not broadcast")
+                if not same_extent(result[axis], extent):
+                    what = f"{op}: the shapes {_listed(shapes)} do not broadcast"
+                    raise UnlikeExtents(what, (result[axis], extent))
     return tuple(result)
 
 

@@ -215,7 +215,8 @@ def _evaluate_conv2d(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
         for kx in range(kw):
             rows = slice(ky * dh, ky * dh + (height - 1) * sh + 1, sh)
             columns = slice(kx * dw, kx * dw + (width - 1) * sw + 1, sw)
-            tap = data[:, :, rows, columns].reshape(batch, groups, channels // groups, -1)
+            tap = data[:, :, rows, columns]
+            tap = tap.reshape(batch, groups, channels // groups, height * width)
             own = weights[..., ky, kx]
             # One channel in a group: a product of numbers, without a call per group.
             total += own * tap if group_in == 1 else own @ tap

@@ -78,11 +78,12 @@ def _evaluate_conv(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     data = exact(pad_array(x, _every_pad(attrs["pads"]), value=attrs.get("pad_value", 0)), dtype)
     extents = _extents(x.shape[2:], w.shape[2:], attrs)
     weights = exact(w, dtype).reshape(groups, w.shape[0] // groups, *w.shape[1:])
-    total = np.zeros((x.shape[0], groups, w.shape[0] // groups, math.prod(extents)), data.dtype)
+    pixels = math.prod(extents)
+    total = np.zeros((x.shape[0], groups, w.shape[0] // groups, pixels), data.dtype)
     for tap in itertools.product(*map(range, w.shape[2:])):
         place = _tap_slices(tap, extents, attrs)
         part = data[(slice(None), slice(None), *place)]
-        part = part.reshape(x.shape[0], groups, w.shape[1], -1)
+        part = part.reshape(x.shape[0], groups, w.shape[1], pixels)
         taken: Any = (..., *tap)
         total += weights[taken] @ part
     return [narrowed(total.reshape(x.shape[0], w.shape[0], *extents), dtype)]
@@ -134,7 +135,7 @@ def _evaluate_col2im(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     shape, kernel, pads = attrs["shape"], attrs["kernel"], attrs["pads"]
     rank = len(shape)
     extents = _extents(shape, kernel, attrs)
-    columns = x.reshape(x.shape[0], -1, *kernel, *extents)
+    columns = x.reshape(x.shape[0], x.shape[1] // math.prod(kernel), *kernel, *extents)
     around = [n + pads[d] + pads[rank + d] for d, n in enumerate(shape)]
     image = np.zeros((*columns.shape[:2], *around), x.dtype)
     for tap in itertools.product(*map(range, kernel)):

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.extents import LARGEST
 from ...graph.nodes import Value
 from ...ir import Dim, Expr
 from ...ops.shape import normal_axis
-from ..extents import LARGEST, larger, product, rest, simplified, smaller
+from ..extents import larger, product, rest, simplified, smaller
 from ..node import Node, limited, shape_of
 
 
