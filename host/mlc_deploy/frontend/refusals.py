@@ -43,8 +43,10 @@ def mistakes_at(place: str) -> Iterator[None]:
         text = f"missing {error}" if isinstance(error, KeyError) else str(error)
         mend = ""
         if isinstance(error, UnlikeExtents) and error.symbols:
-            names = ", ".join(error.symbols)
-            mend = f"--bind with a number for {names}, or a model that names equal dimensions alike"
+            called = ", ".join(error.symbols)
+            mend = (
+                f"--bind with a number for {called}, or a model that names equal dimensions alike"
+            )
         raise ImporterError(text or type(error).__name__, where=place, mend=mend) from error
 
 
