@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import index
 from typing import Any
 
 from ..arith import simplify_expr
@@ -81,7 +80,9 @@ def counted(extent: Dim) -> int:
     if isinstance(extent, int):
         return extent
     known = {v: const(OPEN, v.dtype) for v in free_vars(extent)}
-    return index(dim(simplify_expr(substitute(extent, known), {})))  # type: ignore[arg-type]
+    found = dim(simplify_expr(substitute(extent, known), {}))
+    assert isinstance(found, int)
+    return found
 
 
 def in_order(shape: Sequence[Any], heads_first: bool) -> tuple[Any, Any, Any, Any]:
