@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -45,6 +44,8 @@ def save(path: str | Path, model: Savable, levels: Sequence[Savable] = ()) -> Pa
     """Writes a model; `levels` are the same model for CPUs with more features, the commonest level
     first. Blobs that are equal are there once. The same programs give the same bytes. Raises
     ArtifactError, OSError."""
+    from importlib.metadata import version  # here: it imports much, and most runs save nothing
+
     refuse_host_calls(model)
     blobs: dict[bytes, Buffer] = {}  # by hash, in the order of their numbers
     programs = [_program(m, blobs) for m in (model, *levels)]

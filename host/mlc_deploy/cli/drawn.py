@@ -40,6 +40,8 @@ class Drawn:
 
     def write(self, record: Record) -> None:
         """Raises OSError, and ReportError for a page that would be too large."""
+        if self.report is None and self.trace is None:
+            return
         from ..report import read_run, run_page, run_trace  # here: most runs draw nothing
 
         run = read_run(json.dumps(record), record["model"])

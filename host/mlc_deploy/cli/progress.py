@@ -19,7 +19,9 @@ class Progress:
     """Stages, and with -v notes."""
 
     def __init__(self, verbose: bool) -> None:
-        self.console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        self.console = Console(
+            stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True
+        )
         self.verbose = verbose
         self.steps: list[Record] = []  # name, begin_s (since the progress was made), seconds
         self._began = time.perf_counter()

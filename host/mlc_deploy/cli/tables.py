@@ -20,10 +20,10 @@ FAINT = "dim"
 
 def console_for(stream: TextIO) -> Console:
     """A console for plain text. A narrow terminal cuts the ends of names."""
-    console = Console(file=stream, highlight=False, markup=False)
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
     if console.is_terminal:
         return console
-    return Console(file=stream, highlight=False, markup=False, width=WIDE)
+    return Console(file=stream, highlight=False, markup=False, emoji=False, width=WIDE)
 
 
 def line(text: str, style: str = "", *, short: bool = False) -> Text:

@@ -42,7 +42,6 @@ from ..graph.weight_growth import known_memory
 from ..ir import IRModule
 from ..lower import Kernel
 from ..passes.context import options
-from ..tuned import Database, existing, known_layouts, tuned
 from .compare import Slack, compare
 from .kernels import Counted, compile_sources, loops_of
 from .linked import FileName, linked_objects
@@ -53,6 +52,8 @@ GENERATED = MATH_NAMES | set("memcpy memmove memset memcmp bcmp roundeven rounde
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import GraphModule
+
+    from ..tuned import Database
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,8 @@ def compile(
     to = Target(target) if target is not None else (Target.current() or Target("host"))
     how = of_db = None
     if db is not None:
+        from ..tuned import existing, known_layouts, tuned  # here: most compile without one
+
         db = existing(db)
         how = partial(known_layouts, db, target=to, precision=precision)
     with options({} if memory is None else {"graph.memory": known_memory(memory)}):

@@ -1,27 +1,39 @@
-"""Front ends: models become graphs."""
+"""Front ends: models become graphs.
+
+ONNX's is imported at once. The others are imported when somebody asks for them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
 from ..graph.nodes import Function
-from .fx import FxNode, from_fx, is_traced
 from .onnx import from_onnx
 from .onnx_node import NeedsValue, OnnxNode
-from .tflite import TfliteNode, from_tflite
-from .torch import from_torch
 from .torch_node import Converter, TorchNode
 from .values import with_values
-
-TFLITE = (".tflite", ".lite")
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import GraphModule
+
+    from .fx import FxNode, from_fx
+    from .tflite import TfliteNode, from_tflite
+    from .torch import from_torch
+
+TFLITE = (".tflite", ".lite")
+HOMES = {
+    "FxNode": ".fx",
+    "TfliteNode": ".tflite",
+    "from_fx": ".fx",
+    "from_tflite": ".tflite",
+    "from_torch": ".torch",
+}
 
 __all__ = [
     "Converter",
@@ -36,6 +48,12 @@ __all__ = [
     "from_tflite",
     "from_torch",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(HOMES[name], __name__), name)
 
 
 def from_model(
@@ -56,9 +74,23 @@ def from_model(
     if isinstance(model, ModelProto) or (kind is not None and kind not in (".pt2", *TFLITE)):
         return from_onnx(model, shapes, dims, values=values, converters=converters)
     if isinstance(model, (str, Path)) and kind in TFLITE:
+        from .tflite import from_tflite
+
         function = from_tflite(model, shapes, dims, converters=converters)
-    elif is_traced(model):
+    elif _is_traced(model):
+        from .fx import from_fx
+
         function = from_fx(model, shapes, converters=converters)
     else:
+        from .torch import from_torch
+
         function = from_torch(model, shapes, dims, converters=converters, trust=trust)
     return with_values(function, values or {}, "the program")
+
+
+def _is_traced(model: object) -> bool:
+    """Whether it is a torch.fx.GraphModule, told without importing torch."""
+    return any(
+        kind.__module__ == "torch.fx.graph_module" and kind.__name__ == "GraphModule"
+        for kind in type(model).__mro__
+    )

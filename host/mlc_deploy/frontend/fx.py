@@ -49,14 +49,6 @@ class FxNode:
         return getattr(self._node, name)
 
 
-def is_traced(model: object) -> bool:
-    """Whether it is a torch.fx.GraphModule, told without importing torch."""
-    return any(
-        kind.__module__ == "torch.fx.graph_module" and kind.__name__ == "GraphModule"
-        for kind in type(model).__mro__
-    )
-
-
 def from_fx(
     module: GraphModule,
     shapes: Mapping[str, Sequence[int]] | None = None,
