@@ -21,9 +21,12 @@ def test_one_map_of_a_file(tmp_path: Path) -> None:
     assert mapped(file)[:6] == b"others"
 
 
-@pytest.mark.parametrize("in_memory", [4, 1 << 20])
-def test_what_is_written_comes_back(in_memory: int) -> None:
-    spool, right = Spool(in_memory), bytes(range(200))
+@pytest.mark.parametrize(
+    ("most", "in_memory", "in_file"),
+    [(200, 4, True), (200, 1 << 20, False), (2 << 20, 1 << 20, False)],
+)
+def test_what_is_written_comes_back(most: int, in_memory: int, in_file: bool) -> None:
+    spool, right = Spool(most, in_memory), bytes(range(200))
     spool.write(right[:50])
     assert spool.holds(memoryview(right)[10:40], 10)
     spool.write(memoryview(right)[50:])
@@ -32,9 +35,8 @@ def test_what_is_written_comes_back(in_memory: int) -> None:
     assert not spool.holds(memoryview(right), 20)
     found = spool.finished()
     assert found == right and bytes(found[10:12]) == right[10:12]
-    in_file = isinstance(found, memoryview) and isinstance(found.obj, mmap.mmap)
-    assert in_file == (in_memory < len(right))
-    assert Spool(in_memory).finished() == b""
+    assert in_file == (isinstance(found, memoryview) and isinstance(found.obj, mmap.mmap))
+    assert Spool(most, in_memory).finished() == b""
 
 
 def test_pieces_are_all_of_it() -> None:

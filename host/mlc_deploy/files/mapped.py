@@ -54,12 +54,14 @@ def pieces(data: Buffer) -> Iterator[memoryview]:
 
 
 class Spool:
-    """Bytes as they are written, one after another: many of them to a file without a name, which
-    is gone with what `finished` gives."""
+    """Bytes as they are written, one after another, at most `most`. More than `in_memory` go to a
+    file without a name, which lasts as long as what `finished` gives."""
 
-    def __init__(self, in_memory: int = IN_MEMORY) -> None:
+    def __init__(self, most: int, in_memory: int = IN_MEMORY) -> None:
         self._file = SpooledTemporaryFile(in_memory)
         self._in_memory = in_memory
+        if most > in_memory:
+            self._file.rollover()
 
     def write(self, data: Buffer) -> None:
         self._file.write(data)

@@ -178,7 +178,7 @@ class _Weights:
 
     def written(self) -> _Blob:
         """The blob, in which constants of equal content share their place."""
-        file, digest = Spool(), hashlib.blake2b(digest_size=32)
+        file, digest = Spool(self._size), hashlib.blake2b(digest_size=32)
         known: dict[tuple[int, bytes], list[int]] = {}  # where arrays lie that begin alike
         begins, moved = list[int](), list[int]()
         size = 0
