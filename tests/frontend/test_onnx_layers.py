@@ -48,6 +48,21 @@ def integers(rng: Random, dtype: Any, *shape: int, low: int = 0, high: int = 0) 
     return numbers.integers(low or info.min, high or info.max + 1, shape).astype(dtype)
 
 
+EQUATIONS = (
+    "ij,jk,kl->il", "ij,kl->jl", "iij,jk,kk,l->il", "i,j,k->kji", "ij,ij,ij->", "abc,abd,ae->cde",
+    "...ij,jk,...kl->...il",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_factors_meet_two_by_two(equation: str) -> None:
+    rng = Random(equation)
+    sizes = {c: rng.randint(1, 6) for c in "abcdeijkl"} | {".": 2}
+    terms = equation.split("->")[0].replace("...", ".").split(",")
+    inputs = {f"x{k}": floats(rng, *(sizes[c] for c in t)) for k, t in enumerate(terms)}
+    agrees("Einsum", inputs, equation=equation)
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("op", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
 def test_recurrent(op: str, gates: int, seed: int) -> None:

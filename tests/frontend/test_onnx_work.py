@@ -1,0 +1,75 @@
+"""What models of one node execute: as their data grow, instructions grow no faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+import mlc_deploy as mlc
+from mlc_deploy.frontend import from_onnx
+from tests.onnx_models import one_node, reference
+from tests.sessions import TARGETS, aarch64
+
+if TYPE_CHECKING:
+    from mlc_rpc import Session
+
+__all__ = ["aarch64"]  # a fixture
+
+Array = NDArray[Any]
+Made = tuple[ModelProto, dict[str, Array]]
+
+
+def floats(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+def made(
+    op: str,
+    inputs: dict[str, Array],
+    constants: tuple[str, ...] = (),
+    outputs: tuple[str, ...] = ("y",),
+    opset: int = 19,
+    **attributes: Any,
+) -> Made:
+    given = {k: v for k, v in inputs.items() if k not in constants}
+    return one_node(op, inputs, opset, outputs, constants, **attributes), given
+
+
+def chain(n: int) -> Made:
+    """A product of four matrices of 16 columns; n rows."""
+    inputs = {"a": floats(n, 16), **{k: floats(16, 16) for k in "bcd"}}
+    return made("Einsum", inputs, equation="ij,jk,kl,lm->im")
+
+
+def apart(n: int) -> Made:
+    """Sums over letters that one factor has alone."""
+    return made("Einsum", {"a": floats(n, 8), "b": floats(n, 8)}, equation="ij,kl->jl")
+
+
+# What is made of a size, the size, and the most instructions of each element of the result.
+GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
+    "einsum_chain": (chain, 64, 40),
+    "einsum_apart": (apart, 64, 200),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_work_grows_with_the_data(name: str, aarch64: Session) -> None:
+    """Executed instructions of a size and of four times that; outputs are onnxruntime's."""
+    make, size, most = GROWING[name]
+    counts = []
+    for n in (size, 4 * size):
+        model, given = make(n)
+        run = aarch64.load(mlc.compile(from_onnx(model), TARGETS["aarch64"])).profile(given)
+        for key, wanted in reference(model, given).items():
+            np.testing.assert_allclose(run.outputs[key], wanted, rtol=1e-4, atol=1e-4)
+        assert run.run.counts is not None
+        counts.append(sum(c.total for c in run.run.counts))
+    elements = sum(v.size for v in run.outputs.values())
+    assert counts[1] <= 4.6 * counts[0], counts
+    assert counts[1] <= most * elements, (counts, elements)
