@@ -51,10 +51,17 @@ def apart(n: int) -> Made:
     return made("Einsum", {"a": floats(n, 8), "b": floats(n, 8)}, equation="ij,kl->jl")
 
 
+def overlapping(stride: int) -> Made:
+    """Windows that overlap by half, of a kernel that grows with the step from one to the next."""
+    weights = floats(2, 1, 2 * stride)
+    return made("ConvTranspose", {"x": floats(1, 2, 32), "w": weights}, ("w",), strides=[stride])
+
+
 # What is made of a size, the size, and the most instructions of each element of the result.
 GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "einsum_chain": (chain, 64, 40),
     "einsum_apart": (apart, 64, 200),
+    "conv_transpose": (overlapping, 8, 100),
 }
 
 
