@@ -10,7 +10,7 @@ import numpy as np
 import mlc_deploy as mlc
 from mlc_deploy import te
 from mlc_deploy.ir import IRModule, Stmt, seq
-from mlc_deploy.ops.decided import each, put
+from mlc_deploy.ops.loops import each, put
 
 if TYPE_CHECKING:
     from mlc_rpc import Session

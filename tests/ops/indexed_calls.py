@@ -281,22 +281,13 @@ def nonzero(rng: Random) -> OperatorCall:
     return OperatorCall("nonzero", (np.where(dropped, 0, x).astype(x.dtype),), {})
 
 
-def sort(rng: Random) -> OperatorCall:
-    """Of few numbers, so that many are equal."""
-    shape = (*shape_of(rng, 0, 2), rng.choice((1, 2, 3, 7, 8, 33)))
-    drawn = [rng.randint(0, 5) for _ in range(int(np.prod(shape)))]
-    x = np.array(drawn, rng.choice((np.float32, np.int64))).reshape(shape)
-    return OperatorCall("sort", (x,), {"largest": rng.random() < 0.5})
-
-
 def suppress(rng: Random) -> OperatorCall:
     batch, classes, boxes = (rng.randint(1, n) for n in (2, 3, 12))
     scores = array(rng, (batch, classes, boxes))
-    order = np.argsort(-scores, -1, kind="stable")
     limits = np.array(rng.randint(0, 6), np.int64), np.float32(rng.random() / 2), np.float32(-0.5)
     corners = np.abs(array(rng, (batch, boxes, 4)))
     attrs = {"centered": rng.random() < 0.5, "most": rng.choice((3, batch * classes * boxes))}
-    return OperatorCall("suppress", (corners, scores, order, *map(np.asarray, limits)), attrs)
+    return OperatorCall("suppress", (corners, scores, *map(np.asarray, limits)), attrs)
 
 
 def unique(rng: Random) -> OperatorCall:
@@ -344,7 +335,6 @@ CALLS: dict[str, Callable[[Random], OperatorCall]] = {
     "sample": sample,
     "scatter_elements": scatter_elements,
     "scatter_nd": scatter_nd,
-    "sort": sort,
     "special": special,
     "sums": sums,
     "suppress": suppress,

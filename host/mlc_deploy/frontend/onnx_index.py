@@ -95,10 +95,9 @@ def _non_max_suppression(n: OnnxNode) -> Any:
     if isinstance(limit, Constant):
         per_class = max(0, min(int(limit.value), n.extents.largest(scores.type.shape[2])))
         most = per_class * n.extents.largest(product(scores.type.shape[:2]))
-    order = n.emit("sort", scores, largest=True)
     centered = bool(n.attr("center_point_box", 0))
     chosen, count = n.emit_several(
-        "suppress", boxes, scores, order, limit, overlap, least, centered=centered, most=most
+        "suppress", boxes, scores, limit, overlap, least, centered=centered, most=most
     )
     return counted_rows(n, chosen, count, "selected")
 
