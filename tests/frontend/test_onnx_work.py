@@ -78,11 +78,24 @@ def different(n: int) -> Made:
     return made("Unique", {"x": x}, (), ("y", "places", "inverse", "counts"))
 
 
+def regions(n: int) -> Made:
+    """So many regions of one image: no copy of it for each."""
+    corners = np.random.default_rng(n).uniform(0, 12, (n, 2))
+    inputs = {
+        "x": floats(1, 2, 24, 24),
+        "rois": np.concatenate([corners, corners + 9], 1).astype(np.float32),
+        "of": np.zeros(n, np.int64),
+    }
+    size: dict[str, Any] = {"output_height": 2, "output_width": 2, "sampling_ratio": 1}
+    return made("RoiAlign", inputs, **size)
+
+
 # What is made of a size, the size, and the most instructions of each element given and made.
 GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "einsum_chain": (chain, 64, 40),
     "einsum_apart": (apart, 64, 200),
     "conv_transpose": (overlapping, 8, 100),
+    "roi_align": (regions, 16, 250),
     "top_k": (largest, 1024, 200),
     "suppress": (apart_from_each_other, 1024, 30),
     "unique": (different, 1024, 200),

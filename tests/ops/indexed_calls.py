@@ -136,12 +136,14 @@ def sample(rng: Random) -> OperatorCall:
     rank = rng.randint(1, 3)
     mode = rng.choice(("nearest", "linear", "cubic") if rank < 3 else ("nearest", "linear"))
     shape = (rng.randint(1, 2), rng.randint(1, 3), *(rng.randint(1, 5) for _ in range(rank)))
-    at = (shape[0], *shape_of(rng, 1, 2, 5), rank)
+    of = places(rng, (rng.randint(1, 4),), shape[0]) if rng.random() < 0.3 else None
+    at = (shape[0] if of is None else len(of), *shape_of(rng, 1, 2, 5), rank)
     numbers = np.random.default_rng(rng.randrange(1 << 30))
     place = numbers.integers(-6, 11, at) + numbers.uniform(0.1, 0.4, at)
     padding = rng.choice(("zeros", "border", "reflection"))
     attrs = {"mode": mode, "padding": padding, "corners": rng.random() < 0.5}
-    return OperatorCall("sample", (array(rng, shape), place.astype(np.float32)), attrs)
+    inputs = (array(rng, shape), place.astype(np.float32), *([] if of is None else [of]))
+    return OperatorCall("sample", inputs, attrs)
 
 
 def resample(rng: Random) -> OperatorCall:

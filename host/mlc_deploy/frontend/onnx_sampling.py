@@ -200,12 +200,12 @@ def _roi_align(n: OnnxNode) -> Any:
         place = reshape(n, place, own)
         inside.append(within(n, place, -1, extent))
         places.append(expand(n, place, (count, height * ratio, width * ratio, 1)))
-    images = n.emit("gather", n.input(0), n.input(2), axis=0)
+    images, of = n.input(0), n.input(2)
     place = n.emit("concatenate", *places, axis=3)
     if mode == "max":
-        y = _largest_term(n, images, place)
+        y = _largest_term(n, images, place, of)
     else:
-        y = n.emit("sample", images, place, mode="linear", padding="border", corners=True)
+        y = n.emit("sample", images, place, of, mode="linear", padding="border", corners=True)
     kept = n.emit("logical_and", *inside)
     kept = reshape(n, kept, (count, 1, height * ratio, width * ratio))
     y = n.emit("where", kept, y, n.constant(0, n.dtype()))
@@ -213,9 +213,9 @@ def _roi_align(n: OnnxNode) -> Any:
     return n.emit("max" if mode == "max" else "mean", y, axes=[3, 5], keepdims=False)
 
 
-def _largest_term(n: OnnxNode, images: Value, place: Value) -> Value:
+def _largest_term(n: OnnxNode, images: Value, place: Value, of: Value) -> Value:
     """The largest product of a neighbour and its weight, as onnx and onnxruntime define mode max,
-    of images [N, C, H, W] at places [N, …, 2]."""
+    of images [N, C, H, W] at places [M, …, 2], each of the image with a number [M]."""
     dtype = place.type.dtype
     last = n.constant([extent - 1 for extent in shape_of(images)[2:]], dtype)
     zero, one = n.constant(0, dtype), n.constant(1, dtype)
@@ -227,7 +227,8 @@ def _largest_term(n: OnnxNode, images: Value, place: Value) -> Value:
     for (y, y_share), (x, x_share) in product(sides, sides):
         corner = n.emit("concatenate", rows(n, y, 0, 1, 3), rows(n, x, 1, 1, 3), axis=3)
         share = n.emit("multiply", select(n, y_share, 0, 3), select(n, x_share, 1, 3))
-        found = n.emit("sample", images, corner, mode="nearest", padding="border", corners=True)
+        attrs = {"mode": "nearest", "padding": "border", "corners": True}
+        found = n.emit("sample", images, corner, of, **attrs)
         terms.append(n.emit("multiply", found, with_axis(n, n.cast(share, n.dtype()), 1)))
     return reduce(lambda a, b: n.emit("maximum", a, b), terms)
 
