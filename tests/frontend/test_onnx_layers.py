@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from mlc_deploy.frontend import from_onnx
+from mlc_deploy.frontend.layers import fourier
 from mlc_deploy.graph import evaluate
 from tests.onnx_models import one_node, reference
 
@@ -46,6 +47,27 @@ def integers(rng: Random, dtype: Any, *shape: int, low: int = 0, high: int = 0) 
     info = np.iinfo(dtype)
     numbers = np.random.default_rng(rng.randrange(1 << 30))
     return numbers.integers(low or info.min, high or info.max + 1, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("length", [None, 60, 72])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("way", ["forward", "inverse", "onesided"])
+def test_long_transforms_are_made_of_short_ones(
+    way: str, parts: int, length: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "onesided" and parts == 2:
+        pytest.skip("of real signals only")
+    monkeypatch.setattr(fourier, "MOST_WHOLE", 64)
+    inputs = {"x": floats(Random(way), 2, 66, 3, parts)}
+    if length is not None:
+        inputs["length"] = np.array(length)
+    flags: dict[str, Any] = {} if way == "forward" else {way: 1}
+    constants = () if length is None else ("length",)
+    model = one_node("DFT", inputs, 19, constants=constants, axis=1, **flags)
+    given = {"x": inputs["x"]}
+    (theirs,) = reference(model, given).values()
+    (found,) = evaluate(from_onnx(model), given).values()
+    np.testing.assert_allclose(found, theirs, rtol=1e-3, atol=1e-3)
 
 
 EQUATIONS = (

@@ -12,6 +12,7 @@ from onnx import ModelProto
 
 import mlc_deploy as mlc
 from mlc_deploy.frontend import from_onnx
+from mlc_deploy.graph import Constant, evaluate
 from tests.onnx_models import one_node, reference
 from tests.sessions import TARGETS, aarch64
 
@@ -100,6 +101,20 @@ GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "suppress": (apart_from_each_other, 1024, 30),
     "unique": (different, 1024, 200),
 }
+
+
+def test_a_long_transform_is_no_matrix() -> None:
+    """Of 65,536 elements: two short ones of 256 each, twice, have small tables."""
+    model, given = made("DFT", {"x": floats(1, 1 << 16, 1)}, axis=1)
+    function = from_onnx(model)
+    (found,) = evaluate(function, given).values()
+    wanted = np.fft.fft(given["x"][..., 0])
+    np.testing.assert_allclose(found[..., 0] + 1j * found[..., 1], wanted, atol=0.02)
+    tables = sum(
+        c.type.bytes
+        for c in (a for b in function.bindings for a in b.call.args if isinstance(a, Constant))
+    )
+    assert tables < 8 << 20, tables
 
 
 @pytest.mark.parametrize("name", GROWING)
