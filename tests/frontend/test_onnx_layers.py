@@ -70,6 +70,15 @@ def test_long_transforms_are_made_of_short_ones(
     np.testing.assert_allclose(found, theirs, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("ceil_mode", [0, 1])
+@pytest.mark.parametrize("dilations", [(1, 1), (2, 1)])
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (5, 6, 7, 3)])
+def test_large_pools(pads: tuple[int, ...], dilations: tuple[int, ...], ceil_mode: int) -> None:
+    more: dict[str, Any] = {"pads": pads, "dilations": dilations, "ceil_mode": ceil_mode}
+    x = floats(Random(1), 1, 2, 34, 29)
+    agrees("MaxPool", {"x": x}, exact=True, kernel_shape=(11, 13), strides=(2, 3), **more)
+
+
 EQUATIONS = (
     "ij,jk,kl->il", "ij,kl->jl", "iij,jk,kk,l->il", "i,j,k->kji", "ij,ij,ij->", "abc,abd,ae->cde",
     "...ij,jk,...kl->...il",

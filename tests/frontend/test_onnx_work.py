@@ -91,12 +91,18 @@ def regions(n: int) -> Made:
     return made("RoiAlign", inputs, **size)
 
 
+def largest_of_windows(n: int) -> Made:
+    """Of n x n elements each."""
+    return made("MaxPool", {"x": floats(1, 2, 64, 64)}, kernel_shape=[n, n])
+
+
 # What is made of a size, the size, and the most instructions of each element given and made.
 GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "einsum_chain": (chain, 64, 40),
     "einsum_apart": (apart, 64, 200),
     "conv_transpose": (overlapping, 8, 100),
     "roi_align": (regions, 16, 250),
+    "max_pool": (largest_of_windows, 12, 100),
     "top_k": (largest, 1024, 200),
     "suppress": (apart_from_each_other, 1024, 30),
     "unique": (different, 1024, 200),
