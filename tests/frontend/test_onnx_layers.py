@@ -79,6 +79,15 @@ def test_large_pools(pads: tuple[int, ...], dilations: tuple[int, ...], ceil_mod
     agrees("MaxPool", {"x": x}, exact=True, kernel_shape=(11, 13), strides=(2, 3), **more)
 
 
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("size", [(1, 3, 5, 7), (2, 1, 4, 3), (1, 1, 2, 3, 4)])
+def test_affine_grid_of_one_image_and_of_several(size: tuple[int, ...], corners: int) -> None:
+    rank = len(size) - 2
+    theta = floats(Random(4), size[0], rank, rank + 1)
+    inputs = {"theta": theta, "size": np.array(size, np.int64)}
+    agrees("AffineGrid", inputs, ("size",), align_corners=corners)
+
+
 EQUATIONS = (
     "ij,jk,kl->il", "ij,kl->jl", "iij,jk,kk,l->il", "i,j,k->kji", "ij,ij,ij->", "abc,abd,ae->cde",
     "...ij,jk,...kl->...il",

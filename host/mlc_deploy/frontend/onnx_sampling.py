@@ -24,9 +24,18 @@ from .layers.resize import (
     nearest,
     source_coordinates,
 )
-from .layers.shapes import expand, reshape, rows, select, vector_along, with_axis, within
+from .layers.shapes import (
+    expand,
+    reshape,
+    rows,
+    select,
+    transposed,
+    vector_along,
+    with_axis,
+    within,
+)
 from .layers.windows import by_channel
-from .node import shape_of
+from .node import limited, shape_of
 from .onnx_layers import window_of
 from .onnx_node import Converter, OnnxNode
 
@@ -168,6 +177,21 @@ def _grid_sample(n: OnnxNode) -> Any:
     return grid_sample(n, n.input(0), n.input(1), mode, padding, corners)
 
 
+def _affine_grid(n: OnnxNode) -> Any:
+    """Where the pixels of an image lie, from -1 to 1, moved by theta [N, rank, rank + 1]."""
+    corners = bool(n.attr("align_corners", 0))
+    spatial = [int(extent) for extent in n.known(1, "size")][2:]
+    rank = len(spatial)
+    count = limited(math.prod(spatial), "a grid")
+    middles = [(2 * np.arange(extent) + 1) / extent - 1 for extent in spatial]
+    # With corners the outermost middles lie at -1 and 1; a single pixel stays where it is.
+    edges = [e / max(-e[0], 1 / len(e)) for e in middles]
+    places = np.meshgrid(*(edges if corners else middles), indexing="ij")
+    table = np.stack([*places[::-1], np.ones(spatial)], -1).reshape(1, count, rank + 1)
+    moved = n.emit("matmul", n.constant(table, n.dtype()), transposed(n, n.input(0)))
+    return reshape(n, moved, (n.shape()[0], *spatial, rank))
+
+
 def _roi_align(n: OnnxNode) -> Any:
     """The mean of samples at fixed fractions of each region, or the largest term of their sums."""
     ratio, mode = n.attr("sampling_ratio", 0), n.attr("mode", "avg")
@@ -260,6 +284,6 @@ def _deform_conv(n: OnnxNode) -> Any:
 
 
 SAMPLING: dict[str, Converter] = {
-    "DeformConv": _deform_conv, "GridSample": _grid_sample, "Resize": _resize,
-    "RoiAlign": _roi_align, "Upsample": _resize,
+    "AffineGrid": _affine_grid, "DeformConv": _deform_conv, "GridSample": _grid_sample,
+    "Resize": _resize, "RoiAlign": _roi_align, "Upsample": _resize,
 }  # fmt: skip
