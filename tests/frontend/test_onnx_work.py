@@ -96,6 +96,10 @@ def largest_of_windows(n: int) -> Made:
     return made("MaxPool", {"x": floats(1, 2, 64, 64)}, kernel_shape=[n, n])
 
 
+def cube(n: int) -> Made:
+    return made("Pow", {"x": floats(n), "by": np.array(3, np.float32)}, ("by",))
+
+
 # What is made of a size, the size, and the most instructions of each element given and made.
 GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "einsum_chain": (chain, 64, 40),
@@ -103,6 +107,7 @@ GROWING: dict[str, tuple[Callable[[int], Made], int, int]] = {
     "conv_transpose": (overlapping, 8, 100),
     "roi_align": (regions, 16, 250),
     "max_pool": (largest_of_windows, 12, 100),
+    "pow": (cube, 4096, 2),
     "top_k": (largest, 1024, 200),
     "suppress": (apart_from_each_other, 1024, 30),
     "unique": (different, 1024, 200),
