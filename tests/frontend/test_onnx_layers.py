@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from mlc_deploy.frontend import from_onnx
+from mlc_deploy.frontend.layers import fourier
 from mlc_deploy.graph import evaluate
 from tests.onnx_models import one_node, reference
 
@@ -46,6 +47,60 @@ def integers(rng: Random, dtype: Any, *shape: int, low: int = 0, high: int = 0) 
     info = np.iinfo(dtype)
     numbers = np.random.default_rng(rng.randrange(1 << 30))
     return numbers.integers(low or info.min, high or info.max + 1, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("length", [None, 60, 72])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("way", ["forward", "inverse", "onesided"])
+def test_long_transforms_are_made_of_short_ones(
+    way: str, parts: int, length: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "onesided" and parts == 2:
+        pytest.skip("of real signals only")
+    monkeypatch.setattr(fourier, "MOST_WHOLE", 64)
+    inputs = {"x": floats(Random(way), 2, 66, 3, parts)}
+    if length is not None:
+        inputs["length"] = np.array(length)
+    flags: dict[str, Any] = {} if way == "forward" else {way: 1}
+    constants = () if length is None else ("length",)
+    model = one_node("DFT", inputs, 19, constants=constants, axis=1, **flags)
+    given = {"x": inputs["x"]}
+    (theirs,) = reference(model, given).values()
+    (found,) = evaluate(from_onnx(model), given).values()
+    np.testing.assert_allclose(found, theirs, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("ceil_mode", [0, 1])
+@pytest.mark.parametrize("dilations", [(1, 1), (2, 1)])
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (5, 6, 7, 3)])
+def test_large_pools(pads: tuple[int, ...], dilations: tuple[int, ...], ceil_mode: int) -> None:
+    more: dict[str, Any] = {"pads": pads, "dilations": dilations, "ceil_mode": ceil_mode}
+    x = floats(Random(1), 1, 2, 34, 29)
+    agrees("MaxPool", {"x": x}, exact=True, kernel_shape=(11, 13), strides=(2, 3), **more)
+
+
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("size", [(1, 3, 5, 7), (2, 1, 4, 3), (1, 1, 2, 3, 4)])
+def test_affine_grid_of_one_image_and_of_several(size: tuple[int, ...], corners: int) -> None:
+    rank = len(size) - 2
+    theta = floats(Random(4), size[0], rank, rank + 1)
+    inputs = {"theta": theta, "size": np.array(size, np.int64)}
+    agrees("AffineGrid", inputs, ("size",), align_corners=corners)
+
+
+EQUATIONS = (
+    "ij,jk,kl->il", "ij,kl->jl", "iij,jk,kk,l->il", "i,j,k->kji", "ij,ij,ij->", "abc,abd,ae->cde",
+    "...ij,jk,...kl->...il",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_factors_meet_two_by_two(equation: str) -> None:
+    rng = Random(equation)
+    sizes = {c: rng.randint(1, 6) for c in "abcdeijkl"} | {".": 2}
+    terms = equation.split("->")[0].replace("...", ".").split(",")
+    inputs = {f"x{k}": floats(rng, *(sizes[c] for c in t)) for k, t in enumerate(terms)}
+    agrees("Einsum", inputs, equation=equation)
 
 
 @pytest.mark.parametrize("seed", range(6))

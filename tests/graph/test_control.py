@@ -262,6 +262,31 @@ def test_a_state_that_is_a_result_begins_another_loop(board: Session) -> None:
     check_on_board(bb.finish([every, end], ["all", "end"]), board)
 
 
+def test_last_states_that_are_results_are_joined(board: Session) -> None:
+    """As those of a layer's two directions are, all of whose outputs the model gives."""
+    bb = BlockBuilder("main")
+    x = bb.param("x", (6, 1, 32))
+    lasts, every = [], []
+    for backwards in (False, True):
+        begin = (5 if backwards else 0, 0, 0)
+        first = bb.emit("slice", x, begin=begin, shape=(1, 1, 32), step=(1, 1, 1))
+        first = bb.emit("negative" if backwards else "tanh", first)
+
+        def step(turn: Value, states: list[Value], _: list[Value]) -> Any:
+            after = bb.emit("tanh", bb.emit("add", states[0], states[0]))
+            return [after], [after]
+
+        state = bb.emit("reshape", first, shape=(1, 32))
+        (last,), (rest,) = bb.emit_loop(5, [state], step, written=[backwards])
+        parts = (rest, first) if backwards else (first, rest)
+        every.append(bb.emit("concatenate", *parts, axis=0))
+        lasts.append(bb.emit("reshape", last, shape=(1, 1, 32)))
+    both = bb.emit("concatenate", *every, axis=1)
+    check_on_board(
+        bb.finish([both, bb.emit("concatenate", *lasts, axis=0)], ["all", "ends"]), board
+    )
+
+
 def test_what_a_turn_gathers_by_its_number_is_a_sequence() -> None:
     """But not beyond the end, where gather clamps, nor between aligned places."""
     function = begun()

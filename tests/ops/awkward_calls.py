@@ -319,16 +319,12 @@ def nonzero(op: str, rng: Random) -> AwkwardCall:
     return call(op, (shape(rng, 1, 4), dtype(rng)))
 
 
-def sort(op: str, rng: Random) -> AwkwardCall:
-    return call(op, (shape(rng, 1, 3), dtype(rng)), largest=rng.random() < 0.5)
-
-
 def suppress(op: str, rng: Random) -> AwkwardCall:
     batch, classes, boxes = (rng.choice(CHANNELS) for _ in range(3))
     number, threshold = ((), "int64"), ((), "float32")
     scores = (batch, classes, boxes)
     return call(
-        op, ((batch, boxes, 4), "float32"), (scores, "float32"), (scores, "int64"), number,
+        op, ((batch, boxes, 4), "float32"), (scores, "float32"), number,
         threshold, threshold, centered=rng.random() < 0.5, most=rng.choice(LARGE),
     )  # fmt: skip
 
@@ -618,7 +614,6 @@ OWN = (
     scatter_elements,
     scatter_nd,
     softmax,
-    sort,
     suppress,
     tile,
     top_k,

@@ -136,12 +136,14 @@ def sample(rng: Random) -> OperatorCall:
     rank = rng.randint(1, 3)
     mode = rng.choice(("nearest", "linear", "cubic") if rank < 3 else ("nearest", "linear"))
     shape = (rng.randint(1, 2), rng.randint(1, 3), *(rng.randint(1, 5) for _ in range(rank)))
-    at = (shape[0], *shape_of(rng, 1, 2, 5), rank)
+    of = places(rng, (rng.randint(1, 4),), shape[0]) if rng.random() < 0.3 else None
+    at = (shape[0] if of is None else len(of), *shape_of(rng, 1, 2, 5), rank)
     numbers = np.random.default_rng(rng.randrange(1 << 30))
     place = numbers.integers(-6, 11, at) + numbers.uniform(0.1, 0.4, at)
     padding = rng.choice(("zeros", "border", "reflection"))
     attrs = {"mode": mode, "padding": padding, "corners": rng.random() < 0.5}
-    return OperatorCall("sample", (array(rng, shape), place.astype(np.float32)), attrs)
+    inputs = (array(rng, shape), place.astype(np.float32), *([] if of is None else [of]))
+    return OperatorCall("sample", inputs, attrs)
 
 
 def resample(rng: Random) -> OperatorCall:
@@ -281,22 +283,13 @@ def nonzero(rng: Random) -> OperatorCall:
     return OperatorCall("nonzero", (np.where(dropped, 0, x).astype(x.dtype),), {})
 
 
-def sort(rng: Random) -> OperatorCall:
-    """Of few numbers, so that many are equal."""
-    shape = (*shape_of(rng, 0, 2), rng.choice((1, 2, 3, 7, 8, 33)))
-    drawn = [rng.randint(0, 5) for _ in range(int(np.prod(shape)))]
-    x = np.array(drawn, rng.choice((np.float32, np.int64))).reshape(shape)
-    return OperatorCall("sort", (x,), {"largest": rng.random() < 0.5})
-
-
 def suppress(rng: Random) -> OperatorCall:
     batch, classes, boxes = (rng.randint(1, n) for n in (2, 3, 12))
     scores = array(rng, (batch, classes, boxes))
-    order = np.argsort(-scores, -1, kind="stable")
     limits = np.array(rng.randint(0, 6), np.int64), np.float32(rng.random() / 2), np.float32(-0.5)
     corners = np.abs(array(rng, (batch, boxes, 4)))
     attrs = {"centered": rng.random() < 0.5, "most": rng.choice((3, batch * classes * boxes))}
-    return OperatorCall("suppress", (corners, scores, order, *map(np.asarray, limits)), attrs)
+    return OperatorCall("suppress", (corners, scores, *map(np.asarray, limits)), attrs)
 
 
 def unique(rng: Random) -> OperatorCall:
@@ -344,7 +337,6 @@ CALLS: dict[str, Callable[[Random], OperatorCall]] = {
     "sample": sample,
     "scatter_elements": scatter_elements,
     "scatter_nd": scatter_nd,
-    "sort": sort,
     "special": special,
     "sums": sums,
     "suppress": suppress,

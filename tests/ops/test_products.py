@@ -10,6 +10,7 @@ import pytest
 import mlc_deploy as mlc
 from mlc_deploy.driver.build import build
 from mlc_deploy.graph import BlockBuilder
+from mlc_deploy.ir import IRModule
 from mlc_deploy.ops import TensorType
 from mlc_deploy.ops.kernels.products import FloatProduct, plan_floats
 from mlc_rpc import Session
@@ -24,7 +25,7 @@ def planned(
     rows: int, depth: int, columns: int, dtype: str, target: Target, lead: tuple[int, ...] = (1,)
 ) -> FloatProduct | None:
     types = [TensorType((3, rows, depth), dtype), TensorType((*lead, depth, columns), dtype)]
-    return plan_floats("matmul", types, {}, target)
+    return plan_floats("matmul", False, types, {}, target)
 
 
 def check(session: Session, target: Target, dtype: str) -> None:
@@ -76,3 +77,29 @@ def test_dense_layers_have_work_for_threads(target: str, sizes: tuple[int, int, 
     y = graph.emit("dense", x, np.ones((depth, columns), np.float32), transpose_b=False)
     (kernel,) = mlc.compile(graph.finish([y]), target).metadata.kernels.values()
     assert int(kernel.tasks) >= 8
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("board", ["aarch64", "local"])
+def test_a_dense_product_of_data(board: str, turned: bool, request: pytest.FixtureRequest) -> None:
+    """Weights that are data make tiles as well; on ARM, about an instruction of four products."""
+    session, target = board_named(request, board), Target(TARGETS[board])
+    rng = Random(9)
+    a, b = array(rng, (33, 48), "float32"), array(rng, (48, 48), "float32")
+    attrs = {"transpose_b": turned}
+    plan = plan_floats(
+        "dense", False, [TensorType(x.shape, "float32") for x in (a, b)], attrs, target
+    )
+    assert plan is not None
+    call = OperatorCall("dense", (a, b), attrs, plan=plan)
+    func, arrays = call.lowered(target, "product")
+    module = session.load(build(IRModule({"product": func}), target=target, name="product"))
+    out = session.empty((33, 48))
+    given = [*(session.tensor(x) for x in arrays), out]
+    if board == "aarch64":
+        counts = module["product"].profile(*given).counts
+        assert counts is not None
+        assert sum(c.total for c in counts) < 33 * 48 * 48 / 4 * 2.2, counts
+    else:
+        module["product"](*given)
+    assert close(out.numpy(), call.expected()[0])

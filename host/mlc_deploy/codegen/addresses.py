@@ -18,7 +18,7 @@ from mlc_targets import Target
 
 from ..arith import Known, Linear, bounds, linear
 from ..arith.linear import Opaque, Product, Quotient, Remainder
-from ..ir import Buffer, Expr, For, Load, Ramp, Var, dtype_of, is_const, with_lanes
+from ..ir import Buffer, Expr, For, Load, Ramp, Var, dtype_of, is_const, walk, with_lanes
 from ..lower.machine.pointers import Cursor
 from . import hints, operators
 from .registers import Registers
@@ -93,7 +93,21 @@ class Addresses:
         if isinstance(atom, Var):
             value = self.variables[atom]
             return self.to_word(value)
+        if not self.stays(atom):
+            return self.to_word(self.atom_value(atom))
         return self.shared(("atom", atom), lambda: self.to_word(self.atom_value(atom)))
+
+    def stays(self, atom: Any) -> bool:
+        """Whether an atom is the same wherever its variables are: nothing that it reads is
+        written."""
+        match atom:
+            case Opaque(expr=e):
+                return not any(isinstance(n, Load) and n.buffer in self.written for n in walk(e))
+            case Quotient(form, _) | Remainder(form, _):
+                return all(map(self.stays, form.terms))
+            case Product(factors):
+                return all(map(self.stays, factors))
+        return True
 
     def to_word(self, value: Value) -> Value:
         if value.type.width < self.word.width:
@@ -142,10 +156,13 @@ class Addresses:
             base = self.moved(at, constant) if at.cursor.moves else at.pointer
             constant -= at.offset
         elif form.terms:
-            base = self.shared(
-                (buffer, moving),
-                lambda: self.b.gep(base, [self.form(moving)], True, "", memory),
-            )
+            start = base
+
+            def moved() -> Value:
+                return self.b.gep(start, [self.form(moving)], True, "", memory)
+
+            lasting = all(map(self.stays, form.terms))
+            base = self.shared((buffer, moving), moved) if lasting else moved()
         size = dtype_of(buffer.dtype).bytes
         align = gcd(
             buffer.alignment, form.constant * size, *(c * size for c in form.terms.values())

@@ -88,6 +88,8 @@ def _pow(n: OnnxNode) -> Any:
         match float(exponent.value):
             case 2.0:
                 return n.emit("multiply", base, base)
+            case 3.0:
+                return n.emit("multiply", n.emit("multiply", base, base), base)
             case 0.5 if dtype.startswith("float"):
                 return n.emit("sqrt", base)
     if not dtype.startswith("float") and not exponent.type.dtype.startswith("float"):

@@ -95,10 +95,9 @@ def _non_max_suppression(n: OnnxNode) -> Any:
     if isinstance(limit, Constant):
         per_class = max(0, min(int(limit.value), n.extents.largest(scores.type.shape[2])))
         most = per_class * n.extents.largest(product(scores.type.shape[:2]))
-    order = n.emit("sort", scores, largest=True)
     centered = bool(n.attr("center_point_box", 0))
     chosen, count = n.emit_several(
-        "suppress", boxes, scores, order, limit, overlap, least, centered=centered, most=most
+        "suppress", boxes, scores, limit, overlap, least, centered=centered, most=most
     )
     return counted_rows(n, chosen, count, "selected")
 
@@ -182,14 +181,49 @@ def _tensor_scatter(n: OnnxNode) -> Any:
 
 
 def _einsum(n: OnnxNode) -> Any:
-    """Two factors become a matrix product if their letters allow it."""
-    inputs = n.every()
-    terms, result = _explicit(n.attr("equation"), [len(shape_of(v)) for v in inputs])
-    if len(inputs) == 2 and all(len(set(t)) == len(t) for t in terms):
-        product = _as_matmul(n, inputs, terms, result)
+    """Factors meet two by two, in an order that takes few products: all at once would take a
+    product for every combination of all letters."""
+    values = n.every()
+    terms, result = _explicit(n.attr("equation"), [len(shape_of(v)) for v in values])
+    for places in _meetings(n, values, terms, result):
+        met = [(values.pop(k), terms.pop(k)) for k in sorted(places, reverse=True)][::-1]
+        wanted = _kept("".join(t for _, t in met), "".join(terms) + result) if terms else result
+        values.append(_contracted(n, [v for v, _ in met], [t for _, t in met], wanted))
+        terms.append(wanted)
+    return values[0]
+
+
+def _meetings(
+    n: OnnxNode, values: Sequence[Value], terms: Sequence[str], result: str
+) -> list[tuple[int, ...]]:
+    """Which factors meet, step by step; what they make stands behind the others from then on."""
+    if len(values) < 3:
+        return [tuple(range(len(values)))]
+    shapes = [[n.extents.largest(extent) for extent in shape_of(v)] for v in values]
+    whole = [np.broadcast_to(np.float32(0), shape) for shape in shapes]
+    path, _ = np.einsum_path(f"{','.join(terms)}->{result}", *whole, optimize="greedy")
+    return list(path[1:])
+
+
+def _kept(term: str, wanted: str) -> str:
+    """The letters of a term that are wanted elsewhere, each once."""
+    return "".join(c for c in dict.fromkeys(term) if c in wanted)
+
+
+def _contracted(n: OnnxNode, values: list[Value], terms: list[str], result: str) -> Value:
+    """Two factors are summed over what is theirs alone, and become a matrix product if there is
+    more to sum over."""
+    if len(values) == 2:
+        for k in (0, 1):
+            own, other = terms[k], terms[1 - k]
+            left = _kept(own, other + result)
+            if left != own:
+                values[k], terms[k] = n.emit("einsum", values[k], equation=f"{own}->{left}"), left
+        product = _as_matmul(n, values, terms, result)
         if product is not None:
             return product
-    return n.emit("einsum", *inputs, equation=f"{','.join(terms)}->{result}")
+    summed: Value = n.emit("einsum", *values, equation=f"{','.join(terms)}->{result}")
+    return summed
 
 
 def _explicit(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
@@ -224,7 +258,7 @@ def _as_matmul(
     summed = [c for c in a if c in b and c not in result]
     rows = [c for c in a if c not in b]
     columns = [c for c in b if c not in a]
-    if not summed or any(c not in result for c in (*rows, *columns)):
+    if not summed:
         return None
 
     def arranged(value: Value, term: str, groups: Sequence[Sequence[str]]) -> Value:

@@ -24,9 +24,18 @@ from .layers.resize import (
     nearest,
     source_coordinates,
 )
-from .layers.shapes import expand, reshape, rows, select, vector_along, with_axis, within
+from .layers.shapes import (
+    expand,
+    reshape,
+    rows,
+    select,
+    transposed,
+    vector_along,
+    with_axis,
+    within,
+)
 from .layers.windows import by_channel
-from .node import shape_of
+from .node import limited, shape_of
 from .onnx_layers import window_of
 from .onnx_node import Converter, OnnxNode
 
@@ -168,6 +177,21 @@ def _grid_sample(n: OnnxNode) -> Any:
     return grid_sample(n, n.input(0), n.input(1), mode, padding, corners)
 
 
+def _affine_grid(n: OnnxNode) -> Any:
+    """Where the pixels of an image lie, from -1 to 1, moved by theta [N, rank, rank + 1]."""
+    corners = bool(n.attr("align_corners", 0))
+    spatial = [int(extent) for extent in n.known(1, "size")][2:]
+    rank = len(spatial)
+    count = limited(math.prod(spatial), "a grid")
+    middles = [(2 * np.arange(extent) + 1) / extent - 1 for extent in spatial]
+    # With corners the outermost middles lie at -1 and 1; a single pixel stays where it is.
+    edges = [e / max(-e[0], 1 / len(e)) for e in middles]
+    places = np.meshgrid(*(edges if corners else middles), indexing="ij")
+    table = np.stack([*places[::-1], np.ones(spatial)], -1).reshape(1, count, rank + 1)
+    moved = n.emit("matmul", n.constant(table, n.dtype()), transposed(n, n.input(0)))
+    return reshape(n, moved, (n.shape()[0], *spatial, rank))
+
+
 def _roi_align(n: OnnxNode) -> Any:
     """The mean of samples at fixed fractions of each region, or the largest term of their sums."""
     ratio, mode = n.attr("sampling_ratio", 0), n.attr("mode", "avg")
@@ -200,12 +224,12 @@ def _roi_align(n: OnnxNode) -> Any:
         place = reshape(n, place, own)
         inside.append(within(n, place, -1, extent))
         places.append(expand(n, place, (count, height * ratio, width * ratio, 1)))
-    images = n.emit("gather", n.input(0), n.input(2), axis=0)
+    images, of = n.input(0), n.input(2)
     place = n.emit("concatenate", *places, axis=3)
     if mode == "max":
-        y = _largest_term(n, images, place)
+        y = _largest_term(n, images, place, of)
     else:
-        y = n.emit("sample", images, place, mode="linear", padding="border", corners=True)
+        y = n.emit("sample", images, place, of, mode="linear", padding="border", corners=True)
     kept = n.emit("logical_and", *inside)
     kept = reshape(n, kept, (count, 1, height * ratio, width * ratio))
     y = n.emit("where", kept, y, n.constant(0, n.dtype()))
@@ -213,9 +237,9 @@ def _roi_align(n: OnnxNode) -> Any:
     return n.emit("max" if mode == "max" else "mean", y, axes=[3, 5], keepdims=False)
 
 
-def _largest_term(n: OnnxNode, images: Value, place: Value) -> Value:
+def _largest_term(n: OnnxNode, images: Value, place: Value, of: Value) -> Value:
     """The largest product of a neighbour and its weight, as onnx and onnxruntime define mode max,
-    of images [N, C, H, W] at places [N, …, 2]."""
+    of images [N, C, H, W] at places [M, …, 2], each of the image with a number [M]."""
     dtype = place.type.dtype
     last = n.constant([extent - 1 for extent in shape_of(images)[2:]], dtype)
     zero, one = n.constant(0, dtype), n.constant(1, dtype)
@@ -227,7 +251,8 @@ def _largest_term(n: OnnxNode, images: Value, place: Value) -> Value:
     for (y, y_share), (x, x_share) in product(sides, sides):
         corner = n.emit("concatenate", rows(n, y, 0, 1, 3), rows(n, x, 1, 1, 3), axis=3)
         share = n.emit("multiply", select(n, y_share, 0, 3), select(n, x_share, 1, 3))
-        found = n.emit("sample", images, corner, mode="nearest", padding="border", corners=True)
+        attrs = {"mode": "nearest", "padding": "border", "corners": True}
+        found = n.emit("sample", images, corner, of, **attrs)
         terms.append(n.emit("multiply", found, with_axis(n, n.cast(share, n.dtype()), 1)))
     return reduce(lambda a, b: n.emit("maximum", a, b), terms)
 
@@ -259,6 +284,6 @@ def _deform_conv(n: OnnxNode) -> Any:
 
 
 SAMPLING: dict[str, Converter] = {
-    "DeformConv": _deform_conv, "GridSample": _grid_sample, "Resize": _resize,
-    "RoiAlign": _roi_align, "Upsample": _resize,
+    "AffineGrid": _affine_grid, "DeformConv": _deform_conv, "GridSample": _grid_sample,
+    "Resize": _resize, "RoiAlign": _roi_align, "Upsample": _resize,
 }  # fmt: skip

@@ -7,6 +7,7 @@ memory that its arguments are written to, where nothing else decides where they 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import is_
 
@@ -37,7 +38,7 @@ OWNED = "owned"  # that of a call that updates memory of its own
 def concatenate_in_place(function: Function) -> Function:
     """concatenate(x, y)   =>   concatenate(x, y, in_place=True), where x and y can be computed to
     where they stand in the result."""
-    made = {v for b in function.bindings if not is_view(b) for v in b.outputs}
+    made = {v for b in function.bindings if not is_view(b) for v in _placeable(b)}
     memory = Memory(function)
     taken = {memory.region(v)[0] for v in function.outputs}
     bindings: list[Binding] = []
@@ -52,6 +53,18 @@ def concatenate_in_place(function: Function) -> Function:
         bindings.append(binding)
     same = all(map(is_, bindings, function.bindings))
     return function if same else replace(function, bindings=tuple(bindings))
+
+
+def _placeable(binding: Binding) -> Sequence[Var]:
+    """The outputs of a call that may be written anywhere. A loop's state that each turn gives as an
+    element of a result, too, may lie in that result (plan.own_states)."""
+    call = binding.call
+    if not isinstance(call, CallLoop):
+        return binding.outputs
+    given = call.body.outputs
+    states = zip(binding.outputs, given[: call.states], strict=False)
+    apart = [out for out, value in states if value not in given[call.states :]]
+    return (*apart, *binding.outputs[call.states :])
 
 
 def _movable(binding: Binding, memory: Memory, free: set[Var]) -> set[Value]:

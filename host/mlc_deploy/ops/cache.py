@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from .. import te
 from ..ir import Expr, Stmt, Var, seq
 from ..te import Tensor
-from .decided import nest, number, put
 from .elementwise import same_extent
+from .loops import nest, number, put
 from .registry import Array, Attrs, Operator, register, require
 
 

@@ -1,5 +1,5 @@
-"""Operators whose results the data decide: the places of elements that are not zero, the order of
-elements, which rows are different, boxes that others do not cover.
+"""Operators whose results the data decide: the places of elements that are not zero, which rows are
+different, boxes that others do not cover.
 
 A result of unknown size is as large as it can be, with the number of its rows as a second output;
 `first` makes a tensor of that size of both (shape.py). These kernels are loops that run in order.
@@ -7,33 +7,16 @@ A result of unknown size is as large as it can be, with the number of its rows a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from .. import te
-from ..ir import Buffer, Dim, Expr, ExprLike, For, If, Stmt, Store, Var, const, expr, not_, seq
+from ..ir import Dim, Expr, Stmt, Var, const, expr, not_, seq
 from ..te import Tensor
+from .heap import Entry, Heap, first_by
+from .loops import each, levels_of, nest, number, put, where
 from .registry import Array, Attrs, Operator, register, require
-
-
-def each(name: str, extent: ExprLike, body: Callable[[Var], Stmt]) -> Stmt:
-    var = Var(name)
-    return For(var, expr(extent), "serial", body(var))
-
-
-def put(buffer: Buffer, index: Sequence[ExprLike], value: ExprLike) -> Stmt:
-    return Store(buffer, tuple(map(expr, index)), expr(value).astype(buffer.dtype))
-
-
-def _where(condition: Expr, *then: Stmt) -> Stmt:
-    return If(condition, seq(then))
-
-
-def number(buffer: Buffer, *index: ExprLike) -> Expr:
-    """An element of integers, as indices are."""
-    return buffer[index].astype("int32")
-
 
 # ---------------------------------------------------------------------------------------- nonzero
 
@@ -54,7 +37,7 @@ def _compute_nonzero(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]
             at = number(count)
             found = [put(places, (at, axis), i) for axis, i in enumerate(index)]
             zero = const(False) if x.dtype == "bool" else const(0, x.dtype)
-            return _where(not_(ins[0][index].equal(zero)), *found, put(count, (), at + 1))
+            return where(not_(ins[0][index].equal(zero)), *found, put(count, (), at + 1))
 
         return seq((put(count, (), 0), nest(x.shape, element)))
 
@@ -72,73 +55,6 @@ def _evaluate_nonzero(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     return [places, np.array(len(found), np.int64)]
 
 
-# ------------------------------------------------------------------------------------------- sort
-
-
-LEVELS = 30  # of runs whose lengths are doubled: indices are int32
-
-
-def _compute_sort(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """Places along the last axis, int64, in the order of their elements; equal ones keep theirs.
-    attrs: largest (first). Merges ever longer runs (Knuth, The Art of Computer Programming, 5.2.4).
-    """
-    (x,) = inputs
-    require(x.ndim > 0, "sort: of a number without dimensions")
-    *lead, extent = x.shape
-    levels = max(extent - 1, 0).bit_length() if isinstance(extent, int) else LEVELS
-
-    def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
-        order, runs, at = outs  # at: in both runs, and which of the two rows of `runs` is read
-
-        def row(index: tuple[Var, ...]) -> Stmt:
-            def step(width: Expr, t: Var) -> Stmt:
-                """Element t of the merged runs of `width` elements."""
-                begin = t // (width * 2) * (width * 2)
-                middle, end = (te.minimum(begin + width * n, extent) for n in (1, 2))
-                a, b, source = at[0], at[1], at[2]
-                first, second = (runs[source, te.minimum(n, extent - 1)] for n in (a, b))
-                one, other = ins[0][(*index, first)], ins[0][(*index, second)]
-                before = other > one if attrs["largest"] else other < one
-                later = te.all_of(b < end, te.any_of(a >= middle, before))
-                return seq(
-                    (
-                        _where(t.equal(begin), put(at, (0,), begin), put(at, (1,), middle)),
-                        If(
-                            later,
-                            seq((put(runs, (1 - source, t), second), put(at, (1,), b + 1))),
-                            seq((put(runs, (1 - source, t), first), put(at, (0,), a + 1))),
-                        ),
-                    )
-                )
-
-            def merge(level: Var) -> Stmt:
-                width = const(1) << level
-                turns = each("t", extent, lambda t: step(width, t))
-                return _where(width < extent, turns, put(at, (2,), 1 - at[2]))
-
-            return seq(
-                (
-                    put(at, (2,), 0),
-                    each("i", extent, lambda i: put(runs, (0, i), i)),
-                    each("level", levels, merge),
-                    each("o", extent, lambda i: put(order, (*index, i), runs[at[2], i])),
-                )
-            )
-
-        return nest(lead, row)
-
-    scratch = ((2, extent), (3,))
-    made = te.extern([x.shape, *scratch], [x], body, name="sort", dtype=["int64", "int32", "int32"])
-    return [made[0]]
-
-
-def _evaluate_sort(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
-    (x,) = inputs
-    if not attrs["largest"]:
-        return [np.argsort(x, -1, kind="stable")]
-    return [x.shape[-1] - 1 - np.flip(np.argsort(np.flip(x, -1), -1, kind="stable"), -1)]
-
-
 # ----------------------------------------------------------------------------------------- unique
 
 
@@ -147,86 +63,89 @@ def _compute_unique(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     of x which of them it is, how often each is there, all int64[n], and how many they are, int64[].
     Numbers that are none (NaN) equal each other, and come last.
 
-    attrs: sorted (the rows come in their order, and else as they first stand). Binary insertion
-    (Knuth, The Art of Computer Programming, 5.2.1): about n log n comparisons of rows.
+    attrs: sorted (the rows come in their order, and else as they first stand). Rows are sorted by
+    one column after the other, the last one first, so that equal ones are neighbours.
     """
     (x,) = inputs
     require(x.ndim == 2, f"unique: of {x.ndim} dimensions")
     n, m = x.shape
-    levels = max(n, 1).bit_length() if isinstance(n, int) else LEVELS
-    low, high, sign, same = range(4)  # of `at`: a range of `order`, a comparison, the row found
+    extent = expr(n)
 
     def less(a: Expr, b: Expr) -> Expr:
         nan = not_(b.equal(b)) if x.dtype.startswith(("float", "bfloat")) else const(False)
         return te.any_of(a < b, te.all_of(nan, a.equal(a)))
 
-    def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
-        # Different rows have numbers as they are met: their places in `met`, numbers by the order
-        # of their elements in `order`, and where each goes in `rank`.
-        places, inverse, counts, count, met, often, order, rank, at = outs
+    def behind(a: Entry, b: Entry) -> Expr:
+        later = te.all_of(not_(less(a[0], b[0])), a[1] > b[1])
+        return te.any_of(less(b[0], a[0]), later)
 
-        def compared(i: Var) -> Stmt:
-            middle = (at[low] + at[high]) // 2
-            other = met[order[middle]]
+    def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
+        # Different rows have numbers in their order: `met` and `often` are of these, and `rank`
+        # says where each goes. differs: whether a row does from the one before it in `order`.
+        places, inverse, counts, count, met, often, order, other, rank, differs, *parts = outs
+        keys, at, state = parts
+        heap = Heap(keys, at, state, extent, levels_of(n), behind)
+        total = number(count)
+
+        def by_column(c: Var) -> Stmt:
+            def last(t: Var) -> Stmt:
+                taken = put(other, (extent - 1 - t,), order[at[0]])
+                return seq((taken, heap.without_first(extent - t, "next")))
+
+            def entry(i: Var) -> Stmt:
+                return seq(heap.hold(i, (ins[0][order[i], m - 1 - c], i)))
+
+            back = each("b", n, lambda i: put(order, (i,), other[i]))
+            return seq((each("e", n, entry), heap.made(extent, "h"), each("l", n, last), back))
+
+        def counted(p: Var) -> Stmt:
+            i, before = order[p], order[te.maximum(p - 1, 0)]
 
             def element(k: Var) -> Stmt:
-                a, b = ins[0][i, k], ins[0][other, k]
-                lower = _where(less(a, b), put(at, (sign,), -1))
-                return _where(at[sign].equal(0), lower, _where(less(b, a), put(at, (sign,), 1)))
+                a, b = ins[0][i, k], ins[0][before, k]
+                return where(te.any_of(less(a, b), less(b, a)), put(differs, (0,), 1))
 
-            return _where(
-                at[low] < at[high],
-                put(at, (sign,), 0),
-                each("k", m, element),
-                If(
-                    at[sign].equal(0),
-                    seq((put(at, (same,), order[middle]), put(at, (low,), at[high]))),
-                    If(
-                        at[sign] < 0,
-                        put(at, (high,), middle),
-                        put(at, (low,), middle + 1),
-                    ),
-                ),
-            )
-
-        def row(index: tuple[Var, ...]) -> Stmt:
-            (i,) = index
-            total = number(count)
-            moved = each(
-                "s", total - at[low], lambda s: put(order, (total - s,), order[total - s - 1])
-            )
-            added = (
-                moved, put(order, (at[low],), total), put(met, (total,), i),
-                put(often, (total,), 1), put(inverse, (i,), total), put(count, (), total + 1),
-            )  # fmt: skip
-            known = (
-                put(inverse, (i,), at[same]), put(often, (at[same],), often[at[same]] + 1)
-            )  # fmt: skip
+            added = (put(met, (total,), i), put(often, (total,), 0), put(count, (), total + 1))
             return seq(
                 (
-                    put(at, (low,), 0),
-                    put(at, (high,), total),
-                    put(at, (same,), -1),
-                    each("level", levels, lambda _: compared(i)),
-                    If(at[same] >= 0, seq(known), seq(added)),
+                    put(differs, (0,), te.select(p.equal(0), const(1), const(0))),
+                    each("k", m, element),
+                    where(differs[0] > 0, *added),
+                    put(often, (total - 1,), often[total - 1] + 1),
+                    put(inverse, (i,), total - 1),
                 )
             )
 
-        def placed(p: Var) -> Stmt:
-            which = order[p] if attrs["sorted"] else p
-            there = (
-                put(rank, (which,), p), put(places, (p,), met[which]),
-                put(counts, (p,), often[which]),
-            )  # fmt: skip
-            nothing = seq((put(places, (p,), 0), put(counts, (p,), 0)))
-            return If(p < number(count), seq(there), nothing)
+        def placed(to: Expr, which: Expr) -> tuple[Stmt, ...]:
+            there = put(places, (to,), met[which]), put(counts, (to,), often[which])
+            return (put(rank, (which,), to), *there)
 
-        numbered = each("j", n, lambda j: put(inverse, (j,), rank[number(inverse, j)]))
-        return seq((put(count, (), 0), nest((n,), row), each("p", n, placed), numbered))
+        def first(i: Var) -> Stmt:
+            """A row that stands before all that equal it gets the next place."""
+            which = number(inverse, i)
+            place = (*placed(differs[0], which), put(differs, (0,), differs[0] + 1))
+            return where(met[which].equal(i), *place)
+
+        def in_order(p: Var) -> Stmt:
+            return where(p < total, *placed(p, p))
+
+        nothing = each("z", n, lambda p: seq((put(places, (p,), 0), put(counts, (p,), 0))))
+        return seq(
+            (
+                put(count, (), 0),
+                each("i", n, lambda i: put(order, (i,), i)),
+                each("c", m, by_column),
+                each("p", n, counted),
+                nothing,
+                put(differs, (0,), 0),
+                each("f", n, in_order if attrs["sorted"] else first),
+                each("j", n, lambda j: put(inverse, (j,), rank[number(inverse, j)])),
+            )
+        )
 
     made: list[Tensor] = te.extern(
-        [(n,), (n,), (n,), (), *[(n,)] * 4, (4,)], [x], body, name="unique",
-        dtype=[*["int64"] * 4, *["int32"] * 5],
+        [(n,), (n,), (n,), (), *[(n,)] * 5, (1,), (n + 1,), (n + 1,), (3,)], [x], body,
+        name="unique", dtype=[*["int64"] * 4, *["int32"] * 6, x.dtype, "int32", "int32"],
     )  # fmt: skip
     return made[:4]
 
@@ -250,17 +169,21 @@ def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
     """Boxes [batch, n, 4] that no box of a higher score covers by more than a threshold: their
     (batch, class, box), int64[most, 3], and how many there are, int64[].
 
-    Inputs: boxes, scores [batch, classes, n], their places in order, the most of a class, int64[],
-    and the thresholds of covering and of scores, float32[]. attrs: centered (boxes are x, y, width,
-    height, and else two corners, y first, in any order), most.
+    Inputs: boxes, scores [batch, classes, n], the most of a class, int64[], and the thresholds of
+    covering and of scores, float32[]. attrs: centered (boxes are x, y, width, height, and else two
+    corners, y first, in any order), most. A heap gives the boxes of a class in the order of their
+    scores: of many, the best are enough.
     """
     boxes, scores, *_ = inputs
     fits = boxes.ndim == 3 and scores.ndim == 3 and boxes.shape[2] == 4
     require(fits, f"suppress: boxes {list(boxes.shape)}, scores {list(scores.shape)}")
+    extent = scores.shape[2]
 
     def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
-        boxes, scores, order, limit, overlap, least = ins
-        chosen, count, at = outs  # at: where the class begins, whether a box is kept
+        boxes, scores, limit, overlap, least = ins
+        # at: where the class begins, whether a box is kept, how many boxes are left
+        chosen, count, at, keys, places, state = outs
+        heap = Heap(keys, places, state, expr(extent), levels_of(extent), first_by(largest=True))
 
         def corners(n: Expr, i: Expr) -> tuple[Expr, Expr, Expr, Expr]:
             a, b, c, d = (boxes[n, i, k] for k in range(4))
@@ -279,40 +202,55 @@ def _compute_suppress(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
         def of_class(index: tuple[Var, ...]) -> Stmt:
             n, c = index
 
-            def candidate(t: Var) -> Stmt:
-                i = number(order, n, c, t)
-                total = number(count)
-                free = te.all_of(
-                    scores[n, c, i] > least[()],
+            def candidate(i: Var) -> Stmt:
+                score = scores[n, c, i]
+                left = put(at, (2,), at[2] + 1)
+                return where(score > least[()], *heap.hold(at[2], (score, i)), left)
+
+            def best(_: Var) -> Stmt:
+                i, total = places[0], number(count)
+                wanted = te.all_of(
+                    at[2] > 0,
                     (total - at[0]).astype("int64") < limit[()],
                     total < attrs["most"],
                 )
 
                 def against(k: Var) -> Stmt:
                     kept = number(chosen, at[0] + k, 2)
-                    return _where(te.all_of(at[1] > 0, covers(n, i, kept)), put(at, (1,), 0))
+                    return where(te.all_of(at[1] > 0, covers(n, i, kept)), put(at, (1,), 0))
 
                 found = [put(chosen, (total, d), v) for d, v in enumerate((n, c, i))]
-                return _where(
-                    free,
+                return where(
+                    wanted,
                     put(at, (1,), 1),
                     each("k", total - at[0], against),
-                    _where(at[1] > 0, *found, put(count, (), total + 1)),
+                    where(at[1] > 0, *found, put(count, (), total + 1)),
+                    heap.without_first(at[2], "next"),
+                    put(at, (2,), at[2] - 1),
                 )
 
-            return seq((put(at, (0,), number(count)), each("t", order.shape[2], candidate)))
+            return seq(
+                (
+                    put(at, (0,), number(count)),
+                    put(at, (2,), 0),
+                    each("i", extent, candidate),
+                    heap.made(at[2], "h"),
+                    each("t", extent, best),
+                )
+            )
 
         return seq((put(count, (), 0), nest(scores.shape[:2], of_class)))
 
     made: list[Tensor] = te.extern(
-        [(attrs["most"], 3), (), (2,)], list(inputs), body, name="suppress",
-        dtype=["int64", "int64", "int32"],
+        [(attrs["most"], 3), (), (3,), (extent + 1,), (extent + 1,), (3,)], list(inputs), body,
+        name="suppress", dtype=["int64", "int64", "int32", scores.dtype, "int32", "int32"],
     )  # fmt: skip
     return made[:2]
 
 
 def _evaluate_suppress(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
-    boxes, scores, order, limit, overlap, least = inputs
+    boxes, scores, limit, overlap, least = inputs
+    order = np.argsort(-scores, -1, kind="stable")
     a, b = boxes[..., :2], boxes[..., 2:]
     low, high = (
         (a - b / 2, a + b / 2) if attrs["centered"] else (np.minimum(a, b), np.maximum(a, b))
@@ -338,22 +276,8 @@ def _covered(low: Array, high: Array, i: int, kept: Sequence[int], overlap: Arra
     return bool((both > overlap * (sizes[i] + sizes[kept] - both)).any())
 
 
-def nest(
-    extents: Sequence[ExprLike], body: Callable[[tuple[Var, ...]], Stmt], name: str = "n"
-) -> Stmt:
-    """Loops around a body, which gets their variables, called by `name` and numbers."""
-
-    def level(index: tuple[Var, ...]) -> Stmt:
-        if len(index) == len(extents):
-            return body(index)
-        return each(f"{name}{len(index)}", extents[len(index)], lambda i: level((*index, i)))
-
-    return level(())
-
-
 for _op in (
     Operator("nonzero", _compute_nonzero, _evaluate_nonzero, "opaque"),
-    Operator("sort", _compute_sort, _evaluate_sort, "opaque"),
     Operator("suppress", _compute_suppress, _evaluate_suppress, "opaque"),
     Operator("unique", _compute_unique, _evaluate_unique, "opaque"),
 ):

@@ -25,7 +25,7 @@ from .. import te
 from ..ir import Buffer, Expr, ExprLike, For, If, Stmt, Var, call, const, seq
 from ..ir.names import Names
 from ..te import Tensor
-from .decided import each, put
+from .loops import each, put
 from .registry import Array, Attrs, Operator, register, require
 
 NAME = "draw_token"

@@ -3,7 +3,7 @@ elements' places, running sums.
 
 Negative indices count from the end. Where several updates meet one element, the last one stays; an
 update outside of the tensor is left out. Scatters and running sums are loops that run in order. The
-place of the k-th largest is a search: quadratic, but in any order and in parallel.
+largest elements are found by a heap, in order as well.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from .. import te
-from ..ir import Expr, If, Stmt, Var, binary, const, dtype_of, seq
+from ..ir import Expr, If, Stmt, Var, binary, const, dtype_of, expr, seq
 from ..te import Tensor
-from .decided import each, nest, put
 from .elementwise import same_extent
+from .heap import Heap, last_by
+from .loops import each, levels_of, nest, put
 from .registry import Array, Attrs, Operator, register, require
 from .shape import normal_axis
 
@@ -220,31 +221,51 @@ def _evaluate_scatter_nd(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Arra
 
 
 def _compute_top_k(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """attrs: axis, k, largest. Places of the k largest (smallest), in order, as int64: an element's
-    rank is how many come before it; of equal ones, the first comes first."""
+    """attrs: axis, k, largest. Places of the k largest (smallest), in order, as int64; of equal
+    ones, the first comes first. A heap has the best so far, the last of them on top."""
     (x,) = inputs
     axis = normal_axis("top_k", attrs["axis"], x.ndim)
-    extent, count = x.shape[axis], attrs["k"]
-    enough = not isinstance(extent, int) or 0 <= count <= extent
-    require(enough, f"top_k: {count} of the {extent} elements along axis {axis}")
-    j = te.reduce_axis((0, extent), "j")
+    extent, k = x.shape[axis], attrs["k"]
+    enough = not (isinstance(extent, int) and isinstance(k, int)) or 0 <= k <= extent
+    require(enough, f"top_k: {k} of the {extent} elements along axis {axis}")
+    shape = [k if d == axis else n for d, n in enumerate(x.shape)]
+    count = expr(k)
 
-    def rank(*i: Expr) -> Expr:
-        own, other = x[i], x[(*i[:axis], j, *i[axis + 1 :])]
-        better = other > own if attrs["largest"] else other < own
-        first = te.all_of(other.equal(own), j.var < i[axis])
-        return te.sum(te.any_of(better, first).astype("int32"), j)
+    def body(ins: Sequence[Tensor], outs: Sequence[Tensor]) -> Stmt:
+        best, keys, places, state = outs
+        heap = Heap(keys, places, state, count, levels_of(k), last_by(attrs["largest"]))
 
-    ranks = te.compute(x.shape, rank, name="rank")
-    k = te.reduce_axis((0, extent), "k")
+        def row(index: Sequence[Var]) -> Stmt:
+            before, behind = index[:axis], index[axis:]
 
-    def place(*i: Expr) -> Expr:
-        own = ranks[(*i[:axis], k, *i[axis + 1 :])]
-        return te.max(te.select(own.equal(i[axis]), k.var, const(0)), k)
+            def entry(i: Expr) -> tuple[Expr, Expr]:
+                return ins[0][(*before, i, *behind)], i
 
-    shape = [count if d == axis else n for d, n in enumerate(x.shape)]
-    places = te.compute(shape, place, name="place")
-    return [te.compute(shape, lambda *i: places[i].astype("int64"), name="top_k")]
+            def other(t: Var) -> Stmt:
+                i = count + t
+                better = heap.before((keys[0], places[0]), entry(i))
+                return If(better, heap.sunk(const(0), count, entry(i), "more"))
+
+            def last(t: Var) -> Stmt:
+                own = put(best, (*before, count - 1 - t, *behind), places[0])
+                return seq((own, heap.without_first(count - t, "next")))
+
+            return seq(
+                (
+                    each("i", count, lambda i: seq(heap.hold(i, entry(i)))),
+                    heap.made(count, "h"),
+                    each("t", extent - count, other),
+                    each("o", count, last),
+                )
+            )
+
+        return nest([*x.shape[:axis], *x.shape[axis + 1 :]], row)
+
+    made = te.extern(
+        [shape, (k + 1,), (k + 1,), (3,)], [x], body, name="top_k",
+        dtype=["int64", x.dtype, "int32", "int32"],
+    )  # fmt: skip
+    return [made[0]]
 
 
 def _evaluate_top_k(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
@@ -309,7 +330,7 @@ for _op in (
     Operator("gather_nd", _compute_gather_nd, _evaluate_gather_nd, "injective"),
     Operator("scatter_elements", _compute_scatter_elements, _evaluate_scatter_elements, "opaque"),
     Operator("scatter_nd", _compute_scatter_nd, _evaluate_scatter_nd, "opaque"),
-    Operator("top_k", _compute_top_k, _evaluate_top_k, "anchor"),
+    Operator("top_k", _compute_top_k, _evaluate_top_k, "opaque"),
     Operator("cumulative", _compute_cumulative, _evaluate_cumulative, "opaque"),
 ):
     register(_op)

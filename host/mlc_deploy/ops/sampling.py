@@ -14,6 +14,7 @@ from ..ir import Expr, const, dtype_of
 from ..te import Tensor
 from .elementwise import same_extent
 from .half import rounded, sums
+from .indexing import inside, wrapped_index
 from .quantize import product
 from .registry import Array, Attrs, Operator, register, require
 from .shape import normal_axis
@@ -98,12 +99,13 @@ def _pixel(m: Any, index: Any, extent: int, attrs: Attrs) -> Any:
     return m.minimum(m.maximum(index, 0), extent - 1)
 
 
-def _check_sample(x: Tensor, place: Tensor, attrs: Attrs) -> None:
+def _check_sample(x: Tensor, place: Tensor, of: Sequence[Tensor], attrs: Attrs) -> None:
     rank = x.ndim - 2
     known = attrs["mode"] in MODES and attrs["padding"] in PADDINGS
     require(known, f"sample: mode '{attrs['mode']}', padding '{attrs['padding']}'")
     fits = rank >= 1 and place.ndim >= 2 and same_extent(place.shape[-1], rank)
-    fits = fits and same_extent(place.shape[0], x.shape[0])
+    images = of[0].shape if of else x.shape[:1]
+    fits = fits and len(images) == 1 and same_extent(place.shape[0], images[0])
     require(fits, f"sample: places {list(place.shape)} in {list(x.shape)}")
     require(dtype_of(place.dtype).kind == "float", f"sample: places are {place.dtype}")
     interpolates = attrs["mode"] == "nearest" or dtype_of(x.dtype).kind == "float"
@@ -112,13 +114,14 @@ def _check_sample(x: Tensor, place: Tensor, attrs: Attrs) -> None:
 
 
 def _compute_sample(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
-    """x [N, C, *S] at place [N, *P, rank of S], in pixels -> [N, C, *P].
+    """x [N, C, *S] at place [N, *P, rank of S], in pixels -> [N, C, *P]. Or at place [M, *P, rank
+    of S] of the images with the numbers [M].
 
     attrs: mode (nearest, linear, cubic), padding (zeros, border, reflection), and corners, whether
     reflection is about the outermost pixels' middles rather than their edges.
     """
-    x, place = inputs
-    _check_sample(x, place, attrs)
+    x, place, *of = inputs
+    _check_sample(x, place, of, attrs)
     m, mode = _Expressions, attrs["mode"]
     spatial: tuple[Any, ...] = x.shape[2:]
     places = [
@@ -131,6 +134,7 @@ def _compute_sample(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
     ]
 
     def element(n: Expr, c: Expr, *at: Expr) -> Expr:
+        image = inside(wrapped_index(of[0][n], x.shape[0]), x.shape[0]) if of else n
         own = [p[(n, *at)] for p in places]
         base = [te.floor(p) for p in own]
         weights = [
@@ -140,7 +144,7 @@ def _compute_sample(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         for tap in itertools.product(range(len(MODES[mode])), repeat=len(spatial)):
             index = [b.astype("int32") + MODES[mode][t] for b, t in zip(base, tap, strict=True)]
             pixel = x[
-                (n, c, *(_pixel(m, i, e, attrs) for i, e in zip(index, spatial, strict=True)))
+                (image, c, *(_pixel(m, i, e, attrs) for i, e in zip(index, spatial, strict=True)))
             ]
             if attrs["padding"] == "zeros":
                 there = [te.all_of(i >= 0, i < e) for i, e in zip(index, spatial, strict=True)]
@@ -152,7 +156,7 @@ def _compute_sample(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         assert total is not None
         return total
 
-    shape = (*x.shape[:2], *place.shape[1:-1])
+    shape = (place.shape[0], x.shape[1], *place.shape[1:-1])
     return [te.compute(shape, element, name="sample")]
 
 
@@ -162,13 +166,14 @@ def _weight(x: Tensor | Array) -> str:
 
 
 def _evaluate_sample(inputs: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
-    x, place = inputs
+    x, place, *of = inputs
     m, spatial, mode = _Arrays, x.shape[2:], attrs["mode"]
     own = [_placed(m, place[..., d], n, attrs) for d, n in enumerate(spatial)]
     base = [np.floor(p) for p in own]
     weights = [_weights((p - b).astype(_weight(x)), mode) for p, b in zip(own, base, strict=True)]
-    total = np.zeros((x.shape[0], *place.shape[1:-1], x.shape[1]), x.dtype)
-    batch = np.arange(x.shape[0]).reshape(-1, *(1,) * (place.ndim - 2))
+    total = np.zeros((*place.shape[:-1], x.shape[1]), x.dtype)
+    images = np.clip(of[0], -len(x), len(x) - 1) if of else np.arange(len(x))
+    batch = images.reshape(-1, *(1,) * (place.ndim - 2))
     for tap in itertools.product(range(len(MODES[mode])), repeat=len(spatial)):
         index = [m.integer(b) + MODES[mode][t] for b, t in zip(base, tap, strict=True)]
         inside = tuple(_pixel(m, i, e, attrs) for i, e in zip(index, spatial, strict=True))

@@ -110,19 +110,32 @@ def _compute_col2im(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
         and all(n > 0 for n in extents if isinstance(n, int)),
         f"col2im: {x.shape[2]} windows, where an image {list(shape)} has {extents}",
     )
-    over = [te.reduce_axis((0, k), f"k{d}") for d, k in enumerate(kernel)]
+    reach = [d * (k - 1) + 1 for d, k in zip(attrs["dilations"], kernel, strict=True)]
+    # The windows that reach an element follow each other: the last begins where it stands.
+    over = [
+        te.reduce_axis((0, -(-r // s)), f"k{d}")
+        for d, (r, s) in enumerate(zip(reach, attrs["strides"], strict=True))
+    ]
 
     def element(n: Expr, c: Expr, *at: Expr) -> Expr:
-        windows, guards = [], []
-        for d, (i, k) in enumerate(zip(at, over, strict=True)):
-            stride = attrs["strides"][d]
-            begin = i + attrs["pads"][d] - k * attrs["dilations"][d]
-            guards += [begin >= 0, begin < extents[d] * stride]
-            if stride > 1:
-                guards.append((begin % stride).equal(0))
-            windows.append(begin // stride)
-        channel = c * taps + flatten([k.var for k in over], kernel)
-        value = x[n, channel, flatten(windows, extents)]
+        windows: list[Expr] = []
+        own: list[Expr] = []
+        guards: list[Expr] = []
+        for d, (i, back) in enumerate(zip(at, over, strict=True)):
+            stride, dilation, place = (
+                attrs["strides"][d],
+                attrs["dilations"][d],
+                i + attrs["pads"][d],
+            )
+            window, offset = place // stride - back, place % stride + back * stride
+            guards += [window >= 0, window < extents[d]]
+            if reach[d] % stride:
+                guards.append(offset < reach[d])
+            if dilation > 1:
+                guards.append((offset % dilation).equal(0))
+            windows.append(window)
+            own.append(offset // dilation)
+        value = x[n, c * taps + flatten(own, kernel), flatten(windows, extents)]
         kept = te.if_then_else(te.all_of(*guards), value, 0)
         return te.sum(kept.astype(sums(x.dtype)), over)
 

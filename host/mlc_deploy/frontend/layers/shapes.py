@@ -186,21 +186,7 @@ def within(n: Node, x: Value, low: float, high: float) -> Value:
     return n.emit("logical_and", above, below)
 
 
-# Elements along an axis, each of which top_k compares with all others. Sorting takes about
-# 25 instructions for each of its log2(n) passes over n elements, comparing a vector's share of n.
-MOST_COMPARED = 256
-
-
 def top_k(n: Node, x: Value, k: Any, axis: int, largest: bool) -> list[Value]:
     """The k largest (or smallest) elements along an axis, in order, and their places."""
-    extent = shape_of(x)[axis]
-    if isinstance(extent, int) and isinstance(k, int) and extent <= MOST_COMPARED:
-        places = n.emit("top_k", x, axis=axis, k=k, largest=largest)
-    else:
-        rank = len(shape_of(x))
-        swapped = [*range(rank)]
-        swapped[axis], swapped[-1] = swapped[-1], swapped[axis]
-        turned = x if axis in (-1, rank - 1) else n.emit("transpose", x, axes=swapped)
-        places = rows(n, n.emit("sort", turned, largest=largest), 0, k, rank - 1)
-        places = places if turned is x else n.emit("transpose", places, axes=swapped)
+    places = n.emit("top_k", x, axis=axis, k=k, largest=largest)
     return [n.emit("gather_elements", x, places, axis=axis), places]

@@ -32,6 +32,17 @@ class Window:
         """strides, dilations and pads as attributes of an operator."""
         return {"strides": self.strides, "dilations": self.dilations, "pads": self.pads}
 
+    def along(self, axis: int) -> Window:
+        """The window along one dimension, a single element high along the others."""
+        rank = len(self.kernel)
+
+        def own(values: Sequence[int], rest: int) -> list[int]:
+            return [v if d % rank == axis else rest for d, v in enumerate(values)]
+
+        return Window(
+            own(self.kernel, 1), own(self.strides, 1), own(self.dilations, 1), own(self.pads, 0)
+        )
+
     def of_rows(self) -> Window:
         """A window of one dimension as one of two, with height 1."""
         pads = [0, self.pads[0], 0, self.pads[1]]
@@ -129,8 +140,16 @@ def conv_transpose(
     return _biased(n, y, bias)
 
 
+FEWER = 4  # times fewer taps of each dimension by itself pay for the values that lie in between
+
+
 def pool(n: Node, op: str, x: Value, window: Window, ceil_mode: Any, **attrs: Any) -> Value:
-    """op: max_pool, max_pool_places, avg_pool or sum_pool."""
+    """op: max_pool, max_pool_places, avg_pool or sum_pool. The maximum over a large window is one
+    over its columns of those over its rows."""
+    if op == "max_pool" and math.prod(window.kernel) > FEWER * sum(window.kernel):
+        for axis in range(len(window.kernel)):
+            x = pool(n, op, x, window.along(axis), ceil_mode, **attrs)
+        return x
     moves = window.moves | {"ceil_mode": bool(ceil_mode)}
     return n.emit(op, x, kernel=window.kernel, **moves, **attrs)
 

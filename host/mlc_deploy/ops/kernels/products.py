@@ -146,7 +146,8 @@ class FloatProduct(Product):
         def element(*i: Expr) -> Expr:
             tile, k, inside = i[lead:]
             column = tile * columns + inside
-            value = b[(*i[:lead], k, column)].astype(sums(b.dtype))
+            place = (column, k) if self.attrs.get("transpose_b") else (k, column)
+            value = b[(*i[:lead], *place)].astype(sums(b.dtype))
             return _or_zero(value, (column, self.columns, columns))
 
         shape = (*b.shape[:-2], -(-self.columns // columns), self.depth, columns)
@@ -176,22 +177,23 @@ class FloatProduct(Product):
 
 
 def plan_floats(
-    op: str, types: Sequence[TensorType], attrs: Attrs, target: Target
+    op: str, packed: bool, types: Sequence[TensorType], attrs: Attrs, target: Target
 ) -> FloatProduct | None:
-    """dense with weights packed in columns of tiles, and matmul. Its second matrix needs no packing
-    where its rows are whole vectors; elsewhere many rows of the first pay for it. Only a run may
-    decide how many rows there are."""
+    """dense with weights packed in columns of tiles, and products of data. Their second matrix
+    needs no packing where its rows are whole vectors; elsewhere many rows of the first pay for it.
+    Only a run may decide how many rows there are."""
     a, b = types
     depth = a.shape[-1]
     if "kernel_layout" in attrs or not static(b) or not sums_alike(op, a, b):
         return None
     if not isinstance(depth, int):
         return None
-    lanes, packed = target.lanes(arithmetic(a.dtype, target)), op == "dense"
+    lanes = target.lanes(arithmetic(a.dtype, target))
     source, columns = _columns(b, attrs)
-    if not packed and (source == "NK" or lanes == 1):
+    turned = source == "NK"
+    if not packed and (lanes == 1 or (turned and op == "matmul")):
         return None
-    filled = not packed and columns % lanes != 0
+    filled = not packed and (columns % lanes != 0 or turned)
     if filled:  # scores of attention, mostly, whose exponents show the errors of sums of float16
         lanes = target.lanes(sums(a.dtype))
     *several, rows, _ = (n if isinstance(n, int) else OPEN for n in a.shape)

@@ -1,0 +1,83 @@
+"""Heaps within the loops of an operator: the first of some elements in an order, and what follows
+it once that is gone (Williams, Algorithm 232: Heapsort, 1964)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .. import te
+from ..ir import Buffer, Expr, ExprLike, If, Stmt, Var, const, seq
+from .loops import each, put
+
+Entry = tuple[Expr, Expr]  # a key and a place
+HOLE, CHILD, SINKS = range(3)  # of a heap's state: a free place, what may go there, whether to look
+
+
+@dataclass(frozen=True, slots=True)
+class Heap:
+    """Keys and places, the first of them at 0; what is at n comes before what is at 2n + 1 and
+    2n + 2.
+
+    state: int32[3]. room: the most entries; behind them stands one that sinks. levels: at least as
+    many as a heap has. before(a, b): the order.
+    """
+
+    keys: Buffer
+    places: Buffer
+    state: Buffer
+    room: Expr
+    levels: int
+    before: Callable[[Entry, Entry], Expr]
+
+    def at(self, n: Expr) -> Entry:
+        return self.keys[n], self.places[n]
+
+    def hold(self, n: ExprLike, entry: Entry) -> tuple[Stmt, Stmt]:
+        return put(self.keys, (n,), entry[0]), put(self.places, (n,), entry[1])
+
+    def made(self, size: Expr, name: str) -> Stmt:
+        """Orders what is there, `size` entries."""
+
+        def from_end(t: Var) -> Stmt:
+            top = size // 2 - 1 - t
+            return self.sunk(top, size, self.at(top), f"{name}_level")
+
+        return each(name, size // 2, from_end)
+
+    def sunk(self, top: ExprLike, size: Expr, entry: Entry, name: str) -> Stmt:
+        """Puts an entry at `top`, or below it, where what comes before it moves up."""
+        hole, better, sinks = (self.state[k] for k in (HOLE, CHILD, SINKS))
+        child = hole * 2 + 1
+        other = te.minimum(child + 1, size - 1)
+        found = te.select(self.before(self.at(other), self.at(child)), other, child)
+        up = seq((*self.hold(hole, self.at(better)), put(self.state, (HOLE,), better)))
+        moves = self.before(self.at(better), self.at(self.room))
+        down = seq((put(self.state, (CHILD,), found), If(moves, up, put(self.state, (SINKS,), 0))))
+        return seq((
+            *self.hold(self.room, entry),
+            put(self.state, (HOLE,), top), put(self.state, (SINKS,), 1),
+            each(name, self.levels, lambda _: If(te.all_of(sinks > 0, child < size), down)),
+            *self.hold(hole, self.at(self.room)),
+        ))  # fmt: skip
+
+    def without_first(self, size: Expr, name: str) -> Stmt:
+        """Takes the first of `size` entries away: the last one sinks from its place."""
+        last = size - 1
+        return self.sunk(const(0), last, self.at(last), name)
+
+
+def first_by(largest: bool) -> Callable[[Entry, Entry], Expr]:
+    """The order of the largest (smallest) keys first, and of equal ones by their places."""
+
+    def before(a: Entry, b: Entry) -> Expr:
+        more = a[0] > b[0] if largest else a[0] < b[0]
+        return te.any_of(more, te.all_of(a[0].equal(b[0]), a[1] < b[1]))
+
+    return before
+
+
+def last_by(largest: bool) -> Callable[[Entry, Entry], Expr]:
+    """The other way round."""
+    before = first_by(largest)
+    return lambda a, b: before(b, a)
