@@ -1,10 +1,14 @@
-"""Functions whose body a pass rewrites."""
+"""Functions and loops whose body a pass rewrites."""
 
 from __future__ import annotations
 
-from ..ir import PrimFunc, Stmt, with_fields
+from typing import TypeVar
+
+from ..ir import For, PrimFunc, Stmt, with_fields
+
+N = TypeVar("N", PrimFunc, For)
 
 
-def with_body(func: PrimFunc, body: Stmt) -> PrimFunc:
-    """The function with another body; the same function where the body is the same."""
-    return func if body is func.body else with_fields(func, body=body)
+def with_body(n: N, body: Stmt) -> N:
+    """n with another body; n itself where the body is the same."""
+    return n if body is n.body else with_fields(n, body=body)

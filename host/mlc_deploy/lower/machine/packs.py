@@ -37,9 +37,9 @@ def join_packed_stores(func: PrimFunc) -> PrimFunc:
     """A[Ramp(e, 1, 8)] = saturated(x); A[Ramp(e + 8, 1, 8)] = saturated(y)
     =>   A[Ramp(e, 1, 16)] = saturated((x, y))
 
-    for four neighbours, and else for two, of one register each, where floats become bytes.
-    Narrowing two registers takes as many instructions as narrowing one. A buffer that results are
-    written over is left alone.
+    for four neighbours, else for two, each of one register, where floats become bytes. Narrowing
+    two registers takes as many instructions as narrowing one. A function whose outputs may
+    overwrite its inputs stays as it is.
     """
     target = target_of(func)
     if (
@@ -77,8 +77,8 @@ def _in_run(m: Seq, registers: Sequence[int]) -> Seq:
 
 
 def _neighbours(run: Sequence[Stmt], registers: Sequence[int]) -> bool:
-    """Whether they store bytes, made of floats in the same way, one vector after the other, each of
-    so many lanes as one of the registers has."""
+    """Whether they store bytes made of floats, one vector after the other, each with as many lanes
+    as one of the registers."""
     first = run[0]
     if len(run) < 2 or not (isinstance(first, Store) and isinstance(first.indices[0], Ramp)):
         return False
@@ -116,7 +116,7 @@ def _as_one(run: Sequence[Stmt]) -> Store:
 
 
 def _joined(vectors: Sequence[Expr]) -> Expr:
-    """Vectors end to end; operations that all are made by come after joining."""
+    """Vectors end to end; an operation that all of them share is done after joining."""
     first, lanes = vectors[0], len(vectors) * dtype_of(vectors[0].dtype).lanes
     dtype = with_lanes(dtype_of(first.dtype).scalar, lanes)
     match first:

@@ -1,4 +1,4 @@
-"""Floats that are quantized and dequantized at once stay floats."""
+"""Floats that are quantized and at once dequantized stay floats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ...passes.context import optional
 from ..bodies import with_body
 from .target import target_of
 
-MOST = 1 << 14  # of a zero point
+MOST = 1 << 14  # largest zero point
 
 
 @optional(level=1)
@@ -32,8 +32,8 @@ def clamp_floats(func: PrimFunc) -> PrimFunc:
     =>   min(max(round(x), -128 - zero), 127 - zero)
 
     where the machine has instructions that round floats: AArch64, and x86-64 with AVX2. Narrowing,
-    widening and converting take twice as many. Whole numbers as small as these are exact in
-    float32; of zeros the sign may differ.
+    widening and converting take twice as many instructions. Integers this small are exact in
+    float32; the sign of a zero may differ.
     """
     target = target_of(func)
     if target is None or "round" not in contents(func.body).calls:
@@ -51,7 +51,7 @@ def clamp_floats(func: PrimFunc) -> PrimFunc:
 
 
 def _clamped(e: Cast) -> Expr | None:
-    """The floats that a cast gives, where it casts such integers."""
+    """The clamped floats that equal a cast of such integers; None for other casts."""
     if dtype_of(e.dtype).scalar != "float32":
         return None
     whole, apart = _moved(e.a)
@@ -75,8 +75,8 @@ def _clamped(e: Cast) -> Expr | None:
 
 
 def _moved(e: Expr) -> tuple[Expr, int | None]:
-    """An expression without the whole number that is added to it, and that; None for one that is
-    none, or too large."""
+    """(e without the constant that is added to it, that constant); None for a constant that is no
+    integer, or too large."""
     match e:
         case Binary("+" | "-" as op, a, b) if (n := _number(b)) is not None:
             exact = n == int(n) and abs(n) <= MOST

@@ -12,7 +12,7 @@ TARGET = "target"  # an attribute of functions: the target's string
 
 
 def bind_target(func: PrimFunc, target: Target) -> PrimFunc:
-    """The function, whose attributes say what it is compiled for."""
+    """The function with its target among the attributes."""
     return with_fields(func, attrs={**func.attrs, TARGET: str(target)})
 
 
