@@ -339,8 +339,13 @@ def seq(stmts: Iterable[Stmt]) -> Stmt:
     """A sequence, flattened; one statement stands for itself."""
     flat: list[Stmt] = []
     for stmt in stmts:
-        flat.extend(stmt.stmts if isinstance(stmt, Seq) else (stmt,))
+        flat.extend(stmts_of(stmt))
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def stmts_of(s: Stmt) -> tuple[Stmt, ...]:
+    """The statements of a sequence; another statement alone."""
+    return s.stmts if isinstance(s, Seq) else (s,)
 
 
 def loop_nest(loops: Sequence[tuple[Var, Expr]], body: Stmt) -> Stmt:

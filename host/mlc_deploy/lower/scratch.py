@@ -19,7 +19,6 @@ from ..ir import (
     If,
     Load,
     PrimFunc,
-    Seq,
     Stmt,
     Store,
     const,
@@ -32,7 +31,7 @@ from ..ir import (
     walk,
     with_fields,
 )
-from ..ir.build import compare, span_of
+from ..ir.build import compare, span_of, stmts_of
 from ..ir.pragmas import DIM_ALIGN, DOUBLE_BUFFER
 from ..ir.printer import loop_header
 from ..passes.context import required
@@ -159,7 +158,7 @@ def _doubled(func: PrimFunc, buffer: Buffer) -> PrimFunc:
         return func
     loop = around[-1]
     where = loop_header(loop)
-    stmts = loop.body.stmts if isinstance(loop.body, Seq) else (loop.body,)
+    stmts = stmts_of(loop.body)
     makes = [s for s in stmts if buffer in _buffers(s, Store)]
     uses = [s for s in stmts if s not in makes]
     if loop.kind != "serial":
