@@ -61,7 +61,7 @@ class Config:
         return self._defined(name, Split(self._sch, sizes))
 
     def define_knob(self, name: str, candidates: Sequence[int]) -> Knob:
-        """One of the candidates, each as likely as another."""
+        """One of the candidates, all equally likely."""
         value = self._sch.sample_categorical(list(candidates), [1.0] * len(candidates))
         return self._defined(name, Knob(value))
 
