@@ -88,8 +88,7 @@ def _float(value: float, dtype: str) -> Text:
 
 
 def known(op: str, a: Expr, b: Expr) -> str | None:
-    """ "true" or "false" for a comparison that the dtype's range decides: compilers warn about
-    these."""
+    """The value of a comparison that the dtype's range decides: compilers warn about these."""
     if not dtype_of(a.dtype).is_integer or op in ("==", "!="):
         return None
     if op in (">", ">="):

@@ -2,11 +2,12 @@
 
     of our object                             of the whole
     every section and symbol                  the same
-    of each of the user's objects code, constants, data, zeros (.bss)       sections of the same
-    names and contents relocations of these                      the same, of symbols by their
-    numbers in the whole common symbols                            zeros of their own notes, unwind
-    tables, debug information   nothing: kernels do not unwind a global symbol
-    the one of its name, whichever object defines it
+    of each of the user's objects
+    code, constants, data, zeros (.bss)       sections of the same names and contents
+    relocations of these                      the same, of symbols by their numbers in the whole
+    common symbols                            zeros of their own
+    notes, unwind tables, debug information   nothing: kernels do not unwind
+    a global symbol                           the one of its name, whichever object defines it
 
 A symbol that no object defines stays undefined: the loader or linker of the whole reports or
 provides it (the board's runtime has C's mathematics and memcpy). A user's objects may hold any

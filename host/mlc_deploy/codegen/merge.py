@@ -5,10 +5,10 @@
     constants                                 .rodata
     relocations of these                      .rel.text, .rel.rodata (.rela on 64-bit machines)
     the function KERNEL                       a global function of the kernel's name
-    KERNEL0, KERNEL1... of one object         those of the kernels that share the object other
-    symbols                             the ones that relocations name; undefined ones once
-    .ARM.attributes, of one convention        .ARM.attributes of the first unwind tables, notes,
-    names of files      nothing: kernels do not unwind
+    KERNEL0, KERNEL1... of one object         those of the kernels that share the object
+    other symbols                             the ones that relocations name; undefined ones once
+    .ARM.attributes, of one convention        .ARM.attributes of the first
+    unwind tables, notes, names of files      nothing: kernels do not unwind
                                               .mlc: the metadata
 
 A section of an object becomes a piece of a section of the whole. The symbol of the section becomes
@@ -176,7 +176,7 @@ def _key(name: str, o: Object, number: int) -> tuple[str, int]:
 
 
 def _symbol(name: str, o: Object, s: Symbol, places: Places, called: Mapping[str, str]) -> Symbol:
-    """What a symbol of an object becomes."""
+    """The symbol of the whole for a symbol of an object."""
     if s.section == UNDEFINED:
         return s
     if s.section not in places:

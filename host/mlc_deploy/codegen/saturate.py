@@ -24,7 +24,8 @@ from llvmlite import ir as ll
 
 from mlc_targets import Target
 
-from ..ir import Binary, Broadcast, Call, Cast, Const, Expr, Node, dtype_of, value_range, walk
+from ..ir import Binary, Call, Cast, Expr, Node, dtype_of, value_range, walk
+from ..ir.lanes import uniform
 from .calls import call_named, picked
 
 Value = Any
@@ -53,12 +54,12 @@ def saturated(e: Cast, target: Target) -> Saturated | None:
     low, high = value_range(kind.scalar)
     match e.a:
         case Binary("min", Binary("max", whole, least), most) if (
-            _number(least) == low and _number(most) == high
+            uniform(least) == low and uniform(most) == high
         ):
             zero = 0.0
             match whole:
-                case Binary("+", a, b) if _number(b) is not None:
-                    whole, zero = a, float(_number(b) or 0)
+                case Binary("+", a, b) if (n := uniform(b)) is not None:
+                    whole, zero = a, n
             exact = zero == int(zero) and abs(zero) <= MOST
             match whole:
                 case Call("round", (x,)) if exact and dtype_of(x.dtype).scalar == "float32":
@@ -69,13 +70,6 @@ def saturated(e: Cast, target: Target) -> Saturated | None:
 def rounds(n: Node) -> bool:
     """Whether n rounds floats to integers."""
     return any(type(m) is Call and m.name == "round" for m in walk(n))
-
-
-def _number(e: Expr) -> float | None:
-    match e:
-        case Const(value) | Broadcast(Const(value)):
-            return float(value)
-    return None
 
 
 def emit(b: ll.IRBuilder, target: Target, s: Saturated, x: Value, short: bool = False) -> Value:

@@ -1,4 +1,4 @@
-"""What a vector expression has in each of its lanes."""
+"""The scalars in the lanes of vector expressions."""
 
 from __future__ import annotations
 
@@ -52,6 +52,14 @@ def at_lane(e: Expr, lane: Expr, parts: Parts | None = None) -> Expr:
 
     scalar: Expr = visit(e)
     return scalar
+
+
+def uniform(e: Expr) -> float | None:
+    """The number that a constant has in all lanes; None for other expressions."""
+    match e:
+        case Const(value) | Broadcast(Const(value)):
+            return float(value)
+    return None
 
 
 def _joined(x: Expr, lane: int, dtype: str, parts: Parts | None) -> Expr:

@@ -285,7 +285,8 @@ class Cast(Expr):
 
 @node
 class Call(Expr):
-    """A named intrinsic, or a function of the user (extern.py)."""
+    """A named intrinsic. Only `ret`, `prefetch` and the user's functions (extern.py) have side
+    effects."""
 
     name: str
     args: tuple[Expr, ...]

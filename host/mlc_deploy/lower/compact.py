@@ -154,7 +154,7 @@ def shared_loops(body: Stmt, buffer: Buffer) -> tuple[tuple[For, ...], bool]:
 
 
 def _box(buffer: Buffer, access: Access, ranges: dict[Var, Bounds]) -> list[Interval]:
-    """What the access touches in one turn of the loops whose ranges are given."""
+    """The box that an access touches in one turn of the loops in `ranges`."""
     relaxed = {v: r for v, r in _ranges(access.loops).items() if v not in ranges}
     region = Region(buffer, access.indices, (const(1),) * buffer.ndim)
     return region_under(region, {}, relaxed, ranges)

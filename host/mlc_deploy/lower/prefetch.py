@@ -168,7 +168,7 @@ def _period(box: Sequence[Interval], var: Var, ranges: dict[Var, Bounds]) -> int
 
 
 def _box_of_all(found: Sequence[Found], ranges: dict[Var, Bounds]) -> list[Interval]:
-    """What loads of a buffer read while the loops around each run."""
+    """The box that loads of a buffer read while the loops around them run."""
     buffer = found[0][0].buffer
     boxes = [_box(buffer, n, inner, ranges) for n, inner in found]
     box = union_all(boxes, buffer.shape, ranges)

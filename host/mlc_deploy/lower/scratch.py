@@ -41,7 +41,7 @@ ASKED = "lower.scratch"  # the attribute: {buffer: [[axis, factor, offset], …]
 
 
 def asked_of(block: Block) -> dict[str, Any]:
-    """What a block's annotations ask of the buffers that it writes, by name and kind."""
+    """The requests in a block's annotations, by kind and name of the buffers that it writes."""
     found: dict[str, Any] = {}
     buffers = list(dict.fromkeys(w.buffer for w in block.writes))
     for number, *alignment in block.annotations.get(DIM_ALIGN, ()):

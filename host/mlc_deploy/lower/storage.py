@@ -159,9 +159,7 @@ def _written_before_read(found: Sequence[Access], loop: For) -> bool:
     outside = loop_ranges([n for n in begin.around[: place + 1] if isinstance(n, For)])
     written = _dense_box(begin.node.indices, nest, outside)
     return written is not None and all(
-        _lies_in(access, written, place, outside)
-        for access in found
-        if isinstance(access.node, Load)
+        _lies_in(access, written, outside) for access in found if isinstance(access.node, Load)
     )
 
 
@@ -198,7 +196,7 @@ def _dense_box(
     return box
 
 
-def _lies_in(access: Access, box: Box, place: int, outside: dict[Var, Bounds]) -> bool:
+def _lies_in(access: Access, box: Box, outside: dict[Var, Bounds]) -> bool:
     inner = loop_ranges([n for n in access.around if isinstance(n, For)])
     relaxed = {v: r for v, r in inner.items() if v not in outside}
     for index, (base, count) in zip(access.node.indices, box, strict=True):

@@ -235,7 +235,7 @@ def _index(v: _Lanes, e: Expr) -> Expr:
 
 
 def _loaded(v: _Lanes, buffer: Buffer, index: Expr) -> Expr:
-    """What all lanes load: neighbours, or the same few neighbours again and again."""
+    """The load of all lanes: neighbours, or the same few neighbours again and again."""
     try:
         return load(buffer, (_index(v, index),))
     except _Scalar:

@@ -1,4 +1,5 @@
-"""The time of a layer on a core: from its instructions by class, and what its caches fetch.
+"""The time of a layer on a core: from its instructions by class, and the lines that its caches
+fetch.
 
     computing = vector * (mac, vector) + memory * (load, store) + other * (branch, scalar)
                 + l1_miss * lines that the first cache fetches

@@ -414,7 +414,7 @@ def _done_before(func: PrimFunc, producer: Block, consumer: Block, loop: For) ->
 def _box(
     func: PrimFunc, outer: For, block: Block, region: Any, ranges: dict[Var, Any]
 ) -> list[Interval]:
-    """What `region` of a block below `outer` covers in one turn of `outer`."""
+    """The box that `region` of a block below `outer` covers in one turn of `outer`."""
     path = path_of(func, block)
     loops = loops_of(path)
     inner = loops[loops.index(outer) + 1 :]
@@ -469,7 +469,7 @@ def _insert(
     when: Sequence[Expr] = (),
 ) -> PrimFunc:
     """Puts the block, in loops over its domain and under the conditions `when`, into `outer`: after
-    the last writer of what it reads, before the first reader of what it writes."""
+    the last writer of its inputs, before the first reader of its outputs."""
     names = names_of(func)
     loops: list[tuple[Var, Expr]] = []
     iters: list[IterVar] = []

@@ -254,8 +254,9 @@ def _partial_block(
 
 
 def _neutral(block: Block, combine: str) -> Expr:
-    """What each part begins with. The block's own init counts once: for "+" and "*" it stays in the
-    block that takes the parts together. For "min" and "max" it may count any number of times."""
+    """The initial value of each part. The block's own init counts once: for "+" and "*" it stays in
+    the block that takes the parts together. For "min" and "max" it may count any number of
+    times."""
     begin = _init(block)
     match combine:
         case "+":

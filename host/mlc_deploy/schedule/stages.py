@@ -152,8 +152,8 @@ class _Replay:
             self.loops[axis] = found.pop().name if found else None
 
     def position(self, stage: Stage) -> str | None:
-        """The loop that the stage is computed in: that of its parent's axis, or, where this has
-        none, the next one outside."""
+        """The loop that the stage is computed in: the loop of its parent's axis or, where the axis
+        has none, the next loop outside."""
         place = stage.place
         if place.parent is None or place.axis is None:
             return None
@@ -256,7 +256,7 @@ class _Replay:
             self.sch.tensorize(copy, parts.reset)
 
     def ask(self, stage: Stage) -> None:
-        """What the stage asks of its buffer."""
+        """Requests the alignment and doubling of the stage's buffer."""
         block = self.blocks[stage]
         for align in stage.aligned:
             with _blamed(stage, align.at):

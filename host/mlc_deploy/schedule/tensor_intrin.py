@@ -211,8 +211,8 @@ def machine_of(call: str) -> str | None:
 
 
 def features_for(call: str) -> frozenset[str] | None:
-    """The CPU features that an LLVM intrinsic needs: those that every registered intrinsic which
-    calls it asks for. None where none calls it."""
+    """The CPU features that an LLVM intrinsic needs: those common to all registered intrinsics that
+    call it. None where none calls it."""
     machine = machine_of(call)
     asked = [i.features for i in _REGISTRY.values() if call in i.calls]
     if not asked:

@@ -85,7 +85,7 @@ class Trace:
 
     @property
     def decisions(self) -> dict[int, Any]:
-        """What was chosen, by number of instruction."""
+        """The decisions, by number of instruction."""
         return {n: i.decision for n, i in enumerate(self.instructions) if i.decision is not None}
 
     def with_decision(self, instruction: int, decision: Any) -> Trace:

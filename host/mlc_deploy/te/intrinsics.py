@@ -123,5 +123,5 @@ def truncdiv(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def truncmod(a: ExprLike, b: ExprLike) -> Expr:
-    """What truncdiv leaves, as C's `%`."""
+    """The remainder of truncdiv, as C's `%`."""
     return binary("tmod", a, b)

@@ -151,7 +151,7 @@ def _axis(out: Store, iters: Sequence[IterVar]) -> tuple[IterVar, ...] | None:
 
 
 def _value(out: Store, init: Stmt | None, reduced: Sequence[IterVar]) -> Expr | None:
-    """What a block stores: an expression, or the reduction that init begins."""
+    """The value that a block stores: an expression, or the reduction that init begins."""
     if init is None:
         own = any(load.buffer is out.buffer for load in loads(out.value))
         return None if reduced or own else out.value

@@ -47,7 +47,7 @@ Features = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, eq=False)
 class DeclaredIntrin:
-    """What te.decl_tensor_intrin was given. binds: strides of tensors whose rows lie anywhere."""
+    """The arguments of te.decl_tensor_intrin. binds: strides of tensors whose rows lie anywhere."""
 
     name: str
     op: ComputeOp
@@ -69,8 +69,8 @@ def decl_tensor_intrin(
 ) -> DeclaredIntrin:
     """Declares the statements of an operation of small shape.
 
-    fcompute(ins, outs) gives a statement, or three: of the whole operation, of what sets the
-    result to the reduction's identity, and of what adds to it. binds: buffers of te.decl_buffer for
+    fcompute(ins, outs) gives a statement, or three: the whole operation, the reset of the result to
+    the reduction's identity, and the update that adds to it. binds: buffers of te.decl_buffer for
     tensors; rows may lie anywhere where strides are variables. features: per machine ("aarch64",
     "arm"), the CPU features that it needs, by LLVM's names (default: those of the called
     instructions). Raises TypeError for an operation of another kind.

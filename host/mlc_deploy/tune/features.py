@@ -1,4 +1,4 @@
-"""What a cost model sees of a scheduled function: numbers, most of them logarithms.
+"""A cost model's view of a scheduled function: numbers, most of them logarithms.
 
 Per innermost block: how often it runs and what it computes; how its loops are vectors, unrolled,
 parallel; and per buffer what an access costs: elements side by side or apart, loads per turn of
@@ -181,7 +181,7 @@ def _log(x: float) -> float:
 
 
 def _inner_step(access: Access, inner: For | None) -> float:
-    """Of the innermost serial loop, in bytes."""
+    """The step per turn of the innermost serial loop, in bytes."""
     return _log(abs(access.step(inner.var)) * access.bytes) if inner is not None else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What passes between searching and measuring: tasks and candidates.
+"""Tasks and candidates, which pass between searching and measuring.
 
     search   candidates = search.propose(n)
     measure  each is built, run and checked, several at once, in any order

@@ -161,8 +161,8 @@ class GridSearch(_Base):
         pass
 
     def _all(self) -> Iterator[Candidate]:
-        for number, space in enumerate(self.spaces):
-            for chooser in every_point(space, self.task):
+        for number in range(len(self.spaces)):
+            for chooser in every_point():
                 if (found := self.made(number, chooser, "grid")) is not None:
                     yield found
 

@@ -159,8 +159,8 @@ def point(
     return Point(sch.trace.simplified(), sch.func, origin, tuple(chooser.choices), number)
 
 
-def every_point(space: DesignSpace, task: Task) -> Iterator[Odometer]:
-    """A chooser for each point of a space, to be used before the next one is asked for."""
+def every_point() -> Iterator[Odometer]:
+    """A chooser for each point of a space, which must use it before it takes the next one."""
     odometer = Odometer()
     yield odometer
     while odometer.advance():

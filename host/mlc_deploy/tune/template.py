@@ -46,7 +46,7 @@ E = TypeVar("E", Split, Knob)
 
 
 class Config:
-    """What a template has defined so far, by name."""
+    """The splits and knobs of a template so far, by name."""
 
     def __init__(self, sch: Schedule) -> None:
         self._sch = sch

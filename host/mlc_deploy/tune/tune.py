@@ -223,7 +223,7 @@ def _baselines(
 
 
 def default_costs(measuring: Measuring, tasks: Sequence[Task]) -> dict[str, float]:
-    """What the default kernels of tasks cost, by workload. Raises what `Measuring` does."""
+    """The costs of tasks' default kernels, by workload. Raises what `Measuring` does."""
     found = {
         task.workload: result.cost(measuring.objective)
         for task, result in _measured(measuring, _defaults(tasks))
@@ -286,8 +286,8 @@ def _carefully(
     watch: Watch,
 ) -> None:
     """Measures the candidates that were not measured carefully before: all at once on separate
-    boards, one at a time and undisturbed on this machine. A candidate that fails ran before, so it
-    is tried once more before that counts: it may be the board's fault."""
+    boards, one at a time and undisturbed on this machine. A failed candidate is tried once more
+    before the failure counts, since it ran before: it may be the board's fault."""
 
     def finish(task: Task, candidate: Candidate, begun: Round) -> None:
         state.stage = f"the best of {task.name}, once more"

@@ -36,7 +36,7 @@ from ...ir import (
     with_lanes,
 )
 from ...passes.context import optional
-from ..bodies import with_body
+from ..bodies import with_body, with_runs
 from .guards import Guards, guarded, rewriting
 from .target import target_of
 
@@ -209,13 +209,6 @@ def _in_runs(
         return s
     known = Known()
 
-    def visit(m: Any) -> Any:
-        if isinstance(m, Expr):
-            return m
-        if isinstance(m, Seq) and sum(isinstance(x, Store) for x in m.stmts) > 1:
-            m = run(m)
-        return rebuild(m, visit)
-
     def run(m: Seq) -> Seq:
         stores = [x for x in m.stmts if isinstance(x, Store)]
         written = {x.buffer for x in stores}
@@ -252,8 +245,7 @@ def _in_runs(
         inside = rewriting(merged, known)
         return Seq(tuple(inside(x) if isinstance(x, Store) else x for x in m.stmts))
 
-    done: Stmt = visit(s)
-    return done
+    return with_runs(s, run)
 
 
 def _place(load: Load, dtype: str, guards: Guards, known: Known) -> tuple[Key, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ...arith import linear
@@ -23,12 +24,11 @@ from ...ir import (
     Store,
     dtype_of,
     is_const,
-    rebuild,
     walk,
     with_lanes,
 )
 from ...passes.context import optional
-from ..bodies import with_body
+from ..bodies import with_body, with_runs
 from .target import target_of
 
 
@@ -49,20 +49,11 @@ def join_packed_stores(func: PrimFunc) -> PrimFunc:
         or IN_PLACE in func.attrs
     ):
         return func
-
     registers = (8, 16) if target.has("avx512bw") else (8,)  # lanes of 32 bits
-
-    def visit(m: Any) -> Any:
-        if isinstance(m, Expr):
-            return m
-        if isinstance(m, Seq):
-            m = _in_run(m, registers)
-        return rebuild(m, visit)
-
-    return with_body(func, visit(func.body))
+    return with_body(func, with_runs(func.body, partial(_in_run, registers)))
 
 
-def _in_run(m: Seq, registers: Sequence[int]) -> Seq:
+def _in_run(registers: Sequence[int], m: Seq) -> Seq:
     made: list[Stmt] = []
     at = 0
     while at < len(m.stmts):

@@ -9,7 +9,6 @@ from ...ir import (
     Broadcast,
     Call,
     Cast,
-    Const,
     Expr,
     PrimFunc,
     contents,
@@ -19,6 +18,7 @@ from ...ir import (
     value_range,
 )
 from ...ir import const as number
+from ...ir.lanes import uniform
 from ...passes.context import optional
 from ..bodies import with_body
 from .target import target_of
@@ -61,7 +61,7 @@ def _clamped(e: Cast) -> Expr | None:
         ):
             rounded, zero = _moved(value)
             ends = value_range(dtype_of(small).scalar)
-            if apart is None or zero is None or (_number(least), _number(most)) != ends:
+            if apart is None or zero is None or (uniform(least), uniform(most)) != ends:
                 return None
             if not isinstance(rounded, Call) or rounded.name != "round":
                 return None
@@ -75,20 +75,12 @@ def _clamped(e: Cast) -> Expr | None:
 
 
 def _moved(e: Expr) -> tuple[Expr, int | None]:
-    """(e without the constant that is added to it, that constant); None for a constant that is no
-    integer, or too large."""
+    """(e without an added constant, that constant, or None where it is no integer or too large)."""
     match e:
-        case Binary("+" | "-" as op, a, b) if (n := _number(b)) is not None:
+        case Binary("+" | "-" as op, a, b) if (n := uniform(b)) is not None:
             exact = n == int(n) and abs(n) <= MOST
             return a, (int(n) if op == "+" else -int(n)) if exact else None
     return e, 0
-
-
-def _number(e: Expr) -> float | None:
-    match e:
-        case Const(value) | Broadcast(Const(value)):
-            return float(value)
-    return None
 
 
 def _like(e: Expr, value: int) -> Expr:

@@ -1,4 +1,4 @@
-"""Which machine a function of flat loops is for."""
+"""The target of a function of flat loops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def bind_target(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def target_of(func: PrimFunc) -> Target | None:
-    """What the function is compiled for; None where nothing is bound."""
+    """The function's target; None where none is bound."""
     text = func.attrs.get(TARGET)
     return None if text is None else _parsed(text)
 

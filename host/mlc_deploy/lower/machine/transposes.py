@@ -25,11 +25,10 @@ from ...ir import (
     const,
     contents,
     is_const,
-    rebuild,
     with_lanes,
 )
 from ...passes.context import optional
-from ..bodies import with_body
+from ..bodies import with_body, with_runs
 from .guards import NO_GUARDS, Guards, guarded, rewriting
 from .lanes import neighbours, runs_of
 from .target import target_of
@@ -49,16 +48,7 @@ def transpose_loads(func: PrimFunc) -> PrimFunc:
     """
     if target_of(func) is None or not contents(func.body).strided:
         return func
-
-    def visit(m: Any) -> Any:
-        if isinstance(m, Expr):
-            return m
-        if isinstance(m, Seq) and sum(isinstance(x, Store) for x in m.stmts) > 1:
-            m = _in_run(m)
-        return rebuild(m, visit)
-
-    body = visit(func.body)
-    return with_body(func, body)
+    return with_body(func, with_runs(func.body, _in_run))
 
 
 def _in_run(m: Seq) -> Seq:
